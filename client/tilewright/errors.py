@@ -1,0 +1,59 @@
+"""The exception tree of the contract and the client: one root, messages that say what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class TilewrightError(Exception):
+    """Root of every error that tilewright raises on purpose."""
+
+
+class InvalidProblem(TilewrightError):
+    """A GEMM problem, config or tensor breaks a rule; the message names the rule."""
+
+
+class ArtifactError(TilewrightError):
+    """An artifact is damaged: its digest, its plan or its binary does not hold."""
+
+
+class LaunchError(TilewrightError):
+    """The driver refused a load or a launch.
+
+    Attributes:
+        code: driver status (``CUresult``), or None where no driver call failed.
+        sticky: True where the CUDA context is lost and the process must exit.
+    """
+
+    def __init__(self, message: str, *, code: int | None = None, sticky: bool = False) -> None:
+        super().__init__(message)
+        self.code = code
+        self.sticky = sticky
+
+
+class PreconditionFailed(LaunchError):
+    """The operands or the device do not meet what the launch plan asks for."""
+
+
+class DeviceUnavailable(TilewrightError):
+    """No usable device, driver or vendor library here; the message says how to get one."""
+
+
+class ServiceUnreachable(TilewrightError):
+    """The service did not answer within the timeout, or what answered is not tilewright."""
+
+
+class ServiceError(TilewrightError):
+    """The service answered with an RFC 9457 problem document.
+
+    Attributes:
+        status: HTTP status code.
+        problem: the whole problem document.
+    """
+
+    def __init__(self, status: int, problem: dict[str, Any]) -> None:
+        title = problem.get("title", "error")
+        detail = problem.get("detail", "")
+        super().__init__(f"{status} {title}: {detail}" if detail else f"{status} {title}")
+        self.status = status
+        self.problem = problem

@@ -1,0 +1,1 @@
+"""How a kernel is described and built: families, config spaces, validity, compile."""

@@ -1,0 +1,1 @@
+"""One file a family; :data:`kernels.registry.FAMILIES` names them all."""

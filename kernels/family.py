@@ -1,0 +1,160 @@
+"""What a kernel family is: knobs, rules, launch geometry, first picks."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, Literal, TypeVar, cast
+
+from tilewright.artifact import LaunchPlan
+from tilewright.config import Config, KnobValue
+from tilewright.device import DeviceKind, DeviceSpec
+from tilewright.problem import GemmProblem
+
+K = TypeVar("K")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Knob:
+    """A named choice.
+
+    Attributes:
+        name: as in the config.
+        legal: every value the kernel accepts, in order.
+        searched: the values the tuner tries; all legal ones unless given.
+        doc: one line for people.
+    """
+
+    name: str
+    legal: tuple[KnobValue, ...]
+    doc: str
+    searched: tuple[KnobValue, ...] = ()
+
+    @property
+    def values(self) -> tuple[KnobValue, ...]:
+        """The values the tuner tries."""
+        return self.searched or self.legal
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule(Generic[K]):
+    """A validity rule: the knobs it reads and a function that gives the reason it is broken.
+
+    Naming the knobs lets the enumeration test a rule as soon as those are chosen, so that one
+    set of rules both explains a refusal and cuts the search tree.
+    """
+
+    reads: tuple[str, ...]
+    why: Callable[[K, GemmProblem, DeviceSpec], str | None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BuildSpec:
+    """One compilation: a source under ``csrc`` with its ``-D`` constants.
+
+    Attributes:
+        language: ``cuda`` (NVRTC) or ``c`` (the system's C compiler).
+        source: file name under ``kernels/csrc``.
+        target: ``sm_90a``, ``x86_64_v4`` and the like.
+        entry: symbol of the kernel.
+        defines: (name, value) pairs; values are integers and identifiers only.
+    """
+
+    language: Literal["cuda", "c"]
+    source: str
+    target: str
+    entry: str
+    defines: tuple[tuple[str, int | str], ...]
+
+
+class Family(abc.ABC, Generic[K]):
+    """A kernel source with its config space.
+
+    Subclasses give ``name``, ``device_kind``, ``knobs`` (in the order the enumeration chooses
+    them: those that rules cut by come first), ``rules``, ``knobs_type`` and the abstract methods.
+    """
+
+    name: str
+    doc: str
+    device_kind: DeviceKind
+    knobs: tuple[Knob, ...]
+    rules: tuple[Rule[K], ...]
+    knobs_type: type[K]
+
+    @abc.abstractmethod
+    def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
+        """The reason no config of this family computes ``problem`` on ``device``, or None."""
+
+    @abc.abstractmethod
+    def build_spec(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> BuildSpec:
+        """What to compile for a valid config."""
+
+    @abc.abstractmethod
+    def plan(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> LaunchPlan:
+        """How to launch what :meth:`build_spec` compiles."""
+
+    @abc.abstractmethod
+    def picks(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
+        """Valid configs to try first, the most promising one first."""
+
+    def knob_values(self, config: Config) -> K:
+        """The config as the family's own typed record."""
+        return self.knobs_type(**dict(config.knobs))
+
+    def config(self, knobs: K) -> Config:
+        """The inverse of :meth:`knob_values`."""
+        return Config.of(self.name, dataclasses.asdict(cast(Any, knobs)))
+
+    def why_invalid(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> str | None:
+        """The rule that ``config`` breaks for ``problem`` on ``device``, or None if it is valid."""
+        values = dict(config.knobs)
+        names = [knob.name for knob in self.knobs]
+        if config.family != self.name or sorted(values) != sorted(names):
+            return f"{self.name} needs exactly the knobs {', '.join(names)}"
+        for knob in self.knobs:
+            if values[knob.name] not in knob.legal:
+                return f"{knob.name} must be one of {knob.legal}, got {values[knob.name]!r}"
+        reason = self.why_unsupported(problem, device)
+        if reason:
+            return reason
+        knobs = self.knob_values(config)
+        return next((r for rule in self.rules if (r := rule.why(knobs, problem, device))), None)
+
+    def enumerate(self, problem: GemmProblem, device: DeviceSpec) -> Iterator[tuple[int, ...]]:
+        """Every valid config among the searched values, as value indices in knob order.
+
+        A depth-first walk that tests each rule once the last knob it reads is chosen.
+        """
+        if self.why_unsupported(problem, device):
+            return
+        due = self._rules_by_last_knob()
+        knobs = self.knobs_type(**{knob.name: knob.values[0] for knob in self.knobs})
+        chosen: list[int] = []
+
+        def walk(depth: int) -> Iterator[tuple[int, ...]]:
+            if depth == len(self.knobs):
+                yield tuple(chosen)
+                return
+            knob = self.knobs[depth]
+            for index, value in enumerate(knob.values):
+                setattr(knobs, knob.name, value)
+                if any(rule.why(knobs, problem, device) for rule in due[depth]):
+                    continue
+                chosen.append(index)
+                yield from walk(depth + 1)
+                chosen.pop()
+
+        yield from walk(0)
+
+    def at(self, indices: tuple[int, ...]) -> Config:
+        """The config at one point of :meth:`enumerate`."""
+        pairs = zip(self.knobs, indices, strict=True)
+        return Config.of(self.name, {knob.name: knob.values[index] for knob, index in pairs})
+
+    def _rules_by_last_knob(self) -> list[list[Rule[K]]]:
+        position = {knob.name: depth for depth, knob in enumerate(self.knobs)}
+        due: list[list[Rule[K]]] = [[] for _ in self.knobs]
+        for rule in self.rules:
+            due[max(position[name] for name in rule.reads)].append(rule)
+        return due

@@ -1,0 +1,1 @@
+"""How the best config is found: search, check, measure, race, and the store of results."""
