@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.device import DeviceSpec
+from tilewright.problem import GemmProblem
+
 from kernels.families.host import HOST
 from kernels.families.mma_sync import MMA_SYNC
 from kernels.families.simt import SIMT
 from kernels.family import Family
-from tilewright.device import DeviceSpec
-from tilewright.problem import GemmProblem
 
 FAMILIES: dict[str, Family[Any]] = {family.name: family for family in (MMA_SYNC, SIMT, HOST)}
 
@@ -17,7 +18,5 @@ FAMILIES: dict[str, Family[Any]] = {family.name: family for family in (MMA_SYNC,
 def families_for(problem: GemmProblem, device: DeviceSpec) -> dict[str, Family[Any]]:
     """The families that can compute ``problem`` on ``device``, by name."""
     return {
-        name: family
-        for name, family in FAMILIES.items()
-        if family.why_unsupported(problem, device) is None
+        name: family for name, family in FAMILIES.items() if family.why_unsupported(problem, device) is None
     }

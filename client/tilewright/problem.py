@@ -175,9 +175,7 @@ class GemmProblem:
         return f"{batch}{self.m}x{self.n}x{self.k} {self.dtype} {self.layout}"
 
 
-def _coerce(
-    problem: GemmProblem, name: str, enum: type[StrEnum], default: StrEnum | None = None
-) -> None:
+def _coerce(problem: GemmProblem, name: str, enum: type[StrEnum], default: StrEnum | None = None) -> None:
     value = getattr(problem, name)
     value = default if value is None else value
     try:

@@ -1,0 +1,114 @@
+"""From a problem and addresses to the argument list of a launch plan."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tilewright.artifact import LaunchPlan
+from tilewright.errors import PreconditionFailed
+from tilewright.problem import GemmProblem
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Operands:
+    """Addresses (device pointers or host addresses) and call parameters.
+
+    Attributes:
+        a, b, d: addresses of op inputs and the result; ``c`` and ``bias`` are 0 where absent.
+        workspace: address of the plan's workspace, 0 where it needs none.
+        lda, ldb, ldc, ldd: row strides in elements; 0 for densely packed.
+        alpha, beta: the scalars of D = act(alpha * op(A) op(B) + beta * C + bias).
+    """
+
+    a: int
+    b: int
+    d: int
+    c: int = 0
+    bias: int = 0
+    workspace: int = 0
+    lda: int = 0
+    ldb: int = 0
+    ldc: int = 0
+    ldd: int = 0
+    alpha: float = 1.0
+    beta: float = 0.0
+
+
+def scalar_values(problem: GemmProblem, operands: Operands) -> dict[str, int | float]:
+    """Every number a plan may ask for, by the names of :class:`tilewright.artifact.Scalar`."""
+    lda = operands.lda or problem.a_shape[1]
+    ldb = operands.ldb or problem.b_shape[1]
+    ldc = operands.ldc or problem.n
+    ldd = operands.ldd or problem.n
+    return {
+        "m": problem.m,
+        "n": problem.n,
+        "k": problem.k,
+        "batch": problem.batch,
+        "lda": lda,
+        "ldb": ldb,
+        "ldc": ldc,
+        "ldd": ldd,
+        "stride_a": problem.a_shape[0] * lda,
+        "stride_b": problem.b_shape[0] * ldb,
+        "stride_c": problem.m * ldc,
+        "stride_d": problem.m * ldd,
+        "alpha": operands.alpha,
+        "beta": operands.beta,
+    }
+
+
+def check_preconditions(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -> None:
+    """Refuse what the kernel was not built for.
+
+    Raises:
+        PreconditionFailed: with the rule that is broken.
+    """
+    reason = _why_not(plan, problem, operands)
+    if reason:
+        raise PreconditionFailed(f"{plan.entry} cannot run {problem}: {reason}")
+
+
+def _why_not(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -> str | None:
+    packed = dataclasses.replace(operands, lda=0, ldb=0, ldc=0, ldd=0) == operands
+    reason = plan.why_not(problem) if packed else _why_not_strided(plan, problem, operands)
+    if reason:
+        return reason
+    needed = plan.preconditions
+    for name, align in (
+        ("a", needed.align_a),
+        ("b", needed.align_b),
+        ("c", needed.align_d),
+        ("d", needed.align_d),
+    ):
+        if getattr(operands, name) % align:
+            return f"the address of {name} must be a multiple of {align} bytes"
+    if problem.has_c and not operands.c:
+        return "it reads C, but no C was given"
+    if problem.has_bias and not operands.bias:
+        return "it adds a bias, but no bias was given"
+    if not problem.has_c and operands.beta != 0.0:
+        return "beta must be 0 where the problem has no C"
+    if plan.workspace_bytes(problem) and not operands.workspace:
+        return f"it needs a workspace of {plan.workspace_bytes(problem)} bytes"
+    if problem.batch > 65535 and plan.format == "cubin":
+        return "a batch above 65535 does not fit the launch grid; split it"
+    return None
+
+
+def _why_not_strided(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -> str | None:
+    values = scalar_values(problem, operands)
+    needed = plan.preconditions
+    rows = (
+        ("lda", problem.a_shape[1], needed.align_a, problem.dtype.size),
+        ("ldb", problem.b_shape[1], needed.align_b, problem.dtype.size),
+        ("ldc", problem.n, needed.align_d, problem.out.size),
+        ("ldd", problem.n, needed.align_d, problem.out.size),
+    )
+    for name, least, align, size in rows:
+        stride = int(values[name])
+        if stride < least:
+            return f"{name} is {stride}, less than the {least} columns of a row"
+        if stride * size % align:
+            return f"{name} must be a multiple of {align} bytes"
+    return None

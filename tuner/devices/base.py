@@ -1,0 +1,91 @@
+"""What a device offers to checking, measuring and racing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from tilewright.device import DeviceSpec
+from tilewright.launch import Launch
+from tilewright.problem import GemmProblem
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Telemetry:
+    """Core clock in MHz and power in watts right now; None where the device does not tell."""
+
+    mhz: float | None = None
+    watts: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tensors:
+    """Operands of one GEMM as arrays of the device's array module, in storage types.
+
+    bfloat16 is stored as uint16 bit patterns; see :mod:`tuner.arrays`. Shapes are
+    (batch, rows, columns) as stored, (n,) for the bias.
+    """
+
+    a: Any
+    b: Any
+    d: Any
+    c: Any = None
+    bias: Any = None
+    alpha: float = 1.0
+    beta: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class VendorChoice:
+    """One algorithm of the vendor library, ready to run.
+
+    Attributes:
+        name: ``cublaslt``, ``cublas``, ``numpy`` ...
+        launches: one launch per operand set.
+        detail: what the library tells of the algorithm.
+    """
+
+    name: str
+    launches: Sequence[Launch]
+    detail: dict[str, Any]
+
+
+class Device(Protocol):
+    """One device, owned by the process that talks to it.
+
+    Attributes:
+        spec: what it is.
+        driver: name and version of driver or operating system.
+        xp: the array module, NumPy or CuPy.
+    """
+
+    spec: DeviceSpec
+    driver: str
+    xp: Any
+
+    def address(self, array: Any) -> int:
+        """The address of an array's first byte."""
+
+    def synchronize(self) -> None:
+        """Wait until everything enqueued has run.
+
+        Raises:
+            LaunchError: something enqueued failed; ``sticky`` where the context is lost.
+        """
+
+    def timer(self, launches: Sequence[Launch]) -> Callable[[], float]:
+        """A function that runs all launches once, in order, and returns microseconds per launch.
+
+        On CUDA the launches are captured in one graph and timed with events around its replay; on
+        the host they run in a loop around a monotonic clock.
+        """
+
+    def telemetry(self) -> Telemetry:
+        """Clock and power now."""
+
+    def vendor(self, problem: GemmProblem, sets: Sequence[Tensors]) -> list[VendorChoice]:
+        """Every algorithm the vendor library proposes for the problem, ready to be timed."""
+
+    def free_bytes(self) -> int:
+        """Device memory that can still be allocated."""
