@@ -1,6 +1,6 @@
 """Values and storage: numbers on one side, the bits a kernel reads and writes on the other.
 
-NumPy and CuPy alike; ``xp`` is the array module. bfloat16, which neither computes with, is kept
+NumPy and CuPy alike; ``xp`` is the array module where one has to be named. bfloat16, which neither computes with, is kept
 as uint16 bit patterns.
 """
 
@@ -33,7 +33,7 @@ def encode(xp: Any, values: Any, dtype: DType) -> Any:
     return xp.where(xp.isnan(values), xp.uint16(0x7FC0), halves)
 
 
-def decode(xp: Any, stored: Any, dtype: DType) -> Any:
+def decode(stored: Any, dtype: DType) -> Any:
     """The values of a storage array, as float32 (float64 for float64)."""
     if dtype is not DType.BFLOAT16:
         return stored.astype("float64" if dtype is DType.FLOAT64 else "float32")

@@ -1,0 +1,152 @@
+"""From a config to an artifact: compile what the family describes, once, and keep it by content."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tilewright.artifact import Artifact, Resources
+from tilewright.config import Config
+from tilewright.device import DeviceSpec
+from tilewright.errors import ArtifactError, TilewrightError
+from tilewright.problem import GemmProblem
+
+from kernels.family import BuildSpec, Family
+
+CSRC = Path(__file__).parent / "csrc"
+_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+
+
+class CompileError(TilewrightError):
+    """The compiler refused a kernel, or what it made breaks a rule; carries its log."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Built:
+    """What a compiler made of a :class:`BuildSpec`.
+
+    Attributes:
+        binary: cubin or shared library.
+        resources: read from the binary (registers, spills, static shared memory).
+        compiler: name and version.
+    """
+
+    binary: bytes
+    resources: Resources
+    compiler: str
+
+
+class ArtifactCache:
+    """Artifacts on disk, keyed by everything that decides their bytes.
+
+    Writes are atomic (temporary file, then rename); a damaged entry is a miss.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def get(self, key: str) -> Artifact | None:
+        """The artifact stored under ``key``, or None."""
+        try:
+            data = (self.folder / key[:2] / key).read_bytes()
+            return Artifact.from_bytes(data[64:], data[:64].decode("ascii"))
+        except (OSError, ArtifactError, UnicodeDecodeError):
+            return None
+
+    def put(self, key: str, artifact: Artifact) -> None:
+        """Store ``artifact`` under ``key``."""
+        folder = self.folder / key[:2]
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+            file.write(artifact.digest.encode("ascii") + artifact.to_bytes())
+        os.replace(file.name, folder / key)
+
+
+def build(
+    family: Family[Any],
+    config: Config,
+    problem: GemmProblem,
+    device: DeviceSpec,
+    cache: ArtifactCache | None = None,
+) -> Artifact:
+    """Compile a valid config for a problem and a device, or take it from the cache.
+
+    Raises:
+        CompileError: the compiler refused it, or the result spills registers.
+    """
+    spec = family.build_spec(config, problem, device)
+    plan = family.plan(config, problem, device)
+    digest = source_digest(spec.source)
+    key = _key(spec, plan.to_dict(), digest)
+    artifact = cache.get(key) if cache else None
+    if artifact is None:
+        built = compile_spec(spec)
+        resources = dataclasses.replace(built.resources, dynamic_smem=plan.dynamic_smem)
+        artifact = Artifact(plan, resources, digest, built.compiler, built.binary)
+        if cache:
+            cache.put(key, artifact)
+    return artifact
+
+
+def compile_spec(spec: BuildSpec) -> Built:
+    """Compile without a cache.
+
+    Raises:
+        CompileError: the compiler refused it.
+    """
+    if spec.language == "cuda":
+        from kernels.nvrtc import compile_cuda
+
+        return compile_cuda(spec)
+    from kernels.cc import compile_c
+
+    return compile_c(spec)
+
+
+def compiler_version(language: str) -> str:
+    """Name and version of the compiler for a language.
+
+    Raises:
+        DeviceUnavailable: it is not installed; the message says how to get it.
+    """
+    if language == "cuda":
+        from kernels.nvrtc import nvrtc_version
+
+        return nvrtc_version()
+    from kernels.cc import cc_version
+
+    return cc_version()
+
+
+@functools.cache
+def include_closure(source: str) -> tuple[str, ...]:
+    """A source under ``csrc`` and every file it includes, directly or not, sorted."""
+    seen: set[str] = set()
+    todo = [source]
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            todo += _INCLUDE.findall((CSRC / name).read_text())
+    return tuple(sorted(seen))
+
+
+@functools.cache
+def source_digest(source: str) -> str:
+    """SHA-256 over a source with its include closure."""
+    digest = hashlib.sha256()
+    for name in include_closure(source):
+        digest.update(f"{name}\0".encode() + (CSRC / name).read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _key(spec: BuildSpec, plan: dict[str, Any], digest: str) -> str:
+    everything = [dataclasses.asdict(spec), plan, digest, compiler_version(spec.language)]
+    return hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()
