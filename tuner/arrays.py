@@ -1,7 +1,7 @@
 """Values and storage: numbers on one side, the bits a kernel reads and writes on the other.
 
-NumPy and CuPy alike; ``xp`` is the array module where one has to be named. bfloat16, which neither computes with, is kept
-as uint16 bit patterns.
+NumPy and CuPy alike; ``xp`` is the array module where one has to be named. bfloat16, which
+neither computes with, is kept as uint16 bit patterns.
 """
 
 from __future__ import annotations
