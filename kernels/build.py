@@ -12,13 +12,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from kernels.family import BuildSpec, Family
 from tilewright.artifact import Artifact, Resources
 from tilewright.config import Config
 from tilewright.device import DeviceSpec
 from tilewright.errors import ArtifactError, TilewrightError
 from tilewright.problem import GemmProblem
-
-from kernels.family import BuildSpec, Family
 
 CSRC = Path(__file__).parent / "csrc"
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)

@@ -43,10 +43,17 @@ class Rule(Generic[K]):
 
     Naming the knobs lets the enumeration test a rule as soon as those are chosen, so that one
     set of rules both explains a refusal and cuts the search tree.
+
+    Attributes:
+        reads: the knobs.
+        why: the reason, or None.
+        compiled: the kernel source asserts the same rule; False for budgets of a device and for
+            what a problem asks.
     """
 
     reads: tuple[str, ...]
     why: Callable[[K, GemmProblem, DeviceSpec], str | None]
+    compiled: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,7 +79,8 @@ class Family(abc.ABC, Generic[K]):
     """A kernel source with its config space.
 
     Subclasses give ``name``, ``device_kind``, ``knobs`` (in the order the enumeration chooses
-    them: those that rules cut by come first), ``rules``, ``knobs_type`` and the abstract methods.
+    them: those that rules cut by come first), ``rules`` (what is legal), ``search_rules`` (what is
+    legal but not worth a trial), ``knobs_type`` and the abstract methods.
     """
 
     name: str
@@ -80,6 +88,7 @@ class Family(abc.ABC, Generic[K]):
     device_kind: DeviceKind
     knobs: tuple[Knob, ...]
     rules: tuple[Rule[K], ...]
+    search_rules: tuple[Rule[K], ...] = ()
     knobs_type: type[K]
 
     @abc.abstractmethod
@@ -155,6 +164,6 @@ class Family(abc.ABC, Generic[K]):
     def _rules_by_last_knob(self) -> list[list[Rule[K]]]:
         position = {knob.name: depth for depth, knob in enumerate(self.knobs)}
         due: list[list[Rule[K]]] = [[] for _ in self.knobs]
-        for rule in self.rules:
+        for rule in self.rules + self.search_rules:
             due[max(position[name] for name in rule.reads)].append(rule)
         return due

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.device import DeviceSpec
-from tilewright.problem import GemmProblem
-
 from kernels.families.host import HOST
 from kernels.families.mma_sync import MMA_SYNC
 from kernels.families.simt import SIMT
 from kernels.family import Family
+from tilewright.device import DeviceSpec
+from tilewright.problem import GemmProblem
 
 FAMILIES: dict[str, Family[Any]] = {family.name: family for family in (MMA_SYNC, SIMT, HOST)}
 

@@ -64,6 +64,9 @@ class Device(Protocol):
     driver: str
     xp: Any
 
+    def __hash__(self) -> int:
+        """By identity: operands are cached per device."""
+
     def address(self, array: Any) -> int:
         """The address of an array's first byte."""
 

@@ -1,0 +1,181 @@
+"""Host artifacts: a shared library in memory, called once per thread."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import platform
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tilewright.artifact import Artifact, Pointer, TensorMap
+from tilewright.errors import ArtifactError, LaunchError, PreconditionFailed
+from tilewright.launch.arguments import Operands, check_preconditions, scalar_values
+from tilewright.launch.threads import run_together
+from tilewright.problem import GemmProblem
+
+_LEVELS = (
+    ("x86_64", ()),
+    ("x86_64_v2", ("cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3")),
+    ("x86_64_v3", ("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave")),
+    ("x86_64_v4", ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")),
+)
+_C_TYPES: dict[str, Callable[[Any], Any]] = {
+    "int32": ctypes.c_int32,
+    "int64": ctypes.c_int64,
+    "float32": ctypes.c_float,
+    "float64": ctypes.c_double,
+}
+
+
+@functools.cache
+def host_arch() -> str:
+    """The architecture of this CPU: ``x86_64`` with the highest level it reaches (``x86_64_v2`` to
+    ``x86_64_v4``), ``aarch64``, or what the operating system calls it."""
+    machine = platform.machine().lower()
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+    return x86_level(cpu_info("flags").split()) if machine == "x86_64" else machine
+
+
+def x86_level(flags: list[str]) -> str:
+    """The highest x86-64 level whose instructions, and those of all below, are among ``flags``."""
+    best = _LEVELS[0][0]
+    for name, needed in _LEVELS:
+        if not set(needed) <= set(flags):
+            break
+        best = name
+    return best
+
+
+def cpu_info(field: str) -> str:
+    """The first value of a field of ``/proc/cpuinfo``; empty where there is none."""
+    path = Path("/proc/cpuinfo")
+    for line in path.read_text().splitlines() if path.exists() else ():
+        key, _, value = line.partition(":")
+        if key.strip() == field:
+            return value.strip()
+    return ""
+
+
+def can_run(target: str, arch: str) -> bool:
+    """Whether code compiled for ``target`` runs on a CPU of ``arch``: its own level or a lower one."""
+    levels = [name for name, _ in _LEVELS]
+    if target in levels and arch in levels:
+        return levels.index(target) <= levels.index(arch)
+    return target == arch
+
+
+class HostLaunch:
+    """A host kernel with all of its arguments in place."""
+
+    def __init__(self, kernel: HostKernel, calls: list[Callable[[], object]]) -> None:
+        self._kernel = kernel
+        self._calls = calls
+
+    def __call__(self, stream: int = 0) -> None:  # noqa: ARG002
+        """Run on all threads of the plan and return when the result stands.
+
+        Raises:
+            LaunchError: the kernel was closed.
+        """
+        if self._kernel.closed:
+            raise LaunchError("the kernel was closed; load the artifact again")
+        run_together(self._calls)
+
+
+class HostKernel:
+    """An artifact loaded into this process.
+
+    Raises:
+        PreconditionFailed: this CPU cannot run what the artifact was compiled for.
+        ArtifactError: the binary has no such entry.
+        LaunchError: the dynamic linker refused the binary.
+    """
+
+    def __init__(self, artifact: Artifact) -> None:
+        plan = artifact.plan
+        if not can_run(plan.target, host_arch()):
+            raise PreconditionFailed(
+                f"{plan.entry} was compiled for {plan.target}; this CPU is {host_arch()}"
+            )
+        self.artifact = artifact
+        self._library, self._file = _load(artifact.binary)
+        self.closed = False
+        try:
+            self._entry = self._library[plan.entry]
+        except AttributeError as error:
+            self.close()
+            raise ArtifactError(f"the binary has no entry {plan.entry}; fetch the artifact again") from error
+        self._entry.restype = None
+
+    def bind(self, problem: GemmProblem, operands: Operands) -> HostLaunch:
+        """Fix the arguments.
+
+        Raises:
+            PreconditionFailed: problem, addresses or strides break the plan's preconditions.
+            LaunchError: the kernel was closed.
+        """
+        if self.closed:
+            raise LaunchError("the kernel was closed; load the artifact again")
+        plan = self.artifact.plan
+        check_preconditions(plan, problem, operands)
+        values = scalar_values(problem, operands)
+        threads = plan.block[0]
+        calls: list[Callable[[], object]] = []
+        for thread in range(threads):
+            mine = {**values, "thread": thread, "threads": threads}
+            calls.append(functools.partial(self._entry, *self._arguments(mine, operands)))
+        return HostLaunch(self, calls)
+
+    def close(self) -> None:
+        """Unload; later launches are an error, running ones must have returned."""
+        if not self.closed:
+            self.closed = True
+            ctypes.CDLL(None).dlclose(ctypes.c_void_p(self._library._handle))
+            if self._file is not None:
+                os.close(self._file)
+
+    def _arguments(self, values: dict[str, int | float], operands: Operands) -> list[Any]:
+        arguments = []
+        for argument in self.artifact.plan.args:
+            if isinstance(argument, TensorMap):
+                raise ArtifactError("a host artifact takes no tensor maps")
+            if isinstance(argument, Pointer):
+                arguments.append(ctypes.c_void_p(getattr(operands, argument.operand)))
+            else:
+                arguments.append(_C_TYPES[argument.kind](values[argument.name]))
+        return arguments
+
+
+def _load(binary: bytes) -> tuple[ctypes.CDLL, int | None]:
+    """The library, and the descriptor that must stay open as long as it is loaded."""
+    try:
+        return _load_from_memory(binary)
+    except (OSError, AttributeError):  # no memfd_create here, or its files may not be executed
+        return _load_from_file(binary), None
+
+
+def _load_from_memory(binary: bytes) -> tuple[ctypes.CDLL, int]:
+    # NOTE: the linker takes an equal path for the library it already has, so a descriptor number must
+    # not be used again before that library is unloaded.
+    file = os.memfd_create("tilewright", os.MFD_CLOEXEC)
+    try:
+        with open(file, "wb", closefd=False) as stream:
+            stream.write(binary)
+        return ctypes.CDLL(f"/proc/self/fd/{file}"), file
+    except OSError:
+        os.close(file)
+        raise
+
+
+def _load_from_file(binary: bytes) -> ctypes.CDLL:
+    with tempfile.NamedTemporaryFile(prefix="tilewright-", suffix=".so") as file:
+        file.write(binary)
+        file.flush()
+        try:
+            return ctypes.CDLL(file.name)
+        except OSError as error:
+            raise LaunchError(f"the dynamic linker refused the binary: {error}") from error

@@ -1,0 +1,44 @@
+// D = act(alpha * accumulator + beta * C + bias), element by element in the accumulate type.
+#pragma once
+#include "config.cuh"
+
+struct Epilogue {
+    const Out* c;
+    Out* d;
+    const Out* bias;
+    long long ldc, ldd;
+    int m, n;
+    Real alpha, beta;
+
+    __device__ __forceinline__ Out apply(Real accumulator, int row, int col) const {
+        Real x = alpha * accumulator;
+        if constexpr (cfg::has_c) x += beta * Real(to_real(c[row * ldc + col]));
+        if constexpr (cfg::has_bias) x += Real(to_real(bias[col]));
+        return Convert<Out>::from(activate(x));
+    }
+
+    static __device__ __forceinline__ Real activate(Real x) {
+        if constexpr (cfg::activation == 1) return x > Real(0) || x != x ? x : Real(0);
+        if constexpr (cfg::activation == 2) {
+            const Real inner = Real(0.7978845608028654) * (x + Real(0.044715) * x * x * x);
+            return Real(0.5) * x * (Real(1) + tanh(inner));
+        }
+        return x;
+    }
+
+    // Stores the neighbours (row, col) and (row, col + 1), in one access where alignment allows.
+    __device__ __forceinline__ void store2(Real x, Real y, int row, int col) const {
+        if (row >= m || col >= n) return;
+        Out* target = d + row * ldd + col;
+        if (col + 1 >= n) {
+            *target = apply(x, row, col);
+            return;
+        }
+        struct alignas(2 * sizeof(Out)) Pair { Out x, y; };
+        const Pair pair{apply(x, row, col), apply(y, row, col + 1)};
+        if constexpr (cfg::align_d >= int(2 * sizeof(Out)))
+            *reinterpret_cast<Pair*>(target) = pair;
+        else
+            target[0] = pair.x, target[1] = pair.y;
+    }
+};

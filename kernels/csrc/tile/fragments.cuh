@@ -1,0 +1,90 @@
+// Shared memory to mma fragments for one 16-wide k step of a warp tile. With g = lane / 4, t = lane % 4,
+// a fragment register holds elements (row g, k 2t and 2t + 1) of an 8x8 matrix.
+#pragma once
+#include "mma_sync_config.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/ldmatrix.cuh"
+
+struct Fragments {
+    unsigned a[cfg::mma_tiles_m][4];
+    unsigned b[cfg::mma_tiles_n][2];
+};
+
+using TileA = SmemTile<cfg::tile_m, cfg::tile_k * 2, cfg::smem_layout>;
+using TileB = SmemTile<cfg::b_transposed ? cfg::tile_n : cfg::tile_k,
+                       (cfg::b_transposed ? cfg::tile_k : cfg::tile_n) * 2, cfg::smem_layout>;
+
+__device__ __forceinline__ unsigned load_pair(const char* smem) { return *reinterpret_cast<const unsigned*>(smem); }
+
+// Rows row0 .. row0 + 15 and k step `step` of A, stored M x K.
+__device__ __forceinline__ void load_a(unsigned (&r)[4], const char* smem, int row0, int step) {
+    const int lane = threadIdx.x % 32;
+    if constexpr (cfg::ldmatrix_a) {
+        ldmatrix_x4(r, smem_address(smem + TileA::chunk_from(row0, lane % 16, step * 2 + lane / 16)));
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            r[i] = load_pair(smem + TileA::chunk_from(row0 + i % 2 * 8, lane / 4, step * 2 + i / 2) + lane % 4 * 4);
+    }
+}
+
+// Columns col0 .. col0 + 7 and one k step of B by direct loads.
+__device__ __forceinline__ void load_b_direct(unsigned (&r)[2], const char* smem, int col0, int step) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        if constexpr (cfg::b_transposed) {
+            r[i] = load_pair(smem + TileB::chunk_from(col0, g, step * 2 + i) + t * 4);
+        } else {
+            const int row = step * 16 + i * 8 + t * 2;
+            const unsigned low = *reinterpret_cast<const unsigned short*>(smem + TileB::chunk(row, col0 / 8) + g * 2);
+            const unsigned high = *reinterpret_cast<const unsigned short*>(smem + TileB::chunk(row + 1, col0 / 8) + g * 2);
+            r[i] = low | high << 16;
+        }
+    }
+}
+
+// Chunk of column tile j of the warp: where their number is a power of two, warp_col / 8 and j share no
+// bits and the sum is an XOR, which the swizzle's XOR absorbs.
+__device__ __forceinline__ int column_chunk(int warp_col, int j) {
+    constexpr bool power_of_two = (cfg::mma_tiles_n & (cfg::mma_tiles_n - 1)) == 0;
+    return power_of_two ? warp_col / 8 ^ j : warp_col / 8 + j;
+}
+
+// Address that this lane gives to ldmatrix for the column tiles j and, for x4, j + 1. The eight lanes
+// of a matrix hold: lanes 0-7 and 8-15 the two k halves of tile j, lanes 16-31 those of tile j + 1.
+template <bool PAIR> __device__ __forceinline__ unsigned address_b(const char* smem, int warp_col, int j, int step) {
+    // NOTE: x2 uses the addresses of lanes 0..15 only, but every lane's must be in range.
+    const int lane = threadIdx.x % (PAIR ? 32 : 16);
+    const int half = lane / 8 % 2, next = lane / 16;
+    if constexpr (cfg::b_transposed)
+        return smem_address(smem + TileB::chunk_from(warp_col + j * 8, lane % 8, step * 2 + half) + next * 8 * TileB::stride);
+    else
+        return smem_address(smem + TileB::chunk_from(step * 16, half * 8 + lane % 8, column_chunk(warp_col, j ^ next)));
+}
+
+__device__ __forceinline__ void load_b(unsigned (&r)[cfg::mma_tiles_n][2], const char* smem, int warp_col, int step) {
+#pragma unroll
+    for (int j = 0; j < cfg::mma_tiles_n; j += 2) {
+        const bool pair = j + 1 < cfg::mma_tiles_n;
+        if constexpr (!cfg::ldmatrix_b) {
+            load_b_direct(r[j], smem, warp_col + j * 8, step);
+            if (pair) load_b_direct(r[j + 1], smem, warp_col + j * 8 + 8, step);
+        } else if (pair) {
+            unsigned four[4];
+            const unsigned address = address_b<true>(smem, warp_col, j, step);
+            cfg::b_transposed ? ldmatrix_x4(four, address) : ldmatrix_x4_trans(four, address);
+            r[j][0] = four[0], r[j][1] = four[1], r[j + 1][0] = four[2], r[j + 1][1] = four[3];
+        } else {
+            const unsigned address = address_b<false>(smem, warp_col, j, step);
+            cfg::b_transposed ? ldmatrix_x2(r[j], address) : ldmatrix_x2_trans(r[j], address);
+        }
+    }
+}
+
+__device__ __forceinline__ void load_fragments(Fragments& f, const char* smem_a, const char* smem_b, int row0, int col0,
+                                               int step) {
+#pragma unroll
+    for (int i = 0; i < cfg::mma_tiles_m; ++i) load_a(f.a[i], smem_a, row0 + i * 16, step);
+    load_b(f.b, smem_b, col0, step);
+}

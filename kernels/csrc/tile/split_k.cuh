@@ -1,0 +1,45 @@
+// Split-K with float partials: every block of a tile writes its sums to the workspace; the last one to
+// arrive adds them up in split order, so the result does not depend on who was last.
+// Workspace: one counter a tile (zero before and after the launch), then partials
+// [tile][split][value][thread].
+#pragma once
+#include "config.cuh"
+
+template <int VALUES, int THREADS> struct SplitK {
+    unsigned* counter;
+    Real* partials; // of this tile
+    static constexpr int block_values = VALUES * THREADS;
+
+    __device__ __forceinline__ SplitK(void* workspace, int tile, int tiles) {
+        counter = static_cast<unsigned*>(workspace) + tile;
+        const long long zeroed = (tiles * 4LL + 255) / 256 * 256;
+        partials = reinterpret_cast<Real*>(static_cast<char*>(workspace) + zeroed) +
+                   static_cast<long long>(tile) * cfg::split_k * block_values;
+    }
+
+    // True in the block that must finish the tile; `values` then hold the whole sum. All threads of the
+    // block call it; those that hold no accumulators pass active = false and thread is ignored.
+    __device__ __forceinline__ bool reduce(Real (&values)[VALUES], int thread, bool active, int split) {
+        if (active) {
+#pragma unroll
+            for (int i = 0; i < VALUES; ++i) partials[split * block_values + i * THREADS + thread] = values[i];
+        }
+        __threadfence();
+        __syncthreads();
+        __shared__ bool last;
+        if (threadIdx.x == 0) last = atomicAdd(counter, 1u) == cfg::split_k - 1;
+        __syncthreads();
+        if (!last) return false;
+        __threadfence();
+        if (threadIdx.x == 0) *counter = 0;
+        if (!active) return true;
+#pragma unroll
+        for (int i = 0; i < VALUES; ++i) values[i] = 0;
+        for (int s = 0; s < cfg::split_k; ++s) {
+            const Real* from = partials + s * block_values + thread;
+#pragma unroll
+            for (int i = 0; i < VALUES; ++i) values[i] += __ldcg(from + i * THREADS);
+        }
+        return true;
+    }
+};

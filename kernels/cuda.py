@@ -1,0 +1,80 @@
+"""What the CUDA families share: targets, the -D interface of ``csrc/config.cuh``, arguments, picks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kernels.raster import RASTERS
+from tilewright.artifact import Argument, Grid, Pointer, Preconditions, Scalar, ScalarKind
+from tilewright.device import DeviceSpec
+from tilewright.problem import Activation, DType, GemmProblem
+
+TARGETS = {"sm_80": "sm_80", "sm_86": "sm_86", "sm_89": "sm_89", "sm_90": "sm_90a"}
+MAX_EXTENT = 2**28
+MIN_DRIVER = 13000
+
+_TYPES = {DType.FLOAT16: "f16", DType.BFLOAT16: "bf16", DType.FLOAT32: "float", DType.FLOAT64: "double"}
+_ACTIVATIONS = list(Activation)
+
+
+def why_unsupported(problem: GemmProblem, device: DeviceSpec) -> str | None:
+    """What keeps every CUDA family from a problem on a device."""
+    if device.kind != "cuda":
+        return f"needs an NVIDIA GPU, {device.name} is a {device.kind} device"
+    if device.arch not in TARGETS:
+        return f"no kernels for {device.arch}; supported are {', '.join(TARGETS)}"
+    if max(problem.m, problem.n, problem.k) > MAX_EXTENT:
+        return f"m, n and k must be at most {MAX_EXTENT}"
+    if problem.batch > 65535:
+        return "batch must be at most 65535"
+    return None
+
+
+def gemm_defines(problem: GemmProblem, grid: Grid, raster: str, group: int) -> dict[str, int | str]:
+    """The macros of ``csrc/config.cuh`` except TILE_K."""
+    return {
+        "IN_TYPE": _TYPES[problem.dtype],
+        "OUT_TYPE": _TYPES[problem.out],
+        "A_TRANSPOSED": int(problem.layout.a_transposed),
+        "B_TRANSPOSED": int(problem.layout.b_transposed),
+        "TILE_M": grid.tile_m,
+        "TILE_N": grid.tile_n,
+        "RASTER": RASTERS.index(raster),
+        "GROUP": group,
+        "SPLIT_K": grid.split_k,
+        "ALIGN_D": problem.stride_alignment("d"),
+        "ACTIVATION": _ACTIVATIONS.index(problem.activation),
+        "HAS_BIAS": int(problem.has_bias),
+        "HAS_C": int(problem.has_c),
+    }
+
+
+def as_pairs(defines: Mapping[str, int | str]) -> tuple[tuple[str, int | str], ...]:
+    """Defines in a stable order."""
+    return tuple(sorted(defines.items()))
+
+
+def gemm_arguments(problem: GemmProblem) -> tuple[Argument, ...]:
+    """``GEMM_PARAMETERS`` of ``csrc/config.cuh``."""
+    pointers = tuple(Pointer(name) for name in ("a", "b", "c", "d", "bias", "workspace"))
+    sizes = tuple(Scalar(name, "int32") for name in ("m", "n", "k"))
+    strides = tuple(
+        Scalar(name, "int64")
+        for name in ("lda", "ldb", "ldc", "ldd", "stride_a", "stride_b", "stride_c", "stride_d")
+    )
+    real: ScalarKind = "float64" if problem.dtype is DType.FLOAT64 else "float32"
+    return (*pointers, *sizes, *strides, Scalar("alpha", real), Scalar("beta", real))
+
+
+def preconditions(problem: GemmProblem, align_a: int, align_b: int) -> Preconditions:
+    """Alignment of the operands as the kernel was built for, and the driver its compiler needs."""
+    return Preconditions(align_a, align_b, problem.stride_alignment("d"), MIN_DRIVER)
+
+
+def wave_efficiency(problem: GemmProblem, grid: Grid, device: DeviceSpec, blocks_per_unit: int = 1) -> float:
+    """Useful share of the multiprocessor time, 0 .. 1: tile edges and the last wave are lost."""
+    blocks = grid.tiles(problem) * grid.split_k * problem.batch
+    slots = device.units * blocks_per_unit
+    waves = -(-blocks // slots)
+    covered = grid.tiles(problem) * grid.tile_m * grid.tile_n
+    return problem.m * problem.n / covered * blocks / (waves * slots)

@@ -1,0 +1,22 @@
+"""Tests that need an NVIDIA GPU; without one each skips, saying so."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.launch import driver
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if driver.device_count() == 0:
+        for item in items:
+            if "/gpu/" in str(item.path):
+                item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU on this machine"))
+
+
+@pytest.fixture(scope="session")
+def device():
+    """The first GPU."""
+    from tuner.devices.cuda import CudaDevice
+
+    return CudaDevice(0)

@@ -1,0 +1,161 @@
+"""Every knob of the CUDA families at awkward sizes, against exact integers and float64."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+
+from kernels.build import build
+from kernels.families.mma_sync import MMA_SYNC
+from kernels.families.simt import SIMT
+from tilewright import Config, GemmProblem
+from tilewright.launch import load
+
+SIZES = [
+    (1, 1, 1), (1, 129, 33), (17, 8, 5), (127, 255, 63), (128, 128, 64), (129, 257, 65), (300, 520, 1000),
+]  # fmt: skip
+BASE = {
+    "tile_m": 64, "tile_n": 64, "tile_k": 64, "warps_m": 2, "warps_n": 2, "warps_k": 1, "stages": 3,
+    "smem_layout": "xor", "fragment_load": "ldmatrix", "double_buffer": 1, "mma_k": 16,
+    "accumulate": "f32", "epilogue": "smem", "min_blocks": 1, "copy_bytes": 16, "snake": 1,
+    "split_k": 1, "raster": "m", "group": 1,
+}  # fmt: skip
+
+
+def wrong(device, family, config: Config, problem: GemmProblem) -> str | None:
+    from tuner.check import check
+
+    reason = family.why_invalid(config, problem, device.spec)
+    if reason:
+        pytest.skip(f"not a valid config: {reason}")
+    kernel = load(build(family, config, problem, device.spec))
+    try:
+        return check(device, kernel, problem)
+    finally:
+        kernel.close()
+
+
+def mma(**knobs) -> Config:
+    return Config.of("mma_sync", {**BASE, **knobs})
+
+
+@pytest.mark.parametrize("layout", ["nt", "nn"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_mma_sync_computes_every_size(device, size, dtype, layout) -> None:
+    assert wrong(device, MMA_SYNC, mma(), GemmProblem(*size, dtype=dtype, layout=layout)) is None
+
+
+VARIANTS = [
+    *({"smem_layout": x} for x in ("blocked", "padded", "permuted")),
+    *({"fragment_load": x} for x in ("direct", "mixed")),
+    *({"stages": x, "double_buffer": 0} for x in (1, 2, 6)),
+    *({"stages": x} for x in (2, 4)),
+    *({"copy_bytes": x} for x in (2, 4, 8)),
+    *({"split_k": x} for x in (2, 3, 8)),
+    *({"raster": "n", "group": x} for x in (2, 16)),
+    {"mma_k": 8},
+    {"mma_k": 8, "fragment_load": "direct", "smem_layout": "blocked"},
+    {"accumulate": "f32_outside"},
+    {"epilogue": "direct"},
+    {"snake": 0},
+    {"warps_k": 2},
+    {"warps_k": 4, "double_buffer": 0, "warps_m": 1},
+    {"tile_k": 16, "double_buffer": 0},
+    {"tile_k": 128, "stages": 2, "warps_k": 2},
+    {"tile_m": 16, "warps_m": 1, "tile_n": 128, "warps_n": 4},
+    {"tile_m": 128, "tile_n": 256, "warps_n": 4, "tile_k": 32},
+    {"tile_m": 256, "tile_n": 128, "warps_m": 4, "tile_k": 32},
+    {"tile_m": 96, "tile_n": 96, "warps_m": 2, "warps_n": 2},
+    {"tile_n": 160, "warps_n": 4},
+    {"tile_n": 192, "warps_n": 4},
+    {"split_k": 4, "warps_k": 2, "epilogue": "direct"},
+    {"min_blocks": 2},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ["nt", "nn"])
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_every_knob_of_mma_sync(device, variant, layout) -> None:
+    for size in ((300, 520, 1000), (129, 257, 65)):
+        problem = GemmProblem(*size, layout=layout)
+        assert wrong(device, MMA_SYNC, mma(**variant), problem) is None
+
+
+@pytest.mark.parametrize("variant", [{}, {"mma_k": 8}, {"split_k": 4}, {"warps_k": 2}], ids=str)
+def test_mma_sync_accumulates_in_f16(device, variant) -> None:
+    problem = GemmProblem(300, 520, 1000, acc_dtype="float16")
+    assert wrong(device, MMA_SYNC, mma(accumulate="f16", **variant), problem) is None
+
+
+EPILOGUES = [
+    {"out_dtype": "float32"},
+    {"has_bias": True, "activation": "relu"},
+    {"has_c": True, "activation": "gelu", "has_bias": True},
+    {"batch": 3},
+    {"batch": 2, "has_c": True},
+]
+
+
+@pytest.mark.parametrize("epilogue", ["direct", "smem"])
+@pytest.mark.parametrize("size", [(129, 257, 65), (300, 520, 1000)], ids=str)
+@pytest.mark.parametrize("extra", EPILOGUES, ids=str)
+def test_mma_sync_epilogues(device, extra, size, epilogue) -> None:
+    for split in (1, 4):
+        problem = GemmProblem(*size, dtype="bfloat16", **extra)
+        assert wrong(device, MMA_SYNC, mma(epilogue=epilogue, split_k=split), problem) is None
+
+
+SIMT_BASE = {
+    "tile_m": 64, "tile_n": 64, "thread_m": 4, "thread_n": 4, "tile_k": 16, "stages": 2,
+    "split_k": 1, "raster": "m", "group": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_simt_computes_every_type_and_layout(device, dtype, layout) -> None:
+    for size in ((1, 1, 1), (65, 127, 33), (300, 520, 100)):
+        problem = GemmProblem(*size, dtype=dtype, layout=layout, has_bias=True)
+        assert wrong(device, SIMT, Config.of("simt", SIMT_BASE), problem) is None
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        {"stages": 1},
+        {"split_k": 4},
+        {"tile_m": 128, "tile_n": 128, "thread_m": 8, "thread_n": 8},
+        {"tile_k": 8, "raster": "n", "group": 4},
+        {"tile_m": 16, "tile_n": 128, "split_k": 8},
+    ],
+    ids=str,
+)
+def test_every_knob_of_simt(device, variant) -> None:
+    problem = GemmProblem(257, 300, 1000, dtype="float32", batch=2, has_c=True, activation="gelu")
+    assert wrong(device, SIMT, Config.of("simt", {**SIMT_BASE, **variant}), problem) is None
+
+
+@pytest.mark.parametrize("problem", [
+    GemmProblem(333, 777, 555), GemmProblem(64, 1024, 4096, layout="nn"),
+    GemmProblem(1, 4096, 1024, dtype="bfloat16"), GemmProblem(200, 300, 400, dtype="float64", layout="tt"),
+], ids=str)  # fmt: skip
+def test_random_valid_configs_are_right(device, problem) -> None:
+    for family in (MMA_SYNC, SIMT):
+        points = list(family.enumerate(problem, device.spec))
+        for point in random.Random(1).sample(points, min(6, len(points))):
+            config = family.at(point)
+            assert wrong(device, family, config, problem) is None, str(config)
+
+
+def test_a_wrong_kernel_is_caught(device) -> None:
+    """A kernel built for another group of columns writes the wrong tiles."""
+    problem = GemmProblem(256, 256, 128)
+    from tuner.check import check
+
+    artifact = build(MMA_SYNC, mma(), problem, device.spec)
+    half = dataclasses.replace(artifact.plan.grid, tile_n=128)
+    broken = dataclasses.replace(artifact, plan=dataclasses.replace(artifact.plan, grid=half))
+    assert "never written" in (check(device, load(broken), problem) or "")

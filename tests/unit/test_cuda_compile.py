@@ -1,0 +1,122 @@
+"""Valid in Python <=> compiles, for every CUDA family and architecture; no GPU needed."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from kernels.build import CompileError, build, compile_spec
+from kernels.cuda import TARGETS
+from kernels.families.mma_sync import MMA_SYNC
+from kernels.families.simt import SIMT
+from tilewright import Config, DeviceSpec, GemmProblem
+
+SMEM = {
+    "sm_80": (166912, 167936),
+    "sm_86": (101376, 102400),
+    "sm_89": (101376, 102400),
+    "sm_90": (232448, 233472),
+}
+PROBLEMS = [
+    GemmProblem(1024, 1024, 1024),
+    GemmProblem(333, 777, 555, layout="nn", dtype="bfloat16", has_bias=True, activation="gelu"),
+    GemmProblem(512, 512, 4096, acc_dtype="float16", has_c=True),
+]
+SIMT_PROBLEMS = [
+    GemmProblem(1024, 1024, 1024, dtype="float32", layout="tn"),
+    GemmProblem(100, 300, 500, dtype="float64", layout="tt", has_c=True, activation="relu"),
+    GemmProblem(65, 33, 4096, layout="nn"),
+]
+CASES = [(MMA_SYNC, p) for p in PROBLEMS] + [(SIMT, p) for p in SIMT_PROBLEMS]
+
+
+def gpu(arch: str) -> DeviceSpec:
+    block, unit = SMEM[arch]
+    return DeviceSpec("cuda", arch, "test", 108, 40 << 30, 40 << 20, block, unit)
+
+
+@pytest.mark.parametrize("arch", TARGETS)
+@pytest.mark.parametrize(("family", "problem"), CASES, ids=str)
+def test_sampled_valid_configs_compile(family, problem, arch) -> None:
+    device = gpu(arch)
+    points = list(family.enumerate(problem, device))
+    configs = [family.at(point) for point in random.Random(arch).sample(points, 1)]
+    configs.append(family.picks(problem, device)[0])
+    with ThreadPoolExecutor(2) as pool:
+        for config, artifact in zip(
+            configs, pool.map(lambda c: build(family, c, problem, device), configs), strict=True
+        ):
+            assert artifact.plan.target == TARGETS[arch]
+            assert 16 <= artifact.resources.registers <= 255, str(config)
+            assert artifact.resources.dynamic_smem <= device.smem_per_block
+
+
+def test_picks_do_not_spill() -> None:
+    device = gpu("sm_90")
+    for family, problem in CASES:
+        for config in family.picks(problem, device)[:3]:
+            assert build(family, config, problem, device).resources.spill_bytes == 0, str(config)
+
+
+BROKEN = [
+    ("mma_sync", {"tile_m": 96, "warps_m": 4}, "tile_m must be a multiple", "share of TILE_M"),
+    ("mma_sync", {"tile_n": 16, "warps_n": 4}, "tile_n must be a multiple", "share of TILE_N"),
+    ("mma_sync", {"tile_k": 16, "warps_k": 2}, "tile_k must be a multiple", "share of TILE_K"),
+    ("mma_sync", {"stages": 1}, "double buffering", "double buffering"),
+    ("mma_sync", {"tile_k": 32, "warps_k": 2, "stages": 2}, "double buffering", "double buffering"),
+    ("simt", {"tile_m": 16, "tile_n": 16, "thread_m": 8, "thread_n": 8}, "whole warps", "whole warps"),
+    ("simt", {"thread_m": 2}, "multiples of 4", "16-byte groups"),
+    ("simt", {"tile_m": 16, "tile_k": 8, "thread_m": 2, "thread_n": 2, "dtype": "float64"}, "evenly", "same number"),
+]  # fmt: skip
+BASES = {
+    "mma_sync": {
+        "tile_m": 64, "tile_n": 64, "tile_k": 64, "warps_m": 2, "warps_n": 2, "warps_k": 1, "stages": 3,
+        "smem_layout": "xor", "fragment_load": "ldmatrix", "double_buffer": 1, "mma_k": 16,
+        "accumulate": "f32", "epilogue": "smem", "min_blocks": 1, "copy_bytes": 16, "snake": 1,
+        "split_k": 1, "raster": "m", "group": 1,
+    },
+    "simt": {
+        "tile_m": 64, "tile_n": 64, "thread_m": 4, "thread_n": 4, "tile_k": 16, "stages": 2, "split_k": 1,
+        "raster": "m", "group": 1,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "change", "python", "static_assert"), BROKEN, ids=str)
+def test_both_sides_refuse_for_the_same_reason(name, change, python, static_assert) -> None:
+    family = {"mma_sync": MMA_SYNC, "simt": SIMT}[name]
+    dtype = change.get("dtype", "float16" if name == "mma_sync" else "float32")
+    problem = GemmProblem(256, 256, 256, dtype=dtype)
+    knobs = {key: value for key, value in change.items() if key != "dtype"}
+    config = Config.of(name, {**BASES[name], **knobs})
+    reason = family.why_invalid(config, problem, gpu("sm_80"))
+    spec = family.build_spec(config, problem, gpu("sm_80"))
+    assert python in (reason or "")
+    with pytest.raises(CompileError, match=static_assert):
+        compile_spec(spec)
+
+
+def test_random_structures_agree() -> None:
+    """Knobs drawn blindly: the rules marked as compiled say the same as the compiler."""
+    random_ = random.Random(7)
+    problem, device = GemmProblem(256, 256, 256), gpu("sm_90")
+    agreed = {True: 0, False: 0}
+    while min(agreed.values()) < 4:
+        config = Config.of("mma_sync", {knob.name: random_.choice(knob.legal) for knob in MMA_SYNC.knobs})
+        if config["accumulate"] == "f16":
+            continue
+        knobs = MMA_SYNC.knob_values(config)
+        if knobs.warp_m * knobs.warp_n > 4096 and knobs.tile_m % knobs.warps_m == 0:
+            continue  # legal but slow to compile: thousands of accumulators
+        valid = all(rule.why(knobs, problem, device) is None for rule in MMA_SYNC.rules if rule.compiled)
+        if agreed[valid] >= 4:
+            continue
+        try:
+            compile_spec(MMA_SYNC.build_spec(config, problem, device))
+            compiled = True
+        except CompileError:
+            compiled = False
+        assert compiled == valid, str(config)
+        agreed[valid] += 1

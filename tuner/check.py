@@ -1,0 +1,125 @@
+"""The correctness gate before every timing.
+
+Two runs a kernel. Integer operands, whose sums are exact in any order, must give the rounded
+reference bit for bit. N(0, 1) operands must stay within a bound that grows with sqrt(k) like the
+rounding errors of the running sum. D is poisoned with NaN before each run and lies between guard
+bands that must stay as they were.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any, Literal
+
+from tilewright.launch import Kernel
+from tilewright.problem import Activation, DType, GemmProblem
+from tuner.arrays import decode, encode, storage_type
+from tuner.devices.base import Device, Tensors
+from tuner.operands import bind, make_tensors
+
+_GUARD = 2048  # elements before and after D; keeps its alignment
+_GUARD_BYTE = 0xA5
+
+_EPSILON = {DType.FLOAT16: 2**-10, DType.BFLOAT16: 2**-7, DType.FLOAT32: 2**-23, DType.FLOAT64: 2**-52}
+# Tensor cores truncate while they add, so float32 sums drift more than rounding alone would.
+_SUM_FACTOR = {DType.FLOAT16: 1.0, DType.BFLOAT16: 1.0, DType.FLOAT32: 8.0, DType.FLOAT64: 8.0}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reference:
+    """Operands of one check with what D must be and how far it may be off."""
+
+    tensors: Tensors
+    expected: Any
+    tolerance: Any
+
+
+def check(device: Device, kernel: Kernel, problem: GemmProblem) -> str | None:
+    """The reason ``kernel`` is wrong for ``problem``, or None.
+
+    Raises:
+        LaunchError: it does not run.
+    """
+    kinds: tuple[Literal["integer", "normal"], ...] = ("integer", "normal")
+    return next((r for kind in kinds if (r := _check(device, kernel, problem, kind))), None)
+
+
+def reference_values(device: Device, problem: GemmProblem, tensors: Tensors) -> Any:
+    """D in float64, before rounding to the output type."""
+    x = device.xp.matmul(_wide(tensors.a, problem, "a"), _wide(tensors.b, problem, "b"))
+    x = tensors.alpha * x
+    if tensors.c is not None:
+        x = x + tensors.beta * decode(tensors.c, problem.out).astype("float64")
+    if tensors.bias is not None:
+        x = x + decode(tensors.bias, problem.out).astype("float64")
+    return activate(device.xp, x, problem.activation)
+
+
+def activate(xp: Any, x: Any, activation: Activation) -> Any:
+    """The activation on an array of values."""
+    if activation is Activation.RELU:
+        return xp.maximum(x, 0)
+    if activation is Activation.GELU:
+        return 0.5 * x * (1 + xp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return x
+
+
+@functools.lru_cache(maxsize=2)
+def _reference(device: Device, problem: GemmProblem, kind: Literal["integer", "normal"]) -> Reference:
+    xp = device.xp
+    tensors = make_tensors(device, problem, 20_000, kind)
+    if kind == "normal":
+        beta = -0.5 if problem.has_c else 0.0
+        tensors = dataclasses.replace(tensors, alpha=0.75, beta=beta)
+    exact = reference_values(device, problem, tensors)
+    if kind == "integer" and problem.activation is not Activation.GELU:
+        return Reference(tensors, decode(encode(xp, exact, problem.out), problem.out), 0.0)
+    spread = _EPSILON[problem.accumulate] * _SUM_FACTOR[problem.accumulate] * problem.k
+    return Reference(tensors, exact, spread + 2 * _EPSILON[problem.out] * xp.abs(exact))
+
+
+def _check(
+    device: Device, kernel: Kernel, problem: GemmProblem, kind: Literal["integer", "normal"]
+) -> str | None:
+    xp = device.xp
+    reference = _reference(device, problem, kind)
+    band, d = _guarded(device, problem)
+    bound = bind(device, kernel, problem, [dataclasses.replace(reference.tensors, d=d)])
+    device.synchronize()
+    bound.launches[0]()
+    device.synchronize()
+    result = decode(d, problem.out)
+    if _broken_guards(xp, band, d):
+        return f"{kind} data: wrote outside D"
+    missing = int(xp.isnan(result).sum())
+    if missing:
+        return f"{kind} data: {missing} of {result.size} elements of D are NaN or were never written"
+    excess = xp.abs(result - reference.expected) - reference.tolerance
+    wrong = int((~(excess <= 0)).sum())
+    if wrong:
+        worst = float(xp.abs(result - reference.expected).max())
+        return f"{kind} data: {wrong} of {result.size} elements are off, the worst by {worst:.3g}"
+    return None
+
+
+def _wide(stored: Any, problem: GemmProblem, operand: Literal["a", "b"]) -> Any:
+    transposed = problem.layout.a_transposed if operand == "a" else problem.layout.b_transposed
+    values = decode(stored, problem.dtype).astype("float64")
+    return values.swapaxes(-1, -2) if transposed else values
+
+
+def _guarded(device: Device, problem: GemmProblem) -> tuple[Any, Any]:
+    """(all bytes, the D inside) with D all NaN and the guards filled."""
+    xp = device.xp
+    elements = problem.batch * problem.m * problem.n
+    band = xp.full((elements + 2 * _GUARD) * problem.out.size, _GUARD_BYTE, dtype="uint8")
+    d = band.view(storage_type(problem.out))[_GUARD : _GUARD + elements]
+    d[:] = encode(xp, xp.full(1, math.nan, dtype="float64"), problem.out)
+    return band, d.reshape(problem.batch, problem.m, problem.n)
+
+
+def _broken_guards(xp: Any, band: Any, d: Any) -> bool:
+    edge = _GUARD * d.itemsize
+    return bool(xp.any(band[:edge] != _GUARD_BYTE)) or bool(xp.any(band[-edge:] != _GUARD_BYTE))

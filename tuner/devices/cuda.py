@@ -1,0 +1,148 @@
+"""An NVIDIA GPU: CuPy for arrays, streams and graphs, NVML for clock and power, cuBLASLt as vendor."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import cupy
+import pynvml
+
+from tilewright.device import DeviceSpec
+from tilewright.errors import DeviceUnavailable, LaunchError
+from tilewright.launch import Launch, driver
+from tilewright.problem import GemmProblem
+from tuner.devices.base import Telemetry, Tensors, VendorChoice
+
+# CUdevice_attribute of cuda.h.
+_SM_COUNT, _SMEM_PER_SM, _SMEM_OPTIN = 16, 81, 97
+_L2_BYTES, _CLOCK_KHZ, _MEMORY_KHZ, _BUS_BITS = 38, 13, 36, 37
+
+
+class CudaDevice:
+    """Implements :class:`tuner.devices.base.Device` for the GPU with the given ordinal.
+
+    Raises:
+        DeviceUnavailable: there is no such GPU.
+    """
+
+    xp: Any = cupy
+
+    def __init__(self, index: int = 0) -> None:
+        if not 0 <= index < driver.device_count():
+            raise DeviceUnavailable(f"no CUDA device {index}; this machine has {driver.device_count()}")
+        cupy.cuda.Device(index).use()
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._nvml = _nvml_handle(index)
+        self.spec = query_cuda(index)
+        version = driver.driver_version()
+        name = pynvml.nvmlSystemGetDriverVersion()
+        self.driver = f"nvidia {name}, CUDA {version // 1000}.{version % 1000 // 10}"
+
+    def address(self, array: Any) -> int:
+        """The device pointer of an array."""
+        return int(array.data.ptr)
+
+    def synchronize(self) -> None:
+        """Wait for the whole device."""
+        with _launch_errors():
+            cupy.cuda.runtime.deviceSynchronize()
+
+    def timer(self, launches: Sequence[Launch]) -> Callable[[], float]:
+        """One graph of all launches, timed with events around its replay."""
+        self.synchronize()
+        stream = self._stream
+        with _launch_errors():
+            stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
+            try:
+                for launch in launches:
+                    launch(stream.ptr)
+            finally:
+                graph = stream.end_capture()
+            graph.upload(stream)
+            start, end = cupy.cuda.Event(), cupy.cuda.Event()
+
+        def sample() -> float:
+            with _launch_errors():
+                start.record(stream)
+                graph.launch(stream)
+                end.record(stream)
+                end.synchronize()
+                return float(cupy.cuda.get_elapsed_time(start, end)) * 1000 / len(launches)
+
+        return sample
+
+    def telemetry(self) -> Telemetry:
+        """SM clock and board power from NVML."""
+        try:
+            mhz = pynvml.nvmlDeviceGetClockInfo(self._nvml, pynvml.NVML_CLOCK_SM)
+            watts = pynvml.nvmlDeviceGetPowerUsage(self._nvml) / 1000
+        except pynvml.NVMLError:
+            return Telemetry()
+        return Telemetry(float(mhz), float(watts))
+
+    def vendor(self, problem: GemmProblem, sets: Sequence[Tensors]) -> list[VendorChoice]:
+        """Every algorithm that cuBLASLt's heuristics propose."""
+        try:
+            from tuner.devices.cublaslt import choices
+        except ImportError as error:
+            raise DeviceUnavailable(f"the vendor baseline needs nvmath-python: {error}") from error
+        return choices(problem, sets, self.spec)
+
+    def free_bytes(self) -> int:
+        """Free device memory, with what CuPy's pool could give back."""
+        free, _ = cupy.cuda.runtime.memGetInfo()
+        return int(free) + int(cupy.get_default_memory_pool().free_bytes())
+
+
+def query_cuda(index: int) -> DeviceSpec:
+    """Describe the GPU with the given ordinal."""
+    handle = _nvml_handle(index)
+    name = ctypes.create_string_buffer(256)
+    memory = ctypes.c_size_t()
+    library = driver.libcuda()
+    driver.check(library.cuDeviceGetName(name, 256, index), "cuDeviceGetName")
+    driver.check(library.cuDeviceTotalMem_v2(ctypes.byref(memory), index), "cuDeviceTotalMem")
+    major, minor = driver.compute_capability(index)
+    marketing = name.value.decode()
+    # Kilohertz times bits, two transfers a clock, in GB/s.
+    bandwidth = 2 * driver.device_attribute(index, _MEMORY_KHZ) * driver.device_attribute(index, _BUS_BITS)
+    return DeviceSpec(
+        kind="cuda",
+        arch=f"sm_{major}{minor}",
+        name=marketing,
+        units=driver.device_attribute(index, _SM_COUNT),
+        memory_bytes=memory.value,
+        l2_bytes=driver.device_attribute(index, _L2_BYTES),
+        smem_per_block=driver.device_attribute(index, _SMEM_OPTIN),
+        smem_per_unit=driver.device_attribute(index, _SMEM_PER_SM),
+        memory_gbps=bandwidth // 8_000_000,
+        clock_mhz=driver.device_attribute(index, _CLOCK_KHZ) // 1000,
+        power_watts=_power_limit(handle),
+        mig=marketing.partition(" MIG ")[2],
+    )
+
+
+def _nvml_handle(index: int) -> Any:
+    pynvml.nvmlInit()
+    bus = ctypes.create_string_buffer(32)
+    driver.check(driver.libcuda().cuDeviceGetPCIBusId(bus, 32, index), "cuDeviceGetPCIBusId")
+    return pynvml.nvmlDeviceGetHandleByPciBusId(bus.value)
+
+
+def _power_limit(handle: Any) -> int:
+    try:
+        return int(pynvml.nvmlDeviceGetPowerManagementLimit(handle)) // 1000
+    except pynvml.NVMLError:
+        return 0
+
+
+@contextlib.contextmanager
+def _launch_errors() -> Iterator[None]:
+    try:
+        yield
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        # NOTE: after a failed kernel the context answers every call with the same error.
+        raise LaunchError(str(error), code=error.status, sticky=True) from error

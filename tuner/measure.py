@@ -1,0 +1,77 @@
+"""How long a kernel takes: method ``replay-v1``.
+
+Launches take the rotated operand sets in turn, so that inputs come from memory and not from the
+last-level cache. A sample is one replay of enough launches to last ``SAMPLE_US`` (on CUDA a graph,
+timed with events), divided by their number. After a warm-up, three probes decide whether the
+candidate is clearly slower than the incumbent; if not, samples are taken until the confidence
+interval of the median is narrow or ``MOST_SAMPLES`` are there. Raw samples are kept. Clock and power
+are read while the device is still warm from the last sample.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from tilewright.launch import Kernel, Launch
+from tilewright.problem import GemmProblem
+from tilewright.trial import Timing
+from tuner.devices.base import Device
+from tuner.operands import bind, rotated_sets
+from tuner.stats import median, median_interval
+
+METHOD = "replay-v1"
+SAMPLE_US = 3000.0
+WARM_UP_S = 0.02
+PROBES = 3
+PRUNE_RATIO = 1.15
+FEWEST_SAMPLES = 9
+MOST_SAMPLES = 31
+NARROW = 0.01
+_MOST_LAUNCHES = 2048
+
+
+def measure(
+    device: Device, kernel: Kernel, problem: GemmProblem, incumbent_us: float | None
+) -> tuple[Timing, bool]:
+    """Time a kernel; the flag is True where it was stopped early as too slow.
+
+    Raises:
+        LaunchError: it does not run.
+    """
+    bound = bind(device, kernel, problem, rotated_sets(device, problem))
+    sample = sampler(device, bound.launches)
+    samples = [sample() for _ in range(PROBES)]
+    if incumbent_us is not None and median(samples) > PRUNE_RATIO * incumbent_us:
+        return timing(device, samples), True
+    while len(samples) < MOST_SAMPLES and not _settled(samples):
+        samples.append(sample())
+    return timing(device, samples), False
+
+
+def sampler(device: Device, launches: Sequence[Launch]) -> Callable[[], float]:
+    """A warmed-up function that takes one sample: microseconds per launch."""
+    probe = device.timer(launches)
+    probe()
+    once = max(probe(), 0.1)
+    turns = max(1, round(SAMPLE_US / (once * len(launches))))
+    turns = min(turns, max(1, _MOST_LAUNCHES // len(launches)))
+    sample = device.timer(list(launches) * turns)
+    end = time.monotonic() + WARM_UP_S
+    while time.monotonic() < end:
+        sample()
+    return sample
+
+
+def timing(device: Device, samples: Sequence[float]) -> Timing:
+    """Samples with their median, its confidence interval, and the device's state now."""
+    interval = median_interval(samples)
+    now = device.telemetry()
+    return Timing(tuple(samples), interval.value, interval.low, interval.high, METHOD, now.mhz, now.watts)
+
+
+def _settled(samples: Sequence[float]) -> bool:
+    if len(samples) < FEWEST_SAMPLES:
+        return False
+    interval = median_interval(samples)
+    return interval.high - interval.low < NARROW * interval.value

@@ -1,0 +1,114 @@
+"""Finalists and the vendor library against each other: interleaved rounds on the same operands.
+
+Every round takes one sample of each contender in a fresh random order, so that drifting clocks and
+temperatures hit all alike; ratios are formed within rounds. The device is loaded for ``WARM_UP_S``
+before the first round and never idles in between, so the figures are sustained ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tilewright.errors import DeviceUnavailable
+from tilewright.launch import Kernel
+from tilewright.problem import GemmProblem
+from tuner.devices.base import Device, VendorChoice
+from tuner.measure import sampler
+from tuner.operands import bind, rotated_sets
+from tuner.stats import median
+
+METHOD = "interleaved-v1, sustained"
+WARM_UP_S = 1.0
+_VENDOR_PROBES = 5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RaceSamples:
+    """What a race measured.
+
+    Attributes:
+        contenders: digests of the artifacts in the order given, then ``vendor``.
+        samples_us: one row a contender, one column a round, in microseconds.
+        vendor_name: which library; ``vendor_detail``: the algorithm it won its own heat with.
+        mhz, watts: mean over the rounds; None where unknown.
+        method: name and version.
+    """
+
+    contenders: tuple[str, ...]
+    samples_us: tuple[tuple[float, ...], ...]
+    vendor_name: str
+    vendor_detail: dict[str, Any]
+    mhz: float | None
+    watts: float | None
+    method: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> RaceSamples:
+        """The inverse of :meth:`to_dict`."""
+        rows = tuple(tuple(row) for row in data["samples_us"])
+        return cls(**{**data, "contenders": tuple(data["contenders"]), "samples_us": rows})
+
+
+def race(
+    device: Device, kernels: Sequence[Kernel], problem: GemmProblem, rounds: int, seed: int
+) -> RaceSamples:
+    """Race ``kernels`` and the best algorithm of the vendor library over ``rounds`` rounds.
+
+    Raises:
+        LaunchError: a kernel does not run.
+        DeviceUnavailable: the vendor library is missing or has no algorithm for the problem.
+    """
+    sets = rotated_sets(device, problem)
+    bound = [bind(device, kernel, problem, sets) for kernel in kernels]
+    vendor, vendor_sample = _vendor_best(device, problem)
+    samplers = [sampler(device, one.launches) for one in bound] + [vendor_sample]
+    end = time.monotonic() + WARM_UP_S
+    while time.monotonic() < end:
+        for sample in samplers:
+            sample()
+    rows, states = _rounds(device, samplers, rounds, random.Random(seed))
+    return RaceSamples(
+        contenders=(*(kernel.artifact.digest for kernel in kernels), "vendor"),
+        samples_us=tuple(tuple(row) for row in rows),
+        vendor_name=vendor.name,
+        vendor_detail=vendor.detail,
+        mhz=_mean([mhz for mhz, _ in states]),
+        watts=_mean([watts for _, watts in states]),
+        method=METHOD,
+    )
+
+
+def _rounds(
+    device: Device, samplers: Sequence[Callable[[], float]], rounds: int, order: random.Random
+) -> tuple[list[list[float]], list[tuple[float | None, float | None]]]:
+    rows: list[list[float]] = [[] for _ in samplers]
+    states = []
+    turn = list(range(len(samplers)))
+    for _ in range(rounds):
+        order.shuffle(turn)
+        for index in turn:
+            rows[index].append(samplers[index]())
+        now = device.telemetry()
+        states.append((now.mhz, now.watts))
+    return rows, states
+
+
+def _vendor_best(device: Device, problem: GemmProblem) -> tuple[VendorChoice, Callable[[], float]]:
+    choices = device.vendor(problem, rotated_sets(device, problem))
+    if not choices:
+        raise DeviceUnavailable(f"the vendor library proposes no algorithm for {problem}")
+    heats = [(choice, sampler(device, choice.launches)) for choice in choices]
+    return min(heats, key=lambda heat: median([heat[1]() for _ in range(_VENDOR_PROBES)]))
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
