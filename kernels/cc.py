@@ -20,7 +20,6 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _FLAGS = (
     "-O3",
     "-std=gnu11",
-    "-fno-math-errno",
     "-fPIC",
     "-shared",
     "-fvisibility=hidden",

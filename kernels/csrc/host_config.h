@@ -48,8 +48,9 @@ enum {
 #define IS_FLAG(x) ((x) == 0 || (x) == 1)
 #define IS_POWER_OF_TWO(x) ((x) > 0 && ((x) & ((x) - 1)) == 0)
 
-_Static_assert(IS_FLAG(DOUBLE) && IS_FLAG(A_TRANSPOSED) && IS_FLAG(B_TRANSPOSED), "types and layouts are flags");
-_Static_assert(IS_FLAG(HAS_C) && IS_FLAG(HAS_BIAS), "parts of the epilogue are flags");
+_Static_assert(IS_FLAG(DOUBLE), "DOUBLE must be 0 or 1");
+_Static_assert(IS_FLAG(A_TRANSPOSED) && IS_FLAG(B_TRANSPOSED), "A_ and B_TRANSPOSED must be 0 or 1");
+_Static_assert(IS_FLAG(HAS_C) && IS_FLAG(HAS_BIAS), "HAS_C and HAS_BIAS must be 0 or 1");
 _Static_assert(ACTIVATION >= 0 && ACTIVATION <= 2, "ACTIVATION must be 0, 1 or 2");
 _Static_assert(MR >= 1 && MR <= 16, "MR must be in 1 .. 16");
 _Static_assert(NV >= 1 && NV <= 4, "NV must be in 1 .. 4");
@@ -57,7 +58,8 @@ _Static_assert(MC % 16 == 0 && MC >= 16 && MC <= 1024, "MC must be a multiple of
 _Static_assert(NC % 16 == 0 && NC >= 16 && NC <= 4096, "NC must be a multiple of 16 in 16 .. 4096");
 _Static_assert(KC % 16 == 0 && KC >= 16 && KC <= 1024, "KC must be a multiple of 16 in 16 .. 1024");
 _Static_assert(IS_POWER_OF_TWO(UNROLL) && UNROLL <= 8, "UNROLL must be 1, 2, 4 or 8");
-_Static_assert(PREFETCH == 0 || PREFETCH == 4 || PREFETCH == 8 || PREFETCH == 16, "PREFETCH must be 0, 4, 8 or 16");
+_Static_assert(PREFETCH == 0 || PREFETCH == 4 || PREFETCH == 8 || PREFETCH == 16,
+               "PREFETCH must be 0, 4, 8 or 16");
 _Static_assert(IS_FLAG(SNAKE), "SNAKE must be 0 or 1");
 _Static_assert(IS_POWER_OF_TWO(SWIZZLE) && SWIZZLE <= 8, "SWIZZLE must be 1, 2, 4 or 8");
 _Static_assert(IS_FLAG(STREAM), "STREAM must be 0 or 1");

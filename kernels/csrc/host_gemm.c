@@ -3,16 +3,18 @@
    The idea (Goto): copy a tile of A and a tile of B into panels that the inner loop reads in order, keep
    them in the caches, and keep a small tile of D in vector registers over the whole depth of the tiles.
 
-     D          tiles of MC x NC, dealt out to the threads in runs of a raster that walks SWIZZLE rows of
-                tiles side by side; SNAKE turns around at each end, so that a neighbour's packed tile serves again
+     D          tiles of MC x NC (rounded up to whole panels), dealt out to the threads in runs of a raster
+                that walks SWIZZLE rows of tiles side by side; SNAKE turns around at each end, so that a
+                neighbour's packed tile serves again
      k          passes of at most KC; partial sums stay in D
      cache tile panels of MR rows of A, of NR = NV vectors of columns of B; one panel stays in L1 while the
                 panels of the other operand stream past it from L2 (STREAM)
      registers  MR x NV vectors of D, one row of B, one element of A
 
    Each thread calls the entry with its own index; threads share nothing but D's disjoint tiles. The
-   workspace holds per thread one packed tile of A and one of B (plus 64 bytes for alignment in all). C may be D;
-   no other operand may overlap D. Not supported: half precision, complex numbers, splitting k over threads.
+   workspace holds per thread one packed tile of A and one of B (plus 64 bytes for alignment in all). C may
+   be D; no other operand may overlap D. Not supported: half precision, splitting k over threads, reading
+   operands without packing them (which a matrix-vector product would want).
 
    cc -O3 -std=gnu11 -march=x86-64-v3 -shared -fPIC -DDOUBLE=0 -DA_TRANSPOSED=0 -DB_TRANSPOSED=1 -DHAS_C=0
       -DHAS_BIAS=0 -DACTIVATION=0 -DMR=6 -DNV=2 -DMC=192 -DNC=1024 -DKC=256 -DUNROLL=4 -DPREFETCH=0 -DSNAKE=1
@@ -61,7 +63,8 @@ static struct tile tile_at(const struct gemm *g, int64_t place)
     int64_t column = step / height, row = step % height;
     if (SNAKE && column % 2) row = height - 1 - row;
     if (SNAKE && group % 2) column = columns - 1 - column;
-    return (struct tile){place / (rows * columns), part(g->m, MR, rows, top + row), part(g->n, NR, columns, column)};
+    const struct range y = part(g->m, MR, rows, top + row), x = part(g->n, NR, columns, column);
+    return (struct tile){place / (rows * columns), y, x};
 }
 
 static void pack_a(const struct gemm *g, const struct tile *t, struct range k, struct packed *packed)
@@ -155,9 +158,9 @@ static void run_tile(const struct gemm *g, const struct tile *t, int backwards, 
 
 /* The share of one thread, `thread` of `threads`. */
 __attribute__((visibility("default"))) void host_gemm(
-    const elem *a, const elem *b, const elem *c, elem *d, const elem *bias, char *workspace, int64_t m, int64_t n,
-    int64_t k, int64_t batch, int64_t lda, int64_t ldb, int64_t ldc, int64_t ldd, double alpha, double beta,
-    int32_t thread, int32_t threads)
+    const elem *a, const elem *b, const elem *c, elem *d, const elem *bias, char *workspace,
+    int64_t m, int64_t n, int64_t k, int64_t batch, int64_t lda, int64_t ldb, int64_t ldc, int64_t ldd,
+    double alpha, double beta, int32_t thread, int32_t threads)
 {
     enum { A_BYTES = (A_PANELS * MR * KC * (int)sizeof(elem) + 63) / 64 * 64,
            B_BYTES = B_PANELS * NR * KC * (int)sizeof(elem) };

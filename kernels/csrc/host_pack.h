@@ -48,15 +48,18 @@ INLINE void pack_steps(const elem *source, int64_t stride, int count, int64_t st
 }
 
 /* One such panel, a cache line of every row at a time. */
-INLINE void pack_along_k(const elem *source, int64_t stride, int count, int64_t depth, elem *panel, int width)
+INLINE void pack_along_k(const elem *source, int64_t stride, int count, int64_t depth, elem *panel,
+                         int width)
 {
     int64_t p = 0;
-    for (; p + LINE <= depth; p += LINE) pack_steps(source + p, stride, count, LINE, panel + p * width, width);
+    for (; p + LINE <= depth; p += LINE)
+        pack_steps(source + p, stride, count, LINE, panel + p * width, width);
     pack_steps(source + p, stride, count, depth - p, panel + p * width, width);
 }
 
 /* One panel from a source that is contiguous along the panel: source[p * stride + i]. */
-INLINE void pack_across_k(const elem *source, int64_t stride, int count, int64_t depth, elem *panel, int width)
+INLINE void pack_across_k(const elem *source, int64_t stride, int count, int64_t depth, elem *panel,
+                          int width)
 {
     for (int64_t p = 0; p < depth; p++) {
         const elem *from = source + p * stride;

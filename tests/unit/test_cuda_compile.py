@@ -68,7 +68,8 @@ BROKEN = [
     ("mma_sync", {"tile_k": 32, "warps_k": 2, "stages": 2}, "double buffering", "double buffering"),
     ("simt", {"tile_m": 16, "tile_n": 16, "thread_m": 8, "thread_n": 8}, "whole warps", "whole warps"),
     ("simt", {"thread_m": 2}, "multiples of 4", "16-byte groups"),
-    ("simt", {"tile_m": 16, "tile_k": 8, "thread_m": 2, "thread_n": 2, "dtype": "float64"}, "evenly", "same number"),
+    ("simt", {"tile_m": 16, "tile_k": 8, "thread_m": 2, "thread_n": 2, "dtype": "float64"},
+     "evenly", "same number"),
 ]  # fmt: skip
 BASES = {
     "mma_sync": {

@@ -58,7 +58,7 @@ template <bool PAIR> __device__ __forceinline__ unsigned address_b(const char* s
     const int lane = threadIdx.x % (PAIR ? 32 : 16);
     const int half = lane / 8 % 2, next = lane / 16;
     if constexpr (cfg::b_transposed)
-        return smem_address(smem + TileB::chunk_from(warp_col + j * 8, lane % 8, step * 2 + half) + next * 8 * TileB::stride);
+        return smem_address(smem + TileB::chunk_from(warp_col + j * 8, next * 8 + lane % 8, step * 2 + half));
     else
         return smem_address(smem + TileB::chunk_from(step * 16, half * 8 + lane % 8, column_chunk(warp_col, j ^ next)));
 }

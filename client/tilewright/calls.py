@@ -1,0 +1,165 @@
+"""Sans-IO client: one function per endpoint gives a :class:`Call`; whoever sends it is free to choose how."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from tilewright import wire
+from tilewright.artifact import Artifact
+from tilewright.errors import InvalidProblem, ServiceError, ServiceUnreachable
+from tilewright.tensors import MEDIA_TYPE, Tensor, pack, to_array, unpack
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back; header names are lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """A request, and how its answer is read."""
+
+    method: str
+    path: str
+    parse: Callable[[Reply], T]
+    params: dict[str, str] = dataclasses.field(default_factory=dict)
+    content: bytes | None = None
+    headers: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GemmAnswer:
+    """A GEMM that ran on the service.
+
+    Attributes:
+        d: the result, a NumPy array.
+        ran: the config of the kernel, or the name of the vendor library.
+        kernel_us: microseconds of the kernel alone.
+    """
+
+    d: Any
+    ran: str
+    kernel_us: float
+
+
+def answer(call: Call[T], reply: Reply) -> T:
+    """The parsed answer of a call.
+
+    Raises:
+        ServiceError: the service answered with a problem document.
+        ServiceUnreachable: what answered is not tilewright.
+    """
+    if reply.status >= 400:
+        raise ServiceError(reply.status, _problem(reply))
+    try:
+        return call.parse(reply)
+    except (ValidationError, InvalidProblem, KeyError, ValueError) as error:
+        raise ServiceUnreachable(
+            f"{call.method} {call.path}: the answer is not one of tilewright's ({error}); check the URL"
+        ) from error
+
+
+def tune(body: wire.TuneBody, idempotency_key: str | None = None) -> Call[wire.JobView]:
+    """``POST /tune``."""
+    headers = {"Content-Type": "application/json"}
+    if idempotency_key is not None:
+        headers["Idempotency-Key"] = idempotency_key
+    content = body.model_dump_json(exclude_none=True).encode()
+    return Call("POST", "/tune", _model(wire.JobView), content=content, headers=headers)
+
+
+def job(job_id: str) -> Call[wire.JobView]:
+    """``GET /jobs/{id}``."""
+    return Call("GET", f"/jobs/{job_id}", _model(wire.JobView))
+
+
+def cancel(job_id: str) -> Call[wire.JobView]:
+    """``DELETE /jobs/{id}``."""
+    return Call("DELETE", f"/jobs/{job_id}", _model(wire.JobView))
+
+
+def jobs(status: wire.JobStatus | None, page: wire.PageQuery) -> Call[wire.JobList]:
+    """``GET /jobs``."""
+    params = _params(page) | ({"status": status.value} if status else {})
+    return Call("GET", "/jobs", _model(wire.JobList), params)
+
+
+def trials(job_id: str, page: wire.PageQuery) -> Call[wire.TrialList]:
+    """``GET /jobs/{id}/trials``."""
+    return Call("GET", f"/jobs/{job_id}/trials", _model(wire.TrialList), _params(page))
+
+
+def events(job_id: str, last_id: str) -> Call[None]:
+    """``GET /jobs/{id}/events``, whose body is a stream of events after ``last_id``."""
+    headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id} if last_id else {})
+    return Call("GET", f"/jobs/{job_id}/events", lambda _: None, headers=headers)
+
+
+def best_config(query: wire.BestQuery) -> Call[wire.BestConfigView]:
+    """``GET /best-config`` for one problem."""
+    return Call("GET", "/best-config", _model(wire.BestConfigView), _params(query))
+
+
+def best_configs(query: wire.BestQuery) -> Call[wire.BestConfigList]:
+    """``GET /best-config`` without a problem: a page of the list."""
+    return Call("GET", "/best-config", _model(wire.BestConfigList), _params(query))
+
+
+def artifact(digest: str) -> Call[Artifact]:
+    """``GET /artifacts/{digest}``, checked against the digest."""
+    return Call("GET", f"/artifacts/{digest}", lambda reply: Artifact.from_bytes(reply.content, digest))
+
+
+def gemm(operands: Mapping[str, Tensor], query: wire.GemmQuery) -> Call[GemmAnswer]:
+    """``POST /gemm``."""
+    headers = {"Content-Type": MEDIA_TYPE, "Accept": MEDIA_TYPE}
+    return Call("POST", "/gemm", _gemm_answer, _params(query), pack(operands), headers)
+
+
+def families() -> Call[wire.FamilyList]:
+    """``GET /families``."""
+    return Call("GET", "/families", _model(wire.FamilyList))
+
+
+def devices() -> Call[wire.DeviceList]:
+    """``GET /devices``."""
+    return Call("GET", "/devices", _model(wire.DeviceList))
+
+
+def ready() -> Call[wire.Health]:
+    """``GET /health/ready``."""
+    return Call("GET", "/health/ready", _model(wire.Health))
+
+
+def _model(model: type[M]) -> Callable[[Reply], M]:
+    return lambda reply: model.model_validate_json(reply.content)
+
+
+def _params(query: BaseModel) -> dict[str, str]:
+    values = query.model_dump(mode="json", exclude_none=True).items()
+    return {name: json.dumps(value) if isinstance(value, bool) else str(value) for name, value in values}
+
+
+def _gemm_answer(reply: Reply) -> GemmAnswer:
+    d = to_array(unpack(reply.content)["d"])
+    return GemmAnswer(d, reply.headers["tilewright-ran"], float(reply.headers["tilewright-kernel-us"]))
+
+
+def _problem(reply: Reply) -> dict[str, Any]:
+    if reply.headers.get("content-type", "").startswith("application/problem+json"):
+        problem = json.loads(reply.content)
+        if isinstance(problem, dict):
+            return problem
+    return {"title": "unexpected answer", "detail": reply.content[:200].decode("utf-8", "replace")}

@@ -1,0 +1,145 @@
+"""``Client``: sends what :mod:`tilewright.calls` describes."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Self, TypeVar, Unpack
+
+import httpx2
+
+from tilewright import calls, requests, transport, wire
+from tilewright.artifact import Artifact
+from tilewright.calls import GemmAnswer
+from tilewright.follow import READ_TIMEOUT_S, Follower, OnProgress
+from tilewright.problem import GemmProblem
+from tilewright.requests import BestOptions, GemmOptions, TuneOptions
+
+T = TypeVar("T")
+
+
+class Client:
+    """A synchronous client; safe to share between threads.
+
+    Every method raises :class:`ServiceUnreachable` where nothing answers within ``timeout`` seconds,
+    :class:`ServiceError` where the service refuses, :class:`InvalidProblem` where the request breaks a rule.
+    """
+
+    def __init__(self, url: str = "http://127.0.0.1:8080", *, timeout: float = 10.0) -> None:
+        self._http = httpx2.Client(base_url=url, timeout=timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def tune(
+        self,
+        problem: GemmProblem,
+        *,
+        on_progress: OnProgress | None = None,
+        wait: bool = True,
+        **options: Unpack[TuneOptions],
+    ) -> wire.JobView:
+        """Tune ``problem``; with ``wait`` until the job has ended, its winner is ``.best``.
+
+        Raises:
+            ServiceError: also where the job failed.
+        """
+        job = self._send(requests.tune(problem, options))
+        return self.wait(job.id, on_progress) if wait else job
+
+    def wait(self, job_id: str, on_progress: OnProgress | None = None) -> wire.JobView:
+        """Follow a job to its end.
+
+        Raises:
+            ServiceError: also where the job failed.
+        """
+        follower = Follower(job_id, on_progress)
+        while not follower.done:
+            reason = self._listen(follower)
+            if not follower.done:
+                time.sleep(follower.pause(reason))
+        return transport.ended(self.job(job_id))
+
+    def job(self, job_id: str) -> wire.JobView:
+        """One job."""
+        return self._send(calls.job(job_id))
+
+    def cancel(self, job_id: str) -> wire.JobView:
+        """Ask a job to stop; its trials are kept."""
+        return self._send(calls.cancel(job_id))
+
+    def jobs(
+        self, status: wire.JobStatus | None = None, *, limit: int = 50, cursor: str | None = None
+    ) -> wire.JobList:
+        """A page of jobs, newest first."""
+        return self._send(calls.jobs(status, requests.page(limit, cursor)))
+
+    def trials(self, job_id: str, *, limit: int = 50, cursor: str | None = None) -> wire.TrialList:
+        """A page of a job's trials."""
+        return self._send(calls.trials(job_id, requests.page(limit, cursor)))
+
+    def best_config(self, problem: GemmProblem, **options: Unpack[BestOptions]) -> wire.BestConfigView:
+        """The stored winner for a problem; a 404 :class:`ServiceError` where it was never tuned."""
+        return self._send(requests.best_config(problem, options))
+
+    def configs(self, **options: Unpack[BestOptions]) -> list[wire.BestConfigView]:
+        """Every stored winner of an architecture or device class."""
+        page = self._send(requests.configs(options, None))
+        found = page.items
+        while page.next:
+            page = self._send(requests.configs(options, page.next))
+            found += page.items
+        return found
+
+    def gemm(
+        self, a: Any, b: Any, c: Any = None, bias: Any = None, **options: Unpack[GemmOptions]
+    ) -> GemmAnswer:
+        """Run a GEMM on the service: NumPy arrays, or what converts by DLPack or ``__array__``."""
+        return self._send(requests.gemm({"a": a, "b": b, "c": c, "bias": bias}, options))
+
+    def artifact(self, digest: str) -> Artifact:
+        """A compiled kernel, checked against its digest.
+
+        Raises:
+            ArtifactError: what arrived does not match.
+        """
+        return self._send(calls.artifact(digest))
+
+    def families(self) -> list[wire.FamilyView]:
+        """The kernel families with their knobs."""
+        return self._send(calls.families()).items
+
+    def devices(self) -> list[wire.DeviceView]:
+        """The devices of the service."""
+        return self._send(calls.devices()).items
+
+    def ready(self) -> wire.Health:
+        """Whether the service can do its work."""
+        return self._send(calls.ready())
+
+    def _send(self, call: calls.Call[T]) -> T:
+        try:
+            response = self._http.request(**transport.arguments(call))
+        except httpx2.TransportError as error:
+            raise transport.unreachable(self._http.base_url, error) from error
+        return calls.answer(call, transport.reply(response))
+
+    def _listen(self, follower: Follower) -> str:
+        try:
+            with self._http.stream(
+                **transport.arguments(follower.call()), timeout=READ_TIMEOUT_S
+            ) as response:
+                if response.status_code != 200:
+                    response.read()
+                    calls.answer(follower.call(), transport.reply(response))
+                for event in httpx2.EventSource(response):
+                    follower.take(event.event, event.data, event.id)
+        except httpx2.TransportError as error:
+            return str(error)
+        return "the stream ended early"

@@ -1,0 +1,105 @@
+"""What the clients' methods take, turned into calls."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+from pydantic import ValidationError
+
+from tilewright import calls, wire
+from tilewright.errors import InvalidProblem
+from tilewright.problem import GemmProblem, Layout
+from tilewright.tensors import from_array
+
+
+class TuneOptions(TypedDict, total=False):
+    """How to tune: see :class:`tilewright.wire.TuneBody`; ``idempotency_key`` makes a retry safe."""
+
+    families: list[str]
+    max_trials: int
+    max_seconds: float
+    seed: int
+    device: str
+    idempotency_key: str
+
+
+class BestOptions(TypedDict, total=False):
+    """Where to look: ``arch`` or ``device_class``; ``policy`` is ``exact`` or ``nearest``."""
+
+    arch: str
+    device_class: str
+    policy: str
+
+
+class GemmOptions(TypedDict, total=False):
+    """How to compute D = act(alpha * op(A) op(B) + beta * C + bias); ``transpose_a`` says that A is
+    stored K x M, ``transpose_b`` that B is stored N x K."""
+
+    transpose_a: bool
+    transpose_b: bool
+    alpha: float
+    beta: float
+    activation: str
+    out_dtype: str
+    acc_dtype: str
+    device: str
+    policy: str
+
+
+def tune(problem: GemmProblem, options: TuneOptions) -> calls.Call[wire.JobView]:
+    """The call for ``tune``.
+
+    Raises:
+        InvalidProblem: an option is out of range.
+    """
+    fields: dict[str, Any] = {**problem.to_dict(), **options}
+    key = fields.pop("idempotency_key", None)
+    return calls.tune(_checked(wire.TuneBody, fields), key)
+
+
+def best_config(problem: GemmProblem, options: BestOptions) -> calls.Call[wire.BestConfigView]:
+    """The call for ``best_config``.
+
+    Raises:
+        InvalidProblem: neither an architecture nor a device class is given.
+    """
+    return calls.best_config(_checked(wire.BestQuery, {**problem.to_dict(), **options}))
+
+
+def configs(options: BestOptions, cursor: str | None) -> calls.Call[wire.BestConfigList]:
+    """The call for one page of ``configs``.
+
+    Raises:
+        InvalidProblem: neither an architecture nor a device class is given.
+    """
+    return calls.best_configs(_checked(wire.BestQuery, {**options, "limit": 1000, "cursor": cursor}))
+
+
+def gemm(operands: dict[str, Any], options: GemmOptions) -> calls.Call[calls.GemmAnswer]:
+    """The call for ``gemm``; operands that are None are left out.
+
+    Raises:
+        InvalidProblem: an array cannot be converted or an option is unknown.
+    """
+    fields: dict[str, Any] = dict(options)
+    letters = ("t" if fields.pop(name, False) else "n" for name in ("transpose_a", "transpose_b"))
+    fields["layout"] = Layout("".join(letters))
+    tensors = {name: from_array(name, array) for name, array in operands.items() if array is not None}
+    return calls.gemm(tensors, _checked(wire.GemmQuery, fields))
+
+
+def page(limit: int, cursor: str | None) -> wire.PageQuery:
+    """A page of a list.
+
+    Raises:
+        InvalidProblem: the limit is out of range.
+    """
+    return _checked(wire.PageQuery, {"limit": limit, "cursor": cursor})
+
+
+def _checked(model: type[calls.M], fields: dict[str, Any]) -> calls.M:
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        rules = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'request'}: {e['msg']}" for e in error.errors())
+        raise InvalidProblem(rules) from error

@@ -1,0 +1,103 @@
+"""Tensors as bytes: NumPy arrays on one side, safetensors on the other."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import safetensors
+
+from tilewright.errors import InvalidProblem
+from tilewright.problem import DType
+
+MEDIA_TYPE = "application/vnd.safetensors"
+_WIRE = {"F16": DType.FLOAT16, "BF16": DType.BFLOAT16, "F32": DType.FLOAT32, "F64": DType.FLOAT64}
+_NUMPY = {
+    DType.FLOAT16: np.dtype(np.float16),
+    DType.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
+    DType.FLOAT32: np.dtype(np.float32),
+    DType.FLOAT64: np.dtype(np.float64),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tensor:
+    """A dense row-major tensor in little-endian bytes."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    data: bytes
+
+
+def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
+    """The tensors as one safetensors file."""
+    # NOTE: safetensors reads through raw addresses; `views` keeps the memory alive until it has.
+    views = {name: np.frombuffer(tensor.data, np.uint8) for name, tensor in tensors.items()}
+    specs = {
+        name: safetensors.TensorSpec(
+            dtype=tensor.dtype.value,
+            shape=list(tensor.shape),
+            data_ptr=views[name].ctypes.data,
+            data_len=views[name].nbytes,
+        )
+        for name, tensor in tensors.items()
+    }
+    return safetensors.serialize(specs, dict(metadata or {}))
+
+
+def unpack(data: bytes) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, by name.
+
+    Raises:
+        InvalidProblem: it is not one, or an element type is not known here.
+    """
+    try:
+        items = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
+    except safetensors.SafetensorError as error:
+        raise InvalidProblem(f"not a safetensors file: {error}") from error
+    return {name: _tensor(name, fields) for name, fields in items}
+
+
+def from_array(name: str, array: Any) -> Tensor:
+    """A NumPy array, or whatever converts by DLPack or ``__array__``, as a tensor.
+
+    Raises:
+        InvalidProblem: it cannot be converted, or its element type is not known here.
+    """
+    host = np.ascontiguousarray(_host_array(name, array))
+    try:
+        dtype = DType(host.dtype.name)
+    except ValueError:
+        allowed = ", ".join(DType)
+        raise InvalidProblem(f"{name} has element type {host.dtype.name}; use one of {allowed}") from None
+    return Tensor(dtype, host.shape, host.tobytes())
+
+
+def to_array(tensor: Tensor) -> Any:
+    """The tensor as a NumPy array (bfloat16 by ml_dtypes) that shares its memory, read-only."""
+    return np.frombuffer(tensor.data, _NUMPY[tensor.dtype]).reshape(tensor.shape)
+
+
+def _host_array(name: str, array: Any) -> Any:
+    if isinstance(array, np.ndarray):
+        return array
+    try:
+        if hasattr(array, "__dlpack__"):
+            return np.from_dlpack(array, device="cpu")
+        if hasattr(array, "__array__"):
+            return np.asarray(array)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise InvalidProblem(
+            f"{name} does not convert to a NumPy array ({error}); copy it to the host first"
+        ) from error
+    raise InvalidProblem(f"{name} must be a NumPy array or offer DLPack or __array__, got {type(array)}")
+
+
+def _tensor(name: str, fields: Mapping[str, Any]) -> Tensor:
+    dtype = _WIRE.get(fields["dtype"])
+    if dtype is None:
+        raise InvalidProblem(f"tensor {name} has type {fields['dtype']}; use one of {', '.join(_WIRE)}")
+    return Tensor(dtype, tuple(fields["shape"]), bytes(fields["data"]))

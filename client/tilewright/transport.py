@@ -1,0 +1,46 @@
+"""Between calls and httpx2: what both clients share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+
+from tilewright import calls, wire
+from tilewright.errors import ServiceError, ServiceUnreachable
+
+
+def arguments(call: calls.Call[Any]) -> dict[str, Any]:
+    """Keyword arguments of an httpx2 request."""
+    return {
+        "method": call.method,
+        "url": call.path,
+        "params": call.params,
+        "content": call.content,
+        "headers": call.headers,
+    }
+
+
+def reply(response: httpx2.Response) -> calls.Reply:
+    """A response that was read to its end."""
+    return calls.Reply(response.status_code, response.headers, response.content)
+
+
+def unreachable(url: object, error: Exception) -> ServiceUnreachable:
+    """The error for a transport that failed."""
+    return ServiceUnreachable(
+        f"no answer from {url} ({type(error).__name__}: {error}); "
+        "start the service with 'tilewright serve' or check the URL"
+    )
+
+
+def ended(job: wire.JobView) -> wire.JobView:
+    """A job that has ended.
+
+    Raises:
+        ServiceError: it failed.
+    """
+    if job.status is wire.JobStatus.FAILED:
+        document = job.error or wire.ProblemDocument(type="about:blank", title="job failed", status=500)
+        raise ServiceError(document.status, document.model_dump(exclude_none=True))
+    return job

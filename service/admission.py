@@ -1,0 +1,82 @@
+"""What is let in: limits and support, checked before anything changes."""
+
+from __future__ import annotations
+
+from kernels.registry import FAMILIES
+from service.engine import Engine
+from service.lane import Lane
+from service.problems import Kind, Problem
+from service.settings import Settings
+from tilewright.problem import GemmProblem
+
+
+def check_size(problem: GemmProblem, settings: Settings) -> None:
+    """Refuse what is over the limits of this service.
+
+    Raises:
+        Problem: over ``max_extent`` or ``max_gemm_bytes``.
+    """
+    for name in ("m", "n", "k", "batch"):
+        extent = getattr(problem, name)
+        if extent > settings.max_extent:
+            raise Problem(
+                Kind.OVER_LIMIT, f"{name} is {extent}, this service allows {settings.max_extent} (max_extent)"
+            )
+    if problem.total_bytes > settings.max_gemm_bytes:
+        raise Problem(
+            Kind.OVER_LIMIT,
+            f"{problem} needs {problem.total_bytes} bytes for its operands and result, this service allows "
+            f"{settings.max_gemm_bytes} (max_gemm_bytes)",
+        )
+
+
+def check_trials(max_trials: int, settings: Settings) -> None:
+    """Refuse a job that asks for more trials than a job may have.
+
+    Raises:
+        Problem: over ``max_trials``.
+    """
+    if max_trials > settings.max_trials:
+        raise Problem(
+            Kind.OVER_LIMIT,
+            f"max_trials is {max_trials}, this service allows {settings.max_trials} (max_trials)",
+        )
+
+
+def lane_for(engine: Engine, device: str | None) -> Lane:
+    """The lane of a device, the first one where none is named.
+
+    Raises:
+        Problem: this service has no such device.
+    """
+    name = device or next(iter(engine.lanes))
+    if name not in engine.lanes:
+        raise Problem(
+            Kind.UNSUPPORTED, f"there is no device {name} here; GET /devices lists {', '.join(engine.lanes)}"
+        )
+    return engine.lanes[name]
+
+
+def check_supported(problem: GemmProblem, families: list[str], lane: Lane) -> None:
+    """Refuse what no family, or none of those named, computes on the device.
+
+    Raises:
+        Problem: with each family's reason.
+    """
+    unknown = [name for name in families if name not in FAMILIES]
+    if unknown:
+        raise Problem(
+            Kind.UNSUPPORTED,
+            f"there is no family {', '.join(unknown)}; GET /families lists {', '.join(FAMILIES)}",
+        )
+    spec = lane.bench.spec
+    if problem.total_bytes > spec.memory_bytes:
+        raise Problem(
+            Kind.UNSUPPORTED,
+            f"{problem} needs {problem.total_bytes} bytes, {lane.name} has {spec.memory_bytes}",
+        )
+    reasons = {name: FAMILIES[name].why_unsupported(problem, spec) for name in families or FAMILIES}
+    refused = any(reasons.values()) if families else all(reasons.values())
+    if refused:
+        told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason)
+        raise Problem(Kind.UNSUPPORTED, f"no kernel computes {problem} on {lane.name}. {told}")

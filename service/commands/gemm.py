@@ -1,0 +1,79 @@
+"""``tilewright gemm``: a random GEMM on the service, checked against float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import typer
+
+from service.commands.options import AsJson, Device, ElementType, K, M, N, OperandLayout, Url
+from service.commands.output import connect, print_json
+from tilewright.calls import GemmAnswer
+from tilewright.problem import DType, GemmProblem, Layout
+from tilewright.requests import GemmOptions
+
+_SAFETY = 4.0
+
+
+def gemm(
+    m: M,
+    n: N,
+    k: K,
+    dtype: ElementType = DType.FLOAT16,
+    layout: OperandLayout = Layout.NT,
+    device: Device = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a GEMM with random operands on the service and check the result against float64."""
+    problem = GemmProblem(m, n, k, dtype, layout)
+    random = np.random.default_rng(0)
+    a = random.standard_normal(problem.a_shape).astype(_numpy_type(dtype))
+    b = random.standard_normal(problem.b_shape).astype(_numpy_type(dtype))
+    options: GemmOptions = {"transpose_a": layout.a_transposed, "transpose_b": layout.b_transposed}
+    if device:
+        options["device"] = device
+    with connect(url) as client:
+        answer = client.gemm(a, b, **options)
+    report = _report(problem, a, b, answer)
+    if as_json:
+        print_json(report)
+    else:
+        typer.echo(
+            f"{problem}: {report['kernel_us']:.2f} us, {report['tflops']:.3f} TFLOP/s, by {answer.ran}"
+        )
+        typer.echo(f"largest error {report['error_ratio']:.3f} of what float64 allows: {report['verdict']}")
+    if report["verdict"] != "right":
+        raise typer.Exit(1)
+
+
+def _report(problem: GemmProblem, a: Any, b: Any, answer: GemmAnswer) -> dict[str, Any]:
+    ratio = _error_ratio(problem, a.astype(np.float64), b.astype(np.float64), answer.d.astype(np.float64))
+    return {
+        "problem": problem.to_dict(),
+        "ran": answer.ran,
+        "kernel_us": answer.kernel_us,
+        "tflops": problem.flops / answer.kernel_us / 1e6,
+        "error_ratio": ratio,
+        # NOTE: written so that a NaN is wrong.
+        "verdict": "right" if ratio <= 1.0 else "wrong",
+    }
+
+
+def _error_ratio(problem: GemmProblem, a: Any, b: Any, d: Any) -> float:
+    left = a.T if problem.layout.a_transposed else a
+    right = b.T if problem.layout.b_transposed else b
+    reference = left @ right
+    sums = np.sqrt(problem.k) * _epsilon(problem.accumulate) * np.sqrt(np.square(left) @ np.square(right))
+    allowed = _SAFETY * (sums + _epsilon(problem.out) * np.abs(reference)) + np.finfo(np.float64).tiny
+    return float(np.max(np.abs(d - reference) / allowed))
+
+
+def _epsilon(dtype: DType) -> float:
+    return {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}[dtype.value]
+
+
+def _numpy_type(dtype: DType) -> Any:
+    return ml_dtypes.bfloat16 if dtype is DType.BFLOAT16 else np.dtype(dtype.value)

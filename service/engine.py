@@ -1,0 +1,93 @@
+"""The local engine: a lane for each device of this machine, one pool of compilers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from service.lane import Lane
+from service.settings import Settings
+from tilewright.errors import DeviceUnavailable
+from tuner.bench import list_devices
+from tuner.builder import Builder
+from tuner.store import devices
+from tuner.store.database import Store
+
+log = logging.getLogger("tilewright.engine")
+
+
+class Engine:
+    """Runs jobs on the devices of this machine.
+
+    Attributes:
+        stopping: the service is shutting down.
+        lanes: by device name, the default device first.
+    """
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self.stopping = threading.Event()
+        self.lanes: dict[str, Lane] = {}
+        self._store = store
+        self._settings = settings
+        self._builder = Builder(settings.compile_processes, settings.cache_dir)
+
+    def open(self) -> None:
+        """Start the devices' processes.
+
+        Raises:
+            DeviceUnavailable: a device of the settings is not there.
+        """
+        for name in self._device_names():
+            lane = Lane(name, self._store, self._builder)
+            self.lanes[name] = lane
+            spec = lane.bench.spec
+            with self._store.begin() as session:
+                devices.seen(session, spec)
+            log.info("device %s: %s (%s)", name, spec.name, spec.device_class.id)
+
+    def start(self) -> None:
+        """Take up interrupted jobs and work, on devices that are opened first where they are not.
+
+        Raises:
+            DeviceUnavailable: a device of the settings is not there.
+        """
+        if not self.lanes:
+            self.open()
+        for lane in self.lanes.values():
+            lane.start()
+
+    def wake(self) -> None:
+        """There may be a new job."""
+        for lane in self.lanes.values():
+            lane.wake()
+
+    def cancel(self, job_id: str) -> None:
+        """Stop a job if it is being tuned here."""
+        for lane in self.lanes.values():
+            lane.cancel(job_id)
+
+    def begin_stop(self) -> None:
+        """Stop after the running trials; safe to call from a signal handler."""
+        self.stopping.set()
+        for lane in self.lanes.values():
+            lane.begin_stop()
+
+    def stop(self) -> None:
+        """Stop within ``stop_s`` seconds; running jobs go back to the queue with their trials."""
+        self.begin_stop()
+        for lane in self.lanes.values():
+            lane.finish_stop(self._settings.stop_s)
+        self._builder.close()
+
+    def _device_names(self) -> tuple[str, ...]:
+        here = list_devices()
+        if not self._settings.devices:
+            gpus = tuple(name for name in here if name != "host")
+            return gpus or ("host",)
+        missing = [name for name in self._settings.devices if name not in here]
+        if missing:
+            raise DeviceUnavailable(
+                f"TILEWRIGHT_DEVICES names {', '.join(missing)}; this machine has {', '.join(here)}. "
+                "'tilewright doctor' says what is missing"
+            )
+        return self._settings.devices

@@ -1,0 +1,97 @@
+"""A GEMM on request: from tensors to a problem, and the kernel that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy.orm import Session
+
+from tilewright.artifact import Artifact
+from tilewright.config import Config
+from tilewright.errors import InvalidProblem
+from tilewright.problem import DType, GemmProblem
+from tilewright.tensors import Tensor
+from tilewright.wire import GemmQuery, Policy
+from tuner.store import artifacts, best
+
+_NEAR = 5
+
+
+def problem_of(tensors: Mapping[str, Tensor], query: GemmQuery) -> GemmProblem:
+    """The problem that the tensors and the query describe.
+
+    Raises:
+        InvalidProblem: a tensor is missing, unknown, or of the wrong shape or type.
+    """
+    unknown = sorted(set(tensors) - {"a", "b", "c", "bias"})
+    if unknown or not {"a", "b"} <= set(tensors):
+        raise InvalidProblem(f"give tensors a and b, and c and bias where wanted; got {sorted(tensors)}")
+    batch, a_rows, a_columns = _matrix("a", tensors["a"])
+    _, b_rows, b_columns = _matrix("b", tensors["b"])
+    problem = GemmProblem(
+        m=a_columns if query.layout.a_transposed else a_rows,
+        n=b_rows if query.layout.b_transposed else b_columns,
+        k=a_rows if query.layout.a_transposed else a_columns,
+        dtype=tensors["a"].dtype,
+        layout=query.layout,
+        batch=batch,
+        out_dtype=query.out_dtype,
+        acc_dtype=query.acc_dtype,
+        activation=query.activation,
+        has_bias="bias" in tensors,
+        has_c="c" in tensors,
+    )
+    _check(problem, tensors, query)
+    return problem
+
+
+def result_shape(problem: GemmProblem, tensors: Mapping[str, Tensor]) -> tuple[int, ...]:
+    """Shape of D: with a batch axis where A has one."""
+    matrix = (problem.m, problem.n)
+    return (problem.batch, *matrix) if len(tensors["a"].shape) == 3 else matrix
+
+
+def kernel_for(
+    session: Session, device_class: str, problem: GemmProblem, policy: Policy
+) -> tuple[Config, Artifact] | None:
+    """The tuned kernel that may run a problem; None where the vendor library is to run it.
+
+    Also None where the race of that kernel was won by the vendor.
+    """
+    if policy is Policy.EXACT:
+        found = best.exact(session, device_class, problem)
+    else:
+        found = best.nearest(session, device_class, problem, _NEAR)
+    for winner in (stored.best for stored in found if stored.best.verdict != "vendor"):
+        data = artifacts.get(session, winner.artifact)
+        artifact = Artifact.from_bytes(data, winner.artifact) if data else None
+        if artifact and artifact.plan.why_not(problem) is None:
+            return winner.config, artifact
+    return None
+
+
+def _matrix(name: str, tensor: Tensor) -> tuple[int, int, int]:
+    if len(tensor.shape) not in (2, 3) or 0 in tensor.shape:
+        raise InvalidProblem(
+            f"{name} must be (rows, columns) or (batch, rows, columns), none of them 0; got {tensor.shape}"
+        )
+    batch = tensor.shape[0] if len(tensor.shape) == 3 else 1
+    return batch, tensor.shape[-2], tensor.shape[-1]
+
+
+def _check(problem: GemmProblem, tensors: Mapping[str, Tensor], query: GemmQuery) -> None:
+    lead = tensors["a"].shape[:-2]
+    expected: dict[str, tuple[tuple[int, ...], DType]] = {
+        "b": ((*lead, *problem.b_shape), problem.dtype),
+        "c": ((*lead, problem.m, problem.n), problem.out),
+        "bias": ((problem.n,), problem.out),
+    }
+    for name, (shape, dtype) in expected.items():
+        tensor = tensors.get(name)
+        if tensor and (tensor.shape != shape or tensor.dtype != dtype):
+            raise InvalidProblem(
+                f"{name} must be {dtype} {list(shape)} to go with a of {list(tensors['a'].shape)} in layout "
+                f"{problem.layout}; got {tensor.dtype} {list(tensor.shape)}"
+            )
+    if query.beta != 0.0 and not problem.has_c:
+        raise InvalidProblem("beta must be 0 where there is no tensor c")

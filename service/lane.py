@@ -1,0 +1,146 @@
+"""One device of the service: its process, and the thread that tunes its jobs one after the other."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+
+from tuner.tune import tune
+
+from tilewright.config import Config
+from tilewright.errors import TilewrightError
+from tuner.bench import Bench
+from tuner.builder import Builder
+from tuner.store import best, jobs
+from tuner.store.database import Store
+from tuner.store.errors import JobTaken
+from tuner.store.recorder import JobRecorder
+from tuner.store.records import JobRecord, JobStatus
+
+_POLL_S = 0.5
+_SEEDS = 3
+log = logging.getLogger("tilewright.lane")
+
+
+class Lane:
+    """Runs the jobs of one device.
+
+    Attributes:
+        name: ``cuda:0``, ``host`` and the like.
+        bench: the device's process.
+    """
+
+    def __init__(self, name: str, store: Store, builder: Builder) -> None:
+        self.name = name
+        self.bench = Bench(name)
+        self._device_class = self.bench.spec.device_class.id
+        self._store = store
+        self._builder = builder
+        self._owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._current: tuple[str, threading.Event] | None = None
+        self._thread = threading.Thread(target=self._run, name=f"lane-{name}", daemon=True)
+
+    @property
+    def alive(self) -> bool:
+        """The thread is at work."""
+        return self._thread.is_alive()
+
+    @property
+    def job_id(self) -> str | None:
+        """The job being tuned, or None."""
+        current = self._current
+        return current[0] if current else None
+
+    def start(self) -> None:
+        """Take back the jobs that an earlier process left running, then work."""
+        with self._store.begin() as session:
+            interrupted = jobs.requeue_interrupted(session, self._device_class)
+        for job_id in interrupted:
+            log.info("job %s was interrupted; it resumes with its trials", job_id)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There may be a new job."""
+        self._wake.set()
+
+    def cancel(self, job_id: str) -> None:
+        """Stop a job if it is the one being tuned."""
+        current = self._current
+        if current and current[0] == job_id:
+            current[1].set()
+
+    def begin_stop(self) -> None:
+        """Stop after the running trial."""
+        self._stopping.set()
+        self._wake.set()
+        current = self._current
+        if current:
+            current[1].set()
+
+    def finish_stop(self, timeout_s: float) -> None:
+        """Wait for the running trial, then leave the job to the next start."""
+        self._thread.join(timeout_s)
+        with self._store.begin() as session:
+            jobs.requeue_interrupted(session, self._device_class, self._owner)
+        self.bench.close()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            with self._store.begin() as session:
+                job = jobs.claim(session, self._device_class, self._owner)
+            if job is None:
+                self._wake.wait(_POLL_S)
+                self._wake.clear()
+            else:
+                self._work(job)
+
+    def _work(self, job: JobRecord) -> None:
+        cancelled = threading.Event()
+        self._current = (job.id, cancelled)
+        # NOTE: a stop or a cancellation between the claim and the line above would be missed.
+        if self._stopping.is_set() or job.cancel_requested:
+            cancelled.set()
+        try:
+            self._tune(job, cancelled)
+        except JobTaken as error:
+            log.warning("job %s: %s", job.id, error)
+        except TilewrightError as error:
+            self._finish(job.id, JobStatus.FAILED, str(error))
+        except Exception as error:
+            # NOTE: the boundary of the thread: the job fails with the reason, the device goes on.
+            log.exception("job %s failed", job.id)
+            self._finish(job.id, JobStatus.FAILED, f"internal error, {type(error).__name__}: {error}")
+        finally:
+            self._current = None
+
+    def _tune(self, job: JobRecord, cancelled: threading.Event) -> None:
+        recorder = JobRecorder(self._store, job.id)
+        log.info("job %s: tuning %s on %s", job.id, job.request.problem, self.name)
+        winner = tune(job.request, job.id, self.bench, self._builder, recorder, cancelled, self._seeds(job))
+        if winner is not None:
+            self._finish(job.id, JobStatus.SUCCEEDED, None)
+        elif not cancelled.is_set():
+            reason = "no config of this problem compiled, ran and gave the right result; its trials say why"
+            self._finish(job.id, JobStatus.FAILED, reason)
+        elif not self._stopping.is_set() or self._cancel_requested(job.id):
+            self._finish(job.id, JobStatus.CANCELLED, None)
+
+    def _seeds(self, job: JobRecord) -> list[Config]:
+        with self._store.read() as session:
+            near = best.nearest(session, job.device_class, job.request.problem, _SEEDS)
+        return [stored.best.config for stored in near]
+
+    def _cancel_requested(self, job_id: str) -> bool:
+        with self._store.read() as session:
+            record = jobs.get(session, job_id)
+        return record is not None and record.cancel_requested
+
+    def _finish(self, job_id: str, status: JobStatus, error: str | None) -> None:
+        with self._store.begin() as session:
+            jobs.finish(session, job_id, status, error)
+        log.info("job %s %s%s", job_id, status, f": {error}" if error else "")

@@ -1,0 +1,45 @@
+"""``GET /artifacts/{digest}``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Response
+
+from service.deps import Digest, ServiceDep
+from service.openapi import binary, errors
+from service.problems import Kind, Problem
+from tuner.store import artifacts
+
+router = APIRouter(tags=["results"])
+_MEDIA_TYPE = "application/octet-stream"
+_FOREVER = "public, max-age=31536000, immutable"
+
+
+@router.get(
+    "/artifacts/{digest}",
+    operation_id="artifact",
+    response_class=Response,
+    responses={
+        200: binary(_MEDIA_TYPE, "Launch plan and binary; its SHA-256 is the digest"),
+        304: {"description": "The caller has it"},
+        **errors(Kind.NOT_FOUND),
+    },
+)
+def get_artifact(
+    digest: Digest, service: ServiceDep, if_none_match: Annotated[str | None, Header()] = None
+) -> Response:
+    """A compiled kernel with its launch plan."""
+    with service.store.read() as session:
+        data = artifacts.get(session, digest)
+    if data is None:
+        raise Problem(Kind.NOT_FOUND, f"there is no artifact {digest}; GET /best-config links those in use")
+    headers = {"ETag": f'"{digest}"', "Cache-Control": _FOREVER}
+    if if_none_match and _has(if_none_match, digest):
+        return Response(status_code=304, headers=headers)
+    return Response(data, media_type=_MEDIA_TYPE, headers=headers)
+
+
+def _has(if_none_match: str, digest: str) -> bool:
+    tags = [tag.strip().removeprefix("W/").strip('"') for tag in if_none_match.split(",")]
+    return "*" in tags or digest in tags

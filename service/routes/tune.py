@@ -1,0 +1,68 @@
+"""``POST /tune``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Response
+
+from service import admission
+from service.deps import Service, ServiceDep
+from service.lane import Lane
+from service.openapi import errors
+from service.problems import Kind, Problem
+from service.views import job_view
+from tilewright import wire
+from tuner.job import TuneRequest
+from tuner.store import jobs
+from tuner.store.errors import IdempotencyConflict
+from tuner.store.records import JobRecord
+from tuner.store.submission import submit
+
+router = APIRouter(tags=["tuning"])
+_RETRY_AFTER_S = 30
+IdempotencyKey = Annotated[
+    str | None,
+    Header(min_length=1, max_length=200, pattern="^[!-~]+$", description="Makes repeating the request safe"),
+]
+
+
+@router.post(
+    "/tune",
+    status_code=202,
+    operation_id="tune",
+    responses=errors(Kind.UNSUPPORTED, Kind.OVER_LIMIT, Kind.IDEMPOTENCY_MISMATCH, Kind.QUEUE_FULL),
+)
+def post_tune(
+    body: wire.TuneBody, service: ServiceDep, response: Response, idempotency_key: IdempotencyKey = None
+) -> wire.JobView:
+    """Start tuning a GEMM, or join the job that already does the same."""
+    request = _request(body)
+    admission.check_trials(body.max_trials, service.settings)
+    admission.check_size(request.problem, service.settings)
+    lane = admission.lane_for(service.engine, body.device)
+    admission.check_supported(request.problem, body.families, lane)
+    job = _submit(service, request, lane, idempotency_key)
+    service.engine.wake()
+    response.headers["Location"] = f"/jobs/{job.id}"
+    response.headers["Retry-After"] = "1"
+    return job_view(job)
+
+
+def _request(body: wire.TuneBody) -> TuneRequest:
+    families = tuple(sorted(set(body.families)))
+    return TuneRequest(body.to_problem(), families, body.max_trials, body.max_seconds, body.seed)
+
+
+def _submit(service: Service, request: TuneRequest, lane: Lane, key: str | None) -> JobRecord:
+    limit = service.settings.max_queue
+    try:
+        with service.store.begin() as session:
+            job, created = submit(session, request, lane.bench.spec, key)
+            # NOTE: raising inside the transaction takes the job back.
+            if created and jobs.queued_count(session) > limit:
+                detail = f"{limit} jobs are queued (max_queue); try again later or cancel one"
+                raise Problem(Kind.QUEUE_FULL, detail, retry_after=_RETRY_AFTER_S)
+            return job
+    except IdempotencyConflict as error:
+        raise Problem(Kind.IDEMPOTENCY_MISMATCH, str(error)) from error

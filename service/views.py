@@ -1,0 +1,95 @@
+"""Records of the store to what travels, in one visible place."""
+
+from __future__ import annotations
+
+import base64
+
+from service.problems import Kind, Problem
+from tilewright import wire
+from tilewright.problem import GemmProblem
+from tuner.store.records import JobRecord, StoredBest
+
+
+def job_view(job: JobRecord, best: StoredBest | None = None) -> wire.JobView:
+    """A job, and its winner where it is known."""
+    request = job.request
+    found = best_view(best) if best and best.best.job_id == job.id else None
+    return wire.JobView(
+        id=job.id,
+        status=wire.JobStatus(job.status.value),
+        problem=wire.ProblemFields.of(request.problem),
+        families=list(request.families),
+        max_trials=request.max_trials,
+        max_seconds=request.max_seconds,
+        seed=request.seed,
+        device_class=job.device_class,
+        created=job.created,
+        started=job.started,
+        finished=job.finished,
+        cancel_requested=job.cancel_requested,
+        progress=wire.ProgressView.model_validate(job.progress) if job.progress else None,
+        baseline_ratio=found.speedup.value if found else None,
+        best=found,
+        error=Kind.JOB_FAILED.document(job.error) if job.error else None,
+        links=_links(job.id, found),
+    )
+
+
+def best_view(stored: StoredBest, match: wire.MatchView | None = None) -> wire.BestConfigView:
+    """A winner; an exact match unless told."""
+    return wire.BestConfigView.of(stored.best, stored.created, match or wire.MatchView(kind="exact"))
+
+
+def cursor(after: object) -> str:
+    """An opaque cursor for the place after a record."""
+    return base64.urlsafe_b64encode(str(after).encode()).decode().rstrip("=")
+
+
+def place(text: str) -> str:
+    """The inverse of :func:`cursor`.
+
+    Raises:
+        Problem: it is not a cursor of this service.
+    """
+    try:
+        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode("ascii")
+    except ValueError:
+        raise _bad_cursor() from None
+
+
+def number_place(text: str | None) -> int:
+    """A cursor that stands for a number; 0 for none.
+
+    Raises:
+        Problem: it is not such a cursor.
+    """
+    if text is None:
+        return 0
+    number = place(text)
+    if not number.isdecimal() or len(number) > 18:
+        raise _bad_cursor()
+    return int(number)
+
+
+def tune_hint(problem: GemmProblem) -> dict[str, object]:
+    """A body for ``POST /tune`` that would produce a missing result, without what is default."""
+    plain = GemmProblem(problem.m, problem.n, problem.k, problem.dtype).to_dict()
+    named = ("m", "n", "k", "dtype", "layout")
+    return {name: value for name, value in problem.to_dict().items() if name in named or value != plain[name]}
+
+
+def page_end(count: int, limit: int, last: object) -> str | None:
+    """The cursor after a page, None where the page was the last."""
+    return cursor(last) if count == limit and count else None
+
+
+def _bad_cursor() -> Problem:
+    return Problem(
+        Kind.INVALID_REQUEST, "cursor is not one of this list; take it from next of the page before"
+    )
+
+
+def _links(job_id: str, best: wire.BestConfigView | None) -> dict[str, str]:
+    base = f"/jobs/{job_id}"
+    links = {"self": base, "trials": f"{base}/trials", "events": f"{base}/events"}
+    return links | ({"artifact": best.artifact.href} if best else {})

@@ -1,0 +1,77 @@
+"""Starting and stopping real server processes, each with a database of its own and the host as its device."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tilewright import GemmProblem
+
+STOP_S = 20
+SMALL_LIMITS = {"max_extent": 2048, "max_body_bytes": 2**20, "max_queue": 3}
+TUNED = GemmProblem(64, 48, 32, "float32", "nn")
+
+
+@dataclasses.dataclass
+class Server:
+    """A running service."""
+
+    process: subprocess.Popen[str]
+    url: str
+    folder: Path
+
+    def stop(self, sign: int = signal.SIGTERM) -> int:
+        """Send a signal to this process and wait for its exit code."""
+        self.process.send_signal(sign)
+        return self.process.wait(STOP_S)
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+
+def environment(folder: Path, **settings: object) -> dict[str, str]:
+    chosen = {
+        "database_url": f"sqlite:///{folder / 'tilewright.db'}",
+        "cache_dir": folder / "cache",
+        "devices": "host",
+        "port": 0,
+        **settings,
+    }
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TILEWRIGHT_")}
+    return kept | {f"TILEWRIGHT_{name.upper()}": str(value) for name, value in chosen.items()}
+
+
+def start(folder: Path, **settings: object) -> Server:
+    with (folder / "log").open("a") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "service.cli", "serve", "--json"],
+            env=environment(folder, **settings),
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+    assert process.stdout is not None
+    text = ""
+    for line in process.stdout:
+        text += line
+        with contextlib.suppress(ValueError):
+            return Server(process, json.loads(text)["url"], folder)
+    raise RuntimeError(f"the service did not start: {(folder / 'log').read_text()}")
+
+
+def finish(server: Server) -> None:
+    if server.process.poll() is None:
+        server.process.terminate()
+        try:
+            server.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            server.process.kill()
+            server.process.wait()
+    assert server.process.stdout is not None
+    server.process.stdout.close()

@@ -1,0 +1,130 @@
+"""GEMMs on the service, against float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+import ml_dtypes
+import numpy as np
+import pytest
+from api_server import TUNED
+
+from tilewright import Client, wire
+from tilewright.errors import InvalidProblem, ServiceError
+from tilewright.tensors import MEDIA_TYPE, from_array, pack
+
+TOLERANCE = {"float32": 1e-4, "float64": 1e-12}
+SAFETENSORS = {"Content-Type": MEDIA_TYPE}
+
+
+def operands(dtype: str, a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> tuple[Any, Any]:
+    random = np.random.default_rng(3)
+    return random.standard_normal(a_shape).astype(dtype), random.standard_normal(b_shape).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_every_layout(client: Client, dtype: str, transpose_a: bool, transpose_b: bool) -> None:
+    a, b = operands(dtype, (37, 29), (29, 41))
+    answer = client.gemm(
+        np.ascontiguousarray(a.T) if transpose_a else a,
+        np.ascontiguousarray(b.T) if transpose_b else b,
+        transpose_a=transpose_a,
+        transpose_b=transpose_b,
+    )
+    assert answer.d.dtype == dtype
+    assert answer.kernel_us > 0
+    np.testing.assert_allclose(answer.d, a.astype("f8") @ b.astype("f8"), atol=TOLERANCE[dtype], rtol=0)
+
+
+def test_the_whole_formula_on_a_batch(client: Client) -> None:
+    a, b = operands("float64", (3, 7, 11), (3, 11, 5))
+    c, bias = operands("float64", (3, 7, 5), (5,))
+    answer = client.gemm(a, b, c, bias, alpha=1.5, beta=-0.5, activation="relu")
+    expected = np.maximum(1.5 * (a @ b) - 0.5 * c + bias, 0.0)
+    np.testing.assert_allclose(answer.d, expected, atol=1e-12, rtol=0)
+
+
+def test_a_tuned_shape_runs_its_kernel_unless_the_vendor_won(tuned: wire.JobView, client: Client) -> None:
+    assert tuned.best is not None
+    a, b = operands("float32", TUNED.a_shape, TUNED.b_shape)
+    answer = client.gemm(a, b)
+    wanted = "numpy" if tuned.best.verdict == "vendor" else str(tuned.best.config.to_config())
+    assert answer.ran == wanted
+    np.testing.assert_allclose(answer.d, a.astype("f8") @ b.astype("f8"), atol=1e-4, rtol=0)
+
+
+class Foreign:
+    """An array of another library that offers ``__array__`` alone."""
+
+    def __init__(self, values: Any) -> None:
+        self._values = values
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.array(self._values, dtype=dtype, copy=copy)
+
+
+def test_foreign_and_strided_arrays_are_converted(client: Client) -> None:
+    a, b = operands("float32", (6, 8), (4, 8))
+    answer = client.gemm(Foreign(a), b.T)
+    np.testing.assert_allclose(answer.d, a.astype("f8") @ b.T.astype("f8"), atol=1e-5, rtol=0)
+    with pytest.raises(InvalidProblem, match="DLPack"):
+        client.gemm([[1.0]], b)
+    with pytest.raises(InvalidProblem, match="int64"):
+        client.gemm(np.ones((2, 2), np.int64), b)
+
+
+def refused(client: Client, *arrays: Any, **options: Any) -> dict[str, Any]:
+    with pytest.raises(ServiceError) as error:
+        client.gemm(*arrays, **options)
+    return {"status": error.value.status, **error.value.problem}
+
+
+def test_what_cannot_run_is_refused_with_the_rule(client: Client) -> None:
+    a, b = operands("float32", (4, 8), (8, 4))
+    mismatch = refused(client, a, b[:7].copy())
+    assert (mismatch["status"], mismatch["type"]) == (422, "urn:tilewright:problem:invalid-problem")
+    assert "b must be float32" in mismatch["detail"]
+    assert "b must be float32" in refused(client, a, b.astype("f8"))["detail"]
+    assert "beta must be 0" in refused(client, a, b, beta=1.0)["detail"]
+    assert "bias must be" in refused(client, a, b, None, np.ones(3, "f4"))["detail"]
+    assert "none of them 0" in refused(client, a[:0], b)["detail"]
+    assert "(rows, columns)" in refused(client, a[0], b)["detail"]
+    half = refused(client, a.astype(ml_dtypes.bfloat16), b.astype(ml_dtypes.bfloat16))
+    assert (half["status"], half["type"]) == (422, "urn:tilewright:problem:unsupported")
+    assert refused(client, a, b, device="cuda:9")["type"] == "urn:tilewright:problem:unsupported"
+
+
+def test_limits_of_size(client: Client, http: httpx2.Client) -> None:
+    wide = np.ones((1, 2049), "f4")
+    assert "max_extent" in refused(client, wide, np.ones((2049, 1), "f4"))["detail"]
+    response = http.post("/gemm", content=b"x" * (2**20 + 1), headers=SAFETENSORS)
+    assert response.status_code == 413
+    assert "max_body_bytes" in response.json()["detail"]
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"\xff" * 64, pack({})])
+def test_a_body_that_is_no_gemm(http: httpx2.Client, content: bytes) -> None:
+    response = http.post("/gemm", content=content, headers=SAFETENSORS)
+    assert response.status_code == 422
+    assert response.json()["type"] == "urn:tilewright:problem:invalid-problem"
+
+
+def test_other_media_types_and_queries_are_refused(http: httpx2.Client) -> None:
+    body = pack({name: from_array(name, np.ones((2, 2), "f4")) for name in "ab"})
+    pickled = http.post("/gemm", content=body, headers={"Content-Type": "application/x-pickle"})
+    assert pickled.status_code == 415
+    assert MEDIA_TYPE in pickled.json()["detail"]
+    assert http.post("/gemm", params={"alpha": "nan"}, content=body, headers=SAFETENSORS).status_code == 422
+    assert http.post("/gemm", params={"kernel": "x"}, content=body, headers=SAFETENSORS).status_code == 422
+    extra = pack({name: from_array(name, np.ones((2, 2), "f4")) for name in ("a", "b", "z")})
+    assert "give tensors a and b" in http.post("/gemm", content=extra, headers=SAFETENSORS).text
+
+
+def test_a_gemm_runs_between_the_trials_of_a_job(long_job: wire.JobView, client: Client) -> None:
+    a, b = operands("float64", (16, 16), (16, 16))
+    answer = client.gemm(a, b)
+    np.testing.assert_allclose(answer.d, a @ b, atol=1e-12, rtol=0)
+    assert client.job(long_job.id).status in (wire.JobStatus.QUEUED, wire.JobStatus.RUNNING)

@@ -1,0 +1,78 @@
+"""A server that dies or stops in the middle of a job: the job goes on, no trial is lost."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from api_server import Server, finish, start
+
+from tilewright import Client, GemmProblem, wire
+
+PROBLEM = GemmProblem(192, 192, 192, "float32", "nn")
+TRIALS = 30
+
+
+def trials_of(url: str, job_id: str) -> list[wire.TrialView]:
+    with Client(url) as client:
+        return client.trials(job_id, limit=1000).items
+
+
+def interrupt(server: Server, sign: int) -> tuple[str, list[wire.TrialView]]:
+    """Start a job, signal the server after its third trial; gives the job and the trials seen by then."""
+    with Client(server.url) as client:
+        job = client.tune(PROBLEM, max_trials=TRIALS, wait=False)
+        deadline = time.monotonic() + 60
+        while len(seen := client.trials(job.id, limit=1000).items) < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    server.stop(sign)
+    return job.id, seen
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
+def test_an_interrupted_job_resumes_with_every_trial(tmp_path: Path, sign: signal.Signals) -> None:
+    first = start(tmp_path)
+    try:
+        started = time.monotonic()
+        job_id, before = interrupt(first, sign)
+        assert time.monotonic() - started < 70
+        if sign is signal.SIGTERM:
+            assert first.process.returncode == 0
+    finally:
+        finish(first)
+    second = start(tmp_path)
+    try:
+        with Client(second.url) as client:
+            job = client.wait(job_id)
+        assert job.status is wire.JobStatus.SUCCEEDED
+        after = trials_of(second.url, job_id)
+        assert after[: len(before)] == before
+        assert [trial.number for trial in after] == list(range(len(after)))
+        assert sum(trial.timing is not None for trial in after) == TRIALS
+    finally:
+        finish(second)
+    assert "Traceback" not in second.log()
+
+
+def test_it_stops_within_seconds_while_events_are_followed(tmp_path: Path) -> None:
+    server = start(tmp_path)
+    try:
+        with Client(server.url) as client:
+            job = client.tune(GemmProblem(512, 512, 512, "float64"), max_trials=5000, wait=False)
+            asked: list[float] = []
+
+            def stop(progress: wire.ProgressView) -> None:
+                if progress.measured and not asked:
+                    asked.append(time.monotonic())
+                    server.process.terminate()
+                    raise KeyboardInterrupt
+
+            with pytest.raises(KeyboardInterrupt):
+                client.wait(job.id, stop)
+        assert server.process.wait(15) == 0
+        assert time.monotonic() - asked[0] < 12
+    finally:
+        finish(server)

@@ -1,0 +1,187 @@
+"""Compilers that crash, hang or refuse: each costs its own config, and the next one compiles."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kernels.registry import FAMILIES
+from tilewright.config import Config
+from tilewright.device import DeviceSpec
+from tilewright.errors import DeviceUnavailable
+from tilewright.launch.host import host_arch
+from tilewright.problem import DType, GemmProblem
+from tilewright.trial import Outcome
+from tuner.builder import Builder, Compiled, CompileLimit
+
+HOST = DeviceSpec("host", host_arch(), "a CPU", units=1, memory_bytes=2**33, l2_bytes=2**23)
+GPU = DeviceSpec(
+    "cuda",
+    "sm_90",
+    "NVIDIA H200",
+    132,
+    150_000_000_000,
+    60 * 2**20,
+    smem_per_block=232448,
+    smem_per_unit=233472,
+)
+PROBLEM = GemmProblem(64, 64, 64, dtype=DType.FLOAT32)
+HALF = GemmProblem(512, 512, 512)
+
+FAULTY_CC = """#!/bin/sh
+for word in "$@"; do [ "$word" = --version ] && exec {cc} "$@"; done
+if mkdir {folder}/done 2>/dev/null; then
+    echo $$ > {folder}/pid
+    {fault}
+fi
+exec {cc} "$@"
+"""
+
+
+@pytest.fixture
+def faulty_cc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a ``cc`` first on the path that misbehaves once and is the real one from then on."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+
+    def install(fault: str) -> None:
+        script = folder / "cc"
+        script.write_text(FAULTY_CC.format(cc=shutil.which("cc"), folder=folder, fault=fault))
+        script.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+    return install
+
+
+@pytest.fixture
+def builder(tmp_path: Path) -> Iterator[Builder]:
+    made = Builder(1, tmp_path / "cache")
+    yield made
+    made.close()
+
+
+def configs() -> list[Config]:
+    return FAMILIES["host"].picks(PROBLEM, HOST)
+
+
+def compiled(builder: Builder, config: Config) -> Compiled:
+    return builder.submit("host", config, PROBLEM, HOST).result(timeout=60)
+
+
+def assert_good(builder: Builder) -> None:
+    result = compiled(builder, configs()[0])
+    assert result.outcome is Outcome.OK, result.message
+    assert result.artifact is not None
+    assert result.artifact.plan.format == "elf"
+    assert result.seconds > 0
+
+
+def test_compile_and_take_from_the_cache(builder: Builder) -> None:
+    first = compiled(builder, configs()[0])
+    again = compiled(builder, configs()[0])
+    assert first.artifact == again.artifact is not None
+    assert again.seconds < first.seconds
+
+
+def test_a_crash_is_a_compile_error(faulty_cc: Callable[[str], None], builder: Builder) -> None:
+    faulty_cc("kill -SEGV $PPID; sleep 60")
+    result = compiled(builder, configs()[0])
+    assert result.outcome is Outcome.COMPILE_ERROR
+    assert "SIGSEGV" in result.message
+    assert result.artifact is None
+    start = time.monotonic()
+    assert_good(builder)
+    assert time.monotonic() - start < 5.0
+
+
+def test_a_hang_is_a_timeout(faulty_cc: Callable[[str], None], tmp_path: Path) -> None:
+    faulty_cc("exec sleep 1000")
+    builder = Builder(1, tmp_path / "cache", CompileLimit(first=6.0))
+    result = compiled(builder, configs()[0])
+    assert result.outcome is Outcome.TIMEOUT
+    assert "no answer within 6 s" in result.message
+    assert 6.0 <= result.seconds < 12.0
+    compiler = int((tmp_path / "bin" / "pid").read_text())
+    status = Path(f"/proc/{compiler}/stat")
+    assert not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    assert_good(builder)
+    builder.close()
+
+
+def test_a_refusal_carries_the_log(faulty_cc: Callable[[str], None], builder: Builder) -> None:
+    faulty_cc("echo 'error: the constant must be even' >&2; exit 1")
+    result = compiled(builder, configs()[0])
+    assert result.outcome is Outcome.COMPILE_ERROR
+    assert "error: the constant must be even" in result.message
+    assert_good(builder)
+
+
+def test_no_compiler_is_said_and_not_a_trial(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, builder: Builder
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DeviceUnavailable, match="no C compiler"):
+        compiled(builder, configs()[0])
+
+
+def test_a_bug_is_not_a_trial(builder: Builder) -> None:
+    with pytest.raises(RuntimeError, match="KeyError: 'nobody'"):
+        builder.submit("nobody", configs()[0], PROBLEM, HOST).result(timeout=60)
+    assert_good(builder)
+
+
+def test_a_kernel_that_spills_is_invalid(builder: Builder) -> None:
+    family = FAMILIES["mma_sync"]
+    knobs = dict(family.picks(HALF, GPU)[0].knobs)
+    # 128 accumulators a thread (a 64 x 64 warp tile), where four blocks of 128 threads leave 128 registers.
+    knobs |= {"tile_m": 128, "tile_n": 128, "warps_m": 2, "warps_n": 2, "warps_k": 1, "min_blocks": 4}
+    config = Config.of("mma_sync", knobs)
+    result = builder.submit("mma_sync", config, HALF, GPU).result(timeout=60)
+    assert result.outcome is Outcome.INVALID, result.message
+    assert "spills" in result.message
+    assert result.artifact is None
+
+
+def test_first_in_first_out_and_cancelled_are_skipped(builder: Builder) -> None:
+    order: list[int] = []
+    futures = [builder.submit("host", config, PROBLEM, HOST) for config in configs()[:1] * 5]
+    for number, future in enumerate(futures):
+        future.add_done_callback(lambda _, number=number: order.append(number))  # type: ignore[misc]
+    assert futures[3].cancel()
+    assert [futures[number].result(timeout=60).outcome for number in (0, 1, 2, 4)] == [Outcome.OK] * 4
+    assert order == [3, 0, 1, 2, 4]
+
+
+def test_close_does_not_wait_for_a_hang(faulty_cc: Callable[[str], None], tmp_path: Path) -> None:
+    faulty_cc("exec sleep 1000")
+    builder = Builder(1, tmp_path / "cache")
+    hung, queued = (builder.submit("host", config, PROBLEM, HOST) for config in configs()[:1] * 2)
+    while not (tmp_path / "bin" / "pid").exists():
+        time.sleep(0.01)
+    start = time.monotonic()
+    builder.close()
+    assert time.monotonic() - start < 5.0
+    assert hung.result(timeout=1).outcome is Outcome.COMPILE_ERROR
+    assert queued.cancelled()
+    with pytest.raises(RuntimeError, match="closed"):
+        builder.submit("host", configs()[0], PROBLEM, HOST)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "limit"),
+    [
+        ([], 30.0),
+        ([1.0] * 9, 30.0),
+        ([0.3] * 10, 10.0),  # 8 * 0.3 = 2.4 is below the least
+        ([2.0] * 10, 16.0),  # 8 * 2
+        ([1.0] * 95 + [60.0] * 5, 10.0),  # 5 % of outliers do not move the 90th percentile
+        ([20.0] * 10, 120.0),  # 8 * 20 = 160 is above the most
+    ],
+)
+def test_limit_follows_the_compilations(seconds: list[float], limit: float) -> None:
+    assert CompileLimit().after(seconds) == pytest.approx(limit)

@@ -1,0 +1,195 @@
+"""Kernels that crash, hang or lie on the host device: each costs its own trial and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Iterator
+
+import host_kernels
+import numpy as np
+import pytest
+from host_kernels import PROBLEM, artifact
+
+from tilewright.errors import DeviceUnavailable, InvalidProblem, LaunchError, TilewrightError
+from tilewright.launch.host import host_arch
+from tilewright.trial import Outcome
+from tuner.bench import Bench, DeviceBusy, list_devices
+from tuner.device_worker import KernelCache
+from tuner.process import WorkerDied, WorkerTimeout
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    made = Bench("host")
+    yield made
+    made.close()
+
+
+def assert_good(bench: Bench) -> None:
+    """A right kernel passes, on a process that is there within three seconds."""
+    start = time.monotonic()
+    assert close(*product(bench))
+    assert time.monotonic() - start < 3.0
+    result = bench.trial(artifact(bench.spec.arch), PROBLEM, None, timeout_s=30)
+    assert result.outcome is Outcome.OK, result.message
+    assert result.timing is not None
+    assert result.timing.median_us > 0
+    assert result.check_s > 0
+    assert result.measure_s > 0
+
+
+def close(result: object, expected: object) -> bool:
+    return bool(np.allclose(result, expected, rtol=1e-4, atol=1e-4))
+
+
+def operands() -> dict[str, bytes]:
+    values = np.random.default_rng(1).standard_normal(PROBLEM.m * PROBLEM.k + PROBLEM.k * PROBLEM.n)
+    a, b = np.split(values.astype(np.float32), [PROBLEM.m * PROBLEM.k])
+    return {"a": a.tobytes(), "b": b.tobytes()}
+
+
+def product(bench: Bench, before: str = "", wait_s: float = 10.0) -> tuple[object, object]:
+    inputs = operands()
+    result = bench.gemm(artifact(bench.spec.arch, before), PROBLEM, inputs, 1.0, 0.0, wait_s)
+    a = np.frombuffer(inputs["a"], np.float32).reshape(PROBLEM.a_shape)
+    b = np.frombuffer(inputs["b"], np.float32).reshape(PROBLEM.b_shape)
+    assert result.micros > 0
+    return np.frombuffer(result.d, np.float32).reshape(PROBLEM.m, PROBLEM.n), a @ b
+
+
+def test_a_right_kernel(bench: Bench) -> None:
+    assert_good(bench)
+    assert bench.spec.kind == "host"
+    assert bench.driver
+
+
+@pytest.mark.parametrize(
+    ("statement", "cause"),
+    [
+        (host_kernels.SEGFAULT, "SIGSEGV"),
+        (host_kernels.ABORT, "SIGABRT"),
+        (host_kernels.EXIT, "exit code 3"),
+    ],
+)
+@pytest.mark.parametrize("after", [False, True])
+def test_a_crash_costs_one_trial(bench: Bench, statement: str, cause: str, after: bool) -> None:
+    before = bench.restarts
+    broken = artifact(bench.spec.arch, *(("", statement) if after else (statement, "")))
+    result = bench.trial(broken, PROBLEM, None, timeout_s=30)
+    assert result.outcome is Outcome.LAUNCH_ERROR
+    assert cause in result.message
+    assert result.timing is None
+    assert_good(bench)
+    assert bench.restarts == before + 1
+
+
+def test_a_hang_costs_one_trial(bench: Bench) -> None:
+    start = time.monotonic()
+    result = bench.trial(artifact(bench.spec.arch, host_kernels.HANG), PROBLEM, None, timeout_s=1.0)
+    assert result.outcome is Outcome.TIMEOUT
+    assert "no answer within 1 s" in result.message
+    assert time.monotonic() - start < 4.0
+    assert_good(bench)
+
+
+@pytest.mark.parametrize("statement", [host_kernels.OFF_BY_ONE, host_kernels.OUT_OF_BOUNDS])
+def test_a_lie_is_a_wrong_result(bench: Bench, statement: str) -> None:
+    before = bench.restarts
+    result = bench.trial(artifact(bench.spec.arch, "", statement), PROBLEM, None, timeout_s=30)
+    assert result.outcome is Outcome.WRONG_RESULT
+    assert result.message
+    assert result.timing is None
+    assert bench.restarts == before
+
+
+def test_what_a_kernel_prints_is_not_a_frame(bench: Bench) -> None:
+    result = bench.trial(artifact(bench.spec.arch, host_kernels.PRINT), PROBLEM, None, timeout_s=30)
+    assert result.outcome is Outcome.OK, result.message
+
+
+def test_a_binary_that_cannot_be_loaded(bench: Bench) -> None:
+    before = bench.restarts
+    damaged = dataclasses.replace(artifact(bench.spec.arch), binary=b"\x7fELF, but not really")
+    nameless = artifact(bench.spec.arch, entry="not_there")
+    for broken in (damaged, nameless):
+        result = bench.trial(broken, PROBLEM, None, timeout_s=30)
+        assert result.outcome is Outcome.LAUNCH_ERROR
+        assert result.message
+    assert bench.restarts == before
+
+
+def test_a_kernel_for_another_problem_is_refused(bench: Bench) -> None:
+    other = dataclasses.replace(PROBLEM, has_bias=True)
+    result = bench.trial(artifact(bench.spec.arch), other, None, timeout_s=30)
+    assert result.outcome is Outcome.LAUNCH_ERROR
+    assert "the artifact serves" in result.message
+
+
+def test_a_crash_in_a_race_is_raised(bench: Bench) -> None:
+    good, broken = artifact(bench.spec.arch), artifact(bench.spec.arch, host_kernels.SEGFAULT)
+    with pytest.raises(WorkerDied, match="SIGSEGV"):
+        bench.race([good, broken], PROBLEM, rounds=3, seed=1, timeout_s=30)
+    hung = artifact(bench.spec.arch, host_kernels.HANG)
+    with pytest.raises(WorkerTimeout):
+        bench.race([good, hung], PROBLEM, rounds=3, seed=1, timeout_s=1.0)
+    samples = bench.race([good, good], PROBLEM, rounds=3, seed=1, timeout_s=60)
+    assert type(samples).from_dict(samples.to_dict()) == samples
+
+
+def test_gemm_fails_alone(bench: Bench) -> None:
+    with pytest.raises(WorkerDied, match="SIGABRT"):
+        product(bench, host_kernels.ABORT)
+    assert close(*product(bench))
+
+
+def test_gemm_says_what_is_wrong_with_a_request(bench: Bench) -> None:
+    before = bench.restarts
+    for inputs in ({}, operands() | {"a": b"1234"}):
+        with pytest.raises((InvalidProblem, LaunchError)):
+            bench.gemm(artifact(bench.spec.arch), PROBLEM, inputs, 1.0, 0.0, wait_s=10)
+    assert bench.restarts == before
+
+
+def test_gemm_by_the_vendor(bench: Bench) -> None:
+    inputs = operands()
+    vendor = bench.gemm(None, PROBLEM, inputs, 2.0, 0.0, wait_s=10)
+    ours = bench.gemm(artifact(bench.spec.arch), PROBLEM, inputs, 1.0, 0.0, wait_s=10)
+    assert vendor.ran != ours.ran
+    assert close(np.frombuffer(vendor.d, np.float32), 2.0 * np.frombuffer(ours.d, np.float32))
+
+
+def test_gemm_waits_for_one_trial_at_most(bench: Bench) -> None:
+    hung = artifact(bench.spec.arch, host_kernels.HANG)
+    trial = threading.Thread(target=bench.trial, args=(hung, PROBLEM, None, 1.5))
+    trial.start()
+    while not bench._process._turns._taken:
+        time.sleep(0.001)
+    with pytest.raises(DeviceBusy, match="host was not free within"):
+        product(bench, wait_s=0.05)
+    assert close(*product(bench, wait_s=10))
+    trial.join()
+
+
+def test_kernels_are_kept_by_content_and_the_oldest_are_closed() -> None:
+    cache = KernelCache()
+    first, second = (artifact(host_arch(), before).to_bytes() for before in ("", host_kernels.SLOW))
+    older = cache.get(first)
+    newer = cache.get(second)
+    assert cache.get(first) is older
+    cache.trim(1)
+    assert (older.closed, newer.closed) == (False, True)  # type: ignore[attr-defined]
+    cache.trim(0)
+    assert older.closed  # type: ignore[attr-defined]
+
+
+def test_the_host_is_always_a_device() -> None:
+    assert list_devices()[-1] == "host"
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda", "cuda:x", "host:1", "cuda:4096"])
+def test_a_device_that_is_not_there(name: str) -> None:
+    with pytest.raises(TilewrightError) as caught:
+        Bench(name)
+    assert isinstance(caught.value, DeviceUnavailable)

@@ -1,0 +1,255 @@
+"""A supervised process: crashes, hangs, noise and its parent's death, all of them real."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tilewright.errors import DeviceUnavailable, InvalidProblem, LaunchError
+from tuner.process import WorkerBusy, WorkerDied, WorkerProcess, WorkerTimeout, python
+
+SERVER = """
+import ctypes, os, sys, time
+from tilewright.errors import DeviceUnavailable, InvalidProblem, LaunchError
+from tuner.frames import Frame
+from tuner.worker import serve
+
+class Server:
+    def greeting(self):
+        return {"pid": os.getpid()}
+    def handle(self, request):
+        op = request.header["op"]
+        if op == "segfault": ctypes.string_at(0)
+        if op == "abort": os.abort()
+        if op == "hang": time.sleep(1000)
+        if op == "leave": os._exit(7)
+        if op == "garbage": os.write(int(sys.argv[1].split(",")[1]), b"not a frame at all")
+        if op == "print": print("noise " * 10000, flush=True)
+        if op == "bug": return {}["missing"]
+        if op == "object": return Frame({"kind": "ok", "object": object()})
+        if op == "invalid": raise InvalidProblem("m must be positive")
+        if op == "sticky": raise LaunchError("illegal address", code=700, sticky=True)
+        time.sleep(request.header.get("seconds", 0))
+        return Frame({"kind": "ok", "pid": os.getpid()}, request.payloads)
+
+def start():
+    if len(sys.argv) > 2:
+        raise DeviceUnavailable("install a driver")
+    return Server()
+
+serve(sys.argv[1].removeprefix("--pipes="), start)
+"""
+
+
+@pytest.fixture
+def worker() -> Iterator[WorkerProcess]:
+    with WorkerProcess(python("-c", SERVER)) as process:
+        yield process
+
+
+def gone(pid: int, within_s: float = 3.0) -> bool:
+    limit = time.monotonic() + within_s
+    while time.monotonic() < limit:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_payloads_travel_and_the_process_is_kept(worker: WorkerProcess) -> None:
+    payload = os.urandom(3 * 2**20)
+    first = worker.call({"op": "echo"}, [payload, b""], timeout_s=10)
+    assert first.payloads == (payload, b"")
+    assert first.header["pid"] == worker.greeting()["pid"] == worker.pid
+    assert worker.call({"op": "echo"}, timeout_s=10).header["pid"] == worker.pid
+    assert worker.restarts == 0
+
+
+@pytest.mark.parametrize(
+    ("op", "cause"), [("segfault", "SIGSEGV"), ("abort", "SIGABRT"), ("leave", "exit code 7")]
+)
+def test_death_is_named_and_survived(worker: WorkerProcess, op: str, cause: str) -> None:
+    old = worker.greeting()["pid"]
+    with pytest.raises(WorkerDied) as caught:
+        worker.call({"op": op}, timeout_s=10)
+    assert caught.value.cause == cause
+    assert cause in str(caught.value)
+    start = time.monotonic()
+    assert worker.call({"op": "echo"}, timeout_s=10).header["pid"] != old
+    assert time.monotonic() - start < 3.0
+    assert worker.restarts == 1
+
+
+def test_a_crash_shows_where(worker: WorkerProcess) -> None:
+    with pytest.raises(WorkerDied, match="Fatal Python error: Segmentation fault"):
+        worker.call({"op": "segfault"}, timeout_s=10)
+
+
+def test_a_hang_is_killed(worker: WorkerProcess) -> None:
+    old = worker.greeting()["pid"]
+    start = time.monotonic()
+    with pytest.raises(WorkerTimeout, match=r"no answer within 0\.3 s"):
+        worker.call({"op": "hang"}, timeout_s=0.3)
+    assert time.monotonic() - start < 2.0
+    assert gone(old)
+    assert worker.call({"op": "echo"}, timeout_s=10).header["pid"] != old
+
+
+def test_a_stopped_process_cannot_block_a_large_request(worker: WorkerProcess) -> None:
+    os.kill(worker.greeting()["pid"], signal.SIGSTOP)
+    with pytest.raises(WorkerTimeout):
+        worker.call({"op": "echo"}, [bytes(8 * 2**20)], timeout_s=0.3)
+    assert worker.call({"op": "echo"}, timeout_s=10).payloads == ()
+
+
+def test_garbage_ends_the_process(worker: WorkerProcess) -> None:
+    with pytest.raises(WorkerDied, match="a frame starts with"):
+        worker.call({"op": "garbage"}, timeout_s=10)
+    assert worker.call({"op": "echo"}, timeout_s=10).payloads == ()
+
+
+def test_prints_neither_block_nor_corrupt(worker: WorkerProcess) -> None:
+    for _ in range(5):
+        assert worker.call({"op": "print"}, timeout_s=10).header["kind"] == "ok"
+    with pytest.raises(WorkerDied) as caught:
+        worker.call({"op": "leave"}, timeout_s=10)
+    assert "noise" in str(caught.value)
+    assert len(str(caught.value)) < 5_000
+
+
+def test_refusals_keep_their_class(worker: WorkerProcess) -> None:
+    with pytest.raises(InvalidProblem, match="m must be positive"):
+        worker.call({"op": "invalid"}, timeout_s=10)
+    assert worker.restarts == 0
+
+
+def test_a_lost_context_ends_the_process(worker: WorkerProcess) -> None:
+    old = worker.greeting()["pid"]
+    with pytest.raises(LaunchError) as caught:
+        worker.call({"op": "sticky"}, timeout_s=10)
+    assert caught.value.sticky
+    assert caught.value.code == 700
+    assert gone(old)
+    assert worker.call({"op": "echo"}, timeout_s=10).header["pid"] != old
+
+
+def test_a_bug_is_not_hidden(worker: WorkerProcess) -> None:
+    with pytest.raises(RuntimeError, match="KeyError: 'missing'"):
+        worker.call({"op": "bug"}, timeout_s=10)
+    with pytest.raises(RuntimeError, match="object is not JSON serializable"):
+        worker.call({"op": "object"}, timeout_s=10)
+    assert worker.restarts == 0
+
+
+def test_a_death_between_calls_costs_none(worker: WorkerProcess) -> None:
+    old = worker.greeting()["pid"]
+    os.kill(old, signal.SIGKILL)
+    assert gone(old)
+    assert worker.call({"op": "echo"}, timeout_s=10).header["pid"] != old
+    assert worker.restarts == 1
+
+
+def test_an_interrupted_call_leaves_no_stale_reply(
+    worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    worker.greeting()
+    with monkeypatch.context() as patch:
+        patch.setattr("tuner.frames.Channel.receive", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            worker.call({"op": "echo"}, [b"old"], timeout_s=10)
+    assert worker.call({"op": "echo"}, [b"new"], timeout_s=10).payloads == (b"new",)
+
+
+def test_a_start_that_fails_says_why_each_time() -> None:
+    with WorkerProcess([*python("-c", SERVER.replace("len(sys.argv) > 2", "True"))]) as process:
+        for _ in range(2):
+            with pytest.raises(DeviceUnavailable, match="install a driver"):
+                process.greeting()
+
+
+def test_a_short_request_waits_its_turn_or_gives_up(worker: WorkerProcess) -> None:
+    worker.greeting()
+    header = {"op": "echo", "seconds": 0.6}
+    busy = threading.Thread(target=worker.call, args=(header,), kwargs={"timeout_s": 10})
+    busy.start()
+    while not worker._turns._taken:
+        time.sleep(0.001)
+    with pytest.raises(WorkerBusy):
+        worker.call({"op": "echo"}, timeout_s=10, wait_s=0.05)
+    assert worker.call({"op": "echo"}, timeout_s=10, wait_s=5).header["kind"] == "ok"
+    busy.join()
+
+
+def test_close_ends_a_call_that_hangs() -> None:
+    process = WorkerProcess(python("-c", SERVER))
+    pid = process.greeting()["pid"]
+    ended: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            process.call({"op": "hang"}, timeout_s=100)
+        except WorkerDied as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    time.sleep(0.1)
+    process.close()
+    thread.join(5)
+    assert len(ended) == 1
+    assert gone(pid)
+    with pytest.raises(RuntimeError, match="closed"):
+        process.call({"op": "echo"}, timeout_s=1)
+
+
+def test_a_worker_outlives_the_thread_that_started_it(worker: WorkerProcess) -> None:
+    thread = threading.Thread(target=worker.greeting)
+    thread.start()
+    thread.join()
+    started = worker.pid
+    time.sleep(0.2)
+    assert worker.call({"op": "echo"}, timeout_s=10).header["pid"] == started
+    assert worker.restarts == 0
+
+
+def test_ctrl_c_does_not_reach_the_worker(worker: WorkerProcess) -> None:
+    pid = worker.greeting()["pid"]
+    assert os.getpgid(pid) != os.getpgid(0)
+    os.kill(pid, signal.SIGINT)
+    assert worker.call({"op": "echo"}, timeout_s=10).header["pid"] == pid
+
+
+PARENT = f"""
+import threading, time
+from tuner.process import WorkerProcess, python
+process = WorkerProcess(python("-c", {SERVER!r}))
+print(process.greeting()["pid"], flush=True)
+process.call({{"op": "hang"}}, timeout_s=1000)
+"""
+
+
+def test_kill_9_of_the_parent_leaves_no_orphan() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE)
+    with parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        time.sleep(0.2)
+        assert not gone(child, 0.1)
+        parent.kill()
+        parent.wait(5)
+        assert gone(child)

@@ -1,0 +1,78 @@
+"""A PostgreSQL server of the tests' own: a scratch folder, a free loopback port, an unprivileged user."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Server:
+    """A running server; ``url`` reaches one of its databases as its owner."""
+
+    port: int
+
+    def url(self, database: str) -> str:
+        return f"postgresql+psycopg://tilewright@127.0.0.1:{self.port}/{database}"
+
+
+def find_binaries() -> Path | None:
+    """Where ``initdb`` is: on the PATH, or in the newest of Debian's versioned folders."""
+    found = shutil.which("initdb")
+    versions = Path("/usr/lib/postgresql").glob("*/bin/initdb")
+    newest = sorted(versions, key=lambda path: float(path.parts[-3]))
+    candidates = [Path(found)] if found else newest[-1:]
+    return candidates[0].parent if candidates else None
+
+
+@contextmanager
+def running(binaries: Path) -> Iterator[Server]:
+    """Start a server, and stop it at the end."""
+    # NOTE: not under pytest's folder, which no other user may enter; and a socket's path must be short.
+    folder = Path(tempfile.mkdtemp(prefix="twpg"))
+    account = _unprivileged()
+    if account:
+        os.chown(folder, account["user"], account["group"])
+    port = _free_port()
+    data = str(folder / "data")
+    options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off -c max_connections=60"
+
+    def call(tool: str, *arguments: str) -> None:
+        command = [str(binaries / tool), "-D", data, *arguments]
+        quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+        subprocess.run(command, check=True, cwd=folder, timeout=60, **quiet, **account)
+
+    try:
+        call("initdb", "-U", "tilewright", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        call("pg_ctl", "start", "-w", "-l", str(folder / "log"), "-o", options)
+        try:
+            yield Server(port)
+        finally:
+            call("pg_ctl", "stop", "-w", "-m", "immediate")
+    finally:
+        shutil.rmtree(folder)
+
+
+def _unprivileged() -> dict[str, Any]:
+    """PostgreSQL refuses to run as root: the account to use instead."""
+    if os.geteuid() != 0:
+        return {}
+    names = {entry.pw_name: entry for entry in pwd.getpwall()}
+    entry = names.get("postgres") or names["nobody"]
+    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,232 @@
+"""Jobs: submit or join, claim, finish, cancel, take up again."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from store_samples import HOST, HOST_CLASS, OTHER_CLASS, OTHER_HOST, request
+
+from tuner.job import Progress
+from tuner.store import devices, events, jobs
+from tuner.store.database import Store
+from tuner.store.errors import IdempotencyConflict, JobTaken, StoreError
+from tuner.store.records import JobRecord, JobStatus
+
+
+def submit(store: Store, m: int = 64, device=HOST, key: str | None = None) -> tuple[JobRecord, bool]:
+    with store.begin() as session:
+        return jobs.submit(session, request(m), device, key)
+
+
+def claim(store: Store, device_class: str = HOST_CLASS, owner: str = "me") -> JobRecord | None:
+    with store.begin() as session:
+        return jobs.claim(session, device_class, owner)
+
+
+def get(store: Store, job_id: str) -> JobRecord:
+    with store.read() as session:
+        found = jobs.get(session, job_id)
+    assert found is not None
+    return found
+
+
+def finish(store: Store, job_id: str, status: JobStatus, error: str | None = None) -> None:
+    with store.begin() as session:
+        jobs.finish(session, job_id, status, error)
+
+
+def cancel(store: Store, job_id: str) -> JobRecord | None:
+    with store.begin() as session:
+        return jobs.request_cancel(session, job_id)
+
+
+def statuses(store: Store, job_id: str) -> list[tuple[str, bool]]:
+    with store.read() as session:
+        log = events.after(session, job_id)
+    return [(event.data["status"], bool(event.data.get("cancel_requested"))) for event in log]
+
+
+def test_a_new_job_comes_back_as_submitted(store: Store) -> None:
+    job, created = submit(store)
+    assert created
+    assert (job.request, job.device, job.device_class) == (request(), HOST, HOST_CLASS)
+    assert (job.status, job.attempt, job.progress, job.error) == (JobStatus.QUEUED, 0, None, None)
+    assert abs(datetime.now(UTC) - job.created) < timedelta(minutes=1)
+    assert (job.started, job.finished, job.owner, job.cancel_requested) == (None, None, None, False)
+    assert get(store, job.id) == job
+
+
+def test_unknown_jobs(store: Store) -> None:
+    with store.begin() as session:
+        assert jobs.get(session, "none") is None
+        assert jobs.request_cancel(session, "none") is None
+        with pytest.raises(StoreError, match="there is no job none"):
+            jobs.finish(session, "none", JobStatus.FAILED)
+
+
+def test_identical_work_is_joined_while_it_lives(store: Store) -> None:
+    first, _ = submit(store)
+    assert submit(store) == (first, False)
+    running = claim(store)
+    assert submit(store) == (running, False)
+    finish(store, first.id, JobStatus.SUCCEEDED)
+    second, created = submit(store)
+    assert created
+    assert second.id > first.id
+
+
+def test_other_work_is_not_joined(store: Store) -> None:
+    made = [submit(store), submit(store, m=65), submit(store, device=OTHER_HOST)]
+    with store.begin() as session:
+        made.append(jobs.submit(session, request(seed=1), HOST))
+        made.append(jobs.submit(session, dataclasses.replace(request(), families=()), HOST))
+    assert all(created for _, created in made)
+    assert len({job.id for job, _ in made}) == 5
+
+
+def test_same_class_under_another_clock_is_joined(store: Store) -> None:
+    first, _ = submit(store)
+    joined, created = submit(store, device=dataclasses.replace(HOST, clock_mhz=4000))
+    assert (joined.id, created) == (first.id, False)
+
+
+def test_idempotency_key_gives_the_same_job_for_ever(store: Store) -> None:
+    first, _ = submit(store, key="k1")
+    assert submit(store, key="k2") == (first, False)
+    claim(store)
+    finish(store, first.id, JobStatus.SUCCEEDED)
+    for key in ("k1", "k2"):
+        again, created = submit(store, key=key)
+        assert (again.id, again.status, created) == (first.id, JobStatus.SUCCEEDED, False)
+    assert submit(store, key="k3")[1]
+
+
+def test_idempotency_key_with_another_request_is_refused(store: Store) -> None:
+    submit(store, key="k1")
+    with pytest.raises(IdempotencyConflict, match="use a new key"):
+        submit(store, m=65, key="k1")
+    with store.read() as session:
+        assert len(jobs.listing(session)) == 1
+
+
+def test_claims_go_oldest_first_within_a_class(store: Store) -> None:
+    first, second = submit(store)[0], submit(store, m=65)[0]
+    other, _ = submit(store, device=OTHER_HOST)
+    claimed = claim(store, owner="lane 0")
+    assert claimed is not None
+    assert (claimed.id, claimed.status, claimed.owner) == (first.id, JobStatus.RUNNING, "lane 0")
+    assert claimed.attempt == 1
+    assert claimed.started is not None
+    assert claim(store).id == second.id
+    assert claim(store) is None
+    assert claim(store, OTHER_CLASS).id == other.id
+
+
+def test_listing_pages_newest_first(store: Store) -> None:
+    ids = [submit(store, m=m)[0].id for m in range(1, 6)]
+    claim(store)
+    with store.read() as session:
+        page = jobs.listing(session, limit=2)
+        rest = jobs.listing(session, limit=9, before=page[-1].id)
+        queued = jobs.listing(session, status=JobStatus.QUEUED)
+        assert [job.id for job in page + rest] == ids[::-1]
+        assert [job.id for job in queued] == ids[:0:-1]
+        assert jobs.queued_count(session) == jobs.queued_count(session, HOST_CLASS) == 4
+        assert jobs.queued_count(session, OTHER_CLASS) == 0
+
+
+def test_the_first_end_holds(store: Store) -> None:
+    job, _ = submit(store)
+    claim(store)
+    finish(store, job.id, JobStatus.FAILED, "broke\0down \udc80")
+    ended = get(store, job.id)
+    assert (ended.status, ended.error) == (JobStatus.FAILED, "broke\\x00down \\udc80")
+    assert ended.finished is not None
+    finish(store, job.id, JobStatus.SUCCEEDED)
+    assert get(store, job.id) == ended
+    with store.begin() as session, pytest.raises(StoreError, match="cannot finish as running"):
+        jobs.finish(session, job.id, JobStatus.RUNNING)
+    assert statuses(store, job.id) == [("queued", False), ("running", False), ("failed", False)]
+
+
+def test_cancel_of_a_queued_job_is_at_once(store: Store) -> None:
+    job, _ = submit(store)
+    cancelled = cancel(store, job.id)
+    assert cancelled is not None
+    assert (cancelled.status, cancelled.cancel_requested) == (JobStatus.CANCELLED, True)
+    assert cancel(store, job.id) == cancelled
+    assert claim(store) is None
+    assert submit(store)[1]
+
+
+def test_cancel_of_a_running_job_is_a_request(store: Store) -> None:
+    job, _ = submit(store)
+    claim(store)
+    asked = cancel(store, job.id)
+    assert asked is not None
+    assert (asked.status, asked.cancel_requested) == (JobStatus.RUNNING, True)
+    assert cancel(store, job.id) == asked
+    assert submit(store)[1], "a job that is to stop is not joined"
+    finish(store, job.id, JobStatus.CANCELLED)
+    assert statuses(store, job.id) == [
+        ("queued", False),
+        ("running", False),
+        ("running", True),
+        ("cancelled", False),
+    ]
+
+
+def test_cancel_leaves_a_finished_job(store: Store) -> None:
+    job, _ = submit(store)
+    claim(store)
+    finish(store, job.id, JobStatus.SUCCEEDED)
+    assert cancel(store, job.id) == get(store, job.id)
+    assert get(store, job.id).cancel_requested is False
+
+
+def test_interrupted_jobs_are_queued_again(store: Store) -> None:
+    first, second = submit(store)[0], submit(store, m=65)[0]
+    third, _ = submit(store, m=66)
+    for _ in range(3):
+        claim(store)
+    cancel(store, second.id)
+    with store.begin() as session:
+        jobs.set_progress(session, first.id, Progress("search", measured=3, planned=7))
+        assert jobs.requeue_interrupted(session, OTHER_CLASS) == []
+        assert jobs.requeue_interrupted(session, HOST_CLASS, owner="someone else") == []
+        assert jobs.requeue_interrupted(session, HOST_CLASS) == [first.id, third.id]
+    assert get(store, second.id).status is JobStatus.CANCELLED
+    again = claim(store)
+    assert again is not None
+    assert (again.id, again.attempt) == (first.id, 2)
+    assert again.progress == Progress("search", measured=3, planned=7)
+    assert submit(store)[0].id == first.id, "still joined after the interruption"
+
+
+def test_a_job_is_held_by_its_last_claim_only(store: Store) -> None:
+    job, _ = submit(store)
+    with store.begin() as session, pytest.raises(JobTaken):
+        jobs.hold(session, job.id, 0)
+    claim(store)
+    with store.begin() as session:
+        assert jobs.hold(session, job.id, 1).id == job.id
+        jobs.requeue_interrupted(session, HOST_CLASS)
+    claim(store)
+    with store.begin() as session, pytest.raises(JobTaken, match="claim 1; stop"):
+        jobs.hold(session, job.id, 1)
+
+
+def test_devices_are_known_once(store: Store) -> None:
+    with store.begin() as session:
+        first = devices.seen(session, HOST)
+        other = devices.seen(session, OTHER_HOST)
+        before = {record.spec: record for record in devices.listing(session)}
+    with store.begin() as session:
+        assert devices.seen(session, HOST) == first != other
+        records = devices.listing(session)
+    assert [record.spec for record in records] == [HOST, OTHER_HOST]
+    assert records[0].first_seen == before[HOST].first_seen
+    assert records[0].last_seen > before[HOST].last_seen
+    assert records[0].device_class == HOST_CLASS

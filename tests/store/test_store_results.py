@@ -1,0 +1,227 @@
+"""Trials, artifacts, winners and events, and the recorder that writes them together."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+from sqlalchemy import select, text
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from store_samples import (
+    HOST,
+    HOST_CLASS,
+    OTHER_CLASS,
+    OTHER_HOST,
+    artifact,
+    best,
+    failed_trial,
+    problem,
+    request,
+    trial,
+)
+
+from tilewright.artifact import Artifact
+from tilewright.problem import GemmProblem, Layout
+from tilewright.trial import Outcome
+from tuner.job import Progress, Recorder
+from tuner.store import artifacts, events, jobs, trials
+from tuner.store import best as winners
+from tuner.store.database import Store
+from tuner.store.errors import JobTaken, StoreError
+from tuner.store.models import FamilySourceRow
+from tuner.store.recorder import JobRecorder
+from tuner.store.records import JobRecord, JobStatus
+
+
+@pytest.fixture
+def job(store: Store) -> JobRecord:
+    with store.begin() as session:
+        jobs.submit(session, request(), HOST)
+        claimed = jobs.claim(session, HOST_CLASS, "me")
+    assert claimed is not None
+    return claimed
+
+
+@pytest.fixture
+def recorder(store: Store, job: JobRecord) -> Recorder:
+    return JobRecorder(store, job.id)
+
+
+def progress_of(store: Store, job: JobRecord) -> Progress | None:
+    with store.read() as session:
+        return jobs.get(session, job.id).progress
+
+
+def log_of(store: Store, job: JobRecord, last_id: int = 0, limit: int = 500) -> list:
+    with store.read() as session:
+        return events.after(session, job.id, last_id, limit)
+
+
+def test_trials_come_back_as_given(store: Store, job: JobRecord, recorder: Recorder) -> None:
+    given = [trial(0), failed_trial(1), trial(2, outcome=Outcome.PRUNED)]
+    for item in given:
+        recorder.add_trial(item, artifact() if item.artifact else None)
+    assert recorder.trials() == given
+    with store.read() as session:
+        assert trials.count(session, job.id) == 3
+        assert trials.of_job(session, job.id, first=1, limit=1) == given[1:2]
+        assert trials.of_job(session, "none") == []
+        assert Artifact.from_bytes(artifacts.get(session, given[0].artifact)) == artifact()
+
+
+def test_what_a_compiler_prints_is_kept_readable(recorder: Recorder) -> None:
+    recorder.add_trial(failed_trial(0, "a\0b \udcff"), None)
+    assert recorder.trials()[0].message == "a\\x00b \\udcff"
+
+
+def test_a_trial_and_what_it_changes_commit_together(
+    store: Store, job: JobRecord, recorder: Recorder
+) -> None:
+    recorder.add_trial(trial(0, median=5.0), None)
+    before = progress_of(store, job), log_of(store, job)
+    with pytest.raises(IntegrityError):
+        recorder.add_trial(trial(0, median=1.0), artifact(b"other"))
+    assert (progress_of(store, job), log_of(store, job)) == before
+    with store.read() as session:
+        assert artifacts.get(session, artifact(b"other").digest) is None
+
+
+def test_trials_move_the_progress(store: Store, job: JobRecord, recorder: Recorder) -> None:
+    recorder.add_trial(trial(0, median=5.0), None)
+    recorder.add_trial(trial(1, median=4.0), None)
+    recorder.add_trial(trial(2, median=3.0, outcome=Outcome.PRUNED), None)
+    recorder.add_trial(failed_trial(3), None)
+    best_config = str(trial(1).config)
+    expected = Progress("search", 3, request().max_trials, failed=1, best_us=4.0, best_config=best_config)
+    assert progress_of(store, job) == expected
+    published = dataclasses.replace(expected, phase="race", eta_s=1.5)
+    recorder.set_progress(published)
+    assert progress_of(store, job) == published
+    recorder.add_trial(failed_trial(4), None)
+    assert progress_of(store, job) == dataclasses.replace(published, failed=2)
+
+
+def test_events_follow_one_another(store: Store, job: JobRecord, recorder: Recorder) -> None:
+    recorder.add_trial(trial(0), artifact())
+    recorder.set_progress(Progress("race", 1, 7))
+    recorder.set_best(best(problem()))
+    log = log_of(store, job)
+    assert [event.kind for event in log] == ["status", "status", "trial", "progress", "best"]
+    assert all(earlier.id < later.id for earlier, later in itertools.pairwise(log))
+    assert log[2].data["median_us"] == 2.0
+    assert log[4].data["verdict"] == "kernel"
+    assert log_of(store, job, last_id=log[1].id, limit=2) == log[2:4]
+    assert log_of(store, job, last_id=log[4].id) == []
+
+
+def test_a_recorder_ends_with_its_claim(store: Store, job: JobRecord, recorder: Recorder) -> None:
+    with store.begin() as session:
+        jobs.requeue_interrupted(session, HOST_CLASS)
+        jobs.claim(session, HOST_CLASS, "another")
+    with pytest.raises(JobTaken):
+        recorder.add_trial(trial(0), None)
+    JobRecorder(store, job.id).add_trial(trial(0), None)
+    with store.begin() as session:
+        jobs.finish(session, job.id, JobStatus.SUCCEEDED)
+    with pytest.raises(JobTaken):
+        JobRecorder(store, job.id).set_progress(Progress("done", 1, 1))
+    with pytest.raises(JobTaken, match="there is no job"):
+        JobRecorder(store, "none")
+
+
+def test_sources_are_kept_once(store: Store, recorder: Recorder) -> None:
+    for number in range(3):
+        recorder.add_trial(trial(number), None)
+    with store.read() as session:
+        rows = session.execute(select(FamilySourceRow.family, FamilySourceRow.source_digest)).all()
+    assert [tuple(row) for row in rows] == [("host", "a" * 64)]
+
+
+def test_artifacts_are_kept_once(store: Store) -> None:
+    with store.begin() as session:
+        digests = {artifacts.put(session, artifact()) for _ in range(2)}
+        assert digests == {artifact().digest}
+        assert artifacts.get(session, artifact().digest) == artifact().to_bytes()
+        assert artifacts.get(session, "0" * 64) is None
+
+
+def put(store: Store, *found) -> None:
+    with store.begin() as session:
+        artifacts.put(session, artifact())
+        for item in found:
+            winners.put(session, item)
+
+
+def test_a_winner_comes_back_as_found(store: Store, job: JobRecord, recorder: Recorder) -> None:
+    recorder.add_trial(trial(0), artifact())
+    recorder.set_best(best(problem()))
+    expected = dataclasses.replace(best(problem()), job_id=job.id)
+    with store.read() as session:
+        for target in (HOST_CLASS, HOST.arch):
+            assert [found.best for found in winners.exact(session, target, problem())] == [expected]
+        assert winners.exact(session, "sm_90", problem()) == []
+        assert winners.exact(session, HOST_CLASS, problem(65)) == []
+
+
+def test_the_latest_race_wins(store: Store) -> None:
+    put(store, best(problem(), speedup=2.0))
+    with store.read() as session:
+        (first,) = winners.exact(session, HOST_CLASS, problem())
+    put(store, best(problem(), speedup=1.5))
+    with store.read() as session:
+        (second,) = winners.exact(session, HOST_CLASS, problem())
+    assert (first.best.speedup, second.best.speedup) == (2.0, 1.5)
+    assert second.id == first.id
+    assert second.created > first.created
+
+
+def test_classes_of_an_arch_each_have_a_winner(store: Store) -> None:
+    put(store, best(problem()), best(problem(), OTHER_HOST), best(problem(65)))
+    with store.read() as session:
+        both = winners.exact(session, HOST.arch, problem())
+        assert {found.best.device_class for found in both} == {HOST_CLASS, OTHER_CLASS}
+        everything = winners.for_arch(session, HOST.arch)
+        assert len(everything) == 3
+        assert winners.for_arch(session, HOST.arch, limit=1, after=everything[0].id) == everything[1:2]
+        assert len(winners.for_arch(session, HOST_CLASS)) == 2
+
+
+def test_a_winner_nobody_could_launch_is_refused(store: Store) -> None:
+    with store.begin() as session, pytest.raises(StoreError, match="store it first"):
+        winners.put(session, best(problem()))
+
+
+def test_nearest_goes_by_ratio_and_never_across_signatures(store: Store) -> None:
+    # From 64 x 64 x 64, squared log2 distances: 128 -> 1; 16 in m -> 4; 128 in m, n, k -> 3; 1024 -> 16.
+    near = [problem(128), problem(128, 128, 128), problem(16), problem(1024)]
+    others = [problem(64, layout=Layout.NT), GemmProblem(64, 64, 64, dtype="float64", layout="nn")]
+    changes = ({"batch": 2}, {"has_bias": True}, {"has_c": True}, {"activation": "relu"})
+    others += [dataclasses.replace(problem(), **change) for change in changes]
+    put(store, *(best(of) for of in [*others, *near[::-1]]), best(problem(), OTHER_HOST))
+    with store.read() as session:
+        found = winners.nearest(session, HOST_CLASS, problem())
+        assert [item.best.problem for item in found] == near
+        assert winners.nearest(session, HOST_CLASS, problem(), 1) == found[:1]
+        assert winners.nearest(session, HOST.arch, problem(), 1)[0].best.problem == problem()
+
+
+def test_reading_cannot_write(store: Store, job: JobRecord) -> None:
+    with store.read() as session, pytest.raises(DBAPIError, match=r"read-?only"):
+        session.execute(text("UPDATE job SET attempt = 9"))
+    with store.begin() as session:
+        session.execute(text("UPDATE job SET attempt = 9"))
+    with store.read() as session:
+        assert jobs.get(session, job.id).attempt == 9
+
+
+def test_an_exception_takes_everything_back(store: Store, job: JobRecord) -> None:
+    def fail_midway() -> None:
+        with store.begin() as session:
+            jobs.finish(session, job.id, JobStatus.SUCCEEDED)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail_midway()
+    with store.read() as session:
+        assert jobs.get(session, job.id) == job

@@ -1,0 +1,162 @@
+"""Migrations: up, down, equal to the models, refused when newer, safe when several run them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import inspect, text
+from sqlalchemy.exc import DBAPIError
+
+from tuner.store import schema
+from tuner.store.database import Store
+from tuner.store.errors import SchemaTooNew, StoreError
+from tuner.store.models import JobRow
+from tuner.store.schema import VERSION_TABLE, alembic_config
+
+
+@pytest.fixture
+def empty(empty_url: str):
+    store = Store.open(empty_url)
+    yield store
+    store.close()
+
+
+def tables(store: Store) -> set[str]:
+    return set(inspect(store.engine).get_table_names())
+
+
+def test_empty_becomes_head_and_stays(empty: Store) -> None:
+    assert empty.schema_state() == "empty"
+    empty.migrate()
+    assert empty.schema_state() == "head"
+    assert tables(empty) == {*JobRow.metadata.tables, VERSION_TABLE}
+    empty.migrate()
+    assert empty.schema_state() == "head"
+
+
+def test_down_and_up_again(store: Store) -> None:
+    with store.engine.begin() as connection:
+        command.downgrade(alembic_config(connection), "base")
+    assert store.schema_state() == "empty"
+    assert tables(store) == {VERSION_TABLE}
+    store.migrate()
+    assert store.schema_state() == "head"
+
+
+def test_head_equals_the_models(store: Store) -> None:
+    options = {"version_table": VERSION_TABLE, "compare_type": True, "compare_server_default": True}
+    with store.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts=options)
+        assert compare_metadata(context, JobRow.metadata) == []
+
+
+def test_foreign_and_primary_keys_equal_the_models(store: Store) -> None:
+    found = inspect(store.engine)
+    for name, table in JobRow.metadata.tables.items():
+        foreign = {key["name"]: key["options"] for key in found.get_foreign_keys(name)}
+        assert set(foreign) == {constraint.name for constraint in table.foreign_key_constraints}
+        assert found.get_pk_constraint(name)["constrained_columns"] == [c.name for c in table.primary_key]
+    assert found.get_foreign_keys("submission")[0]["options"]["initially"] == "DEFERRED"
+
+
+def test_newer_is_refused_and_left_alone(store: Store) -> None:
+    with store.engine.begin() as connection:
+        connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
+    assert store.schema_state() == "newer"
+    with pytest.raises(SchemaTooNew, match="upgrade this installation"):
+        store.migrate()
+    assert store.schema_state() == "newer"
+
+
+def test_older_is_brought_to_head(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = tmp_path / "later"
+    shutil.copytree(schema.MIGRATIONS, later)
+    (later / "versions" / "r0002_note.py").write_text(
+        "import sqlalchemy as sa\nfrom alembic import op\n"
+        "revision, down_revision, branch_labels, depends_on = '0002', '0001', None, None\n"
+        "def upgrade():\n    op.add_column('job', sa.Column('note', sa.Text()))\n"
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "MIGRATIONS", later)
+        assert store.schema_state() == "older"
+        store.migrate()
+        assert store.schema_state() == "head"
+    assert "note" in {column["name"] for column in inspect(store.engine).get_columns("job")}
+    assert store.schema_state() == "newer"
+
+
+def test_a_failing_migration_leaves_nothing(empty: Store) -> None:
+    with empty.engine.begin() as connection:
+        connection.execute(text("CREATE TABLE event (foreign_thing INTEGER)"))
+    with pytest.raises(DBAPIError, match="already exists"):
+        empty.migrate()
+    assert empty.schema_state() == "empty"
+    assert tables(empty) - {VERSION_TABLE} == {"event"}
+
+
+def test_many_processes_migrate_at_once(empty_url: str, tmp_path: Path) -> None:
+    (tmp_path / "migrations").mkdir()
+    (tmp_path / "migrations" / "__init__.py").write_text("raise ImportError('not these')")
+    program = "import sys; from tuner.store.database import Store; Store.open(sys.argv[1]).migrate()"
+    command_line = [sys.executable, "-W", "error", "-c", program, empty_url]
+    children = [
+        subprocess.Popen(command_line, cwd=tmp_path, stderr=subprocess.PIPE, env=os.environ) for _ in range(4)
+    ]
+    reports = [child.communicate(timeout=120)[1].decode() for child in children]
+    assert [child.returncode for child in children] == [0] * 4, reports
+    store = Store.open(empty_url)
+    assert store.schema_state() == "head"
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("nonsense", "must look like sqlite:///"),
+        ("mysql://root@127.0.0.1/db", "'mysql' is not supported"),
+        ("postgresql://me@127.0.0.1/db", r"use sqlite:///.* or postgresql\+psycopg://"),
+        ("sqlite+aiosqlite:///x.db", "not supported"),
+        ("sqlite://", "in memory keeps nothing"),
+        ("sqlite:///:memory:", "in memory keeps nothing"),
+    ],
+)
+def test_other_urls_are_refused(url: str, message: str) -> None:
+    with pytest.raises(StoreError, match=message):
+        Store.open(url)
+
+
+def test_no_server_is_a_clear_error_without_the_password() -> None:
+    with pytest.raises(StoreError, match="cannot open") as caught:
+        Store.open("postgresql+psycopg://me:hunter2@127.0.0.1:1/db")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_file_that_is_no_database_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("not a database, but long enough to look like one" * 20)
+    with pytest.raises(StoreError, match="file is not a database"):
+        Store.open(f"sqlite:///{tmp_path}/notes.txt")
+
+
+def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="check that it exists and may be used"):
+        Store.open(f"sqlite:///{tmp_path}/file/store.db")
+
+
+def test_sqlite_is_prepared(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/new/folder/store.db")
+    with store.engine.connect() as connection:
+        settings = {
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+            for name in ("journal_mode", "foreign_keys", "busy_timeout", "synchronous")
+        }
+    assert settings == {"journal_mode": "wal", "foreign_keys": 1, "busy_timeout": 30000, "synchronous": 1}
+    store.close()

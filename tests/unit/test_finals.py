@@ -1,0 +1,155 @@
+"""Who gets into the final, who wins it, and how the winner's lead is stated."""
+
+import dataclasses
+
+import pytest
+from toy_family import TOY, toy_artifact
+from tune_lab import VENDOR_US, Lab
+
+from kernels.registry import FAMILIES
+from tilewright.artifact import Artifact
+from tilewright.errors import ArtifactError
+from tilewright.trial import Outcome, Timing, Trial
+from tuner.finals import Finalist, rounds, shortlist, standing
+from tuner.process import WorkerDied
+
+CONFIGS = [TOY.make(16, stages, split=split) for stages in (1, 2, 3, 4, 5) for split in (1, 2, 4, 8)]
+
+
+@pytest.fixture(autouse=True)
+def _toy_is_a_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FAMILIES, "toy", TOY)
+
+
+def trial(number: int, us: float, outcome: Outcome = Outcome.OK, kernel: str | None = None) -> Trial:
+    timing = Timing((us,), us, us, us, "test")
+    return Trial(number, CONFIGS[number], outcome, timing=timing, artifact=kernel or f"kernel {number}")
+
+
+def finalist(number: int, registers: int = 32, smem: int = 1024) -> Finalist:
+    return Finalist(trial(number, 100.0), toy_artifact(CONFIGS[number], registers, smem))
+
+
+def test_the_shortlist_holds_what_is_within_15_percent() -> None:
+    trials = [trial(0, 115.1), trial(1, 100.0), trial(2, 114.9), trial(3, 90.0, Outcome.PRUNED)]
+    failed = Trial(4, CONFIGS[4], Outcome.TIMEOUT)
+    assert [one.number for one in shortlist([*trials, failed])] == [1, 2]
+    assert shortlist([failed]) == []
+
+
+def test_the_shortlist_holds_at_most_eight_and_each_kernel_once() -> None:
+    twins = [trial(0, 100.5, kernel="same"), trial(1, 100.0, kernel="same")]
+    rest = [trial(number, 101.0 + number) for number in range(2, 12)]
+    assert [one.number for one in shortlist([*twins, *rest])] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_rounds_pinned() -> None:
+    assert rounds(0.1, (10, 32)) == 32  # 3.2 s
+    assert rounds(1.0, (10, 32)) == 20  # 20 s
+    assert rounds(60.0, (10, 32)) == 10  # at least
+    assert rounds(0.0, (10, 32)) == 32
+
+
+def rows(*medians: float) -> list[list[float]]:
+    """Ten rounds around each median, all rows disturbed alike."""
+    return [[us * (1 + 0.001 * turn) for turn in range(-5, 5)] for us in medians]
+
+
+def test_the_clearly_fastest_wins_alone() -> None:
+    won = standing([finalist(0), finalist(1), finalist(2)], rows(101.0, 100.0, 102.0))
+    assert (won.winner.config, won.ties) == (CONFIGS[1], ())
+
+
+@pytest.mark.parametrize(
+    ("entrants", "winner"),
+    [
+        ([finalist(0, smem=2048), finalist(1, registers=64), finalist(2, registers=40)], 2),
+        ([finalist(0, smem=1024), finalist(1, smem=512, registers=200), finalist(2)], 1),
+        ([finalist(2), finalist(1), finalist(0)], 0),
+    ],
+    ids=["registers", "shared memory first", "the text last"],
+)
+def test_ties_go_to_the_one_that_costs_least(entrants: list[Finalist], winner: int) -> None:
+    won = standing(entrants, rows(100.0, 100.0, 100.0))
+    assert won.winner.config == CONFIGS[winner]
+    assert set(won.ties) == {one.config for one in entrants} - {CONFIGS[winner]}
+
+
+def test_a_noisy_race_crowns_no_slow_kernel_for_being_small() -> None:
+    small, fast = finalist(0, smem=0), finalist(1)
+    # 8 of 10 rounds 30 % slower, 2 faster: at 0.99 ten rounds allow none to differ, so they tie.
+    slow_row = [130.0] * 8 + [90.0] * 2
+    won = standing([small, fast], [slow_row, [100.0] * 10])
+    assert (won.winner, won.ties) == (fast, (small.config,))
+
+
+def test_dynamic_shared_memory_counts() -> None:
+    big = toy_artifact(CONFIGS[0], smem=0)
+    resources = dataclasses.replace(big.resources, dynamic_smem=4096)
+    big = dataclasses.replace(big, resources=resources)
+    won = standing([Finalist(trial(0, 100.0), big), finalist(1)], rows(100.0, 100.0))
+    assert won.winner.config == CONFIGS[1]
+
+
+def test_the_lead_comes_from_a_second_race_of_two() -> None:
+    lab = Lab()
+    best = lab.tune(max_trials=60, seed=2)
+    assert best is not None
+    qualifying, duel = lab.bench.races
+    assert len(qualifying) > 1
+    assert duel == (str(best.config),)
+    assert lab.bench.race_seeds[0] != lab.bench.race_seeds[1]
+    assert (best.baseline.name, best.baseline.detail) == ("lab blas", {"tile": 8})
+    assert best.speedup == pytest.approx(VENDOR_US / TOY.cost(best.config), rel=0.01)
+    assert best.speedup_low < best.speedup < best.speedup_high
+    assert best.timing.low_us < best.timing.median_us < best.timing.high_us
+    assert (len(best.timing.samples_us), best.timing.method) == (64, "lab race")
+    assert (best.timing.mhz, best.timing.watts, best.confidence) == (1500.0, 300.0, 0.99)
+    assert best.artifact == lab.builder.artifact(best.config).digest
+    assert (best.job_id, best.provenance.method) == ("job-1", "lab race")
+
+
+def test_a_lone_finalist_races_the_vendor_only() -> None:
+    lab = Lab()
+    lab.bench.cost = lambda text: 100.0 if "tile=32" in text and "stages=2" in text else 900.0
+    lab.tune(max_trials=1)
+    assert len(lab.bench.races) == 1
+
+
+def test_a_finalist_that_breaks_the_race_is_left_out() -> None:
+    lab = Lab()
+    broken: list[str] = []
+
+    def crash(artifacts: list[Artifact]) -> None:
+        texts = [artifact.binary.decode() for artifact in artifacts]
+        broken.extend(texts[:1] if not broken else [])
+        if broken[0] in texts:
+            raise WorkerDied("crashed in the race", "SIGSEGV")
+
+    lab.bench.on_race = crash  # type: ignore[assignment]
+    lab.bench.on_trial = lambda text: Outcome.LAUNCH_ERROR if text in broken else Outcome.OK
+    best = lab.tune(max_trials=60, seed=2)
+    assert best is not None
+    assert str(best.config) not in broken
+    assert str(best.config) in lab.bench.races[1]
+
+
+def test_a_race_that_breaks_without_a_culprit_is_an_error() -> None:
+    lab = Lab()
+
+    def crash(_artifacts: object) -> None:
+        raise WorkerDied("crashed in the race", "SIGSEGV")
+
+    lab.bench.on_race = crash
+    with pytest.raises(WorkerDied):
+        lab.tune(max_trials=60, seed=2)
+    assert len(lab.recorder.kept) == 60
+
+
+def test_a_job_whose_kernels_changed_meanwhile_says_so() -> None:
+    whole = Lab()
+    whole.tune(max_trials=10)
+    resumed = Lab(whole.recorder.kept)
+    resumed.builder.registers = {trial.config: 99 for trial in whole.recorder.kept}
+    with pytest.raises(ArtifactError, match="finalists builds to the kernel that was measured"):
+        resumed.tune(max_trials=10)

@@ -1,0 +1,102 @@
+"""Small families with an explicit cost, for tests of the search."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from kernels.family import BuildSpec, Family, Knob, Rule
+from tilewright.artifact import Artifact, Grid, LaunchPlan, Resources, Serves
+from tilewright.config import Config
+from tilewright.device import DeviceSpec
+from tilewright.problem import GemmProblem
+
+PROBLEM = GemmProblem(256, 256, 256)
+DEVICE = DeviceSpec("host", "x86_64_v3", "test CPU", 2, 1 << 30, 1 << 20)
+CUDA_DEVICE = DeviceSpec("cuda", "sm_90", "test GPU", 132, 1 << 37, 1 << 25)
+
+
+@dataclasses.dataclass(slots=True)
+class ToyKnobs:
+    tile: int
+    stages: int
+    order: str
+    split: int
+    vector: int
+
+
+def _too_big(knobs: ToyKnobs, _problem: GemmProblem, _device: DeviceSpec) -> str | None:
+    return "tile * stages must be at most 256" if knobs.tile * knobs.stages > 256 else None
+
+
+def _no_split(knobs: ToyKnobs, _problem: GemmProblem, _device: DeviceSpec) -> str | None:
+    return "hilbert order does not split" if knobs.order == "hilbert" and knobs.split > 1 else None
+
+
+class ToyFamily(Family[ToyKnobs]):
+    """621 valid configs among 1080 searched points."""
+
+    doc = "toy"
+    device_kind = "host"
+    knobs_type = ToyKnobs
+    knobs = (
+        Knob("tile", (16, 32, 48, 64, 96, 128), "tile"),
+        Knob("stages", (1, 2, 3, 4, 5, 8), "stages", searched=(1, 2, 3, 4, 5)),
+        Knob("order", ("rows", "columns", "hilbert"), "order"),
+        Knob("split", (1, 2, 4, 8), "split"),
+        Knob("vector", (1, 2, 4), "vector"),
+    )
+    rules = (Rule(("tile", "stages"), _too_big), Rule(("order", "split"), _no_split))
+
+    def __init__(self, name: str = "toy", scale: float = 1.0) -> None:
+        self.name = name
+        self.scale = scale
+
+    def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
+        del device
+        return "the toy multiplies no odd m" if problem.m % 2 else None
+
+    def build_spec(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> BuildSpec:
+        raise NotImplementedError
+
+    def plan(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> LaunchPlan:
+        raise NotImplementedError
+
+    def picks(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
+        del problem, device
+        return [self.make(32, 2), self.make(64, 2), self.make(32, 2)]
+
+    def make(self, tile: int, stages: int, order: str = "rows", split: int = 1, vector: int = 1) -> Config:
+        return self.config(ToyKnobs(tile, stages, order, split, vector))
+
+    def cost(self, config: Config) -> float:
+        """Microseconds; the optimum is tile 48, stages 5, columns, split 2, vector 4, at 100."""
+        knobs: Any = self.knob_values(config)
+        slow = 1 + abs(knobs.tile - 48) / 40 + 0.15 * abs(knobs.stages - 5)
+        slow *= {"rows": 1.3, "columns": 1.0, "hilbert": 1.15}[knobs.order]
+        slow *= 1 + 0.2 * abs(knobs.split - 2) + 0.1 * abs(knobs.vector - 4)
+        return 100.0 * self.scale * slow
+
+
+class TinyFamily(ToyFamily):
+    """30 valid configs: 3 tiles, 2 stages, (order, split) 2 * 2 + 1."""
+
+    knobs = (
+        Knob("tile", (16, 32, 48), "tile"),
+        Knob("stages", (1, 2), "stages"),
+        Knob("order", ("rows", "columns", "hilbert"), "order"),
+        Knob("split", (1, 2), "split"),
+        Knob("vector", (1,), "vector"),
+    )
+
+
+TOY = ToyFamily()
+TINY = TinyFamily("tiny")
+SLOW_TOY = ToyFamily("slow_toy", 3.0)
+
+
+def toy_artifact(config: Config, registers: int = 32, smem: int = 1024) -> Artifact:
+    """An artifact whose binary is the config's text."""
+    plan = LaunchPlan("elf", "x86_64_v3", "toy", (1, 1, 1), Grid(16, 16), (), Serves.of(PROBLEM))
+    resources = Resources(registers=registers, static_smem=smem)
+    return Artifact(plan, resources, "source", "cc 1", str(config).encode())

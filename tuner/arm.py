@@ -1,0 +1,100 @@
+"""One family within a search: its pool, its seeds and its Optuna study."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import optuna
+from optuna.samplers import RandomSampler
+from optuna.trial import Trial, TrialState
+
+from tilewright.config import Config
+from tuner.pool import Pool
+from tuner.sampler import DescentSampler, FixedSampler, PoolSampler, ProjectedSampler, distributions, row_of
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Draw:
+    """A config drawn from an arm; ``trial`` is None where its values lie outside of the searched ones."""
+
+    config: Config
+    trial: Trial | None
+
+
+class Arm:
+    """Draws configs of one family and learns from what they cost.
+
+    Attributes:
+        pool: the valid set.
+        asked: configs drawn so far.
+        shown_us: lowest value so far after each result told; None while all failed.
+    """
+
+    def __init__(self, pool: Pool, seeds: Iterable[Config]) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.pool = pool
+        self.asked = 0
+        self.shown_us: list[float | None] = []
+        self._seeds = tuple(seeds)
+        self._outside: set[Config] = set()
+        # NOTE: every ask brings its own sampler; this one is never drawn from.
+        self._study = optuna.create_study(sampler=RandomSampler(seed=0))
+        self._distributions = distributions(pool)
+
+    @property
+    def seeds(self) -> list[Config]:
+        """Seeds that were not tried yet, the most promising one first."""
+        return [config for config in self._seeds if not self._tried(config)]
+
+    @property
+    def exhausted(self) -> bool:
+        """Nothing is left to try."""
+        return not self.seeds and not self.pool.free
+
+    def explore(self, seed: int) -> Draw:
+        """A draw of the model."""
+        return self._draw(ProjectedSampler(self.pool, seed))
+
+    def descend(self, seed: int) -> Draw:
+        """A neighbour of the best."""
+        return self._draw(DescentSampler(self.pool, seed, ProjectedSampler(self.pool, seed)))
+
+    def fixed(self, config: Config) -> Draw:
+        """A given config.
+
+        Raises:
+            ValueError: it was drawn before.
+        """
+        if self._tried(config):
+            raise ValueError(f"{config} was proposed before")
+        row = self.pool.index_of(config)
+        if row is not None:
+            return self._draw(FixedSampler(self.pool, row))
+        self._outside.add(config)
+        self.asked += 1
+        return Draw(config, None)
+
+    def tell(self, draw: Draw, value_us: float | None) -> None:
+        """Learn what a config costs in microseconds; None where it failed, which ranks below every time."""
+        before = self.shown_us[-1] if self.shown_us else None
+        known = [one for one in (before, value_us) if one is not None]
+        self.shown_us.append(min(known, default=None))
+        if draw.trial is not None:
+            state = TrialState.PRUNED if value_us is None else TrialState.COMPLETE
+            self._study.tell(draw.trial, value_us, state=state)
+
+    def best_us(self, results: int) -> float | None:
+        """The lowest of the first ``results`` values told; None where there is none."""
+        shown = self.shown_us[:results]
+        return shown[-1] if shown else None
+
+    def _tried(self, config: Config) -> bool:
+        row = self.pool.index_of(config)
+        return config in self._outside if row is None else self.pool.is_taken(row)
+
+    def _draw(self, sampler: PoolSampler) -> Draw:
+        self._study.sampler = sampler
+        trial = self._study.ask(self._distributions)
+        self.asked += 1
+        return Draw(self.pool.config(row_of(self.pool, trial.params)), trial)

@@ -1,0 +1,166 @@
+"""``Bench``: a device as the tuner and the service see it, behind a supervised process."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from tilewright.artifact import Artifact
+from tilewright.device import DeviceSpec
+from tilewright.errors import DeviceUnavailable, TilewrightError
+from tilewright.problem import GemmProblem
+from tilewright.trial import Outcome, Timing
+from tuner.frames import Frame
+from tuner.process import WorkerBusy, WorkerDied, WorkerProcess, WorkerTimeout, python
+from tuner.race import RaceSamples
+from tuner.store import codec
+
+_COUNT_CUDA = "from tilewright.launch.driver import device_count; print(device_count())"
+_GEMM_TIMEOUT_S = 30.0
+_SLOWEST_FLOPS = 1e9  # per second: bounds how long a GEMM request may run
+
+
+class DeviceBusy(TilewrightError):
+    """The device was measuring for others until the wait ended; try again later."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TrialResult:
+    """How a trial on the device ended; see :class:`tilewright.trial.Trial` for the fields."""
+
+    outcome: Outcome
+    message: str = ""
+    timing: Timing | None = None
+    check_s: float = 0.0
+    measure_s: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GemmResult:
+    """One GEMM that ran.
+
+    Attributes:
+        d: the result's bytes, row-major, in the storage type of the problem's output.
+        micros: microseconds of the kernel.
+        ran: what ran: an entry symbol or the vendor library.
+    """
+
+    d: bytes
+    micros: float
+    ran: str
+
+
+class Bench:
+    """One device; every method may be called from any thread and waits its turn.
+
+    A crash or a hang of the device's process costs the call that caused it; the next call starts a
+    fresh process. A programming error in the process is a ``RuntimeError`` here.
+
+    Attributes:
+        name: ``host`` or ``cuda:0`` and so on.
+        spec: what the device is.
+        driver: name and version of driver or operating system.
+    """
+
+    def __init__(self, device_name: str) -> None:
+        """Start the device's process.
+
+        Raises:
+            DeviceUnavailable: there is no such device here, or its libraries are missing.
+            WorkerDied, WorkerTimeout: the process did not start.
+        """
+        self.name = device_name
+        self._process = WorkerProcess(python("-m", "tuner.device_worker", "--device", device_name))
+        hello = self._process.greeting()
+        self.spec = DeviceSpec.from_dict(hello["spec"])
+        self.driver = str(hello["driver"])
+
+    @property
+    def restarts(self) -> int:
+        """How often the device's process had to be started again."""
+        return self._process.restarts
+
+    def trial(
+        self, artifact: Artifact, problem: GemmProblem, incumbent_us: float | None, timeout_s: float
+    ) -> TrialResult:
+        """Check an artifact, then measure it; stop early where ``incumbent_us`` is clearly faster.
+
+        A crash is ``launch_error`` and a hang beyond ``timeout_s`` seconds is ``timeout``.
+        """
+        header = {"op": "trial", "problem": problem.to_dict(), "incumbent_us": incumbent_us}
+        try:
+            reply = self._process.call(header, [artifact.to_bytes()], timeout_s=timeout_s)
+        except WorkerTimeout as error:
+            return TrialResult(Outcome.TIMEOUT, str(error))
+        except WorkerDied as error:
+            return TrialResult(Outcome.LAUNCH_ERROR, str(error))
+        return _trial_result(reply)
+
+    def race(
+        self, artifacts: Sequence[Artifact], problem: GemmProblem, rounds: int, seed: int, timeout_s: float
+    ) -> RaceSamples:
+        """Run artifacts and the vendor library interleaved.
+
+        Raises:
+            WorkerDied, WorkerTimeout, LaunchError: an entrant broke the device's process.
+        """
+        header = {"op": "race", "problem": problem.to_dict(), "rounds": rounds, "seed": seed}
+        payloads = [artifact.to_bytes() for artifact in artifacts]
+        reply = self._process.call(header, payloads, timeout_s=timeout_s)
+        return RaceSamples.from_dict(reply.header["samples"])
+
+    def gemm(
+        self,
+        artifact: Artifact | None,
+        problem: GemmProblem,
+        inputs: Mapping[str, bytes],
+        alpha: float,
+        beta: float,
+        wait_s: float,
+    ) -> GemmResult:
+        """Run one GEMM with an artifact, or with the vendor library for None.
+
+        Raises:
+            DeviceBusy: the device was not free within ``wait_s`` seconds.
+            WorkerDied, WorkerTimeout, LaunchError: the kernel failed; the device is usable again.
+        """
+        header = {"op": "gemm", "problem": problem.to_dict(), "alpha": alpha, "beta": beta}
+        header |= {"inputs": list(inputs), "has_artifact": artifact is not None}
+        payloads = [artifact.to_bytes()] if artifact else []
+        payloads += inputs.values()
+        timeout_s = _GEMM_TIMEOUT_S + problem.flops / _SLOWEST_FLOPS
+        try:
+            reply = self._process.call(header, payloads, timeout_s=timeout_s, wait_s=wait_s)
+        except WorkerBusy as error:
+            raise DeviceBusy(f"{self.name} was not free within {wait_s:g} s; try again later") from error
+        return GemmResult(reply.payloads[0], reply.header["micros"], reply.header["ran"])
+
+    def close(self) -> None:
+        """End the device's process."""
+        self._process.close()
+
+
+def list_devices() -> list[str]:
+    """Names of the devices here, GPUs first; ``host`` is always there.
+
+    The driver is asked by a short-lived process, so that the caller's never initialises CUDA.
+
+    Raises:
+        DeviceUnavailable: there is a driver, but it fails.
+    """
+    asked = subprocess.run(python("-c", _COUNT_CUDA), capture_output=True, text=True, timeout=60, check=False)
+    if asked.returncode:
+        raise DeviceUnavailable(f"the NVIDIA driver cannot count its devices:\n{asked.stderr}")
+    return [f"cuda:{index}" for index in range(int(asked.stdout))] + ["host"]
+
+
+def _trial_result(reply: Frame) -> TrialResult:
+    header = reply.header
+    return TrialResult(
+        Outcome(header["outcome"]),
+        header["message"],
+        codec.maybe(codec.timing, header["timing"]),
+        header["check_s"],
+        header["measure_s"],
+    )

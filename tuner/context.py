@@ -1,0 +1,72 @@
+"""``JobContext``: what every step of a tuning job works with."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from tilewright import __version__
+from tilewright.artifact import Artifact
+from tilewright.config import Config
+from tilewright.device import DeviceSpec
+from tilewright.problem import GemmProblem
+from tilewright.trial import Provenance
+from tuner.job import Recorder, TuneRequest
+
+if TYPE_CHECKING:
+    from tuner.bench import Bench
+    from tuner.builder import Builder, Compiled
+
+_TRIAL_FLOPS = {"cuda": 1e11, "host": 1e9}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class JobContext:
+    """The job, the device, the compilers, the store, and whether to stop.
+
+    Attributes:
+        request, job_id: the job.
+        bench: the device.
+        builder: compiles configs.
+        recorder: where the job reports to.
+        cancelled: set by whoever wants the job to stop.
+    """
+
+    request: TuneRequest
+    job_id: str
+    bench: Bench
+    builder: Builder
+    recorder: Recorder
+    cancelled: threading.Event
+
+    @property
+    def problem(self) -> GemmProblem:
+        """What to tune."""
+        return self.request.problem
+
+    @property
+    def device(self) -> DeviceSpec:
+        """What to tune for."""
+        return self.bench.spec
+
+    @property
+    def trial_timeout_s(self) -> float:
+        """Seconds after which a trial hangs: 20, and what its operations take at a crawl."""
+        return 20.0 + self.problem.flops / _TRIAL_FLOPS[self.device.kind]
+
+    def submit(self, config: Config) -> Future[Compiled]:
+        """Queue a compilation."""
+        return self.builder.submit(config.family, config, self.problem, self.device)
+
+    def provenance(self, artifact: Artifact, method: str) -> Provenance:
+        """Where a result of ``artifact`` comes from; ``method`` is empty where nothing was timed."""
+        return Provenance(
+            source_digest=artifact.source_digest,
+            compiler=artifact.compiler,
+            driver=self.bench.driver,
+            device_class=self.device.device_class.id,
+            package=__version__,
+            method=method,
+        )

@@ -1,0 +1,194 @@
+"""The process that owns one device: ``python -m tuner.device_worker --device cuda:0``.
+
+A trial that breaks the device ends this process and nothing else; see :mod:`tuner.process`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import dataclasses
+import hashlib
+import importlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tilewright.artifact import Artifact
+from tilewright.errors import ArtifactError, DeviceUnavailable, LaunchError
+from tilewright.launch import Kernel, load
+from tilewright.problem import GemmProblem
+from tilewright.trial import Outcome, Timing
+from tuner.check import check
+from tuner.devices.base import Device
+from tuner.frames import Frame
+from tuner.gemm import run_gemm
+from tuner.measure import measure
+from tuner.race import race
+from tuner.worker import serve
+
+_KEPT_KERNELS = 8
+
+
+class DeviceServer:
+    """Serves ``trial``, ``race`` and ``gemm`` on one device."""
+
+    def __init__(self, device_name: str) -> None:
+        self._device = open_device(device_name)
+        self._kernels = KernelCache()
+        self._driver_errors = _driver_errors(self._device)
+        self._operations: dict[str, Callable[[Frame], Frame]] = {
+            "trial": self._trial,
+            "race": self._race,
+            "gemm": self._gemm,
+        }
+
+    def greeting(self) -> dict[str, Any]:
+        """What the device is."""
+        return {"spec": self._device.spec.to_dict(), "driver": self._device.driver}
+
+    def handle(self, request: Frame) -> Frame:
+        """Run one operation.
+
+        Raises:
+            LaunchError: the driver refused; ``sticky`` where this process must end.
+        """
+        self._kernels.trim(_KEPT_KERNELS)
+        with self._launch_errors():
+            return self._operations[request.header["op"]](request)
+
+    def _trial(self, request: Frame) -> Frame:
+        problem = GemmProblem.from_dict(request.header["problem"])
+        clock = _Clock()
+        try:
+            with self._launch_errors():
+                outcome, message, timing = self._check_and_measure(request, problem, clock)
+        except (LaunchError, ArtifactError) as error:
+            dying = isinstance(error, LaunchError) and error.sticky
+            failed = {"outcome": Outcome.LAUNCH_ERROR, "message": str(error), "dying": dying}
+            return Frame({"kind": "ok", "timing": None, **failed, **clock.seconds})
+        result = {"outcome": outcome, "message": message, "timing": timing and dataclasses.asdict(timing)}
+        return Frame({"kind": "ok", **result, **clock.seconds})
+
+    def _check_and_measure(
+        self, request: Frame, problem: GemmProblem, clock: _Clock
+    ) -> tuple[Outcome, str, Timing | None]:
+        kernel = self._kernels.get(request.payloads[0])
+        with clock.part("check_s"):
+            reason = check(self._device, kernel, problem)
+        if reason is not None:
+            return Outcome.WRONG_RESULT, reason, None
+        with clock.part("measure_s"):
+            timing, pruned = measure(self._device, kernel, problem, request.header["incumbent_us"])
+        return (Outcome.PRUNED if pruned else Outcome.OK), "", timing
+
+    def _race(self, request: Frame) -> Frame:
+        header = request.header
+        problem = GemmProblem.from_dict(header["problem"])
+        kernels = [self._kernels.get(payload) for payload in request.payloads]
+        samples = race(self._device, kernels, problem, header["rounds"], header["seed"])
+        return Frame({"kind": "ok", "samples": samples.to_dict()})
+
+    def _gemm(self, request: Frame) -> Frame:
+        header = request.header
+        problem = GemmProblem.from_dict(header["problem"])
+        payloads = list(request.payloads)
+        kernel = self._kernels.get(payloads.pop(0)) if header["has_artifact"] else None
+        inputs = dict(zip(header["inputs"], payloads, strict=True))
+        scalars = (header["alpha"], header["beta"])
+        result, micros, ran = run_gemm(self._device, kernel, problem, inputs, scalars)
+        return Frame({"kind": "ok", "micros": micros, "ran": ran}, (result,))
+
+    @contextlib.contextmanager
+    def _launch_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except MemoryError as error:
+            raise LaunchError(f"out of memory on the device: {error}") from error
+        except self._driver_errors as error:
+            raise LaunchError(f"the driver failed: {error}", sticky=True) from error
+
+
+class KernelCache:
+    """Loaded kernels by the digest of their artifact, least recently used first."""
+
+    def __init__(self) -> None:
+        self._kernels: collections.OrderedDict[str, Kernel] = collections.OrderedDict()
+
+    def get(self, artifact: bytes) -> Kernel:
+        """The kernel of the bytes of an artifact, loaded where it is not yet.
+
+        Raises:
+            ArtifactError, LaunchError: it is damaged or the driver refuses it.
+        """
+        digest = hashlib.sha256(artifact).hexdigest()
+        if digest not in self._kernels:
+            self._kernels[digest] = load(Artifact.from_bytes(artifact))
+        self._kernels.move_to_end(digest)
+        return self._kernels[digest]
+
+    def trim(self, kept: int) -> None:
+        """Unload all but the ``kept`` kernels that were used last; none may be running."""
+        while len(self._kernels) > kept:
+            _, kernel = self._kernels.popitem(last=False)
+            kernel.close()
+
+
+class _Clock:
+    """Seconds spent in named parts, also where a part fails."""
+
+    def __init__(self) -> None:
+        self.seconds = {"check_s": 0.0, "measure_s": 0.0}
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = time.perf_counter() - start
+
+
+def open_device(name: str) -> Device:
+    """The device called ``host`` or ``cuda:INDEX``.
+
+    Raises:
+        DeviceUnavailable: there is no such device here.
+    """
+    kind, _, index = name.partition(":")
+    if name == "host":
+        return _make("tuner.devices.host", "HostDevice")
+    if kind == "cuda" and index.isdecimal():
+        return _make("tuner.devices.cuda", "CudaDevice", int(index))
+    raise DeviceUnavailable(f"a device is called host or cuda:0, cuda:1 and so on, got {name!r}")
+
+
+def _make(module: str, name: str, *arguments: int) -> Device:
+    try:
+        device: Device = getattr(importlib.import_module(module), name)(*arguments)
+    except ModuleNotFoundError as error:
+        raise DeviceUnavailable(
+            f"{error.name} is missing; install this package with its extra 'gpu'"
+        ) from error
+    return device
+
+
+def _driver_errors(device: Device) -> tuple[type[Exception], ...]:
+    if device.spec.kind == "host":
+        return ()
+    cuda = importlib.import_module("cupy").cuda
+    return cuda.driver.CUDADriverError, cuda.runtime.CUDARuntimeError
+
+
+def main() -> None:
+    """Serve one device until the parent is gone."""
+    parser = argparse.ArgumentParser(description="Owns one device; started by the tuner.")
+    parser.add_argument("--device", required=True, help="host or cuda:INDEX")
+    parser.add_argument("--pipes", required=True, help="file descriptors READ,WRITE")
+    arguments = parser.parse_args()
+    serve(arguments.pipes, lambda: DeviceServer(arguments.device))
+
+
+if __name__ == "__main__":
+    main()

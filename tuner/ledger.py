@@ -1,0 +1,114 @@
+"""What a job has done so far: its trials, where its seconds went, and the progress that follows."""
+
+from __future__ import annotations
+
+import time
+
+from tilewright.artifact import Artifact
+from tilewright.trial import Outcome, Timing, Trial
+from tuner.job import Progress, Recorder, TuneRequest
+from tuner.search import MEASURED, Search
+
+
+class Ledger:
+    """Trials of one job, those of an interrupted run included, and the seconds of this run.
+
+    ``check_s``, ``measure_s`` and ``idle_s`` are stretches of the wall clock that never overlap; what
+    they leave of ``elapsed_s`` went into the search, the store and the hand-over between processes.
+    ``compile_s`` adds up over compilers that run side by side with each other and with the device.
+
+    Attributes:
+        trials: in the order they finished.
+        artifacts: kernels measured in this run, by digest.
+    """
+
+    def __init__(self, request: TuneRequest, recorder: Recorder, search: Search, started: float) -> None:
+        """``started`` is when this run began, on the monotonic clock."""
+        self._request = request
+        self._recorder = recorder
+        self._search = search
+        self._started = started
+        self._replayed = 0
+        self._compile_s = self._check_s = self._measure_s = self._idle_s = 0.0
+        self.trials: list[Trial] = []
+        self.artifacts: dict[str, Artifact] = {}
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since this run started."""
+        return time.monotonic() - self._started
+
+    @property
+    def best(self) -> Trial | None:
+        """The fastest complete trial."""
+        complete = [trial for trial in self.trials if trial.outcome is Outcome.OK]
+        return min(complete, key=lambda trial: timed(trial).median_us, default=None)
+
+    @property
+    def incumbent_us(self) -> float | None:
+        """Its median."""
+        return timed(self.best).median_us if self.best else None
+
+    @property
+    def measured(self) -> int:
+        """Trials that count towards the budget."""
+        return sum(trial.outcome in MEASURED for trial in self.trials)
+
+    def replay(self, trial: Trial) -> None:
+        """Count a trial that an earlier run committed."""
+        self._replayed += trial.outcome in MEASURED
+        self.trials.append(trial)
+
+    def idle(self, seconds: float) -> None:
+        """The device waited for a compile."""
+        self._idle_s += seconds
+
+    def add(self, trial: Trial, artifact: Artifact | None) -> None:
+        """Commit a trial."""
+        self._recorder.add_trial(trial, artifact)
+        self.trials.append(trial)
+        if artifact is not None and trial.outcome is Outcome.OK:
+            self.artifacts[artifact.digest] = artifact
+        self._compile_s += trial.compile_s
+        self._check_s += trial.check_s
+        self._measure_s += trial.measure_s
+
+    def publish(self, phase: str) -> None:
+        """Report where the job stands."""
+        best = self.best
+        self._recorder.set_progress(
+            Progress(
+                phase=phase,
+                measured=self.measured,
+                planned=self._search.budget,
+                valid_configs=self._search.size,
+                failed=len(self.trials) - self.measured,
+                best_us=self.incumbent_us,
+                best_config=str(best.config) if best else None,
+                elapsed_s=self.elapsed_s,
+                eta_s=self._eta_s(phase),
+                compile_s=self._compile_s,
+                check_s=self._check_s,
+                measure_s=self._measure_s,
+                idle_s=self._idle_s,
+            )
+        )
+
+    def _eta_s(self, phase: str) -> float | None:
+        measured_now = self.measured - self._replayed
+        if phase != "search" or not measured_now:
+            return None
+        left = (self._search.budget - self.measured) * self.elapsed_s / measured_now
+        limit = self._request.max_seconds
+        return max(0.0, min(left, limit - self.elapsed_s) if limit else left)
+
+
+def timed(trial: Trial) -> Timing:
+    """The timing of a measured trial.
+
+    Raises:
+        ValueError: the trial has none.
+    """
+    if trial.timing is None:
+        raise ValueError(f"trial {trial.number} was not measured: {trial.outcome}")
+    return trial.timing

@@ -1,0 +1,178 @@
+"""The tables. Identity is stated by their unique constraints; ``migrations/`` has their history."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, ForeignKey, ForeignKeyConstraint, Index, String, Text, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from tilewright.problem import Activation, DType, Layout
+from tilewright.trial import Outcome
+from tuner.store.columns import Base, BigId
+from tuner.store.records import JobStatus
+
+
+class DeviceRow(Base):
+    """A device, told apart by its full description; several may share a class."""
+
+    __tablename__ = "device"
+    __table_args__ = (Index(None, "device_class"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    spec: Mapped[str] = mapped_column(Text, unique=True)
+    device_class: Mapped[str] = mapped_column(String(128))
+    arch: Mapped[str] = mapped_column(String(32))
+    first_seen: Mapped[datetime]
+    last_seen: Mapped[datetime]
+
+
+class ProblemRow(Base):
+    """A problem as canonical JSON, with the columns that lookups filter and order by."""
+
+    __tablename__ = "problem"
+    __table_args__ = (Index("ix_problem_signature", "dtype", "layout", "batch", "activation"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    canonical: Mapped[str] = mapped_column(Text, unique=True)
+    m: Mapped[int]
+    n: Mapped[int]
+    k: Mapped[int]
+    batch: Mapped[int]
+    dtype: Mapped[DType]
+    layout: Mapped[Layout]
+    out_dtype: Mapped[DType]
+    acc_dtype: Mapped[DType]
+    activation: Mapped[Activation]
+    has_bias: Mapped[bool]
+    has_c: Mapped[bool]
+    log2_m: Mapped[float]
+    log2_n: Mapped[float]
+    log2_k: Mapped[float]
+
+
+class FamilySourceRow(Base):
+    """A state of a kernel family's source that was measured."""
+
+    __tablename__ = "family_source"
+
+    family: Mapped[str] = mapped_column(String(64), primary_key=True)
+    source_digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    first_seen: Mapped[datetime]
+
+
+class JobRow(Base):
+    """A job. ``active_key`` is the request's digest while others may join it, NULL after: no work twice."""
+
+    __tablename__ = "job"
+    __table_args__ = (Index(None, "device_class", "status", "id"), Index(None, "status", "id"))
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    problem_id: Mapped[int] = mapped_column(ForeignKey("problem.id"))
+    device_id: Mapped[int] = mapped_column(ForeignKey("device.id"))
+    device_class: Mapped[str] = mapped_column(String(128))
+    options: Mapped[dict[str, Any]]
+    active_key: Mapped[str | None] = mapped_column(String(64), unique=True)
+    status: Mapped[JobStatus]
+    owner: Mapped[str | None] = mapped_column(Text)
+    attempt: Mapped[int]
+    progress: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    error: Mapped[str | None] = mapped_column(Text)
+    cancel_requested: Mapped[bool]
+    created: Mapped[datetime]
+    started: Mapped[datetime | None]
+    finished: Mapped[datetime | None]
+
+    problem: Mapped[ProblemRow] = relationship(lazy="joined", innerjoin=True)
+    device: Mapped[DeviceRow] = relationship(lazy="joined", innerjoin=True)
+
+
+class SubmissionRow(Base):
+    """An idempotency key, the request it came with and the job it led to."""
+
+    __tablename__ = "submission"
+
+    key: Mapped[str] = mapped_column(Text, primary_key=True)
+    request_digest: Mapped[str] = mapped_column(String(64))
+    # NOTE: deferred, because the key is taken before the job it leads to is known to exist.
+    job_id: Mapped[str] = mapped_column(ForeignKey("job.id", deferrable=True, initially="DEFERRED"))
+
+
+class TrialRow(Base):
+    """One config tried; raw samples are in ``timing``. ``artifact`` may name one that was not kept."""
+
+    __tablename__ = "trial"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["family", "source_digest"], ["family_source.family", "family_source.source_digest"]
+        ),
+    )
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("job.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    family: Mapped[str] = mapped_column(String(64))
+    source_digest: Mapped[str | None] = mapped_column(String(64))
+    config: Mapped[dict[str, Any]]
+    config_digest: Mapped[str] = mapped_column(String(16))
+    outcome: Mapped[Outcome]
+    message: Mapped[str] = mapped_column(Text)
+    median_us: Mapped[float | None]
+    timing: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    artifact: Mapped[str | None] = mapped_column(String(64))
+    resources: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    provenance: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    compile_s: Mapped[float]
+    check_s: Mapped[float]
+    measure_s: Mapped[float]
+    origin: Mapped[str] = mapped_column(String(16))
+    created: Mapped[datetime]
+
+
+class ArtifactRow(Base):
+    """A compiled kernel; ``header`` repeats what its bytes say about it, to be searched."""
+
+    __tablename__ = "artifact"
+
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    data: Mapped[bytes]
+    header: Mapped[dict[str, Any]]
+    created: Mapped[datetime]
+
+
+class BestConfigRow(Base):
+    """The winner of the latest race for a problem on a device class."""
+
+    __tablename__ = "best_config"
+    __table_args__ = (UniqueConstraint("device_class", "problem_id"), Index(None, "arch"))
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    device_class: Mapped[str] = mapped_column(String(128))
+    arch: Mapped[str] = mapped_column(String(32))
+    problem_id: Mapped[int] = mapped_column(ForeignKey("problem.id"), index=True)
+    job_id: Mapped[str | None] = mapped_column(ForeignKey("job.id"))
+    artifact: Mapped[str] = mapped_column(ForeignKey("artifact.digest"))
+    config: Mapped[dict[str, Any]]
+    timing: Mapped[dict[str, Any]]
+    ties: Mapped[list[Any]]
+    baseline: Mapped[dict[str, Any]]
+    speedup: Mapped[float]
+    speedup_low: Mapped[float]
+    speedup_high: Mapped[float]
+    confidence: Mapped[float]
+    provenance: Mapped[dict[str, Any]]
+    resources: Mapped[dict[str, Any]]
+    created: Mapped[datetime]
+
+
+class EventRow(Base):
+    """The event log; ids are never used twice."""
+
+    __tablename__ = "event"
+    __table_args__ = (Index(None, "job_id", "id"), {"sqlite_autoincrement": True})
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("job.id"))
+    kind: Mapped[str] = mapped_column(String(32))
+    data: Mapped[dict[str, Any]]
+    created: Mapped[datetime]

@@ -1,0 +1,86 @@
+"""``tune``: one job from the first config to the winner."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from kernels.family import Family
+from kernels.registry import FAMILIES, families_for
+from tilewright.config import Config
+from tilewright.device import DeviceSpec
+from tilewright.errors import InvalidProblem
+from tilewright.trial import BestConfig
+from tuner.context import JobContext
+from tuner.crown import crown
+from tuner.job import Progress, Recorder, TuneRequest
+from tuner.ledger import Ledger
+from tuner.loop import Loop
+from tuner.search import Search, open_search
+
+if TYPE_CHECKING:
+    from tuner.bench import Bench
+    from tuner.builder import Builder
+
+
+def tune(
+    request: TuneRequest,
+    job_id: str,
+    bench: Bench,
+    builder: Builder,
+    recorder: Recorder,
+    cancelled: threading.Event,
+    seeds: Sequence[Config] = (),
+) -> BestConfig | None:
+    """Search, race the finalists with the vendor, and record the winner.
+
+    Trials that ``recorder`` holds already are replayed into the search, not measured again, so that an
+    interrupted job goes on where it stood. ``seeds`` are tried first. The search ends after
+    ``max_trials`` measured trials, ``max_seconds``, four asks a granted trial, or the whole space.
+
+    Returns:
+        The winner; None where no trial went well or ``cancelled`` was set (trials stay recorded).
+
+    Raises:
+        InvalidProblem: a family is unknown, or no config of any family is valid for the problem.
+        ArtifactError, WorkerDied, WorkerTimeout, LaunchError: as :func:`tuner.crown.crown`.
+        DeviceUnavailable: the compiler or the device's libraries are missing.
+    """
+    started = time.monotonic()
+    context = JobContext(request, job_id, bench, builder, recorder, cancelled)
+    recorder.set_progress(Progress("enumerate", 0, request.max_trials))
+    search = _open(request, bench.spec, seeds)
+    ledger = Ledger(request, recorder, search, started)
+    Loop(context, search, ledger).run()
+    if cancelled.is_set():
+        return None
+    ledger.publish("race")
+    best = crown(context, ledger)
+    if cancelled.is_set():
+        return None
+    if best:
+        recorder.set_best(best)
+    ledger.publish("done")
+    return best
+
+
+def _open(request: TuneRequest, device: DeviceSpec, seeds: Sequence[Config]) -> Search:
+    families = _families(request, device)
+    search = open_search(families, request.problem, device, request.max_trials, request.seed, seeds)
+    if not search.size:
+        names = ", ".join(family.name for family in families) or "any family"
+        raise InvalidProblem(f"no config of {names} is valid for {request.problem} on {device.arch}")
+    return search
+
+
+def _families(request: TuneRequest, device: DeviceSpec) -> list[Family[Any]]:
+    supported = families_for(request.problem, device)
+    for name in request.families:
+        if name not in FAMILIES:
+            raise InvalidProblem(f"there is no family {name!r}; choose among {', '.join(FAMILIES)}")
+        if name not in supported:
+            reason = FAMILIES[name].why_unsupported(request.problem, device)
+            raise InvalidProblem(f"family {name} does not support {request.problem}: {reason}")
+    return [supported[name] for name in request.families or supported]
