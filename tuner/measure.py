@@ -1,15 +1,16 @@
 """How long a kernel takes: method ``replay-v1``.
 
 Launches take the rotated operand sets in turn, so that inputs come from memory and not from the
-last-level cache. A sample is one replay of enough launches to last ``SAMPLE_US`` (on CUDA a graph,
-timed with events), divided by their number. After a warm-up, three probes decide whether the
-candidate is clearly slower than the incumbent; if not, samples are taken until the confidence
-interval of the median is narrow or ``MOST_SAMPLES`` are there. Raw samples are kept. Clock and power
-are read while the device is still warm from the last sample.
+last-level cache. A sample is one replay of enough launches to last about ``SAMPLE_US``, one at
+least (on CUDA a graph, timed with events), divided by their number. After a warm-up, three probes
+decide whether the candidate is clearly slower than the incumbent; if not, samples are taken until
+the confidence interval of the median is narrow or ``MOST_SAMPLES`` are there. Raw samples are kept.
+Clock and power are read while the device is still warm from the last sample.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 
@@ -50,17 +51,22 @@ def measure(
 
 
 def sampler(device: Device, launches: Sequence[Launch]) -> Callable[[], float]:
-    """A warmed-up function that takes one sample: microseconds per launch."""
+    """A warmed-up function that takes one sample: microseconds per launch.
+
+    Successive samples go on through the operand sets where one sample does not take them all.
+    """
     probe = device.timer(launches)
     probe()
-    once = max(probe(), 0.1)
-    turns = max(1, round(SAMPLE_US / (once * len(launches))))
-    turns = min(turns, max(1, _MOST_LAUNCHES // len(launches)))
-    sample = device.timer(list(launches) * turns)
+    wanted = max(1, round(SAMPLE_US / max(probe(), 0.1)))
+    if wanted < len(launches):
+        parts = [launches[i : i + wanted] for i in range(0, len(launches), wanted)]
+    else:
+        parts = [list(launches) * (min(wanted, _MOST_LAUNCHES) // len(launches))]
+    timers = itertools.cycle([device.timer(part) for part in parts])
     end = time.monotonic() + WARM_UP_S
     while time.monotonic() < end:
-        sample()
-    return sample
+        next(timers)()
+    return lambda: next(timers)()
 
 
 def timing(device: Device, samples: Sequence[float]) -> Timing:

@@ -37,7 +37,7 @@ from tilewright.trial import Outcome
 from tuner.arm import Arm, Draw
 from tuner.pool import Pool
 
-DEPTH = 4
+DEPTH = 8
 SEED_SHARE = 0.5
 LOCAL_SHARE = 0.3
 RESULTS_PER_POWER = 4
