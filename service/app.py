@@ -16,6 +16,7 @@ from service.routes import routers
 from service.settings import Settings
 from tilewright import __version__
 from tuner.store.database import Store
+from tuner.store.errors import StoreError
 
 _DESCRIPTION = (
     "Tunes GEMM kernels on the devices of this machine, keeps every measurement, serves the winners."
@@ -28,8 +29,7 @@ def create_app(settings: Settings) -> FastAPI:
     Raises:
         StoreError: the database cannot be opened, or a newer release migrated it.
     """
-    store = Store.open(settings.database_url)
-    store.migrate()
+    store = _open(settings)
     service = Service(
         settings, store, Engine(store, settings), threading.BoundedSemaphore(settings.max_gemms)
     )
@@ -50,3 +50,13 @@ def create_app(settings: Settings) -> FastAPI:
     problems.install(app)
     openapi.install(app)
     return app
+
+
+def _open(settings: Settings) -> Store:
+    store = Store.open(settings.database_url)
+    try:
+        store.migrate()
+    except StoreError:
+        store.close()
+        raise
+    return store

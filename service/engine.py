@@ -7,7 +7,7 @@ import threading
 
 from service.lane import Lane
 from service.settings import Settings
-from tilewright.errors import DeviceUnavailable
+from tilewright.errors import DeviceUnavailable, TilewrightError
 from tuner.bench import list_devices
 from tuner.builder import Builder
 from tuner.store import devices
@@ -35,15 +35,14 @@ class Engine:
         """Start the devices' processes.
 
         Raises:
-            DeviceUnavailable: a device of the settings is not there.
+            DeviceUnavailable: a device of the settings is not there; the engine is stopped then.
         """
-        for name in self._device_names():
-            lane = Lane(name, self._store, self._builder)
-            self.lanes[name] = lane
-            spec = lane.bench.spec
-            with self._store.begin() as session:
-                devices.seen(session, spec)
-            log.info("device %s: %s (%s)", name, spec.name, spec.device_class.id)
+        try:
+            for name in self._device_names():
+                self._open(name)
+        except TilewrightError:
+            self.stop()
+            raise
 
     def start(self) -> None:
         """Take up interrupted jobs and work, on devices that are opened first where they are not.
@@ -78,6 +77,14 @@ class Engine:
         for lane in self.lanes.values():
             lane.finish_stop(self._settings.stop_s)
         self._builder.close()
+
+    def _open(self, name: str) -> None:
+        lane = Lane(name, self._store, self._builder)
+        self.lanes[name] = lane
+        spec = lane.bench.spec
+        with self._store.begin() as session:
+            devices.seen(session, spec)
+        log.info("device %s: %s (%s)", name, spec.name, spec.device_class.id)
 
     def _device_names(self) -> tuple[str, ...]:
         here = list_devices()

@@ -8,8 +8,6 @@ import secrets
 import socket
 import threading
 
-from tuner.tune import tune
-
 from tilewright.config import Config
 from tilewright.errors import TilewrightError
 from tuner.bench import Bench
@@ -19,6 +17,7 @@ from tuner.store.database import Store
 from tuner.store.errors import JobTaken
 from tuner.store.recorder import JobRecorder
 from tuner.store.records import JobRecord, JobStatus
+from tuner.tune import tune
 
 _POLL_S = 0.5
 _SEEDS = 3
@@ -84,7 +83,8 @@ class Lane:
 
     def finish_stop(self, timeout_s: float) -> None:
         """Wait for the running trial, then leave the job to the next start."""
-        self._thread.join(timeout_s)
+        if self.alive:
+            self._thread.join(timeout_s)
         with self._store.begin() as session:
             jobs.requeue_interrupted(session, self._device_class, self._owner)
         self.bench.close()

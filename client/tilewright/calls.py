@@ -158,8 +158,7 @@ def _gemm_answer(reply: Reply) -> GemmAnswer:
 
 
 def _problem(reply: Reply) -> dict[str, Any]:
-    if reply.headers.get("content-type", "").startswith("application/problem+json"):
-        problem = json.loads(reply.content)
-        if isinstance(problem, dict):
-            return problem
-    return {"title": "unexpected answer", "detail": reply.content[:200].decode("utf-8", "replace")}
+    try:
+        return wire.ProblemDocument.model_validate_json(reply.content).model_dump(exclude_none=True)
+    except ValidationError:
+        return {"title": "unexpected answer", "detail": reply.content[:200].decode("utf-8", "replace")}

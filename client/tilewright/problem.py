@@ -179,7 +179,7 @@ def _coerce(problem: GemmProblem, name: str, enum: type[StrEnum], default: StrEn
     value = getattr(problem, name)
     value = default if value is None else value
     try:
-        object.__setattr__(problem, name, enum(value))
+        object.__setattr__(problem, name, enum(str(value)))
     except ValueError:
         allowed = ", ".join(enum)
         raise InvalidProblem(f"{name} must be one of {allowed}; got {value!r}") from None

@@ -7,6 +7,7 @@ import logging
 import signal
 import socket
 import sys
+from contextlib import closing
 from types import FrameType
 from typing import Annotated, Any
 
@@ -84,13 +85,13 @@ def serve(
     )
     if settings.allow_remote:
         logging.warning("anyone who reaches %s:%s can use this service", settings.host, settings.port)
-    app = create_app(settings)
-    engine: Engine = app.state.service.engine
-    engine.open()
-    listener = _listen(settings)
-    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=_GRACE_S)
-    server = _Server(config, engine, _announcement(settings, listener), as_json)
-    server.run(sockets=[listener])
+    with closing(_listen(settings)) as listener:
+        app = create_app(settings)
+        engine: Engine = app.state.service.engine
+        engine.open()
+        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=_GRACE_S)
+        server = _Server(config, engine, _announcement(listener, engine), as_json)
+        server.run(sockets=[listener])
     if server.signal == signal.SIGINT:
         raise typer.Exit(130)
     if not server.started:
@@ -109,13 +110,14 @@ def _listen(settings: Settings) -> socket.socket:
     try:
         listener.bind((settings.host, settings.port))
     except OSError as error:
+        listener.close()
         reason = f"cannot listen at {settings.host}:{settings.port}: {error.strerror}; choose another --port"
         typer.echo(f"error: {reason}", err=True)
         raise typer.Exit(1) from error
     return listener
 
 
-def _announcement(settings: Settings, listener: socket.socket) -> dict[str, Any]:
+def _announcement(listener: socket.socket, engine: Engine) -> dict[str, Any]:
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    return {"url": url, "devices": list(settings.devices)}
+    return {"url": url, "devices": list(engine.lanes)}

@@ -38,7 +38,7 @@ class Server:
 def environment(folder: Path, **settings: object) -> dict[str, str]:
     chosen = {
         "database_url": f"sqlite:///{folder / 'tilewright.db'}",
-        "cache_dir": folder / "cache",
+        "cache_dir": folder.parent / "tilewright-cache",
         "devices": "host",
         "port": 0,
         **settings,

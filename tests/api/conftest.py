@@ -39,7 +39,7 @@ def tuned(client: Client) -> wire.JobView:
 @pytest.fixture
 def long_job(client: Client) -> Iterator[wire.JobView]:
     """A job that runs until it is cancelled, which happens at the end of the test."""
-    job = client.tune(GemmProblem(512, 512, 512, "float64", "nn"), max_trials=5000, wait=False)
+    job = client.tune(GemmProblem(72, 64, 64, "float64", "nn"), max_trials=5000, wait=False)
     yield job
     client.cancel(job.id)
     client.wait(job.id)

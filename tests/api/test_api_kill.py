@@ -11,8 +11,8 @@ from api_server import Server, finish, start
 
 from tilewright import Client, GemmProblem, wire
 
-PROBLEM = GemmProblem(192, 192, 192, "float32", "nn")
-TRIALS = 30
+PROBLEM = GemmProblem(64, 64, 64, "float32", "nn")
+TRIALS = 12
 
 
 def trials_of(url: str, job_id: str) -> list[wire.TrialView]:
@@ -61,7 +61,7 @@ def test_it_stops_within_seconds_while_events_are_followed(tmp_path: Path) -> No
     server = start(tmp_path)
     try:
         with Client(server.url) as client:
-            job = client.tune(GemmProblem(512, 512, 512, "float64"), max_trials=5000, wait=False)
+            job = client.tune(GemmProblem(72, 64, 64, "float64", "nn"), max_trials=5000, wait=False)
             asked: list[float] = []
 
             def stop(progress: wire.ProgressView) -> None:

@@ -100,7 +100,8 @@ def _argument_values(plan: LaunchPlan, problem: GemmProblem, operands: Operands)
             address = getattr(operands, item.operand)
             values.append(encode(item, problem, address, int(scalars[f"ld{item.operand}"])))
         else:
-            values.append(_CTYPES[item.kind](scalars[item.name]))
+            constructor: Any = _CTYPES[item.kind]
+            values.append(constructor(scalars[item.name]))
     return values
 
 

@@ -1,0 +1,165 @@
+"""The command line against the running service: data, exit codes, messages."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_server import TUNED, Server, environment
+from click.testing import Result
+from typer.testing import CliRunner
+
+from service.cli import app
+from tilewright import wire
+
+Run = Callable[..., Result]
+SHAPE = [str(TUNED.m), str(TUNED.n), str(TUNED.k), "--dtype", "float32", "--layout", "nn"]
+
+
+@pytest.fixture
+def run(server: Server, tmp_path: Path) -> Run:
+    settings = environment(tmp_path, url=server.url)
+
+    def invoke(*arguments: str, **more: object) -> Result:
+        return CliRunner().invoke(app, arguments, env=settings | {k: str(v) for k, v in more.items()})
+
+    return invoke
+
+
+def data(result: Result) -> Any:
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_tune_prints_the_job_on_stdout_and_progress_on_stderr(run: Run) -> None:
+    result = run(
+        "tune", "33", "32", "32", "--dtype", "float32", "--layout", "nn", "--max-trials", "2", "--json"
+    )
+    job = data(result)
+    assert job["status"] == "succeeded"
+    assert job["id"] in result.stderr
+    assert "2/2" in result.stderr
+    shown = run("tune", *shape, "--max-trials", "1")
+    assert "speed-up" in shown.stdout
+    assert "99% confidence" in shown.stdout
+
+
+def test_best_shows_one_or_all(run: Run, tuned: wire.JobView) -> None:
+    assert tuned.best is not None
+    one = data(run("best", *SHAPE, "--json"))
+    assert one["artifact"]["digest"] == tuned.best.artifact.digest
+    assert tuned.best.artifact.digest in run("best", *SHAPE).stdout
+    listed = data(run("best", "--arch", tuned.best.arch, "--json"))
+    assert tuned.best.job_id in [item["job_id"] for item in listed]
+    assert str(TUNED) in run("best").stdout
+    assert data(run("best", "65", "48", "32", "--dtype", "float32", "--layout", "nn", "--nearest", "--json"))
+
+
+def test_a_missing_result_exits_with_one_and_says_what_to_do(run: Run) -> None:
+    result = run("best", "7", "7", "7", "--dtype", "float32")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "/tune" in result.stderr
+
+
+def test_gemm_is_checked(run: Run) -> None:
+    report = data(run("gemm", "30", "20", "10", "--dtype", "float64", "--layout", "tt", "--json"))
+    assert report["verdict"] == "right"
+    assert 0 <= report["error_ratio"] <= 1
+    assert "right" in run("gemm", *SHAPE).stdout
+
+
+def test_jobs_are_listed_shown_and_cancelled(run: Run, tuned: wire.JobView) -> None:
+    listed = data(run("jobs", "ls", "--status", "succeeded", "--limit", "1000", "--json"))
+    assert tuned.id in [job["id"] for job in listed["items"]]
+    assert tuned.id in run("jobs", "ls", "--limit", "1000").stdout
+    assert data(run("jobs", "show", tuned.id, "--json"))["best"]["config"]["family"] == "host"
+    assert data(run("jobs", "cancel", tuned.id, "--json"))["status"] == "succeeded"
+    assert run("jobs", "show", "0" * 32).exit_code == 1
+
+
+def test_families_and_devices(run: Run) -> None:
+    assert "host" in [family["name"] for family in data(run("families", "--json"))]
+    assert "legal values" in run("families").stdout
+    assert data(run("devices", "--json"))[0]["name"] == "host"
+    assert "idle" in run("devices").stdout or "tuning" in run("devices").stdout
+
+
+def test_doctor_says_what_is_missing_and_how_to_get_it(run: Run) -> None:
+    report = data(run("doctor", "--json"))
+    assert report["usable"] is True
+    findings = {finding["name"]: finding for finding in report["findings"]}
+    assert findings["c compiler"]["ok"]
+    assert all(finding["found"] and finding["remedy"] for finding in findings.values())
+    broken = run("doctor", TILEWRIGHT_DATABASE_URL="mysql://x/y")
+    assert broken.exit_code == 1
+    assert "sqlite:///" in broken.stdout
+
+
+def serve(folder: Path, *arguments: str) -> tuple[int, str]:
+    """Exit code and stderr of a service that must not come up."""
+    command = [sys.executable, "-m", "service.cli", "serve", *arguments]
+    ended = subprocess.run(command, env=environment(folder), capture_output=True, text=True, timeout=60)
+    assert ended.stdout == ""
+    assert "Traceback" not in ended.stderr
+    return ended.returncode, ended.stderr
+
+
+def test_db_upgrade_makes_a_database_and_a_newer_one_is_refused(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "other.db"
+    url = f"sqlite:///{file}"
+    assert data(run("db", "upgrade", "--database-url", url, "--json"))["before"] == "empty"
+    assert data(run("db", "upgrade", "--database-url", url, "--json"))["before"] == "head"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("UPDATE tilewright_schema SET version_num = 'from-the-future'")
+        connection.commit()
+    refused = run("db", "upgrade", "--database-url", url)
+    assert refused.exit_code == 1
+    assert "newer release" in refused.stderr
+    code, told = serve(tmp_path, "--database-url", url)
+    assert code == 1
+    assert "newer release" in told
+
+
+def test_serve_refuses_the_network_unless_told(tmp_path: Path) -> None:
+    code, told = serve(tmp_path, "--host", "0.0.0.0")
+    assert code == 2
+    assert "--allow-remote" in told
+
+
+def test_serve_refuses_a_taken_port(tmp_path: Path) -> None:
+    with closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        code, told = serve(tmp_path, "--port", str(taken.getsockname()[1]))
+    assert code == 1
+    assert "--port" in told
+
+
+def test_serve_refuses_a_device_that_is_not_there(tmp_path: Path) -> None:
+    code, told = serve(tmp_path, "--device", "cuda:99")
+    assert code == 1
+    assert "cuda:99" in told
+    assert "tilewright doctor" in told
+
+
+def test_wrong_usage_exits_with_two(run: Run) -> None:
+    assert run("tune", "1", "2").exit_code == 2
+    assert run("tune", "1", "2", "3", "--dtype", "int4").exit_code == 2
+    assert run("best", "1", "2").exit_code == 2
+    assert run("nonsense").exit_code == 2
+    assert run("devices", TILEWRIGHT_PORT="eighty").exit_code == 2
+
+
+def test_no_service_exits_with_one(run: Run) -> None:
+    result = run("devices", "--url", "http://127.0.0.1:9")
+    assert result.exit_code == 1
+    assert "tilewright serve" in result.stderr

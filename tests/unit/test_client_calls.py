@@ -1,0 +1,82 @@
+"""The sans-IO client: what is sent, how answers are read, and what an import costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tilewright import GemmProblem, calls, requests, wire
+from tilewright.errors import InvalidProblem, ServiceError, ServiceUnreachable
+from tilewright.tensors import from_array, pack, to_array, unpack
+
+
+def reply(content: bytes, status: int = 200, kind: str = "application/json") -> calls.Reply:
+    return calls.Reply(status, {"content-type": kind}, content)
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>", b"{}", b"[]", b'{"id": 1}', b"\xff"])
+def test_an_answer_of_something_else_is_told_apart(content: bytes) -> None:
+    with pytest.raises(ServiceUnreachable, match="check the URL"):
+        calls.answer(calls.job("0" * 32), reply(content))
+    with pytest.raises(ServiceUnreachable, match="check the URL"):
+        calls.answer(requests.gemm({"a": np.eye(2), "b": np.eye(2)}, {}), reply(content))
+
+
+def test_a_problem_document_becomes_an_error() -> None:
+    content = b'{"type": "x", "status": 404, "title": "Not found", "detail": "there is no job"}'
+    with pytest.raises(ServiceError, match="404 Not found: there is no job") as caught:
+        calls.answer(calls.job("0" * 32), reply(content, 404, "application/problem+json"))
+    assert caught.value.status == 404
+    with pytest.raises(ServiceError, match="502 unexpected answer: bad gateway"):
+        calls.answer(calls.devices(), reply(b"bad gateway", 502, "text/plain"))
+    with pytest.raises(ServiceError, match="500 unexpected answer"):
+        calls.answer(calls.devices(), reply(b"{", 500, "application/problem+json"))
+
+
+def test_a_newer_service_may_say_more() -> None:
+    health = calls.answer(calls.ready(), reply(b'{"status": "ok", "version": "9", "new": 1}'))
+    assert health == wire.Health(status="ok", version="9")
+
+
+def test_parameters_are_text() -> None:
+    call = requests.best_config(GemmProblem(1, 2, 3, "float32", has_bias=True), {"arch": "sm_90"})
+    assert call.params["m"] == "1"
+    assert call.params["has_bias"] == "true"
+    assert call.params["has_c"] == "false"
+    assert call.params["dtype"] == "float32"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", ml_dtypes.bfloat16])
+def test_tensors_survive_the_wire(dtype: object) -> None:
+    array = np.arange(24).reshape(2, 3, 4).astype(dtype)
+    again = to_array(unpack(pack({"a": from_array("a", array)}, {"ran": "x"}))["a"])
+    assert again.dtype == array.dtype
+    assert (again == array).all()
+
+
+def test_damaged_and_foreign_tensors_are_refused() -> None:
+    good = pack({"a": from_array("a", np.eye(2))})
+    with pytest.raises(InvalidProblem, match="safetensors"):
+        unpack(good[:-1])
+    with pytest.raises(InvalidProblem, match="I32"):
+        unpack(good.replace(b'"F64"', b'"I32"').replace(b"[2,2]", b"[2,4]"))
+
+
+def test_importing_the_contract_is_light() -> None:
+    code = (
+        "import sys, tilewright; heavy = {'numpy', 'pydantic', 'httpx2', 'cupy'} & set(sys.modules); "
+        "assert not heavy, heavy; tilewright.Client; tilewright.AsyncClient; assert 'cupy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_service_never_imports_cuda() -> None:
+    code = (
+        "import sys, service.cli, service.app; loaded = {'cupy', 'nvmath', 'pynvml'} & set(sys.modules); "
+        "assert not loaded, loaded"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
