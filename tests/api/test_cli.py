@@ -40,9 +40,8 @@ def data(result: Result) -> Any:
 
 
 def test_tune_prints_the_job_on_stdout_and_progress_on_stderr(run: Run) -> None:
-    result = run(
-        "tune", "33", "32", "32", "--dtype", "float32", "--layout", "nn", "--max-trials", "2", "--json"
-    )
+    shape = ["33", "32", "32", "--dtype", "float32", "--layout", "nn"]
+    result = run("tune", *shape, "--max-trials", "2", "--json")
     job = data(result)
     assert job["status"] == "succeeded"
     assert job["id"] in result.stderr

@@ -109,6 +109,6 @@ def _why_not_strided(plan: LaunchPlan, problem: GemmProblem, operands: Operands)
         stride = int(values[name])
         if stride < least:
             return f"{name} is {stride}, less than the {least} columns of a row"
-        if stride * size % align:
-            return f"{name} must be a multiple of {align} bytes"
+        if stride * size % align or least * size % align:
+            return f"{name} and the {least} columns of a row must be multiples of {align} bytes"
     return None

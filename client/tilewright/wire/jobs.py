@@ -63,7 +63,7 @@ class JobView(BaseModel):
         best: the winner of a succeeded job, while no later job has replaced it.
         baseline_ratio: vendor time over winner time; None before the race.
         error: why a failed job failed.
-        links: self, trials, events, and best once there is one.
+        links: self, trials, events, and artifact once there is a winner.
     """
 
     id: str

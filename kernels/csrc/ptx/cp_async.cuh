@@ -5,15 +5,19 @@ __device__ __forceinline__ unsigned smem_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// Copies BYTES, of which the first `valid` come from memory and the rest are zeros.
+// Copies BYTES from global memory, or writes zeros and reads nothing where `inside` is false.
 template <int BYTES>
-__device__ __forceinline__ void cp_async(unsigned smem, const void* global, int valid) {
+__device__ __forceinline__ void cp_async(unsigned smem, const void* global, bool inside) {
     static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async moves 4, 8 or 16 bytes");
     if constexpr (BYTES == 16)
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(smem), "l"(global), "r"(valid)
+        asm volatile("{.reg .pred outside; setp.eq.s32 outside, %2, 0;"
+                     " cp.async.cg.shared.global.L2::128B [%0], [%1], 16, outside;}" ::"r"(smem), "l"(global),
+                     "r"(int(inside))
                      : "memory");
     else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(smem), "l"(global), "n"(BYTES), "r"(valid)
+        asm volatile("{.reg .pred outside; setp.eq.s32 outside, %2, 0;"
+                     " cp.async.ca.shared.global [%0], [%1], %3, outside;}" ::"r"(smem), "l"(global),
+                     "r"(int(inside)), "n"(BYTES)
                      : "memory");
 }
 

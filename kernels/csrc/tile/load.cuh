@@ -1,6 +1,7 @@
 // Global to shared memory: a ROWS x COLS tile of a row-major matrix, out-of-range elements as zeros.
-// COPY is the widest access in bytes that address and row stride allow. Copies of 4 bytes and more
-// are asynchronous where ASYNC is set; all others pass through registers.
+// COPY is the width of an access in bytes; it divides addresses, row stride and row length, so an access
+// lies inside of a row or outside of it. Copies of 4 bytes and more are asynchronous where ASYNC is set;
+// all others pass through registers.
 #pragma once
 #include "ptx/cp_async.cuh"
 #include "tile/smem_layout.cuh"
@@ -22,16 +23,16 @@ template <class T, int ROWS, int COLS, int THREADS, int COPY, bool ASYNC, SmemLa
         source = reinterpret_cast<const char*>(first) + first_row() * row_bytes + first_chunk() * 16;
     }
 
-    // Loads the tile whose first element is (row0, col0).
-    __device__ __forceinline__ void load(char* smem, int row0, int col0) const {
+    // Loads one of PARTS shares of the tile whose first element is (row0, col0); together they are all of it.
+    template <int PARTS = 1> __device__ __forceinline__ void load(char* smem, int row0, int col0, int part = 0) const {
         const char* from = source + row0 * row_bytes + col0 * int(sizeof(T));
-        const int rows_left = rows - row0;
-        const int valid = min(bytes - col0 * int(sizeof(T)), 16);
+        const int rows_left = rows - row0, bytes_left = bytes - col0 * int(sizeof(T));
+        const long long step = rows_per_round * row_bytes;
 #pragma unroll
         for (int i = 0; i < rounds; ++i) {
             const int row = i * rows_per_round;
-            if (ROWS % rows_per_round != 0 && row + first_row() >= ROWS) break;
-            load_chunk(smem + target(row), from + row * row_bytes, row < rows_left ? valid : 0);
+            if (i % PARTS != part || (ROWS % rows_per_round != 0 && row + first_row() >= ROWS)) continue;
+            load_chunk(smem + target(row), from + i * step, row < rows_left ? bytes_left : 0);
         }
     }
 
@@ -43,25 +44,17 @@ private:
         return Tile::chunk(row + first_row(), first_chunk());
     }
 
-    __device__ __forceinline__ void load_chunk(char* target, const char* from, int valid) const {
+    // One 16-byte chunk, of which the first `valid` bytes are inside.
+    static __device__ __forceinline__ void load_chunk(char* to, const char* from, int valid) {
+        using Wide = typename Access<COPY>::type;
 #pragma unroll
         for (int piece = 0; piece < 16; piece += COPY) {
-            const int left = min(max(valid - piece, 0), COPY);
+            const bool inside = piece < valid;
             if constexpr (ASYNC && COPY >= 4)
-                cp_async<COPY>(smem_address(target + piece), from + piece, left);
+                cp_async<COPY>(smem_address(to + piece), from + piece, inside);
             else
-                copy_now(target + piece, from + piece, left);
+                *reinterpret_cast<Wide*>(to + piece) = inside ? *reinterpret_cast<const Wide*>(from + piece) : Wide{};
         }
-    }
-
-    __device__ __forceinline__ void copy_now(char* target, const char* from, int left) const {
-        using Wide = typename Access<COPY>::type;
-        if (left == COPY) {
-            *reinterpret_cast<Wide*>(target) = *reinterpret_cast<const Wide*>(from);
-            return;
-        }
-        for (int i = 0; i < COPY / int(sizeof(T)); ++i)
-            reinterpret_cast<T*>(target)[i] = i * int(sizeof(T)) < left ? reinterpret_cast<const T*>(from)[i] : T{};
     }
 
     template <int BYTES, class = void> struct Access;

@@ -1,0 +1,73 @@
+# Every target sets up what it needs: .venv with the locked dependencies and this checkout, editable.
+# The set-up runs once, and again after a lock file or a pyproject.toml changed.
+
+BIN := .venv/bin
+LOCK := $(if $(shell nvidia-smi -L 2>/dev/null | grep '^GPU'),requirements-gpu.lock,requirements.lock)
+READY := .venv/.ready-$(LOCK)
+PIP := $(BIN)/python -m pip --quiet --no-input --disable-pip-version-check
+PACKAGES := kernels tuner service migrations tilewright
+LOCKED := --universal --generate-hashes --no-header --no-annotate --python-version 3.11
+LOCKED += --no-emit-package tilewright --quiet
+PROJECTS := pyproject.toml client/pyproject.toml
+# Options for the program of demo, serve and test, for instance: make test ARGS=tests/unit
+ARGS :=
+
+.PHONY: help demo test serve lint lock clean
+
+help:
+	@echo 'make demo    tune a GEMM on this machine and show the result, about two minutes'
+	@echo 'make test    static checks and the whole test suite'
+	@echo 'make serve   run the service at http://127.0.0.1:8080 until Ctrl-C'
+	@echo 'make lint    the static checks alone'
+	@echo 'make lock    write the lock files anew'
+	@echo 'make clean   remove .venv and caches; databases and compiled kernels are kept'
+
+demo: $(READY)
+	@$(BIN)/python -m service.demo $(ARGS)
+
+test: lint
+	@$(BIN)/python -m pytest $(ARGS)
+
+serve: $(READY)
+	@exec $(BIN)/tilewright serve $(ARGS)
+
+lint: $(READY)
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy $(addprefix --package ,$(PACKAGES))
+	@$(BIN)/lint-imports
+
+# The lock files hold versions and hashes, no registry's address: any index or mirror serves them.
+# Those of docker/ leave out the development tools and agree with the first two in every version.
+lock:
+	@$(MAKE) --no-print-directory .venv/lock/bin/uv
+	@$(UV) $(PROJECTS) --extra compile --extra postgres --extra dev -o requirements.lock
+	@$(UV) $(PROJECTS) --extra compile --extra gpu --extra postgres --extra dev \
+		-c requirements.lock -o requirements-gpu.lock
+	@$(UV) $(PROJECTS) --extra postgres -c requirements.lock -o docker/requirements-cpu.lock
+	@$(UV) $(PROJECTS) --extra compile --extra gpu --extra postgres \
+		-c requirements-gpu.lock -o docker/requirements-gpu.lock
+
+UV := .venv/lock/bin/uv pip compile $(LOCKED)
+
+.venv/lock/bin/uv: | $(READY)
+	@$(BIN)/python -m venv .venv/lock
+	@.venv/lock/bin/python -m pip --quiet --disable-pip-version-check install uv
+
+clean:
+	rm -rf .venv .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): $(LOCK) pyproject.toml client/pyproject.toml
+	@python=; for name in python3.13 python3.12 python3.11 python3; do \
+		if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+		then python=$$name; break; fi; \
+	done; \
+	test -n "$$python" || { echo 'error: Python 3.11 or newer is needed and was not found' >&2; exit 1; }; \
+	$$python -c 'import ensurepip' 2>/dev/null || { \
+		echo "error: $$python has no venv module; on Debian: apt-get install python3-venv" >&2; exit 1; }; \
+	echo "Setting up .venv from $(LOCK) with $$python; this happens once and takes about a minute." >&2; \
+	$(BIN)/python -c '' 2>/dev/null || $$python -m venv --clear .venv
+	@$(PIP) install --require-hashes -r $(LOCK)
+	@$(PIP) install --no-deps --no-build-isolation -e client -e .
+	@touch $@

@@ -1,0 +1,89 @@
+"""A busy device, a full house and a failing service: clear answers that say when to try again."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from urllib.parse import urlsplit
+
+import httpx2
+import numpy as np
+import pytest
+from api_server import Server, finish, start
+from fastapi import FastAPI
+
+from service import middleware, openapi, problems
+from service.settings import Settings
+from tilewright import Client, GemmProblem
+from tilewright.tensors import MEDIA_TYPE, from_array, pack
+
+BODY = pack({name: from_array(name, np.ones((4, 4))) for name in "ab"})
+SAFETENSORS = {"Content-Type": MEDIA_TYPE}
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that takes one GEMM at a time and does not wait for its device."""
+    running = start(tmp_path_factory.mktemp("impatient"), gemm_wait_s=0, max_gemms=1)
+    yield running
+    finish(running)
+
+
+def gemm(server: Server) -> httpx2.Response:
+    return httpx2.post(f"{server.url}/gemm", content=BODY, headers=SAFETENSORS, timeout=30)
+
+
+def test_a_busy_device_says_when_to_try_again(impatient: Server) -> None:
+    with Client(impatient.url, timeout=30) as client:
+        job = client.tune(GemmProblem(256, 256, 256, "float64", "nn"), max_trials=5000, wait=False)
+        answers = (gemm(impatient) for _ in range(500))
+        busy = next(answer for answer in answers if answer.status_code != 200)
+        client.cancel(job.id)
+        client.wait(job.id)
+    assert busy.status_code == 503
+    assert busy.json()["type"] == "urn:tilewright:problem:device-busy"
+    assert int(busy.headers["retry-after"]) > 0
+    assert gemm(impatient).status_code == 200
+
+
+def test_too_many_gemms_at_once_are_refused(impatient: Server) -> None:
+    assert gemm(impatient).status_code == 200
+    address = urlsplit(impatient.url)
+    with closing(socket.create_connection((address.hostname, address.port))) as slow:
+        head = f"POST /gemm HTTP/1.1\r\nHost: x\r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: 99\r\n\r\nx"
+        slow.sendall(head.encode())
+        for _ in range(100):  # until the slow request has taken the only place
+            refused = gemm(impatient)
+            if refused.status_code != 200:
+                break
+    assert refused.status_code == 503
+    assert "max_gemms" in refused.json()["detail"]
+    for _ in range(100):  # the place is free again once the server sees that the connection is closed
+        if gemm(impatient).status_code == 200:
+            return
+    pytest.fail("the place was never given back")
+
+
+def test_a_programming_error_is_told_without_its_inside() -> None:
+    app = FastAPI()
+    app.add_middleware(middleware.BodyLimit, settings=Settings(_env_file=None))
+    app.add_middleware(middleware.RequestId)
+    problems.install(app)
+    openapi.install(app)
+
+    @app.get("/broken")
+    def broken() -> None:
+        raise RuntimeError("secret")
+
+    async def ask() -> httpx2.Response:
+        transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.get("/broken", headers={"X-Request-ID": "r1"})
+
+    response = asyncio.run(ask())
+    assert response.status_code == 500
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.headers["x-request-id"] == response.json()["request_id"] == "r1"
+    assert "secret" not in response.text
