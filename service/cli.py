@@ -11,6 +11,7 @@ import typer
 from pydantic import ValidationError
 
 from service.commands import best, catalog, database, doctor, gemm, jobs, serve, tune
+from service.settings import Settings
 from tilewright.errors import TilewrightError
 
 
@@ -24,6 +25,8 @@ class _Group(typer.core.TyperGroup):
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(1) from error
         except ValidationError as error:
+            if error.title != Settings.__name__:
+                raise
             for item in error.errors():
                 where = ".".join(str(part) for part in item["loc"])
                 typer.echo(f"setting {where}: {item['msg']}" if where else item["msg"], err=True)

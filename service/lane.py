@@ -8,6 +8,8 @@ import secrets
 import socket
 import threading
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from tilewright.config import Config
 from tilewright.errors import TilewrightError
 from tuner.bench import Bench
@@ -20,6 +22,7 @@ from tuner.store.records import JobRecord, JobStatus
 from tuner.tune import tune
 
 _POLL_S = 0.5
+_RETRY_S = 5.0
 _SEEDS = 3
 log = logging.getLogger("tilewright.lane")
 
@@ -91,13 +94,22 @@ class Lane:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            with self._store.begin() as session:
-                job = jobs.claim(session, self._device_class, self._owner)
-            if job is None:
-                self._wake.wait(_POLL_S)
-                self._wake.clear()
-            else:
-                self._work(job)
+            try:
+                self._step()
+            except SQLAlchemyError:
+                log.exception("the database does not answer; trying again in %g s", _RETRY_S)
+                self._stopping.wait(_RETRY_S)
+
+    def _step(self) -> None:
+        with self._store.begin() as session:
+            # NOTE: what this lane holds now is a job whose end the database did not take.
+            jobs.requeue_interrupted(session, self._device_class, self._owner)
+            job = jobs.claim(session, self._device_class, self._owner)
+        if job is None:
+            self._wake.wait(_POLL_S)
+            self._wake.clear()
+        else:
+            self._work(job)
 
     def _work(self, job: JobRecord) -> None:
         cancelled = threading.Event()
@@ -111,6 +123,8 @@ class Lane:
             log.warning("job %s: %s", job.id, error)
         except TilewrightError as error:
             self._finish(job.id, JobStatus.FAILED, str(error))
+        except SQLAlchemyError:
+            raise
         except Exception as error:
             # NOTE: the boundary of the thread: the job fails with the reason, the device goes on.
             log.exception("job %s failed", job.id)

@@ -34,13 +34,14 @@ class _Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self.signal = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._engine = engine
         self._announcement = announcement
         self._as_json = as_json
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
         self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
         if self._as_json:
             print_json(self._announcement)
         else:
@@ -52,7 +53,8 @@ class _Server(uvicorn.Server):
         self.should_exit = True
         self.signal = sig
         # NOTE: not from the handler itself: it may interrupt the very code that holds the locks.
-        self._loop.call_soon_threadsafe(self._engine.begin_stop)
+        if self._loop:
+            self._loop.call_soon_threadsafe(self._engine.begin_stop)
 
 
 def serve(

@@ -23,15 +23,15 @@ template <class T, int ROWS, int COLS, int THREADS, int COPY, bool ASYNC, SmemLa
         source = reinterpret_cast<const char*>(first) + first_row() * row_bytes + first_chunk() * 16;
     }
 
-    // Loads one of PARTS shares of the tile whose first element is (row0, col0); together they are all of it.
-    template <int PARTS = 1> __device__ __forceinline__ void load(char* smem, int row0, int col0, int part = 0) const {
+    // Loads the tile whose first element is (row0, col0).
+    __device__ __forceinline__ void load(char* smem, int row0, int col0) const {
         const char* from = source + row0 * row_bytes + col0 * int(sizeof(T));
         const int rows_left = rows - row0, bytes_left = bytes - col0 * int(sizeof(T));
         const long long step = rows_per_round * row_bytes;
 #pragma unroll
         for (int i = 0; i < rounds; ++i) {
             const int row = i * rows_per_round;
-            if (i % PARTS != part || (ROWS % rows_per_round != 0 && row + first_row() >= ROWS)) continue;
+            if (ROWS % rows_per_round != 0 && row + first_row() >= ROWS) break;
             load_chunk(smem + target(row), from + i * step, row < rows_left ? bytes_left : 0);
         }
     }
