@@ -5,7 +5,6 @@ BIN := .venv/bin
 LOCK := $(if $(shell nvidia-smi -L 2>/dev/null | grep '^GPU'),requirements-gpu.lock,requirements.lock)
 READY := .venv/.ready-$(LOCK)
 PIP := $(BIN)/python -m pip --quiet --no-input --disable-pip-version-check
-PACKAGES := kernels tuner service migrations tilewright
 LOCKED := --universal --generate-hashes --no-header --no-annotate --python-version 3.11
 LOCKED += --no-emit-package tilewright --quiet
 PROJECTS := pyproject.toml client/pyproject.toml
@@ -34,7 +33,7 @@ serve: $(READY)
 lint: $(READY)
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
-	@$(BIN)/mypy $(addprefix --package ,$(PACKAGES))
+	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
 # The lock files hold versions and hashes, no registry's address: any index or mirror serves them.

@@ -218,7 +218,7 @@ class LaunchPlan:
                 workspace=Workspace(**data["workspace"]),
                 preconditions=Preconditions(**data["preconditions"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ArtifactError(f"not a launch plan: {error!r}") from error
 
 
@@ -295,7 +295,7 @@ class Artifact:
                 compiler=header["compiler"],
                 binary=data[start + length :],
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ArtifactError(f"damaged artifact header: {error!r}") from error
 
 

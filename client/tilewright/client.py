@@ -10,7 +10,9 @@ import httpx2
 from tilewright import calls, requests, transport, wire
 from tilewright.artifact import Artifact
 from tilewright.calls import GemmAnswer
+from tilewright.errors import ServiceError
 from tilewright.follow import READ_TIMEOUT_S, Follower, OnProgress
+from tilewright.local import LocalMatmul
 from tilewright.problem import GemmProblem
 from tilewright.requests import BestOptions, GemmOptions, TuneOptions
 
@@ -20,12 +22,16 @@ T = TypeVar("T")
 class Client:
     """A synchronous client; safe to share between threads.
 
+    ``matmul(a, b)`` runs here, on the arrays' own device, with the kernel that the service tuned for the
+    problem; see :class:`tilewright.local.LocalMatmul`. Everything else runs on the service.
+
     Every method raises :class:`ServiceUnreachable` where nothing answers within ``timeout`` seconds,
     :class:`ServiceError` where the service refuses, :class:`InvalidProblem` where the request breaks a rule.
     """
 
     def __init__(self, url: str = "http://127.0.0.1:8080", *, timeout: float = 10.0) -> None:
         self._http = httpx2.Client(base_url=url, timeout=timeout)
+        self.matmul = LocalMatmul(self._kernel_for)
 
     def __enter__(self) -> Self:
         return self
@@ -122,6 +128,15 @@ class Client:
     def ready(self) -> wire.Health:
         """Whether the service can do its work."""
         return self._send(calls.ready())
+
+    def _kernel_for(self, problem: GemmProblem, arch: str) -> Artifact | None:
+        try:
+            best = self.best_config(problem, arch=arch)
+        except ServiceError as error:
+            if error.status == 404:
+                return None
+            raise
+        return None if best.verdict == "vendor" else self.artifact(best.artifact.digest)
 
     def _send(self, call: calls.Call[T]) -> T:
         try:

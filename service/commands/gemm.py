@@ -10,6 +10,7 @@ import typer
 
 from service.commands.options import AsJson, Device, ElementType, K, M, N, OperandLayout, Url
 from service.commands.output import connect, print_json
+from tilewright import Client
 from tilewright.calls import GemmAnswer
 from tilewright.problem import DType, GemmProblem, Layout
 from tilewright.requests import GemmOptions
@@ -29,24 +30,29 @@ def gemm(
 ) -> None:
     """Run a GEMM with random operands on the service and check the result against float64."""
     problem = GemmProblem(m, n, k, dtype, layout)
-    random = np.random.default_rng(0)
-    a = random.standard_normal(problem.a_shape).astype(_numpy_type(dtype))
-    b = random.standard_normal(problem.b_shape).astype(_numpy_type(dtype))
-    options: GemmOptions = {"transpose_a": layout.a_transposed, "transpose_b": layout.b_transposed}
-    if device:
-        options["device"] = device
     with connect(url) as client:
-        answer = client.gemm(a, b, **options)
-    report = _report(problem, a, b, answer)
+        report = checked_gemm(client, problem, device)
     if as_json:
         print_json(report)
     else:
         typer.echo(
-            f"{problem}: {report['kernel_us']:.2f} us, {report['tflops']:.3f} TFLOP/s, by {answer.ran}"
+            f"{problem}: {report['kernel_us']:.2f} us, {report['tflops']:.3f} TFLOP/s, by {report['ran']}"
         )
         typer.echo(f"largest error {report['error_ratio']:.3f} of what float64 allows: {report['verdict']}")
     if report["verdict"] != "right":
         raise typer.Exit(1)
+
+
+def checked_gemm(client: Client, problem: GemmProblem, device: str | None = None) -> dict[str, Any]:
+    """Run a problem with random operands on the service; ``verdict`` is ``right`` or ``wrong``."""
+    random = np.random.default_rng(0)
+    a = random.standard_normal(problem.a_shape).astype(_numpy_type(problem.dtype))
+    b = random.standard_normal(problem.b_shape).astype(_numpy_type(problem.dtype))
+    layout = problem.layout
+    options: GemmOptions = {"transpose_a": layout.a_transposed, "transpose_b": layout.b_transposed}
+    if device:
+        options["device"] = device
+    return _report(problem, a, b, client.gemm(a, b, **options))
 
 
 def _report(problem: GemmProblem, a: Any, b: Any, answer: GemmAnswer) -> dict[str, Any]:

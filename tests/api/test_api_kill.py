@@ -12,7 +12,7 @@ from api_server import Server, finish, start
 from tilewright import Client, GemmProblem, wire
 
 PROBLEM = GemmProblem(64, 64, 64, "float32", "nn")
-TRIALS = 12
+TRIALS = 8
 
 
 def trials_of(url: str, job_id: str) -> list[wire.TrialView]:

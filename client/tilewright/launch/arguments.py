@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tilewright.artifact import LaunchPlan
+from tilewright.artifact import LaunchPlan, Serves
 from tilewright.errors import PreconditionFailed
 from tilewright.problem import GemmProblem
 
@@ -97,6 +97,8 @@ def _why_not(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -> str 
 
 
 def _why_not_strided(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -> str | None:
+    if Serves.of(problem) != plan.serves:
+        return plan.why_not(problem)
     values = scalar_values(problem, operands)
     needed = plan.preconditions
     rows = (

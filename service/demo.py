@@ -1,0 +1,145 @@
+"""The main job from end to end on this machine, ``make demo``.
+
+Starts the service on an empty database, tunes one GEMM, looks the result up, runs it, checks it and
+stops the service. Results go to stdout, progress to stderr; the exit code is 0 only if all went well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from service.commands.gemm import checked_gemm
+from service.demo_parts import DemoFailed, running_service, shown_progress, speed
+from tilewright import Client, wire
+from tilewright.errors import TilewrightError
+from tilewright.problem import DType, GemmProblem, Layout
+
+_SEARCH_S = 60.0
+_VERDICTS = {
+    "kernel": "the tuned kernel is faster than {vendor}",
+    "vendor": "{vendor} is faster here, so the service runs {vendor} for this problem",
+    "tie": "the race shows no difference to {vendor}",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Demo:
+    """The steps of the demo; each prints a line of results and raises where something is off."""
+
+    client: Client
+    device: wire.DeviceView
+    out: Console
+
+    def say(self, label: str, text: str) -> None:
+        """A line of results."""
+        self.out.print(f"{label:<12}{text}", soft_wrap=True)
+
+    def tune(self, problem: GemmProblem, max_trials: int) -> wire.BestConfigView:
+        """Tune through ``POST /tune`` and show the winner.
+
+        Raises:
+            DemoFailed: there is no winner.
+        """
+        self.say("tune", f"POST /tune {problem}: {max_trials} configs, {_SEARCH_S:.0f} s of search at most")
+        with shown_progress(problem, max_trials) as show:
+            job = self.client.tune(problem, on_progress=show, max_trials=max_trials, max_seconds=_SEARCH_S)
+        if job.best is None or job.progress is None:
+            raise DemoFailed(f"job {job.id} ended {job.status} without a winner; it was not cancelled here")
+        progress = job.progress
+        self.say(
+            "searched",
+            f"{progress.measured} of {progress.valid_configs:,} valid configs measured, {progress.failed} "
+            f"failed, {progress.elapsed_s:.0f} s with the race",
+        )
+        self._show(problem, job.best)
+        return job.best
+
+    def look_up(self, tuned: wire.BestConfigView) -> None:
+        """Ask ``GET /best-config`` for the architecture.
+
+        Raises:
+            DemoFailed: it does not give the winner.
+        """
+        found = self.client.configs(arch=tuned.arch)
+        if [item.artifact.digest for item in found] != [tuned.artifact.digest]:
+            raise DemoFailed(f"GET /best-config?arch={tuned.arch} does not give the winner of the job")
+        self.say("stored", f"GET /best-config?arch={tuned.arch}: kernel {tuned.artifact.digest[:16]}")
+
+    def run(self, problem: GemmProblem, tuned: wire.BestConfigView) -> None:
+        """Run the problem on the service and check the result against float64.
+
+        Raises:
+            DemoFailed: it is wrong.
+        """
+        report = checked_gemm(self.client, problem)
+        if report["verdict"] != "right":
+            raise DemoFailed(f"POST /gemm: the result of {report['ran']} is wrong: {report['error_ratio']}")
+        ran = "the tuned kernel" if report["ran"] == str(tuned.config.to_config()) else report["ran"]
+        self.say(
+            "run",
+            f"POST /gemm by {ran}: {speed(problem, report['kernel_us'])}, agrees with float64 "
+            f"(error {report['error_ratio']:.2f} of what rounding allows)",
+        )
+
+    def _show(self, problem: GemmProblem, best: wire.BestConfigView) -> None:
+        timing, speedup, vendor = best.timing, best.speedup, best.baseline
+        verdict = _VERDICTS[best.verdict].format(vendor=vendor.name)
+        interval = f"[{timing.low_us:.1f}, {timing.high_us:.1f}] us"
+        self.say("winner", str(best.config.to_config()))
+        self.say("", f"{speed(problem, timing.median_us)}, {interval}")
+        self.say("vendor", f"{speed(problem, vendor.median_us)}: {vendor.name} in the same race")
+        self.say(
+            "speed-up",
+            f"{speedup.value:.3f} [{speedup.low:.3f}, {speedup.high:.3f}] at {speedup.confidence:.0%} "
+            f"confidence: {verdict}",
+        )
+
+
+def main(
+    max_trials: Annotated[int | None, typer.Option(help="Configs to measure.", min=1)] = None,
+    extent: Annotated[int | None, typer.Option(help="m, n and k.", min=1)] = None,
+    device: Annotated[str | None, typer.Option(help="host or cuda:0; a GPU if there is one.")] = None,
+) -> None:
+    """Tune a GEMM on this machine and show the result."""
+    started = time.monotonic()
+    out = Console(highlight=False, markup=False)
+    try:
+        with tempfile.TemporaryDirectory(prefix="tilewright-demo-") as folder:
+            _demo(Path(folder), out, max_trials, extent, device)
+    except TilewrightError as error:
+        Console(stderr=True, highlight=False, markup=False).print(f"demo failed: {error}", soft_wrap=True)
+        raise typer.Exit(1) from error
+    out.print(f"{'stopped':<12}cleanly, after {time.monotonic() - started:.0f} s in all")
+
+
+def _demo(
+    folder: Path, out: Console, max_trials: int | None, extent: int | None, device_name: str | None
+) -> None:
+    with running_service(folder, device_name) as url, Client(url, timeout=60.0) as client:
+        device = client.devices()[0]
+        demo = Demo(client, device, out)
+        demo.say("service", f"{url} on an empty SQLite database")
+        demo.say("device", f"{device.name}: {device.model}, {device.device_class}")
+        problem = _problem(device.kind, extent)
+        tuned = demo.tune(problem, max_trials or (64 if device.kind == "cuda" else 48))
+        demo.look_up(tuned)
+        demo.run(problem, tuned)
+
+
+def _problem(kind: str, extent: int | None) -> GemmProblem:
+    if kind == "cuda":
+        side = extent or 4096
+        return GemmProblem(side, side, side, DType.FLOAT16, Layout.NT)
+    side = extent or 1024
+    return GemmProblem(side, side, side, DType.FLOAT32, Layout.NN)
+
+
+if __name__ == "__main__":
+    typer.run(main)

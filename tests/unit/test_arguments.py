@@ -1,0 +1,169 @@
+"""From operands to argument values, and every precondition with its message."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tilewright import GemmProblem, LaunchPlan
+from tilewright.artifact import Grid, Preconditions, Serves, Workspace
+from tilewright.errors import LaunchError, PreconditionFailed
+from tilewright.launch.arguments import Operands, check_preconditions, scalar_values
+
+PROBLEM = GemmProblem(100, 64, 48, batch=3)
+FULL = dataclasses.replace(PROBLEM, has_c=True, has_bias=True)
+PACKED = Operands(a=4096, b=8192, d=12288)
+
+
+def plan(problem: GemmProblem = PROBLEM, **changes: Any) -> LaunchPlan:
+    parts: dict[str, Any] = {
+        "format": "cubin",
+        "target": "sm_80",
+        "entry": "gemm",
+        "block": (128, 1, 1),
+        "grid": Grid(64, 64),
+        "args": (),
+        "serves": Serves.of(problem),
+        "preconditions": Preconditions(align_a=16, align_b=8, align_d=4),
+    }
+    return LaunchPlan(**(parts | changes))
+
+
+def refusal(operands: Operands, problem: GemmProblem = PROBLEM, **changes: Any) -> str:
+    """What check_preconditions says, without its leading sentence; empty if it agrees."""
+    try:
+        check_preconditions(plan(problem, **changes), problem, operands)
+    except PreconditionFailed as error:
+        prefix = f"gemm cannot run {problem}: "
+        assert str(error).startswith(prefix)
+        return str(error).removeprefix(prefix)
+    return ""
+
+
+def with_operands(**changes: Any) -> Operands:
+    return dataclasses.replace(PACKED, **changes)
+
+
+def test_packed_values() -> None:
+    # A is 100 x 48, B 64 x 48 (nt), D 100 x 64.
+    assert scalar_values(PROBLEM, PACKED) == {
+        "m": 100, "n": 64, "k": 48, "batch": 3,
+        "lda": 48, "ldb": 48, "ldc": 64, "ldd": 64,
+        "stride_a": 4800, "stride_b": 3072, "stride_c": 6400, "stride_d": 6400,
+        "alpha": 1.0, "beta": 0.0,
+    }  # fmt: skip
+
+
+def test_values_of_a_transposed_a_and_given_strides() -> None:
+    problem = dataclasses.replace(PROBLEM, layout="tn")
+    values = scalar_values(problem, with_operands(lda=112, ldd=72, alpha=0.5, beta=2.0))
+    # A is stored 48 x 100, B 48 x 64; batches lie a whole padded matrix apart.
+    assert (values["lda"], values["stride_a"]) == (112, 48 * 112)
+    assert (values["ldb"], values["stride_b"]) == (64, 48 * 64)
+    assert (values["ldc"], values["ldd"]) == (64, 72)
+    assert (values["stride_c"], values["stride_d"]) == (6400, 7200)
+    assert (values["alpha"], values["beta"]) == (0.5, 2.0)
+
+
+def test_what_fits_is_accepted() -> None:
+    assert refusal(PACKED) == ""
+    assert refusal(with_operands(c=256, bias=2, beta=1.0), FULL) == ""
+    assert refusal(with_operands(lda=56, ldb=52, ldd=66)) == ""
+
+
+def test_a_refusal_is_a_launch_error() -> None:
+    assert issubclass(PreconditionFailed, LaunchError)
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "align"), [("a", 4104, 16), ("b", 8196, 8), ("d", 12290, 4), ("c", 258, 4)]
+)
+def test_addresses(name: str, address: int, align: int) -> None:
+    operands = dataclasses.replace(with_operands(c=256, bias=2), **{name: address})
+    message = f"the address of {name} must be a multiple of {align} bytes"
+    assert refusal(operands, FULL) == message
+
+
+def test_missing_operands() -> None:
+    assert refusal(with_operands(bias=2), FULL) == "it reads C, but no C was given"
+    assert refusal(with_operands(c=256), FULL) == "it adds a bias, but no bias was given"
+    assert refusal(with_operands(beta=1.0)) == "beta must be 0 where the problem has no C"
+
+
+def test_workspace() -> None:
+    # 100 x 64 in tiles of 64 x 64 is 2 tiles, 6 over the batch: 6 counters of 4 bytes round up to 256,
+    # then 6 partial tiles of 16,384 bytes.
+    changes = {"workspace": Workspace(4, 16_384)}
+    assert refusal(PACKED, **changes) == f"it needs a workspace of {256 + 6 * 16_384} bytes"
+    assert refusal(with_operands(workspace=256), **changes) == ""
+
+
+def test_batch_that_does_not_fit_the_grid() -> None:
+    at_limit, above = (dataclasses.replace(PROBLEM, batch=batch) for batch in (65535, 65536))
+    assert refusal(PACKED, at_limit) == ""
+    assert refusal(PACKED, above) == "a batch above 65535 does not fit the launch grid; split it"
+    assert refusal(PACKED, above, format="elf") == ""
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"dtype": "bfloat16"}, {"layout": "nn"}, {"out_dtype": "float32"}, {"acc_dtype": "float16"},
+        {"activation": "relu"}, {"has_bias": True}, {"has_c": True},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("lda", [0, 64])
+def test_another_kind_of_problem(other: dict[str, Any], lda: int) -> None:
+    """Packed or strided: a kernel runs only the kind of problem that it was compiled for."""
+    problem = dataclasses.replace(
+        GemmProblem(128, 64, 48), **({"out_dtype": None, "acc_dtype": None} | other)
+    )
+    operands = with_operands(c=256 * problem.has_c, bias=16 * problem.has_bias, lda=lda)
+    with pytest.raises(PreconditionFailed, match=r"the artifact serves Serves\(.*, the problem is Serves\("):
+        check_preconditions(plan(), problem, operands)
+
+
+@pytest.mark.parametrize(
+    ("extents", "message"),
+    [
+        ((100, 64, 44), "row stride of a must be a multiple of 16 bytes"),
+        ((100, 63, 48), "row stride of d must be a multiple of 4 bytes"),
+    ],
+)
+def test_packed_row_strides(extents: tuple[int, int, int], message: str) -> None:
+    assert refusal(PACKED, GemmProblem(*extents)) == message
+
+
+def test_packed_row_stride_of_b() -> None:
+    needs = {"preconditions": Preconditions(align_a=2, align_b=16, align_d=2)}
+    problem = GemmProblem(16, 20, 44, layout="nn")
+    assert refusal(PACKED, problem, **needs) == "row stride of b must be a multiple of 16 bytes"
+
+
+@pytest.mark.parametrize(
+    ("strides", "message"),
+    [
+        ({"lda": 47}, "lda is 47, less than the 48 columns of a row"),
+        ({"ldb": 40}, "ldb is 40, less than the 48 columns of a row"),
+        ({"ldc": 63}, "ldc is 63, less than the 64 columns of a row"),
+        ({"ldd": 1}, "ldd is 1, less than the 64 columns of a row"),
+        # 104, 100 and 130 bytes.
+        ({"lda": 52}, "lda and the 48 columns of a row must be multiples of 16 bytes"),
+        ({"ldb": 50}, "ldb and the 48 columns of a row must be multiples of 8 bytes"),
+        ({"ldc": 65}, "ldc and the 64 columns of a row must be multiples of 4 bytes"),
+        ({"ldd": 65}, "ldd and the 64 columns of a row must be multiples of 4 bytes"),
+    ],
+    ids=str,
+)
+def test_given_row_strides(strides: dict[str, int], message: str) -> None:
+    assert refusal(with_operands(c=256, bias=2, **strides), FULL) == message
+
+
+def test_padding_does_not_hide_odd_columns() -> None:
+    """The kernel reads rows of 44 halves (88 bytes) in pieces of 16 bytes, whatever lies behind them."""
+    problem = dataclasses.replace(PROBLEM, k=44)
+    message = "lda and the 44 columns of a row must be multiples of 16 bytes"
+    assert refusal(with_operands(lda=48, ldb=48), problem) == message
