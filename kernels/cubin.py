@@ -36,7 +36,7 @@ def read_resources(cubin: bytes, entry: str) -> Resources:
             if index == symbol
         }
         registers = values[_REGISTER_COUNT]
-    except (KeyError, struct.error, StopIteration) as error:
+    except (LookupError, ValueError, OverflowError, struct.error) as error:
         raise ArtifactError(f"not a cubin with a kernel {entry!r}: {error!r}") from error
     return Resources(
         registers=registers,
@@ -50,6 +50,8 @@ def _headers(cubin: bytes) -> Iterator[tuple[str, tuple[int, ...]]]:
         raise ArtifactError("not a cubin: no ELF header")
     (offset,) = struct.unpack_from("<Q", cubin, 0x28)
     size, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
+    if size != _SECTION.size:
+        raise ArtifactError(f"not a cubin: section headers of {size} bytes instead of {_SECTION.size}")
     rows = [_SECTION.unpack_from(cubin, offset + size * i) for i in range(count)]
     strings = rows[names][4]
     for row in rows:

@@ -50,7 +50,7 @@ class LocalMatmul:
         plan, reason = _describe(a, b)
         kernel = self._kernel(plan) if plan else None
         if plan is None or kernel is None:
-            return self._vendor(a, b, reason or "not tuned")
+            return self._vendor(a, b, reason or "no tuned kernel that beats it")
         d = arrays.empty_like(a, (plan.problem.m, plan.problem.n))
         try:
             self._launch(kernel, plan, (a, b, d))

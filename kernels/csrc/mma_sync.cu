@@ -111,8 +111,8 @@ struct MainLoop {
                     write = read;
                     read = read + 1 == cfg::stages ? 0 : read + 1;
                 }
-                load_step(f[(step + 1) % 2], read, (step + 1) % cfg::k_steps);
                 if (step == 0) prefetch(tile + cfg::stages - 1, write);
+                load_step(f[(step + 1) % 2], read, (step + 1) % cfg::k_steps);
                 mma_step(acc, f[step % 2]);
             }
         }
