@@ -13,7 +13,20 @@ TARGETS = {"sm_80": "sm_80", "sm_86": "sm_86", "sm_89": "sm_89", "sm_90": "sm_90
 MAX_EXTENT = 2**28
 MIN_DRIVER = 13000
 
-_TYPES = {DType.FLOAT16: "f16", DType.BFLOAT16: "bf16", DType.FLOAT32: "float", DType.FLOAT64: "double"}
+_TYPES = {
+    DType.FLOAT16: "f16",
+    DType.BFLOAT16: "bf16",
+    DType.FLOAT32: "float",
+    DType.FLOAT64: "double",
+    DType.TFLOAT32: "tf32",
+    DType.FLOAT8_E4M3FN: "e4m3",
+    DType.FLOAT8_E5M2: "e5m2",
+    DType.INT8: "s8",
+    DType.UINT8: "u8",
+    DType.INT32: "int",
+}
+# Accumulators, alpha and beta as the kernels hold them: float16 sums leave the tensor cores as float32.
+_REALS: dict[DType, ScalarKind] = {DType.FLOAT64: "float64", DType.INT32: "int32"}
 _ACTIVATIONS = list(Activation)
 
 
@@ -49,6 +62,11 @@ def gemm_defines(problem: GemmProblem, grid: Grid, raster: str, group: int) -> d
     }
 
 
+def real_bytes(problem: GemmProblem) -> int:
+    """Bytes of a sum outside of the tensor cores."""
+    return 8 if problem.accumulate is DType.FLOAT64 else 4
+
+
 def as_pairs(defines: Mapping[str, int | str]) -> tuple[tuple[str, int | str], ...]:
     """Defines in a stable order."""
     return tuple(sorted(defines.items()))
@@ -62,7 +80,7 @@ def gemm_arguments(problem: GemmProblem) -> tuple[Argument, ...]:
         Scalar(name, "int64")
         for name in ("lda", "ldb", "ldc", "ldd", "stride_a", "stride_b", "stride_c", "stride_d")
     )
-    real: ScalarKind = "float64" if problem.dtype is DType.FLOAT64 else "float32"
+    real = _REALS.get(problem.accumulate, "float32")
     return (*pointers, *sizes, *strides, Scalar("alpha", real), Scalar("beta", real))
 
 

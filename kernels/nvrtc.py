@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
+import threading
 from collections.abc import Sequence
 
 from kernels.build import CSRC, Built, CompileError
@@ -17,6 +18,10 @@ from tilewright.errors import DeviceUnavailable
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _TARGET = re.compile(r"sm_\d+a?\Z")
+_LOADING = threading.Lock()
+# What ptxas says when wgmma run one after the other (C7510, C7514, C7515), when it adds waits or fences
+# that the source lacks (C7517, C7519), or when it ignores setmaxnreg (C7508).
+_WGMMA_WARNING = re.compile(r"\(C75(08|1\d)\)")
 
 
 def compile_cuda(spec: BuildSpec) -> Built:
@@ -50,7 +55,7 @@ def compile_text(
     options += ["--define-macro=" + _define(*pair) for pair in defines]
     with _Program(source, name) as program:
         cubin, log = program.compile(options)
-    if "C7508" in log or "C7510" in log:
+    if _WGMMA_WARNING.search(log):
         raise CompileError(f"{name} for {target}: the assembler gave up a wgmma guarantee:\n{log}")
     return Built(cubin, read_resources(cubin, entry), nvrtc_version())
 
@@ -101,8 +106,14 @@ class _Program:
         return buffer.raw
 
 
-@functools.cache
 def _nvrtc() -> ctypes.CDLL:
+    # NOTE: two threads that load the library at once leave one without its builtins.
+    with _LOADING:
+        return _load()
+
+
+@functools.cache
+def _load() -> ctypes.CDLL:
     try:
         from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
     except ImportError as error:

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from pydantic import ValidationError
 
-from service.commands import best, catalog, database, doctor, gemm, jobs, serve, tune
+from service.commands import bench, best, catalog, database, doctor, gemm, jobs, serve, tune
 from service.settings import Settings
 from tilewright.errors import TilewrightError
 
@@ -50,6 +50,7 @@ app.command()(catalog.families)
 app.command()(catalog.devices)
 app.add_typer(database.app, name="db")
 app.command()(doctor.doctor)
+app.add_typer(bench.app, name="bench")
 
 if __name__ == "__main__":
     app()

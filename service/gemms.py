@@ -32,7 +32,7 @@ def problem_of(tensors: Mapping[str, Tensor], query: GemmQuery) -> GemmProblem:
         m=a_columns if query.layout.a_transposed else a_rows,
         n=b_rows if query.layout.b_transposed else b_columns,
         k=a_rows if query.layout.a_transposed else a_columns,
-        dtype=tensors["a"].dtype,
+        dtype=_operand_type(tensors["a"].dtype, query.dtype),
         layout=query.layout,
         batch=batch,
         out_dtype=query.out_dtype,
@@ -70,6 +70,12 @@ def kernel_for(
     return None
 
 
+def _operand_type(stored: DType, wanted: DType | None) -> DType:
+    if wanted in (None, stored) or (wanted, stored) == (DType.TFLOAT32, DType.FLOAT32):
+        return wanted or stored
+    raise InvalidProblem(f"a is {stored}; dtype={wanted} does not go with it, leave it out or send {wanted}")
+
+
 def _matrix(name: str, tensor: Tensor) -> tuple[int, int, int]:
     if len(tensor.shape) not in (2, 3) or 0 in tensor.shape:
         raise InvalidProblem(
@@ -82,7 +88,7 @@ def _matrix(name: str, tensor: Tensor) -> tuple[int, int, int]:
 def _check(problem: GemmProblem, tensors: Mapping[str, Tensor], query: GemmQuery) -> None:
     lead = tensors["a"].shape[:-2]
     expected: dict[str, tuple[tuple[int, ...], DType]] = {
-        "b": ((*lead, *problem.b_shape), problem.dtype),
+        "b": ((*lead, *problem.b_shape), tensors["a"].dtype),
         "c": ((*lead, problem.m, problem.n), problem.out),
         "bias": ((problem.n,), problem.out),
     }

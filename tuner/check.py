@@ -1,9 +1,9 @@
 """The correctness gate before every timing.
 
 Two runs a kernel. Integer operands, whose sums are exact in any order, must give the rounded
-reference bit for bit. N(0, 1) operands must stay within a bound that grows with sqrt(k) like the
-rounding errors of the running sum. D is poisoned with NaN before each run and lies between guard
-bands that must stay as they were.
+reference bit for bit; N(0, 1) operands must stay within a bound that grows with k like the rounding
+errors of the running sum. Integer types must be exact in both. D is poisoned before each run, with NaN
+or the lowest integer, and lies between guard bands that must stay as they were.
 """
 
 from __future__ import annotations
@@ -22,9 +22,18 @@ from tuner.operands import bind, make_tensors
 _GUARD = 2048  # elements before and after D; keeps its alignment
 _GUARD_BYTE = 0xA5
 
-_EPSILON = {DType.FLOAT16: 2**-10, DType.BFLOAT16: 2**-7, DType.FLOAT32: 2**-23, DType.FLOAT64: 2**-52}
+_EPSILON = {
+    DType.FLOAT16: 2**-10,
+    DType.BFLOAT16: 2**-7,
+    DType.FLOAT32: 2**-23,
+    DType.FLOAT64: 2**-52,
+    DType.INT32: 0.0,
+}
+# Tensor cores for 8-bit floats keep about 13 bits of each product beside the largest.
+_EPSILON_FLOAT8 = 2**-13
 # Tensor cores truncate while they add, so float32 sums drift more than rounding alone would.
-_SUM_FACTOR = {DType.FLOAT16: 1.0, DType.BFLOAT16: 1.0, DType.FLOAT32: 8.0, DType.FLOAT64: 8.0}
+_SUM_FACTOR = {DType.FLOAT16: 1.0, DType.FLOAT32: 8.0, DType.FLOAT64: 8.0, DType.INT32: 0.0}
+_POISON = {DType.INT32: -(2**31)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,14 +79,21 @@ def activate(xp: Any, x: Any, activation: Activation) -> Any:
 def _reference(device: Device, problem: GemmProblem, kind: Literal["integer", "normal"]) -> Reference:
     xp = device.xp
     tensors = make_tensors(device, problem, 20_000, kind)
+    exact_sums = problem.accumulate.is_integer
     if kind == "normal":
-        beta = -0.5 if problem.has_c else 0.0
-        tensors = dataclasses.replace(tensors, alpha=0.75, beta=beta)
+        alpha, beta = (3.0, -2.0) if exact_sums else (0.75, -0.5)
+        tensors = dataclasses.replace(tensors, alpha=alpha, beta=beta if problem.has_c else 0.0)
     exact = reference_values(device, problem, tensors)
-    if kind == "integer" and problem.activation is not Activation.GELU:
+    if exact_sums or (kind == "integer" and problem.activation is not Activation.GELU):
         return Reference(tensors, decode(encode(xp, exact, problem.out), problem.out), 0.0)
-    spread = _EPSILON[problem.accumulate] * _SUM_FACTOR[problem.accumulate] * problem.k
-    return Reference(tensors, exact, spread + 2 * _EPSILON[problem.out] * xp.abs(exact))
+    return Reference(tensors, exact, _sum_error(problem) + 2 * _EPSILON[problem.out] * xp.abs(exact))
+
+
+def _sum_error(problem: GemmProblem) -> float:
+    """How far the running sum of N(0, 1) products may drift."""
+    if problem.dtype in (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2):
+        return _EPSILON_FLOAT8 * problem.k
+    return _EPSILON[problem.accumulate] * _SUM_FACTOR[problem.accumulate] * problem.k
 
 
 def _check(
@@ -93,7 +109,7 @@ def _check(
     result = decode(d, problem.out)
     if _broken_guards(xp, band, d):
         return f"{kind} data: wrote outside D"
-    missing = int(xp.isnan(result).sum())
+    missing = int((xp.isnan(result) | (result == _POISON.get(problem.out, math.nan))).sum())
     if missing:
         return f"{kind} data: {missing} of {result.size} elements of D are NaN or were never written"
     excess = xp.abs(result - reference.expected) - reference.tolerance
@@ -111,12 +127,13 @@ def _wide(stored: Any, problem: GemmProblem, operand: Literal["a", "b"]) -> Any:
 
 
 def _guarded(device: Device, problem: GemmProblem) -> tuple[Any, Any]:
-    """(all bytes, the D inside) with D all NaN and the guards filled."""
+    """(all bytes, the D inside) with D all poison and the guards filled."""
     xp = device.xp
     elements = problem.batch * problem.m * problem.n
     band = xp.full((elements + 2 * _GUARD) * problem.out.size, _GUARD_BYTE, dtype="uint8")
     d = band.view(storage_type(problem.out))[_GUARD : _GUARD + elements]
-    d[:] = encode(xp, xp.full(1, math.nan, dtype="float64"), problem.out)
+    poison = _POISON.get(problem.out, math.nan)
+    d[:] = encode(xp, xp.full(1, poison, dtype="float64"), problem.out)
     return band, d.reshape(problem.batch, problem.m, problem.n)
 
 

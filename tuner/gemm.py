@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from tilewright.errors import InvalidProblem
+from tilewright.errors import DeviceUnavailable, InvalidProblem
 from tilewright.launch import Kernel
 from tilewright.problem import GemmProblem
 from tuner.arrays import storage_type
-from tuner.devices.base import Device, Tensors
+from tuner.devices.base import Device, Tensors, VendorChoice
 from tuner.operands import bind
 
 
@@ -34,10 +34,11 @@ def run_gemm(
     Raises:
         InvalidProblem: an operand is missing or has the wrong number of bytes.
         LaunchError: it does not run.
+        DeviceUnavailable: no kernel is given and the vendor library has none.
     """
     tensors = _upload(device, problem, inputs, scalars)
     if kernel is None:
-        choice = device.vendor(problem, [tensors])[0]
+        choice = _vendor_choice(device, problem, tensors)
         launches, ran = choice.launches, choice.name
         keep: object = choice
     else:
@@ -49,6 +50,15 @@ def run_gemm(
     del keep
     d = tensors.d
     return (d.get() if hasattr(d, "get") else d).tobytes(), micros, ran
+
+
+def _vendor_choice(device: Device, problem: GemmProblem, tensors: Tensors) -> VendorChoice:
+    if not all(scalar % 1 == 0 for scalar in (tensors.alpha, tensors.beta) if problem.dtype.is_integer):
+        raise InvalidProblem(f"alpha and beta must be whole numbers for {problem.dtype}")
+    choices = device.vendor(problem, [tensors])
+    if not choices:
+        raise DeviceUnavailable(f"the vendor library does not compute {problem}; tune it first (POST /tune)")
+    return choices[0]
 
 
 def _upload(

@@ -9,12 +9,13 @@ from typing import Any, Literal
 
 from tilewright.errors import LaunchError
 from tilewright.launch import Kernel, Launch, Operands
-from tilewright.problem import GemmProblem
+from tilewright.problem import DType, GemmProblem
 from tuner.arrays import encode, storage_type
 from tuner.devices.base import Device, Tensors
 
 _MOST_SETS = 64
 _MOST_BYTES = 16 << 30
+_INTEGER_SCALE = 40.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,16 +31,19 @@ def make_tensors(
 ) -> Tensors:
     """Fresh operands: N(0, 1) values, or integers in -1 .. 1 whose products add up exactly.
 
+    Integer types take N(0, 1) times 40, rounded and clipped, so that all of their bits are used.
+
     Raises:
         LaunchError: they do not fit in the device's memory.
     """
     xp = device.xp
     random = xp.random.default_rng(seed)
 
-    def draw(shape: tuple[int, ...], dtype: Any) -> Any:
+    def draw(shape: tuple[int, ...], dtype: DType) -> Any:
         if data == "integer":
             return encode(xp, random.integers(-1, 2, size=shape).astype("float32"), dtype)
-        return encode(xp, random.standard_normal(shape, dtype="float32"), dtype)
+        scale = _INTEGER_SCALE if dtype.is_integer else 1.0
+        return encode(xp, scale * random.standard_normal(shape, dtype="float32"), dtype)
 
     _require_memory(device, problem.total_bytes + 8 * problem.m * problem.k)
     shape_d = (problem.batch, problem.m, problem.n)

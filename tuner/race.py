@@ -1,7 +1,8 @@
 """Finalists and the vendor library against each other: interleaved rounds on the same operands.
 
 Every round takes one sample of each contender in a fresh random order, so that drifting clocks and
-temperatures hit all alike; ratios are formed within rounds. The device is loaded for ``WARM_UP_S``
+temperatures hit all alike; ratios are formed within rounds. Where the vendor library does not compute
+the problem, it runs the same product in float16 instead, and says so. The device is loaded for ``WARM_UP_S``
 before the first round and never idles in between, so the figures are sustained ones.
 """
 
@@ -15,7 +16,8 @@ from typing import Any
 
 from tilewright.errors import DeviceUnavailable
 from tilewright.launch import Kernel
-from tilewright.problem import GemmProblem
+from tilewright.problem import DType, GemmProblem
+from tilewright.trial import STANDS_IN
 from tuner.devices.base import Device, VendorChoice
 from tuner.measure import sampler
 from tuner.operands import bind, rotated_sets
@@ -24,6 +26,7 @@ from tuner.stats import median
 METHOD = "interleaved-v1, sustained"
 WARM_UP_S = 1.0
 _VENDOR_PROBES = 5
+_STAND_IN_OUT = {2: DType.FLOAT16, 4: DType.FLOAT32}  # by bytes of an element of D
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,13 +71,9 @@ def race(
     """
     sets = rotated_sets(device, problem)
     bound = [bind(device, kernel, problem, sets) for kernel in kernels]
-    vendor, vendor_sample = _vendor_best(device, problem)
+    vendor, vendor_sample = fastest(device, vendor_choices(device, problem))
     samplers = [sampler(device, one.launches) for one in bound] + [vendor_sample]
-    end = time.monotonic() + WARM_UP_S
-    while time.monotonic() < end:
-        for sample in samplers:
-            sample()
-    rows, states = _rounds(device, samplers, rounds, random.Random(seed))
+    rows, states = interleave(device, samplers, rounds, seed)
     return RaceSamples(
         contenders=(*(kernel.artifact.digest for kernel in kernels), "vendor"),
         samples_us=tuple(tuple(row) for row in rows),
@@ -86,9 +85,16 @@ def race(
     )
 
 
-def _rounds(
-    device: Device, samplers: Sequence[Callable[[], float]], rounds: int, order: random.Random
+def interleave(
+    device: Device, samplers: Sequence[Callable[[], float]], rounds: int, seed: int
 ) -> tuple[list[list[float]], list[tuple[float | None, float | None]]]:
+    """Load the device for ``WARM_UP_S`` seconds, then sample: one row of microseconds a sampler, and the
+    clock in MHz and power in watts after each round."""
+    end = time.monotonic() + WARM_UP_S
+    while time.monotonic() < end:
+        for sample in samplers:
+            sample()
+    order = random.Random(seed)
     rows: list[list[float]] = [[] for _ in samplers]
     states = []
     turn = list(range(len(samplers)))
@@ -101,12 +107,38 @@ def _rounds(
     return rows, states
 
 
-def _vendor_best(device: Device, problem: GemmProblem) -> tuple[VendorChoice, Callable[[], float]]:
-    choices = device.vendor(problem, rotated_sets(device, problem))
-    if not choices:
-        raise DeviceUnavailable(f"the vendor library proposes no algorithm for {problem}")
+def fastest(device: Device, choices: Sequence[VendorChoice]) -> tuple[VendorChoice, Callable[[], float]]:
+    """The choice with the lowest median of a few samples, and its sampler."""
     heats = [(choice, sampler(device, choice.launches)) for choice in choices]
     return min(heats, key=lambda heat: median([heat[1]() for _ in range(_VENDOR_PROBES)]))
+
+
+def vendor_choices(device: Device, problem: GemmProblem) -> list[VendorChoice]:
+    """The algorithms of the vendor library, the one it would take itself first.
+
+    Raises:
+        DeviceUnavailable: the library is missing or has no algorithm for the problem.
+    """
+    choices = device.vendor(problem, rotated_sets(device, problem)) or _stand_ins(device, problem)
+    if not choices:
+        raise DeviceUnavailable(f"the vendor library proposes no algorithm for {problem}")
+    return choices
+
+
+def _stand_ins(device: Device, problem: GemmProblem) -> list[VendorChoice]:
+    """What one would run for 8-bit operands without a kernel of their own: float16, which holds all of
+    their values. The conversion is not timed."""
+    if problem.dtype.size != 1:
+        return []
+    wide = dataclasses.replace(
+        problem, dtype=DType.FLOAT16, acc_dtype=DType.FLOAT32, out_dtype=_STAND_IN_OUT[problem.out.size]
+    )
+    return [
+        dataclasses.replace(
+            choice, name=f"{choice.name} float16", detail=choice.detail | {STANDS_IN: problem.dtype.value}
+        )
+        for choice in device.vendor(wide, rotated_sets(device, wide))
+    ]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -102,7 +102,12 @@ def _describe(a: Any, b: Any) -> tuple[_Plan | None, str]:
         return None, "no row-major matrix in memory"
     (mark_a, lda), (mark_b, ldb) = stored_a, stored_b
     (m, k), n = left.shape, right.shape[1]
-    problem = GemmProblem(m, n, k, left.dtype, Layout(mark_a + mark_b))
+    try:
+        problem = GemmProblem(m, n, k, left.dtype, Layout(mark_a + mark_b))
+    except InvalidProblem as error:
+        return None, str(error)
+    if problem.out is not left.dtype:
+        return None, f"a product of {left.dtype} is {problem.out} here, the array library keeps its own type"
     return _Plan(problem, lda, ldb, _arch(left.on_gpu)), ""
 
 

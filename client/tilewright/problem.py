@@ -13,17 +13,47 @@ MAX_EXTENT = 2**31 - 1
 
 
 class DType(StrEnum):
-    """Element types by their NumPy names."""
+    """Element types by their NumPy names, and ``tfloat32``.
+
+    ``tfloat32`` is float32 in memory that the tensor cores may multiply with 10 bits of mantissa. It is a
+    type of its own so that a float32 problem never runs in it silently: results, artifacts and lookups of
+    the two are apart. ``int32`` is a type of results only.
+    """
 
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
     FLOAT32 = "float32"
     FLOAT64 = "float64"
+    TFLOAT32 = "tfloat32"
+    FLOAT8_E4M3FN = "float8_e4m3fn"
+    FLOAT8_E5M2 = "float8_e5m2"
+    INT8 = "int8"
+    UINT8 = "uint8"
+    INT32 = "int32"
 
     @property
     def size(self) -> int:
         """Bytes per element."""
-        return {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}[self.value]
+        return _SIZES[self]
+
+    @property
+    def is_integer(self) -> bool:
+        """Sums of it are exact integers."""
+        return self in (DType.INT8, DType.UINT8, DType.INT32)
+
+
+_SIZES = {
+    DType.FLOAT16: 2,
+    DType.BFLOAT16: 2,
+    DType.FLOAT32: 4,
+    DType.FLOAT64: 8,
+    DType.TFLOAT32: 4,
+    DType.FLOAT8_E4M3FN: 1,
+    DType.FLOAT8_E5M2: 1,
+    DType.INT8: 1,
+    DType.UINT8: 1,
+    DType.INT32: 4,
+}
 
 
 class Layout(StrEnum):
@@ -53,12 +83,30 @@ class Activation(StrEnum):
     GELU = "gelu"
 
 
+# By element type of A and B, the default first. D may also have the accumulate type.
 _ACCUMULATE = {
     DType.FLOAT16: (DType.FLOAT32, DType.FLOAT16),
     DType.BFLOAT16: (DType.FLOAT32,),
     DType.FLOAT32: (DType.FLOAT32,),
     DType.FLOAT64: (DType.FLOAT64,),
+    DType.TFLOAT32: (DType.FLOAT32,),
+    DType.FLOAT8_E4M3FN: (DType.FLOAT32,),
+    DType.FLOAT8_E5M2: (DType.FLOAT32,),
+    DType.INT8: (DType.INT32,),
+    DType.UINT8: (DType.INT32,),
 }
+_OUT = {
+    DType.FLOAT16: (DType.FLOAT16,),
+    DType.BFLOAT16: (DType.BFLOAT16,),
+    DType.FLOAT32: (DType.FLOAT32,),
+    DType.FLOAT64: (DType.FLOAT64,),
+    DType.TFLOAT32: (DType.FLOAT32,),
+    DType.FLOAT8_E4M3FN: (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16),
+    DType.FLOAT8_E5M2: (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16),
+    DType.INT8: (DType.INT32,),
+    DType.UINT8: (DType.INT32,),
+}
+OPERAND_TYPES = tuple(_ACCUMULATE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,9 +118,11 @@ class GemmProblem:
         dtype: element type of A and B.
         layout: how A and B are stored, see :class:`Layout`.
         batch: number of independent products, operands stacked along the first axis.
-        out_dtype: element type of C, D and bias; that of A and B unless given.
-        acc_dtype: type of the running sum; float32 (float64 for float64) unless given.
-        activation: function applied last.
+        out_dtype: element type of C, D and bias; that of A and B unless given, but float32 for tfloat32
+            and the 8-bit floats, int32 for int8 and uint8.
+        acc_dtype: type of the running sum; float32 (float64 for float64, int32 for integers) unless given.
+            Sums of integers that leave int32 wrap around.
+        activation: function applied last; integers have no gelu.
         has_bias: whether a bias vector of n elements is added to every row.
         has_c: whether beta * C is added. Without it beta must be 0 and C is never read.
 
@@ -96,26 +146,36 @@ class GemmProblem:
         _coerce(self, "dtype", DType)
         _coerce(self, "layout", Layout)
         _coerce(self, "activation", Activation)
-        _coerce(self, "out_dtype", DType, self.dtype)
+        if self.dtype not in OPERAND_TYPES:
+            raise InvalidProblem(
+                f"{self.dtype} is a type of results only; A and B have one of {', '.join(OPERAND_TYPES)}"
+            )
+        _coerce(self, "out_dtype", DType, _OUT[self.dtype][0])
         _coerce(self, "acc_dtype", DType, _ACCUMULATE[self.dtype][0])
         for name in ("m", "n", "k", "batch"):
             extent = getattr(self, name)
             if isinstance(extent, bool) or not isinstance(extent, int) or not 1 <= extent <= MAX_EXTENT:
                 raise InvalidProblem(f"{name} must be an integer in 1 .. {MAX_EXTENT}, got {extent!r}")
+        self._check_types()
+
+    def _check_types(self) -> None:
         if self.accumulate not in _ACCUMULATE[self.dtype]:
             allowed = ", ".join(_ACCUMULATE[self.dtype])
             raise InvalidProblem(
                 f"{self.dtype} accumulates in {allowed}; acc_dtype {self.acc_dtype} is not available"
             )
-        if self.out not in (self.dtype, self.accumulate):
+        if self.out not in (*_OUT[self.dtype], self.accumulate):
+            narrow = " or ".join(_OUT[self.dtype])
             raise InvalidProblem(
-                f"out_dtype must be {self.dtype} or the accumulate type {self.accumulate}, got {self.out}"
+                f"out_dtype must be {narrow} or the accumulate type {self.accumulate}, got {self.out}"
             )
+        if self.dtype.is_integer and self.activation is Activation.GELU:
+            raise InvalidProblem(f"gelu is for real numbers; {self.dtype} sums to {self.accumulate}")
 
     @property
     def out(self) -> DType:
         """Element type of C, D and bias."""
-        return self.out_dtype or self.dtype
+        return self.out_dtype or _OUT[self.dtype][0]
 
     @property
     def accumulate(self) -> DType:

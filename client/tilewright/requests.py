@@ -33,13 +33,15 @@ class BestOptions(TypedDict, total=False):
 
 class GemmOptions(TypedDict, total=False):
     """How to compute D = act(alpha * op(A) op(B) + beta * C + bias); ``transpose_a`` says that A is
-    stored K x M, ``transpose_b`` that B is stored N x K."""
+    stored K x M, ``transpose_b`` that B is stored N x K, ``dtype="tfloat32"`` that float32 operands may
+    be multiplied with 10 bits of mantissa."""
 
     transpose_a: bool
     transpose_b: bool
     alpha: float
     beta: float
     activation: str
+    dtype: str
     out_dtype: str
     acc_dtype: str
     device: str

@@ -14,12 +14,28 @@ from tilewright.errors import InvalidProblem
 from tilewright.problem import DType
 
 MEDIA_TYPE = "application/vnd.safetensors"
-_WIRE = {"F16": DType.FLOAT16, "BF16": DType.BFLOAT16, "F32": DType.FLOAT32, "F64": DType.FLOAT64}
-_NUMPY = {
+_WIRE = {
+    "F16": DType.FLOAT16,
+    "BF16": DType.BFLOAT16,
+    "F32": DType.FLOAT32,
+    "F64": DType.FLOAT64,
+    "F8_E4M3": DType.FLOAT8_E4M3FN,
+    "F8_E5M2": DType.FLOAT8_E5M2,
+    "I8": DType.INT8,
+    "U8": DType.UINT8,
+    "I32": DType.INT32,
+}
+_NUMPY: dict[DType, np.dtype[Any]] = {
     DType.FLOAT16: np.dtype(np.float16),
     DType.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
     DType.FLOAT32: np.dtype(np.float32),
     DType.FLOAT64: np.dtype(np.float64),
+    DType.TFLOAT32: np.dtype(np.float32),
+    DType.FLOAT8_E4M3FN: np.dtype(ml_dtypes.float8_e4m3fn),
+    DType.FLOAT8_E5M2: np.dtype(ml_dtypes.float8_e5m2),
+    DType.INT8: np.dtype(np.int8),
+    DType.UINT8: np.dtype(np.uint8),
+    DType.INT32: np.dtype(np.int32),
 }
 
 
@@ -32,13 +48,18 @@ class Tensor:
     data: bytes
 
 
+def numpy_type(dtype: DType) -> np.dtype[Any]:
+    """The NumPy type that holds ``dtype`` on the host; ml_dtypes has what NumPy lacks."""
+    return _NUMPY[dtype]
+
+
 def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
     """The tensors as one safetensors file."""
     # NOTE: safetensors reads through raw addresses; `views` keeps the memory alive until it has.
     views = {name: np.frombuffer(tensor.data, np.uint8) for name, tensor in tensors.items()}
     specs = {
         name: safetensors.TensorSpec(
-            dtype=tensor.dtype.value,
+            dtype=_NUMPY[tensor.dtype].name,
             shape=list(tensor.shape),
             data_ptr=views[name].ctypes.data,
             data_len=views[name].nbytes,
@@ -77,7 +98,7 @@ def from_array(name: str, array: Any) -> Tensor:
 
 
 def to_array(tensor: Tensor) -> Any:
-    """The tensor as a NumPy array (bfloat16 by ml_dtypes) that shares its memory, read-only."""
+    """The tensor as a NumPy array (what NumPy lacks by ml_dtypes) that shares its memory, read-only."""
     return np.frombuffer(tensor.data, _NUMPY[tensor.dtype]).reshape(tensor.shape)
 
 

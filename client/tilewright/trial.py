@@ -10,6 +10,8 @@ from tilewright.artifact import Resources
 from tilewright.config import Config
 from tilewright.problem import GemmProblem
 
+STANDS_IN = "stands_in_for"
+
 
 class Outcome(StrEnum):
     """How a trial ended. Only ``ok`` and ``pruned`` trials carry a timing."""
@@ -94,12 +96,18 @@ class Baseline:
     Attributes:
         name: ``cublaslt``, ``cublas``, ``numpy`` ...
         median_us: its median time in the race.
-        detail: what the library chose (algorithm, tile, split-K), as far as it tells.
+        detail: what the library chose (algorithm, tile, split-K), as far as it tells, and under
+            ``stands_in_for`` the element type that it lacks where it ran another one instead.
     """
 
     name: str
     median_us: float
     detail: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def stands_in(self) -> bool:
+        """It is a yardstick only: the vendor library does not compute the problem itself."""
+        return STANDS_IN in self.detail
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -138,8 +146,9 @@ class BestConfig:
 
     @property
     def verdict(self) -> str:
-        """``kernel``, ``vendor`` or ``tie``: who won, as far as the interval tells."""
-        if self.speedup_low > 1.0:
+        """``kernel``, ``vendor`` or ``tie``: who won, as far as the interval tells; ``kernel`` where the
+        vendor library does not compute the problem."""
+        if self.speedup_low > 1.0 or self.baseline.stands_in:
             return "kernel"
         return "vendor" if self.speedup_high < 1.0 else "tie"
 

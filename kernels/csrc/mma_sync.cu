@@ -1,12 +1,13 @@
 // GEMM with mma.sync: cp.async into a ring of shared-memory stages, fragments by ldmatrix or direct
-// loads, warp-level tensor-core instructions. sm_80 and later; f16 and bf16; layouts nt and nn.
+// loads, warp-level tensor-core instructions. sm_80 and later; f16, bf16, tf32, 8-bit types and double;
+// layouts nt and, except for the 8-bit types, nn.
 //
 // Tiles: a block computes TILE_M x TILE_N of D in steps of TILE_K; its warps split the tile
 // WARPS_M x WARPS_N, and WARPS_K groups of them split each k tile (their sums meet in shared memory at
 // the end). A warp computes mma tiles of 16 x 8. blockIdx = (tile in raster order, split of k, batch).
 // Shared memory: STAGES x (A tile | B tile), A as TILE_M rows of TILE_K, B as stored, each in the layout
 // of tile/smem_layout.cuh; the reduction over WARPS_K and the staged epilogue reuse it from the start.
-// Does not support: A stored K x M, other element types.
+// Does not support: A stored K x M, float, e4m3 and e5m2 before sm_89.
 //
 // Compiles as it lies here:  nvcc -cubin -arch=sm_80 -I. -DIN_TYPE=f16 -DOUT_TYPE=f16 -DA_TRANSPOSED=0
 //   -DB_TRANSPOSED=1 -DTILE_M=128 -DTILE_N=128 -DTILE_K=32 -DRASTER=0 -DGROUP=1 -DSPLIT_K=1 -DALIGN_D=16
@@ -52,6 +53,26 @@ struct MainLoop {
         load_fragments(f, tile, tile + TileA::bytes, warp_row, warp_col, first_step + step);
     }
 
+    __device__ __forceinline__ void multiply_step(Accumulators<cfg::accumulate_f16>& acc, int stage, int step) const {
+        Fragments f;
+        if constexpr (cfg::reload_a) {
+            const char* tile = smem + stage * stage_bytes;
+            load_b(f.b, tile + TileA::bytes, warp_col, first_step + step);
+#pragma unroll
+            for (int j = 0; j < cfg::mma_tiles_n; ++j) {
+                __syncwarp(); // NOTE: without it ptxas loads A once and keeps it
+#pragma unroll
+                for (int i = 0; i < cfg::mma_tiles_m; ++i) {
+                    load_a(f.a[i], tile, warp_row + i * 16, first_step + step);
+                    acc.multiply(i, j, f);
+                }
+            }
+        } else {
+            load_step(f, stage, step);
+            mma_step(acc, f);
+        }
+    }
+
     // One stage: load, wait, multiply.
     __device__ __forceinline__ void run_single(Accumulators<cfg::accumulate_f16>& acc) const {
         for (int tile = 0; tile < k_tiles; ++tile) {
@@ -59,11 +80,7 @@ struct MainLoop {
             load_tile(tile, 0);
             __syncthreads();
 #pragma unroll
-            for (int step = 0; step < cfg::k_steps; ++step) {
-                Fragments f;
-                load_step(f, 0, step);
-                mma_step(acc, f);
-            }
+            for (int step = 0; step < cfg::k_steps; ++step) multiply_step(acc, 0, step);
         }
     }
 
@@ -82,11 +99,7 @@ struct MainLoop {
             __syncthreads();
             prefetch(tile + cfg::stages - 1, write);
 #pragma unroll
-            for (int step = 0; step < cfg::k_steps; ++step) {
-                Fragments f;
-                load_step(f, read, step);
-                mma_step(acc, f);
-            }
+            for (int step = 0; step < cfg::k_steps; ++step) multiply_step(acc, read, step);
             write = read;
             read = read + 1 == cfg::stages ? 0 : read + 1;
         }
@@ -153,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, MIN_BLOCKS) mma_sync(
     if constexpr (cfg::stages > 1) cp_async_wait<0>();
     __syncthreads();
 
-    float values[accumulator_values];
+    Real values[accumulator_values];
     acc.read(values);
     reduce_slices(values, smem, slice);
     if constexpr (cfg::split_k > 1) {

@@ -13,9 +13,15 @@ from tilewright.config import Config
 from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
-FRAGMENT_LOADS = ("direct", "ldmatrix", "mixed")
-ACCUMULATES = ("f32", "f16", "f32_outside")
+FRAGMENT_LOADS = ("direct", "ldmatrix", "mixed", "ldmatrix_reload")
+# By value of ACCUMULATE, which leaves the type to the operands.
+ACCUMULATES = {"f32": 0, "f16": 1, "f32_outside": 2, "s32": 0, "f64": 0}
 EPILOGUES = ("direct", "smem")
+
+_SUMS = {DType.FLOAT32: "f32", DType.FLOAT16: "f16", DType.INT32: "s32", DType.FLOAT64: "f64"}
+_FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
+_STEP_BYTES = 32  # of a row of A that one k step multiplies
+_MAX_ROW_BYTES = 2**31
 
 # Registers of a thread beside accumulators and fragments: addresses, bounds, loop state.
 _OTHER_REGISTERS = 40
@@ -76,14 +82,19 @@ KNOBS = (
     ),
     Knob("warps_m", (1, 2, 4, 8), "warps along m", (1, 2, 4)),
     Knob("warps_n", (1, 2, 4, 8), "warps along n", (1, 2, 4)),
-    Knob("tile_k", (16, 32, 64, 128), "k of one stage", (32, 64)),
+    Knob("tile_k", (8, 16, 32, 64, 128), "k of one stage, in elements"),
     Knob("warps_k", (1, 2, 4), "groups of warps that slice each k tile", (1, 2)),
     Knob("stages", (1, 2, 3, 4, 5, 6), "k tiles in shared memory; 1 loads synchronously", (2, 3, 4, 5)),
     Knob("smem_layout", LAYOUTS, "arrangement of the tiles in shared memory", ("xor", "permuted")),
-    Knob("fragment_load", FRAGMENT_LOADS, "shared memory to registers", ("ldmatrix", "mixed")),
+    Knob("fragment_load", FRAGMENT_LOADS, "shared memory to registers", ("direct", "ldmatrix", "mixed")),
     Knob("double_buffer", (0, 1), "load the next k step's fragments while this one multiplies"),
-    Knob("mma_k", (8, 16), "m16n8k8 or m16n8k16", (16,)),
-    Knob("accumulate", ACCUMULATES, "type and place of the running sum", ("f32", "f16")),
+    Knob("mma_k", (8, 16), "m16n8k8 or m16n8k16; types that are not 16 bits wide take 16", (16,)),
+    Knob(
+        "accumulate",
+        tuple(ACCUMULATES),
+        "type and place of the running sum; f32_outside adds each mma's products in registers",
+        ("f32", "f16", "s32", "f64"),
+    ),
     Knob("epilogue", EPILOGUES, "registers to D"),
     Knob("min_blocks", (1, 2, 3, 4), "blocks a multiprocessor must hold", (1, 2)),
     Knob("copy_bytes", (2, 4, 8, 16), "widest global load", (16,)),
@@ -106,14 +117,15 @@ def operand_tiles(knobs: Knobs, problem: GemmProblem) -> tuple[tuple[int, int], 
 def smem_bytes(knobs: Knobs, problem: GemmProblem) -> int:
     """Dynamic shared memory: the stages, reused by the slice-K reduction and the epilogue."""
     stage = sum(tile_bytes(knobs.smem_layout, *tile) for tile in operand_tiles(knobs, problem))
-    reduction = knobs.tile_m * knobs.tile_n * 4 if knobs.warps_k > 1 else 0
+    reduction = knobs.tile_m * knobs.tile_n * cuda.real_bytes(problem) if knobs.warps_k > 1 else 0
     staged = knobs.tile_m * knobs.tile_n * problem.out.size if knobs.epilogue == "smem" else 0
     return max(knobs.stages * stage, reduction, staged)
 
 
 def register_estimate(knobs: Knobs) -> int:
     """Registers a thread needs, within a few: accumulators, fragments, everything else."""
-    accumulators = knobs.warp_m * knobs.warp_n // (64 if knobs.accumulate == "f16" else 32)
+    bits = {"f16": 16, "f64": 64}.get(knobs.accumulate, 32)
+    accumulators = knobs.warp_m * knobs.warp_n * bits // 1024
     fragments = (1 + knobs.double_buffer) * (knobs.warp_m + knobs.warp_n) // 4
     return accumulators + fragments + _OTHER_REGISTERS
 
@@ -126,9 +138,10 @@ def _why_shares(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
     return None
 
 
-def _why_slices(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
-    if k.tile_k % (16 * k.warps_k):
-        return f"tile_k must be a multiple of 16 * warps_k = {16 * k.warps_k}"
+def _why_slices(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    step = _step_k(p)
+    if k.tile_k % (step * k.warps_k):
+        return f"tile_k must be a multiple of {step} * warps_k = {step * k.warps_k}"
     if k.threads > 1024:
         return f"{k.threads} threads in a block, at most 1024"
     return None
@@ -143,15 +156,46 @@ def _why_copies(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     return None
 
 
-def _why_double_buffer(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
-    if k.double_buffer and (k.stages < 2 or k.tile_k // 16 // k.warps_k % 2):
+def _why_blocked(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.smem_layout == "blocked" and not p.layout.b_transposed and k.tile_k % 16:
+        return "smem_layout=blocked needs tile_k to be a multiple of 16 where B is stored K x N"
+    return None
+
+
+def _why_fragments(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if p.dtype is DType.FLOAT64 and k.fragment_load != "direct":
+        return "float64 needs fragment_load=direct: ldmatrix deals out 4-byte words"
+    if p.dtype.size == 4 and k.fragment_load == "mixed" and not p.layout.b_transposed:
+        return "fragment_load=mixed is direct for tfloat32 in layout nn: ldmatrix cannot load its B"
+    return None
+
+
+def _why_mma_k(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.mma_k == 8 and p.dtype.size != 2:
+        return f"mma_k=8 is for 16-bit types, not {p.dtype}"
+    return None
+
+
+def _why_copy_bytes(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.copy_bytes < p.dtype.size:
+        return f"copy_bytes must be at least the {p.dtype.size} bytes of {p.dtype}"
+    return None
+
+
+def _why_double_buffer(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.double_buffer and (k.stages < 2 or k.tile_k // _step_k(p) // k.warps_k % 2):
         return "fragment double buffering needs two stages and an even number of k steps a stage"
     return None
 
 
+def _why_reload(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.fragment_load == "ldmatrix_reload" and k.double_buffer:
+        return "reloading A leaves nothing to double-buffer: use double_buffer=0"
+    return None
+
+
 def _why_accumulate(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    wanted = "f16" if p.accumulate is DType.FLOAT16 else "f32"
-    if not k.accumulate.startswith(wanted):
+    if not k.accumulate.startswith(_SUMS[p.accumulate]):
         return f"accumulate={k.accumulate} does not sum in {p.accumulate}"
     return None
 
@@ -166,11 +210,25 @@ def _why_smem(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     return None
 
 
-def _why_registers(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
+def _why_registers(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     limit = min(255, 65536 // (k.threads * k.min_blocks) // 8 * 8)
-    needed = register_estimate(k)
+    # NOTE: sm_90 unpacks 8-bit floats to float16 before it multiplies them.
+    unpacked = (k.warp_m + k.warp_n) // 2 if p.dtype in _FLOAT8 and d.arch == "sm_90" else 0
+    needed = register_estimate(k) + unpacked
     if needed > limit:
         return f"about {needed} registers a thread, {k.min_blocks} x {k.threads} threads leave {limit}"
+    return None
+
+
+def _why_depth(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if not 64 <= k.tile_k * p.dtype.size <= 128:
+        return "rows of 64 and 128 bytes a stage: shorter ones copy too little, longer ones take stages"
+    return None
+
+
+def _why_slow_loads(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.fragment_load == "direct" and p.dtype.size <= 4:
+        return "ldmatrix moves four times as much an instruction as direct loads"
     return None
 
 
@@ -214,15 +272,23 @@ class MmaSync(Family[Knobs]):
     """cp.async into a ring of shared-memory stages, then mma.sync."""
 
     name = "mma_sync"
-    doc = "tensor cores through mma.sync: sm_80 and later, f16 and bf16, layouts nt and nn, any size"
+    doc = (
+        "tensor cores through mma.sync: sm_80 and later, every type but float32, layouts nt and nn "
+        "(8-bit types nt only), any size"
+    )
     device_kind = "cuda"
     knobs = KNOBS
     knobs_type = Knobs
     rules = (
         Rule(("tile_m", "tile_n", "warps_m", "warps_n"), _why_shares),
         Rule(("tile_k", "warps_k", "warps_m", "warps_n"), _why_slices),
+        Rule(("tile_k", "smem_layout"), _why_blocked),
+        Rule(("fragment_load",), _why_fragments),
+        Rule(("mma_k",), _why_mma_k),
+        Rule(("copy_bytes",), _why_copy_bytes, compiled=False),
         Rule(("tile_m", "tile_n", "tile_k", "warps_m", "warps_n", "warps_k"), _why_copies),
         Rule(("double_buffer", "stages", "tile_k", "warps_k"), _why_double_buffer),
+        Rule(("fragment_load", "double_buffer"), _why_reload),
         Rule(("accumulate",), _why_accumulate, compiled=False),
         Rule(
             ("tile_m", "tile_n", "stages", "smem_layout", "epilogue", "min_blocks"), _why_smem, compiled=False
@@ -234,6 +300,8 @@ class MmaSync(Family[Knobs]):
         ),
     )
     search_rules = (
+        Rule(("tile_k",), _why_depth),
+        Rule(("fragment_load",), _why_slow_loads),
         Rule(("tile_m", "tile_n"), _why_oversized),
         Rule(("tile_m", "tile_n", "warps_m", "warps_n"), _why_odd_warps),
         Rule(("warps_m", "warps_n", "warps_k"), _why_few_warps),
@@ -242,12 +310,8 @@ class MmaSync(Family[Knobs]):
     )
 
     def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
-        """CUDA, f16 or bf16, A stored M x K."""
-        if problem.dtype.size != 2:
-            return f"mma_sync multiplies float16 and bfloat16, not {problem.dtype}"
-        if problem.layout.a_transposed:
-            return f"mma_sync reads A as M x K: layouts nt and nn, not {problem.layout}"
-        return cuda.why_unsupported(problem, device)
+        """CUDA, a type that the architecture's tensor cores multiply, A stored M x K."""
+        return _why_type(problem, device) or _why_layout(problem) or cuda.why_unsupported(problem, device)
 
     def build_spec(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> BuildSpec:
         """One compilation of ``mma_sync.cu``."""
@@ -258,7 +322,7 @@ class MmaSync(Family[Knobs]):
         defines |= {
             "FRAGMENT_LOAD": FRAGMENT_LOADS.index(k.fragment_load),
             "SMEM_LAYOUT": LAYOUTS.index(k.smem_layout),
-            "ACCUMULATE": ACCUMULATES.index(k.accumulate),
+            "ACCUMULATE": ACCUMULATES[k.accumulate],
             "EPILOGUE": EPILOGUES.index(k.epilogue),
             "COPY_A": _copy_bytes(k, problem, "a"),
             "COPY_B": _copy_bytes(k, problem, "b"),
@@ -269,7 +333,7 @@ class MmaSync(Family[Knobs]):
     def plan(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> LaunchPlan:
         """Blocks of all warps, one a tile and split."""
         k = self.knob_values(config)
-        partials = k.split_k * k.tile_m * k.tile_n * 4
+        partials = k.split_k * k.tile_m * k.tile_n * cuda.real_bytes(problem)
         return LaunchPlan(
             format="cubin",
             target=cuda.TARGETS[device.arch],
@@ -293,12 +357,34 @@ class MmaSync(Family[Knobs]):
         return [self.config(k) for k in valid[:8]]
 
 
-# tile_m, tile_n, tile_k, warps_m, warps_n, stages
+def _why_type(problem: GemmProblem, device: DeviceSpec) -> str | None:
+    if problem.dtype is DType.FLOAT32:
+        return "mma_sync has no float32: tensor cores round it to tfloat32, which a problem asks for by name"
+    if problem.dtype in _FLOAT8 and device.kind == "cuda" and device.compute_capability < (8, 9):
+        return f"mma_sync multiplies {problem.dtype} from sm_89 on, not on {device.arch}"
+    return None
+
+
+def _why_layout(problem: GemmProblem) -> str | None:
+    if problem.layout.a_transposed:
+        return f"mma_sync reads A as M x K: layouts nt and nn, not {problem.layout}"
+    if problem.dtype.size == 1 and not problem.layout.b_transposed:
+        return (
+            f"mma_sync reads {problem.dtype} B as N x K (layout nt), not {problem.layout}: "
+            "ldmatrix transposes 16-bit elements only"
+        )
+    if max(problem.n, problem.k) * problem.dtype.size >= _MAX_ROW_BYTES:
+        return "mma_sync reads rows of less than 2 GiB"
+    return None
+
+
+# tile_m, tile_n, tile_k of 16-bit elements, warps_m, warps_n, stages
 _SHAPES = (
     (128, 256, 32, 2, 4, 4),
     (256, 128, 32, 4, 2, 4),
     (128, 128, 32, 2, 2, 4),
     (128, 128, 64, 2, 2, 3),
+    (128, 128, 64, 4, 2, 3),
     (128, 256, 64, 2, 4, 3),
     (256, 128, 64, 4, 2, 3),
     (128, 64, 64, 2, 2, 3),
@@ -312,7 +398,8 @@ _SHAPES = (
 
 
 def _pick(problem: GemmProblem, device: DeviceSpec, *shape: int) -> Knobs:
-    tile_m, tile_n, tile_k, warps_m, warps_n, stages = shape
+    tile_m, tile_n, depth, warps_m, warps_n, stages = shape
+    tile_k = depth * 2 // problem.dtype.size
     tiles = Grid(tile_m, tile_n).tiles(problem) * problem.batch
     fills = [s for s in (1, 2, 4, 8) if tiles * s <= device.units and problem.k >= 4 * s * tile_k]
     return Knobs(
@@ -324,10 +411,10 @@ def _pick(problem: GemmProblem, device: DeviceSpec, *shape: int) -> Knobs:
         warps_k=1,
         stages=stages,
         smem_layout="xor",
-        fragment_load="ldmatrix",
+        fragment_load="direct" if problem.dtype is DType.FLOAT64 else "ldmatrix",
         double_buffer=1,
         mma_k=16,
-        accumulate="f16" if problem.accumulate is DType.FLOAT16 else "f32",
+        accumulate=_SUMS[problem.accumulate],
         epilogue="smem",
         min_blocks=1,
         copy_bytes=16,
@@ -341,6 +428,10 @@ def _pick(problem: GemmProblem, device: DeviceSpec, *shape: int) -> Knobs:
 def _promise(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
     reuse = k.tile_m * k.tile_n / (k.tile_m + k.tile_n)
     return cuda.wave_efficiency(problem, _grid(k), device) * reuse / (reuse + 32)
+
+
+def _step_k(problem: GemmProblem) -> int:
+    return _STEP_BYTES // problem.dtype.size
 
 
 def _grid(k: Knobs) -> Grid:

@@ -49,27 +49,22 @@ KNOBS = (
 )
 
 
-def real_bytes(problem: GemmProblem) -> int:
-    """Bytes of an accumulator."""
-    return 8 if problem.dtype is DType.FLOAT64 else 4
-
-
 def smem_bytes(knobs: Knobs, problem: GemmProblem) -> int:
     """Dynamic shared memory: both tiles, transposed to k rows, one 16-byte group of padding a row."""
-    padding = 2 * (16 // real_bytes(problem))
-    return knobs.stages * knobs.tile_k * (knobs.tile_m + knobs.tile_n + padding) * real_bytes(problem)
+    padding = 2 * (16 // cuda.real_bytes(problem))
+    return knobs.stages * knobs.tile_k * (knobs.tile_m + knobs.tile_n + padding) * cuda.real_bytes(problem)
 
 
 def register_estimate(knobs: Knobs, problem: GemmProblem) -> int:
     """Registers a thread needs, within a few."""
-    words = real_bytes(problem) // 4
+    words = cuda.real_bytes(problem) // 4
     fetched = (knobs.tile_m + knobs.tile_n) * knobs.tile_k // knobs.threads
     values = knobs.thread_m * knobs.thread_n + 2 * (knobs.thread_m + knobs.thread_n) + fetched
     return values * words + _OTHER_REGISTERS
 
 
 def _why_threads(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    vector = 16 // real_bytes(p)
+    vector = 16 // cuda.real_bytes(p)
     if k.thread_m % vector or k.thread_n % vector:
         return f"thread_m and thread_n must be multiples of {vector} ({p.dtype} in 16-byte groups)"
     if k.threads % 32 or not 32 <= k.threads <= 1024:
@@ -135,7 +130,7 @@ class Simt(Family[Knobs]):
     def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
         """CUDA, and no float16 accumulation, which the FMA units do not have."""
         if problem.accumulate is DType.FLOAT16:
-            return "simt accumulates in float32 or float64, not float16"
+            return "simt accumulates in float32, float64 or int32, not float16"
         return cuda.why_unsupported(problem, device)
 
     def build_spec(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> BuildSpec:
@@ -148,7 +143,7 @@ class Simt(Family[Knobs]):
     def plan(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> LaunchPlan:
         """One block a tile and split."""
         k = self.knob_values(config)
-        partials = k.split_k * k.tile_m * k.tile_n * real_bytes(problem)
+        partials = k.split_k * k.tile_m * k.tile_n * cuda.real_bytes(problem)
         return LaunchPlan(
             format="cubin",
             target=cuda.TARGETS[device.arch],

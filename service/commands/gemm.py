@@ -14,6 +14,7 @@ from tilewright import Client
 from tilewright.calls import GemmAnswer
 from tilewright.problem import DType, GemmProblem, Layout
 from tilewright.requests import GemmOptions
+from tilewright.tensors import numpy_type
 
 _SAFETY = 4.0
 
@@ -46,10 +47,13 @@ def gemm(
 def checked_gemm(client: Client, problem: GemmProblem, device: str | None = None) -> dict[str, Any]:
     """Run a problem with random operands on the service; ``verdict`` is ``right`` or ``wrong``."""
     random = np.random.default_rng(0)
-    a = random.standard_normal(problem.a_shape).astype(_numpy_type(problem.dtype))
-    b = random.standard_normal(problem.b_shape).astype(_numpy_type(problem.dtype))
+    a, b = (_draw(random, shape, problem.dtype) for shape in (problem.a_shape, problem.b_shape))
     layout = problem.layout
-    options: GemmOptions = {"transpose_a": layout.a_transposed, "transpose_b": layout.b_transposed}
+    options: GemmOptions = {
+        "transpose_a": layout.a_transposed,
+        "transpose_b": layout.b_transposed,
+        "dtype": problem.dtype.value,
+    }
     if device:
         options["device"] = device
     return _report(problem, a, b, client.gemm(a, b, **options))
@@ -72,14 +76,25 @@ def _error_ratio(problem: GemmProblem, a: Any, b: Any, d: Any) -> float:
     left = a.T if problem.layout.a_transposed else a
     right = b.T if problem.layout.b_transposed else b
     reference = left @ right
-    sums = np.sqrt(problem.k) * _epsilon(problem.accumulate) * np.sqrt(np.square(left) @ np.square(right))
+    sums = np.sqrt(problem.k) * _sum_epsilon(problem) * np.sqrt(np.square(left) @ np.square(right))
     allowed = _SAFETY * (sums + _epsilon(problem.out) * np.abs(reference)) + np.finfo(np.float64).tiny
     return float(np.max(np.abs(d - reference) / allowed))
 
 
+def _draw(random: np.random.Generator, shape: tuple[int, int], dtype: DType) -> Any:
+    stored = numpy_type(dtype)
+    if dtype.is_integer:
+        return random.integers(np.iinfo(stored).min, np.iinfo(stored).max + 1, shape).astype(stored)
+    return random.standard_normal(shape).astype(stored)
+
+
+def _sum_epsilon(problem: GemmProblem) -> float:
+    """Of products and their sum; tensor cores keep about 13 bits of 8-bit floats' products."""
+    coarse = {DType.TFLOAT32: 2.0**-10, DType.FLOAT8_E4M3FN: 2.0**-13, DType.FLOAT8_E5M2: 2.0**-13}
+    return coarse.get(problem.dtype, _epsilon(problem.accumulate))
+
+
 def _epsilon(dtype: DType) -> float:
-    return {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}[dtype.value]
-
-
-def _numpy_type(dtype: DType) -> Any:
-    return ml_dtypes.bfloat16 if dtype is DType.BFLOAT16 else np.dtype(dtype.value)
+    if dtype.is_integer:
+        return 0.0
+    return float(ml_dtypes.finfo(numpy_type(dtype)).eps)  # type: ignore[no-untyped-call]

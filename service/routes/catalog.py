@@ -12,7 +12,7 @@ from service.deps import ServiceDep
 from service.lane import Lane
 from service.openapi import errors
 from tilewright import wire
-from tilewright.problem import DType, GemmProblem, Layout
+from tilewright.problem import OPERAND_TYPES, DType, GemmProblem, Layout
 
 router = APIRouter(tags=["catalog"])
 _PROBE = 1024
@@ -36,7 +36,7 @@ def _family_view(family: Family[Any], lanes: list[Lane]) -> wire.FamilyView:
         wire.KnobView(name=knob.name, doc=knob.doc, legal=list(knob.legal), searched=list(knob.values))
         for knob in family.knobs
     ]
-    support = [_support(family, lane, dtype) for lane in lanes for dtype in DType]
+    support = [_support(family, lane, dtype) for lane in lanes for dtype in OPERAND_TYPES]
     return wire.FamilyView(
         name=family.name, doc=family.doc, device_kind=family.device_kind, knobs=knobs, support=support
     )

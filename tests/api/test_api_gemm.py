@@ -94,6 +94,10 @@ def test_what_cannot_run_is_refused_with_the_rule(client: Client) -> None:
     assert "(rows, columns)" in refused(client, a[0], b)["detail"]
     half = refused(client, a.astype(ml_dtypes.bfloat16), b.astype(ml_dtypes.bfloat16))
     assert (half["status"], half["type"]) == (422, "urn:tilewright:problem:unsupported")
+    bytes_ = refused(client, a.astype("i1"), b.astype("i1"))
+    assert (bytes_["type"], "int8" in bytes_["detail"]) == ("urn:tilewright:problem:unsupported", True)
+    assert "tfloat32" in refused(client, a, b, dtype="tfloat32")["detail"]
+    assert "does not go with it" in refused(client, a, b, dtype="int8")["detail"]
     assert refused(client, a, b, device="cuda:9")["type"] == "urn:tilewright:problem:unsupported"
 
 

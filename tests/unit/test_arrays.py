@@ -18,7 +18,8 @@ def bits(*values: float) -> list[int]:
 
 
 def test_storage_types() -> None:
-    assert [storage_type(dtype) for dtype in DType] == ["float16", "uint16", "float32", "float64"]
+    floats = ["float16", "uint16", "float32", "float64", "float32", "uint8", "uint8"]
+    assert [storage_type(dtype) for dtype in DType] == [*floats, "int8", "uint8", "int32"]
 
 
 def test_bfloat16_by_hand() -> None:
@@ -59,7 +60,9 @@ def test_every_bfloat16_survives() -> None:
 
 @pytest.mark.parametrize("dtype", DType)
 def test_shape_and_order_survive(dtype: DType) -> None:
-    values = np.arange(-12, 12, dtype=np.float64).reshape(2, 3, 4)
+    # Both signs where there are two, and small enough to be exact in every type.
+    values = np.arange(24, dtype=np.float64).reshape(2, 3, 4) // 3
+    values = values if dtype is DType.UINT8 else values - 4
     turned: Any = values.swapaxes(-1, -2)
     for array in (values, turned, values[:, ::2]):
         assert (decode(encode(np, array, dtype), dtype) == array).all()
@@ -68,9 +71,52 @@ def test_shape_and_order_survive(dtype: DType) -> None:
 @pytest.mark.parametrize("dtype", DType)
 def test_decoded_types(dtype: DType) -> None:
     decoded = decode(encode(np, np.ones(3), dtype), dtype)
-    assert decoded.dtype == (np.float64 if dtype is DType.FLOAT64 else np.float32)
+    assert decoded.dtype == (np.float64 if dtype in (DType.FLOAT64, DType.INT32) else np.float32)
 
 
 def test_float16_rounds_to_nearest_even() -> None:
     stored = encode(np, np.array([2049.0, 2051.0]), DType.FLOAT16)
     assert stored.tolist() == [2048.0, 2052.0]
+
+
+FLOAT8 = {DType.FLOAT8_E4M3FN: ml_dtypes.float8_e4m3fn, DType.FLOAT8_E5M2: ml_dtypes.float8_e5m2}
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_every_float8_decodes_like_ml_dtypes(dtype: DType) -> None:
+    every = np.arange(256).astype(np.uint8)
+    expected = every.view(FLOAT8[dtype]).astype(np.float32)
+    assert np.array_equal(decode(every, dtype), expected, equal_nan=True)
+    numbers = ~np.isnan(expected)
+    assert (encode(np, expected, dtype)[numbers] == every[numbers]).all()
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_float8_rounds_like_ml_dtypes(dtype: DType) -> None:
+    random = np.random.default_rng(0)
+    spread = random.standard_normal(100_000) * 10.0 ** random.uniform(-7, 6, 100_000)
+    edges = [0.0, -0.0, 448, 464, 464.01, 480, 57344, 61439.9, 61440, -61440, 2.0**-10, 2.0**-17, math.inf]
+    values = np.concatenate([spread, edges]).astype(np.float32)
+    with np.errstate(all="ignore"):
+        expected = values.astype(FLOAT8[dtype])
+    ours, numbers = encode(np, values, dtype), ~np.isnan(expected.astype(np.float32))
+    assert (ours[numbers] == expected.view(np.uint8)[numbers]).all()
+    assert np.isnan(decode(ours[~numbers], dtype)).all()
+    assert np.isnan(decode(encode(np, np.array([math.nan], np.float32), dtype), dtype)).all()
+
+
+def test_tfloat32_keeps_ten_bits() -> None:
+    # One step above 1 is 2^-10; half a step goes to the even neighbour.
+    values = np.array([1 + 2**-10, 1 + 2**-11, 1 + 3 * 2**-11, -(1 + 2**-11 + 2**-20)], np.float32)
+    assert encode(np, values, DType.TFLOAT32).tolist() == [1 + 2**-10, 1.0, 1 + 2**-9, -(1 + 2**-10)]
+    random = np.random.default_rng(1).standard_normal(10_000).astype(np.float32)
+    stored = encode(np, random, DType.TFLOAT32)
+    assert not (stored.view(np.uint32) & 0x1FFF).any()
+    assert (np.abs(stored - random) <= 2**-11 * np.abs(random)).all()
+
+
+def test_integers_round_and_saturate() -> None:
+    values = np.array([-1e9, -128.5, -0.5, 1.5, 2.5, 127.4, 300.0])
+    assert encode(np, values, DType.INT8).tolist() == [-128, -128, 0, 2, 2, 127, 127]
+    assert encode(np, values, DType.UINT8).tolist() == [0, 0, 0, 2, 2, 127, 255]
+    assert encode(np, np.array([-3e9, 2**31 - 1.0]), DType.INT32).tolist() == [-(2**31), 2**31 - 1]

@@ -11,6 +11,8 @@ from kernels.build import CompileError, build, compile_spec
 from kernels.cuda import TARGETS
 from kernels.families.mma_sync import MMA_SYNC
 from kernels.families.simt import SIMT
+from kernels.families.wgmma import WGMMA
+from kernels.families.wmma import WMMA
 from tilewright import Config, DeviceSpec, GemmProblem
 
 SMEM = {
@@ -30,6 +32,7 @@ SIMT_PROBLEMS = [
     GemmProblem(65, 33, 4096, layout="nn"),
 ]
 CASES = [(MMA_SYNC, p) for p in PROBLEMS] + [(SIMT, p) for p in SIMT_PROBLEMS]
+CASES += [(WMMA, p) for p in PROBLEMS[1:]]
 
 
 def gpu(arch: str) -> DeviceSpec:
@@ -51,6 +54,16 @@ def test_sampled_valid_configs_compile(family, problem, arch) -> None:
             assert artifact.plan.target == TARGETS[arch]
             assert 16 <= artifact.resources.registers <= 255, str(config)
             assert artifact.resources.dynamic_smem <= device.smem_per_block
+
+
+@pytest.mark.parametrize("problem", [PROBLEMS[0], PROBLEMS[2]], ids=str)
+def test_wgmma_compiles_for_hopper_and_is_refused_elsewhere(problem) -> None:
+    """More of it in test_wgmma_family.py."""
+    for arch in ("sm_80", "sm_86", "sm_89"):
+        assert "sm_90 alone" in (WGMMA.why_unsupported(problem, gpu(arch)) or "")
+    artifact = build(WGMMA, WGMMA.picks(problem, gpu("sm_90"))[0], problem, gpu("sm_90"))
+    assert artifact.plan.target == "sm_90a"
+    assert artifact.resources.spill_bytes == 0
 
 
 def test_picks_do_not_spill() -> None:

@@ -12,14 +12,23 @@ from hypothesis import strategies as st
 
 from tilewright import Activation, DType, GemmProblem, Layout
 from tilewright.errors import InvalidProblem
-from tilewright.problem import MAX_EXTENT
+from tilewright.problem import MAX_EXTENT, OPERAND_TYPES
 
 ACCUMULATE = {
     "float16": ("float32", "float16"),
     "bfloat16": ("float32",),
     "float32": ("float32",),
     "float64": ("float64",),
+    "tfloat32": ("float32",),
+    "float8_e4m3fn": ("float32",),
+    "float8_e5m2": ("float32",),
+    "int8": ("int32",),
+    "uint8": ("int32",),
 }
+OUT = {"float8_e4m3fn": ("float32", "float16", "bfloat16"), "int8": ("int32",), "uint8": ("int32",)}
+OUT |= {"float8_e5m2": OUT["float8_e4m3fn"], "tfloat32": ("float32",)}
+OUT |= {name: (name,) for name in ACCUMULATE if name not in OUT}
+NAMES = "float16, bfloat16, float32, float64, tfloat32, float8_e4m3fn, float8_e5m2, int8, uint8, int32"
 
 
 def problem(**changes: Any) -> GemmProblem:
@@ -41,10 +50,10 @@ def test_extents_at_the_limits() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
-        ("dtype", "float8", "float16, bfloat16, float32, float64"),
-        ("dtype", None, "float16, bfloat16, float32, float64"),
-        ("out_dtype", "int8", "float16, bfloat16, float32, float64"),
-        ("acc_dtype", [], "float16, bfloat16, float32, float64"),
+        ("dtype", "float8", NAMES),
+        ("dtype", None, NAMES),
+        ("out_dtype", "int16", NAMES),
+        ("acc_dtype", [], NAMES),
         ("layout", "NT", "nn, nt, tn, tt"),
         ("activation", "silu", "none, relu, gelu"),
     ],
@@ -54,7 +63,7 @@ def test_names_outside_the_vocabulary(name: str, value: object, allowed: str) ->
         problem(**{name: value})
 
 
-@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("dtype", OPERAND_TYPES)
 @pytest.mark.parametrize("acc_dtype", DType)
 def test_accumulate_types(dtype: DType, acc_dtype: DType) -> None:
     if acc_dtype in ACCUMULATE[dtype]:
@@ -74,15 +83,45 @@ def test_out_types() -> None:
         problem(out_dtype="bfloat16")
     with pytest.raises(InvalidProblem, match="the accumulate type float16, got float32"):
         problem(acc_dtype="float16", out_dtype="float32")
+    for out in OUT["float8_e5m2"]:
+        assert problem(dtype="float8_e5m2", out_dtype=out).out == out
+    message = "^out_dtype must be float32 or float16 or bfloat16 or the accumulate type float32, got float8"
+    with pytest.raises(InvalidProblem, match=message):
+        problem(dtype="float8_e4m3fn", out_dtype="float8_e4m3fn")
+    with pytest.raises(InvalidProblem, match="must be float32 or the accumulate type float32, got tfloat32"):
+        problem(dtype="tfloat32", out_dtype="tfloat32")
+
+
+def test_int32_is_for_results_only() -> None:
+    with pytest.raises(
+        InvalidProblem, match=r"^int32 is a type of results only; A and B have one of float16"
+    ):
+        problem(dtype="int32")
+
+
+def test_integers_have_no_gelu() -> None:
+    assert problem(dtype="uint8", activation="relu").out is DType.INT32
+    with pytest.raises(InvalidProblem, match=r"^gelu is for real numbers; int8 sums to int32$"):
+        problem(dtype="int8", activation="gelu")
 
 
 @pytest.mark.parametrize(
-    ("dtype", "accumulate"),
-    [("float16", "float32"), ("bfloat16", "float32"), ("float32", "float32"), ("float64", "float64")],
+    ("dtype", "out", "accumulate"),
+    [
+        ("float16", "float16", "float32"),
+        ("bfloat16", "bfloat16", "float32"),
+        ("float32", "float32", "float32"),
+        ("float64", "float64", "float64"),
+        ("tfloat32", "float32", "float32"),
+        ("float8_e4m3fn", "float32", "float32"),
+        ("float8_e5m2", "float32", "float32"),
+        ("int8", "int32", "int32"),
+        ("uint8", "int32", "int32"),
+    ],
 )
-def test_defaults_are_spelled_out(dtype: str, accumulate: str) -> None:
+def test_defaults_are_spelled_out(dtype: str, out: str, accumulate: str) -> None:
     p = problem(dtype=dtype)
-    assert p == problem(dtype=dtype, out_dtype=dtype, acc_dtype=accumulate)
+    assert p == problem(dtype=dtype, out_dtype=out, acc_dtype=accumulate)
     assert (p.layout, p.activation, p.batch) == (Layout.NT, Activation.NONE, 1)
     assert isinstance(p.out_dtype, DType)
 
@@ -131,7 +170,7 @@ def test_stride_alignment(changes: dict[str, Any], a: int, b: int, d: int) -> No
 
 
 def test_sizes_of_types() -> None:
-    assert [dtype.size for dtype in DType] == [2, 2, 4, 8]
+    assert [dtype.size for dtype in DType] == [2, 2, 4, 8, 4, 1, 1, 1, 1, 4]
 
 
 def test_text() -> None:
@@ -155,7 +194,7 @@ def test_frozen() -> None:
 
 @st.composite
 def problems(draw: st.DrawFn) -> GemmProblem:
-    dtype = draw(st.sampled_from(DType))
+    dtype = draw(st.sampled_from(OPERAND_TYPES))
     accumulate = draw(st.sampled_from(ACCUMULATE[dtype]))
     extent = st.integers(1, MAX_EXTENT)
     return GemmProblem(
@@ -165,9 +204,9 @@ def problems(draw: st.DrawFn) -> GemmProblem:
         batch=draw(extent),
         dtype=dtype,
         layout=draw(st.sampled_from(Layout)),
-        out_dtype=DType(draw(st.sampled_from([dtype, accumulate]))),
+        out_dtype=DType(draw(st.sampled_from([*OUT[dtype], accumulate]))),
         acc_dtype=DType(accumulate),
-        activation=draw(st.sampled_from(Activation)),
+        activation=draw(st.sampled_from([Activation.NONE, Activation.RELU])),
         has_bias=draw(st.booleans()),
         has_c=draw(st.booleans()),
     )

@@ -23,7 +23,7 @@ class Telemetry:
 class Tensors:
     """Operands of one GEMM as arrays of the device's array module, in storage types.
 
-    bfloat16 is stored as uint16 bit patterns; see :mod:`tuner.arrays`. Shapes are
+    bfloat16 and the 8-bit floats are stored as bit patterns; see :mod:`tuner.arrays`. Shapes are
     (batch, rows, columns) as stored, (n,) for the bias.
     """
 
@@ -88,7 +88,8 @@ class Device(Protocol):
         """Clock and power now."""
 
     def vendor(self, problem: GemmProblem, sets: Sequence[Tensors]) -> list[VendorChoice]:
-        """Every algorithm the vendor library proposes for the problem, ready to be timed."""
+        """Every algorithm the vendor library proposes for the problem, ready to be timed; none where it
+        does not compute such a problem."""
 
     def free_bytes(self) -> int:
         """Device memory that can still be allocated."""

@@ -17,13 +17,31 @@ from tilewright.device import DeviceSpec
 from tilewright.problem import Activation, DType, GemmProblem
 from tuner.devices.base import Tensors, VendorChoice
 
-_DATA = {DType.FLOAT16: 2, DType.BFLOAT16: 14, DType.FLOAT32: 0, DType.FLOAT64: 1}  # cudaDataType_t
+_DATA = {  # cudaDataType_t
+    DType.FLOAT16: 2,
+    DType.BFLOAT16: 14,
+    DType.FLOAT32: 0,
+    DType.FLOAT64: 1,
+    DType.TFLOAT32: 0,
+    DType.FLOAT8_E4M3FN: 28,
+    DType.FLOAT8_E5M2: 29,
+    DType.INT8: 3,
+    DType.UINT8: 8,
+    DType.INT32: 10,
+}
 _COMPUTE = {
     DType.FLOAT16: cublas.ComputeType.COMPUTE_16F,
     DType.FLOAT32: cublas.ComputeType.COMPUTE_32F,
     DType.FLOAT64: cublas.ComputeType.COMPUTE_64F,
+    DType.INT32: cublas.ComputeType.COMPUTE_32I,
 }
-_SCALAR = {DType.FLOAT16: np.float16, DType.FLOAT32: np.float32, DType.FLOAT64: np.float64}
+_SCALAR = {
+    DType.FLOAT16: np.float16,
+    DType.FLOAT32: np.float32,
+    DType.FLOAT64: np.float64,
+    DType.INT32: np.int32,
+}
+_NOT_SUPPORTED = 15  # CUBLAS_STATUS_NOT_SUPPORTED
 _EPILOGUES = {
     (Activation.NONE, False): cublasLt.Epilogue.DEFAULT,
     (Activation.NONE, True): cublasLt.Epilogue.BIAS,
@@ -37,7 +55,11 @@ _MOST_RESULTS = 64
 
 
 def choices(problem: GemmProblem, sets: Sequence[Tensors], device: DeviceSpec) -> list[VendorChoice]:
-    """The distinct algorithms of the heuristics with and without a workspace, in their order."""
+    """The distinct algorithms of the heuristics with and without a workspace, in their order.
+
+    None where cuBLASLt does not compute such a problem: of the 8-bit types it has int8 and
+    float8_e4m3fn, in layout nt, with row lengths in multiples of 4 and of 16.
+    """
     if device.kind != "cuda":
         raise ValueError(f"cuBLASLt runs on CUDA devices, not on {device.name}")
     matmul = _Matmul(problem, sets)
@@ -67,23 +89,29 @@ class _Matmul:
         self.descriptions = [_description(problem, t) for t in sets]
 
     def heuristics(self, workspace: int) -> list[Any]:
-        """Heuristic results that fit a workspace of the given bytes."""
+        """Heuristic results that fit a workspace of the given bytes; none for what is not supported."""
         preference = cublasLt.matmul_preference_create()
         attribute = cublasLt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
         _set(cublasLt.matmul_preference_set_attribute, preference, attribute, np.uint64(workspace))
         results = np.zeros(_MOST_RESULTS, dtype=cublasLt.matmul_heuristic_result_dtype)
         count = ctypes.c_int()
         layouts = (self.first, self.second, self.result, self.result)
-        cublasLt.matmul_algo_get_heuristic(
-            self.handle,
-            self.descriptions[0],
-            *layouts,
-            preference,
-            _MOST_RESULTS,
-            results.ctypes.data,
-            ctypes.addressof(count),
-        )
-        cublasLt.matmul_preference_destroy(preference)
+        try:
+            cublasLt.matmul_algo_get_heuristic(
+                self.handle,
+                self.descriptions[0],
+                *layouts,
+                preference,
+                _MOST_RESULTS,
+                results.ctypes.data,
+                ctypes.addressof(count),
+            )
+        except cublasLt.cuBLASLtError as error:
+            if int(error.status) != _NOT_SUPPORTED:
+                raise
+            return []
+        finally:
+            cublasLt.matmul_preference_destroy(preference)
         return [row for row in results[: count.value] if int(row["state"]) == 0]
 
 
@@ -118,8 +146,10 @@ class _Launch:
 
 
 def _description(problem: GemmProblem, tensors: Tensors) -> int:
-    scale = {DType.FLOAT16: 2, DType.FLOAT32: 0, DType.FLOAT64: 1}[problem.accumulate]
-    description = int(cublasLt.matmul_desc_create(_COMPUTE[problem.accumulate], scale))
+    compute = _COMPUTE[problem.accumulate]
+    if problem.dtype is DType.TFLOAT32:
+        compute = cublas.ComputeType.COMPUTE_32F_FAST_TF32
+    description = int(cublasLt.matmul_desc_create(compute, _DATA[problem.accumulate]))
     attributes = cublasLt.MatmulDescAttribute
     values: dict[int, Any] = {
         attributes.TRANSA: np.int32(problem.layout.b_transposed),
@@ -127,6 +157,8 @@ def _description(problem: GemmProblem, tensors: Tensors) -> int:
         attributes.EPILOGUE: np.int32(_EPILOGUES[problem.activation, problem.has_bias]),
     }
     if tensors.bias is not None:
+        # NOTE: for 8-bit floats the library would otherwise take a float32 bias for bfloat16.
+        values[attributes.BIAS_DATA_TYPE] = np.int32(_DATA[problem.out])
         values[attributes.BIAS_POINTER] = np.int64(tensors.bias.data.ptr)
     for attribute, value in values.items():
         _set(cublasLt.matmul_desc_set_attribute, description, attribute, value)

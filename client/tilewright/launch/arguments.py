@@ -89,11 +89,17 @@ def _why_not(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -> str 
         return "it adds a bias, but no bias was given"
     if not problem.has_c and operands.beta != 0.0:
         return "beta must be 0 where the problem has no C"
+    if problem.accumulate.is_integer and not (_fits_int32(operands.alpha) and _fits_int32(operands.beta)):
+        return f"alpha and beta must be whole numbers: {problem.dtype} adds up in {problem.accumulate}"
     if plan.workspace_bytes(problem) and not operands.workspace:
         return f"it needs a workspace of {plan.workspace_bytes(problem)} bytes"
     if problem.batch > 65535 and plan.format == "cubin":
         return "a batch above 65535 does not fit the launch grid; split it"
     return None
+
+
+def _fits_int32(value: float) -> bool:
+    return value % 1 == 0 and abs(value) < 2**31
 
 
 def _why_not_strided(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -> str | None:

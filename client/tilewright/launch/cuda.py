@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from tilewright.artifact import Artifact, LaunchPlan, Pointer, TensorMap
+from tilewright.artifact import Artifact, LaunchPlan, Pointer, Scalar, TensorMap
 from tilewright.errors import PreconditionFailed
 from tilewright.launch import driver
 from tilewright.launch.arguments import Operands, check_preconditions, scalar_values
@@ -100,9 +100,13 @@ def _argument_values(plan: LaunchPlan, problem: GemmProblem, operands: Operands)
             address = getattr(operands, item.operand)
             values.append(encode(item, problem, address, int(scalars[f"ld{item.operand}"])))
         else:
-            constructor: Any = _CTYPES[item.kind]
-            values.append(constructor(scalars[item.name]))
+            values.append(_scalar(item, scalars[item.name]))
     return values
+
+
+def _scalar(item: Scalar, value: int | float) -> Any:
+    constructor: Any = _CTYPES[item.kind]
+    return constructor(int(value) if item.kind.startswith("int") else value)
 
 
 def _address(value: Any) -> int:

@@ -10,7 +10,18 @@ from tilewright.launch import driver
 from tilewright.problem import DType, GemmProblem
 
 # CUtensorMapDataType, CUtensorMapSwizzle and CUtensorMapL2promotion of cuda.h.
-_TYPES = {DType.FLOAT16: 6, DType.BFLOAT16: 9, DType.FLOAT32: 7, DType.FLOAT64: 8}
+_TYPES = {
+    DType.FLOAT16: 6,
+    DType.BFLOAT16: 9,
+    DType.FLOAT32: 7,
+    DType.TFLOAT32: 7,
+    DType.FLOAT64: 8,
+    DType.FLOAT8_E4M3FN: 0,
+    DType.FLOAT8_E5M2: 0,
+    DType.INT8: 0,
+    DType.UINT8: 0,
+    DType.INT32: 3,
+}
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 _PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}
 _BYTES = 128

@@ -132,12 +132,14 @@ class BestQuery(PageQuery):
 class GemmQuery(BaseModel):
     """``POST /gemm``: everything that the tensors of the body do not tell.
 
+    ``dtype=tfloat32`` lets float32 tensors be multiplied with 10 bits of mantissa; else leave it out.
     ``policy`` says which tuned kernel may run; where there is none the vendor library runs.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     layout: Layout = Layout.NN
+    dtype: DType | None = None
     out_dtype: DType | None = None
     acc_dtype: DType | None = None
     activation: Activation = Activation.NONE

@@ -3,6 +3,11 @@
 
 struct f16 { unsigned short bits; };
 struct bf16 { unsigned short bits; };
+struct tf32 { float value; }; // a float of which the tensor cores read the upper 19 bits
+struct e4m3 { unsigned char bits; };
+struct e5m2 { unsigned char bits; };
+struct s8 { signed char value; };
+struct u8 { unsigned char value; };
 
 __device__ __forceinline__ float to_real(f16 x) {
     float y;
@@ -10,6 +15,18 @@ __device__ __forceinline__ float to_real(f16 x) {
     return y;
 }
 __device__ __forceinline__ float to_real(bf16 x) { return __uint_as_float(unsigned(x.bits) << 16); }
+// Both fp8 types by way of f16, which every architecture converts: e5m2 is its upper half; e4m3 has an
+// exponent bias of 7 where f16 has 15, and its one NaN is all ones.
+__device__ __forceinline__ float to_real(e5m2 x) { return to_real(f16{static_cast<unsigned short>(x.bits << 8)}); }
+__device__ __forceinline__ float to_real(e4m3 x) {
+    const unsigned magnitude = x.bits & 0x7F, sign = (x.bits & 0x80) << 8;
+    if (magnitude == 0x7F) return __uint_as_float(0x7FFFFFFF);
+    return 256.0f * to_real(f16{static_cast<unsigned short>(sign | magnitude << 7)});
+}
+__device__ __forceinline__ int to_real(s8 x) { return x.value; }
+__device__ __forceinline__ int to_real(u8 x) { return x.value; }
+__device__ __forceinline__ int to_real(int x) { return x; }
+__device__ __forceinline__ float to_real(tf32 x) { return x.value; }
 __device__ __forceinline__ float to_real(float x) { return x; }
 __device__ __forceinline__ double to_real(double x) { return x; }
 
@@ -30,6 +47,9 @@ template <> struct Convert<bf16> {
 };
 template <> struct Convert<float> {
     static __device__ __forceinline__ float from(float x) { return x; }
+};
+template <> struct Convert<int> {
+    static __device__ __forceinline__ int from(int x) { return x; }
 };
 template <> struct Convert<double> {
     static __device__ __forceinline__ double from(double x) { return x; }

@@ -8,34 +8,35 @@
 constexpr int accumulator_values = cfg::mma_tiles_m * cfg::mma_tiles_n * 4;
 
 template <bool F16> struct Accumulators {
-    float value[cfg::mma_tiles_m][cfg::mma_tiles_n][4];
+    Real value[cfg::mma_tiles_m][cfg::mma_tiles_n][4];
 
     __device__ __forceinline__ void multiply(int i, int j, const Fragments& f) {
         if constexpr (cfg::accumulate_outside) {
-            float product[4] = {0, 0, 0, 0};
-            step(product, f.a[i], f.b[j]);
+            Real product[4] = {0, 0, 0, 0};
+            step<Mma<In>>(product, f.a[i], f.b[j]);
 #pragma unroll
             for (int e = 0; e < 4; ++e) value[i][j][e] += product[e];
         } else {
-            step(value[i][j], f.a[i], f.b[j]);
+            step<Mma<In>>(value[i][j], f.a[i], f.b[j]);
         }
     }
     __device__ __forceinline__ void clear() {
 #pragma unroll
         for (int i = 0; i < accumulator_values; ++i) (&value[0][0][0])[i] = 0;
     }
-    __device__ __forceinline__ void read(float (&out)[accumulator_values]) const {
+    __device__ __forceinline__ void read(Real (&out)[accumulator_values]) const {
 #pragma unroll
         for (int i = 0; i < accumulator_values; ++i) out[i] = (&value[0][0][0])[i];
     }
 
 private:
-    static __device__ __forceinline__ void step(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    template <class M>
+    static __device__ __forceinline__ void step(Real (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
         if constexpr (cfg::mma_k == 16) {
-            Mma<In>::k16(c, a, b);
+            M::full(c, a, b);
         } else {
-            Mma<In>::k8(c, a[0], a[1], b[0]);
-            Mma<In>::k8(c, a[2], a[3], b[1]);
+            M::k8(c, a[0], a[1], b[0]);
+            M::k8(c, a[2], a[3], b[1]);
         }
     }
 };
@@ -55,7 +56,7 @@ template <> struct Accumulators<true> {
 #pragma unroll
         for (int i = 0; i < accumulator_values / 2; ++i) (&value[0][0][0])[i] = 0;
     }
-    __device__ __forceinline__ void read(float (&out)[accumulator_values]) const {
+    __device__ __forceinline__ void read(Real (&out)[accumulator_values]) const {
 #pragma unroll
         for (int i = 0; i < accumulator_values / 2; ++i) {
             const unsigned packed = (&value[0][0][0])[i];

@@ -17,11 +17,12 @@ struct Epilogue {
         return Convert<Out>::from(activate(x));
     }
 
-    static __device__ __forceinline__ Real activate(Real x) {
-        if constexpr (cfg::activation == 1) return x > Real(0) || x != x ? x : Real(0);
+    // NOTE: a template, so that the integers, which have no tanh, never compile gelu.
+    template <class R> static __device__ __forceinline__ R activate(R x) {
+        if constexpr (cfg::activation == 1) return x > R(0) || x != x ? x : R(0);
         if constexpr (cfg::activation == 2) {
-            const Real inner = Real(0.7978845608028654) * (x + Real(0.044715) * x * x * x);
-            return Real(0.5) * x * (Real(1) + tanh(inner));
+            const R inner = R(0.7978845608028654) * (x + R(0.044715) * x * x * x);
+            return R(0.5) * x * (R(1) + tanh(inner));
         }
         return x;
     }

@@ -1,5 +1,6 @@
-// Shared memory to mma fragments for one 16-wide k step of a warp tile. With g = lane / 4, t = lane % 4,
-// a fragment register holds elements (row g, k 2t and 2t + 1) of an 8x8 matrix.
+// Shared memory to mma fragments for one k step (32 bytes of every row) of a warp tile. With g = lane / 4,
+// t = lane % 4, a register holds bytes 4t .. 4t + 3 of row (A) or column (B) g of a 16-byte half step: two
+// 16-bit, four 8-bit elements or one tf32. Of double a lane holds bytes 8t .. 8t + 7 of the whole step.
 #pragma once
 #include "mma_sync_config.cuh"
 #include "ptx/cp_async.cuh"
@@ -10,36 +11,60 @@ struct Fragments {
     unsigned b[cfg::mma_tiles_n][2];
 };
 
-using TileA = SmemTile<cfg::tile_m, cfg::tile_k * 2, cfg::smem_layout>;
+using TileA = SmemTile<cfg::tile_m, cfg::tile_k * cfg::size, cfg::smem_layout>;
 using TileB = SmemTile<cfg::b_transposed ? cfg::tile_n : cfg::tile_k,
-                       (cfg::b_transposed ? cfg::tile_k : cfg::tile_n) * 2, cfg::smem_layout>;
+                       (cfg::b_transposed ? cfg::tile_k : cfg::tile_n) * cfg::size, cfg::smem_layout>;
 
-__device__ __forceinline__ unsigned load_pair(const char* smem) { return *reinterpret_cast<const unsigned*>(smem); }
+__device__ __forceinline__ unsigned load_word(const char* smem) { return *reinterpret_cast<const unsigned*>(smem); }
+
+__device__ __forceinline__ void load_double(unsigned& low, unsigned& high, const char* smem) {
+    const uint2 words = *reinterpret_cast<const uint2*>(smem);
+    low = words.x, high = words.y;
+}
+
+// Element (row, col) of B stored K x N.
+__device__ __forceinline__ const char* element_b(const char* smem, int row, int col) {
+    return smem + TileB::chunk(row, col * cfg::size / 16) + col * cfg::size % 16;
+}
 
 // Rows row0 .. row0 + 15 and k step `step` of A, stored M x K.
 __device__ __forceinline__ void load_a(unsigned (&r)[4], const char* smem, int row0, int step) {
     const int lane = threadIdx.x % 32;
     if constexpr (cfg::ldmatrix_a) {
         ldmatrix_x4(r, smem_address(smem + TileA::chunk_from(row0, lane % 16, step * 2 + lane / 16)));
+    } else if constexpr (cfg::size == 8) {
+        const int g = lane / 4, t = lane % 4;
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+            load_double(r[2 * i], r[2 * i + 1], smem + TileA::chunk_from(row0 + i * 8, g, step * 2 + t / 2) + t % 2 * 8);
     } else {
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-            r[i] = load_pair(smem + TileA::chunk_from(row0 + i % 2 * 8, lane / 4, step * 2 + i / 2) + lane % 4 * 4);
+            r[i] = load_word(smem + TileA::chunk_from(row0 + i % 2 * 8, lane / 4, step * 2 + i / 2) + lane % 4 * 4);
     }
 }
 
 // Columns col0 .. col0 + 7 and one k step of B by direct loads.
 __device__ __forceinline__ void load_b_direct(unsigned (&r)[2], const char* smem, int col0, int step) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    if constexpr (cfg::size == 8) {
+        if constexpr (cfg::b_transposed)
+            load_double(r[0], r[1], smem + TileB::chunk_from(col0, g, step * 2 + t / 2) + t % 2 * 8);
+        else
+            load_double(r[0], r[1], element_b(smem, step * cfg::step_k + t, col0 + g));
+    } else {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        if constexpr (cfg::b_transposed) {
-            r[i] = load_pair(smem + TileB::chunk_from(col0, g, step * 2 + i) + t * 4);
-        } else {
-            const int row = step * 16 + i * 8 + t * 2;
-            const unsigned low = *reinterpret_cast<const unsigned short*>(smem + TileB::chunk(row, col0 / 8) + g * 2);
-            const unsigned high = *reinterpret_cast<const unsigned short*>(smem + TileB::chunk(row + 1, col0 / 8) + g * 2);
-            r[i] = low | high << 16;
+        for (int i = 0; i < 2; ++i) {
+            if constexpr (cfg::b_transposed) {
+                r[i] = load_word(smem + TileB::chunk_from(col0, g, step * 2 + i) + t * 4);
+            } else if constexpr (cfg::size == 4) {
+                r[i] = load_word(element_b(smem, step * cfg::step_k + i * 4 + t, col0 + g));
+            } else {
+                const int row = step * 16 + i * 8 + t * 2;
+                const unsigned low = *reinterpret_cast<const unsigned short*>(smem + TileB::chunk(row, col0 / 8) + g * 2);
+                const unsigned high = *reinterpret_cast<const unsigned short*>(smem + TileB::chunk(row + 1, col0 / 8) + g * 2);
+                r[i] = low | high << 16;
+            }
         }
     }
 }

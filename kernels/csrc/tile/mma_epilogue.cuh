@@ -5,10 +5,10 @@
 #include "tile/raster.cuh"
 
 // Adds the accumulators of all k slices into slice 0, in slice order, through shared memory.
-__device__ __forceinline__ void reduce_slices(float (&values)[accumulator_values], char* smem, int slice) {
+__device__ __forceinline__ void reduce_slices(Real (&values)[accumulator_values], char* smem, int slice) {
     if constexpr (cfg::warps_k > 1) {
         constexpr int threads = 32 * cfg::warps_m * cfg::warps_n;
-        float* staged = reinterpret_cast<float*>(smem);
+        Real* staged = reinterpret_cast<Real*>(smem);
         const int thread = threadIdx.x % threads;
         for (int s = 1; s < cfg::warps_k; ++s) {
             if (slice == s)
@@ -22,7 +22,7 @@ __device__ __forceinline__ void reduce_slices(float (&values)[accumulator_values
     }
 }
 
-__device__ __forceinline__ void store_direct(const float (&values)[accumulator_values], const Epilogue& epilogue, int row0,
+__device__ __forceinline__ void store_direct(const Real (&values)[accumulator_values], const Epilogue& epilogue, int row0,
                                              int col0) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -37,7 +37,7 @@ __device__ __forceinline__ void store_direct(const float (&values)[accumulator_v
 using TileD = SmemTile<cfg::tile_m, cfg::tile_n * int(sizeof(Out)), SmemLayout::permuted>;
 
 // Finished elements of the warp tile into the staged tile, two neighbours at a time.
-__device__ __forceinline__ void stage_tile(const float (&values)[accumulator_values], const Epilogue& epilogue, char* smem,
+__device__ __forceinline__ void stage_tile(const Real (&values)[accumulator_values], const Epilogue& epilogue, char* smem,
                                            TileCoord origin, int warp_row, int warp_col) {
     struct alignas(2 * sizeof(Out)) Pair { Out x, y; };
     constexpr bool reads_memory = cfg::has_c || cfg::has_bias;
@@ -72,7 +72,7 @@ __device__ __forceinline__ void copy_tile(const Epilogue& epilogue, const char* 
     }
 }
 
-__device__ __forceinline__ void store_tile(const float (&values)[accumulator_values], const Epilogue& epilogue, char* smem,
+__device__ __forceinline__ void store_tile(const Real (&values)[accumulator_values], const Epilogue& epilogue, char* smem,
                                            int row0, int col0, int warp_row, int warp_col, bool holds_values) {
     if constexpr (cfg::epilogue_smem) {
         if (holds_values) stage_tile(values, epilogue, smem, {row0, col0}, warp_row, warp_col);

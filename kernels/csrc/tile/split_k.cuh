@@ -17,13 +17,13 @@ template <int VALUES, int THREADS> struct SplitK {
                    static_cast<long long>(tile) * cfg::split_k * block_values;
     }
 
-    // True in the block that must finish the tile; `values` then hold the whole sum. All threads of the
-    // block call it; those that hold no accumulators pass active = false and thread is ignored.
-    __device__ __forceinline__ bool reduce(Real (&values)[VALUES], int thread, bool active, int split) {
-        if (active) {
-#pragma unroll
-            for (int i = 0; i < VALUES; ++i) partials[split * block_values + i * THREADS + thread] = values[i];
-        }
+    // The parts of a reduction, for blocks that do not hold their sums in registers: put every value, then
+    // arrive, and where that is true take every sum.
+    __device__ __forceinline__ void put(Real value, int i, int thread, int split) {
+        partials[split * block_values + i * THREADS + thread] = value;
+    }
+    // True in the block that must finish the tile. All threads of the block call it.
+    __device__ __forceinline__ bool arrive() {
         __threadfence();
         __syncthreads();
         __shared__ bool last;
@@ -32,6 +32,22 @@ template <int VALUES, int THREADS> struct SplitK {
         if (!last) return false;
         __threadfence();
         if (threadIdx.x == 0) *counter = 0;
+        return true;
+    }
+    __device__ __forceinline__ Real sum(int i, int thread) const {
+        Real total = 0;
+        for (int s = 0; s < cfg::split_k; ++s) total += __ldcg(partials + s * block_values + i * THREADS + thread);
+        return total;
+    }
+
+    // True in the block that must finish the tile; `values` then hold the whole sum. All threads of the
+    // block call it; those that hold no accumulators pass active = false and thread is ignored.
+    __device__ __forceinline__ bool reduce(Real (&values)[VALUES], int thread, bool active, int split) {
+        if (active) {
+#pragma unroll
+            for (int i = 0; i < VALUES; ++i) put(values[i], i, thread, split);
+        }
+        if (!arrive()) return false;
         if (!active) return true;
 #pragma unroll
         for (int i = 0; i < VALUES; ++i) values[i] = 0;

@@ -1,0 +1,191 @@
+"""The races behind ``benchmarks/ladder.py``: rungs of the seed documents interleaved with cuBLAS.
+
+Each rung is compiled and must pass the correctness check first. Rungs that share a problem then run in one
+race: every round takes one sample of each and of cuBLAS in a fresh random order, under sustained load, with
+operands rotated past the last-level cache. cuBLAS takes part twice: with the algorithm its heuristics put
+first, which is what a plain cublasGemmEx would run, and with the fastest of all it proposes, which is what
+percentages are of. Figures are medians over the rounds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from kernels.build import ArtifactCache, CompileError, build
+from kernels.registry import FAMILIES
+from kernels.rungs import Rung
+from tilewright.artifact import Artifact
+from tilewright.errors import DeviceUnavailable, LaunchError
+from tilewright.launch import Kernel, load
+from tilewright.problem import GemmProblem
+from tuner.check import check
+from tuner.devices.base import Device
+from tuner.measure import sampler
+from tuner.operands import bind, rotated_sets
+from tuner.race import fastest, interleave, vendor_choices
+from tuner.stats import median
+
+ROUNDS = 31
+_RACE_SEED = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lap:
+    """One contender of one race.
+
+    Attributes:
+        name: of the rung, or of the vendor's row.
+        seed: number of the seed document.
+        problem: what was computed.
+        rung: None for the vendor library.
+        detail: what the vendor library tells of its algorithm; empty for a rung.
+        samples_us: microseconds, one a round; empty where it did not run.
+        artifact: None for the vendor library and where nothing was built.
+        failure: why it did not run; empty otherwise.
+        mhz, watts: mean over the rounds of its race; None where unknown.
+    """
+
+    name: str
+    seed: str
+    problem: GemmProblem
+    rung: Rung | None = None
+    detail: dict[str, Any] = dataclasses.field(default_factory=dict)
+    samples_us: tuple[float, ...] = ()
+    artifact: Artifact | None = None
+    failure: str = ""
+    mhz: float | None = None
+    watts: float | None = None
+
+    @property
+    def tflops(self) -> float | None:
+        """Throughput in TFLOP/s at the median; None where it did not run."""
+        return self.problem.flops / median(self.samples_us) / 1e6 if self.samples_us else None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Entry:
+    lap: Lap
+    sample: Callable[[], float]
+    keeps: Any = None  # NOTE: the workspace must outlive the graphs that write to it
+
+
+def climb(
+    device: Device,
+    rungs: Sequence[Rung],
+    rounds: int,
+    cache: ArtifactCache | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[Lap]:
+    """Measure rungs and cuBLAS, in the order given; the vendor's rows come first in each race.
+
+    Args:
+        tell: receives one line whenever a race starts.
+
+    Raises:
+        LaunchError: a kernel broke the device; the process must end.
+        DeviceUnavailable: the compiler is missing.
+    """
+    laps: list[Lap] = []
+    for group in races(rungs):
+        tell(f"{group[0].problem} (seed {group[0].seed}, rungs: {len(group)})")
+        laps += _race(device, group, rounds, cache)
+    return laps
+
+
+def races(rungs: Sequence[Rung]) -> Iterator[list[Rung]]:
+    """Neighbouring rungs of one seed that compute the same problem."""
+    for _, group in itertools.groupby(rungs, key=lambda rung: (rung.seed, rung.problem)):
+        yield list(group)
+
+
+def _race(device: Device, group: list[Rung], rounds: int, cache: ArtifactCache | None) -> list[Lap]:
+    kernels: list[Kernel] = []
+    try:
+        entries, failed = _enter(device, group, cache, kernels)
+        vendors, refusal = _vendor_entries(device, group)
+        running = vendors + entries
+        rows, states = interleave(device, [entry.sample for entry in running], rounds, _RACE_SEED)
+    finally:
+        for kernel in kernels:
+            kernel.close()
+    mhz, watts = (_mean(column) for column in zip(*states, strict=True))
+    ran = [
+        dataclasses.replace(entry.lap, samples_us=tuple(row), mhz=mhz, watts=watts)
+        for entry, row in zip(running, rows, strict=True)
+    ]
+    places = {rung.name: place for place, rung in enumerate(group)}
+    return sorted([*ran, *refusal, *failed], key=lambda lap: places.get(lap.name, -1))
+
+
+def _enter(
+    device: Device, group: list[Rung], cache: ArtifactCache | None, kernels: list[Kernel]
+) -> tuple[list[_Entry], list[Lap]]:
+    """Those that built and passed the check, and those that did not; loaded kernels go to ``kernels``."""
+    entries, failed = [], []
+    sets = rotated_sets(device, group[0].problem)
+    for rung in group:
+        lap = _built(device, rung, cache)
+        if lap.artifact is not None and not lap.failure:
+            lap = _checked(device, lap, kernels)
+        if lap.failure:
+            failed.append(lap)
+            continue
+        bound = bind(device, kernels[-1], rung.problem, sets)
+        entries.append(_Entry(lap, sampler(device, bound.launches), (bound, sets)))
+    return entries, failed
+
+
+def _built(device: Device, rung: Rung, cache: ArtifactCache | None) -> Lap:
+    lap = Lap(rung.name, rung.seed, rung.problem, rung)
+    family = FAMILIES[rung.family]
+    reason = family.why_invalid(rung.config, rung.problem, device.spec)
+    if reason:
+        return dataclasses.replace(lap, failure=f"not for {device.spec.arch}: {reason}")
+    try:
+        return dataclasses.replace(lap, artifact=build(family, rung.config, rung.problem, device.spec, cache))
+    except CompileError as error:
+        return dataclasses.replace(lap, failure=f"does not compile: {str(error).splitlines()[0]}")
+
+
+def _checked(device: Device, lap: Lap, kernels: list[Kernel]) -> Lap:
+    assert lap.artifact is not None
+    try:
+        kernels.append(load(lap.artifact))
+        wrong = check(device, kernels[-1], lap.problem)
+    except LaunchError as error:
+        if error.sticky:
+            raise
+        return dataclasses.replace(lap, failure=f"does not run: {error}")
+    return dataclasses.replace(lap, failure=f"wrong result: {wrong}") if wrong else lap
+
+
+def _vendor_entries(device: Device, group: list[Rung]) -> tuple[list[_Entry], list[Lap]]:
+    """The vendor's own first choice and its fastest; or why it takes no part."""
+    first = group[0]
+    name = vendor_name(first)
+    try:
+        choices = vendor_choices(device, first.problem)
+    except DeviceUnavailable as error:
+        return [], [Lap(name, first.seed, first.problem, failure=str(error))]
+    best, best_sample = fastest(device, choices)
+    plain = choices[0]
+    found = ((name, plain, sampler(device, plain.launches)), (f"{name}-best", best, best_sample))
+    return [
+        _Entry(
+            Lap(label, first.seed, first.problem, detail={"library": one.name} | one.detail), sample, choices
+        )
+        for label, one, sample in found
+    ], []
+
+
+def vendor_name(first: Rung) -> str:
+    """The name of the vendor's row in the race that ``first`` opens."""
+    return f"{first.seed}-cublas-{first.name[4:]}"
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,137 @@
+"""From laps to what is kept: the rows of ``ladder-DEVICE.json``, and what they rest on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.ladder_race import Lap
+from kernels.rungs import BASELINES
+from tilewright.problem import GemmProblem
+from tilewright.trial import STANDS_IN
+from tuner.devices.base import Device
+from tuner.race import METHOD
+
+_SAME_SHARE = 1.0  # per cent of cuBLAS that are no difference
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table; the fields are the keys of the JSON file.
+
+    Attributes:
+        rung, seed, family: ``cublaslt`` is the family of the vendor's rows.
+        config: the knobs, or what the vendor library tells of its algorithm.
+        m, n, k: extents.
+        tflops: TFLOP/s; None where it did not run.
+        pct_cublas: per cent of the fastest cuBLAS algorithm of the same race.
+        seed_tflops, seed_pct_cublas: the seed document's own figures; None where it gives none.
+        smem_bytes, registers: shared memory of a block and registers of a thread; None for the vendor.
+        note: why it did not run, or why it does worse than in the seed document.
+    """
+
+    rung: str
+    seed: str
+    family: str
+    config: dict[str, Any]
+    m: int
+    n: int
+    k: int
+    tflops: float | None
+    pct_cublas: float | None
+    seed_tflops: float | None
+    seed_pct_cublas: float | None
+    smem_bytes: int | None
+    registers: int | None
+    note: str
+
+
+def rows(laps: Sequence[Lap]) -> list[Row]:
+    """One row a lap."""
+    fastest: dict[tuple[str, GemmProblem], float] = {}
+    for lap in laps:
+        if lap.rung is None and lap.tflops is not None:
+            key = lap.seed, lap.problem
+            fastest[key] = max(lap.tflops, fastest.get(key, 0.0))
+    return [_row(lap, fastest.get((lap.seed, lap.problem))) for lap in laps]
+
+
+def _row(lap: Lap, cublas: float | None) -> Row:
+    tflops, resources = lap.tflops, lap.artifact.resources if lap.artifact else None
+    pct = 100 * tflops / cublas if tflops is not None and cublas else None
+    seed_tflops, seed_pct = _seed_figures(lap)
+    return Row(
+        rung=lap.name,
+        seed=lap.seed,
+        family=lap.rung.family if lap.rung else "cublaslt",
+        config=dict(lap.rung.config.knobs) if lap.rung else lap.detail,
+        m=lap.problem.m,
+        n=lap.problem.n,
+        k=lap.problem.k,
+        tflops=_rounded(tflops),
+        pct_cublas=_rounded(pct),
+        seed_tflops=seed_tflops,
+        seed_pct_cublas=_rounded(seed_pct),
+        smem_bytes=resources.static_smem + resources.dynamic_smem if resources else None,
+        registers=resources.registers if resources else None,
+        note=lap.failure or (_rung_note(lap, pct) if lap.rung else _vendor_note(lap)),
+    )
+
+
+def _seed_figures(lap: Lap) -> tuple[float | None, float | None]:
+    if lap.rung:
+        return lap.rung.seed_tflops, lap.rung.seed_pct_cublas
+    baseline = BASELINES.get(lap.seed)
+    if baseline is None or lap.name.endswith("-best"):
+        return None, None
+    return baseline.tflops, 100.0
+
+
+def _rung_note(lap: Lap, pct: float | None) -> str:
+    rung = lap.rung
+    assert rung is not None
+    notes = []
+    if lap.tflops is not None and rung.seed_tflops is not None and lap.tflops < rung.seed_tflops:
+        notes.append(f"slower than the seed: {rung.slower}")
+    elif pct is not None and rung.seed_pct_cublas is not None and pct < rung.seed_pct_cublas - _SAME_SHARE:
+        notes.append(f"less of cuBLAS than in the seed: {rung.slower}")
+    if lap.artifact and lap.artifact.resources.spill_bytes:
+        notes.append(f"spills {lap.artifact.resources.spill_bytes} bytes a thread")
+    return "; ".join(notes)
+
+
+def _vendor_note(lap: Lap) -> str:
+    which = "the fastest of all algorithms" if lap.name.endswith("-best") else "the first of its heuristics"
+    return f"{which}; runs float16 for lack of {lap.detail[STANDS_IN]}" if STANDS_IN in lap.detail else which
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")
+
+
+def provenance(device: Device, laps: Sequence[Lap], rounds: int) -> dict[str, Any]:
+    """What the figures of ``laps`` rest on, raw samples included."""
+    return {
+        "device": device.spec.to_dict(),
+        "device_class": device.spec.device_class.id,
+        "driver": device.driver,
+        "method": METHOD,
+        "rounds": rounds,
+        "laps": {lap.name: _lap_provenance(lap) for lap in laps},
+    }
+
+
+def _lap_provenance(lap: Lap) -> dict[str, Any]:
+    built = lap.artifact
+    return {
+        "problem": lap.problem.to_dict(),
+        "samples_us": [round(sample, 3) for sample in lap.samples_us],
+        "mhz": lap.mhz,
+        "watts": lap.watts,
+        "compiler": built.compiler if built else None,
+        "source_digest": built.source_digest if built else None,
+        "artifact": built.digest if built else None,
+        "spill_bytes": built.resources.spill_bytes if built else None,
+        "failure": lap.failure,
+    }

@@ -1,0 +1,36 @@
+// mbarrier (sm_90+): counts arrivals and the bytes of asynchronous copies. A barrier starts in phase 0 and
+// moves on when all arrivals and bytes of the phase are in; waits name the parity of the phase that must
+// be over. Addresses are those of smem_address.
+#pragma once
+
+__device__ __forceinline__ void mbarrier_init(unsigned barrier, unsigned arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+// Makes initialised barriers visible to the asynchronous proxy.
+__device__ __forceinline__ void mbarrier_init_fence() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void mbarrier_arrive(unsigned barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// Arrives and announces `bytes` that copies will bring in before the phase is over.
+__device__ __forceinline__ void mbarrier_arrive_expect(unsigned barrier, unsigned bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ bool mbarrier_try_wait(unsigned barrier, unsigned parity) {
+    unsigned done;
+    asm volatile("{.reg .pred done; mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;"
+                 " selp.u32 %0, 1, 0, done;}"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return done;
+}
+
+__device__ __forceinline__ void mbarrier_wait(unsigned barrier, unsigned parity) {
+    while (!mbarrier_try_wait(barrier, parity)) {}
+}

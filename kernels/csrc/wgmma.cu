@@ -1,0 +1,149 @@
+// GEMM with wgmma in one role: TMA fills a ring of shared-memory stages, every warpgroup multiplies, one
+// lane of the first warp refills the stage that all warps have done with. sm_90a only; f16 and bf16; all
+// layouts; rows of A and B must be multiples of 16 bytes, m, n and k are otherwise free.
+//
+// Tiles: a block computes TILE_M x TILE_N of D in steps of TILE_K; its WARPGROUPS split the rows, and each
+// computes blocks of 64 x TILE_N in steps of 16 along k. blockIdx = (tile in raster order, 0, batch).
+// Shared memory, from a multiple of 1024 bytes on: STAGES x (A tile | B tile) in the layout of
+// tile/wgmma_tile.cuh, then STAGES barriers `full` and STAGES barriers `empty`. The staged epilogue reuses
+// the stages.
+// Does not support: split-K, other element types, unaligned rows of A or B.
+//
+// Compiles as it lies here:  nvcc -cubin -arch=sm_90a -I. -DIN_TYPE=f16 -DOUT_TYPE=f16 -DA_TRANSPOSED=0
+//   -DB_TRANSPOSED=1 -DTILE_M=128 -DTILE_N=256 -DTILE_K=64 -DRASTER=0 -DGROUP=8 -DSPLIT_K=1 -DALIGN_D=16
+//   -DACTIVATION=0 -DHAS_BIAS=0 -DHAS_C=0 -DWARPGROUPS=2 -DSTAGES=4 -DIN_FLIGHT=1 -DACCUMULATE=0
+//   -DEPILOGUE=1 wgmma.cu
+#include "ptx/cp_async.cuh"
+#include "ptx/elect.cuh"
+#include "ptx/mbarrier.cuh"
+#include "tile/epilogue.cuh"
+#include "tile/raster.cuh"
+#include "tile/wgmma_accumulators.cuh"
+#include "tile/wgmma_epilogue.cuh"
+#include "tile/wgmma_tile.cuh"
+#include "wgmma_config.cuh"
+
+using TileA = WgmmaTile<cfg::tile_m, cfg::tile_k, !cfg::a_transposed>;
+using TileB = WgmmaTile<cfg::tile_n, cfg::tile_k, cfg::b_transposed>;
+constexpr int stage_bytes = TileA::bytes + TileB::bytes;
+constexpr int ring_bytes = cfg::stages * stage_bytes;
+static_assert(!cfg::epilogue_smem || TileD::bytes <= ring_bytes, "the staged epilogue fits the stages");
+
+extern __shared__ char smem[];
+
+struct Ring {
+    unsigned base; // shared address of stage 0
+
+    __device__ __forceinline__ unsigned tile_a(int stage) const { return base + stage * stage_bytes; }
+    __device__ __forceinline__ unsigned tile_b(int stage) const { return tile_a(stage) + TileA::bytes; }
+    __device__ __forceinline__ unsigned full(int stage) const { return base + ring_bytes + stage * 8; }
+    __device__ __forceinline__ unsigned empty(int stage) const { return full(cfg::stages + stage); }
+
+    __device__ __forceinline__ void init() const {
+        for (int stage = 0; stage < cfg::stages; ++stage) {
+            mbarrier_init(full(stage), 1);
+            mbarrier_init(empty(stage), cfg::warps);
+        }
+        mbarrier_init_fence();
+    }
+};
+
+// A place in the ring; the phase turns each time round.
+struct Slot {
+    int stage = 0;
+    unsigned phase = 0;
+
+    __device__ __forceinline__ void advance() {
+        if (++stage == cfg::stages) stage = 0, phase ^= 1;
+    }
+};
+
+struct MainLoop {
+    Ring ring;
+    const TensorMap *map_a, *map_b;
+    int row0, col0, batch, k_tiles;
+    int warp;
+
+    // Called by one lane.
+    __device__ __forceinline__ void load_tile(int index, int stage) const {
+        mbarrier_arrive_expect(ring.full(stage), stage_bytes);
+        TileA::load(ring.tile_a(stage), map_a, ring.full(stage), row0, index * cfg::tile_k, batch);
+        TileB::load(ring.tile_b(stage), map_b, ring.full(stage), col0, index * cfg::tile_k, batch);
+    }
+
+    __device__ __forceinline__ void multiply_tile(Accumulators& acc, int stage) const {
+        const unsigned long long a =
+            TileA::descriptor(ring.tile_a(stage)) + TileA::block_offset(1) * (warp / 4 * cfg::m_blocks);
+        const unsigned long long b = TileB::descriptor(ring.tile_b(stage));
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < cfg::k_steps; ++step)
+#pragma unroll
+            for (int block = 0; block < cfg::m_blocks; ++block)
+                acc.multiply(block, a + (TileA::step_offset(step) + TileA::block_offset(block)), b + TileB::step_offset(step));
+        wgmma_commit();
+    }
+
+    // This warp has done with k tile `index` in `slot`; the first warp then loads the tile that comes
+    // there next, once all warps have said so.
+    __device__ __forceinline__ void release_tile(int index, Slot slot) const {
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(ring.empty(slot.stage));
+        if (warp == 0 && index + cfg::stages < k_tiles && elect_lane()) {
+            mbarrier_wait(ring.empty(slot.stage), slot.phase);
+            load_tile(index + cfg::stages, slot.stage);
+        }
+        __syncwarp();
+    }
+
+    __device__ __forceinline__ void issue_tile(Accumulators& acc, Slot& slot) const {
+        mbarrier_wait(ring.full(slot.stage), slot.phase);
+        multiply_tile(acc, slot.stage);
+        slot.advance();
+    }
+
+    // NOTE: a stage is released only when wgmma_wait has said that its wgmma are done; that they were
+    // issued is not enough.
+    __device__ __forceinline__ void run(Accumulators& acc) const {
+        Slot filled, done;
+        if constexpr (cfg::in_flight == 1) issue_tile(acc, filled);
+        for (int index = cfg::in_flight; index < k_tiles; ++index) {
+            issue_tile(acc, filled);
+            wgmma_wait<cfg::in_flight>();
+            release_tile(index - cfg::in_flight, done);
+            done.advance();
+        }
+        acc.finish();
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(cfg::threads, 1)
+    wgmma_gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, GEMM_PARAMETERS) {
+    const int tiles_m = (m + cfg::tile_m - 1) / cfg::tile_m, tiles_n = (n + cfg::tile_n - 1) / cfg::tile_n;
+    const TileCoord tile = raster_tile(blockIdx.x, tiles_m, tiles_n);
+    const TileCoord origin{tile.m * cfg::tile_m, tile.n * cfg::tile_n};
+    const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
+    const int batch = blockIdx.z;
+    d += batch * stride_d;
+    if constexpr (cfg::has_c) c += batch * stride_c;
+
+    const unsigned aligned = (smem_address(smem) + 1023u) & ~1023u;
+    const MainLoop loop{{aligned}, &map_a, &map_b, origin.m, origin.n, batch, (k + cfg::tile_k - 1) / cfg::tile_k, warp};
+    if (warp == 0 && elect_lane()) {
+        tma_prefetch_map(&map_a);
+        tma_prefetch_map(&map_b);
+        loop.ring.init();
+        for (int i = 0; i < min(cfg::stages, loop.k_tiles); ++i) loop.load_tile(i, i);
+    }
+    Accumulators acc;
+    acc.clear();
+    __syncthreads();
+    loop.run(acc);
+
+    const Epilogue epilogue{c, d, bias, ldc, ldd, m, n, alpha, beta};
+    if constexpr (cfg::epilogue_smem) {
+        __syncthreads();
+        store_staged(acc, epilogue, smem + (aligned - smem_address(smem)), origin, warp);
+    } else {
+        store_direct(acc, epilogue, origin, warp);
+    }
+}

@@ -1,0 +1,222 @@
+"""Every kernel of the seed documents as data: a named rung is a config of a family on the seed's own shape.
+
+The documents are those under their numbers 000 (A100), 001, 002, 003 (H200) and 004 (RTX 4090). Where a
+latency and a TFLOP/s of a document disagree, the TFLOP/s holds; percentages follow from the TFLOP/s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tilewright.config import Config, KnobValue
+from tilewright.problem import DType, GemmProblem, Layout
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Baseline:
+    """What cuBLAS did in a seed document.
+
+    Attributes:
+        device: the GPU of the document.
+        ms, tflops: milliseconds and TFLOP/s as written there.
+    """
+
+    device: str
+    ms: float
+    tflops: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rung:
+    """One kernel of a seed document.
+
+    Attributes:
+        name: unique, starts with the document's number.
+        config, problem: what runs, and the document's own shape (4096^3 where it states none).
+        doc: what this kernel adds, in one line.
+        slower: why it may do worse here than the document says, in one line.
+        seed_ms, seed_tflops: the document's own figures; None where it gives none.
+    """
+
+    name: str
+    config: Config
+    problem: GemmProblem
+    doc: str
+    slower: str
+    seed_ms: float | None = None
+    seed_tflops: float | None = None
+
+    @property
+    def seed(self) -> str:
+        """Number of the document."""
+        return self.name[:3]
+
+    @property
+    def family(self) -> str:
+        """The kernel family."""
+        return self.config.family
+
+    @property
+    def seed_pct_cublas(self) -> float | None:
+        """Per cent of the document's cuBLAS; None where the document lacks either figure."""
+        baseline = BASELINES.get(self.seed)
+        if baseline is None or self.seed_tflops is None:
+            return None
+        return 100 * self.seed_tflops / baseline.tflops
+
+
+SEEDS = ("000", "001", "002", "003", "004")
+BASELINES = {
+    "000": Baseline("A100 PCIe 80 GB", 0.755333, 156.726),
+    "003": Baseline("H200", 0.188571, 728.845),
+    "004": Baseline("RTX 4090", 0.89, 154.4),
+}
+
+_A100 = "cuBLAS of Hopper computes with wgmma, out of reach for mma.sync; the A100's used mma.sync"
+_ADA = "cuBLAS of Hopper computes with wgmma, out of reach for mma.sync; the RTX 4090's used mma.sync"
+_H200 = (
+    "measured under sustained load with inputs rotated past the L2, where the power limit lowers the clock"
+)
+_TINY = "a launch of one warp: its latency counts, not its arithmetic"
+
+_CUBE = GemmProblem(4096, 4096, 4096)
+_000 = GemmProblem(5376, 5376, 2048)
+_001 = dataclasses.replace(_CUBE, acc_dtype=DType.FLOAT16)
+_002 = GemmProblem(16, 8, 16)
+_003 = dataclasses.replace(_CUBE, layout=Layout.NN, acc_dtype=DType.FLOAT16)
+_004 = dataclasses.replace(_CUBE, out_dtype=DType.FLOAT32)
+_004_NN = dataclasses.replace(_004, layout=Layout.NN)
+
+# 128 x 128 x 32 with 2 x 2 warps of 64 x 64 and four stages: what the kernels of 000 share.
+_WMMA: dict[str, KnobValue] = {
+    "tile_m": 128, "tile_n": 128, "tile_k": 32, "warps_m": 2, "warps_n": 2, "stages": 4,
+    "smem_layout": "blocked", "copy_bytes": 16, "snake": 0, "split_k": 1, "raster": "m", "group": 1,
+    "accumulate": "f32",
+}  # fmt: skip
+_MMA: dict[str, KnobValue] = _WMMA | {
+    "warps_k": 1, "fragment_load": "direct", "double_buffer": 0, "mma_k": 16, "epilogue": "smem",
+    "min_blocks": 1,
+}  # fmt: skip
+_CROSSWISE = _MMA | {"smem_layout": "xor"}
+_PERMUTED = _MMA | {
+    "tile_m": 256, "warps_m": 4, "stages": 1, "smem_layout": "permuted", "fragment_load": "ldmatrix",
+    "snake": 1, "epilogue": "direct",
+}  # fmt: skip
+_ONE_MMA = _MMA | {
+    "tile_m": 16, "tile_n": 16, "tile_k": 16, "warps_m": 1, "warps_n": 1, "stages": 1, "epilogue": "direct",
+}  # fmt: skip
+_TYPE = _CROSSWISE | {"warps_m": 4, "fragment_load": "ldmatrix", "snake": 1, "epilogue": "direct"}
+_WGMMA: dict[str, KnobValue] = {
+    "tile_m": 128, "tile_n": 128, "tile_k": 64, "stages": 3, "warpgroups": 1, "in_flight": 1,
+    "epilogue": "direct", "l2_promotion": 128, "raster": "n", "group": 1,
+}  # fmt: skip
+# 16 x 16 threads, 2 x 4 warps, registers straight to D: what the kernels of 004 share.
+_ADA_MMA = _MMA | {"warps_m": 2, "warps_n": 4, "stages": 1, "epilogue": "direct"}
+_ADA_NAIVE = _ADA_MMA | {"tile_m": 32, "tile_n": 32, "tile_k": 16, "copy_bytes": 2}
+_ADA_NAIVE_2X = _ADA_NAIVE | {"tile_m": 64, "tile_n": 64}
+_ADA_XOR = _ADA_MMA | {"tile_m": 64, "tile_n": 64, "smem_layout": "xor", "fragment_load": "ldmatrix"}
+
+
+def _mma(base: dict[str, KnobValue], **changes: KnobValue) -> Config:
+    return Config.of("mma_sync", base | changes)
+
+
+def _of_type(name: str, dtype: DType, tile_k: int, **changes: KnobValue) -> Rung:
+    """One row of the table of types of 002, in tiles of 64 bytes of k."""
+    config = _mma(_TYPE, tile_k=tile_k, **changes)
+    acc_dtype = DType.FLOAT16 if config["accumulate"] == "f16" else None
+    problem = dataclasses.replace(_CUBE, dtype=dtype, out_dtype=None, acc_dtype=acc_dtype)
+    return Rung(f"002-{name}", config, problem, f"type table: {name.replace('-', ' summed in ')}", _A100)
+
+
+def _wmma(**changes: KnobValue) -> Config:
+    return Config.of("wmma", _WMMA | changes)
+
+
+def _wgmma(**changes: KnobValue) -> Config:
+    return Config.of("wgmma", _WGMMA | changes)
+
+
+RUNGS: tuple[Rung, ...] = (
+    Rung("000-wmma-naive", _wmma(stages=1, copy_bytes=2), _000,
+         "WMMA 16x16x16, one element a thread and load, no overlap", _A100, 4.46636, 26.5048),
+    Rung("000-wmma-4-stage", _wmma(), _000,
+         "cp.async of 16 bytes into a ring of four stages", _A100, 1.15745, 102.277),
+    Rung("000-mma-m16n8k8", _mma(_MMA, mma_k=8), _000,
+         "mma.sync m16n8k8 with direct fragment loads instead of WMMA", _A100, 1.33858, 88.4372),
+    Rung("000-mma-ldmatrix", _mma(_MMA, mma_k=8, fragment_load="ldmatrix"), _000,
+         "fragments by ldmatrix; the blocked layout gives it bank conflicts", _A100, 1.48608, 79.6593),
+    Rung("000-mma-m16n8k16", _mma(_MMA, fragment_load="ldmatrix"), _000,
+         "m16n8k16: half as many instructions", _A100, 1.47957, 80.0528),
+    Rung("000-simplified-ldmatrix", _mma(_MMA, fragment_load="ldmatrix"), _000,
+         "simplified addresses; the same config as the rung before, whose addresses are simple already",
+         _A100, 1.34029, 88.3243),
+    Rung("000-simplified", _mma(_MMA), _000,
+         "simplified addresses without ldmatrix", _A100, 1.21901, 97.1117),
+    Rung("000-double-threading-421", _mma(_MMA, warps_m=4), _000,
+         "twice the warps, 4 x 2 x 1 in M x N x K; no significant change, says the seed", _A100),
+    Rung("000-double-threading-222", _mma(_MMA, warps_k=2), _000,
+         "twice the warps, 2 x 2 x 2: slices of k, summed in shared memory (rfactor)", _A100),
+    Rung("000-crosswise", _mma(_CROSSWISE, warps_n=4), _000,
+         "XOR layout with double threading: no bank conflicts any more", _A100, 1.06895, 110.744),
+    Rung("000-crosswise-ldmatrix", _mma(_CROSSWISE, warps_n=4, fragment_load="ldmatrix"), _000,
+         "the same with ldmatrix", _A100, None, 106.942),
+    Rung("000-fragment-double-buffer", _mma(_CROSSWISE, fragment_load="ldmatrix", double_buffer=1), _000,
+         "2 x 2 warps, fragments of the next k step loaded ahead; no change, says the seed", _A100),
+    Rung("000-partial-ldmatrix", _mma(_CROSSWISE, fragment_load="mixed", double_buffer=1), _000,
+         "A by direct loads and B by ldmatrix, so that both kinds overlap", _A100, None, 132.451),
+    Rung("000-unroll-snake", _mma(_CROSSWISE, fragment_load="mixed", snake=1), _000,
+         "inner loops unrolled, mma tiles walked in a snake: the seed's final kernel",
+         _A100, 0.83905, 141.088),
+    Rung("001-permuted", _mma(_PERMUTED), _CUBE,
+         "rotated 16-byte chunks in shared memory: ldmatrix without conflicts", _A100),
+    Rung("001-f16-accumulate", _mma(_PERMUTED, accumulate="f16"), _001,
+         "sums in f16: half the accumulator registers", _A100),
+    Rung("001-permuted-epilogue", _mma(_PERMUTED, accumulate="f16", epilogue="smem"), _001,
+         "D through permuted shared memory to 16-byte stores: the seed's kernel", _A100),
+    Rung("002-mma-16x8x16", _mma(_ONE_MMA), _002,
+         "one m16n8k16 with the fragments loaded by hand", _TINY),
+    Rung("002-mma-16x8x16-ldmatrix", _mma(_ONE_MMA, fragment_load="ldmatrix"), _002,
+         "the same with ldmatrix", _TINY),
+    _of_type("u8-s32", DType.UINT8, 64, accumulate="s32"),
+    _of_type("s8-s32", DType.INT8, 64, accumulate="s32"),
+    _of_type("f16-f16", DType.FLOAT16, 32, accumulate="f16"),
+    _of_type("f16-f32", DType.FLOAT16, 32),
+    _of_type("bf16-f32", DType.BFLOAT16, 32),
+    _of_type("tf32-f32", DType.TFLOAT32, 16),
+    _of_type("e4m3-f32", DType.FLOAT8_E4M3FN, 64, tile_n=64),
+    _of_type("e5m2-f32", DType.FLOAT8_E5M2, 64, tile_n=64),
+    _of_type("f64-f64", DType.FLOAT64, 8, accumulate="f64", fragment_load="direct"),
+    Rung("003-tma-wgmma", _wgmma(), _003,
+         "TMA into three stages, wgmma m64n128k16 by one warpgroup, sums in f16", _H200),
+    Rung("003-block-swizzle", _wgmma(group=8), _003,
+         "neighbouring blocks share columns of B in the L2", _H200),
+    Rung("003-stmatrix", _wgmma(group=8, epilogue="stmatrix"), _003,
+         "D by stmatrix through swizzled shared memory: the seed's kernel", _H200, 0.191733, 716.823),
+    Rung("004-1-naive", _mma(_ADA_NAIVE), _004_NN,
+         "kernel 1: one m16n8k16 a warp and k tile, single-element loads", _ADA, 4.67, 29.4),
+    Rung("004-1b-tiling", _mma(_ADA_NAIVE_2X), _004_NN,
+         "kernel 1b: 2 x 2 mma tiles a warp", _ADA, 2.47, 55.6),
+    Rung("004-1b-outside", _mma(_ADA_NAIVE_2X, accumulate="f32_outside"), _004_NN,
+         "kernel 1b adding up outside of the mma: about 50 us more in the seed, but without its bias", _ADA),
+    Rung("004-2-permuted", _mma(_ADA_XOR, fragment_load="ldmatrix_reload"), _004,
+         "kernel 2: 16-byte loads, XOR layout, ldmatrix; A reloaded for every column of mma tiles",
+         _ADA, 1.06, 129.7),
+    Rung("004-2b-load-a-once", _mma(_ADA_XOR), _004,
+         "kernel 2b: each tile of A loaded once", _ADA, 1.03, 134.7),
+    Rung("004-3-pipeline", _mma(_ADA_XOR, stages=3), _004,
+         "kernel 3: cp.async into three stages", _ADA, 1.0, 137.4),
+    Rung("004-3b-tiling", _mma(_ADA_XOR, stages=3, tile_m=128, tile_n=128), _004,
+         "kernel 3b: 4 x 4 mma tiles a warp", _ADA, 0.89, 154.4),
+)  # fmt: skip
+
+
+def rungs_of(seed: str | None = None) -> tuple[Rung, ...]:
+    """The rungs of one document, or all, in the documents' order.
+
+    Raises:
+        ValueError: there is no such document.
+    """
+    if seed is not None and seed not in SEEDS:
+        raise ValueError(f"no seed document {seed}; there are {', '.join(SEEDS)}")
+    return tuple(rung for rung in RUNGS if seed in (None, rung.seed))
