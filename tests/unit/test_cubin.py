@@ -146,7 +146,9 @@ def test_truncated() -> None:
 @given(st.data())
 def test_damage_is_an_artifact_error_or_goes_unnoticed(data: st.DataObject) -> None:
     cubin = bytearray(compiled(STATIC, "sm_90a")[0])
-    regions = st.integers(0, 63) | st.integers(0, len(cubin) - 1) | st.integers(len(cubin) - 1600, len(cubin) - 1)
+    regions = (
+        st.integers(0, 63) | st.integers(0, len(cubin) - 1) | st.integers(len(cubin) - 1600, len(cubin) - 1)
+    )
     for _ in range(data.draw(st.integers(1, 4))):
         cubin[data.draw(regions)] = data.draw(st.integers(0, 255))
     try:

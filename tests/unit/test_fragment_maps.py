@@ -64,7 +64,9 @@ def test_every_element_has_one_owner(mma_k: int) -> None:
 
 
 def test_every_accumulator_has_one_owner() -> None:
-    owned = Counter(accumulator_element(lane, i) for lane in range(LANES) for i in range(ACCUMULATOR_ELEMENTS))
+    owned = Counter(
+        accumulator_element(lane, i) for lane in range(LANES) for i in range(ACCUMULATOR_ELEMENTS)
+    )
     assert owned == Counter((row, column) for row in range(16) for column in range(8))
 
 
