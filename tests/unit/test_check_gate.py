@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright import Activation, Artifact, DType, GemmProblem, LaunchPlan
+from tilewright import Activation, Artifact, DType, GemmProblem, LaunchPlan, Layout
 from tilewright.artifact import Grid, Operand, Pointer, Resources, Scalar, Serves
 from tilewright.launch import Kernel, load
 from tilewright.launch.host import host_arch
@@ -23,7 +23,7 @@ from tuner.devices.base import Tensors
 from tuner.devices.host import HostDevice
 
 DEVICE = HostDevice()
-PROBLEM = GemmProblem(12, 20, 33, dtype="float32", layout="nn", batch=2, has_bias=True, has_c=True)
+PROBLEM = GemmProblem(12, 20, 33, DType.FLOAT32, Layout.NN, batch=2, has_bias=True, has_c=True)
 
 # What is written for element (i, j) of a D of m x n, given its right value x and the sum of products.
 # NOTE: integer operands give integer values, so that `is_whole(x)` tells the two runs of the check apart.
@@ -45,7 +45,7 @@ KERNELS = {
     "no_bias": "d[i * n + j] = alpha * sum + beta * c[i * n + j];",
     "bias_of_row": "d[i * n + j] = x - bias[j] + bias[i];",
     "short_k": "d[i * n + j] = x - alpha * a[i * k + k - 1] * b[(k - 1) * n + j];",
-    "repeats_first_batch": "d[i * n + j] = x; if (last) for (long e = 0; e < m * n; ++e) d[e] = (d - m * n)[e];",
+    "repeats_a_batch": "d[i * n + j] = x; if (last) for (long e = 0; e < m * n; ++e) d[e] = d[e - m * n];",
 }
 MESSAGES = {
     "skips_last_row": "integer data: 40 of 480 elements of D are NaN or were never written",
@@ -63,7 +63,7 @@ MESSAGES = {
     "no_bias": "integer data: ",
     "bias_of_row": "integer data: ",
     "short_k": "integer data: ",
-    "repeats_first_batch": "integer data: ",
+    "repeats_a_batch": "integer data: ",
 }
 _PROLOGUE = """
 #include <math.h>
@@ -161,9 +161,9 @@ def loops(problem: GemmProblem, tensors: Tensors) -> np.ndarray[tuple[int, ...],
     return d
 
 
-@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-def test_the_reference_is_the_definition(layout: str) -> None:
-    problem = GemmProblem(3, 4, 5, dtype="float64", layout=layout, batch=2, has_bias=True, has_c=True)
+@pytest.mark.parametrize("layout", Layout)
+def test_the_reference_is_the_definition(layout: Layout) -> None:
+    problem = GemmProblem(3, 4, 5, DType.FLOAT64, layout, batch=2, has_bias=True, has_c=True)
     random = np.random.default_rng(1)
     tensors = Tensors(
         a=random.standard_normal((2, *problem.a_shape)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 
@@ -151,7 +152,5 @@ def test_damage_is_an_artifact_error_or_goes_unnoticed(data: st.DataObject) -> N
     )
     for _ in range(data.draw(st.integers(1, 4))):
         cubin[data.draw(regions)] = data.draw(st.integers(0, 255))
-    try:
+    with contextlib.suppress(ArtifactError):
         assert isinstance(read_resources(bytes(cubin), "kernel"), Resources)
-    except ArtifactError as error:
-        assert str(error)

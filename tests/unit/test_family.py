@@ -14,15 +14,14 @@ from kernels.families.mma_sync import MMA_SYNC
 from kernels.families.simt import SIMT
 from kernels.family import Family
 from kernels.registry import FAMILIES, families_for
-from tilewright import Config, DeviceSpec, GemmProblem
+from tilewright import Config, DeviceSpec, DType, GemmProblem, Layout
 from tilewright.launch.host import host_arch
-from tilewright.problem import DType
 
 GPU = DeviceSpec("cuda", "sm_80", "A100", 108, 40 << 30, 40 << 20, 163 << 10, 164 << 10)
 CPU = DeviceSpec("host", host_arch(), "CPU", 2, 8 << 30, 32 << 20)
 HALF = GemmProblem(512, 768, 4096)
-SINGLE = GemmProblem(100, 2000, 512, dtype="float32")
-DOUBLE = GemmProblem(2048, 24, 8192, dtype="float64", layout="tt")
+SINGLE = GemmProblem(100, 2000, 512, dtype=DType.FLOAT32)
+DOUBLE = GemmProblem(2048, 24, 8192, dtype=DType.FLOAT64, layout=Layout.TT)
 
 
 def label(value: object) -> str:
@@ -158,7 +157,7 @@ UNSUPPORTED = [
     (MMA_SYNC, SINGLE, GPU, "mma_sync multiplies float16 and bfloat16, not float32"),
     (
         MMA_SYNC,
-        GemmProblem(64, 64, 64, layout="tn"),
+        GemmProblem(64, 64, 64, layout=Layout.TN),
         GPU,
         "mma_sync reads A as M x K: layouts nt and nn, not tn",
     ),
