@@ -65,15 +65,30 @@ def rotated_sets(device: Device, problem: GemmProblem) -> tuple[Tensors, ...]:
     return tuple(make_tensors(device, problem, seed, "normal") for seed in range(count))
 
 
-def bind(device: Device, kernel: Kernel, problem: GemmProblem, sets: Sequence[Tensors]) -> BoundSets:
-    """Bind a kernel to each set; all share one workspace, whose leading part is zeroed."""
-    size = kernel.artifact.plan.workspace_bytes(problem)
-    if size:
-        _require_memory(device, size)
-    workspace = device.xp.zeros(max(size, 1), dtype="uint8")
-    address = device.address(workspace) if size else 0
+def scratch(device: Device, size: int) -> Any:
+    """``size`` zero bytes on the device.
+
+    Raises:
+        LaunchError: they do not fit.
+    """
+    _require_memory(device, size)
+    return device.xp.zeros(max(size, 1), dtype="uint8")
+
+
+def bind(
+    device: Device, kernel: Kernel, problem: GemmProblem, sets: Sequence[Tensors], shared: Any = None
+) -> BoundSets:
+    """Bind a kernel to each set; all share one workspace, whose leading part is zeroed.
+
+    ``shared`` is memory from :func:`scratch` that serves instead where the kernel needs no zeros.
+    """
+    plan = kernel.artifact.plan
+    size = plan.workspace_bytes(problem)
+    if shared is None or plan.workspace_zero_bytes(problem) or size > shared.nbytes:
+        shared = scratch(device, size)
+    address = device.address(shared) if size else 0
     launches = [kernel.bind(problem, operands(device, tensors, address)) for tensors in sets]
-    return BoundSets(launches, workspace)
+    return BoundSets(launches, shared)
 
 
 def operands(device: Device, tensors: Tensors, workspace: int = 0) -> Operands:

@@ -17,13 +17,13 @@ from tilewright.errors import DeviceUnavailable
 from tilewright.launch import Kernel
 from tilewright.problem import GemmProblem
 from tuner.devices.base import Device, VendorChoice
-from tuner.measure import sampler
-from tuner.operands import bind, rotated_sets
+from tuner.measure import launches_per_sample, sampler
+from tuner.operands import bind, rotated_sets, scratch
 from tuner.stats import median
 
 METHOD = "interleaved-v1, sustained"
 WARM_UP_S = 1.0
-_VENDOR_PROBES = 5
+_HEAT_ROUNDS = 5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,13 +67,18 @@ def race(
         DeviceUnavailable: the vendor library is missing or has no algorithm for the problem.
     """
     sets = rotated_sets(device, problem)
-    bound = [bind(device, kernel, problem, sets) for kernel in kernels]
-    vendor, vendor_sample = _vendor_best(device, problem)
-    samplers = [sampler(device, one.launches) for one in bound] + [vendor_sample]
+    # NOTE: one scratch memory for all: where a buffer lies can cost or save a CPU kernel a fifth.
+    shared = scratch(device, max((k.artifact.plan.workspace_bytes(problem) for k in kernels), default=0))
+    bound = [bind(device, kernel, problem, sets, shared) for kernel in kernels]
+    vendor = _vendor_best(device, problem)
+    entrants = [one.launches for one in bound] + [vendor.launches]
+    # NOTE: equal samples: starting a replay costs a little, which more launches would spread thinner.
+    count = max(launches_per_sample(device, launches) for launches in entrants)
+    samplers = [sampler(device, launches, count) for launches in entrants]
     end = time.monotonic() + WARM_UP_S
     while time.monotonic() < end:
         for sample in samplers:
-            sample()
+            sample(0)
     rows, states = _rounds(device, samplers, rounds, random.Random(seed))
     return RaceSamples(
         contenders=(*(kernel.artifact.digest for kernel in kernels), "vendor"),
@@ -87,26 +92,30 @@ def race(
 
 
 def _rounds(
-    device: Device, samplers: Sequence[Callable[[], float]], rounds: int, order: random.Random
+    device: Device, samplers: Sequence[Callable[[int], float]], rounds: int, order: random.Random
 ) -> tuple[list[list[float]], list[tuple[float | None, float | None]]]:
     rows: list[list[float]] = [[] for _ in samplers]
     states = []
     turn = list(range(len(samplers)))
-    for _ in range(rounds):
+    for number in range(rounds):
         order.shuffle(turn)
         for index in turn:
-            rows[index].append(samplers[index]())
+            rows[index].append(samplers[index](number))
         now = device.telemetry()
         states.append((now.mhz, now.watts))
     return rows, states
 
 
-def _vendor_best(device: Device, problem: GemmProblem) -> tuple[VendorChoice, Callable[[], float]]:
+def _vendor_best(device: Device, problem: GemmProblem) -> VendorChoice:
     choices = device.vendor(problem, rotated_sets(device, problem))
     if not choices:
         raise DeviceUnavailable(f"the vendor library proposes no algorithm for {problem}")
-    heats = [(choice, sampler(device, choice.launches)) for choice in choices]
-    return min(heats, key=lambda heat: median([heat[1]() for _ in range(_VENDOR_PROBES)]))
+    if len(choices) == 1:
+        return choices[0]
+    count = launches_per_sample(device, choices[0].launches)
+    samplers = [sampler(device, choice.launches, count) for choice in choices]
+    rows, _ = _rounds(device, samplers, _HEAT_ROUNDS, random.Random(0))
+    return choices[min(range(len(choices)), key=lambda i: median(rows[i]))]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
