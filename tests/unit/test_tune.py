@@ -153,6 +153,12 @@ def test_time_runs_out_but_the_race_is_run() -> None:
     assert 1 <= len(lab.recorder.kept) < 100
 
 
+def test_even_the_shortest_time_allows_one_trial() -> None:
+    lab = Lab()
+    assert lab.tune(max_trials=600, max_seconds=1e-9) is not None
+    assert len(lab.recorder.kept) == 1
+
+
 def test_waiting_for_a_compiler_counts_as_idle() -> None:
     lab = Lab(spec=CUDA_DEVICE)
     lab.builder.at_once = False
