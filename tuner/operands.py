@@ -25,6 +25,14 @@ class BoundSets:
     workspace: Any
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scratch:
+    """Workspace memory; the part from byte ``front`` on need not be zero."""
+
+    memory: Any
+    front: int
+
+
 def make_tensors(
     device: Device, problem: GemmProblem, seed: int, data: Literal["normal", "integer"]
 ) -> Tensors:
@@ -65,30 +73,39 @@ def rotated_sets(device: Device, problem: GemmProblem) -> tuple[Tensors, ...]:
     return tuple(make_tensors(device, problem, seed, "normal") for seed in range(count))
 
 
-def scratch(device: Device, size: int) -> Any:
-    """``size`` zero bytes on the device.
+def scratch(device: Device, kernels: Sequence[Kernel], problem: GemmProblem) -> Scratch:
+    """Workspace for any of the kernels, one at a time: zero at first, and left so where they need it.
+
+    The parts that must be zero end where the other parts begin, so those are the same memory for all:
+    where a buffer lies can cost or save a kernel more than the difference that a race looks for.
 
     Raises:
-        LaunchError: they do not fit.
+        LaunchError: it does not fit.
     """
-    _require_memory(device, size)
-    return device.xp.zeros(max(size, 1), dtype="uint8")
+    plans = [kernel.artifact.plan for kernel in kernels]
+    front = max((plan.workspace_zero_bytes(problem) for plan in plans), default=0)
+    rest = max(
+        (plan.workspace_bytes(problem) - plan.workspace_zero_bytes(problem) for plan in plans), default=0
+    )
+    if front + rest:
+        _require_memory(device, front + rest)
+    return Scratch(device.xp.zeros(max(front + rest, 1), dtype="uint8"), front)
 
 
 def bind(
-    device: Device, kernel: Kernel, problem: GemmProblem, sets: Sequence[Tensors], shared: Any = None
+    device: Device,
+    kernel: Kernel,
+    problem: GemmProblem,
+    sets: Sequence[Tensors],
+    shared: Scratch | None = None,
 ) -> BoundSets:
-    """Bind a kernel to each set; all share one workspace, whose leading part is zeroed.
-
-    ``shared`` is memory from :func:`scratch` that serves instead where the kernel needs no zeros.
-    """
+    """Bind a kernel to each set, all with one workspace: ``shared``, or one of its own."""
     plan = kernel.artifact.plan
-    size = plan.workspace_bytes(problem)
-    if shared is None or plan.workspace_zero_bytes(problem) or size > shared.nbytes:
-        shared = scratch(device, size)
-    address = device.address(shared) if size else 0
+    shared = shared or scratch(device, [kernel], problem)
+    start = device.address(shared.memory) + shared.front - plan.workspace_zero_bytes(problem)
+    address = start if plan.workspace_bytes(problem) else 0
     launches = [kernel.bind(problem, operands(device, tensors, address)) for tensors in sets]
-    return BoundSets(launches, shared)
+    return BoundSets(launches, shared.memory)
 
 
 def operands(device: Device, tensors: Tensors, workspace: int = 0) -> Operands:

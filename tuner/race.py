@@ -67,8 +67,7 @@ def race(
         DeviceUnavailable: the vendor library is missing or has no algorithm for the problem.
     """
     sets = rotated_sets(device, problem)
-    # NOTE: one scratch memory for all: where a buffer lies can cost or save a CPU kernel a fifth.
-    shared = scratch(device, max((k.artifact.plan.workspace_bytes(problem) for k in kernels), default=0))
+    shared = scratch(device, kernels, problem)
     bound = [bind(device, kernel, problem, sets, shared) for kernel in kernels]
     vendor = _vendor_best(device, problem)
     entrants = [one.launches for one in bound] + [vendor.launches]
