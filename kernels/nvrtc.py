@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
+import threading
 from collections.abc import Sequence
 
 from kernels.build import CSRC, Built, CompileError
@@ -17,6 +18,7 @@ from tilewright.errors import DeviceUnavailable
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _TARGET = re.compile(r"sm_\d+a?\Z")
+_LOADING = threading.Lock()
 
 
 def compile_cuda(spec: BuildSpec) -> Built:
@@ -101,8 +103,14 @@ class _Program:
         return buffer.raw
 
 
-@functools.cache
 def _nvrtc() -> ctypes.CDLL:
+    # NOTE: two threads that load the library at once leave one without its builtins.
+    with _LOADING:
+        return _load()
+
+
+@functools.cache
+def _load() -> ctypes.CDLL:
     try:
         from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
     except ImportError as error:
