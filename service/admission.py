@@ -30,6 +30,22 @@ def check_size(problem: GemmProblem, settings: Settings) -> None:
         )
 
 
+def check_result(problem: GemmProblem, settings: Settings) -> None:
+    """Refuse a GEMM whose answer would be larger than a request may be: small operands can have a large
+    product, and several copies of it exist on the way out.
+
+    Raises:
+        Problem: over ``max_body_bytes``.
+    """
+    size = problem.m * problem.n * problem.batch * problem.out.size
+    if size > settings.max_body_bytes:
+        raise Problem(
+            Kind.OVER_LIMIT,
+            f"the result of {problem} has {size} bytes, this service sends {settings.max_body_bytes} "
+            "(max_body_bytes); ask for parts of it",
+        )
+
+
 def check_trials(max_trials: int, settings: Settings) -> None:
     """Refuse a job that asks for more trials than a job may have.
 

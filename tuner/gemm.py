@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from tilewright.errors import InvalidProblem
+from tilewright.errors import DeviceUnavailable, InvalidProblem
 from tilewright.launch import Kernel
 from tilewright.problem import GemmProblem
 from tuner.arrays import storage_type
@@ -34,10 +34,13 @@ def run_gemm(
     Raises:
         InvalidProblem: an operand is missing or has the wrong number of bytes.
         LaunchError: it does not run.
+        DeviceUnavailable: the vendor library has no algorithm for the problem.
     """
     tensors = _upload(device, problem, inputs, scalars)
     if kernel is None:
-        choice = device.vendor(problem, [tensors])[0]
+        choice = next(iter(device.vendor(problem, [tensors])), None)
+        if choice is None:
+            raise DeviceUnavailable(f"the vendor library does not compute {problem}; tune it first")
         launches, ran = choice.launches, choice.name
         keep: object = choice
     else:
