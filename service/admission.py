@@ -8,6 +8,7 @@ from service.lane import Lane
 from service.problems import Kind, Problem
 from service.settings import Settings
 from tilewright.problem import GemmProblem
+from tuner.operands import why_too_large
 
 
 def check_size(problem: GemmProblem, settings: Settings) -> None:
@@ -71,6 +72,17 @@ def lane_for(engine: Engine, device: str | None) -> Lane:
             Kind.UNSUPPORTED, f"there is no device {name} here; GET /devices lists {', '.join(engine.lanes)}"
         )
     return engine.lanes[name]
+
+
+def check_memory(problem: GemmProblem, lane: Lane) -> None:
+    """Refuse what the device cannot hold while tuning.
+
+    Raises:
+        Problem: with the bytes it takes and the bytes there are.
+    """
+    reason = why_too_large(problem, lane.bench.spec)
+    if reason:
+        raise Problem(Kind.UNSUPPORTED, f"{reason}; tune a part of it")
 
 
 def check_supported(problem: GemmProblem, families: list[str], lane: Lane) -> None:

@@ -68,6 +68,11 @@ def activate(xp: Any, x: Any, activation: Activation) -> Any:
     return x
 
 
+def forget() -> None:
+    """Give back the references of earlier problems."""
+    _reference.cache_clear()
+
+
 @functools.lru_cache(maxsize=2)
 def _reference(device: Device, problem: GemmProblem, kind: Literal["integer", "normal"]) -> Reference:
     xp = device.xp

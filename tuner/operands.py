@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from tilewright.device import DeviceSpec
 from tilewright.errors import LaunchError
 from tilewright.launch import Kernel, Launch, Operands
 from tilewright.problem import GemmProblem
@@ -15,6 +17,7 @@ from tuner.devices.base import Device, Tensors
 
 _MOST_SETS = 64
 _MOST_BYTES = 16 << 30
+_DENSE_K = 2**16  # sums of more products of -1, 0 and 1 could leave the integers that float16 holds
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,6 +26,19 @@ class BoundSets:
 
     launches: Sequence[Launch]
     workspace: Any
+
+
+def why_too_large(problem: GemmProblem, device: DeviceSpec) -> str | None:
+    """The reason ``device`` cannot hold what tuning the problem takes, or None.
+
+    Beside the operands, the check keeps references in float64 and its temporaries: about eight arrays
+    of the size of D and one of each operand.
+    """
+    d, operands = problem.m * problem.n, (problem.m + problem.n) * problem.k
+    needed = 3 * problem.total_bytes + 8 * problem.batch * (8 * d + operands)
+    if needed > device.memory_bytes:
+        return f"tuning {problem} takes about {needed} bytes of memory, the device has {device.memory_bytes}"
+    return None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,7 +62,10 @@ def make_tensors(
 
     def draw(shape: tuple[int, ...], dtype: Any) -> Any:
         if data == "integer":
-            return encode(xp, random.integers(-1, 2, size=shape).astype("float32"), dtype)
+            values = random.integers(-1, 2, size=shape).astype("float32")
+            if problem.k > _DENSE_K:
+                values *= random.random(shape, dtype="float32") < math.sqrt(_DENSE_K / problem.k)
+            return encode(xp, values, dtype)
         return encode(xp, random.standard_normal(shape, dtype="float32"), dtype)
 
     _require_memory(device, problem.total_bytes + 8 * problem.m * problem.k)
@@ -65,7 +84,7 @@ def make_tensors(
 def rotated_sets(device: Device, problem: GemmProblem) -> tuple[Tensors, ...]:
     """Operand sets whose inputs together are at least twice the last-level cache, two at least.
 
-    Launches that take them in turn find no input in the cache. Kept for the latest problem.
+    Launches that take them in turn find no input in the cache. Kept until :func:`forget`.
     """
     wanted = -(-2 * device.spec.l2_bytes // problem.operand_bytes)
     affordable = max(1, min(_MOST_BYTES, device.free_bytes() // 2) // problem.total_bytes)
@@ -90,6 +109,11 @@ def scratch(device: Device, kernels: Sequence[Kernel], problem: GemmProblem) -> 
     if front + rest:
         _require_memory(device, front + rest)
     return Scratch(device.xp.zeros(max(front + rest, 1), dtype="uint8"), front)
+
+
+def forget() -> None:
+    """Give back the operand sets of an earlier problem."""
+    rotated_sets.cache_clear()
 
 
 def bind(
