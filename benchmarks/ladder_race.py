@@ -19,13 +19,12 @@ from kernels.registry import FAMILIES
 from kernels.rungs import Rung
 from tilewright.artifact import Artifact
 from tilewright.errors import DeviceUnavailable, LaunchError
-from tilewright.launch import Kernel, load
+from tilewright.launch import Kernel, Launch, load
 from tilewright.problem import GemmProblem
 from tuner.check import check
 from tuner.devices.base import Device
-from tuner.measure import sampler
 from tuner.operands import bind, rotated_sets
-from tuner.race import fastest, interleave, vendor_choices
+from tuner.race import equal_samplers, fastest, interleave, vendor_choices
 from tuner.stats import median
 
 ROUNDS = 31
@@ -68,7 +67,7 @@ class Lap:
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Entry:
     lap: Lap
-    sample: Callable[[], float]
+    launches: Sequence[Launch]
     keeps: Any = None  # NOTE: the workspace must outlive the graphs that write to it
 
 
@@ -107,7 +106,8 @@ def _race(device: Device, group: list[Rung], rounds: int, cache: ArtifactCache |
         entries, failed = _enter(device, group, cache, kernels)
         vendors, refusal = _vendor_entries(device, group)
         running = vendors + entries
-        rows, states = interleave(device, [entry.sample for entry in running], rounds, _RACE_SEED)
+        samplers = equal_samplers(device, [entry.launches for entry in running])
+        rows, states = interleave(device, samplers, rounds, _RACE_SEED)
     finally:
         for kernel in kernels:
             kernel.close()
@@ -134,7 +134,7 @@ def _enter(
             failed.append(lap)
             continue
         bound = bind(device, kernels[-1], rung.problem, sets)
-        entries.append(_Entry(lap, sampler(device, bound.launches), (bound, sets)))
+        entries.append(_Entry(lap, bound.launches, (bound, sets)))
     return entries, failed
 
 
@@ -170,14 +170,14 @@ def _vendor_entries(device: Device, group: list[Rung]) -> tuple[list[_Entry], li
         choices = vendor_choices(device, first.problem)
     except DeviceUnavailable as error:
         return [], [Lap(name, first.seed, first.problem, failure=str(error))]
-    best, best_sample = fastest(device, choices)
-    plain = choices[0]
-    found = ((name, plain, sampler(device, plain.launches)), (f"{name}-best", best, best_sample))
+    found = ((name, choices[0]), (f"{name}-best", fastest(device, choices)))
     return [
         _Entry(
-            Lap(label, first.seed, first.problem, detail={"library": one.name} | one.detail), sample, choices
+            Lap(label, first.seed, first.problem, detail={"library": one.name} | one.detail),
+            one.launches,
+            choices,
         )
-        for label, one, sample in found
+        for label, one in found
     ], []
 
 

@@ -3,7 +3,8 @@
     python -m benchmarks.tune_service --m 4096 --n 4096 --k 4096 --trials 120 --families mma_sync
 
 Starts ``tilewright serve`` on a fresh SQLite database, tunes through ``POST /tune``, then checks a GEMM
-run by the service (``POST /gemm``) and one launched here from the fetched artifact against float64, times lookups and launches, and writes ``benchmarks/results/tune-DEVICE-PROBLEM.json``.
+run by the service (``POST /gemm``) and one launched here from the fetched artifact against float64,
+times lookups and launches, and writes ``benchmarks/results/tune-DEVICE-PROBLEM.json``.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -45,7 +46,8 @@ class Built:
 class ArtifactCache:
     """Artifacts on disk, keyed by everything that decides their bytes.
 
-    Writes are atomic (temporary file, then rename); a damaged entry is a miss.
+    Writes are atomic (temporary file, then rename); a damaged entry is a miss, and a folder that cannot be
+    written keeps nothing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -60,12 +62,21 @@ class ArtifactCache:
             return None
 
     def put(self, key: str, artifact: Artifact) -> None:
-        """Store ``artifact`` under ``key``."""
+        """Store ``artifact`` under ``key`` if the folder can be written."""
+        with contextlib.suppress(OSError):
+            self._put(key, artifact.digest.encode("ascii") + artifact.to_bytes())
+
+    def _put(self, key: str, data: bytes) -> None:
         folder = self.folder / key[:2]
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-            file.write(artifact.digest.encode("ascii") + artifact.to_bytes())
-        os.replace(file.name, folder / key)
+            try:
+                file.write(data)
+                file.flush()
+                os.replace(file.name, folder / key)
+            except OSError:
+                os.unlink(file.name)
+                raise
 
 
 def build(

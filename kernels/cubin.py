@@ -48,8 +48,10 @@ def read_resources(cubin: bytes, entry: str) -> Resources:
 def _headers(cubin: bytes) -> Iterator[tuple[str, tuple[int, ...]]]:
     if cubin[:4] != b"\x7fELF":
         raise ArtifactError("not a cubin: no ELF header")
-    (offset,) = struct.unpack_from("<Q", cubin, 0x28)
-    size, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
+    programs, offset = struct.unpack_from("<QQ", cubin, 0x20)
+    program_size, program_count, size, count, names = struct.unpack_from("<5H", cubin, 0x36)
+    if programs + program_size * program_count > len(cubin):
+        raise ArtifactError("not a cubin, or only a part of one")
     if size != _SECTION.size:
         raise ArtifactError(f"not a cubin: section headers of {size} bytes instead of {_SECTION.size}")
     rows = [_SECTION.unpack_from(cubin, offset + size * i) for i in range(count)]

@@ -8,6 +8,7 @@ from service.lane import Lane
 from service.problems import Kind, Problem
 from service.settings import Settings
 from tilewright.problem import GemmProblem
+from tuner.operands import why_too_large
 
 
 def check_size(problem: GemmProblem, settings: Settings) -> None:
@@ -27,6 +28,22 @@ def check_size(problem: GemmProblem, settings: Settings) -> None:
             Kind.OVER_LIMIT,
             f"{problem} needs {problem.total_bytes} bytes for its operands and result, this service allows "
             f"{settings.max_gemm_bytes} (max_gemm_bytes)",
+        )
+
+
+def check_result(problem: GemmProblem, settings: Settings) -> None:
+    """Refuse a GEMM whose answer would be larger than a request may be: small operands can have a large
+    product, and several copies of it exist on the way out.
+
+    Raises:
+        Problem: over ``max_body_bytes``.
+    """
+    size = problem.m * problem.n * problem.batch * problem.out.size
+    if size > settings.max_body_bytes:
+        raise Problem(
+            Kind.OVER_LIMIT,
+            f"the result of {problem} has {size} bytes, this service sends {settings.max_body_bytes} "
+            "(max_body_bytes); ask for parts of it",
         )
 
 
@@ -55,6 +72,17 @@ def lane_for(engine: Engine, device: str | None) -> Lane:
             Kind.UNSUPPORTED, f"there is no device {name} here; GET /devices lists {', '.join(engine.lanes)}"
         )
     return engine.lanes[name]
+
+
+def check_memory(problem: GemmProblem, lane: Lane) -> None:
+    """Refuse what the device cannot hold while tuning.
+
+    Raises:
+        Problem: with the bytes it takes and the bytes there are.
+    """
+    reason = why_too_large(problem, lane.bench.spec)
+    if reason:
+        raise Problem(Kind.UNSUPPORTED, f"{reason}; tune a part of it")
 
 
 def check_supported(problem: GemmProblem, families: list[str], lane: Lane) -> None:

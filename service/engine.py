@@ -52,6 +52,9 @@ class Engine:
         """
         if not self.lanes:
             self.open()
+        # NOTE: one lane after the other would take back what the lane before it has just claimed.
+        for lane in self.lanes.values():
+            lane.take_back()
         for lane in self.lanes.values():
             lane.start()
 
@@ -97,4 +100,4 @@ class Engine:
                 f"TILEWRIGHT_DEVICES names {', '.join(missing)}; this machine has {', '.join(here)}. "
                 "'tilewright doctor' says what is missing"
             )
-        return self._settings.devices
+        return tuple(dict.fromkeys(self._settings.devices))

@@ -58,12 +58,15 @@ class Lane:
         current = self._current
         return current[0] if current else None
 
-    def start(self) -> None:
-        """Take back the jobs that an earlier process left running, then work."""
+    def take_back(self) -> None:
+        """Queue again the jobs that an earlier process left running; before any lane starts to work."""
         with self._store.begin() as session:
             interrupted = jobs.requeue_interrupted(session, self._device_class)
         for job_id in interrupted:
             log.info("job %s was interrupted; it resumes with its trials", job_id)
+
+    def start(self) -> None:
+        """Work."""
         self._thread.start()
 
     def wake(self) -> None:
@@ -114,35 +117,39 @@ class Lane:
     def _work(self, job: JobRecord) -> None:
         cancelled = threading.Event()
         self._current = (job.id, cancelled)
-        # NOTE: a stop or a cancellation between the claim and the line above would be missed.
-        if self._stopping.is_set() or job.cancel_requested:
-            cancelled.set()
         try:
-            self._tune(job, cancelled)
+            # NOTE: a stop or a cancellation between the claim and the line above would be missed.
+            if self._stopping.is_set() or self._cancel_requested(job.id):
+                cancelled.set()
+            self._tune_or_fail(job, cancelled)
         except JobTaken as error:
             log.warning("job %s: %s", job.id, error)
-        except TilewrightError as error:
-            self._finish(job.id, JobStatus.FAILED, str(error))
-        except SQLAlchemyError:
-            raise
-        except Exception as error:
-            # NOTE: the boundary of the thread: the job fails with the reason, the device goes on.
-            log.exception("job %s failed", job.id)
-            self._finish(job.id, JobStatus.FAILED, f"internal error, {type(error).__name__}: {error}")
         finally:
             self._current = None
+
+    def _tune_or_fail(self, job: JobRecord, cancelled: threading.Event) -> None:
+        try:
+            self._tune(job, cancelled)
+        except (JobTaken, SQLAlchemyError):
+            raise
+        except TilewrightError as error:
+            self._finish(job, JobStatus.FAILED, str(error))
+        except Exception as error:
+            # NOTE: the boundary of the thread: the job fails with the reason, the device goes on.
+            self._finish(job, JobStatus.FAILED, f"internal error, {type(error).__name__}: {error}")
+            log.exception("job %s failed", job.id)
 
     def _tune(self, job: JobRecord, cancelled: threading.Event) -> None:
         recorder = JobRecorder(self._store, job.id)
         log.info("job %s: tuning %s on %s", job.id, job.request.problem, self.name)
         winner = tune(job.request, job.id, self.bench, self._builder, recorder, cancelled, self._seeds(job))
         if winner is not None:
-            self._finish(job.id, JobStatus.SUCCEEDED, None)
+            self._finish(job, JobStatus.SUCCEEDED, None)
         elif not cancelled.is_set():
             reason = "no config of this problem compiled, ran and gave the right result; its trials say why"
-            self._finish(job.id, JobStatus.FAILED, reason)
+            self._finish(job, JobStatus.FAILED, reason)
         elif not self._stopping.is_set() or self._cancel_requested(job.id):
-            self._finish(job.id, JobStatus.CANCELLED, None)
+            self._finish(job, JobStatus.CANCELLED, None)
 
     def _seeds(self, job: JobRecord) -> list[Config]:
         with self._store.read() as session:
@@ -154,7 +161,10 @@ class Lane:
             record = jobs.get(session, job_id)
         return record is not None and record.cancel_requested
 
-    def _finish(self, job_id: str, status: JobStatus, error: str | None) -> None:
+    def _finish(self, job: JobRecord, status: JobStatus, error: str | None) -> None:
         with self._store.begin() as session:
-            jobs.finish(session, job_id, status, error)
-        log.info("job %s %s%s", job_id, status, f": {error}" if error else "")
+            # NOTE: a stop gives the job back to the queue and closes the device under a running race,
+            # which then fails here; the job is not this claim's to end any more.
+            jobs.hold(session, job.id, job.attempt)
+            jobs.finish(session, job.id, status, error)
+        log.info("job %s %s%s", job.id, status, f": {error}" if error else "")

@@ -34,7 +34,7 @@ class Settings(BaseSettings):
         devices: names such as ``cuda:0,host``; every GPU, else the host, unless given.
         compile_processes: compilers that run at once.
         cache_dir: folder of compiled kernels.
-        max_body_bytes: largest body of ``POST /gemm``.
+        max_body_bytes: largest body of ``POST /gemm``, and largest result.
         max_json_bytes: largest body of any other request.
         max_extent: largest m, n, k or batch.
         max_gemm_bytes: most memory of one GEMM's operands and result, tuned or run.

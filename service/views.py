@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import re
 
 from service.problems import Kind, Problem
 from tilewright import wire
 from tilewright.problem import GemmProblem
 from tuner.store.records import JobRecord, StoredBest
+
+_JOB_ID = re.compile("[0-9a-f]{32}")
 
 
 def job_view(job: JobRecord, best: StoredBest | None = None) -> wire.JobView:
@@ -55,6 +58,20 @@ def place(text: str) -> str:
         return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode("ascii")
     except ValueError:
         raise _bad_cursor() from None
+
+
+def job_place(text: str | None) -> str | None:
+    """A cursor that stands for a job; None for none.
+
+    Raises:
+        Problem: it is not such a cursor.
+    """
+    if text is None:
+        return None
+    job_id = place(text)
+    if not _JOB_ID.fullmatch(job_id):
+        raise _bad_cursor()
+    return job_id
 
 
 def number_place(text: str | None) -> int:

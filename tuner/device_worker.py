@@ -20,7 +20,7 @@ from tilewright.errors import ArtifactError, DeviceUnavailable, LaunchError
 from tilewright.launch import Kernel, load
 from tilewright.problem import GemmProblem
 from tilewright.trial import Outcome, Timing
-from tuner.check import check
+from tuner import check, operands
 from tuner.devices.base import Device
 from tuner.frames import Frame
 from tuner.gemm import run_gemm
@@ -38,6 +38,7 @@ class DeviceServer:
         self._device = open_device(device_name)
         self._kernels = KernelCache()
         self._driver_errors = _driver_errors(self._device)
+        self._tuned: GemmProblem | None = None
         self._operations: dict[str, Callable[[Frame], Frame]] = {
             "trial": self._trial,
             "race": self._race,
@@ -59,7 +60,7 @@ class DeviceServer:
             return self._operations[request.header["op"]](request)
 
     def _trial(self, request: Frame) -> Frame:
-        problem = GemmProblem.from_dict(request.header["problem"])
+        problem = self._problem(request)
         clock = _Clock()
         try:
             with self._launch_errors():
@@ -71,12 +72,21 @@ class DeviceServer:
         result = {"outcome": outcome, "message": message, "timing": timing and dataclasses.asdict(timing)}
         return Frame({"kind": "ok", **result, **clock.seconds})
 
+    def _problem(self, request: Frame) -> GemmProblem:
+        """The problem being tuned; what was kept for another one is given back first."""
+        problem = GemmProblem.from_dict(request.header["problem"])
+        if problem != self._tuned:
+            check.forget()
+            operands.forget()
+            self._tuned = problem
+        return problem
+
     def _check_and_measure(
         self, request: Frame, problem: GemmProblem, clock: _Clock
     ) -> tuple[Outcome, str, Timing | None]:
         kernel = self._kernels.get(request.payloads[0])
         with clock.part("check_s"):
-            reason = check(self._device, kernel, problem)
+            reason = check.check(self._device, kernel, problem)
         if reason is not None:
             return Outcome.WRONG_RESULT, reason, None
         with clock.part("measure_s"):
@@ -85,7 +95,7 @@ class DeviceServer:
 
     def _race(self, request: Frame) -> Frame:
         header = request.header
-        problem = GemmProblem.from_dict(header["problem"])
+        problem = self._problem(request)
         kernels = [self._kernels.get(payload) for payload in request.payloads]
         samples = race(self._device, kernels, problem, header["rounds"], header["seed"])
         return Frame({"kind": "ok", "samples": samples.to_dict()})

@@ -61,7 +61,7 @@ class Loop:
             search.ready
             and search.measured + search.in_flight < search.budget
             and search.asked < ASKS_PER_TRIAL * search.budget
-            and (bool(self._known) or not limit or self._ledger.elapsed_s < limit)
+            and (not limit or bool(self._known) or not search.asked or self._ledger.elapsed_s < limit)
         )
 
     def _ask(self) -> bool:

@@ -41,32 +41,39 @@ def measure(
         LaunchError: it does not run.
     """
     bound = bind(device, kernel, problem, rotated_sets(device, problem))
-    sample = sampler(device, bound.launches)
-    samples = [sample() for _ in range(PROBES)]
+    sample = sampler(device, bound.launches, launches_per_sample(device, bound.launches))
+    samples = [sample(number) for number in range(PROBES)]
     if incumbent_us is not None and median(samples) > PRUNE_RATIO * incumbent_us:
         return timing(device, samples), True
     while len(samples) < MOST_SAMPLES and not _settled(samples):
-        samples.append(sample())
+        samples.append(sample(len(samples)))
     return timing(device, samples), False
 
 
-def sampler(device: Device, launches: Sequence[Launch]) -> Callable[[], float]:
-    """A warmed-up function that takes one sample: microseconds per launch.
-
-    Successive samples go on through the operand sets where one sample does not take them all.
-    """
+def launches_per_sample(device: Device, launches: Sequence[Launch]) -> int:
+    """How many launches take about ``SAMPLE_US``."""
     probe = device.timer(launches)
     probe()
-    wanted = max(1, round(SAMPLE_US / max(probe(), 0.1)))
-    if wanted < len(launches):
-        parts = [launches[i : i + wanted] for i in range(0, len(launches), wanted)]
+    return min(max(1, round(SAMPLE_US / max(probe(), 0.1))), _MOST_LAUNCHES)
+
+
+def sampler(device: Device, launches: Sequence[Launch], count: int) -> Callable[[int], float]:
+    """A warmed-up function that takes sample ``i`` of ``count`` launches: microseconds per launch.
+
+    Where one sample does not take all operand sets, the next one goes on; samples of the same number
+    take the same sets, whoever runs them.
+    """
+    if count < len(launches):
+        parts = [launches[i : i + count] for i in range(0, len(launches) - count + 1, count)]
     else:
-        parts = [list(launches) * (min(wanted, _MOST_LAUNCHES) // len(launches))]
-    timers = itertools.cycle([device.timer(part) for part in parts])
+        parts = [list(launches) * (count // len(launches))]
+    timers = [device.timer(part) for part in parts]
     end = time.monotonic() + WARM_UP_S
-    while time.monotonic() < end:
-        next(timers)()
-    return lambda: next(timers)()
+    for timer in itertools.cycle(timers):
+        timer()
+        if time.monotonic() >= end:
+            break
+    return lambda number: timers[number % len(timers)]()
 
 
 def timing(device: Device, samples: Sequence[float]) -> Timing:

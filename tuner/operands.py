@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from tilewright.device import DeviceSpec
 from tilewright.errors import LaunchError
 from tilewright.launch import Kernel, Launch, Operands
 from tilewright.problem import DType, GemmProblem
@@ -16,6 +18,7 @@ from tuner.devices.base import Device, Tensors
 _MOST_SETS = 64
 _MOST_BYTES = 16 << 30
 _INTEGER_SCALE = 40.0
+_DENSE_K = 2**16  # sums of more products of -1, 0 and 1 could leave the integers that float16 holds
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,6 +27,27 @@ class BoundSets:
 
     launches: Sequence[Launch]
     workspace: Any
+
+
+def why_too_large(problem: GemmProblem, device: DeviceSpec) -> str | None:
+    """The reason ``device`` cannot hold what tuning the problem takes, or None.
+
+    Beside the operands, the check keeps references in float64 and its temporaries: about eight arrays
+    of the size of D and one of each operand.
+    """
+    d, operands = problem.m * problem.n, (problem.m + problem.n) * problem.k
+    needed = 3 * problem.total_bytes + 8 * problem.batch * (8 * d + operands)
+    if needed > device.memory_bytes:
+        return f"tuning {problem} takes about {needed} bytes of memory, the device has {device.memory_bytes}"
+    return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scratch:
+    """Workspace memory; the part from byte ``front`` on need not be zero."""
+
+    memory: Any
+    front: int
 
 
 def make_tensors(
@@ -41,7 +65,10 @@ def make_tensors(
 
     def draw(shape: tuple[int, ...], dtype: DType) -> Any:
         if data == "integer":
-            return encode(xp, random.integers(-1, 2, size=shape).astype("float32"), dtype)
+            values = random.integers(-1, 2, size=shape).astype("float32")
+            if problem.k > _DENSE_K:
+                values *= random.random(shape, dtype="float32") < math.sqrt(_DENSE_K / problem.k)
+            return encode(xp, values, dtype)
         scale = _INTEGER_SCALE if dtype.is_integer else 1.0
         return encode(xp, scale * random.standard_normal(shape, dtype="float32"), dtype)
 
@@ -61,7 +88,7 @@ def make_tensors(
 def rotated_sets(device: Device, problem: GemmProblem) -> tuple[Tensors, ...]:
     """Operand sets whose inputs together are at least twice the last-level cache, two at least.
 
-    Launches that take them in turn find no input in the cache. Kept for the latest problem.
+    Launches that take them in turn find no input in the cache. Kept until :func:`forget`.
     """
     wanted = -(-2 * device.spec.l2_bytes // problem.operand_bytes)
     affordable = max(1, min(_MOST_BYTES, device.free_bytes() // 2) // problem.total_bytes)
@@ -69,15 +96,44 @@ def rotated_sets(device: Device, problem: GemmProblem) -> tuple[Tensors, ...]:
     return tuple(make_tensors(device, problem, seed, "normal") for seed in range(count))
 
 
-def bind(device: Device, kernel: Kernel, problem: GemmProblem, sets: Sequence[Tensors]) -> BoundSets:
-    """Bind a kernel to each set; all share one workspace, whose leading part is zeroed."""
-    size = kernel.artifact.plan.workspace_bytes(problem)
-    if size:
-        _require_memory(device, size)
-    workspace = device.xp.zeros(max(size, 1), dtype="uint8")
-    address = device.address(workspace) if size else 0
+def scratch(device: Device, kernels: Sequence[Kernel], problem: GemmProblem) -> Scratch:
+    """Workspace for any of the kernels, one at a time: zero at first, and left so where they need it.
+
+    The parts that must be zero end where the other parts begin, so those are the same memory for all:
+    where a buffer lies can cost or save a kernel more than the difference that a race looks for.
+
+    Raises:
+        LaunchError: it does not fit.
+    """
+    plans = [kernel.artifact.plan for kernel in kernels]
+    front = max((plan.workspace_zero_bytes(problem) for plan in plans), default=0)
+    rest = max(
+        (plan.workspace_bytes(problem) - plan.workspace_zero_bytes(problem) for plan in plans), default=0
+    )
+    if front + rest:
+        _require_memory(device, front + rest)
+    return Scratch(device.xp.zeros(max(front + rest, 1), dtype="uint8"), front)
+
+
+def forget() -> None:
+    """Give back the operand sets of an earlier problem."""
+    rotated_sets.cache_clear()
+
+
+def bind(
+    device: Device,
+    kernel: Kernel,
+    problem: GemmProblem,
+    sets: Sequence[Tensors],
+    shared: Scratch | None = None,
+) -> BoundSets:
+    """Bind a kernel to each set, all with one workspace: ``shared``, or one of its own."""
+    plan = kernel.artifact.plan
+    shared = shared or scratch(device, [kernel], problem)
+    start = device.address(shared.memory) + shared.front - plan.workspace_zero_bytes(problem)
+    address = start if plan.workspace_bytes(problem) else 0
     launches = [kernel.bind(problem, operands(device, tensors, address)) for tensors in sets]
-    return BoundSets(launches, workspace)
+    return BoundSets(launches, shared.memory)
 
 
 def operands(device: Device, tensors: Tensors, workspace: int = 0) -> Operands:

@@ -15,17 +15,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.errors import DeviceUnavailable
-from tilewright.launch import Kernel
+from tilewright.launch import Kernel, Launch
 from tilewright.problem import DType, GemmProblem
 from tilewright.trial import STANDS_IN
 from tuner.devices.base import Device, VendorChoice
-from tuner.measure import sampler
-from tuner.operands import bind, rotated_sets
+from tuner.measure import launches_per_sample, sampler
+from tuner.operands import bind, rotated_sets, scratch
 from tuner.stats import median
 
 METHOD = "interleaved-v1, sustained"
 WARM_UP_S = 1.0
-_VENDOR_PROBES = 5
+_HEAT_ROUNDS = 5
 _STAND_IN_OUT = {2: DType.FLOAT16, 4: DType.FLOAT32}  # by bytes of an element of D
 
 
@@ -70,9 +70,10 @@ def race(
         DeviceUnavailable: the vendor library is missing or has no algorithm for the problem.
     """
     sets = rotated_sets(device, problem)
-    bound = [bind(device, kernel, problem, sets) for kernel in kernels]
-    vendor, vendor_sample = fastest(device, vendor_choices(device, problem))
-    samplers = [sampler(device, one.launches) for one in bound] + [vendor_sample]
+    shared = scratch(device, kernels, problem)
+    bound = [bind(device, kernel, problem, sets, shared) for kernel in kernels]
+    vendor = fastest(device, vendor_choices(device, problem))
+    samplers = equal_samplers(device, [*(one.launches for one in bound), vendor.launches])
     rows, states = interleave(device, samplers, rounds, seed)
     return RaceSamples(
         contenders=(*(kernel.artifact.digest for kernel in kernels), "vendor"),
@@ -85,32 +86,49 @@ def race(
     )
 
 
+def equal_samplers(device: Device, entrants: Sequence[Sequence[Launch]]) -> list[Callable[[int], float]]:
+    """A sampler for each entrant, all of as many launches as the fastest one needs for a sample.
+
+    Starting a replay costs a little, which more launches would spread thinner.
+    """
+    count = max(launches_per_sample(device, launches) for launches in entrants)
+    return [sampler(device, launches, count) for launches in entrants]
+
+
 def interleave(
-    device: Device, samplers: Sequence[Callable[[], float]], rounds: int, seed: int
+    device: Device, samplers: Sequence[Callable[[int], float]], rounds: int, seed: int
 ) -> tuple[list[list[float]], list[tuple[float | None, float | None]]]:
     """Load the device for ``WARM_UP_S`` seconds, then sample: one row of microseconds a sampler, and the
     clock in MHz and power in watts after each round."""
     end = time.monotonic() + WARM_UP_S
     while time.monotonic() < end:
         for sample in samplers:
-            sample()
-    order = random.Random(seed)
+            sample(0)
+    return _rounds(device, samplers, rounds, random.Random(seed))
+
+
+def _rounds(
+    device: Device, samplers: Sequence[Callable[[int], float]], rounds: int, order: random.Random
+) -> tuple[list[list[float]], list[tuple[float | None, float | None]]]:
     rows: list[list[float]] = [[] for _ in samplers]
     states = []
     turn = list(range(len(samplers)))
-    for _ in range(rounds):
+    for number in range(rounds):
         order.shuffle(turn)
         for index in turn:
-            rows[index].append(samplers[index]())
+            rows[index].append(samplers[index](number))
         now = device.telemetry()
         states.append((now.mhz, now.watts))
     return rows, states
 
 
-def fastest(device: Device, choices: Sequence[VendorChoice]) -> tuple[VendorChoice, Callable[[], float]]:
-    """The choice with the lowest median of a few samples, and its sampler."""
-    heats = [(choice, sampler(device, choice.launches)) for choice in choices]
-    return min(heats, key=lambda heat: median([heat[1]() for _ in range(_VENDOR_PROBES)]))
+def fastest(device: Device, choices: Sequence[VendorChoice]) -> VendorChoice:
+    """The choice with the lowest median of a few interleaved samples."""
+    if len(choices) == 1:
+        return choices[0]
+    samplers = equal_samplers(device, [choice.launches for choice in choices])
+    rows, _ = _rounds(device, samplers, _HEAT_ROUNDS, random.Random(0))
+    return choices[min(range(len(choices)), key=lambda i: median(rows[i]))]
 
 
 def vendor_choices(device: Device, problem: GemmProblem) -> list[VendorChoice]:

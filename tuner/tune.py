@@ -18,6 +18,7 @@ from tuner.crown import crown
 from tuner.job import Progress, Recorder, TuneRequest
 from tuner.ledger import Ledger
 from tuner.loop import Loop
+from tuner.operands import why_too_large
 from tuner.search import Search, open_search
 
 if TYPE_CHECKING:
@@ -68,6 +69,9 @@ def tune(
 
 def _open(request: TuneRequest, device: DeviceSpec, seeds: Sequence[Config]) -> Search:
     families = _families(request, device)
+    too_large = why_too_large(request.problem, device)
+    if too_large:
+        raise InvalidProblem(too_large)
     search = open_search(families, request.problem, device, request.max_trials, request.seed, seeds)
     if not search.size:
         names = ", ".join(family.name for family in families) or "any family"

@@ -18,14 +18,19 @@ class Matrix:
         strides: elements between rows and between columns.
         dtype: element type.
         address: of the first element.
-        on_gpu: the memory is a CUDA device's.
+        device: ordinal of the CUDA device whose memory it is; -1 on the host.
     """
 
     shape: tuple[int, int]
     strides: tuple[int, int]
     dtype: DType
     address: int
-    on_gpu: bool
+    device: int
+
+    @property
+    def on_gpu(self) -> bool:
+        """The memory is a CUDA device's."""
+        return self.device >= 0
 
     def stored(self) -> tuple[str, int] | None:
         """(``n`` or ``t``, row stride) of the row-major matrix in memory; None where there is none."""
@@ -47,17 +52,26 @@ def matrix(array: Any) -> Matrix:
         raise InvalidProblem(f"matmul takes matrices, got shape {tuple(array.shape)}")
     rows, columns = (int(extent) for extent in array.shape)
     if _is_torch(array):
-        strides, address, on_gpu = array.stride(), array.data_ptr(), bool(array.is_cuda)
+        if array.device.type not in ("cpu", "cuda"):
+            raise InvalidProblem(f"no kernels for tensors on {array.device}")
+        strides, address = array.stride(), array.data_ptr()
+        device = array.device.index if array.is_cuda else -1
     else:
-        strides = tuple(stride // array.itemsize for stride in array.strides)
+        strides = _element_strides(array)
         on_gpu = hasattr(array, "__cuda_array_interface__")
         address = array.data.ptr if on_gpu else array.ctypes.data
+        device = array.device.id if on_gpu else -1
     name = str(array.dtype).removeprefix("torch.")
     try:
         dtype = DType(name)
     except ValueError:
         raise InvalidProblem(f"no kernels for elements of type {name}") from None
-    return Matrix((rows, columns), (int(strides[0]), int(strides[1])), dtype, int(address), on_gpu)
+    return Matrix((rows, columns), (int(strides[0]), int(strides[1])), dtype, int(address), int(device))
+
+
+def needs_gradient(array: Any) -> bool:
+    """Whether the array's library records what is done with it, which a launch would hide from it."""
+    return _is_torch(array) and bool(array.requires_grad) and bool(_torch().is_grad_enabled())
 
 
 def empty_like(array: Any, shape: tuple[int, int]) -> Any:
@@ -88,6 +102,12 @@ def current_stream(array: Any) -> int:
     if hasattr(array, "__cuda_array_interface__"):
         return int(_module(array).cuda.get_current_stream().ptr)
     return 0
+
+
+def _element_strides(array: Any) -> tuple[int, ...]:
+    if any(stride % array.itemsize for stride in array.strides):
+        raise InvalidProblem(f"strides of {array.strides} bytes are no whole elements; copy the array")
+    return tuple(stride // array.itemsize for stride in array.strides)
 
 
 def _is_torch(array: Any) -> bool:

@@ -48,6 +48,7 @@ def post_gemm(query: Annotated[GemmQuery, Query()], body: GemmBody, service: Ser
     tensors = unpack(body)
     problem = gemms.problem_of(tensors, query)
     admission.check_size(problem, service.settings)
+    admission.check_result(problem, service.settings)
     lane = admission.lane_for(service.engine, query.device)
     admission.check_supported(problem, [], lane)
     result = _run(service, lane, problem, tensors, query)

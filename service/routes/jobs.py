@@ -10,7 +10,7 @@ from pydantic import ConfigDict
 from service.deps import JobId, Service, ServiceDep
 from service.openapi import errors
 from service.problems import Kind, Problem
-from service.views import job_view, number_place, page_end, place
+from service.views import job_place, job_view, number_place, page_end
 from tilewright import wire
 from tuner.store import best, jobs, trials
 from tuner.store.records import JobRecord, JobStatus
@@ -35,7 +35,7 @@ def unknown_job(job_id: str) -> Problem:
 def get_jobs(query: Annotated[JobsQuery, Query()], service: ServiceDep, response: Response) -> wire.JobList:
     """Jobs, the newest first."""
     status = JobStatus(query.status.value) if query.status else None
-    before = place(query.cursor) if query.cursor else None
+    before = job_place(query.cursor)
     with service.store.read() as session:
         found = jobs.listing(session, status, query.limit, before)
     following = page_end(len(found), query.limit, found[-1].id if found else None)

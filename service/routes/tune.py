@@ -42,6 +42,7 @@ def post_tune(
     admission.check_size(request.problem, service.settings)
     lane = admission.lane_for(service.engine, body.device)
     admission.check_supported(request.problem, body.families, lane)
+    admission.check_memory(request.problem, lane)
     job = _submit(service, request, lane, idempotency_key)
     service.engine.wake()
     response.headers["Location"] = f"/jobs/{job.id}"

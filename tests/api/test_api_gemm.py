@@ -109,6 +109,14 @@ def test_limits_of_size(client: Client, http: httpx2.Client) -> None:
     assert "max_body_bytes" in response.json()["detail"]
 
 
+def test_a_small_request_for_a_large_result_is_refused(client: Client) -> None:
+    # 4 kB in, 4 MiB out of a service that takes and sends 1 MiB.
+    problem = refused(client, np.ones((1024, 1), "f4"), np.ones((1, 1024), "f4"))
+    assert (problem["status"], problem["type"]) == (422, "urn:tilewright:problem:over-limit")
+    assert "4194304 bytes" in problem["detail"]
+    assert "max_body_bytes" in problem["detail"]
+
+
 @pytest.mark.parametrize("content", [b"", b"x", b"\xff" * 64, pack({})])
 def test_a_body_that_is_no_gemm(http: httpx2.Client, content: bytes) -> None:
     response = http.post("/gemm", content=content, headers=SAFETENSORS)

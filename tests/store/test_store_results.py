@@ -31,7 +31,7 @@ from tuner.store.database import Store
 from tuner.store.errors import JobTaken, StoreError
 from tuner.store.models import FamilySourceRow
 from tuner.store.recorder import JobRecorder
-from tuner.store.records import JobRecord, JobStatus
+from tuner.store.records import JobRecord, JobStatus, StoredBest
 
 
 @pytest.fixture
@@ -164,16 +164,33 @@ def test_a_winner_comes_back_as_found(store: Store, job: JobRecord, recorder: Re
         assert winners.exact(session, HOST_CLASS, problem(65)) == []
 
 
-def test_the_latest_race_wins(store: Store) -> None:
-    put(store, best(problem(), speedup=2.0))
+def winner(store: Store) -> StoredBest:
     with store.read() as session:
-        (first,) = winners.exact(session, HOST_CLASS, problem())
+        (found,) = winners.exact(session, HOST_CLASS, problem())
+    return found
+
+
+def test_the_latest_race_wins_where_intervals_overlap(store: Store) -> None:
+    put(store, best(problem(), speedup=1.6))
+    first = winner(store)
     put(store, best(problem(), speedup=1.5))
-    with store.read() as session:
-        (second,) = winners.exact(session, HOST_CLASS, problem())
-    assert (first.best.speedup, second.best.speedup) == (2.0, 1.5)
+    second = winner(store)
+    assert (first.best.speedup, second.best.speedup) == (1.6, 1.5)
     assert second.id == first.id
     assert second.created > first.created
+
+
+def test_a_decidedly_weaker_race_takes_nothing_away(store: Store) -> None:
+    put(store, best(problem(), speedup=2.0))
+    put(store, best(problem(), speedup=1.5))
+    assert winner(store).best.speedup == 2.0
+
+
+def test_under_another_driver_the_earlier_lead_says_nothing(store: Store) -> None:
+    put(store, best(problem(), speedup=2.0))
+    later = best(problem(), speedup=1.5)
+    put(store, dataclasses.replace(later, provenance=dataclasses.replace(later.provenance, driver="new")))
+    assert winner(store).best.speedup == 1.5
 
 
 def test_classes_of_an_arch_each_have_a_winner(store: Store) -> None:

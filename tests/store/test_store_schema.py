@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,13 @@ def test_foreign_and_primary_keys_equal_the_models(store: Store) -> None:
         assert set(foreign) == {constraint.name for constraint in table.foreign_key_constraints}
         assert found.get_pk_constraint(name)["constrained_columns"] == [c.name for c in table.primary_key]
     assert found.get_foreign_keys("submission")[0]["options"]["initially"] == "DEFERRED"
+
+
+def test_the_state_is_told_while_another_writes(store: Store) -> None:
+    started = time.monotonic()
+    with store.begin():
+        assert store.schema_state() == "head"
+    assert time.monotonic() - started < 5
 
 
 def test_newer_is_refused_and_left_alone(store: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -126,7 +127,7 @@ POSITIONS = {
 def test_a_flipped_bit_breaks_the_digest(position: int, bit: int) -> None:
     damaged = bytearray(DATA)
     damaged[position] ^= 1 << bit
-    with pytest.raises(ArtifactError, match="does not match its digest .*; fetch it again"):
+    with pytest.raises(ArtifactError, match=r"does not match its digest .*; fetch it again"):
         Artifact.from_bytes(bytes(damaged), ARTIFACT.digest)
 
 
@@ -197,10 +198,9 @@ _JSON = st.recursive(
 
 
 def parses_or_is_refused(data: bytes) -> None:
-    try:
-        Artifact.from_bytes(data)
-    except ArtifactError as error:
-        assert str(error)
+    """Any exception but ArtifactError fails the test."""
+    with contextlib.suppress(ArtifactError):
+        assert isinstance(Artifact.from_bytes(data), Artifact)
 
 
 @settings(max_examples=200, deadline=None, database=None)

@@ -11,7 +11,7 @@ from kernels import cuda
 from kernels.families import mma_sync, simt
 from kernels.families.mma_sync import MMA_SYNC
 from kernels.families.simt import SIMT
-from tilewright import Config, DeviceSpec, GemmProblem
+from tilewright import Config, DeviceSpec, DType, GemmProblem, Layout
 from tilewright.artifact import Grid, Workspace
 
 # KiB of shared memory: most that one block may have, all of a multiprocessor.
@@ -20,9 +20,9 @@ ADA = DeviceSpec("cuda", "sm_89", "L40S", 142, 48 << 30, 96 << 20, 99 << 10, 100
 HOPPER = DeviceSpec("cuda", "sm_90", "H200", 132, 141 << 30, 50 << 20, 227 << 10, 228 << 10)
 
 NT = GemmProblem(4096, 4096, 4096)
-NN = GemmProblem(4096, 4096, 4096, layout="nn")
-F32 = GemmProblem(4096, 4096, 4096, dtype="float32")
-F64 = GemmProblem(4096, 4096, 4096, dtype="float64")
+NN = GemmProblem(4096, 4096, 4096, layout=Layout.NN)
+F32 = GemmProblem(4096, 4096, 4096, dtype=DType.FLOAT32)
+F64 = GemmProblem(4096, 4096, 4096, dtype=DType.FLOAT64)
 
 
 def mma(**changes: Any) -> mma_sync.Knobs:
@@ -62,7 +62,7 @@ def why(knobs: mma_sync.Knobs, device: DeviceSpec, problem: GemmProblem = NT) ->
         # The staged epilogue reuses the stages: 128 * 128 * 2 = 32,768 of f16.
         (NT, {"epilogue": "smem"}, 65_536),
         (NT, {"epilogue": "smem", "stages": 1}, 32_768),
-        (dataclasses.replace(NT, out_dtype="float32"), {"epilogue": "smem", "stages": 1}, 65_536),
+        (dataclasses.replace(NT, out_dtype=DType.FLOAT32), {"epilogue": "smem", "stages": 1}, 65_536),
         # Slice-K meets as 128 * 128 floats.
         (NT, {"warps_k": 2, "stages": 2}, 65_536),
     ],
@@ -118,8 +118,8 @@ def test_limits_in_bytes() -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        # Warp tile 64 x 64 over 32 lanes: 4096 / 32 = 128 accumulators. Fragments of one k step: A 64 / 16 * 4
-        # = 16 registers, B 64 / 8 * 2 = 16; twice that when double-buffered. 40 for everything else.
+        # Warp tile 64 x 64 over 32 lanes: 4096 / 32 = 128 accumulators. Fragments of one k step: A has
+        # 64 / 16 * 4 = 16 registers, B 64 / 8 * 2 = 16; twice that when double-buffered. 40 for the rest.
         ({}, 128 + 64 + 40),
         ({"double_buffer": 0}, 128 + 32 + 40),
         ({"accumulate": "f16"}, 64 + 64 + 40),  # two halves a register
@@ -134,7 +134,8 @@ def test_registers_of_mma_sync(changes: dict[str, Any], expected: int) -> None:
 
 
 def test_the_register_file_is_shared_by_all_threads() -> None:
-    # 65536 registers: 128 threads could have 512 each, but 255 is the most; 3 blocks leave 170, in steps of 8.
+    # 65536 registers: 128 threads could have 512 each, but 255 is the most; 3 blocks leave 170, in
+    # steps of 8.
     assert why(mma(smem_layout="xor", stages=2), A100) is None
     message = "about 232 registers a thread, 3 x 128 threads leave 168"
     assert why(mma(smem_layout="xor", stages=2, min_blocks=3), A100) == message
@@ -226,7 +227,7 @@ def test_plan_of_mma_sync() -> None:
 
 
 def test_plan_of_simt_asks_for_no_alignment_of_its_inputs() -> None:
-    plan = SIMT.plan(SIMT.config(fma()), GemmProblem(7, 7, 7, dtype="float32"), ADA)
+    plan = SIMT.plan(SIMT.config(fma()), GemmProblem(7, 7, 7, dtype=DType.FLOAT32), ADA)
     needed = plan.preconditions
     assert (plan.target, plan.block) == ("sm_89", (256, 1, 1))
     assert (needed.align_a, needed.align_b, needed.align_d) == (4, 4, 4)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -134,3 +136,16 @@ def test_random_structures_agree() -> None:
             compiled = False
         assert compiled == valid, str(config)
         agreed[valid] += 1
+
+
+def test_the_first_compiles_of_a_process_may_run_at_once() -> None:
+    """NVRTC loads its builtins with its first program; a fresh process compiles in four threads."""
+    program = (
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from kernels.nvrtc import compile_text\n"
+        "source = 'extern \"C\" __global__ void k(float* p) { p[0] = 1; }'\n"
+        "with ThreadPoolExecutor(4) as pool:\n"
+        "    list(pool.map(lambda target: compile_text(source, target, entry='k'), ['sm_80'] * 4))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

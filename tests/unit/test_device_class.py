@@ -45,7 +45,13 @@ def test_a_gpu_is_not_keyed_by_its_name(change: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"arch": "sm_89"}, {"units": 114}, {"memory_bytes": 80_000_000_000}, {"power_watts": 350}, {"mig": "1g"}],
+    [
+        {"arch": "sm_89"},
+        {"units": 114},
+        {"memory_bytes": 80_000_000_000},
+        {"power_watts": 350},
+        {"mig": "1g"},
+    ],
 )
 def test_what_decides_performance_is_in_the_key(change: dict[str, Any]) -> None:
     assert dataclasses.replace(H200, **change).device_class != H200.device_class

@@ -64,7 +64,9 @@ def test_every_element_has_one_owner(mma_k: int) -> None:
 
 
 def test_every_accumulator_has_one_owner() -> None:
-    owned = Counter(accumulator_element(lane, i) for lane in range(LANES) for i in range(ACCUMULATOR_ELEMENTS))
+    owned = Counter(
+        accumulator_element(lane, i) for lane in range(LANES) for i in range(ACCUMULATOR_ELEMENTS)
+    )
     assert owned == Counter((row, column) for row in range(16) for column in range(8))
 
 
@@ -85,8 +87,8 @@ def test_k16_is_two_k8_side_by_side() -> None:
 
 
 def test_ldmatrix_gives_the_a_fragment() -> None:
-    """``load_a``: lane l addresses row l % 16, chunk l / 16; matrix j takes the addresses of lanes 8j .. 8j + 7
-    and fills register j."""
+    """``load_a``: lane l addresses row l % 16, chunk l / 16; matrix j takes the addresses of lanes
+    8j .. 8j + 7 and fills register j."""
     for lane in range(LANES):
         for i in range(a_elements(16)):
             row, column = ldmatrix_element(lane, i % 2)
@@ -105,7 +107,8 @@ def test_ldmatrix_gives_the_b_fragment_of_two_column_tiles() -> None:
 
 
 def test_transposing_ldmatrix_gives_the_b_fragment() -> None:
-    """``load_b`` of a B stored K x N: lane l addresses k row l / 8 % 2 * 8 + l % 8; .trans swaps the matrix."""
+    """``load_b`` of a B stored K x N: lane l addresses row l / 8 % 2 * 8 + l % 8 of k; .trans swaps
+    row and column of each matrix."""
     for lane in range(LANES):
         for i in range(b_elements(16)):
             column, row = ldmatrix_element(lane, i % 2)

@@ -179,9 +179,9 @@ def test_text() -> None:
 
 
 def test_from_dict_refuses_unknown_and_missing_fields() -> None:
-    with pytest.raises(InvalidProblem, match="not a GEMM problem: .*'color'"):
+    with pytest.raises(InvalidProblem, match=r"not a GEMM problem: .*'color'"):
         GemmProblem.from_dict({"m": 1, "n": 1, "k": 1, "color": "red"})
-    with pytest.raises(InvalidProblem, match="not a GEMM problem: .*'k'"):
+    with pytest.raises(InvalidProblem, match=r"not a GEMM problem: .*'k'"):
         GemmProblem.from_dict({"m": 1, "n": 1})
     with pytest.raises(InvalidProblem, match="m must be an integer"):
         GemmProblem.from_dict({"m": 0, "n": 1, "k": 1})

@@ -60,19 +60,19 @@ def test_every_tile_is_visited_once(rows: int, columns: int, raster: str, group:
     assert len(visited) == len(tiles)
 
 
-# NOTE: the second half of the headers is compiled as constexpr, so that static_assert can call it. `min` has
-# to be a macro for that.
+# NOTE: raster.cuh is compiled as constexpr, so that static_assert can call it; `min` must be a macro then.
 _SOURCE = """
 #include "config.cuh"
 #define __forceinline__ constexpr
 #define min(x, y) ((x) < (y) ? (x) : (y))
 #include "tile/raster.cuh"
 #define TILE(INDEX, ROWS, COLUMNS, ROW, COLUMN) \\
-    static_assert(raster_tile(INDEX, ROWS, COLUMNS).m == ROW && raster_tile(INDEX, ROWS, COLUMNS).n == COLUMN, "");
+    static_assert(raster_tile(INDEX, ROWS, COLUMNS).m == ROW, ""); \\
+    static_assert(raster_tile(INDEX, ROWS, COLUMNS).n == COLUMN, "");
 %s
 extern "C" __global__ void nothing() {}
 """
-_DEFINES = {
+_DEFINES: dict[str, int | str] = {
     "IN_TYPE": "f16", "OUT_TYPE": "f16", "A_TRANSPOSED": 0, "B_TRANSPOSED": 1, "TILE_M": 16, "TILE_N": 16,
     "TILE_K": 16, "SPLIT_K": 1, "ALIGN_D": 16, "ACTIVATION": 0, "HAS_BIAS": 0, "HAS_C": 0,
 }  # fmt: skip

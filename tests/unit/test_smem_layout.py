@@ -53,7 +53,7 @@ def test_xor_is_the_crosswise_layout_of_the_seed() -> None:
 
 
 def test_xor_is_the_store_column_of_document_004() -> None:
-    """``storeCol = (laneID % 8) ^ (laneID / 8)`` in rows of eight 16-byte vectors, for a tile of K = 4 vectors."""
+    """``storeCol = (laneID % 8) ^ (laneID / 8)`` in rows of eight 16-byte vectors; a tile row has four."""
     for lane in range(32):
         vector = lane // 8 * 8 + ((lane % 8) ^ (lane // 8))
         assert chunk_offset("xor", 4, lane // 4, lane % 4) == vector * 16

@@ -153,6 +153,12 @@ def test_time_runs_out_but_the_race_is_run() -> None:
     assert 1 <= len(lab.recorder.kept) < 100
 
 
+def test_even_the_shortest_time_allows_one_trial() -> None:
+    lab = Lab()
+    assert lab.tune(max_trials=600, max_seconds=1e-9) is not None
+    assert len(lab.recorder.kept) == 1
+
+
 def test_waiting_for_a_compiler_counts_as_idle() -> None:
     lab = Lab(spec=CUDA_DEVICE)
     lab.builder.at_once = False
@@ -177,7 +183,9 @@ def test_a_gpu_measures_while_later_configs_compile() -> None:
     ahead = []
     lab.recorder.on_trial = lambda trial: ahead.append(len(lab.builder.submitted) - trial.number)
     lab.tune(max_trials=30)
-    assert ahead[:26] == [DEPTH] * 26
+    # The last of the 30 is submitted before the one that is DEPTH - 1 places ahead of it is recorded.
+    full = 30 - DEPTH + 1
+    assert ahead[:full] == [DEPTH] * full
 
 
 def test_the_host_compiles_a_batch_before_it_measures() -> None:

@@ -1,4 +1,4 @@
-"""The winners: one for each problem and device class, that of the latest race.
+"""The winners: one for each problem and device class.
 
 ``target`` is an arch (``sm_90``: every class of it) or the id of one device class.
 """
@@ -26,15 +26,28 @@ _IDENTITY = ("device_class", "problem_id")
 _SAME = ("dtype", "layout", "batch", "out_dtype", "acc_dtype", "activation", "has_bias", "has_c")
 
 
-def put(session: Session, best: BestConfig) -> None:
-    """Keep the winner of a race in place of that of an earlier one.
+def put(session: Session, best: BestConfig) -> bool:
+    """Keep the winner of a race in place of that of an earlier one; True where it was kept.
+
+    An earlier winner stays where it was raced under the same driver by the same method and its lead over
+    the vendor is above this one's beyond both intervals: a job over fewer families or trials must not
+    take a better kernel away.
 
     Raises:
         StoreError: its artifact is not kept, so that nobody could launch it.
     """
     if not artifacts.has(session, best.artifact):
         raise StoreError(f"artifact {best.artifact} of the best config is not stored; store it first")
+    if any(_outdoes(stored.best, best) for stored in exact(session, best.device_class, best.problem)):
+        return False
     insert_or_update(session, BestConfigRow, _values(session, best), _IDENTITY)
+    return True
+
+
+def _outdoes(earlier: BestConfig, later: BestConfig) -> bool:
+    was, now = earlier.provenance, later.provenance
+    comparable = (was.driver, was.method) == (now.driver, now.method)
+    return comparable and earlier.speedup_low > later.speedup_high
 
 
 def exact(session: Session, target: str, problem: GemmProblem) -> list[StoredBest]:

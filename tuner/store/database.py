@@ -81,7 +81,7 @@ class Store:
 
     def schema_state(self) -> schema.State:
         """``empty``, ``older``, ``head`` or ``newer`` than this release."""
-        with self.engine.connect() as connection:
+        with self.engine.execution_options(**{_READ: True}).connect() as connection:
             return schema.state(connection)
 
     def close(self) -> None:

@@ -12,7 +12,9 @@ struct Epilogue {
 
     __device__ __forceinline__ Out apply(Real accumulator, int row, int col) const {
         Real x = alpha * accumulator;
-        if constexpr (cfg::has_c) x += beta * Real(to_real(c[row * ldc + col]));
+        // NOTE: beta = 0 means that C is not read, as in every BLAS: it may hold NaN.
+        if constexpr (cfg::has_c)
+            if (beta != Real(0)) x += beta * Real(to_real(c[row * ldc + col]));
         if constexpr (cfg::has_bias) x += Real(to_real(bias[col]));
         return Convert<Out>::from(activate(x));
     }

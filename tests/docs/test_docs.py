@@ -1,0 +1,183 @@
+"""The docs name everything there is, name nothing that is not, and their commands run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from doc_pages import DOCS, README, ROOT, anchors, commands, links, pages, python_blocks, rows, text
+
+from kernels.family import Family
+from kernels.registry import FAMILIES
+from service import cli
+from service.app import create_app
+from service.demo_parts import running_service
+from service.problems import Kind
+from service.settings import Settings
+from tilewright import AsyncClient, Client
+from tilewright.trial import Outcome
+from tuner import measure, race
+from tuner.store.models import Base
+
+LOCAL = "http://127.0.0.1:8080"
+PAGES_WITH_COMMANDS = (README, DOCS / "api.md", DOCS / "cli.md")
+PYTHON = [block for page in (README, DOCS / "api.md") for block in python_blocks(page)]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_service(tmp_path_factory.mktemp("service"), "host") as address:
+        yield address
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_links_resolve(page: Path) -> None:
+    for link in links(page):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), f"{page.name} links to {link}"
+        assert not anchor or anchor in anchors(target), f"{page.name} links to {link}"
+
+
+def test_the_index_has_every_page() -> None:
+    assert {link for link in links(DOCS / "index.md") if not link.startswith("..")} == {
+        page.name for page in DOCS.glob("*.md") if page.name != "index.md"
+    }
+
+
+def test_every_setting_is_described_and_no_other() -> None:
+    described = {row[0].strip("`"): row[1].strip("`") for row in rows(text("settings.md"))[2:]}
+    assert described == {name: f"TILEWRIGHT_{name.upper()}" for name in Settings.model_fields}
+
+
+def test_every_variable_the_pages_name_is_a_setting() -> None:
+    known = {f"TILEWRIGHT_{name.upper()}" for name in Settings.model_fields}
+    named = {
+        (page.name, name) for page in pages() for name in re.findall(r"TILEWRIGHT_\w+", page.read_text())
+    }
+    assert {(page, name) for page, name in named if name not in known | {"TILEWRIGHT_"}} == set()
+
+
+def test_every_verb_is_described_and_prints_json() -> None:
+    verbs = dict(_verbs(typer.main.get_command(cli.app), "tilewright"))
+    described = {re.match(r"`([a-z ]+)", row[0]) for row in rows(text("cli.md"))[2:]}
+    assert {match[1].strip() for match in described if match} == verbs.keys()
+    assert [
+        name for name, command in verbs.items() if "as_json" not in {p.name for p in command.params}
+    ] == []
+
+
+def test_every_route_is_described_and_no_other(tmp_path: Path) -> None:
+    app = create_app(Settings(database_url=f"sqlite:///{tmp_path}/docs.db"))
+    app.state.service.store.close()
+    there = {f"{method.upper()} {path}" for path, item in app.openapi()["paths"].items() for method in item}
+    first_cells = [row[0] for row in rows(text("api.md"))]
+    assert {cell.strip("`") for cell in first_cells if re.match(r"`[A-Z]+ /", cell)} == there
+
+
+def test_every_kind_of_error_is_described_with_its_status() -> None:
+    described = {
+        (row[0].strip("`"), row[1]) for row in rows(text("api.md").split("## Errors")[1]) if row[1].isdigit()
+    }
+    assert described == {(kind.value[0], str(kind.status)) for kind in Kind}
+
+
+def test_every_method_of_the_clients_is_described() -> None:
+    page = text("api.md")
+    public = {name for name in vars(Client) if not name.startswith("_")} - {"close"}
+    assert [name for name in sorted(public) if f"{name}(" not in page] == []
+    assert [name for name in sorted(public) if not hasattr(AsyncClient, name)] == []
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=list(FAMILIES))
+def test_every_knob_is_described_with_its_values(family: Family) -> None:
+    section = text("families.md").split(f"\n## {family.name}\n")[1].split("\n## ")[0]
+    assert rows(section)[2:] == [
+        [
+            f"`{knob.name}`",
+            knob.doc,
+            _values(knob.legal),
+            "all" if knob.values == knob.legal else _values(knob.values),
+        ]
+        for knob in family.knobs
+    ]
+    assert any(row[0] == f"`{family.name}`" for row in rows(text("families.md").split("\n## ")[0]))
+
+
+def test_every_table_and_every_outcome_is_described() -> None:
+    page = text("architecture.md")
+    named = {row[0].strip("`") for row in rows(page)}
+    assert set(Base.metadata.tables) - {"alembic_version"} <= named
+    assert [outcome for outcome in Outcome if f"`{outcome}`" not in page] == []
+
+
+def test_the_methods_of_measurement_are_the_ones_in_use() -> None:
+    page = text("measurement.md")
+    assert f"`{measure.METHOD}`" in page
+    assert f"`{race.METHOD}`" in page
+    assert f"{measure.PRUNE_RATIO - 1:.0%}".replace("%", " %") in page
+    assert f"{measure.FEWEST_SAMPLES} to {measure.MOST_SAMPLES}" in page
+
+
+def test_readme_shows_the_make_targets() -> None:
+    shown = {command.split()[1] for command in commands(README) if command.startswith("make ")}
+    assert {"demo", "test", "serve"} <= shown
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_COMMANDS, ids=lambda page: page.name)
+def test_commands_run_in_their_order(page: Path, url: str) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = os.environ | {"PATH": path, "TILEWRIGHT_URL": url}
+    for command in commands(page):
+        if command.startswith("make "):
+            _run(["make", "--dry-run", *command.split()[1:]], env)
+        else:
+            here = command.replace(".venv/bin/", "").replace(LOCAL, url)
+            assert _run(["sh", "-c", here], env).stdout, f"{command} printed nothing"
+
+
+@pytest.mark.parametrize("block", PYTHON)
+def test_python_examples_run(block: str, url: str) -> None:
+    assert LOCAL in block
+    assert _run([sys.executable, "-c", block.replace(LOCAL, url)], os.environ).stdout
+
+
+def test_ci_is_make_test() -> None:
+    script = ROOT / ".ci/run"
+    _run(["bash", "-n", str(script)], os.environ)
+    assert os.access(script, os.X_OK)
+    assert script.read_text().rstrip().endswith("exec make test")
+    plan = _run(["make", "--dry-run", "test"], os.environ).stdout
+    assert [
+        tool for tool in ("ruff check", "ruff format", "mypy", "lint-imports", "pytest") if tool not in plan
+    ] == []
+
+
+def _verbs(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if not hasattr(command, "commands"):
+        yield path, command
+        return
+    for name, child in command.commands.items():
+        yield from _verbs(child, f"{path} {name}")
+
+
+def _values(values: tuple[int | str, ...]) -> str:
+    """As the page lists them: long ranges by their first two and their last."""
+    return f"{values[0]}, {values[1]} .. {values[-1]}" if len(values) > 12 else ", ".join(map(str, values))
+
+
+def _run(command: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        command, env=dict(env), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done

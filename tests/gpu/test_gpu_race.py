@@ -1,0 +1,69 @@
+"""Races on the GPU: a kernel against itself, and against cuBLASLt."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernels.build import build
+from kernels.families.mma_sync import MMA_SYNC
+from tilewright import GemmProblem
+from tilewright.launch import load
+from tuner import race as races
+from tuner.stats import paired_ratio
+
+PROBLEM = GemmProblem(1024, 1024, 1024)
+RACES = 60
+MOST_FALSE_WINNERS = 3  # of 60: 5 %
+
+
+@pytest.fixture
+def kernel(device):
+    return load(build(MMA_SYNC, MMA_SYNC.picks(PROBLEM, device.spec)[0], PROBLEM, device.spec))
+
+
+def test_the_same_kernel_rarely_beats_itself(device, kernel, monkeypatch) -> None:
+    monkeypatch.setattr(races, "WARM_UP_S", 0.05)
+    ratios = []
+    for seed in range(RACES):
+        first, second, _ = races.race(device, [kernel, kernel], PROBLEM, 16, seed).samples_us
+        ratios.append(paired_ratio(first, second))
+    won = [ratio for ratio in ratios if not ratio.undecided]
+    assert len(won) <= MOST_FALSE_WINNERS, won
+
+
+def test_cublaslt_names_its_algorithm(device, kernel) -> None:
+    samples = races.race(device, [kernel], PROBLEM, 8, 0)
+    assert samples.vendor_name == "cublaslt"
+    assert samples.vendor_detail["tile"].startswith("TILE_")
+    assert samples.mhz is not None
+    assert samples.watts is not None
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        GemmProblem(256, 512, 128, layout="nn"),
+        GemmProblem(256, 512, 128, layout="tt", dtype="float32"),
+        GemmProblem(256, 512, 128, layout="tn", dtype="float64"),
+        GemmProblem(256, 512, 128, dtype="bfloat16", has_bias=True, activation="relu"),
+        GemmProblem(256, 512, 128, has_c=True, batch=3),
+        GemmProblem(256, 512, 128, acc_dtype="float16"),
+        GemmProblem(127, 65, 33, out_dtype="float32"),
+    ],
+    ids=str,
+)
+def test_the_vendor_computes_the_same_problem(device, problem) -> None:
+    """The baseline must not be faster for doing something else."""
+    from tuner.arrays import decode
+    from tuner.check import reference_values
+    from tuner.operands import make_tensors
+
+    tensors = make_tensors(device, problem, 3, "integer")
+    expected = reference_values(device, problem, tensors)
+    for choice in device.vendor(problem, [tensors]):
+        tensors.d[:] = 0
+        device.synchronize()
+        choice.launches[0]()
+        device.synchronize()
+        error = device.xp.abs(decode(tensors.d, problem.out) - expected)
+        assert float(error.max()) <= 0.01 * float(device.xp.abs(expected).max()), choice.detail

@@ -1,0 +1,132 @@
+"""Lanes and their claims: what a stop, a start and a cancellation at a bad moment leave of a job."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import store_samples as samples
+
+from service import engine, lane
+from service.settings import Settings
+from tilewright.trial import BestConfig
+from tuner.store import jobs
+from tuner.store.database import Store
+from tuner.store.records import JobRecord, JobStatus
+
+Tune = Callable[[threading.Event, "FakeBench"], BestConfig | None]
+
+
+class FakeBench:
+    """A device that only knows whether it was closed."""
+
+    spec, driver = samples.HOST, "test driver"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.closed = threading.Event()
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+@pytest.fixture
+def tuning(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tune], None]:
+    """Replaces what a lane does with a job."""
+    monkeypatch.setattr(lane, "Bench", FakeBench)
+    monkeypatch.setattr(engine, "list_devices", lambda: ["one", "two", "host"])
+
+    def use(work: Tune) -> None:
+        def tune(_request: Any, _id: str, bench: FakeBench, _builder: Any, _recorder: Any, *rest: Any) -> Any:
+            return work(rest[0], bench)
+
+        monkeypatch.setattr(lane, "tune", tune)
+
+    return use
+
+
+@pytest.fixture
+def running(store: Store, tmp_path: Any) -> Iterator[engine.Engine]:
+    settings = Settings(devices=("one", "two", "two"), cache_dir=tmp_path, compile_processes=1, stop_s=0.2)
+    made = engine.Engine(store, settings)
+    yield made
+    made.stop()
+
+
+def submit(store: Store, seed: int = 0) -> str:
+    with store.begin() as session:
+        return jobs.submit(session, samples.request(seed=seed), samples.HOST)[0].id
+
+
+def job(store: Store, job_id: str) -> JobRecord:
+    with store.read() as session:
+        found = jobs.get(session, job_id)
+    assert found is not None
+    return found
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_race_that_a_stop_breaks_does_not_fail_the_job(
+    store: Store, running: engine.Engine, tuning: Callable[[Tune], None]
+) -> None:
+    def race(_cancelled: threading.Event, bench: FakeBench) -> None:
+        bench.closed.wait(10)
+        raise RuntimeError("the worker process was closed")
+
+    tuning(race)
+    job_id = submit(store)
+    running.start()
+    wait_for(lambda: job(store, job_id).status is JobStatus.RUNNING)
+    running.stop()
+    wait_for(lambda: not any(one.alive for one in running.lanes.values()))
+    assert job(store, job_id).status is JobStatus.QUEUED
+
+
+def test_a_start_takes_back_nothing_that_its_own_lanes_claimed(
+    store: Store,
+    running: engine.Engine,
+    tuning: Callable[[Tune], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    requeue = jobs.requeue_interrupted
+
+    def slowly(session: Any, device_class: str, owner: str | None = None) -> list[str]:
+        if owner is None:
+            time.sleep(0.2)
+        return requeue(session, device_class, owner)
+
+    monkeypatch.setattr(jobs, "requeue_interrupted", slowly)
+    tuning(lambda cancelled, _bench: cancelled.wait(10) and None)
+    ids = [submit(store, seed) for seed in range(2)]
+    running.start()
+    assert list(running.lanes) == ["one", "two"]
+    wait_for(lambda: all(job(store, one).status is JobStatus.RUNNING for one in ids))
+    assert [job(store, one).attempt for one in ids] == [1, 1]
+
+
+def test_a_cancellation_right_after_the_claim_is_heard(
+    store: Store, running: engine.Engine, tuning: Callable[[Tune], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = lane.Lane._work
+
+    def cancelled_first(self: lane.Lane, record: JobRecord) -> None:
+        with store.begin() as session:
+            jobs.request_cancel(session, record.id)
+        running.cancel(record.id)
+        work(self, record)
+
+    monkeypatch.setattr(lane.Lane, "_work", cancelled_first)
+    tuning(lambda cancelled, _bench: None if cancelled.is_set() else pytest.fail("it was tuned"))
+    job_id = submit(store)
+    running.start()
+    wait_for(lambda: job(store, job_id).status.is_final)
+    assert job(store, job_id).status is JobStatus.CANCELLED
