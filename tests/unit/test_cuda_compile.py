@@ -43,7 +43,9 @@ def gpu(arch: str) -> DeviceSpec:
 
 
 @pytest.mark.parametrize("arch", TARGETS)
-@pytest.mark.parametrize(("family", "problem"), CASES, ids=str)
+@pytest.mark.parametrize(
+    ("family", "problem"), CASES, ids=[f"{family.name}-{problem}" for family, problem in CASES]
+)
 def test_sampled_valid_configs_compile(family, problem, arch) -> None:
     device = gpu(arch)
     points = list(family.enumerate(problem, device))
