@@ -8,15 +8,15 @@ import re
 from service.problems import Kind, Problem
 from tilewright import wire
 from tilewright.problem import GemmProblem
-from tuner.store.records import JobRecord, StoredBest
+from tuner.store.records import JobRecord, JobStatus, StoredBest
 
 _JOB_ID = re.compile("[0-9a-f]{32}")
 
 
 def job_view(job: JobRecord, best: StoredBest | None = None) -> wire.JobView:
-    """A job, and its winner where it is known."""
+    """A job, and the standing winner of its problem once it succeeded."""
     request = job.request
-    found = best_view(best) if best and best.best.job_id == job.id else None
+    found = best_view(best) if best and job.status is JobStatus.SUCCEEDED else None
     return wire.JobView(
         id=job.id,
         status=wire.JobStatus(job.status.value),

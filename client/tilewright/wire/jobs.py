@@ -60,7 +60,8 @@ class JobView(BaseModel):
 
     Attributes:
         device_class: what it runs on.
-        best: the winner of a succeeded job, while no later job has replaced it.
+        best: the standing winner for the job's problem once the job succeeded; its ``job_id`` tells which
+            job found it, as a weaker race does not take a better kernel away.
         baseline_ratio: vendor time over winner time; None before the race.
         error: why a failed job failed.
         links: self, trials, events, and artifact once there is a winner.
