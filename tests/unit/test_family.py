@@ -154,7 +154,12 @@ def test_a_valid_config_has_no_reason() -> None:
 
 
 UNSUPPORTED = [
-    (MMA_SYNC, SINGLE, GPU, "mma_sync has no float32: tensor cores round it to tfloat32, which a problem asks for by name"),
+    (
+        MMA_SYNC,
+        SINGLE,
+        GPU,
+        "mma_sync has no float32: tensor cores round it to tfloat32, which a problem asks for by name",
+    ),
     (
         MMA_SYNC,
         GemmProblem(64, 64, 64, layout=Layout.TN),
