@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import shutil
+import tomllib
 import venv
 from importlib import metadata
 from pathlib import Path, PurePosixPath
@@ -92,6 +93,15 @@ def pins(lock: Path) -> dict[str, set[str]]:
     for requirement in _requirements(lock):
         found.setdefault(requirement.name, set()).add(str(requirement.specifier))
     return found
+
+
+def wanted(extras: set[str]) -> list[Requirement]:
+    """What the service with some extras, and the client, ask for."""
+    paths = (ROOT / "pyproject.toml", ROOT / "client/pyproject.toml")
+    service, client = (tomllib.loads(path.read_text())["project"] for path in paths)
+    optional = [line for extra in extras for line in service["optional-dependencies"][extra]]
+    lines = [*service["dependencies"], *client["dependencies"], *optional]
+    return [requirement for line in lines if (requirement := Requirement(line)).name != client["name"]]
 
 
 def _requirements(lock: Path) -> list[Requirement]:

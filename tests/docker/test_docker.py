@@ -15,21 +15,21 @@ from pathlib import Path
 
 import pytest
 import yaml
-from image_steps import DOCKER, ROOT, environment, exec_form, is_sent, lay_out, pins, stages
+from image_steps import DOCKER, ROOT, environment, exec_form, is_sent, lay_out, pins, stages, wanted
 
 from service.settings import Settings
 
 IMAGES = ("cpu", "gpu")
-LOCKS = (
-    "requirements.lock",
-    "requirements-gpu.lock",
-    "docker/requirements-cpu.lock",
-    "docker/requirements-gpu.lock",
-)
+EXTRAS = {
+    "requirements.lock": {"compile", "postgres", "dev"},
+    "requirements-gpu.lock": {"compile", "gpu", "postgres", "dev"},
+    "docker/requirements-cpu.lock": {"postgres"},
+    "docker/requirements-gpu.lock": {"compile", "gpu", "postgres"},
+}
 START_S = 30
 
 
-@pytest.mark.parametrize("name", LOCKS)
+@pytest.mark.parametrize("name", EXTRAS)
 def test_lock_files_hold_hashes_and_no_address(name: str) -> None:
     text = (ROOT / name).read_text()
     entries = text.replace("\\\n", " ").splitlines()
@@ -37,6 +37,17 @@ def test_lock_files_hold_hashes_and_no_address(name: str) -> None:
     assert [entry for entry in entries if "==" not in entry or "--hash=sha256:" not in entry] == []
     assert "://" not in text
     assert "index-url" not in text
+
+
+@pytest.mark.parametrize(("name", "extras"), EXTRAS.items())
+def test_lock_files_have_all_that_the_projects_ask_for(name: str, extras: set[str]) -> None:
+    locked = pins(ROOT / name)
+    asked = wanted(extras)
+    assert len(asked) > 15
+    for requirement in asked:
+        versions = [spec.removeprefix("==") for spec in locked.get(requirement.name.replace("_", "-"), ())]
+        assert versions, f"{name} lacks {requirement}; run 'make lock'"
+        assert all(requirement.specifier.contains(version) for version in versions), requirement
 
 
 @pytest.mark.parametrize("image", IMAGES)
