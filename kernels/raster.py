@@ -8,8 +8,8 @@ RASTERS = ("m", "n")
 def raster_tile(index: int, tiles: tuple[int, int], raster: str, group: int) -> tuple[int, int]:
     """(row, column) of the tile that block ``index`` computes in a grid of (rows, columns) tiles.
 
-    ``raster`` names the axis along which groups of ``group`` tiles are laid; within a group the
-    walk goes across the other axis first at every step.
+    ``raster`` names the axis along which groups of ``group`` tiles are laid; the walk takes the tiles of
+    a group along that axis, then goes one step across.
     """
     along, across = tiles if raster == "m" else (tiles[1], tiles[0])
     first = index // (group * across) * group

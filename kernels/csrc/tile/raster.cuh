@@ -1,6 +1,6 @@
 // Which tile of D a block computes. Tiles are walked in groups of GROUP rows (along m) or columns
-// (along n) of tiles; within a group the walk goes across before it goes on, so that blocks that run
-// together share operands in the L2. Mirrored by kernels/raster.py.
+// (along n) of tiles: the walk takes the tiles of a group along that axis, then goes one step across, so
+// that blocks that run together share operands in the L2. Mirrored by kernels/raster.py.
 #pragma once
 #include "config.cuh"
 

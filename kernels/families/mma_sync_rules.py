@@ -1,0 +1,260 @@
+"""Knobs, budgets and rules of family ``mma_sync``."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from kernels import cuda, tiling
+from kernels.family import Knob, Rule
+from kernels.raster import RASTERS
+from kernels.smem_layout import LAYOUTS, tile_bytes
+from tilewright.device import DeviceSpec
+from tilewright.problem import DType, GemmProblem
+
+FRAGMENT_LOADS = ("direct", "ldmatrix", "mixed", "ldmatrix_reload")
+# By value of ACCUMULATE, which leaves the type to the operands.
+ACCUMULATES = {"f32": 0, "f16": 1, "f32_outside": 2, "s32": 0, "f64": 0}
+EPILOGUES = ("direct", "smem")
+
+SUMS = {DType.FLOAT32: "f32", DType.FLOAT16: "f16", DType.INT32: "s32", DType.FLOAT64: "f64"}
+FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
+_STEP_BYTES = 32  # of a row of A that one k step multiplies
+
+# Registers of a thread beside accumulators and fragments: addresses, bounds, loop state.
+_OTHER_REGISTERS = 40
+
+
+@dataclasses.dataclass(slots=True)
+class Knobs:
+    """See :data:`KNOBS`."""
+
+    tile_m: int
+    tile_n: int
+    warps_m: int
+    warps_n: int
+    tile_k: int
+    warps_k: int
+    stages: int
+    smem_layout: str
+    fragment_load: str
+    double_buffer: int
+    mma_k: int
+    accumulate: str
+    epilogue: str
+    min_blocks: int
+    copy_bytes: int
+    snake: int
+    split_k: int
+    raster: str
+    group: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps_m * self.warps_n * self.warps_k
+
+    @property
+    def warp_m(self) -> int:
+        """Rows of D that a warp computes."""
+        return self.tile_m // self.warps_m
+
+    @property
+    def warp_n(self) -> int:
+        """Columns of D that a warp computes."""
+        return self.tile_n // self.warps_n
+
+
+KNOBS = (
+    Knob(
+        "tile_m",
+        (16, 32, 64, 96, 128, 192, 256),
+        "rows of D a block computes",
+        (16, 32, 64, 128, 256),
+    ),
+    Knob(
+        "tile_n",
+        (16, 32, 64, 96, 128, 160, 192, 256),
+        "columns of D a block computes",
+        (32, 64, 96, 128, 192, 256),
+    ),
+    Knob("warps_m", (1, 2, 4, 8), "warps along m", (1, 2, 4)),
+    Knob("warps_n", (1, 2, 4, 8), "warps along n", (1, 2, 4)),
+    Knob("tile_k", (8, 16, 32, 64, 128), "k of one stage, in elements"),
+    Knob("warps_k", (1, 2, 4), "groups of warps that slice each k tile", (1, 2)),
+    Knob("stages", (1, 2, 3, 4, 5, 6), "k tiles in shared memory; 1 loads synchronously", (2, 3, 4, 5)),
+    Knob("smem_layout", LAYOUTS, "arrangement of the tiles in shared memory", ("xor", "permuted")),
+    Knob("fragment_load", FRAGMENT_LOADS, "shared memory to registers", ("direct", "ldmatrix", "mixed")),
+    Knob("double_buffer", (0, 1), "load the next k step's fragments while this one multiplies"),
+    Knob("mma_k", (8, 16), "m16n8k8 or m16n8k16; types that are not 16 bits wide take 16", (16,)),
+    Knob(
+        "accumulate",
+        tuple(ACCUMULATES),
+        "type and place of the running sum; f32_outside adds each mma's products in registers",
+        ("f32", "f16", "s32", "f64"),
+    ),
+    Knob("epilogue", EPILOGUES, "registers to D"),
+    Knob("min_blocks", (1, 2, 3, 4), "blocks a multiprocessor must hold", (1, 2)),
+    Knob("copy_bytes", (2, 4, 8, 16), "widest global load", (16,)),
+    Knob("snake", (0, 1), "odd rows of mma tiles run backwards through n"),
+    Knob("split_k", (1, 2, 3, 4, 6, 8, 12, 16, 32), "blocks that share a tile", (1, 2, 4, 8)),
+    Knob("raster", RASTERS, "axis along which groups of tiles are laid"),
+    Knob("group", (1, 2, 4, 8, 16), "tiles of a block-swizzle group", (1, 4, 8)),
+)
+
+
+def step_k(problem: GemmProblem) -> int:
+    """Elements of k that one k step multiplies."""
+    return _STEP_BYTES // problem.dtype.size
+
+
+def smem_bytes(knobs: Knobs, problem: GemmProblem) -> int:
+    """Dynamic shared memory: the stages, reused by the slice-K reduction and the epilogue."""
+    stage = sum(tile_bytes(knobs.smem_layout, *tile) for tile in tiling.operand_tiles(knobs, problem))
+    reduction = knobs.tile_m * knobs.tile_n * cuda.real_bytes(problem) if knobs.warps_k > 1 else 0
+    staged = knobs.tile_m * knobs.tile_n * problem.out.size if knobs.epilogue == "smem" else 0
+    return max(knobs.stages * stage, reduction, staged)
+
+
+def register_estimate(knobs: Knobs) -> int:
+    """Registers a thread needs, within a few: accumulators, fragments, everything else."""
+    bits = {"f16": 16, "f64": 64}.get(knobs.accumulate, 32)
+    accumulators = knobs.warp_m * knobs.warp_n * bits // 1024
+    fragments = (1 + knobs.double_buffer) * (knobs.warp_m + knobs.warp_n) // 4
+    return accumulators + fragments + _OTHER_REGISTERS
+
+
+def _why_shares(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.tile_m % (16 * k.warps_m):
+        return f"tile_m must be a multiple of 16 * warps_m = {16 * k.warps_m}"
+    if k.tile_n % (8 * k.warps_n):
+        return f"tile_n must be a multiple of 8 * warps_n = {8 * k.warps_n}"
+    return None
+
+
+def _why_slices(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    step = step_k(p)
+    if k.tile_k % (step * k.warps_k):
+        return f"tile_k must be a multiple of {step} * warps_k = {step * k.warps_k}"
+    if k.threads > 1024:
+        return f"{k.threads} threads in a block, at most 1024"
+    return None
+
+
+def _why_blocked(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.smem_layout == "blocked" and not p.layout.b_transposed and k.tile_k % 16:
+        return "smem_layout=blocked needs tile_k to be a multiple of 16 where B is stored K x N"
+    return None
+
+
+def _why_fragments(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if p.dtype is DType.FLOAT64 and k.fragment_load != "direct":
+        return "float64 needs fragment_load=direct: ldmatrix deals out 4-byte words"
+    if p.dtype.size == 4 and k.fragment_load == "mixed" and not p.layout.b_transposed:
+        return "fragment_load=mixed is direct for tfloat32 in layout nn: ldmatrix cannot load its B"
+    return None
+
+
+def _why_mma_k(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.mma_k == 8 and p.dtype.size != 2:
+        return f"mma_k=8 is for 16-bit types, not {p.dtype}"
+    return None
+
+
+def _why_copy_bytes(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.copy_bytes < p.dtype.size:
+        return f"copy_bytes must be at least the {p.dtype.size} bytes of {p.dtype}"
+    return None
+
+
+def _why_double_buffer(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.double_buffer and (k.stages < 2 or k.tile_k // step_k(p) // k.warps_k % 2):
+        return "fragment double buffering needs two stages and an even number of k steps a stage"
+    return None
+
+
+def _why_reload(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.fragment_load == "ldmatrix_reload" and k.double_buffer:
+        return "reloading A leaves nothing to double-buffer: use double_buffer=0"
+    return None
+
+
+def _why_accumulate(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if not k.accumulate.startswith(SUMS[p.accumulate]):
+        return f"accumulate={k.accumulate} does not sum in {p.accumulate}"
+    return None
+
+
+def _why_smem(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    used = smem_bytes(k, p)
+    # NOTE: a block also costs 1 KiB that the system reserves.
+    if used > d.smem_per_block:
+        return f"{used} bytes of shared memory, a block may use {d.smem_per_block}"
+    if k.min_blocks * (used + 1024) > d.smem_per_unit:
+        return f"min_blocks={k.min_blocks} blocks of {used} bytes do not fit {d.smem_per_unit} bytes"
+    return None
+
+
+def _why_registers(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    limit = min(255, 65536 // (k.threads * k.min_blocks) // 8 * 8)
+    # NOTE: sm_90 unpacks 8-bit floats to float16 before it multiplies them.
+    unpacked = (k.warp_m + k.warp_n) // 2 if p.dtype in FLOAT8 and d.arch == "sm_90" else 0
+    needed = register_estimate(k) + unpacked
+    if needed > limit:
+        return f"about {needed} registers a thread, {k.min_blocks} x {k.threads} threads leave {limit}"
+    return None
+
+
+def _why_depth(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if not 64 <= k.tile_k * p.dtype.size <= 128:
+        return "rows of 64 and 128 bytes a stage: shorter ones copy too little, longer ones take stages"
+    return None
+
+
+def _why_slow_loads(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.fragment_load == "direct" and p.dtype.size <= 4:
+        return "ldmatrix moves four times as much an instruction as direct loads"
+    return None
+
+
+def _why_odd_warps(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.warp_m > 64 or not 16 <= k.warp_n <= 64:
+        return "warp tiles beyond 64 x 64 spill, narrower than 16 columns starve ldmatrix"
+    if k.warp_m * k.warp_n < min(1024, k.tile_m * k.tile_n // 2):
+        return "warp tiles this small load more than they multiply"
+    return None
+
+
+def _why_few_warps(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.threads < 64 or (k.warps_k > 1 and k.tile_m * k.tile_n > 128 * 128):
+        return "a block needs two warps to hide latency; slice-K pays on small tiles only"
+    return None
+
+
+RULES: tuple[Rule[Knobs], ...] = (
+    Rule(("tile_m", "tile_n", "warps_m", "warps_n"), _why_shares),
+    Rule(("tile_k", "warps_k", "warps_m", "warps_n"), _why_slices),
+    Rule(("tile_k", "smem_layout"), _why_blocked),
+    Rule(("fragment_load",), _why_fragments),
+    Rule(("mma_k",), _why_mma_k),
+    Rule(("copy_bytes",), _why_copy_bytes, compiled=False),
+    Rule(("tile_m", "tile_n", "tile_k", "warps_m", "warps_n", "warps_k"), tiling.why_copies),
+    Rule(("double_buffer", "stages", "tile_k", "warps_k"), _why_double_buffer),
+    Rule(("fragment_load", "double_buffer"), _why_reload),
+    Rule(("accumulate",), _why_accumulate, compiled=False),
+    Rule(("tile_m", "tile_n", "stages", "smem_layout", "epilogue", "min_blocks"), _why_smem, compiled=False),
+    Rule(
+        ("warps_m", "warps_n", "warps_k", "double_buffer", "accumulate", "min_blocks"),
+        _why_registers,
+        compiled=False,
+    ),
+)
+
+SEARCH_RULES: tuple[Rule[Knobs], ...] = (
+    Rule(("tile_k",), _why_depth),
+    Rule(("fragment_load",), _why_slow_loads),
+    Rule(("tile_m", "tile_n"), tiling.why_oversized),
+    Rule(("tile_m", "tile_n", "warps_m", "warps_n"), _why_odd_warps),
+    Rule(("warps_m", "warps_n", "warps_k"), _why_few_warps),
+    Rule(("tile_k", "split_k"), tiling.why_split),
+    Rule(("raster", "group"), tiling.why_group),
+)
