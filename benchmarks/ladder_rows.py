@@ -28,7 +28,8 @@ class Row:
         pct_cublas: per cent of the fastest cuBLAS algorithm of the same race.
         seed_tflops, seed_pct_cublas: the seed document's own figures; None where it gives none.
         smem_bytes, registers: shared memory of a block and registers of a thread; None for the vendor.
-        note: why it did not run, or why it does worse than in the seed document.
+        note: why it did not run, or why it does worse than in the seed document and how it differs from
+            the kernel there.
     """
 
     rung: str
@@ -98,6 +99,8 @@ def _rung_note(lap: Lap, pct: float | None) -> str:
         notes.append(f"less of cuBLAS than in the seed: {rung.slower}")
     if lap.artifact and lap.artifact.resources.spill_bytes:
         notes.append(f"spills {lap.artifact.resources.spill_bytes} bytes a thread")
+    if rung.note:
+        notes.append(rung.note)
     return "; ".join(notes)
 
 

@@ -23,6 +23,10 @@ _TYPES = {
     DType.FLOAT8_E5M2: "e5m2",
     DType.INT8: "s8",
     DType.UINT8: "u8",
+    DType.INT4: "s4",
+    DType.UINT4: "u4",
+    DType.UINT1: "u1",
+    DType.SIGN1: "sign1",
     DType.INT32: "int",
 }
 # Accumulators, alpha and beta as the kernels hold them: float16 sums leave the tensor cores as float32.

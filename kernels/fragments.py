@@ -1,9 +1,10 @@
 """Which lane of a warp holds which matrix element in mma.sync: the maps of ``csrc/tile/fragments.cuh``
 and ``csrc/tile/accumulators.cuh``.
 
-Source: PTX ISA, "Matrix Fragments for mma.m16n8k8" and "... mma.m16n8k16" with 16-bit inputs. Element
-``i`` of a fragment is half ``i % 2`` of its 32-bit register ``i // 2``. With g = lane / 4 and
-t = lane % 4, every register holds two neighbours of row (A, C, D) or column (B) g of an 8 x 8 matrix.
+Source: PTX ISA, "Matrix Fragments for mma.m16n8k8" and "... mma.m16n8k16" with 16-bit inputs, and those of
+"mma.m16n8k32", "mma.m16n8k64" and "mma.m16n8k256" with 8-, 4- and 1-bit integers. Element ``i`` of a fragment
+lies in its 32-bit register ``i // (32 / bits)``, from the low bits up. With g = lane / 4 and t = lane % 4,
+a register holds the neighbours in bytes 4t .. 4t + 3 of row (A, C, D) or column (B) g of 16 bytes of k.
 """
 
 from __future__ import annotations
@@ -13,30 +14,38 @@ ACCUMULATOR_ELEMENTS = 4
 
 
 def a_elements(mma_k: int) -> int:
-    """Elements of A that a lane holds: 4 for m16n8k8, 8 for m16n8k16."""
+    """Elements of A that a lane holds: 4 for m16n8k8, 8 for m16n8k16, 32 for m16n8k64, 128 for m16n8k256."""
     return 16 * mma_k // LANES
 
 
 def b_elements(mma_k: int) -> int:
-    """Elements of B that a lane holds: 2 for m16n8k8, 4 for m16n8k16."""
+    """Elements of B that a lane holds: half of those of A."""
     return 8 * mma_k // LANES
 
 
-def a_element(lane: int, i: int) -> tuple[int, int]:
-    """(row, k) of element ``i`` of the A fragment; elements 4 .. 7 exist in m16n8k16 only.
+def a_element(lane: int, i: int, bits: int = 16) -> tuple[int, int]:
+    """(row, k) of element ``i`` of the A fragment; m16n8k8 has the first two registers only.
 
-    Registers 0 and 1 hold rows g and g + 8 of k 0 .. 7, registers 2 and 3 the same rows of k 8 .. 15.
+    Registers 0 and 1 hold rows g and g + 8 of the first 16 bytes of k, registers 2 and 3 those of the second.
     """
-    return lane // 4 + i // 2 % 2 * 8, lane % 4 * 2 + i % 2 + i // 4 * 8
+    register, k = _place(lane, i, bits)
+    return lane // 4 + register % 2 * 8, k + register // 2 * (128 // bits)
 
 
-def b_element(lane: int, i: int) -> tuple[int, int]:
-    """(k, column) of element ``i`` of the B fragment; elements 2 and 3 exist in m16n8k16 only."""
-    return lane % 4 * 2 + i % 2 + i // 2 * 8, lane // 4
+def b_element(lane: int, i: int, bits: int = 16) -> tuple[int, int]:
+    """(k, column) of element ``i`` of the B fragment; m16n8k8 has the first register only."""
+    register, k = _place(lane, i, bits)
+    return k + register * (128 // bits), lane // 4
+
+
+def _place(lane: int, i: int, bits: int) -> tuple[int, int]:
+    """The register of element ``i``, and its k within 16 bytes."""
+    held = 32 // bits
+    return i // held, lane % 4 * held + i % held
 
 
 def accumulator_element(lane: int, i: int) -> tuple[int, int]:
-    """(row, column) of element ``i`` of C and D, the same for both shapes."""
+    """(row, column) of element ``i`` of C and D, the same for all shapes."""
     return lane // 4 + i // 2 * 8, lane % 4 * 2 + i % 2
 
 

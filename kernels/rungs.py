@@ -36,6 +36,7 @@ class Rung:
         doc: what this kernel adds, in one line.
         slower: why it may do worse here than the document says, in one line.
         seed_ms, seed_tflops: the document's own figures; None where it gives none.
+        note: how this kernel differs from the document's, and what of it that changes.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Rung:
     slower: str
     seed_ms: float | None = None
     seed_tflops: float | None = None
+    note: str = ""
 
     @property
     def seed(self) -> str:
@@ -78,6 +80,20 @@ _H200 = (
     "measured under sustained load with inputs rotated past the L2, where the power limit lowers the clock"
 )
 _TINY = "a launch of one warp: its latency counts, not its arithmetic"
+
+_SIMPLE = (
+    "the config of the rung before, run again: the document computes rows and columns outside of the loops "
+    "here, ours does in every rung, so what differs between the two is the noise of the table"
+)
+_FROM_SHARED = (
+    "fragments come from shared memory, the document's straight from global memory: the same elements in "
+    "the same lanes, and a launch of one warp is latency whichever way it loads"
+)
+_ONE_ELEMENT_LOADS = (
+    "a thread copies 8 neighbouring elements one by one into 16 x 16 blocks, where the document's threads "
+    "copy neighbours into plain rows: 3 extra passes a store and 1 a load of B against 0 and 3 there; both "
+    "rungs of the naive kernel pay alike"
+)
 
 _CUBE = GemmProblem(4096, 4096, 4096)
 _000 = GemmProblem(5376, 5376, 2048)
@@ -149,8 +165,7 @@ RUNGS: tuple[Rung, ...] = (
     Rung("000-mma-m16n8k16", _mma(_MMA, fragment_load="ldmatrix"), _000,
          "m16n8k16: half as many instructions", _A100, 1.47957, 80.0528),
     Rung("000-simplified-ldmatrix", _mma(_MMA, fragment_load="ldmatrix"), _000,
-         "simplified addresses; the same config as the rung before, whose addresses are simple already",
-         _A100, 1.34029, 88.3243),
+         "simplified addresses", _A100, 1.34029, 88.3243, _SIMPLE),
     Rung("000-simplified", _mma(_MMA), _000,
          "simplified addresses without ldmatrix", _A100, 1.21901, 97.1117),
     Rung("000-double-threading-421", _mma(_MMA, warps_m=4), _000,
@@ -175,7 +190,7 @@ RUNGS: tuple[Rung, ...] = (
     Rung("001-permuted-epilogue", _mma(_PERMUTED, accumulate="f16", epilogue="smem"), _001,
          "D through permuted shared memory to 16-byte stores: the seed's kernel", _A100),
     Rung("002-mma-16x8x16", _mma(_ONE_MMA), _002,
-         "one m16n8k16 with the fragments loaded by hand", _TINY),
+         "one m16n8k16 with the fragments loaded by hand", _TINY, note=_FROM_SHARED),
     Rung("002-mma-16x8x16-ldmatrix", _mma(_ONE_MMA, fragment_load="ldmatrix"), _002,
          "the same with ldmatrix", _TINY),
     _of_type("u8-s32", DType.UINT8, 64, accumulate="s32"),
@@ -187,6 +202,10 @@ RUNGS: tuple[Rung, ...] = (
     _of_type("e4m3-f32", DType.FLOAT8_E4M3FN, 64, tile_n=64),
     _of_type("e5m2-f32", DType.FLOAT8_E5M2, 64, tile_n=64),
     _of_type("f64-f64", DType.FLOAT64, 8, accumulate="f64", fragment_load="direct"),
+    _of_type("u4-s32", DType.UINT4, 128, accumulate="s32"),
+    _of_type("s4-s32", DType.INT4, 128, accumulate="s32"),
+    _of_type("b1.and-s32", DType.UINT1, 512, accumulate="s32"),
+    _of_type("b1.xor-s32", DType.SIGN1, 512, accumulate="s32"),
     Rung("003-tma-wgmma", _wgmma(), _003,
          "TMA into three stages, wgmma m64n128k16 by one warpgroup, sums in f16", _H200),
     Rung("003-block-swizzle", _wgmma(group=8), _003,
@@ -194,11 +213,13 @@ RUNGS: tuple[Rung, ...] = (
     Rung("003-stmatrix", _wgmma(group=8, epilogue="stmatrix"), _003,
          "D by stmatrix through swizzled shared memory: the seed's kernel", _H200, 0.191733, 716.823),
     Rung("004-1-naive", _mma(_ADA_NAIVE), _004_NN,
-         "kernel 1: one m16n8k16 a warp and k tile, single-element loads", _ADA, 4.67, 29.4),
+         "kernel 1: one m16n8k16 a warp and k tile, single-element loads", _ADA, 4.67, 29.4,
+         _ONE_ELEMENT_LOADS),
     Rung("004-1b-tiling", _mma(_ADA_NAIVE_2X), _004_NN,
-         "kernel 1b: 2 x 2 mma tiles a warp", _ADA, 2.47, 55.6),
+         "kernel 1b: 2 x 2 mma tiles a warp", _ADA, 2.47, 55.6, _ONE_ELEMENT_LOADS),
     Rung("004-1b-outside", _mma(_ADA_NAIVE_2X, accumulate="f32_outside"), _004_NN,
-         "kernel 1b adding up outside of the mma: about 50 us more in the seed, but without its bias", _ADA),
+         "kernel 1b adding up outside of the mma: about 50 us more in the seed, but without its bias", _ADA,
+         note=_ONE_ELEMENT_LOADS),
     Rung("004-2-permuted", _mma(_ADA_XOR, fragment_load="ldmatrix_reload"), _004,
          "kernel 2: 16-byte loads, XOR layout, ldmatrix; A reloaded for every column of mma tiles",
          _ADA, 1.06, 129.7),

@@ -35,11 +35,11 @@ def grid(k: Tiling) -> Grid:
 
 def operand_tiles(k: Tiling, problem: GemmProblem) -> tuple[Chunks, Chunks]:
     """(rows, 16-byte chunks of a row) of the A tile, stored M x K, and of the B tile as it is stored."""
-    depth = k.tile_k * problem.dtype.size // 16
+    depth = problem.dtype.nbytes(k.tile_k) // 16
     a = (k.tile_m, depth)
     if problem.layout.b_transposed:
         return a, (k.tile_n, depth)
-    return a, (k.tile_k, k.tile_n * problem.dtype.size // 16)
+    return a, (k.tile_k, problem.dtype.nbytes(k.tile_n) // 16)
 
 
 def copy_bytes(k: Tiling, problem: GemmProblem, operand: str) -> int:

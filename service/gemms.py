@@ -10,7 +10,7 @@ from tilewright.artifact import Artifact
 from tilewright.config import Config
 from tilewright.errors import InvalidProblem
 from tilewright.problem import DType, GemmProblem
-from tilewright.tensors import Tensor
+from tilewright.tensors import Tensor, check_wire
 from tilewright.wire import GemmQuery, Policy
 from tuner.store import artifacts, best
 
@@ -23,6 +23,8 @@ def problem_of(tensors: Mapping[str, Tensor], query: GemmQuery) -> GemmProblem:
     Raises:
         InvalidProblem: a tensor is missing, unknown, or of the wrong shape or type.
     """
+    if query.dtype:
+        check_wire(query.dtype)
     unknown = sorted(set(tensors) - {"a", "b", "c", "bias"})
     if unknown or not {"a", "b"} <= set(tensors):
         raise InvalidProblem(f"give tensors a and b, and c and bias where wanted; got {sorted(tensors)}")

@@ -64,9 +64,10 @@ def _vendor_choice(device: Device, problem: GemmProblem, tensors: Tensors) -> Ve
 def _upload(
     device: Device, problem: GemmProblem, inputs: dict[str, bytes], scalars: tuple[float, float]
 ) -> Tensors:
+    packing = problem.dtype.packing
     shapes = {
-        "a": (problem.batch, *problem.a_shape),
-        "b": (problem.batch, *problem.b_shape),
+        "a": (problem.batch, problem.a_shape[0], problem.a_shape[1] // packing),
+        "b": (problem.batch, problem.b_shape[0], problem.b_shape[1] // packing),
         "c": (problem.batch, problem.m, problem.n),
         "bias": (problem.n,),
     }

@@ -17,7 +17,8 @@ from tuner.devices.base import Device, Tensors
 
 _MOST_SETS = 64
 _MOST_BYTES = 16 << 30
-_INTEGER_SCALE = 40.0
+_INTEGER_SCALE = {4: 2.5, 1: 1.0}  # by bits
+_BYTE_SCALE = 40.0
 _DENSE_K = 2**16  # sums of more products of -1, 0 and 1 could leave the integers that float16 holds
 
 
@@ -55,7 +56,7 @@ def make_tensors(
 ) -> Tensors:
     """Fresh operands: N(0, 1) values, or integers in -1 .. 1 whose products add up exactly.
 
-    Integer types take N(0, 1) times 40, rounded and clipped, so that all of their bits are used.
+    Integer types take N(0, 1) times 40, 2.5 for 4 bits, rounded and clipped, so that all bits are used.
 
     Raises:
         LaunchError: they do not fit in the device's memory.
@@ -69,7 +70,7 @@ def make_tensors(
             if problem.k > _DENSE_K:
                 values *= random.random(shape, dtype="float32") < math.sqrt(_DENSE_K / problem.k)
             return encode(xp, values, dtype)
-        scale = _INTEGER_SCALE if dtype.is_integer else 1.0
+        scale = _INTEGER_SCALE.get(dtype.bits, _BYTE_SCALE) if dtype.is_integer else 1.0
         return encode(xp, scale * random.standard_normal(shape, dtype="float32"), dtype)
 
     _require_memory(device, problem.total_bytes + 8 * problem.m * problem.k)

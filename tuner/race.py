@@ -144,9 +144,9 @@ def vendor_choices(device: Device, problem: GemmProblem) -> list[VendorChoice]:
 
 
 def _stand_ins(device: Device, problem: GemmProblem) -> list[VendorChoice]:
-    """What one would run for 8-bit operands without a kernel of their own: float16, which holds all of
-    their values. The conversion is not timed."""
-    if problem.dtype.size != 1:
+    """What one would run for operands of 8 bits and fewer without a kernel of their own: float16, which
+    holds all of their values. The conversion is not timed."""
+    if problem.dtype.bits > 8:
         return []
     wide = dataclasses.replace(
         problem, dtype=DType.FLOAT16, acc_dtype=DType.FLOAT32, out_dtype=_STAND_IN_OUT[problem.out.size]

@@ -66,6 +66,8 @@ def matrix(array: Any) -> Matrix:
         dtype = DType(name)
     except ValueError:
         raise InvalidProblem(f"no kernels for elements of type {name}") from None
+    if dtype.packing > 1:
+        raise InvalidProblem(f"arrays hold one {name} a byte, the kernels read {dtype.packing}")
     return Matrix((rows, columns), (int(strides[0]), int(strides[1])), dtype, int(address), int(device))
 
 

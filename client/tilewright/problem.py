@@ -13,11 +13,14 @@ MAX_EXTENT = 2**31 - 1
 
 
 class DType(StrEnum):
-    """Element types by their NumPy names, and ``tfloat32``.
+    """Element types by their NumPy names, ``tfloat32`` and ``sign1``.
 
     ``tfloat32`` is float32 in memory that the tensor cores may multiply with 10 bits of mantissa. It is a
     type of its own so that a float32 problem never runs in it silently: results, artifacts and lookups of
     the two are apart. ``int32`` is a type of results only.
+
+    Types of fewer than 8 bits are packed along the rows as stored, the first element in the low bits of the
+    first byte. ``uint1`` is 0 or 1; ``sign1`` is a sign bit alone: 0 stands for 1, 1 for -1.
     """
 
     FLOAT16 = "float16"
@@ -29,30 +32,55 @@ class DType(StrEnum):
     FLOAT8_E5M2 = "float8_e5m2"
     INT8 = "int8"
     UINT8 = "uint8"
+    INT4 = "int4"
+    UINT4 = "uint4"
+    UINT1 = "uint1"
+    SIGN1 = "sign1"
     INT32 = "int32"
 
     @property
+    def bits(self) -> int:
+        """Bits per element."""
+        return _BITS[self]
+
+    @property
     def size(self) -> int:
-        """Bytes per element."""
-        return _SIZES[self]
+        """Bytes of a storage unit: an element, or the byte that ``packing`` elements share.
+
+        What a pointer steps over; ``nbytes`` tells what several elements take.
+        """
+        return max(1, self.bits // 8)
+
+    @property
+    def packing(self) -> int:
+        """Elements of a storage unit: 2 of 4 bits, 8 of one bit, else 1."""
+        return max(1, 8 // self.bits)
+
+    def nbytes(self, elements: int) -> int:
+        """Bytes of so many elements, which fill whole storage units."""
+        return elements * self.bits // 8
 
     @property
     def is_integer(self) -> bool:
         """Sums of it are exact integers."""
-        return self in (DType.INT8, DType.UINT8, DType.INT32)
+        return self is DType.INT32 or self in _INTEGERS
 
 
-_SIZES = {
-    DType.FLOAT16: 2,
-    DType.BFLOAT16: 2,
-    DType.FLOAT32: 4,
-    DType.FLOAT64: 8,
-    DType.TFLOAT32: 4,
-    DType.FLOAT8_E4M3FN: 1,
-    DType.FLOAT8_E5M2: 1,
-    DType.INT8: 1,
-    DType.UINT8: 1,
-    DType.INT32: 4,
+_BITS = {
+    DType.FLOAT16: 16,
+    DType.BFLOAT16: 16,
+    DType.FLOAT32: 32,
+    DType.FLOAT64: 64,
+    DType.TFLOAT32: 32,
+    DType.FLOAT8_E4M3FN: 8,
+    DType.FLOAT8_E5M2: 8,
+    DType.INT8: 8,
+    DType.UINT8: 8,
+    DType.INT4: 4,
+    DType.UINT4: 4,
+    DType.UINT1: 1,
+    DType.SIGN1: 1,
+    DType.INT32: 32,
 }
 
 
@@ -83,6 +111,7 @@ class Activation(StrEnum):
     GELU = "gelu"
 
 
+_INTEGERS = (DType.INT8, DType.UINT8, DType.INT4, DType.UINT4, DType.UINT1, DType.SIGN1)
 # By element type of A and B, the default first. D may also have the accumulate type.
 _ACCUMULATE = {
     DType.FLOAT16: (DType.FLOAT32, DType.FLOAT16),
@@ -92,8 +121,7 @@ _ACCUMULATE = {
     DType.TFLOAT32: (DType.FLOAT32,),
     DType.FLOAT8_E4M3FN: (DType.FLOAT32,),
     DType.FLOAT8_E5M2: (DType.FLOAT32,),
-    DType.INT8: (DType.INT32,),
-    DType.UINT8: (DType.INT32,),
+    **dict.fromkeys(_INTEGERS, (DType.INT32,)),
 }
 _OUT = {
     DType.FLOAT16: (DType.FLOAT16,),
@@ -103,8 +131,7 @@ _OUT = {
     DType.TFLOAT32: (DType.FLOAT32,),
     DType.FLOAT8_E4M3FN: (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16),
     DType.FLOAT8_E5M2: (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16),
-    DType.INT8: (DType.INT32,),
-    DType.UINT8: (DType.INT32,),
+    **dict.fromkeys(_INTEGERS, (DType.INT32,)),
 }
 OPERAND_TYPES = tuple(_ACCUMULATE)
 
@@ -119,7 +146,7 @@ class GemmProblem:
         layout: how A and B are stored, see :class:`Layout`.
         batch: number of independent products, operands stacked along the first axis.
         out_dtype: element type of C, D and bias; that of A and B unless given, but float32 for tfloat32
-            and the 8-bit floats, int32 for int8 and uint8.
+            and the 8-bit floats, int32 for integers.
         acc_dtype: type of the running sum; float32 (float64 for float64, int32 for integers) unless given.
             Sums of integers that leave int32 wrap around.
         activation: function applied last; integers have no gelu.
@@ -127,7 +154,8 @@ class GemmProblem:
         has_c: whether beta * C is added. Without it beta must be 0 and C is never read.
 
     Raises:
-        InvalidProblem: an extent is out of range or the types do not go together.
+        InvalidProblem: an extent is out of range, the types do not go together, or rows of a packed type do
+            not fill bytes.
     """
 
     m: int
@@ -157,6 +185,7 @@ class GemmProblem:
             if isinstance(extent, bool) or not isinstance(extent, int) or not 1 <= extent <= MAX_EXTENT:
                 raise InvalidProblem(f"{name} must be an integer in 1 .. {MAX_EXTENT}, got {extent!r}")
         self._check_types()
+        self._check_rows()
 
     def _check_types(self) -> None:
         if self.accumulate not in _ACCUMULATE[self.dtype]:
@@ -171,6 +200,15 @@ class GemmProblem:
             )
         if self.dtype.is_integer and self.activation is Activation.GELU:
             raise InvalidProblem(f"gelu is for real numbers; {self.dtype} sums to {self.accumulate}")
+
+    def _check_rows(self) -> None:
+        packing = self.dtype.packing
+        for name, (_, columns) in (("A", self.a_shape), ("B", self.b_shape)):
+            if columns % packing:
+                raise InvalidProblem(
+                    f"{packing} elements of {self.dtype} share a byte, so the {columns} of a row of {name} "
+                    f"(layout {self.layout}) must be a multiple of {packing}"
+                )
 
     @property
     def out(self) -> DType:
@@ -200,7 +238,7 @@ class GemmProblem:
     @property
     def operand_bytes(self) -> int:
         """Bytes of A and B over the whole batch."""
-        return (self.m + self.n) * self.k * self.batch * self.dtype.size
+        return self.dtype.nbytes((self.m + self.n) * self.k * self.batch)
 
     @property
     def total_bytes(self) -> int:
@@ -211,8 +249,8 @@ class GemmProblem:
     def stride_alignment(self, operand: str) -> int:
         """Bytes (a power of two, at most 16) that divide every row stride of ``a``, ``b`` or ``d``."""
         columns = {"a": self.a_shape[1], "b": self.b_shape[1], "d": self.n}[operand]
-        size = self.out.size if operand == "d" else self.dtype.size
-        return math.gcd(16, columns * size)
+        dtype = self.out if operand == "d" else self.dtype
+        return math.gcd(16, dtype.nbytes(columns))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: names and numbers only, defaults spelled out."""

@@ -49,8 +49,26 @@ class Tensor:
 
 
 def numpy_type(dtype: DType) -> np.dtype[Any]:
-    """The NumPy type that holds ``dtype`` on the host; ml_dtypes has what NumPy lacks."""
+    """The NumPy type that holds ``dtype`` on the host; ml_dtypes has what NumPy lacks.
+
+    Raises:
+        InvalidProblem: see :func:`check_wire`; arrays lack the same types.
+    """
+    check_wire(dtype)
     return _NUMPY[dtype]
+
+
+def check_wire(dtype: DType) -> None:
+    """Refuse what no tensor can be.
+
+    Raises:
+        InvalidProblem: several elements of ``dtype`` share a byte.
+    """
+    if dtype.packing > 1:
+        raise InvalidProblem(
+            f"safetensors has no packed {dtype}, so no tensor of it goes over the wire: tune the problem "
+            "(POST /tune) and launch its artifact on packed operands, or send int8 or uint8"
+        )
 
 
 def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
@@ -92,8 +110,9 @@ def from_array(name: str, array: Any) -> Tensor:
     try:
         dtype = DType(host.dtype.name)
     except ValueError:
-        allowed = ", ".join(DType)
+        allowed = ", ".join(_NUMPY)
         raise InvalidProblem(f"{name} has element type {host.dtype.name}; use one of {allowed}") from None
+    check_wire(dtype)
     return Tensor(dtype, host.shape, host.tobytes())
 
 

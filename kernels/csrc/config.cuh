@@ -1,7 +1,7 @@
 // The -D interface that all CUDA families share: types, epilogue, raster, split-K. Each macro is
 // turned into a constexpr here and nowhere else.
-//   IN_TYPE             f16 | bf16 | tf32 | float | double | e4m3 | e5m2 | s8 | u8
-//   OUT_TYPE            f16 | bf16 | float | double | int (with s8 and u8)
+//   IN_TYPE             f16 | bf16 | tf32 | float | double | e4m3 | e5m2 | s8 | u8 | s4 | u4 | u1 | sign1
+//   OUT_TYPE            f16 | bf16 | float | double | int (with integers)
 //   A_TRANSPOSED, B_TRANSPOSED   1 where A is stored K x M, B N x K
 //   TILE_M, TILE_N, TILE_K       block tile
 //   RASTER              0 along m, 1 along n        GROUP    tiles of a swizzle group, 1 for none
@@ -17,6 +17,10 @@ template <class T> struct RealOf { using type = float; };
 template <> struct RealOf<double> { using type = double; };
 template <> struct RealOf<s8> { using type = int; };
 template <> struct RealOf<u8> { using type = int; };
+template <> struct RealOf<s4> { using type = int; };
+template <> struct RealOf<u4> { using type = int; };
+template <> struct RealOf<u1> { using type = int; };
+template <> struct RealOf<sign1> { using type = int; };
 using Real = RealOf<In>::type; // accumulators, alpha, beta
 
 namespace cfg {

@@ -1,6 +1,6 @@
 // GEMM with mma.sync: cp.async into a ring of shared-memory stages, fragments by ldmatrix or direct
-// loads, warp-level tensor-core instructions. sm_80 and later; f16, bf16, tf32, 8-bit types and double;
-// layouts nt and, except for the 8-bit types, nn.
+// loads, warp-level tensor-core instructions. sm_80 and later; f16, bf16, tf32, types of 8, 4 and 1 bit and
+// double; layouts nt and, for types of 16 bits and more, nn.
 //
 // Tiles: a block computes TILE_M x TILE_N of D in steps of TILE_K; its warps split the tile
 // WARPS_M x WARPS_N, and WARPS_K groups of them split each k tile (their sums meet in shared memory at
@@ -175,6 +175,7 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, MIN_BLOCKS) mma_sync(
             workspace, int(batch) * tiles + blockIdx.x, tiles * gridDim.z);
         if (!reducer.reduce(values, threadIdx.x, slice == 0, split)) return;
     }
+    finish_sums(values, k);
     const Epilogue epilogue{c, d, bias, ldc, ldd, m, n, alpha, beta};
     store_tile(values, epilogue, smem, loop.row0, loop.col0, loop.warp_row, loop.warp_col, slice == 0);
 }

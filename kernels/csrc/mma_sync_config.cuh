@@ -2,7 +2,8 @@
 //   WARPS_M, WARPS_N, WARPS_K   warps of a block along each axis; WARPS_K > 1 slices every k tile
 //   STAGES            k tiles in shared memory; 1 loads synchronously
 //   MMA_K             8 | 16: m16n8k8 or m16n8k16; types that are not 16 bits wide take 16, which is
-//                     their mma over 32 bytes of k (m16n8k8 of tf32, m16n8k32 of 8-bit types, m16n8k4 of double)
+//                     their mma over 32 bytes of k (m16n8k8 of tf32, m16n8k32, k64 and k256 of 8, 4 and 1
+//                     bit, m16n8k4 of double)
 //   FRAGMENT_LOAD     0 direct loads, 1 ldmatrix, 2 mixed (A direct, B ldmatrix), 3 ldmatrix with A
 //                     loaded anew for every column of mma tiles: fewer registers, more shared-memory traffic;
 //                     tf32 stored K x N is always loaded directly
@@ -17,23 +18,27 @@
 #include "config.cuh"
 #include "tile/smem_layout.cuh"
 
+template <class A, class B> constexpr bool is_same = false;
+template <class A> constexpr bool is_same<A, A> = true;
+
 namespace cfg {
 constexpr int warps_m = WARPS_M, warps_n = WARPS_N, warps_k = WARPS_K;
 constexpr int threads = 32 * warps_m * warps_n * warps_k;
 constexpr int stages = STAGES, mma_k = MMA_K, copy_a = COPY_A, copy_b = COPY_B;
 constexpr SmemLayout smem_layout = static_cast<SmemLayout>(SMEM_LAYOUT);
-constexpr int size = sizeof(In), step_k = 32 / size; // k of a step: 32 bytes of a row
+constexpr int size = sizeof(In), step_k = 32 / size * Packing<In>::value; // k of a step: 32 bytes of a row
 constexpr bool ldmatrix_a = FRAGMENT_LOAD % 2 == 1, reload_a = FRAGMENT_LOAD == 3;
 constexpr bool ldmatrix_b = FRAGMENT_LOAD != 0 && (b_transposed || size == 2);
 constexpr bool double_buffer = DOUBLE_BUFFER, snake = SNAKE, epilogue_smem = EPILOGUE;
 constexpr bool accumulate_f16 = ACCUMULATE == 1, accumulate_outside = ACCUMULATE == 2;
+constexpr bool counts_signs = is_same<In, sign1>; // the mma counts products that are -1
 
 constexpr int warp_m = tile_m / warps_m, warp_n = tile_n / warps_n;
 constexpr int mma_tiles_m = warp_m / 16, mma_tiles_n = warp_n / 8;
 constexpr int k_steps = tile_k / step_k / warps_k; // of one warp in one k tile
 } // namespace cfg
 
-static_assert(cfg::b_transposed || cfg::size > 1, "8-bit B is read as N x K: ldmatrix transposes 16-bit elements only");
+static_assert(cfg::b_transposed || cfg::size > 1, "B of 8 bits and fewer is read as N x K: ldmatrix transposes 16-bit elements only");
 static_assert(cfg::size < 8 || FRAGMENT_LOAD == 0, "double needs direct fragment loads: ldmatrix deals out 4-byte words");
 static_assert(cfg::b_transposed || cfg::size != 4 || FRAGMENT_LOAD != 2, "mixed is direct where ldmatrix cannot load B");
 static_assert(cfg::mma_k == 16 || cfg::size == 2, "MMA_K 8 is for 16-bit types");
@@ -41,6 +46,7 @@ static_assert(!cfg::a_transposed, "mma_sync reads A as M x K (layouts nt and nn)
 static_assert(cfg::tile_m % (16 * cfg::warps_m) == 0, "a warp's share of TILE_M is a multiple of 16");
 static_assert(cfg::tile_n % (8 * cfg::warps_n) == 0, "a warp's share of TILE_N is a multiple of 8");
 static_assert(cfg::tile_k % (cfg::step_k * cfg::warps_k) == 0, "a warp's share of TILE_K is a multiple of 32 bytes");
+static_assert(bytes_of<In>(cfg::tile_k) <= 1024, "a row of TILE_K is at most 1024 bytes");
 static_assert(cfg::tile_n % 16 == 0, "TILE_N is a multiple of 16");
 static_assert(cfg::threads >= 32 && cfg::threads <= 1024, "a block has 1 to 32 warps");
 static_assert(cfg::stages >= 1 && cfg::stages <= 6, "STAGES is in 1 .. 6");
@@ -51,7 +57,5 @@ static_assert(ACCUMULATE >= 0 && ACCUMULATE <= 2, "ACCUMULATE is 0, 1 or 2");
 static_assert(!cfg::double_buffer || (cfg::stages >= 2 && cfg::k_steps % 2 == 0),
               "fragment double buffering needs two stages and an even number of k steps");
 static_assert(!cfg::reload_a || !cfg::double_buffer, "reloading A leaves nothing to double-buffer");
-template <class T> struct IsF16 { static constexpr bool value = false; };
-template <> struct IsF16<f16> { static constexpr bool value = true; };
-static_assert(!cfg::accumulate_f16 || IsF16<In>::value, "f16 accumulation needs f16 inputs");
+static_assert(!cfg::accumulate_f16 || is_same<In, f16>, "f16 accumulation needs f16 inputs");
 static_assert(!cfg::accumulate_outside || sizeof(Real) == 4, "accumulation outside the mma is for float sums");

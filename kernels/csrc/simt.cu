@@ -47,8 +47,9 @@ template <int EXTENT, bool K_CONTIGUOUS> struct OperandTile {
         for (int i = 0; i < per_thread; ++i) {
             int x, k;
             position(i, x, k);
-            const long long at = K_CONTIGUOUS ? (x0 + x) * ld + k0 + k : (k0 + k) * ld + x0 + x;
-            held[i] = x0 + x < extent && k0 + k < depth ? Real(to_real(matrix[at])) : Real(0);
+            const long long row = ld * Packing<In>::value; // in elements
+            const long long at = K_CONTIGUOUS ? (x0 + x) * row + k0 + k : (k0 + k) * row + x0 + x;
+            held[i] = x0 + x < extent && k0 + k < depth ? Real(element_of(matrix, at)) : Real(0);
         }
     }
     static __device__ __forceinline__ void put(Real* smem, const Real (&held)[per_thread]) {

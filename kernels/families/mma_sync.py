@@ -31,7 +31,7 @@ class MmaSync(Family[Knobs]):
     name = "mma_sync"
     doc = (
         "tensor cores through mma.sync: sm_80 and later, every type but float32, layouts nt and nn "
-        "(8-bit types nt only), any size"
+        "(types of 8 bits and fewer nt only), any size"
     )
     device_kind = "cuda"
     knobs = KNOBS
@@ -103,7 +103,7 @@ def _why_layout(problem: GemmProblem) -> str | None:
             f"mma_sync reads {problem.dtype} B as N x K (layout nt), not {problem.layout}: "
             "ldmatrix transposes 16-bit elements only"
         )
-    if max(problem.n, problem.k) * problem.dtype.size >= _MAX_ROW_BYTES:
+    if problem.dtype.nbytes(max(problem.n, problem.k)) >= _MAX_ROW_BYTES:
         return "mma_sync reads rows of less than 2 GiB"
     return None
 
@@ -129,7 +129,7 @@ _SHAPES = (
 
 def _pick(problem: GemmProblem, device: DeviceSpec, *shape: int) -> Knobs:
     tile_m, tile_n, depth, warps_m, warps_n, stages = shape
-    tile_k = depth * 2 // problem.dtype.size
+    tile_k = depth * 16 // problem.dtype.bits
     tiles = Grid(tile_m, tile_n).tiles(problem) * problem.batch
     fills = [s for s in (1, 2, 4, 8) if tiles * s <= device.units and problem.k >= 4 * s * tile_k]
     return Knobs(

@@ -19,9 +19,12 @@ EPILOGUES = ("direct", "smem")
 SUMS = {DType.FLOAT32: "f32", DType.FLOAT16: "f16", DType.INT32: "s32", DType.FLOAT64: "f64"}
 FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
 _STEP_BYTES = 32  # of a row of A that one k step multiplies
+_MOST_ROW_BYTES = 1024  # of a tile
 
 # Registers of a thread beside accumulators and fragments: addresses, bounds, loop state.
 _OTHER_REGISTERS = 40
+_CALLED = (DType.INT4, DType.UINT4, DType.SIGN1)
+_CALL_REGISTERS = 20
 
 
 @dataclasses.dataclass(slots=True)
@@ -79,7 +82,7 @@ KNOBS = (
     ),
     Knob("warps_m", (1, 2, 4, 8), "warps along m", (1, 2, 4)),
     Knob("warps_n", (1, 2, 4, 8), "warps along n", (1, 2, 4)),
-    Knob("tile_k", (8, 16, 32, 64, 128), "k of one stage, in elements"),
+    Knob("tile_k", (8, 16, 32, 64, 128, 256, 512, 1024), "k of one stage, in elements"),
     Knob("warps_k", (1, 2, 4), "groups of warps that slice each k tile", (1, 2)),
     Knob("stages", (1, 2, 3, 4, 5, 6), "k tiles in shared memory; 1 loads synchronously", (2, 3, 4, 5)),
     Knob("smem_layout", LAYOUTS, "arrangement of the tiles in shared memory", ("xor", "permuted")),
@@ -104,7 +107,7 @@ KNOBS = (
 
 def step_k(problem: GemmProblem) -> int:
     """Elements of k that one k step multiplies."""
-    return _STEP_BYTES // problem.dtype.size
+    return 8 * _STEP_BYTES // problem.dtype.bits
 
 
 def smem_bytes(knobs: Knobs, problem: GemmProblem) -> int:
@@ -135,6 +138,8 @@ def _why_slices(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     step = step_k(p)
     if k.tile_k % (step * k.warps_k):
         return f"tile_k must be a multiple of {step} * warps_k = {step * k.warps_k}"
+    if p.dtype.nbytes(k.tile_k) > _MOST_ROW_BYTES:
+        return f"tile_k must be at most {_MOST_ROW_BYTES} bytes of a row"
     if k.threads > 1024:
         return f"{k.threads} threads in a block, at most 1024"
     return None
@@ -196,16 +201,22 @@ def _why_smem(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 
 def _why_registers(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     limit = min(255, 65536 // (k.threads * k.min_blocks) // 8 * 8)
-    # NOTE: sm_90 unpacks 8-bit floats to float16 before it multiplies them.
-    unpacked = (k.warp_m + k.warp_n) // 2 if p.dtype in FLOAT8 and d.arch == "sm_90" else 0
-    needed = register_estimate(k) + unpacked
+    needed = register_estimate(k) + (_emulation_registers(k, p) if d.arch == "sm_90" else 0)
     if needed > limit:
         return f"about {needed} registers a thread, {k.min_blocks} x {k.threads} threads leave {limit}"
     return None
 
 
+def _emulation_registers(k: Knobs, p: GemmProblem) -> int:
+    """What sm_90 takes besides for types that it unpacks (8-bit floats, to float16) or multiplies in a
+    subroutine."""
+    if p.dtype in FLOAT8:
+        return (k.warp_m + k.warp_n) // 2
+    return _CALL_REGISTERS if p.dtype in _CALLED else 0
+
+
 def _why_depth(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    if not 64 <= k.tile_k * p.dtype.size <= 128:
+    if not 64 <= p.dtype.nbytes(k.tile_k) <= 128:
         return "rows of 64 and 128 bytes a stage: shorter ones copy too little, longer ones take stages"
     return None
 

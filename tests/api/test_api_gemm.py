@@ -101,6 +101,22 @@ def test_what_cannot_run_is_refused_with_the_rule(client: Client) -> None:
     assert refused(client, a, b, device="cuda:9")["type"] == "urn:tilewright:problem:unsupported"
 
 
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "uint1", "sign1"])
+def test_packed_types_are_for_tuning(client: Client, http: httpx2.Client, dtype: str) -> None:
+    """No tensor holds them; a job of them is refused for the want of a GPU alone."""
+    a = np.ones((8, 8), "u1")
+    refusal = refused(client, a, a, dtype=dtype)
+    assert (refusal["status"], refusal["type"]) == (422, "urn:tilewright:problem:invalid-problem")
+    assert f"safetensors has no packed {dtype}" in refusal["detail"]
+    assert "POST /tune" in refusal["detail"]
+    job = http.post("/tune", json={"m": 8, "n": 8, "k": 64, "dtype": dtype})
+    assert (job.status_code, job.json()["type"]) == (422, "urn:tilewright:problem:unsupported")
+    assert "needs an NVIDIA GPU" in job.json()["detail"]
+    ragged = http.post("/tune", json={"m": 8, "n": 8, "k": 63, "dtype": dtype})
+    assert (ragged.status_code, ragged.json()["type"]) == (422, "urn:tilewright:problem:invalid-problem")
+    assert "share a byte" in ragged.json()["detail"]
+
+
 def test_limits_of_size(client: Client, http: httpx2.Client) -> None:
     wide = np.ones((1, 2049), "f4")
     assert "max_extent" in refused(client, wide, np.ones((2049, 1), "f4"))["detail"]

@@ -14,13 +14,14 @@ from tilewright.launch import load
 
 BY_NAME = {rung.name: rung for rung in RUNGS}
 ODD = (129, 257, 65)
-ODD_ROWS = (129, 272, 144)  # rows of whole 16-byte chunks for every type
+ODD_ROWS = (129, 272, 144)  # rows of whole 16-byte chunks for types of 8 bits and more
 ALIGNED = (384, 256, 512)
 
 
 def resized(rung: Rung, size: tuple[int, int, int]) -> GemmProblem:
+    """At another size, k rounded up to what fills the bytes of a packed type."""
     m, n, k = size
-    return dataclasses.replace(rung.problem, m=m, n=n, k=k)
+    return dataclasses.replace(rung.problem, m=m, n=n, k=k + -k % rung.problem.dtype.packing)
 
 
 def wrong(device, rung: Rung, problem: GemmProblem) -> str | None:

@@ -4,56 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from typing import Any
 
 import pytest
+from type_samples import PACKED, SIMT_BASE, built, mma, whole, wrong
 
-from kernels.build import build
 from kernels.families.mma_sync import MMA_SYNC
 from kernels.families.simt import SIMT
 from tilewright import Config, DType, GemmProblem
-from tilewright.launch import Kernel, load
+from tilewright.launch import Kernel
 
 SIZES = [(1, 1, 1), (17, 8, 5), (129, 257, 65), (127, 255, 63), (300, 520, 1000), (128, 128, 512)]
 FLOAT8 = ["float8_e4m3fn", "float8_e5m2"]
 TYPES = [("tfloat32", "nt"), ("tfloat32", "nn"), ("float64", "nt"), ("float64", "nn"), ("int8", "nt"),
-         ("uint8", "nt"), ("float8_e4m3fn", "nt"), ("float8_e5m2", "nt")]  # fmt: skip
-SUMS = {"int8": "s32", "uint8": "s32", "float64": "f64", "float16": "f32"}
-BASE = {
-    "tile_m": 64, "tile_n": 64, "warps_m": 2, "warps_n": 2, "warps_k": 1, "stages": 3, "smem_layout": "xor",
-    "fragment_load": "ldmatrix", "double_buffer": 1, "mma_k": 16, "epilogue": "smem", "min_blocks": 1,
-    "copy_bytes": 16, "snake": 1, "split_k": 1, "raster": "m", "group": 1,
-}  # fmt: skip
-
-
-def mma(dtype: str, **knobs: Any) -> Config:
-    """A config with 128-byte rows."""
-    own: dict[str, Any] = {"tile_k": 128 // DType(dtype).size, "accumulate": SUMS.get(dtype, "f32")}
-    if dtype == "float64":
-        own["fragment_load"] = "direct"
-    return Config.of("mma_sync", {**BASE, **own, **knobs})
-
-
-def built(device, family, config: Config, problem: GemmProblem) -> Kernel:
-    reason = family.why_invalid(config, problem, device.spec)
-    assert reason is None, reason
-    return load(build(family, config, problem, device.spec))
-
-
-def wrong(device, family, config: Config, problem: GemmProblem) -> str | None:
-    from tuner.check import check
-
-    kernel = built(device, family, config, problem)
-    try:
-        return check(device, kernel, problem)
-    finally:
-        kernel.close()
+         ("uint8", "nt"), ("float8_e4m3fn", "nt"), ("float8_e5m2", "nt"), ("int4", "nt"), ("uint4", "nt"),
+         ("uint1", "nt"), ("sign1", "nt")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("dtype", "layout"), TYPES)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_mma_sync_computes_every_type(device, size, dtype, layout) -> None:
-    problem = GemmProblem(*size, dtype=dtype, layout=layout)
+    problem = GemmProblem(*whole(dtype, size), dtype=dtype, layout=layout)
     assert wrong(device, MMA_SYNC, mma(dtype), problem) is None
 
 
@@ -78,6 +48,7 @@ VARIANTS = [
 def test_every_knob_with_every_type(device, variant, dtype, layout) -> None:
     config = mma(dtype, **variant)
     for size in ((300, 520, 1000), (129, 257, 65)):
+        size = whole(dtype, size)
         problem = GemmProblem(*size, dtype=dtype, layout=layout, batch=2, has_c=True, has_bias=True)
         if MMA_SYNC.why_invalid(config, problem, device.spec) and "fragment_load" in variant:
             return  # double has no ldmatrix; mixed is direct for tfloat32 in nn
@@ -100,12 +71,6 @@ def test_float8_to_16_bits(device, dtype, out) -> None:
     assert wrong(device, MMA_SYNC, mma(dtype), problem) is None
 
 
-SIMT_BASE = {
-    "tile_m": 64, "tile_n": 64, "thread_m": 4, "thread_n": 4, "tile_k": 16, "stages": 2,
-    "split_k": 2, "raster": "m", "group": 1,
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "tfloat32", *FLOAT8])
 def test_simt_computes_every_type_and_layout(device, dtype, layout) -> None:
@@ -114,7 +79,7 @@ def test_simt_computes_every_type_and_layout(device, dtype, layout) -> None:
         assert wrong(device, SIMT, Config.of("simt", SIMT_BASE), problem) is None
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", *FLOAT8])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", *FLOAT8, *PACKED])
 def test_storage_on_the_device_is_that_of_the_host(device, dtype) -> None:
     """CuPy encodes and decodes like NumPy."""
     import numpy as np
@@ -179,6 +144,10 @@ def test_the_vendor_library_computes_it(device, dtype) -> None:
         GemmProblem(256, 256, 256, dtype="float8_e5m2"),
         GemmProblem(255, 257, 129, dtype="int8"),
         GemmProblem(255, 257, 129, dtype="float8_e4m3fn"),
+        GemmProblem(256, 256, 256, dtype="int4"),
+        GemmProblem(256, 256, 256, dtype="uint4"),
+        GemmProblem(255, 257, 136, dtype="uint1"),
+        GemmProblem(255, 257, 136, dtype="sign1"),
     ],
     ids=str,
 )

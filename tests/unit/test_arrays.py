@@ -19,7 +19,7 @@ def bits(*values: float) -> list[int]:
 
 def test_storage_types() -> None:
     floats = ["float16", "uint16", "float32", "float64", "float32", "uint8", "uint8"]
-    assert [storage_type(dtype) for dtype in DType] == [*floats, "int8", "uint8", "int32"]
+    assert [storage_type(dtype) for dtype in DType] == [*floats, "int8", *["uint8"] * 5, "int32"]
 
 
 def test_bfloat16_by_hand() -> None:
@@ -58,7 +58,7 @@ def test_every_bfloat16_survives() -> None:
     assert (again[finite] == every[finite]).all()
 
 
-@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("dtype", [dtype for dtype in DType if dtype.packing == 1])
 def test_shape_and_order_survive(dtype: DType) -> None:
     # Both signs where there are two, and small enough to be exact in every type.
     values = np.arange(24, dtype=np.float64).reshape(2, 3, 4) // 3
@@ -70,7 +70,7 @@ def test_shape_and_order_survive(dtype: DType) -> None:
 
 @pytest.mark.parametrize("dtype", DType)
 def test_decoded_types(dtype: DType) -> None:
-    decoded = decode(encode(np, np.ones(3), dtype), dtype)
+    decoded = decode(encode(np, np.ones(8), dtype), dtype)
     assert decoded.dtype == (np.float64 if dtype in (DType.FLOAT64, DType.INT32) else np.float32)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kernels.bank_conflicts import Access, accesses, conflicts_per_phase
+from kernels.fragments import b_element
 from kernels.rungs import RUNGS
+from kernels.smem_layout import bank_conflicts
 from tilewright import Config, GemmProblem
 
 BY_NAME = {rung.name: rung for rung in RUNGS}
@@ -84,6 +86,18 @@ def test_b_stored_by_rows_of_k() -> None:
     assert {one.width for one in loads} == {2}
     # Lane l reads k = 2 (l % 4), column l / 4: byte k * 32 + column * 2 of the block.
     assert loads[0].addresses[:6] == (0, 64, 128, 192, 2, 66)
+
+
+def test_kernel_1_of_004_has_its_conflicts_elsewhere() -> None:
+    """What the notes of its rungs say. The document has rows of 32 columns, 64 bytes: lanes t = 0 .. 3 read k
+    0, 2, 4, 6, which are 128 bytes apart, so four lanes meet on every bank; its stores are neighbours."""
+    for i in range(4):
+        places = [b_element(lane, i) for lane in range(32)]
+        assert bank_conflicts([(k * 64 + column * 2) // 4 * 4 for k, column in places], 4) == 3
+    found = means("004-1-naive")
+    assert found == {"store a": 3.0, "store b": 3.0, "load a": 1.0, "load b": 1.0}
+    assert found == means("004-1b-tiling")
+    assert "3 extra passes a store and 1 a load of B against 0 and 3" in BY_NAME["004-1-naive"].note
 
 
 def test_tma_and_wgmma_are_free_of_conflicts() -> None:

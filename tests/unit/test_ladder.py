@@ -123,6 +123,14 @@ def test_figures_and_notes() -> None:
     assert snake.note.startswith("slower than the seed: ")
 
 
+def test_a_rung_that_differs_from_its_document_says_how() -> None:
+    [row] = rows([lap("000-simplified-ldmatrix", 1000.0)])
+    assert row.note.startswith("the config of the rung before, run again: ")
+    [slower] = rows([lap("004-1-naive", 12_000.0)])
+    assert slower.note.startswith("slower than the seed: ")
+    assert "; a thread copies 8 neighbouring elements one by one " in slower.note
+
+
 def test_spills_are_told() -> None:
     class Spilling:
         resources = Resources(registers=255, spill_bytes=8)

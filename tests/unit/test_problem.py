@@ -22,13 +22,16 @@ ACCUMULATE = {
     "tfloat32": ("float32",),
     "float8_e4m3fn": ("float32",),
     "float8_e5m2": ("float32",),
-    "int8": ("int32",),
-    "uint8": ("int32",),
+    **dict.fromkeys(("int8", "uint8", "int4", "uint4", "uint1", "sign1"), ("int32",)),
 }
-OUT = {"float8_e4m3fn": ("float32", "float16", "bfloat16"), "int8": ("int32",), "uint8": ("int32",)}
+OUT = {"float8_e4m3fn": ("float32", "float16", "bfloat16")}
+OUT |= {name: sums for name, sums in ACCUMULATE.items() if sums == ("int32",)}
 OUT |= {"float8_e5m2": OUT["float8_e4m3fn"], "tfloat32": ("float32",)}
 OUT |= {name: (name,) for name in ACCUMULATE if name not in OUT}
-NAMES = "float16, bfloat16, float32, float64, tfloat32, float8_e4m3fn, float8_e5m2, int8, uint8, int32"
+NAMES = (
+    "float16, bfloat16, float32, float64, tfloat32, float8_e4m3fn, float8_e5m2, int8, uint8, int4, uint4, "
+    "uint1, sign1, int32"
+)
 
 
 def problem(**changes: Any) -> GemmProblem:
@@ -117,6 +120,8 @@ def test_integers_have_no_gelu() -> None:
         ("float8_e5m2", "float32", "float32"),
         ("int8", "int32", "int32"),
         ("uint8", "int32", "int32"),
+        ("int4", "int32", "int32"),
+        ("sign1", "int32", "int32"),
     ],
 )
 def test_defaults_are_spelled_out(dtype: str, out: str, accumulate: str) -> None:
@@ -170,7 +175,9 @@ def test_stride_alignment(changes: dict[str, Any], a: int, b: int, d: int) -> No
 
 
 def test_sizes_of_types() -> None:
-    assert [dtype.size for dtype in DType] == [2, 2, 4, 8, 4, 1, 1, 1, 1, 4]
+    assert [dtype.bits for dtype in DType] == [16, 16, 32, 64, 32, 8, 8, 8, 8, 4, 4, 1, 1, 32]
+    assert [dtype.size for dtype in DType] == [2, 2, 4, 8, 4, 1, 1, 1, 1, 1, 1, 1, 1, 4]
+    assert [dtype.packing for dtype in DType] == [1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 8, 8, 1]
 
 
 def test_text() -> None:
@@ -196,7 +203,7 @@ def test_frozen() -> None:
 def problems(draw: st.DrawFn) -> GemmProblem:
     dtype = draw(st.sampled_from(OPERAND_TYPES))
     accumulate = draw(st.sampled_from(ACCUMULATE[dtype]))
-    extent = st.integers(1, MAX_EXTENT)
+    extent = st.integers(1, MAX_EXTENT // dtype.packing).map(lambda units: units * dtype.packing)
     return GemmProblem(
         m=draw(extent),
         n=draw(extent),

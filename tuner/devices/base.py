@@ -23,8 +23,8 @@ class Telemetry:
 class Tensors:
     """Operands of one GEMM as arrays of the device's array module, in storage types.
 
-    bfloat16 and the 8-bit floats are stored as bit patterns; see :mod:`tuner.arrays`. Shapes are
-    (batch, rows, columns) as stored, (n,) for the bias.
+    bfloat16 and the 8-bit floats are stored as bit patterns, packed types as bytes; see
+    :mod:`tuner.arrays`. Shapes are (batch, rows, columns) as stored, (n,) for the bias.
     """
 
     a: Any

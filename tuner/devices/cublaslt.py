@@ -58,8 +58,10 @@ def choices(problem: GemmProblem, sets: Sequence[Tensors], device: DeviceSpec) -
     """The distinct algorithms of the heuristics with and without a workspace, in their order.
 
     None where cuBLASLt does not compute such a problem: of the 8-bit types it has int8 and
-    float8_e4m3fn, in layout nt, with row lengths in multiples of 4 and of 16.
+    float8_e4m3fn, in layout nt, with row lengths in multiples of 4 and of 16; of narrower ones nothing.
     """
+    if problem.dtype not in _DATA:
+        return []
     if device.kind != "cuda":
         raise ValueError(f"cuBLASLt runs on CUDA devices, not on {device.name}")
     matmul = _Matmul(problem, sets)

@@ -16,7 +16,8 @@ class Operands:
     Attributes:
         a, b, d: addresses of op inputs and the result; ``c`` and ``bias`` are 0 where absent.
         workspace: address of the plan's workspace, 0 where it needs none.
-        lda, ldb, ldc, ldd: row strides in elements; 0 for densely packed.
+        lda, ldb, ldc, ldd: row strides in storage units (elements; bytes where several elements share one);
+            0 for densely packed.
         alpha, beta: the scalars of D = act(alpha * op(A) op(B) + beta * C + bias).
     """
 
@@ -36,8 +37,8 @@ class Operands:
 
 def scalar_values(problem: GemmProblem, operands: Operands) -> dict[str, int | float]:
     """Every number a plan may ask for, by the names of :class:`tilewright.artifact.Scalar`."""
-    lda = operands.lda or problem.a_shape[1]
-    ldb = operands.ldb or problem.b_shape[1]
+    lda = operands.lda or problem.a_shape[1] // problem.dtype.packing
+    ldb = operands.ldb or problem.b_shape[1] // problem.dtype.packing
     ldc = operands.ldc or problem.n
     ldd = operands.ldd or problem.n
     return {
@@ -108,15 +109,15 @@ def _why_not_strided(plan: LaunchPlan, problem: GemmProblem, operands: Operands)
     values = scalar_values(problem, operands)
     needed = plan.preconditions
     rows = (
-        ("lda", problem.a_shape[1], needed.align_a, problem.dtype.size),
-        ("ldb", problem.b_shape[1], needed.align_b, problem.dtype.size),
-        ("ldc", problem.n, needed.align_d, problem.out.size),
-        ("ldd", problem.n, needed.align_d, problem.out.size),
+        ("lda", problem.a_shape[1], needed.align_a, problem.dtype),
+        ("ldb", problem.b_shape[1], needed.align_b, problem.dtype),
+        ("ldc", problem.n, needed.align_d, problem.out),
+        ("ldd", problem.n, needed.align_d, problem.out),
     )
-    for name, least, align, size in rows:
-        stride = int(values[name])
-        if stride < least:
-            return f"{name} is {stride}, less than the {least} columns of a row"
-        if stride * size % align or least * size % align:
-            return f"{name} and the {least} columns of a row must be multiples of {align} bytes"
+    for name, columns, align, dtype in rows:
+        stride = int(values[name]) * dtype.size
+        if stride < dtype.nbytes(columns):
+            return f"{name} is {values[name]}, less than the {columns} columns of a row"
+        if stride % align or dtype.nbytes(columns) % align:
+            return f"{name} and the {columns} columns of a row must be multiples of {align} bytes"
     return None

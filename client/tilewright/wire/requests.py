@@ -132,7 +132,8 @@ class BestQuery(PageQuery):
 class GemmQuery(BaseModel):
     """``POST /gemm``: everything that the tensors of the body do not tell.
 
-    ``dtype=tfloat32`` lets float32 tensors be multiplied with 10 bits of mantissa; else leave it out.
+    ``dtype=tfloat32`` lets float32 tensors be multiplied with 10 bits of mantissa; else leave it out. No
+    tensor holds the packed types (``int4``, ``uint4``, ``uint1``, ``sign1``): they are for ``POST /tune``.
     ``policy`` says which tuned kernel may run; where there is none the vendor library runs.
     """
 

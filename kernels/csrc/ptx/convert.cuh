@@ -8,6 +8,23 @@ struct e4m3 { unsigned char bits; };
 struct e5m2 { unsigned char bits; };
 struct s8 { signed char value; };
 struct u8 { unsigned char value; };
+// Types of fewer than 8 bits: a byte of neighbours along a row, the first in its low bits.
+struct s4 { unsigned char bits; };
+struct u4 { unsigned char bits; };
+struct u1 { unsigned char bits; };    // 0 or 1
+struct sign1 { unsigned char bits; }; // a sign bit: 0 stands for 1, 1 for -1
+
+// Elements that share one T.
+template <class T> struct Packing { static constexpr int value = 1; };
+template <> struct Packing<s4> { static constexpr int value = 2; };
+template <> struct Packing<u4> { static constexpr int value = 2; };
+template <> struct Packing<u1> { static constexpr int value = 8; };
+template <> struct Packing<sign1> { static constexpr int value = 8; };
+
+// Bytes of `elements` that fill whole Ts.
+template <class T> __device__ __forceinline__ constexpr int bytes_of(int elements) {
+    return elements / Packing<T>::value * int(sizeof(T));
+}
 
 __device__ __forceinline__ float to_real(f16 x) {
     float y;
@@ -29,6 +46,20 @@ __device__ __forceinline__ int to_real(int x) { return x; }
 __device__ __forceinline__ float to_real(tf32 x) { return x.value; }
 __device__ __forceinline__ float to_real(float x) { return x; }
 __device__ __forceinline__ double to_real(double x) { return x; }
+
+// The value at a place of a packed byte.
+__device__ __forceinline__ int to_real(s4 x, int place) { return int(unsigned(x.bits) << (28 - 4 * place)) >> 28; }
+__device__ __forceinline__ int to_real(u4 x, int place) { return x.bits >> 4 * place & 15; }
+__device__ __forceinline__ int to_real(u1 x, int place) { return x.bits >> place & 1; }
+__device__ __forceinline__ int to_real(sign1 x, int place) { return 1 - 2 * (x.bits >> place & 1); }
+
+// The value of element i, counted from `first`.
+template <class T> __device__ __forceinline__ auto element_of(const T* first, long long i) {
+    if constexpr (Packing<T>::value > 1)
+        return to_real(first[i / Packing<T>::value], int(i % Packing<T>::value));
+    else
+        return to_real(first[i]);
+}
 
 template <class T> struct Convert;
 template <> struct Convert<f16> {

@@ -1,13 +1,14 @@
 // mma.sync 16 x 8 x (32 bytes of k), row-major A times column-major B; sm_80+, e4m3 and e5m2 sm_89+.
 // A: a[0], a[1] hold the first 16 bytes of k of rows g, g + 8 and a[2], a[3] the second; B: b[0] the first,
 // b[1] the second. double alone is cut otherwise: a[0..1] is row g, a[2..3] row g + 8, b[0..1] column g.
-// 16-bit types have m16n8k8 (k8) besides. D = A * B + C in place; accumulators are float[4], int[4],
-// double[4], or, f16, unsigned[2] (two packed halves).
+// 16-bit types have m16n8k8 (k8) besides. D = A * B + C in place, but for sign1, of which the tensor cores
+// count the products that are -1: popc(a ^ b), so that the product over k is k - 2 * D. Accumulators are
+// float[4], int[4], double[4], or, f16, unsigned[2] (two packed halves).
 #pragma once
 #include "ptx/convert.cuh"
 
 template <class T> struct Mma {
-    static_assert(sizeof(T) == 0, "mma_sync multiplies f16, bf16, tf32, e4m3, e5m2, s8, u8 and double; float "
+    static_assert(sizeof(T) == 0, "mma_sync multiplies f16, bf16, tf32, 8-, 4- and 1-bit types and double; float "
                                   "is not tf32: a problem asks for that by name");
 };
 
@@ -46,6 +47,10 @@ TILEWRIGHT_MMA(e4m3, float, "f", "m16n8k32", "f32.e4m3.e4m3.f32")
 TILEWRIGHT_MMA(e5m2, float, "f", "m16n8k32", "f32.e5m2.e5m2.f32")
 TILEWRIGHT_MMA(s8, int, "r", "m16n8k32", "s32.s8.s8.s32")
 TILEWRIGHT_MMA(u8, int, "r", "m16n8k32", "s32.u8.u8.s32")
+TILEWRIGHT_MMA(s4, int, "r", "m16n8k64", "s32.s4.s4.s32")
+TILEWRIGHT_MMA(u4, int, "r", "m16n8k64", "s32.u4.u4.s32")
+TILEWRIGHT_MMA(u1, int, "r", "m16n8k256", "s32.b1.b1.s32.and.popc")
+TILEWRIGHT_MMA(sign1, int, "r", "m16n8k256", "s32.b1.b1.s32.xor.popc")
 #undef TILEWRIGHT_MMA
 
 // m16n8k4 came with sm_90; before it, two m8n8k4 with the same fragments.

@@ -1,6 +1,7 @@
 // Shared memory to mma fragments for one k step (32 bytes of every row) of a warp tile. With g = lane / 4,
 // t = lane % 4, a register holds bytes 4t .. 4t + 3 of row (A) or column (B) g of a 16-byte half step: two
-// 16-bit, four 8-bit elements or one tf32. Of double a lane holds bytes 8t .. 8t + 7 of the whole step.
+// 16-bit, four 8-bit, eight 4-bit elements, 32 bits or one tf32. Of double a lane holds bytes 8t .. 8t + 7 of
+// the whole step.
 #pragma once
 #include "mma_sync_config.cuh"
 #include "ptx/cp_async.cuh"
@@ -11,9 +12,9 @@ struct Fragments {
     unsigned b[cfg::mma_tiles_n][2];
 };
 
-using TileA = SmemTile<cfg::tile_m, cfg::tile_k * cfg::size, cfg::smem_layout>;
+using TileA = SmemTile<cfg::tile_m, bytes_of<In>(cfg::tile_k), cfg::smem_layout>;
 using TileB = SmemTile<cfg::b_transposed ? cfg::tile_n : cfg::tile_k,
-                       (cfg::b_transposed ? cfg::tile_k : cfg::tile_n) * cfg::size, cfg::smem_layout>;
+                       bytes_of<In>(cfg::b_transposed ? cfg::tile_k : cfg::tile_n), cfg::smem_layout>;
 
 __device__ __forceinline__ unsigned load_word(const char* smem) { return *reinterpret_cast<const unsigned*>(smem); }
 

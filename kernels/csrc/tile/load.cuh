@@ -4,12 +4,13 @@
 // all others pass through registers. A thread takes SHARE neighbouring bytes of a row at a time, in accesses of
 // COPY.
 #pragma once
+#include "ptx/convert.cuh"
 #include "ptx/cp_async.cuh"
 #include "tile/smem_layout.cuh"
 
 template <class T, int ROWS, int COLS, int THREADS, int COPY, bool ASYNC, SmemLayout LAYOUT, int SHARE = 16>
 struct TileLoader {
-    using Tile = SmemTile<ROWS, COLS * int(sizeof(T)), LAYOUT>;
+    using Tile = SmemTile<ROWS, bytes_of<T>(COLS), LAYOUT>;
     static_assert(COPY >= int(sizeof(T)) && COPY <= 16, "COPY is between the element size and 16 bytes");
     static_assert(SHARE % COPY == 0 && 16 % SHARE == 0, "SHARE is a multiple of COPY that divides 16 bytes");
     static constexpr int across = Tile::chunks * (16 / SHARE); // threads along a row
@@ -21,16 +22,16 @@ struct TileLoader {
     long long row_bytes;
     int rows, bytes;    // of the matrix, from this thread's first share on
 
-    // A rows x cols matrix with `stride` elements between rows.
+    // A rows x cols matrix with `stride` Ts between rows; T may hold several of the cols.
     __device__ __forceinline__ TileLoader(const T* first, long long stride, int rows_, int cols)
-        : row_bytes(stride * sizeof(T)), rows(rows_ - first_row()), bytes(cols * int(sizeof(T)) - first_byte()) {
+        : row_bytes(stride * sizeof(T)), rows(rows_ - first_row()), bytes(bytes_of<T>(cols) - first_byte()) {
         source = reinterpret_cast<const char*>(first) + first_row() * row_bytes + first_byte();
     }
 
     // Loads the tile whose first element is (row0, col0).
     __device__ __forceinline__ void load(char* smem, int row0, int col0) const {
-        const char* from = source + row0 * row_bytes + col0 * int(sizeof(T));
-        const int rows_left = rows - row0, bytes_left = bytes - col0 * int(sizeof(T));
+        const char* from = source + row0 * row_bytes + bytes_of<T>(col0);
+        const int rows_left = rows - row0, bytes_left = bytes - bytes_of<T>(col0);
         const long long step = rows_per_round * row_bytes;
 #pragma unroll
         for (int i = 0; i < rounds; ++i) {

@@ -22,6 +22,14 @@ __device__ __forceinline__ void reduce_slices(Real (&values)[accumulator_values]
     }
 }
 
+// From what the tensor cores summed to the sum of products over k.
+__device__ __forceinline__ void finish_sums(Real (&values)[accumulator_values], int k) {
+    if constexpr (cfg::counts_signs) {
+#pragma unroll
+        for (int i = 0; i < accumulator_values; ++i) values[i] = k - 2 * values[i];
+    }
+}
+
 __device__ __forceinline__ void store_direct(const Real (&values)[accumulator_values], const Epilogue& epilogue, int row0,
                                              int col0) {
     const int lane = threadIdx.x % 32;
