@@ -10,7 +10,19 @@ from typing import Any
 import typer
 from pydantic import ValidationError
 
-from service.commands import bench, best, catalog, database, doctor, gemm, jobs, serve, tune
+from service.commands import (
+    bench,
+    best,
+    catalog,
+    database,
+    doctor,
+    gemm,
+    jobs,
+    record,
+    replay,
+    serve,
+    tune,
+)
 from service.settings import Settings
 from tilewright.errors import TilewrightError
 
@@ -51,6 +63,8 @@ app.command()(catalog.devices)
 app.add_typer(database.app, name="db")
 app.command()(doctor.doctor)
 app.add_typer(bench.app, name="bench")
+app.command()(record.record)
+app.command()(replay.replay)
 
 if __name__ == "__main__":
     app()

@@ -14,16 +14,16 @@ from tilewright.config import Config
 from tilewright.errors import TilewrightError
 from tuner.bench import Bench
 from tuner.builder import Builder
-from tuner.store import best, jobs
+from tuner.store import jobs
 from tuner.store.database import Store
 from tuner.store.errors import JobTaken
 from tuner.store.recorder import JobRecorder
 from tuner.store.records import JobRecord, JobStatus
+from tuner.store.seeds import first_tries
 from tuner.tune import tune
 
 _POLL_S = 0.5
 _RETRY_S = 5.0
-_SEEDS = 3
 log = logging.getLogger("tilewright.lane")
 
 
@@ -153,8 +153,7 @@ class Lane:
 
     def _seeds(self, job: JobRecord) -> list[Config]:
         with self._store.read() as session:
-            near = best.nearest(session, job.device_class, job.request.problem, _SEEDS)
-        return [stored.best.config for stored in near]
+            return first_tries(session, job.device_class, job.request.problem)
 
     def _cancel_requested(self, job_id: str) -> bool:
         with self._store.read() as session:

@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Iterable
 
 import optuna
-from optuna.samplers import RandomSampler
 from optuna.trial import Trial, TrialState
 
 from tilewright.config import Config
+from tilewright.policy import Policy
+from tuner.policies import sampler_of
 from tuner.pool import Pool
-from tuner.sampler import DescentSampler, FixedSampler, PoolSampler, ProjectedSampler, distributions, row_of
+from tuner.sampler import FixedSampler, PoolSampler, row_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,16 +32,15 @@ class Arm:
         shown_us: lowest value so far after each result told; None while all failed.
     """
 
-    def __init__(self, pool: Pool, seeds: Iterable[Config]) -> None:
+    def __init__(self, pool: Pool, seeds: Iterable[Config], policy: Policy = Policy.STAGED) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.pool = pool
         self.asked = 0
         self.shown_us: list[float | None] = []
         self._seeds = tuple(seeds)
         self._outside: set[Config] = set()
-        # NOTE: every ask brings its own sampler; this one is never drawn from.
-        self._study = optuna.create_study(sampler=RandomSampler(seed=0))
-        self._distributions = distributions(pool)
+        self._sampler = sampler_of(policy, pool)
+        self._study = optuna.create_study(sampler=self._sampler)
 
     @property
     def seeds(self) -> list[Config]:
@@ -52,25 +52,22 @@ class Arm:
         """Nothing is left to try."""
         return not self.seeds and not self.pool.free
 
-    def explore(self, seed: int) -> Draw:
-        """A draw of the model."""
-        return self._draw(ProjectedSampler(self.pool, seed))
+    def search(self, seed: int) -> Draw:
+        """What the policy chooses."""
+        return self._draw(self._sampler, seed)
 
-    def descend(self, seed: int) -> Draw:
-        """A neighbour of the best."""
-        return self._draw(DescentSampler(self.pool, seed, ProjectedSampler(self.pool, seed)))
-
-    def fixed(self, config: Config) -> Draw:
-        """A given config.
+    def fixed(self, config: Config, seed: int, is_seed: bool) -> Draw:
+        """A given config, in place of what :meth:`search` would choose.
 
         Raises:
             ValueError: it was drawn before.
         """
         if self._tried(config):
             raise ValueError(f"{config} was proposed before")
+        self._sampler.seeds += is_seed
         row = self.pool.index_of(config)
         if row is not None:
-            return self._draw(FixedSampler(self.pool, row))
+            return self._draw(FixedSampler(self._sampler, row), seed)
         self._outside.add(config)
         self.asked += 1
         return Draw(config, None)
@@ -93,8 +90,8 @@ class Arm:
         row = self.pool.index_of(config)
         return config in self._outside if row is None else self.pool.is_taken(row)
 
-    def _draw(self, sampler: PoolSampler) -> Draw:
-        self._study.sampler = sampler
-        trial = self._study.ask(self._distributions)
+    def _draw(self, sampler: PoolSampler, seed: int) -> Draw:
+        self._study.sampler, sampler.seed = sampler, seed
+        trial = self._study.ask(sampler.space)
         self.asked += 1
         return Draw(self.pool.config(row_of(self.pool, trial.params)), trial)

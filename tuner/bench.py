@@ -12,6 +12,7 @@ from tilewright.errors import DeviceUnavailable, TilewrightError
 from tilewright.problem import GemmProblem
 from tilewright.trial import Outcome, Timing
 from tuner.frames import Frame
+from tuner.measure import FEWEST_SAMPLES
 from tuner.process import WorkerBusy, WorkerDied, WorkerProcess, WorkerTimeout, python
 from tuner.race import RaceSamples
 from tuner.store import codec
@@ -82,13 +83,20 @@ class Bench:
         return self._process.restarts
 
     def trial(
-        self, artifact: Artifact, problem: GemmProblem, incumbent_us: float | None, timeout_s: float
+        self,
+        artifact: Artifact,
+        problem: GemmProblem,
+        incumbent_us: float | None,
+        timeout_s: float,
+        fewest_samples: int = FEWEST_SAMPLES,
     ) -> TrialResult:
         """Check an artifact, then measure it; stop early where ``incumbent_us`` is clearly faster.
 
-        A crash is ``launch_error`` and a hang beyond ``timeout_s`` seconds is ``timeout``.
+        ``fewest_samples`` are taken of any other. A crash is ``launch_error`` and a hang beyond
+        ``timeout_s`` seconds is ``timeout``.
         """
         header = {"op": "trial", "problem": problem.to_dict(), "incumbent_us": incumbent_us}
+        header |= {"fewest_samples": fewest_samples}
         try:
             reply = self._process.call(header, [artifact.to_bytes()], timeout_s=timeout_s)
         except WorkerTimeout as error:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tilewright import __version__
 from tilewright.artifact import Artifact
@@ -16,10 +17,37 @@ from tilewright.trial import Provenance
 from tuner.job import Recorder, TuneRequest
 
 if TYPE_CHECKING:
-    from tuner.bench import Bench
-    from tuner.builder import Builder, Compiled
+    from tuner.bench import TrialResult
+    from tuner.builder import Compiled
+    from tuner.race import RaceSamples
 
 _TRIAL_FLOPS = {"cuda": 1e11, "host": 1e9}
+
+
+class JobBench(Protocol):
+    """The device as a job sees it: a :class:`tuner.bench.Bench`, or a recorded space."""
+
+    spec: DeviceSpec
+    driver: str
+
+    def trial(
+        self, artifact: Artifact, problem: GemmProblem, incumbent_us: float | None, timeout_s: float
+    ) -> TrialResult:
+        """As :meth:`tuner.bench.Bench.trial`."""
+
+    def race(
+        self, artifacts: Sequence[Artifact], problem: GemmProblem, rounds: int, seed: int, timeout_s: float
+    ) -> RaceSamples:
+        """As :meth:`tuner.bench.Bench.race`."""
+
+
+class JobBuilder(Protocol):
+    """The compilers as a job sees them: a :class:`tuner.builder.Builder`, or a recorded space."""
+
+    def submit(
+        self, family_name: str, config: Config, problem: GemmProblem, device: DeviceSpec
+    ) -> Future[Compiled]:
+        """As :meth:`tuner.builder.Builder.submit`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,8 +64,8 @@ class JobContext:
 
     request: TuneRequest
     job_id: str
-    bench: Bench
-    builder: Builder
+    bench: JobBench
+    builder: JobBuilder
     recorder: Recorder
     cancelled: threading.Event
 

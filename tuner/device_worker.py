@@ -90,7 +90,10 @@ class DeviceServer:
         if reason is not None:
             return Outcome.WRONG_RESULT, reason, None
         with clock.part("measure_s"):
-            timing, pruned = measure(self._device, kernel, problem, request.header["incumbent_us"])
+            header = request.header
+            timing, pruned = measure(
+                self._device, kernel, problem, header["incumbent_us"], header["fewest_samples"]
+            )
         return (Outcome.PRUNED if pruned else Outcome.OK), "", timing
 
     def _race(self, request: Frame) -> Frame:

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Protocol
 
 from tilewright.artifact import Artifact
+from tilewright.policy import Policy
 from tilewright.problem import GemmProblem
 from tilewright.trial import BestConfig, Trial
 
@@ -20,6 +21,9 @@ class TuneRequest:
         max_trials: measured trials (``ok`` and ``pruned``) to spend.
         max_seconds: wall-clock bound, 0 for none; the final race comes on top.
         seed: of every random choice of the search.
+        policy: how to search.
+        min_gain_per_s: the search ends where it gains less, as a share of the best time per second that
+            the device is at work; 0 for never (:func:`tuner.stopping.gain_per_s`).
     """
 
     problem: GemmProblem
@@ -27,6 +31,8 @@ class TuneRequest:
     max_trials: int = 100
     max_seconds: float = 0.0
     seed: int = 0
+    policy: Policy = Policy.STAGED
+    min_gain_per_s: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,6 +49,9 @@ class Progress:
         eta_s: expected seconds to the end; None before the first trial.
         compile_s, check_s, measure_s: where the seconds went.
         idle_s: seconds the device waited for a compile.
+        search_s: seconds that choosing configs took.
+        race_s: seconds of the final races.
+        stopped: why the search ended; None while it runs.
     """
 
     phase: str
@@ -58,6 +67,9 @@ class Progress:
     check_s: float = 0.0
     measure_s: float = 0.0
     idle_s: float = 0.0
+    search_s: float = 0.0
+    race_s: float = 0.0
+    stopped: str | None = None
 
 
 class Recorder(Protocol):

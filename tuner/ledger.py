@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import time
+from collections.abc import Iterator
 
 from tilewright.artifact import Artifact
 from tilewright.trial import Outcome, Timing, Trial
 from tuner.job import Progress, Recorder, TuneRequest
 from tuner.search import MEASURED, Search
 
+_log = logging.getLogger("tilewright.job")
+
 
 class Ledger:
     """Trials of one job, those of an interrupted run included, and the seconds of this run.
 
-    ``check_s``, ``measure_s`` and ``idle_s`` are stretches of the wall clock that never overlap; what
-    they leave of ``elapsed_s`` went into the search, the store and the hand-over between processes.
-    ``compile_s`` adds up over compilers that run side by side with each other and with the device.
+    Check, measure, idle, search and race are stretches of the wall clock that never overlap; what they
+    leave of ``elapsed_s`` went into the store and the hand-over between processes. ``compile_s`` adds up
+    over compilers that run side by side with each other and with the device.
 
     Attributes:
         trials: in the order they finished.
         artifacts: kernels measured in this run, by digest.
+        stopped: why the search ended; None while it runs.
     """
 
     def __init__(self, request: TuneRequest, recorder: Recorder, search: Search, started: float) -> None:
@@ -29,7 +35,9 @@ class Ledger:
         self._search = search
         self._started = started
         self._replayed = 0
-        self._compile_s = self._check_s = self._measure_s = self._idle_s = 0.0
+        self._compile_s = self._check_s = self._measure_s = 0.0
+        self._idle_s = self._search_s = self._race_s = 0.0
+        self.stopped: str | None = None
         self.trials: list[Trial] = []
         self.artifacts: dict[str, Artifact] = {}
 
@@ -63,6 +71,20 @@ class Ledger:
         """The device waited for a compile."""
         self._idle_s += seconds
 
+    @contextlib.contextmanager
+    def searching(self) -> Iterator[None]:
+        """The search chooses or learns."""
+        began = time.monotonic()
+        yield
+        self._search_s += time.monotonic() - began
+
+    @contextlib.contextmanager
+    def racing(self) -> Iterator[None]:
+        """The final races run."""
+        began = time.monotonic()
+        yield
+        self._race_s += time.monotonic() - began
+
     def add(self, trial: Trial, artifact: Artifact | None) -> None:
         """Commit a trial."""
         self._recorder.add_trial(trial, artifact)
@@ -91,8 +113,27 @@ class Ledger:
                 check_s=self._check_s,
                 measure_s=self._measure_s,
                 idle_s=self._idle_s,
+                search_s=self._search_s,
+                race_s=self._race_s,
+                stopped=self.stopped,
             )
         )
+
+    def log(self, job_id: str) -> None:
+        """Say where the seconds of this run went."""
+        known = {
+            "check": self._check_s,
+            "measure": self._measure_s,
+            "idle": self._idle_s,
+            "search": self._search_s,
+            "race": self._race_s,
+        }
+        elapsed_s = self.elapsed_s
+        known["other"] = elapsed_s - sum(known.values())
+        parts = " + ".join(f"{name} {seconds:.2f}" for name, seconds in known.items())
+        count, reason = len(self.trials), self.stopped
+        _log.info("job %s: %d trials, %s; %s = %.2f s", job_id, count, reason, parts, elapsed_s)
+        _log.info("job %s: compilers worked %.2f s side by side with that", job_id, self._compile_s)
 
     def _eta_s(self, phase: str) -> float | None:
         measured_now = self.measured - self._replayed

@@ -13,6 +13,7 @@ from tilewright.trial import Trial
 from tuner.context import JobContext
 from tuner.ledger import Ledger, timed
 from tuner.search import MEASURED, Proposal, Search
+from tuner.stopping import BUDGET, CANCELLED, EXHAUSTED, FAILURES, TIME, why_gain_ends
 
 if TYPE_CHECKING:
     from tuner.builder import Compiled
@@ -35,13 +36,15 @@ class Loop:
         self._open: deque[tuple[Proposal, Trial | Future[Compiled]]] = deque()
 
     def run(self) -> None:
-        """Until the budget is spent, the space is exhausted, or the job is cancelled."""
+        """Until the budget is spent, the space is exhausted, the gain is too small or the job is cancelled;
+        the ledger keeps which of these it was."""
         try:
             self._ledger.publish("search")
             self._refill()
             while self._open and not self._context.cancelled.is_set():
                 self._finish_oldest()
                 self._refill()
+            self._ledger.stopped = self._why_ended()
         finally:
             for _, work in self._open:
                 if isinstance(work, Future):
@@ -56,20 +59,33 @@ class Loop:
             pass
 
     def _may_ask(self) -> bool:
-        search, limit = self._search, self._context.request.max_seconds
-        return (
-            search.ready
-            and search.measured + search.in_flight < search.budget
-            and search.asked < ASKS_PER_TRIAL * search.budget
-            and (not limit or bool(self._known) or not search.asked or self._ledger.elapsed_s < limit)
-        )
+        return self._search.ready and self._why_enough(self._search.in_flight) is None
+
+    def _why_enough(self, expected: int) -> str | None:
+        """The reason to ask no more where ``expected`` open proposals will be measured; None to go on."""
+        search, request = self._search, self._context.request
+        if search.measured + expected >= search.budget:
+            return EXHAUSTED if search.budget == search.size else BUDGET
+        if search.asked >= ASKS_PER_TRIAL * search.budget:
+            return FAILURES
+        if self._known or not search.asked:
+            return None
+        if request.max_seconds and self._ledger.elapsed_s >= request.max_seconds:
+            return TIME
+        return why_gain_ends(request, self._ledger.trials)
+
+    def _why_ended(self) -> str:
+        if self._context.cancelled.is_set():
+            return CANCELLED
+        return self._why_enough(0) or EXHAUSTED
 
     def _ask(self) -> bool:
         if self._known:
             known = self._known.popleft()
             self._open.append((self._search.replay(known.config, known.origin), known))
             return True
-        proposal = self._search.ask()
+        with self._ledger.searching():
+            proposal = self._search.ask()
         if proposal:
             self._open.append((proposal, self._context.submit(proposal.config)))
         return proposal is not None
@@ -87,7 +103,8 @@ class Loop:
             self._ledger.add(trial, compiled.artifact)
             self._ledger.publish("search")
         value_us = timed(trial).median_us if trial.outcome in MEASURED else None
-        self._search.tell(proposal, trial.outcome, value_us)
+        with self._ledger.searching():
+            self._search.tell(proposal, trial.outcome, value_us)
 
     def _compiled(self, oldest: Future[Compiled]) -> Compiled | None:
         """Wait for a compilation, on the host for the whole batch; None where the job was cancelled."""

@@ -33,7 +33,11 @@ _MOST_LAUNCHES = 2048
 
 
 def measure(
-    device: Device, kernel: Kernel, problem: GemmProblem, incumbent_us: float | None
+    device: Device,
+    kernel: Kernel,
+    problem: GemmProblem,
+    incumbent_us: float | None,
+    fewest: int = FEWEST_SAMPLES,
 ) -> tuple[Timing, bool]:
     """Time a kernel; the flag is True where it was stopped early as too slow.
 
@@ -42,12 +46,20 @@ def measure(
     """
     bound = bind(device, kernel, problem, rotated_sets(device, problem))
     sample = sampler(device, bound.launches, launches_per_sample(device, bound.launches))
+    samples, pruned = take(sample, incumbent_us, fewest)
+    return timing(device, samples), pruned
+
+
+def take(
+    sample: Callable[[int], float], incumbent_us: float | None, fewest: int = FEWEST_SAMPLES
+) -> tuple[list[float], bool]:
+    """Samples of one candidate in microseconds, as many as it deserves; True where it was stopped early."""
     samples = [sample(number) for number in range(PROBES)]
     if incumbent_us is not None and median(samples) > PRUNE_RATIO * incumbent_us:
-        return timing(device, samples), True
-    while len(samples) < MOST_SAMPLES and not _settled(samples):
+        return samples, True
+    while len(samples) < fewest or (len(samples) < MOST_SAMPLES and not _settled(samples)):
         samples.append(sample(len(samples)))
-    return timing(device, samples), False
+    return samples, False
 
 
 def launches_per_sample(device: Device, launches: Sequence[Launch]) -> int:

@@ -29,6 +29,7 @@ class Pool:
         family: name of the family.
         knobs: in the order of the columns.
         points: (N, knobs) value indices, in lexicographic order.
+        squares: a knob, the (values, values) squared distances, as :meth:`nearest` counts them.
     """
 
     def __init__(self, family: str, knobs: Sequence[Knob], points: npt.NDArray[np.int16]) -> None:
@@ -42,6 +43,7 @@ class Pool:
         # NOTE: column-major, because distances are summed knob by knob over all points.
         self._columns = np.ascontiguousarray(self.points.T)
         self._cost = [_costs(knob) for knob in self.knobs]
+        self.squares = [np.square(cost) for cost in self._cost]
         self._taken = np.zeros(len(points), dtype=bool)
         self._index = {knob.name: {value: i for i, value in enumerate(knob.values)} for knob in self.knobs}
 
@@ -82,6 +84,11 @@ class Pool:
         """Mark a row as proposed."""
         self._taken[index] = True
 
+    def taken(self, rows: Indices) -> npt.NDArray[np.bool_]:
+        """Which of some rows were proposed before."""
+        marks: npt.NDArray[np.bool_] = self._taken[rows]
+        return marks
+
     def is_taken(self, index: int) -> bool:
         """Whether a row was proposed before."""
         return bool(self._taken[index])
@@ -95,7 +102,7 @@ class Pool:
         Raises:
             IndexError: every point is taken.
         """
-        self._need_free()
+        self.need_free()
         exact = self.find(point)
         if exact is not None and not self._taken[exact]:
             return exact
@@ -111,8 +118,26 @@ class Pool:
         Raises:
             IndexError: every point is taken.
         """
-        self._need_free()
+        self.need_free()
         return int(rng.choice(np.flatnonzero(~self._taken)))
+
+    def some(self, count: int, rng: np.random.Generator) -> Indices:
+        """Up to ``count`` free rows, by lot.
+
+        Raises:
+            IndexError: every point is taken.
+        """
+        self.need_free()
+        free = np.flatnonzero(~self._taken)
+        chosen: Indices = rng.choice(free, min(count, len(free)), replace=False)
+        return chosen
+
+    def squared(self, rows: Indices, others: Indices) -> Distances:
+        """(knobs, rows, others) squared distances along each knob."""
+        points, apart = self._columns, np.empty((len(self.knobs), len(rows), len(others)), dtype=np.float32)
+        for knob, square in enumerate(self.squares):
+            apart[knob] = square[points[knob, rows]][:, points[knob, others]]
+        return apart
 
     def neighbours(self, index: int) -> Indices:
         """Rows of the free points that differ from a row in exactly one knob."""
@@ -133,7 +158,12 @@ class Pool:
         held: Indices = rows[self._codes[rows] == codes].astype(np.int64)
         return held
 
-    def _need_free(self) -> None:
+    def need_free(self) -> None:
+        """Nothing where a point is free.
+
+        Raises:
+            IndexError: every point is taken.
+        """
         if not self.free:
             raise IndexError(f"every one of the {len(self)} valid configs of {self.family} was proposed")
 

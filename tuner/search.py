@@ -8,10 +8,11 @@ Each family is an arm with its own study, since their knobs differ. The rule:
    time) ** e, at least 0.05, where only as many results of each family count as this one has had, so
    that none stays behind because another one was asked more often. e is a quarter of these results, at
    most 4: luck counts little early, and later a family half as fast gets one ask in sixteen.
-3. Within a family multivariate TPE draws, and over the last 30 % of the budget valid neighbours of
-   its best few configs are tried.
+3. Within a family the policy draws: by default :class:`tuner.staged.StagedSampler`.
 
-A failed config teaches too: the model ranks it below every measured one.
+So at least half of a budget explores, whatever the seeds say. A failed config teaches too: the model
+ranks it below every measured one. Where the budget holds the whole space, the order is all that is left
+to choose, and it is brute force.
 
 Proposals are a function of the seed and of what was told before each ask. Tells come in the order of
 asks, and :attr:`Search.ready` holds asks at most ``DEPTH`` ahead of tells; who asks whenever it is
@@ -32,14 +33,15 @@ import numpy as np
 from kernels.family import Family
 from tilewright.config import Config
 from tilewright.device import DeviceSpec
+from tilewright.policy import Policy
 from tilewright.problem import GemmProblem
 from tilewright.trial import Outcome
 from tuner.arm import Arm, Draw
 from tuner.pool import Pool
 
-DEPTH = 8
+DEPTH = 4
+SEED = "seed"
 SEED_SHARE = 0.5
-LOCAL_SHARE = 0.3
 RESULTS_PER_POWER = 4
 SHARPEST = 4.0
 LEAST_WEIGHT = 0.05
@@ -105,14 +107,12 @@ class Search:
         seeding = [arm for arm in self._arms.values() if arm.seeds]
         if seeding:
             arm = min(seeding, key=lambda one: one.asked)
-            return self._propose(arm.fixed(arm.seeds[0]), "seed")
+            return self._propose(arm.fixed(arm.seeds[0], self._ask_seed, is_seed=True), SEED)
         arms = [arm for arm in self._arms.values() if not arm.exhausted]
         if not arms:
             return None
         arm = min(arms, key=lambda one: (one.asked + 1) / self._weight(one))
-        seed = int(np.random.SeedSequence((self._seed, self.asked)).generate_state(1)[0])
-        local = self.measured + self.in_flight >= (1 - LOCAL_SHARE) * self.budget
-        return self._propose(arm.descend(seed) if local else arm.explore(seed), "search")
+        return self._propose(arm.search(self._ask_seed), "search")
 
     def replay(self, config: Config, origin: str) -> Proposal:
         """Propose what an earlier run proposed at this point; told like any other.
@@ -125,7 +125,7 @@ class Search:
             raise ValueError(
                 f"family {config.family} is not searched; give it to the search or start a new job"
             )
-        return self._propose(self._arms[config.family].fixed(config), origin)
+        return self._propose(self._arms[config.family].fixed(config, self._ask_seed, origin == SEED), origin)
 
     def tell(self, proposal: Proposal, outcome: Outcome, value_us: float | None) -> None:
         """Learn how the oldest open proposal ended: ``value_us`` is the median of a measured one.
@@ -144,6 +144,10 @@ class Search:
         _, draw = self._open.popleft()
         self.measured += outcome in MEASURED
         self._arms[proposal.family].tell(draw, value_us)
+
+    @property
+    def _ask_seed(self) -> int:
+        return int(np.random.SeedSequence((self._seed, self.asked)).generate_state(1)[0])
 
     def _propose(self, draw: Draw, origin: str) -> Proposal:
         proposal = Proposal(self.asked, draw.config, origin)
@@ -172,15 +176,17 @@ def open_search(
     budget: int,
     seed: int = 0,
     seeds: Iterable[Config] = (),
+    policy: Policy = Policy.STAGED,
 ) -> Search:
     """A search over the valid configs of ``families``; seeds that are not valid here are left out."""
     given = list(seeds)
     share = max(1, int(SEED_SHARE * budget) // max(1, len(families)))
+    pools = [Pool.of(family, problem, device) for family in families]
+    size = sum(len(pool) for pool in pools)
     arms = []
-    for family in families:
+    for family, pool in zip(families, pools, strict=True):
         picks = [config for config in given if config.family == family.name] + family.picks(problem, device)
         valid = [config for config in picks if family.why_invalid(config, problem, device) is None]
-        arms.append(Arm(Pool.of(family, problem, device), list(dict.fromkeys(valid))[:share]))
-    return Search(
-        [arm for arm in arms if not arm.exhausted], min(budget, sum(len(a.pool) for a in arms)), seed
-    )
+        drawn_by = Policy.BRUTE if size <= budget else policy
+        arms.append(Arm(pool, list(dict.fromkeys(valid))[:share], drawn_by))
+    return Search([arm for arm in arms if not arm.exhausted], min(budget, size), seed)

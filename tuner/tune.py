@@ -39,7 +39,8 @@ def tune(
 
     Trials that ``recorder`` holds already are replayed into the search, not measured again, so that an
     interrupted job goes on where it stood. ``seeds`` are tried first. The search ends after
-    ``max_trials`` measured trials, ``max_seconds``, four asks a granted trial, or the whole space.
+    ``max_trials`` measured trials, ``max_seconds``, four asks a granted trial, the whole space, or where
+    it gains too little; the last progress says which.
 
     Returns:
         The winner; None where no trial went well or ``cancelled`` was set (trials stay recorded).
@@ -58,12 +59,14 @@ def tune(
     if cancelled.is_set():
         return None
     ledger.publish("race")
-    best = crown(context, ledger)
+    with ledger.racing():
+        best = crown(context, ledger)
     if cancelled.is_set():
         return None
     if best:
         recorder.set_best(best)
     ledger.publish("done")
+    ledger.log(job_id)
     return best
 
 
@@ -72,7 +75,9 @@ def _open(request: TuneRequest, device: DeviceSpec, seeds: Sequence[Config]) -> 
     too_large = why_too_large(request.problem, device)
     if too_large:
         raise InvalidProblem(too_large)
-    search = open_search(families, request.problem, device, request.max_trials, request.seed, seeds)
+    search = open_search(
+        families, request.problem, device, request.max_trials, request.seed, seeds, request.policy
+    )
     if not search.size:
         names = ", ".join(family.name for family in families) or "any family"
         raise InvalidProblem(f"no config of {names} is valid for {request.problem} on {device.arch}")

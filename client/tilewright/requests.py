@@ -19,6 +19,8 @@ class TuneOptions(TypedDict, total=False):
     max_trials: int
     max_seconds: float
     seed: int
+    policy: str
+    min_gain_per_s: float
     device: str
     idempotency_key: str
 

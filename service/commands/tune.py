@@ -11,12 +11,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from service.commands.options import AsJson, Device, ElementType, K, M, N, OperandLayout, Url
 from service.commands.output import connect, print_best, print_json
 from tilewright import Client, wire
+from tilewright.policy import Policy
 from tilewright.problem import DType, GemmProblem, Layout
 from tilewright.requests import TuneOptions
 
 Families = Annotated[list[str] | None, typer.Option("--family", help="Search only this family; repeatable.")]
 MaxTrials = Annotated[int, typer.Option(help="Measured configs to spend.", min=1)]
 MaxSeconds = Annotated[float, typer.Option(help="Wall-clock bound of the search, 0 for none.", min=0)]
+HowToSearch = Annotated[Policy, typer.Option("--policy", help="How to search.")]
+MinGain = Annotated[
+    float,
+    typer.Option(
+        "--min-gain-per-s",
+        help="End where 30 trials gained less than this share per device second, 0 for never.",
+        min=0,
+    ),
+]
 Seed = Annotated[int, typer.Option(help="Of every random choice.", min=0)]
 
 
@@ -30,6 +40,8 @@ def tune(
     max_trials: MaxTrials = 100,
     max_seconds: MaxSeconds = 0.0,
     seed: Seed = 0,
+    policy: HowToSearch = Policy.STAGED,
+    min_gain_per_s: MinGain = 0.0,
     device: Device = None,
     url: Url = None,
     as_json: AsJson = False,
@@ -39,12 +51,15 @@ def tune(
     Ctrl-C stops watching; the job goes on ('tilewright jobs cancel' stops it).
     """
     options: TuneOptions = {"max_trials": max_trials, "max_seconds": max_seconds, "seed": seed}
+    options |= {"policy": policy, "min_gain_per_s": min_gain_per_s}
     if family:
         options["families"] = family
     if device:
         options["device"] = device
     with connect(url) as client:
         job = _follow(client, client.tune(GemmProblem(m, n, k, dtype, layout), wait=False, **options))
+    if job.progress and job.progress.stopped:
+        typer.echo(f"search ended: {job.progress.stopped}", err=True)
     if as_json:
         print_json(job)
     elif job.best:

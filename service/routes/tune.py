@@ -52,7 +52,8 @@ def post_tune(
 
 def _request(body: wire.TuneBody) -> TuneRequest:
     families = tuple(sorted(set(body.families)))
-    return TuneRequest(body.to_problem(), families, body.max_trials, body.max_seconds, body.seed)
+    named = ("max_trials", "max_seconds", "seed", "policy", "min_gain_per_s")
+    return TuneRequest(body.to_problem(), families, **{name: getattr(body, name) for name in named})
 
 
 def _submit(service: Service, request: TuneRequest, lane: Lane, key: str | None) -> JobRecord:

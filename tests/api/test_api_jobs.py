@@ -48,6 +48,23 @@ def test_tune_is_accepted_and_ends_with_a_measured_winner(tuned: wire.JobView) -
     assert tuned.finished >= tuned.started >= tuned.created  # type: ignore[operator]
 
 
+def test_the_policy_travels_and_the_reason_of_the_end_comes_back(client: Client) -> None:
+    job = client.tune(GemmProblem(32, 32, 32, "float32", "nn"), max_trials=2, policy="random", seed=9)
+    assert (job.policy, job.min_gain_per_s) == ("random", 0.0)
+    assert job.progress is not None
+    assert job.progress.stopped == "budget spent"
+    spent = job.progress
+    assert spent.race_s > 0.0
+    assert spent.check_s + spent.measure_s + spent.idle_s + spent.search_s + spent.race_s <= spent.elapsed_s
+
+
+@pytest.mark.parametrize("wrong", [{"policy": "magic"}, {"min_gain_per_s": -1}, {"min_gain_per_s": 2}])
+def test_a_policy_that_does_not_exist_is_refused(http: httpx2.Client, wrong: dict[str, object]) -> None:
+    response = http.post("/tune", json=SMALL | wrong)
+    assert response.status_code == 422
+    assert response.json()["errors"][0]["pointer"] == f"#/{next(iter(wrong))}"
+
+
 def test_post_tune_says_where_the_job_is(http: httpx2.Client, client: Client) -> None:
     response = http.post("/tune", json=SMALL)
     assert response.status_code == 202

@@ -13,8 +13,7 @@ from tilewright.config import Config
 from tilewright.trial import Outcome
 from tuner.arm import Arm
 from tuner.pool import Pool
-from tuner.sampler import DESCENT_CENTRES
-from tuner.search import DEPTH, LOCAL_SHARE, Proposal, Search, open_search
+from tuner.search import DEPTH, Proposal, Search, open_search
 
 Result = tuple[Outcome, float | None]
 FAMILIES = {family.name: family for family in (TOY, SLOW_TOY, TINY)}
@@ -142,22 +141,9 @@ def test_failures_teach() -> None:
         return measure(config) if config["order"] == "columns" else FAILED
 
     search = toy_search(60, seed=3)
-    later = drive(search, only_columns)[30:]
-    share = np.mean([one.config["order"] == "columns" for one in later])
-    assert share > 0.6  # 4 in 9 of the valid configs are
-
-
-def test_the_last_part_descends_from_the_best() -> None:
-    """Each of the last asks is one knob away from one of the best five told before it."""
-    told = drive(toy_search(60, seed=1))
-    for one in told[60 - int(60 * LOCAL_SHARE) :]:
-        known = told[: one.number - DEPTH + 1]
-        best = sorted(known, key=lambda other: TOY.cost(other.config))[:DESCENT_CENTRES]
-        assert min(_hamming(one.config, centre.config) for centre in best) == 1
-
-
-def _hamming(one: Config, other: Config) -> int:
-    return sum(a != b for a, b in zip(one.knobs, other.knobs, strict=True))
+    soon = drive(search, only_columns)[10:20]
+    share = np.mean([one.config["order"] == "columns" for one in soon])
+    assert share > 0.8  # 4 in 9 of the valid configs are
 
 
 def test_better_than_random_over_20_seeds() -> None:
@@ -190,7 +176,7 @@ def test_equal_families_share_the_budget() -> None:
         return Outcome.OK, costs[config.family].cost(config)
 
     asked = Counter(one.family for one in drive(open_search([TOY, twin], PROBLEM, DEVICE, 60), result))
-    assert min(asked.values()) >= 20
+    assert min(asked.values()) >= 15
 
 
 def test_asks_run_a_fixed_number_ahead_of_tells() -> None:

@@ -1,7 +1,10 @@
 """The tuning loop: budgets, failures, resumption, cancellation, and the seconds it reports."""
 
+import logging
+import re
 import threading
 import time
+from typing import Any
 
 import pytest
 from toy_family import CUDA_DEVICE, DEVICE, PROBLEM, TOY
@@ -10,6 +13,7 @@ from tune_lab import Lab
 from kernels.registry import FAMILIES
 from tilewright.device import DeviceSpec
 from tilewright.errors import InvalidProblem
+from tilewright.policy import Policy
 from tilewright.problem import GemmProblem
 from tilewright.trial import Outcome
 from tuner.job import TuneRequest
@@ -157,6 +161,49 @@ def test_even_the_shortest_time_allows_one_trial() -> None:
     lab = Lab()
     assert lab.tune(max_trials=600, max_seconds=1e-9) is not None
     assert len(lab.recorder.kept) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "outcome", "reason"),
+    [
+        ({"max_trials": 12}, Outcome.OK, "budget spent"),
+        ({"max_trials": 700}, Outcome.OK, "every valid config was tried"),
+        ({"max_trials": 12}, Outcome.WRONG_RESULT, "too many configs failed"),
+        ({"max_trials": 600, "max_seconds": 1e-9}, Outcome.OK, "time is up"),
+        ({"max_trials": 600, "min_gain_per_s": 0.5}, Outcome.OK, "the last 30 trials gained"),
+    ],
+)
+def test_a_job_says_why_its_search_ended(options: dict[str, Any], outcome: Outcome, reason: str) -> None:
+    lab = Lab()
+    lab.bench.on_trial = lambda _text: outcome
+    lab.tune(**options)
+    last = lab.recorder.progress[-1]
+    assert last.stopped is not None
+    assert last.stopped.startswith(reason)
+    assert lab.recorder.progress[2].stopped is None
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_each_policy_tunes_and_resumes(policy: Policy) -> None:
+    whole = Lab()
+    best = whole.tune(max_trials=30, policy=policy)
+    assert best is not None
+    resumed = Lab(whole.recorder.kept[:17])
+    assert resumed.tune(max_trials=30, policy=policy) == best
+    assert resumed.recorder.kept == whole.recorder.kept
+
+
+def test_the_seconds_of_a_job_add_up_to_its_wall_clock(caplog: pytest.LogCaptureFixture) -> None:
+    lab = Lab()
+    lab.recorder.on_trial = lambda _trial: time.sleep(0.01)
+    with caplog.at_level(logging.INFO, "tilewright.job"):
+        lab.tune(max_trials=10)
+    told = re.search(r"budget spent; (.*) = ([0-9.]+) s", caplog.text)
+    assert told is not None
+    parts = dict(part.split(" ") for part in told[1].split(" + "))
+    assert list(parts) == ["check", "measure", "idle", "search", "race", "other"]
+    assert sum(map(float, parts.values())) == pytest.approx(float(told[2]), abs=0.04)
+    assert float(parts["search"]) > 0.0
 
 
 def test_waiting_for_a_compiler_counts_as_idle() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 from toy_family import DEVICE, PROBLEM, TOY, toy_artifact
@@ -133,8 +134,8 @@ class Lab:
         self.recorder = LabRecorder(known)
         self.cancelled = threading.Event()
 
-    def tune(self, max_trials: int = 30, seed: int = 0, max_seconds: float = 0.0) -> BestConfig | None:
-        request = TuneRequest(PROBLEM, ("toy",), max_trials, max_seconds, seed)
+    def tune(self, max_trials: int = 30, seed: int = 0, **options: Any) -> BestConfig | None:
+        request = TuneRequest(PROBLEM, ("toy",), max_trials, seed=seed, **options)
         bench, builder = self.bench, self.builder
         return tune(request, "job-1", bench, builder, self.recorder, self.cancelled)  # type: ignore[arg-type]
 

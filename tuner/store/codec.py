@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from tilewright.policy import Policy
 from tilewright.problem import GemmProblem
 from tilewright.trial import Timing
 from tuner.job import TuneRequest
@@ -36,7 +37,8 @@ def options(request: TuneRequest) -> dict[str, Any]:
 
 def request(problem: GemmProblem, data: dict[str, Any]) -> TuneRequest:
     """The inverse of :func:`options`."""
-    return TuneRequest(problem, **(data | {"families": tuple(data["families"])}))
+    policy = Policy(data.get("policy", Policy.STAGED))
+    return TuneRequest(problem, **(data | {"families": tuple(data["families"]), "policy": policy}))
 
 
 def timing(data: dict[str, Any]) -> Timing:

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel
 
+from tilewright.policy import Policy
 from tilewright.wire.errors import ProblemDocument
 from tilewright.wire.requests import ProblemFields
 from tilewright.wire.results import BestConfigView, TrialView, View
@@ -37,7 +38,9 @@ class ProgressView(View):
         failed: trials that ended badly.
         best_us, best_config: the best so far.
         elapsed_s, eta_s: seconds gone, and expected seconds to the end.
-        compile_s, check_s, measure_s, idle_s: where the seconds went; idle is waiting for a compile.
+        compile_s, check_s, measure_s, idle_s, search_s, race_s: where the seconds went; idle is waiting
+            for a compile, and compiles run side by side with all the others.
+        stopped: why the search ended; None while it runs.
     """
 
     phase: str
@@ -53,6 +56,9 @@ class ProgressView(View):
     check_s: float
     measure_s: float
     idle_s: float
+    search_s: float = 0.0
+    race_s: float = 0.0
+    stopped: str | None = None
 
 
 class JobView(BaseModel):
@@ -74,6 +80,8 @@ class JobView(BaseModel):
     max_trials: int
     max_seconds: float
     seed: int
+    policy: Policy = Policy.STAGED
+    min_gain_per_s: float = 0.0
     device_class: str
     created: datetime
     started: datetime | None

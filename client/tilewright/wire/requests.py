@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from tilewright.policy import Policy as SearchPolicy
 from tilewright.problem import MAX_EXTENT, Activation, DType, GemmProblem, Layout
 
 Extent = Annotated[int, Field(strict=True, ge=1, le=MAX_EXTENT)]
@@ -62,6 +63,9 @@ class TuneBody(ProblemFields):
         max_trials: measured configs to spend.
         max_seconds: wall-clock bound of the search, 0 for none.
         seed: of every random choice.
+        policy: how to search, see :class:`tilewright.policy.Policy`.
+        min_gain_per_s: end the search where its last 30 trials gained less than this share of the best
+            time per second of the device, 0 for never.
         device: ``cuda:0``, ``host`` and the like; the service's first device unless given.
     """
 
@@ -76,6 +80,8 @@ class TuneBody(ProblemFields):
     max_trials: int = Field(default=100, strict=True, ge=1, le=10_000)
     max_seconds: float = Field(default=0.0, ge=0.0, le=86_400.0, allow_inf_nan=False)
     seed: int = Field(default=0, strict=True, ge=0, le=2**31 - 1)
+    policy: SearchPolicy = SearchPolicy.STAGED
+    min_gain_per_s: float = Field(default=0.0, ge=0.0, le=1.0, allow_inf_nan=False)
     device: DeviceName | None = None
 
 

@@ -1,0 +1,108 @@
+"""Puts the figures of the search into docs/search.md, from the files under ``benchmarks/results``.
+
+    python -m benchmarks.search_report
+
+One table a recorded space: replays of tilewright (``replay-SPACE-*.json``, written by ``tilewright
+replay``), then Kernel Tuner's strategies (``kernel-tuner-SPACE.json``, written by
+``benchmarks/kernel_tuner_compare.py``), the best at 100 trials first.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+DOCS = Path(__file__).parent.parent / "docs" / "search.md"
+BEGIN, END = "<!-- search: begin -->", "<!-- search: end -->"
+TRIALS = (10, 25, 50, 100, 200)
+HEADERS = (
+    "search",
+    "runs",
+    *map(str, TRIALS),
+    "95 % interval at 100",
+    ">= 95 % at 50/100/200",
+    "CPU ms an ask",
+)
+
+
+def replayed(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """One row from a replay of tilewright."""
+    plan, summary = data["plan"], data["summary"]
+    points = {
+        point["trials"]: {**point["fraction"], "near": point["near"]["value"]}
+        for point in summary["checkpoints"]
+    }
+    fractions = {trials: (point["value"], point["low"], point["high"]) for trials, point in points.items()}
+    near = {trials: point["near"] for trials, point in points.items()}
+    seeded = f" + {len(plan['seeds'])} seeds" if plan["seeds"] else ""
+    name = f"**tilewright {plan['policy']}{seeded}**"
+    return _row(name, plan["runs"], fractions, near, summary["sampler_ms"])
+
+
+def simulated(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """A row for each strategy of Kernel Tuner, the best at 100 trials first."""
+    rows = []
+    for one in data["strategies"]:
+        points = {point["trials"]: point for point in one["checkpoints"]}
+        fractions = {trials: (p["fraction"], p["low"], p["high"]) for trials, p in points.items()}
+        near = {trials: point["near"] for trials, point in points.items()}
+        ask_ms = 1000 * one["cpu_s_per_run"] / one["evaluations"]
+        name = f"Kernel Tuner {one['strategy']}"
+        rows.append((fractions[100][0], _row(name, one["runs"], fractions, near, ask_ms)))
+    return [row for _, row in sorted(rows, reverse=True)]
+
+
+def table(space: str, folder: Path = RESULTS) -> str:
+    """Everything that was measured on a space, as Markdown."""
+    own = [json.loads(path.read_text()) for path in sorted(folder.glob(f"replay-{space}-*.json"))]
+    own.sort(key=lambda data: (bool(data["plan"]["seeds"]), -_at_hundred(data)))
+    rows = [replayed(data) for data in own]
+    other = folder / f"kernel-tuner-{space}.json"
+    rows += simulated(json.loads(other.read_text())) if other.exists() else []
+    head = f"### {space}: {own[0]['valid_configs']} valid configs"
+    return "\n".join([head, "", _line(HEADERS), _line(["---"] * len(HEADERS)), *map(_line, rows)]) + "\n"
+
+
+def spaces(folder: Path = RESULTS) -> list[str]:
+    """Every space that was replayed."""
+    return sorted({json.loads(path.read_text())["space"] for path in folder.glob("replay-*.json")})
+
+
+def main() -> None:
+    """Command line."""
+    head, begin, rest = DOCS.read_text().partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        sys.exit(f"error: {DOCS} lacks the lines {BEGIN} and {END} around its tables")
+    tables = "\n".join(table(space) for space in spaces())
+    DOCS.write_text(f"{head}{BEGIN}\n{tables}{END}{tail}")
+
+
+def _at_hundred(data: Mapping[str, Any]) -> float:
+    points = data["summary"]["checkpoints"]
+    return float(next((p["fraction"]["value"] for p in points if p["trials"] == 100), 0.0))
+
+
+def _row(
+    name: str,
+    runs: int,
+    fractions: Mapping[int, tuple[float, float, float]],
+    near: Mapping[int, float],
+    ask_ms: float,
+) -> tuple[str, ...]:
+    values = [f"{fractions[trials][0]:.3f}" if trials in fractions else "" for trials in TRIALS]
+    _, low, high = fractions.get(100, (0.0, 0.0, 0.0))
+    shares = " / ".join(f"{near[trials]:.2f}" if trials in near else "-" for trials in TRIALS[2:])
+    return name, str(runs), *values, f"{low:.3f} .. {high:.3f}", shares, f"{ask_ms:.2g}"
+
+
+def _line(cells: Iterable[str] | Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()

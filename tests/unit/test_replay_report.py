@@ -1,0 +1,75 @@
+"""The tables of docs/search.md, and what the comparison with Kernel Tuner counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from replay_spaces import toy_space
+from toy_family import TOY
+
+from benchmarks import kernel_tuner_compare, search_report
+from tilewright.policy import Policy
+from tuner.replay.files import write_space
+from tuner.replay.report import Report
+from tuner.replay.runner import ReplayPlan, replay
+from tuner.replay.summary import summarize
+
+
+def write_replay(folder: Path, budget: int = 110) -> None:
+    space = toy_space(0.01)
+    plan = ReplayPlan(Policy.RANDOM, runs=2, budget=budget)
+    results = replay(space, plan)
+    Report.of(space, plan, summarize(results, budget), results).write(folder)
+
+
+def test_a_table_has_replays_first_then_strategies_by_their_hundredth_trial(tmp_path: Path) -> None:
+    write_replay(tmp_path)
+    strategies = [
+        kernel_tuner_compare.summary(name, [[level] * 200] * 3, 200, 0.4)
+        for name, level in (("slow", 0.5), ("fast", 0.96))
+    ]
+    (tmp_path / "kernel-tuner-toy-space.json").write_text(json.dumps({"strategies": strategies}))
+    assert search_report.spaces(tmp_path) == ["toy-space"]
+    lines = search_report.table("toy-space", tmp_path).splitlines()
+    assert lines[0] == "### toy-space: 621 valid configs"
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[4:]]
+    assert [row[0] for row in cells] == [
+        "**tilewright random**",
+        "Kernel Tuner fast",
+        "Kernel Tuner slow",
+    ]
+    assert cells[0][6] == ""  # a budget of 110 says nothing about 200
+    assert cells[1][1:] == ["3", *["0.960"] * 5, "0.960 .. 0.960", "1.00 / 1.00 / 1.00", "2"]
+
+
+def test_a_strategy_that_ends_early_keeps_what_it_found() -> None:
+    one = kernel_tuner_compare.summary("x", [[0.5, 0.9], [0.7] * 25], 25, 0.1)
+    points = {point["trials"]: point["fraction"] for point in one["checkpoints"]}
+    assert points == {10: pytest.approx(0.8), 25: pytest.approx(0.8)}
+    assert one["evaluations"] == 13.5
+
+
+def test_only_unique_valid_evaluations_count() -> None:
+    """Four evaluations, one of them repeated and one failed: two count."""
+    comparison = kernel_tuner_compare.Comparison((), 1, 200, {"1": 4.0, "2": 2.0})
+    space = SimpleNamespace(tune_params={"x": [1, 2]})
+    results = [
+        {"x": 1, "time": 4.1},
+        {"x": 1, "time": 4.1},
+        {"x": 3, "time": "InvalidConfig"},
+        {"x": 2, "time": 2.1},
+    ]
+    assert comparison._curve(results, space) == [0.5, 1.0]
+
+
+def test_kernel_tuner_reads_our_recordings(tmp_path: Path) -> None:
+    path = tmp_path / "toy.t4.json.gz"
+    write_space(toy_space(0.0, lambda config: config["tile"] == 16), path)
+    cache = kernel_tuner_compare.read_cache(path)
+    assert len(cache["cache"]) == 621
+    assert cache["tune_params_keys"] == [knob.name for knob in TOY.knobs]
+    assert cache["cache"]["48,5,columns,2,4"]["time"] == pytest.approx(0.1)  # the optimum, 100 us
+    assert cache["cache"]["16,1,rows,1,1"]["time"] == "RuntimeFailedConfig"

@@ -1,0 +1,1 @@
+"""Searches on recorded spaces: thousands of tuning jobs without a device."""

@@ -1,0 +1,206 @@
+"""Measures a whole space on a live device: compilers ahead, one config after the other on the device.
+
+The family's picks come first, then all others in a random order, so that a drift of the device
+does not look like an effect of a knob and what an interrupted recording holds is a fair sample. Each config
+is checked and measured as in a tuning job, except that all but the slow ones get ``samples``
+samples; a config slower than ``slow`` times the best so far gets the three probes only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
+from concurrent.futures import Future
+from typing import Any
+
+from kernels.family import Family
+from tilewright import __version__
+from tilewright.artifact import Artifact
+from tilewright.config import Config
+from tilewright.errors import InvalidProblem
+from tilewright.problem import GemmProblem
+from tilewright.trial import Outcome
+from tuner.bench import Bench
+from tuner.builder import Builder, Compiled
+from tuner.measure import METHOD, PRUNE_RATIO
+from tuner.replay.journal import Journal
+from tuner.replay.space import Entry
+from tuner.stats import median
+
+_AHEAD = 4
+_TIMEOUT_S = 20.0
+_SLOWEST_FLOPS = {"cuda": 1e11, "host": 1e9}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RecordPlan:
+    """What to record.
+
+    Attributes:
+        family: with the values to cover.
+        problem: what its configs compute.
+        samples: fewest of each config that is not slow.
+        slow: times the best: slower ones get three samples.
+        max_seconds: when to stop, 0 for never.
+    """
+
+    family: Family[Any]
+    problem: GemmProblem
+    samples: int = 16
+    slow: float = 2.0
+    max_seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tally:
+    """Where a recording stands.
+
+    Attributes:
+        done, planned: configs.
+        failed: of those done.
+        best_us: lowest median; None before the first.
+        idle_s: seconds the device waited for a compiler.
+    """
+
+    done: int
+    planned: int
+    failed: int
+    best_us: float | None
+    idle_s: float
+
+
+class Recording:
+    """Fills a journal."""
+
+    def __init__(
+        self, plan: RecordPlan, bench: Bench, builder: Builder, journal: Journal, configs: Sequence[Config]
+    ) -> None:
+        """``configs`` are all to record, in this order; those in the journal are not measured again."""
+        self._plan, self._bench, self._builder, self._journal = plan, bench, builder, journal
+        self._planned = len(configs)
+        self._todo = deque(config for config in configs if config not in journal.entries)
+        self._running: dict[Future[Compiled], Config] = {}
+        self._idle_s = 0.0
+        self._failed = 0
+        self._best_us: float | None = None
+        for entry in journal.entries.values():
+            self._count(entry)
+
+    @property
+    def complete(self) -> bool:
+        """Every config was measured."""
+        return not self._todo and not self._running
+
+    @property
+    def tally(self) -> Tally:
+        """Where it stands."""
+        done = len(self._journal.entries)
+        return Tally(done, self._planned, self._failed, self._best_us, self._idle_s)
+
+    def run(self, processes: int, on_tally: Callable[[Tally], None]) -> None:
+        """Until all is measured or the time is up; ``processes`` compilers run side by side.
+
+        Raises:
+            SpaceError: sources or tools are not those of what the journal holds already.
+        """
+        ends = time.monotonic() + self._plan.max_seconds if self._plan.max_seconds else float("inf")
+        ahead = _AHEAD * processes
+        while not self.complete and time.monotonic() < ends:
+            # NOTE: on the host compilers would run on the very cores being measured.
+            if self._bench.spec.kind != "host" or not self._running:
+                self._submit(ahead)
+            for compiled, config in self._finished():
+                entry = self._entry(compiled)
+                self._journal.add(config, entry)
+                self._count(entry)
+                on_tally(self.tally)
+        for future in self._running:
+            future.cancel()
+
+    def _submit(self, ahead: int) -> None:
+        plan = self._plan
+        while self._todo and len(self._running) < ahead:
+            config = self._todo.popleft()
+            future = self._builder.submit(config.family, config, plan.problem, self._bench.spec)
+            self._running[future] = config
+
+    def _finished(self) -> Iterator[tuple[Compiled, Config]]:
+        host = self._bench.spec.kind == "host"
+        started = time.monotonic()
+        when = futures.ALL_COMPLETED if host else futures.FIRST_COMPLETED
+        done, _ = futures.wait(self._running, return_when=when)
+        self._idle_s += time.monotonic() - started
+        # NOTE: on CUDA one at a time, so that the compilers are fed again before the next one is measured.
+        for future in sorted(done, key=list(self._running).index) if host else list(done)[:1]:
+            yield future.result(), self._running.pop(future)
+
+    def _entry(self, compiled: Compiled) -> Entry:
+        artifact = compiled.artifact
+        if artifact is None:
+            return Entry((), compiled.outcome, compiled.message, compiled.seconds)
+        self._journal.set_provenance(self._provenance(artifact))
+        plan, bench = self._plan, self._bench
+        timeout_s = _TIMEOUT_S + plan.problem.flops / _SLOWEST_FLOPS[bench.spec.kind]
+        result = bench.trial(artifact, plan.problem, self._incumbent_us, timeout_s, plan.samples)
+        if result.timing is None:
+            return Entry((), result.outcome, result.message, compiled.seconds, result.check_s)
+        used = artifact.resources
+        smem = used.static_smem + used.dynamic_smem
+        samples = result.timing.samples_us
+        return Entry(samples, Outcome.OK, "", compiled.seconds, result.check_s, used.registers, smem)
+
+    def _count(self, entry: Entry) -> None:
+        self._failed += entry.outcome is not Outcome.OK
+        if entry.samples_us:
+            value_us = median(entry.samples_us)
+            self._best_us = min(self._best_us or value_us, value_us)
+
+    @property
+    def _incumbent_us(self) -> float | None:
+        """What the device must take for the best so far to stop at ``slow`` times the true one."""
+        return self._best_us and self._best_us * self._plan.slow / PRUNE_RATIO
+
+    def _provenance(self, artifact: Artifact) -> dict[str, Any]:
+        return {
+            "source_digest": artifact.source_digest,
+            "compiler": artifact.compiler,
+            "driver": self._bench.driver,
+            "device_class": self._bench.spec.device_class.id,
+            "package": __version__,
+            "method": METHOD,
+        }
+
+
+def planned(plan: RecordPlan, bench: Bench) -> list[Config]:
+    """Every valid config: the family's picks, then the others by lot.
+
+    Raises:
+        InvalidProblem: there is none.
+    """
+    family, problem = plan.family, plan.problem
+    reason = family.why_unsupported(problem, bench.spec)
+    if reason:
+        raise InvalidProblem(reason)
+    configs = [family.at(point) for point in family.enumerate(problem, bench.spec)]
+    if not configs:
+        raise InvalidProblem(f"no config of {family.name} is valid for {problem} with these values")
+    random.Random(0).shuffle(configs)
+    unique = dict.fromkeys(family.picks(problem, bench.spec))
+    picks = {config: order for order, config in enumerate(unique)}
+    return sorted(configs, key=lambda config: picks.get(config, len(picks)))
+
+
+def head(plan: RecordPlan, bench: Bench) -> dict[str, Any]:
+    """What a journal of this recording begins with."""
+    return {
+        "family": plan.family.name,
+        "knobs": {knob.name: list(knob.values) for knob in plan.family.knobs},
+        "problem": plan.problem.to_dict(),
+        "device": bench.spec.to_dict(),
+        "samples": plan.samples,
+        "slow": plan.slow,
+    }
