@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright import Artifact, Client, GemmProblem
-from tilewright.local import LocalMatmul
+from tilewright import Client, GemmProblem, here
+from tilewright.local import Choice, LocalMatmul
 from tilewright.wire import JobView, TrialView
 
 RESULTS = Path(__file__).parent / "results"
@@ -134,8 +134,9 @@ def gpu_matmul(
     """The fetched artifact launched in this process, whoever won the race, and the cost of one call."""
     import cupy
 
-    def fetch(wanted: GemmProblem, arch: str) -> Artifact:
-        return client.artifact(client.best_config(wanted, arch=arch).artifact.digest)
+    def fetch(wanted: GemmProblem, device: int) -> Choice:
+        arch = here.device_class(device).arch
+        return Choice(client.artifact(client.best_config(wanted, arch=arch).artifact.digest), "exact")
 
     matmul = LocalMatmul(fetch)
     a, b = (cupy.asarray(operand) for operand in operands)

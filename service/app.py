@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.concurrency import run_in_threadpool
 
-from service import middleware, openapi, problems
+from service import access, gauges, middleware, openapi, problems
 from service.deps import Service
 from service.engine import Engine
+from service.idempotency import InFlight
+from service.metrics import Metrics
+from service.retune import Retuner
 from service.routes import routers
 from service.settings import Settings
+from service.trust import Trust
 from tilewright import __version__
 from tuner.store.database import Store
 from tuner.store.errors import StoreError
@@ -22,16 +27,29 @@ _DESCRIPTION = (
     "Tunes GEMM kernels on the devices of this machine, keeps every measurement, serves the winners."
 )
 
+_LARGE_BODIES = {"/gemm": "max_body_bytes", "/trials": "max_import_bytes"}
+
 
 def create_app(settings: Settings) -> FastAPI:
     """The service; its database is migrated and its devices start with it.
 
     Raises:
         StoreError: the database cannot be opened, or a newer release migrated it.
+        Exposed: others than this machine would reach it, and no key guards it.
     """
     store = _open(settings)
+    metrics = Metrics()
+    engine = Engine(store, settings, metrics)
+    metrics.watch(functools.partial(gauges.read, store, engine))
     service = Service(
-        settings, store, Engine(store, settings), threading.BoundedSemaphore(settings.max_gemms)
+        settings,
+        store,
+        engine,
+        threading.BoundedSemaphore(settings.max_gemms),
+        Trust(engine),
+        Retuner(store, engine, settings),
+        metrics,
+        InFlight(),
     )
 
     @asynccontextmanager
@@ -41,9 +59,17 @@ def create_app(settings: Settings) -> FastAPI:
         await run_in_threadpool(service.engine.stop)
         store.close()
 
-    app = FastAPI(title="tilewright", version=__version__, description=_DESCRIPTION, lifespan=lifespan)
+    app = FastAPI(
+        title="tilewright",
+        version=__version__,
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        dependencies=[Depends(access.authorize)],
+    )
     app.state.service = service
-    app.add_middleware(middleware.BodyLimit, settings=settings)
+    app.state.gate = access.Gate(store)
+    app.add_middleware(middleware.BodyLimit, settings=settings, larger=_LARGE_BODIES)
+    app.add_middleware(middleware.RequestLog, metrics=metrics)
     app.add_middleware(middleware.RequestId)
     for router in routers():
         app.include_router(router)
@@ -56,7 +82,8 @@ def _open(settings: Settings) -> Store:
     store = Store.open(settings.database_url)
     try:
         store.migrate()
-    except StoreError:
+        access.check_exposure(settings, store)
+    except (StoreError, access.Exposed):
         store.close()
         raise
     return store

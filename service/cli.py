@@ -16,11 +16,15 @@ from service.commands import (
     catalog,
     database,
     doctor,
+    exchange,
     gemm,
     jobs,
+    keys,
+    misses,
     record,
     replay,
     serve,
+    sets,
     tune,
 )
 from service.settings import Settings
@@ -58,9 +62,15 @@ app.command()(tune.tune)
 app.command()(best.best)
 app.command()(gemm.gemm)
 app.add_typer(jobs.app, name="jobs")
+app.command()(misses.misses)
+app.add_typer(sets.app, name="sets")
+app.command()(sets.diff)
+app.command("export")(exchange.export_results)
+app.command("import")(exchange.import_results)
 app.command()(catalog.families)
 app.command()(catalog.devices)
 app.add_typer(database.app, name="db")
+app.add_typer(keys.app, name="keys")
 app.command()(doctor.doctor)
 app.add_typer(bench.app, name="bench")
 app.command()(record.record)

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from typing import Annotated
 
-from fastapi import Depends, Path, Request
+from fastapi import Depends, Header, Path, Request
 
 from service.engine import Engine
+from service.idempotency import InFlight
+from service.metrics import Metrics
 from service.problems import Kind, Problem
+from service.retune import Retuner
 from service.settings import Settings
+from service.trust import Trust
 from tilewright.tensors import MEDIA_TYPE
+from tuner.regions import Pages
 from tuner.store.database import Store
+
+RAW = "application/octet-stream"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,37 +30,92 @@ class Service:
 
     Attributes:
         gemm_slots: how many GEMM requests may be in work.
+        trust: what stored results are worth today.
+        metrics: what ``GET /metrics`` tells.
+        in_flight: idempotency keys of requests in work.
+        retuner: queues stale results that are asked for, where the settings say so.
     """
 
     settings: Settings
     store: Store
     engine: Engine
     gemm_slots: threading.BoundedSemaphore
+    trust: Trust
+    retuner: Retuner
+    metrics: Metrics
+    in_flight: InFlight
 
 
-def _service(request: Request) -> Service:
+# NOTE: a coroutine, because FastAPI sends plain functions through a thread, 0.1 ms a request.
+async def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
 
 ServiceDep = Annotated[Service, Depends(_service)]
+GivenKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        pattern="^[!-~]+$",
+        description="Makes repeating the request within 24 hours safe",
+    ),
+]
 
 
-async def _gemm_body(request: Request, service: ServiceDep) -> AsyncIterator[bytes]:
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type != MEDIA_TYPE:
-        detail = f"the body must be a safetensors file with Content-Type {MEDIA_TYPE}, got {content_type!r}"
-        raise Problem(Kind.MEDIA_TYPE, detail)
+def _idempotency_key(request: Request, service: ServiceDep, given: GivenKey = None) -> Iterator[str | None]:
+    if given is None:
+        yield None
+        return
+    # NOTE: callers with different API keys never meet under one idempotency key.
+    key = f"{request.scope.get('key_id') or ''}:{given}"
+    with service.in_flight.claim(key):
+        yield key
+
+
+IdempotencyKey = Annotated[str | None, Depends(_idempotency_key, scope="function")]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GemmBytes:
+    """The bytes of a GEMM request: what came, in how many seconds, and room for what goes back."""
+
+    media_type: str
+    body: Pages
+    body_s: float
+    result: Pages
+
+
+def _gemm_slot(service: ServiceDep) -> Iterator[None]:
     if not service.gemm_slots.acquire(blocking=False):
+        service.metrics.gemm_refusals.labels("too-many").inc()
         limit = service.settings.max_gemms
         detail = f"{limit} GEMM requests are in work (max_gemms); try again in a second"
-        raise Problem(Kind.DEVICE_BUSY, detail, retry_after=1)
+        raise Problem(Kind.TOO_MANY_GEMMS, detail, retry_after=1)
     try:
-        yield await request.body()
+        yield
     finally:
         service.gemm_slots.release()
 
 
-GemmBody = Annotated[bytes, Depends(_gemm_body)]
+GemmSlot = Annotated[None, Depends(_gemm_slot)]
+
+
+async def _gemm_bytes(request: Request, slot: GemmSlot) -> AsyncIterator[GemmBytes]:  # noqa: ARG001
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type not in (MEDIA_TYPE, RAW):
+        detail = f"the body must be {MEDIA_TYPE} or {RAW} by its Content-Type, got {media_type!r}"
+        raise Problem(Kind.MEDIA_TYPE, detail)
+    started = time.perf_counter()
+    with Pages() as body, Pages() as result:
+        async for chunk in request.stream():
+            body.append(chunk)
+        yield GemmBytes(media_type, body, time.perf_counter() - started, result)
+
+
+GemmBody = Annotated[GemmBytes, Depends(_gemm_bytes)]
 JobId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="As in the answer of POST /tune")]
 Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256 of the artifact in hex")]
+SetDigest = Annotated[str, Path(pattern="^sha256:[0-9a-f]{64}$", description="As in digest of a config set")]

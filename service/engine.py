@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from service.lane import Lane
+from service.metrics import Metrics
 from service.settings import Settings
 from tilewright.errors import DeviceUnavailable, TilewrightError
 from tuner.bench import list_devices
@@ -13,6 +18,7 @@ from tuner.builder import Builder
 from tuner.store import devices
 from tuner.store.database import Store
 
+_HEARTBEATS = 3  # in a lease: one may fail
 log = logging.getLogger("tilewright.engine")
 
 
@@ -24,12 +30,15 @@ class Engine:
         lanes: by device name, the default device first.
     """
 
-    def __init__(self, store: Store, settings: Settings) -> None:
+    def __init__(self, store: Store, settings: Settings, metrics: Metrics | None = None) -> None:
         self.stopping = threading.Event()
         self.lanes: dict[str, Lane] = {}
         self._store = store
         self._settings = settings
+        self._metrics = metrics or Metrics()
+        self._stop_by = 0.0
         self._builder = Builder(settings.compile_processes, settings.cache_dir)
+        self._heart = threading.Thread(target=self._beat, name="leases", daemon=True)
 
     def open(self) -> None:
         """Start the devices' processes.
@@ -52,11 +61,10 @@ class Engine:
         """
         if not self.lanes:
             self.open()
-        # NOTE: one lane after the other would take back what the lane before it has just claimed.
         for lane in self.lanes.values():
             lane.take_back()
-        for lane in self.lanes.values():
             lane.start()
+        self._heart.start()
 
     def wake(self) -> None:
         """There may be a new job."""
@@ -70,6 +78,8 @@ class Engine:
 
     def begin_stop(self) -> None:
         """Stop after the running trials; safe to call from a signal handler."""
+        if not self.stopping.is_set():
+            self._stop_by = time.monotonic() + self._settings.stop_s
         self.stopping.set()
         for lane in self.lanes.values():
             lane.begin_stop()
@@ -77,12 +87,25 @@ class Engine:
     def stop(self) -> None:
         """Stop within ``stop_s`` seconds; running jobs go back to the queue with their trials."""
         self.begin_stop()
-        for lane in self.lanes.values():
-            lane.finish_stop(self._settings.stop_s)
+        if self.lanes:
+            # NOTE: at once: closing a device takes seconds where its process does not listen.
+            with ThreadPoolExecutor(len(self.lanes)) as pool:
+                for ended in [pool.submit(lane.finish_stop, self._stop_by) for lane in self.lanes.values()]:
+                    ended.result()
         self._builder.close()
 
+    def _beat(self) -> None:
+        """Keep the leases of running jobs, and take over jobs whose server died, until the end."""
+        while not self.stopping.wait(self._settings.lease_s / _HEARTBEATS):
+            for lane in self.lanes.values():
+                try:
+                    lane.renew()
+                    lane.take_back()
+                except SQLAlchemyError:
+                    log.exception("device %s: the lease was not renewed; trying again", lane.name)
+
     def _open(self, name: str) -> None:
-        lane = Lane(name, self._store, self._builder)
+        lane = Lane(name, self._store, self._builder, self._metrics, self._settings.lease_s)
         self.lanes[name] = lane
         spec = lane.bench.spec
         with self._store.begin() as session:

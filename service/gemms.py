@@ -6,18 +6,19 @@ from collections.abc import Mapping
 
 from sqlalchemy.orm import Session
 
+from service.operands import Operand
 from tilewright.artifact import Artifact
 from tilewright.config import Config
 from tilewright.errors import InvalidProblem
 from tilewright.problem import DType, GemmProblem
-from tilewright.tensors import Tensor, check_wire
+from tilewright.tensors import check_wire
 from tilewright.wire import GemmQuery, Policy
 from tuner.store import artifacts, best
 
 _NEAR = 5
 
 
-def problem_of(tensors: Mapping[str, Tensor], query: GemmQuery) -> GemmProblem:
+def problem_of(tensors: Mapping[str, Operand], query: GemmQuery) -> GemmProblem:
     """The problem that the tensors and the query describe.
 
     Raises:
@@ -47,7 +48,7 @@ def problem_of(tensors: Mapping[str, Tensor], query: GemmQuery) -> GemmProblem:
     return problem
 
 
-def result_shape(problem: GemmProblem, tensors: Mapping[str, Tensor]) -> tuple[int, ...]:
+def result_shape(problem: GemmProblem, tensors: Mapping[str, Operand]) -> tuple[int, ...]:
     """Shape of D: with a batch axis where A has one."""
     matrix = (problem.m, problem.n)
     return (problem.batch, *matrix) if len(tensors["a"].shape) == 3 else matrix
@@ -78,7 +79,7 @@ def _operand_type(stored: DType, wanted: DType | None) -> DType:
     raise InvalidProblem(f"a is {stored}; dtype={wanted} does not go with it, leave it out or send {wanted}")
 
 
-def _matrix(name: str, tensor: Tensor) -> tuple[int, int, int]:
+def _matrix(name: str, tensor: Operand) -> tuple[int, int, int]:
     if len(tensor.shape) not in (2, 3) or 0 in tensor.shape:
         raise InvalidProblem(
             f"{name} must be (rows, columns) or (batch, rows, columns), none of them 0; got {tensor.shape}"
@@ -87,7 +88,7 @@ def _matrix(name: str, tensor: Tensor) -> tuple[int, int, int]:
     return batch, tensor.shape[-2], tensor.shape[-1]
 
 
-def _check(problem: GemmProblem, tensors: Mapping[str, Tensor], query: GemmQuery) -> None:
+def _check(problem: GemmProblem, tensors: Mapping[str, Operand], query: GemmQuery) -> None:
     lead = tensors["a"].shape[:-2]
     expected: dict[str, tuple[tuple[int, ...], DType]] = {
         "b": ((*lead, *problem.b_shape), tensors["a"].dtype),

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-import os
-import secrets
-import socket
 import threading
+import time
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from service.metrics import Metrics
+from service.recording import CountingRecorder
 from tilewright.config import Config
 from tilewright.errors import TilewrightError
 from tuner.bench import Bench
 from tuner.builder import Builder
+from tuner.owner import new_owner
 from tuner.store import jobs
 from tuner.store.database import Store
 from tuner.store.errors import JobTaken
-from tuner.store.recorder import JobRecorder
-from tuner.store.records import JobRecord, JobStatus
+from tuner.store.records import JobRecord, JobStatus, utc_now
 from tuner.store.seeds import first_tries
 from tuner.tune import tune
 
@@ -27,24 +28,35 @@ _RETRY_S = 5.0
 log = logging.getLogger("tilewright.lane")
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Current:
+    """The job being tuned: its claim, and how to stop it."""
+
+    job_id: str
+    attempt: int
+    cancelled: threading.Event
+
+
 class Lane:
-    """Runs the jobs of one device.
+    """Runs the jobs of one device, each under a lease of ``lease_s`` seconds that :meth:`renew` extends.
 
     Attributes:
         name: ``cuda:0``, ``host`` and the like.
         bench: the device's process.
     """
 
-    def __init__(self, name: str, store: Store, builder: Builder) -> None:
+    def __init__(self, name: str, store: Store, builder: Builder, metrics: Metrics, lease_s: float) -> None:
         self.name = name
         self.bench = Bench(name)
         self._device_class = self.bench.spec.device_class.id
         self._store = store
         self._builder = builder
-        self._owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._owner = new_owner()
+        self._metrics = metrics
+        self._lease_s = lease_s
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        self._current: tuple[str, threading.Event] | None = None
+        self._current: _Current | None = None
         self._thread = threading.Thread(target=self._run, name=f"lane-{name}", daemon=True)
 
     @property
@@ -56,14 +68,31 @@ class Lane:
     def job_id(self) -> str | None:
         """The job being tuned, or None."""
         current = self._current
-        return current[0] if current else None
+        return current.job_id if current else None
 
     def take_back(self) -> None:
-        """Queue again the jobs that an earlier process left running; before any lane starts to work."""
+        """Queue again the jobs whose server died; those of servers that live are left alone."""
         with self._store.begin() as session:
-            interrupted = jobs.requeue_interrupted(session, self._device_class)
+            interrupted = jobs.requeue_lost(session, self._device_class)
         for job_id in interrupted:
             log.info("job %s was interrupted; it resumes with its trials", job_id)
+        if interrupted:
+            self.wake()
+
+    def renew(self) -> None:
+        """Extend the lease of the job being tuned; stop it where it was taken over, or cancelled through
+        another server of this database."""
+        current = self._current
+        if current is None:
+            return
+        try:
+            with self._store.begin() as session:
+                record = jobs.renew(session, current.job_id, current.attempt, self._lease_s)
+        except JobTaken:
+            current.cancelled.set()
+        else:
+            if record.cancel_requested:
+                current.cancelled.set()
 
     def start(self) -> None:
         """Work."""
@@ -76,8 +105,8 @@ class Lane:
     def cancel(self, job_id: str) -> None:
         """Stop a job if it is the one being tuned."""
         current = self._current
-        if current and current[0] == job_id:
-            current[1].set()
+        if current and current.job_id == job_id:
+            current.cancelled.set()
 
     def begin_stop(self) -> None:
         """Stop after the running trial."""
@@ -85,12 +114,13 @@ class Lane:
         self._wake.set()
         current = self._current
         if current:
-            current[1].set()
+            current.cancelled.set()
 
-    def finish_stop(self, timeout_s: float) -> None:
-        """Wait for the running trial, then leave the job to the next start."""
+    def finish_stop(self, deadline: float) -> None:
+        """Wait for the running trial until ``deadline`` (``time.monotonic()``), then leave the job to the
+        next start."""
         if self.alive:
-            self._thread.join(timeout_s)
+            self._thread.join(max(0.0, deadline - time.monotonic()))
         with self._store.begin() as session:
             jobs.requeue_interrupted(session, self._device_class, self._owner)
         self.bench.close()
@@ -107,7 +137,7 @@ class Lane:
         with self._store.begin() as session:
             # NOTE: what this lane holds now is a job whose end the database did not take.
             jobs.requeue_interrupted(session, self._device_class, self._owner)
-            job = jobs.claim(session, self._device_class, self._owner)
+            job = jobs.claim(session, self._device_class, self._owner, self._lease_s)
         if job is None:
             self._wake.wait(_POLL_S)
             self._wake.clear()
@@ -116,7 +146,7 @@ class Lane:
 
     def _work(self, job: JobRecord) -> None:
         cancelled = threading.Event()
-        self._current = (job.id, cancelled)
+        self._current = _Current(job.id, job.attempt, cancelled)
         try:
             # NOTE: a stop or a cancellation between the claim and the line above would be missed.
             if self._stopping.is_set() or self._cancel_requested(job.id):
@@ -140,7 +170,7 @@ class Lane:
             log.exception("job %s failed", job.id)
 
     def _tune(self, job: JobRecord, cancelled: threading.Event) -> None:
-        recorder = JobRecorder(self._store, job.id)
+        recorder = CountingRecorder(self._store, job.id, self._metrics, self.name)
         log.info("job %s: tuning %s on %s", job.id, job.request.problem, self.name)
         winner = tune(job.request, job.id, self.bench, self._builder, recorder, cancelled, self._seeds(job))
         if winner is not None:
@@ -166,4 +196,6 @@ class Lane:
             # which then fails here; the job is not this claim's to end any more.
             jobs.hold(session, job.id, job.attempt)
             jobs.finish(session, job.id, status, error)
+        if job.started:
+            self._metrics.jobs.labels(status.value).observe((utc_now() - job.started).total_seconds())
         log.info("job %s %s%s", job.id, status, f": {error}" if error else "")

@@ -1,18 +1,29 @@
-"""What wraps every request: an id, and the body limit."""
+"""What wraps every request: its id, its line in the log, its time, and the limits of its body."""
 
 from __future__ import annotations
 
+import logging
 import re
 import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
 
+import anyio
+import structlog
 from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.metrics import Metrics
 from service.problems import Kind, Problem, respond
 from service.settings import Settings
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_STALL_S = 10.0
+_SLOWEST_BYTES = 64 * 1024  # a second
+log = logging.getLogger("tilewright.requests")
 
 
 class RequestId:
@@ -34,40 +45,109 @@ class RequestId:
                 MutableHeaders(scope=message)["X-Request-ID"] = request_id
             await send(message)
 
-        await self._app(scope, receive, send_with_id)
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            await self._app(scope, receive, send_with_id)
 
 
-class BodyLimit:
-    """Refuses bodies over the limit: by ``Content-Length`` before a byte is read, else while reading."""
+class RequestLog:
+    """Counts each request, and logs those that change something or are refused; the others at ``debug``.
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    Neither a query nor a header is logged: a key could be in them.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
-        self._settings = settings
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        name = "max_body_bytes" if scope["path"] == "/gemm" else "max_json_bytes"
+        started, status = time.perf_counter(), 500
+
+        async def send_seen(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_seen)
+        finally:
+            self._note(scope, status, time.perf_counter() - started)
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        method, route = scope["method"], _template(scope)
+        known = method if method in _METHODS else "other"
+        self._metrics.requests.labels(known, route, str(status)).observe(seconds)
+        telling = status >= 400 or method not in _SAFE
+        line = {"method": method, "path": scope["path"], "status": status, "ms": round(1e3 * seconds, 2)}
+        log.log(logging.INFO if telling else logging.DEBUG, "request", extra=line | _caller(scope))
+
+
+class BodyLimit:
+    """Refuses bodies over the limit, by ``Content-Length`` before a byte is read, else while reading, and
+    bodies that come slower than 64 KiB/s after 10 s of patience."""
+
+    def __init__(self, app: ASGIApp, settings: Settings, larger: Mapping[str, str]) -> None:
+        """``larger`` names the setting with the limit of paths other than ``max_json_bytes``."""
+        self._app = app
+        self._settings = settings
+        self._larger = larger
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        name = self._larger.get(scope["path"], "max_json_bytes")
         limit = getattr(self._settings, name)
         detail = f"a body of {scope['method']} {scope['path']} may have {limit} bytes ({name})"
         declared = Headers(scope=scope).get("content-length", "0")
-        if declared.isdecimal() and int(declared) > limit:
+        if declared.isdecimal() and int(declared[:20]) > limit:
             response = respond(Request(scope), Kind.TOO_LARGE.document(detail), {"Connection": "close"})
             await response(scope, receive, send)
             return
-        await self._app(scope, _counted(receive, limit, detail), send)
+        await self._app(scope, _Body(receive, limit, detail).receive, send)
 
 
-def _counted(receive: Receive, limit: int, detail: str) -> Receive:
-    total = 0
+class _Body:
+    """The body of one request on its way in."""
 
-    async def receive_counted() -> Message:
-        nonlocal total
-        message = await receive()
-        total += len(message.get("body", b""))
-        if total > limit:
-            raise Problem(Kind.TOO_LARGE, detail)
+    def __init__(self, receive: Receive, limit: int, detail: str) -> None:
+        self._receive = receive
+        self._limit = limit
+        self._detail = detail
+        self._total = 0
+        self._started = time.monotonic()
+        self._whole = False
+
+    async def receive(self) -> Message:
+        """The next part of it; after its end whatever comes."""
+        if self._whole:
+            return await self._receive()
+        left = self._started + _STALL_S + self._total / _SLOWEST_BYTES - time.monotonic()
+        with anyio.move_on_after(left) as patience:
+            message = await self._receive()
+        if patience.cancelled_caught:
+            detail = (
+                f"the body stopped after {self._total} bytes; send it at {_SLOWEST_BYTES} bytes/s or more"
+            )
+            raise Problem(Kind.BODY_TIMEOUT, detail, headers={"Connection": "close"})
+        self._total += len(message.get("body", b""))
+        self._whole = not message.get("more_body", False)
+        if self._total > self._limit:
+            raise Problem(Kind.TOO_LARGE, self._detail, headers={"Connection": "close"})
         return message
 
-    return receive_counted
+
+_METHODS = _SAFE | {"POST", "PUT", "PATCH", "DELETE"}
+
+
+def _template(scope: Scope) -> str:
+    """The path as the route has it, so that ids do not become labels."""
+    return str(getattr(scope.get("route"), "path", "none"))
+
+
+def _caller(scope: Scope) -> dict[str, Any]:
+    key_id = scope.get("key_id")
+    return {"key": key_id} if key_id else {}

@@ -7,19 +7,29 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from service.access import needed
+from service.deps import RAW
 from service.problems import MEDIA_TYPE, Kind
 from tilewright.tensors import MEDIA_TYPE as SAFETENSORS
 from tilewright.wire import ProblemDocument
 
 _REFERENCE = {"$ref": "#/components/schemas/ProblemDocument"}
+_ALWAYS = (
+    Kind.INVALID_REQUEST,
+    Kind.BAD_REQUEST,
+    Kind.UNAUTHENTICATED,
+    Kind.FORBIDDEN,
+    Kind.BODY_TIMEOUT,
+    Kind.TOO_LARGE,
+    Kind.INTERNAL,
+)
 _BINARY = {"type": "string", "format": "binary"}
 
 
 def errors(*kinds: Kind) -> dict[int | str, dict[str, Any]]:
     """The ``responses`` of a route that may answer with these kinds, and with those of any route."""
-    always = (Kind.INVALID_REQUEST, Kind.BAD_REQUEST, Kind.TOO_LARGE, Kind.INTERNAL)
     described: dict[int | str, dict[str, Any]] = {}
-    for kind in (*kinds, *always):
+    for kind in (*kinds, *_ALWAYS):
         entry = described.setdefault(
             kind.status, {"description": "", "content": {MEDIA_TYPE: {"schema": _REFERENCE}}}
         )
@@ -32,10 +42,19 @@ def binary(media_type: str, description: str) -> dict[str, Any]:
     return {"description": description, "content": {media_type: {"schema": _BINARY}}}
 
 
+def gemm_bytes(description: str) -> dict[str, Any]:
+    """A response or request body of ``POST /gemm``."""
+    media = {"schema": _BINARY}
+    return {"description": description, "content": {SAFETENSORS: media, RAW: media}}
+
+
 GEMM_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        **binary(SAFETENSORS, "A safetensors file with tensors a, b and, where wanted, c and bias"),
+        **gemm_bytes(
+            "A safetensors file with tensors a, b and, where wanted, c and bias; or their raw bytes in this "
+            "order, then with m, n and k"
+        ),
     }
 }
 
@@ -49,6 +68,7 @@ def install(app: FastAPI) -> None:
                 title=app.title, version=app.version, description=app.description, routes=app.routes
             )
             _add_problem(schema)
+            _add_security(schema)
             app.openapi_schema = schema
         return app.openapi_schema
 
@@ -60,3 +80,13 @@ def _add_problem(schema: dict[str, Any]) -> None:
     schemas = schema["components"]["schemas"]
     schemas.update(problem.pop("$defs", {}))
     schemas["ProblemDocument"] = problem
+
+
+def _add_security(schema: dict[str, Any]) -> None:
+    """Say of each operation which scope its key needs; none is needed on loopback before a key was made."""
+    schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    for item in schema["paths"].values():
+        for operation in item.values():
+            scope = needed(operation.get("operationId"))
+            if scope:
+                operation["security"] = [{"key": [scope.value]}, {}]

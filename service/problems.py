@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from tilewright.errors import InvalidProblem
 from tilewright.wire import ErrorItem, ProblemDocument
@@ -30,10 +31,15 @@ class Kind(Enum):
     BAD_REQUEST = ("bad-request", 400, "The request cannot be read")
     NOT_FOUND = ("not-found", 404, "Not found")
     NOT_TUNED = ("not-tuned", 404, "No stored result")
+    UNAUTHENTICATED = ("unauthenticated", 401, "A key is needed")
+    FORBIDDEN = ("forbidden", 403, "The key does not allow this")
     METHOD_NOT_ALLOWED = ("method-not-allowed", 405, "Method not allowed")
+    BODY_TIMEOUT = ("body-timeout", 408, "The body came too slowly")
+    IDEMPOTENCY_IN_FLIGHT = ("idempotency-in-flight", 409, "A request with this Idempotency-Key is in work")
     TOO_LARGE = ("body-too-large", 413, "The body is too large")
     MEDIA_TYPE = ("unsupported-media-type", 415, "Unsupported media type")
     QUEUE_FULL = ("queue-full", 429, "The queue is full")
+    TOO_MANY_GEMMS = ("too-many-gemms", 429, "Too many GEMMs at once")
     DEVICE_BUSY = ("device-busy", 503, "The device is busy")
     DEVICE_FAILED = ("device-failed", 503, "The device failed")
     NOT_READY = ("not-ready", 503, "Not ready")
@@ -67,9 +73,10 @@ class Problem(HTTPException):
         *,
         retry_after: int | None = None,
         members: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
-        headers = {"Retry-After": str(retry_after)} if retry_after is not None else None
-        super().__init__(kind.status, detail, headers)
+        later = {"Retry-After": str(retry_after)} if retry_after is not None else {}
+        super().__init__(kind.status, detail, {**(headers or {}), **later})
         self.kind = kind
         self.members = dict(members or {})
 
@@ -79,6 +86,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(InvalidProblem, _invalid)
+    app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _internal)
 
 
@@ -137,6 +145,11 @@ def _item(kind: str, loc: Sequence[str | int], message: str) -> ErrorItem:
 
 def _invalid(request: Request, error: Exception) -> Response:
     return respond(request, Kind.INVALID_PROBLEM.document(str(error)))
+
+
+def _gone(request: Request, _error: Exception) -> Response:
+    # NOTE: nobody reads this; it keeps a caller that hung up from being logged as a fault of the service.
+    return respond(request, Kind.BAD_REQUEST.document("the body ended before its Content-Length"))
 
 
 def _internal(request: Request, error: Exception) -> Response:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import base64
 import re
+from typing import Literal
 
 from service.problems import Kind, Problem
 from tilewright import wire
 from tilewright.problem import GemmProblem
+from tuner.store.misses import MissRecord
 from tuner.store.records import JobRecord, JobStatus, StoredBest
+from tuner.store.regret import Band
+from tuner.store.sets import Served, SetRecord
 
 _JOB_ID = re.compile("[0-9a-f]{32}")
 
 
-def job_view(job: JobRecord, best: StoredBest | None = None) -> wire.JobView:
+def job_view(job: JobRecord, best: wire.BestConfigView | None = None) -> wire.JobView:
     """A job, and the standing winner of its problem once it succeeded."""
     request = job.request
-    found = best_view(best) if best and job.status is JobStatus.SUCCEEDED else None
+    found = best if job.status is JobStatus.SUCCEEDED else None
     return wire.JobView(
         id=job.id,
         status=wire.JobStatus(job.status.value),
@@ -40,9 +44,73 @@ def job_view(job: JobRecord, best: StoredBest | None = None) -> wire.JobView:
     )
 
 
-def best_view(stored: StoredBest, match: wire.MatchView | None = None) -> wire.BestConfigView:
+def best_view(
+    stored: StoredBest, trust: wire.TrustView, match: wire.MatchView | None = None
+) -> wire.BestConfigView:
     """A winner; an exact match unless told."""
-    return wire.BestConfigView.of(stored.best, stored.created, match or wire.MatchView(kind="exact"))
+    return wire.BestConfigView.of(stored.best, stored.created, match or wire.MatchView(kind="exact"), trust)
+
+
+def set_entry(stored: StoredBest, trust: wire.TrustView, artifact_bytes: int) -> wire.SetEntry:
+    """A winner as config sets have it."""
+    whole = best_view(stored, trust)
+    return wire.SetEntry(
+        problem=whole.problem,
+        config=whole.config,
+        artifact=whole.artifact.digest,
+        artifact_bytes=artifact_bytes,
+        median_us=whole.timing.median_us,
+        low_us=whole.timing.low_us,
+        high_us=whole.timing.high_us,
+        baseline=whole.baseline,
+        speedup=whole.speedup,
+        verdict=whole.verdict,
+        use_vendor=whole.use_vendor,
+        numerics=whole.numerics,
+        deterministic=whole.deterministic,
+        staleness=whole.staleness,
+        job_id=whole.job_id,
+        created=whole.created,
+    )
+
+
+def band_view(band: Band) -> wire.RegretBand:
+    """What near matches cost up to a distance."""
+    return wire.RegretBand(
+        max_distance=band.max_distance, expected=band.expected, p90=band.p90, pairs=band.pairs
+    )
+
+
+def set_info(record: SetRecord, served: Served) -> wire.SetInfo:
+    """A config set without its entries, and whether it is what its device class is served."""
+    serving: Literal["pinned", "latest"] | None = None
+    if record.digest == served.pinned:
+        serving = "pinned"
+    elif served.pinned is None and record.digest == served.latest:
+        serving = "latest"
+    return wire.SetInfo(
+        digest=record.digest,
+        device_class=record.device_class,
+        arch=record.arch,
+        created_at=record.created,
+        entries=record.entries,
+        serving=serving,
+    )
+
+
+def miss_view(miss: MissRecord) -> wire.MissView:
+    """A miss with the device seconds at stake."""
+    return wire.MissView(
+        problem=wire.ProblemFields.of(miss.problem),
+        device_class=miss.device_class,
+        reason=wire.MissReason(miss.reason),
+        count=miss.count,
+        time_us=miss.time_us,
+        measured=miss.measured,
+        stake_s=miss.stake_us / 1e6,
+        first_seen=miss.first_seen,
+        last_seen=miss.last_seen,
+    )
 
 
 def cursor(after: object) -> str:

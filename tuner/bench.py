@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tilewright.artifact import Artifact
 from tilewright.device import DeviceSpec
@@ -12,13 +13,17 @@ from tilewright.errors import DeviceUnavailable, TilewrightError
 from tilewright.problem import GemmProblem
 from tilewright.trial import Outcome, Timing
 from tuner.frames import Frame
+from tuner.gemm import GemmRun
 from tuner.measure import FEWEST_SAMPLES
 from tuner.process import WorkerBusy, WorkerDied, WorkerProcess, WorkerTimeout, python
 from tuner.race import RaceSamples
+from tuner.regions import Region
 from tuner.store import codec
 
 _COUNT_CUDA = "from tilewright.launch.driver import device_count; print(device_count())"
 _GEMM_TIMEOUT_S = 30.0
+_RACE_STARTS = 10
+_KILLED = "SIGKILL"
 _SLOWEST_FLOPS = 1e9  # per second: bounds how long a GEMM request may run
 
 
@@ -35,21 +40,6 @@ class TrialResult:
     timing: Timing | None = None
     check_s: float = 0.0
     measure_s: float = 0.0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class GemmResult:
-    """One GEMM that ran.
-
-    Attributes:
-        d: the result's bytes, row-major, in the storage type of the problem's output.
-        micros: microseconds of the kernel.
-        ran: what ran: an entry symbol or the vendor library.
-    """
-
-    d: bytes
-    micros: float
-    ran: str
 
 
 class Bench:
@@ -110,39 +100,61 @@ class Bench:
     ) -> RaceSamples:
         """Run artifacts and the vendor library interleaved.
 
+        The race gives others their turn about every second; a request that takes one costs a new warm-up,
+        one that breaks the process a new race, and so does a kill from outside, which no kernel can cause.
+
         Raises:
             WorkerDied, WorkerTimeout, LaunchError: an entrant broke the device's process.
         """
         header = {"op": "race", "problem": problem.to_dict(), "rounds": rounds, "seed": seed}
         payloads = [artifact.to_bytes() for artifact in artifacts]
-        reply = self._process.call(header, payloads, timeout_s=timeout_s)
-        return RaceSamples.from_dict(reply.header["samples"])
+        for _ in range(_RACE_STARTS):
+            try:
+                samples = self._race_once(header, payloads, timeout_s)
+            except WorkerDied as error:
+                if error.cause != _KILLED:
+                    raise
+            else:
+                if samples:
+                    return samples
+        reason = (
+            f"the device's process was killed during a race, or by requests in between, {_RACE_STARTS} times"
+        )
+        raise WorkerDied(f"{reason}; tune again", _KILLED)
+
+    def _race_once(
+        self, header: dict[str, Any], payloads: Sequence[bytes], timeout_s: float
+    ) -> RaceSamples | None:
+        """A whole race, None where its process ended between two slices."""
+        reply = self._process.call({**header, "resume": False}, payloads, timeout_s=timeout_s)
+        while reply.header["state"] == "open":
+            reply = self._process.call({"op": "race", "resume": True}, timeout_s=timeout_s)
+        return RaceSamples.from_dict(reply.header["samples"]) if reply.header["state"] == "done" else None
 
     def gemm(
         self,
         artifact: Artifact | None,
         problem: GemmProblem,
-        inputs: Mapping[str, bytes],
-        alpha: float,
-        beta: float,
+        regions: Mapping[str, Region],
+        scalars: tuple[float, float],
         wait_s: float,
-    ) -> GemmResult:
-        """Run one GEMM with an artifact, or with the vendor library for None.
+    ) -> GemmRun:
+        """Run one GEMM with an artifact, or with the vendor library for None: from the bytes of ``a``, ``b``,
+        ``c`` and ``bias`` into those of ``d``; ``scalars`` are alpha and beta.
 
         Raises:
             DeviceBusy: the device was not free within ``wait_s`` seconds.
             WorkerDied, WorkerTimeout, LaunchError: the kernel failed; the device is usable again.
         """
-        header = {"op": "gemm", "problem": problem.to_dict(), "alpha": alpha, "beta": beta}
-        header |= {"inputs": list(inputs), "has_artifact": artifact is not None}
+        header = {"op": "gemm", "problem": problem.to_dict(), "alpha": scalars[0], "beta": scalars[1]}
+        header["regions"] = {name: dataclasses.asdict(region) for name, region in regions.items()}
         payloads = [artifact.to_bytes()] if artifact else []
-        payloads += inputs.values()
         timeout_s = _GEMM_TIMEOUT_S + problem.flops / _SLOWEST_FLOPS
         try:
             reply = self._process.call(header, payloads, timeout_s=timeout_s, wait_s=wait_s)
         except WorkerBusy as error:
             raise DeviceBusy(f"{self.name} was not free within {wait_s:g} s; try again later") from error
-        return GemmResult(reply.payloads[0], reply.header["micros"], reply.header["ran"])
+        return GemmRun(**reply.header["run"])
 
     def close(self) -> None:
         """End the device's process."""

@@ -21,6 +21,8 @@ from tilewright.problem import GemmProblem
 from tilewright.trial import Outcome
 from tuner.process import WorkerDied, WorkerProcess, WorkerTimeout, python
 
+_STARTS = 3
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Compiled:
@@ -134,7 +136,7 @@ class Builder:
                 job.future.set_exception(error)
 
     def _compile(self, process: WorkerProcess, request: dict[str, Any]) -> Compiled:
-        process.greeting()
+        _start(process)
         start = time.perf_counter()
         try:
             reply = process.call(request, timeout_s=self._limit.after(list(self._seconds)))
@@ -146,6 +148,21 @@ class Builder:
         seconds = time.perf_counter() - start
         self._seconds.append(seconds)
         return seconds
+
+
+def _start(process: WorkerProcess) -> None:
+    """Start a compile process where none runs, again where it is killed meanwhile: no config is to blame.
+
+    Raises:
+        WorkerDied, WorkerTimeout, TilewrightError: it does not start.
+    """
+    for _ in range(_STARTS - 1):
+        try:
+            process.greeting()
+        except WorkerDied:
+            continue
+        return
+    process.greeting()
 
 
 def _failed(error: CompileError | WorkerDied | WorkerTimeout, seconds: float) -> Compiled:

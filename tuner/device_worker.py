@@ -25,10 +25,12 @@ from tuner.devices.base import Device
 from tuner.frames import Frame
 from tuner.gemm import run_gemm
 from tuner.measure import measure
-from tuner.race import race
+from tuner.race import Race
+from tuner.regions import Region
 from tuner.worker import serve
 
 _KEPT_KERNELS = 8
+_SLICE_S = 1.0
 
 
 class DeviceServer:
@@ -39,9 +41,11 @@ class DeviceServer:
         self._kernels = KernelCache()
         self._driver_errors = _driver_errors(self._device)
         self._tuned: GemmProblem | None = None
+        self._race: Race | None = None
+        self._disturbed = False
         self._operations: dict[str, Callable[[Frame], Frame]] = {
             "trial": self._trial,
-            "race": self._race,
+            "race": self._run_race,
             "gemm": self._gemm,
         }
 
@@ -55,11 +59,13 @@ class DeviceServer:
         Raises:
             LaunchError: the driver refused; ``sticky`` where this process must end.
         """
-        self._kernels.trim(_KEPT_KERNELS)
+        if self._race is None:  # its kernels must stay loaded
+            self._kernels.trim(_KEPT_KERNELS)
         with self._launch_errors():
             return self._operations[request.header["op"]](request)
 
     def _trial(self, request: Frame) -> Frame:
+        self._race = None
         problem = self._problem(request)
         clock = _Clock()
         try:
@@ -96,22 +102,33 @@ class DeviceServer:
             )
         return (Outcome.PRUNED if pruned else Outcome.OK), "", timing
 
-    def _race(self, request: Frame) -> Frame:
-        header = request.header
-        problem = self._problem(request)
-        kernels = [self._kernels.get(payload) for payload in request.payloads]
-        samples = race(self._device, kernels, problem, header["rounds"], header["seed"])
-        return Frame({"kind": "ok", "samples": samples.to_dict()})
+    def _run_race(self, request: Frame) -> Frame:
+        """Prepare a race, or run a slice of the one that was prepared: others may come in between."""
+        header, contest, self._race = request.header, self._race, None
+        if not header["resume"]:
+            problem = self._problem(request)
+            kernels = [self._kernels.get(payload) for payload in request.payloads]
+            contest = Race(self._device, kernels, problem, header["rounds"], header["seed"])
+            self._disturbed = True
+        elif contest:
+            if self._disturbed:
+                contest.heat()
+            contest.run(_SLICE_S)
+            self._disturbed = False
+        if contest and contest.done:
+            return Frame({"kind": "ok", "state": "done", "samples": contest.samples().to_dict()})
+        self._race = contest
+        return Frame({"kind": "ok", "state": "open" if contest else "lost"})
 
     def _gemm(self, request: Frame) -> Frame:
         header = request.header
         problem = GemmProblem.from_dict(header["problem"])
-        payloads = list(request.payloads)
-        kernel = self._kernels.get(payloads.pop(0)) if header["has_artifact"] else None
-        inputs = dict(zip(header["inputs"], payloads, strict=True))
+        self._disturbed = True
+        kernel = self._kernels.get(request.payloads[0]) if request.payloads else None
+        regions = {name: Region(**fields) for name, fields in header["regions"].items()}
         scalars = (header["alpha"], header["beta"])
-        result, micros, ran = run_gemm(self._device, kernel, problem, inputs, scalars)
-        return Frame({"kind": "ok", "micros": micros, "ran": ran}, (result,))
+        run = run_gemm(self._device, kernel, problem, regions, scalars)
+        return Frame({"kind": "ok", "run": dataclasses.asdict(run)})
 
     @contextlib.contextmanager
     def _launch_errors(self) -> Iterator[None]:

@@ -2,41 +2,56 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-
-import numpy as np
+import time
+from collections.abc import Mapping
+from typing import Any
 
 from tilewright.errors import DeviceUnavailable, InvalidProblem
 from tilewright.launch import Kernel
-from tilewright.problem import GemmProblem
+from tilewright.problem import DType, GemmProblem
 from tuner.arrays import storage_type
 from tuner.devices.base import Device, Tensors, VendorChoice
 from tuner.operands import bind
+from tuner.regions import Region
+
+_ALIGNED = 16
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GemmRun:
+    """How a GEMM went: microseconds of the kernel, what ran, and the seconds around it."""
+
+    micros: float
+    ran: str
+    upload_s: float
+    download_s: float
 
 
 def run_gemm(
     device: Device,
     kernel: Kernel | None,
     problem: GemmProblem,
-    inputs: dict[str, bytes],
+    regions: Mapping[str, Region],
     scalars: tuple[float, float],
-) -> tuple[bytes, float, str]:
-    """Compute D from raw operand bytes.
+) -> GemmRun:
+    """Compute D from raw operand bytes, where they lie.
 
     Args:
         kernel: the tuned kernel, or None for the vendor library.
-        inputs: little-endian bytes of ``a``, ``b`` and, where the problem has them, ``c``, ``bias``.
+        regions: where the little-endian bytes are: ``a``, ``b`` and, where the problem has them, ``c``,
+            ``bias``; and where those of ``d`` go.
         scalars: alpha and beta.
-
-    Returns:
-        The bytes of D, microseconds on the device, and what ran.
 
     Raises:
         InvalidProblem: an operand is missing or has the wrong number of bytes.
         LaunchError: it does not run.
         DeviceUnavailable: no kernel is given and the vendor library has none.
     """
-    tensors = _upload(device, problem, inputs, scalars)
+    start = time.perf_counter()
+    out = _mapped("d", regions, (problem.batch, problem.m, problem.n), problem.out, writable=True)
+    tensors = _upload(device, problem, regions, scalars)
     if kernel is None:
         choice = _vendor_choice(device, problem, tensors)
         launches, ran = choice.launches, choice.name
@@ -45,11 +60,13 @@ def run_gemm(
         bound = bind(device, kernel, problem, [tensors])
         launches, ran, keep = bound.launches, kernel.artifact.plan.entry, bound
     device.synchronize()
+    uploaded = time.perf_counter()
     micros = device.timer(launches)()
     device.synchronize()
+    ended = time.perf_counter()
     del keep
-    d = tensors.d
-    return (d.get() if hasattr(d, "get") else d).tobytes(), micros, ran
+    _download(tensors.d, out)
+    return GemmRun(micros, ran, uploaded - start, time.perf_counter() - ended)
 
 
 def _vendor_choice(device: Device, problem: GemmProblem, tensors: Tensors) -> VendorChoice:
@@ -62,7 +79,7 @@ def _vendor_choice(device: Device, problem: GemmProblem, tensors: Tensors) -> Ve
 
 
 def _upload(
-    device: Device, problem: GemmProblem, inputs: dict[str, bytes], scalars: tuple[float, float]
+    device: Device, problem: GemmProblem, regions: Mapping[str, Region], scalars: tuple[float, float]
 ) -> Tensors:
     packing = problem.dtype.packing
     shapes = {
@@ -75,10 +92,25 @@ def _upload(
     arrays = {}
     for name in wanted:
         dtype = problem.dtype if name in "ab" else problem.out
-        expected = math.prod(shapes[name]) * dtype.size
-        if len(inputs.get(name, b"")) != expected:
-            raise InvalidProblem(f"{name} must have {expected} bytes for shape {shapes[name]} of {dtype}")
-        host = np.frombuffer(inputs[name], dtype=storage_type(dtype)).reshape(shapes[name])
-        arrays[name] = device.xp.asarray(host)
+        array = device.xp.asarray(_mapped(name, regions, shapes[name], dtype))
+        # NOTE: on the host this is the caller's memory itself, which may begin anywhere.
+        arrays[name] = array.copy() if device.address(array) % _ALIGNED else array
     d = device.xp.empty((problem.batch, problem.m, problem.n), dtype=storage_type(problem.out))
     return Tensors(d=d, alpha=scalars[0], beta=scalars[1], **arrays)
+
+
+def _mapped(
+    name: str, regions: Mapping[str, Region], shape: tuple[int, ...], dtype: DType, *, writable: bool = False
+) -> Any:
+    expected = math.prod(shape) * dtype.size
+    if name not in regions or regions[name].size != expected:
+        raise InvalidProblem(f"{name} must have {expected} bytes for shape {shape} of {dtype}")
+    region = regions[name].map(writable=writable)
+    return region.view(storage_type(dtype)).reshape(shape)
+
+
+def _download(d: Any, out: Any) -> None:
+    if hasattr(d, "get"):
+        d.get(out=out)
+    else:
+        out[...] = d

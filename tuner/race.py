@@ -3,15 +3,17 @@
 Every round takes one sample of each contender in a fresh random order, so that drifting clocks and
 temperatures hit all alike; ratios are formed within rounds. Where the vendor library does not compute
 the problem, it runs the same product in float16 instead, and says so. The device is loaded for ``WARM_UP_S``
-before the first round and never idles in between, so the figures are sustained ones.
+before the first round, and again after others used it, and never idles in between, so the figures are
+sustained ones.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tilewright.errors import DeviceUnavailable
@@ -25,6 +27,8 @@ from tuner.stats import median
 
 METHOD = "interleaved-v1, sustained"
 WARM_UP_S = 1.0
+Rows = list[list[float]]
+States = list[tuple[float | None, float | None]]
 _HEAT_ROUNDS = 5
 _STAND_IN_OUT = {2: DType.FLOAT16, 4: DType.FLOAT32}  # by bytes of an element of D
 
@@ -69,21 +73,64 @@ def race(
         LaunchError: a kernel does not run.
         DeviceUnavailable: the vendor library is missing or has no algorithm for the problem.
     """
-    sets = rotated_sets(device, problem)
-    shared = scratch(device, kernels, problem)
-    bound = [bind(device, kernel, problem, sets, shared) for kernel in kernels]
-    vendor = fastest(device, vendor_choices(device, problem))
-    samplers = equal_samplers(device, [*(one.launches for one in bound), vendor.launches])
-    rows, states = interleave(device, samplers, rounds, seed)
-    return RaceSamples(
-        contenders=(*(kernel.artifact.digest for kernel in kernels), "vendor"),
-        samples_us=tuple(tuple(row) for row in rows),
-        vendor_name=vendor.name,
-        vendor_detail=vendor.detail,
-        mhz=_mean([mhz for mhz, _ in states]),
-        watts=_mean([watts for _, watts in states]),
-        method=METHOD,
-    )
+    contest = Race(device, kernels, problem, rounds, seed)
+    contest.heat()
+    contest.run(math.inf)
+    return contest.samples()
+
+
+class Race:
+    """A race in progress: prepared once, then run in slices, so that others may use the device in between.
+
+    Attributes:
+        done: every round was run.
+    """
+
+    def __init__(
+        self, device: Device, kernels: Sequence[Kernel], problem: GemmProblem, rounds: int, seed: int
+    ) -> None:
+        """Prepare it.
+
+        Raises:
+            LaunchError, DeviceUnavailable: as :func:`race`.
+        """
+        sets = rotated_sets(device, problem)
+        shared = scratch(device, kernels, problem)
+        self._bound = [bind(device, kernel, problem, sets, shared) for kernel in kernels]
+        self._vendor = fastest(device, vendor_choices(device, problem))
+        self._samplers = equal_samplers(
+            device, [*(one.launches for one in self._bound), self._vendor.launches]
+        )
+        self._contenders = (*(kernel.artifact.digest for kernel in kernels), "vendor")
+        self._rows: Rows = [[] for _ in self._samplers]
+        self._states: States = []
+        order = random.Random(seed)
+        self._rounds = _each_round(device, self._samplers, rounds, order, (self._rows, self._states))
+        self.done = rounds == 0
+
+    def heat(self) -> None:
+        """Load the device until its clocks stand: before the first round, and after others used it."""
+        _heat(self._samplers)
+
+    def run(self, seconds: float) -> None:
+        """Run rounds for so long, one at least."""
+        end = time.monotonic() + seconds
+        for _ in self._rounds:
+            if time.monotonic() >= end:
+                return
+        self.done = True
+
+    def samples(self) -> RaceSamples:
+        """What was measured."""
+        return RaceSamples(
+            contenders=self._contenders,
+            samples_us=tuple(tuple(row) for row in self._rows),
+            vendor_name=self._vendor.name,
+            vendor_detail=self._vendor.detail,
+            mhz=_mean([mhz for mhz, _ in self._states]),
+            watts=_mean([watts for _, watts in self._states]),
+            method=METHOD,
+        )
 
 
 def equal_samplers(device: Device, entrants: Sequence[Sequence[Launch]]) -> list[Callable[[int], float]]:
@@ -97,21 +144,39 @@ def equal_samplers(device: Device, entrants: Sequence[Sequence[Launch]]) -> list
 
 def interleave(
     device: Device, samplers: Sequence[Callable[[int], float]], rounds: int, seed: int
-) -> tuple[list[list[float]], list[tuple[float | None, float | None]]]:
+) -> tuple[Rows, States]:
     """Load the device for ``WARM_UP_S`` seconds, then sample: one row of microseconds a sampler, and the
     clock in MHz and power in watts after each round."""
+    _heat(samplers)
+    return _rounds(device, samplers, rounds, random.Random(seed))
+
+
+def _heat(samplers: Sequence[Callable[[int], float]]) -> None:
     end = time.monotonic() + WARM_UP_S
     while time.monotonic() < end:
         for sample in samplers:
             sample(0)
-    return _rounds(device, samplers, rounds, random.Random(seed))
 
 
 def _rounds(
     device: Device, samplers: Sequence[Callable[[int], float]], rounds: int, order: random.Random
-) -> tuple[list[list[float]], list[tuple[float | None, float | None]]]:
-    rows: list[list[float]] = [[] for _ in samplers]
-    states = []
+) -> tuple[Rows, States]:
+    rows: Rows = [[] for _ in samplers]
+    states: States = []
+    for _ in _each_round(device, samplers, rounds, order, (rows, states)):
+        pass
+    return rows, states
+
+
+def _each_round(
+    device: Device,
+    samplers: Sequence[Callable[[int], float]],
+    rounds: int,
+    order: random.Random,
+    into: tuple[Rows, States],
+) -> Iterator[None]:
+    """Run one round at each step, into rows and states."""
+    rows, states = into
     turn = list(range(len(samplers)))
     for number in range(rounds):
         order.shuffle(turn)
@@ -119,7 +184,7 @@ def _rounds(
             rows[index].append(samplers[index](number))
         now = device.telemetry()
         states.append((now.mhz, now.watts))
-    return rows, states
+        yield
 
 
 def fastest(device: Device, choices: Sequence[VendorChoice]) -> VendorChoice:

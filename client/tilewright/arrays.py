@@ -1,132 +1,166 @@
-"""What ``matmul`` needs to know of an array, whichever library it belongs to."""
+"""What ``matmul`` needs of an array library, and how an array lies in memory, whichever library it is of."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol
 
 from tilewright.errors import InvalidProblem
-from tilewright.problem import DType
+from tilewright.problem import Activation, DType
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Matrix:
-    """A two-dimensional array in memory.
+class Strided:
+    """An array as it lies in memory.
 
     Attributes:
-        shape: (rows, columns).
-        strides: elements between rows and between columns.
+        shape: extents.
+        strides: elements from one index to the next, an axis each.
         dtype: element type.
-        address: of the first element.
         device: ordinal of the CUDA device whose memory it is; -1 on the host.
     """
 
-    shape: tuple[int, int]
-    strides: tuple[int, int]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
     dtype: DType
-    address: int
     device: int
 
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What happens to A B on its way to D = act(alpha * A B + beta * D + bias)."""
+
+    activation: Activation = Activation.NONE
+    alpha: float = 1.0
+    beta: float = 0.0
+
     @property
-    def on_gpu(self) -> bool:
-        """The memory is a CUDA device's."""
-        return self.device >= 0
-
-    def stored(self) -> tuple[str, int] | None:
-        """(``n`` or ``t``, row stride) of the row-major matrix in memory; None where there is none."""
-        rows, columns = self.shape
-        if (self.strides[1] == 1 or columns == 1) and (self.strides[0] >= columns or rows == 1):
-            return "n", max(self.strides[0], columns)
-        if (self.strides[0] == 1 or rows == 1) and (self.strides[1] >= rows or columns == 1):
-            return "t", max(self.strides[1], rows)
-        return None
+    def plain(self) -> bool:
+        """Nothing happens to it."""
+        return self.activation is Activation.NONE and self.alpha == 1.0 and self.beta == 0.0
 
 
-def matrix(array: Any) -> Matrix:
-    """Describe a NumPy or CuPy array or a torch tensor, without copying.
+class ArrayLibrary(Protocol):
+    """One array library. What is called on every launch is a plain callable, to cost as little as it can."""
+
+    @property
+    def address(self) -> Callable[[Any], int]:
+        """The address of an array's first element."""
+
+    @property
+    def empty(self) -> Callable[[Any, tuple[int, ...]], Any]:
+        """An uninitialised array of a shape with the library, device and element type of another one."""
+
+    @property
+    def stream(self) -> Callable[[int], int]:
+        """The handle of the stream that the library works on now, on a device; 0 on the host."""
+
+    def key(self, a: Any, b: Any, out: Any, bias: Any) -> Hashable | None:
+        """Everything that decides how operands are multiplied, but their addresses; None where the library
+        must do it itself this time (a gradient is wanted, autocast is on)."""
+
+    def describe(self, array: Any) -> Strided:
+        """How an array lies in memory.
+
+        Raises:
+            InvalidProblem: there are no kernels for its element type, strides or device.
+        """
+
+    def operand_type(self, dtype: DType) -> DType:
+        """What the library itself would multiply elements of this type in."""
+
+    def zero_bytes(self, like: Any, size: int) -> Any:
+        """An array of ``size`` zero bytes on the device of another one."""
+
+    def product(self, a: Any, b: Any, out: Any, bias: Any, epilogue: Epilogue) -> Any:
+        """The same by the library's own means, hence by the vendor library."""
+
+
+class Weights:
+    """A library whose products take the second operand as layers keep their weights, ``(n, k)``."""
+
+    def __init__(self, library: ArrayLibrary) -> None:
+        self.address, self.empty, self.stream = library.address, library.empty, library.stream
+        self.describe, self.operand_type = library.describe, library.operand_type
+        self.zero_bytes = library.zero_bytes
+        self._key, self._product = library.key, library.product
+
+    def key(self, a: Any, b: Any, out: Any, bias: Any) -> Hashable | None:
+        """See :class:`ArrayLibrary`."""
+        key = self._key(a, b, out, bias)
+        return None if key is None else ("weight", key)
+
+    def product(self, a: Any, b: Any, out: Any, bias: Any, epilogue: Epilogue) -> Any:
+        """See :class:`ArrayLibrary`."""
+        return self._product(a, b.T, out, bias, epilogue)
+
+
+LIBRARIES: dict[type, ArrayLibrary] = {}
+"""By the types of arrays met so far."""
+WEIGHTS: dict[type, Weights] = {}
+
+
+def library_of(array: Any) -> ArrayLibrary:
+    """The library that an array belongs to.
 
     Raises:
-        InvalidProblem: it is not a matrix, or its element type is not known here.
+        InvalidProblem: it is neither a torch tensor nor a CuPy or NumPy array.
     """
-    if len(array.shape) != 2:
-        raise InvalidProblem(f"matmul takes matrices, got shape {tuple(array.shape)}")
-    rows, columns = (int(extent) for extent in array.shape)
-    if _is_torch(array):
-        if array.device.type not in ("cpu", "cuda"):
-            raise InvalidProblem(f"no kernels for tensors on {array.device}")
-        strides, address = array.stride(), array.data_ptr()
-        device = array.device.index if array.is_cuda else -1
-    else:
-        strides = _element_strides(array)
-        on_gpu = hasattr(array, "__cuda_array_interface__")
-        address = array.data.ptr if on_gpu else array.ctypes.data
-        device = array.device.id if on_gpu else -1
-    name = str(array.dtype).removeprefix("torch.")
+    kind = type(array)
+    if kind not in LIBRARIES:
+        LIBRARIES[kind] = _library(kind)
+        WEIGHTS[kind] = Weights(LIBRARIES[kind])
+    return LIBRARIES[kind]
+
+
+def weights_of(array: Any) -> Weights:
+    """The same with weights for second operands.
+
+    Raises:
+        InvalidProblem: it is neither a torch tensor nor a CuPy or NumPy array.
+    """
+    library_of(array)
+    return WEIGHTS[type(array)]
+
+
+def strided(array: Any) -> Strided:
+    """How an array lies in memory, without copying.
+
+    Raises:
+        InvalidProblem: there are no kernels for it.
+    """
+    return library_of(array).describe(array)
+
+
+def element_type(name: str) -> DType:
+    """The element type of that NumPy name.
+
+    Raises:
+        InvalidProblem: there are no kernels for it.
+    """
     try:
         dtype = DType(name)
     except ValueError:
         raise InvalidProblem(f"no kernels for elements of type {name}") from None
     if dtype.packing > 1:
         raise InvalidProblem(f"arrays hold one {name} a byte, the kernels read {dtype.packing}")
-    return Matrix((rows, columns), (int(strides[0]), int(strides[1])), dtype, int(address), int(device))
+    return dtype
 
 
-def needs_gradient(array: Any) -> bool:
-    """Whether the array's library records what is done with it, which a launch would hide from it."""
-    return _is_torch(array) and bool(array.requires_grad) and bool(_torch().is_grad_enabled())
+def _library(kind: type) -> ArrayLibrary:
+    # NOTE: a library is imported only once one of its arrays is there; by then it is loaded.
+    names = {base.__module__.partition(".")[0] for base in kind.__mro__}
+    if "torch" in names:
+        from tilewright.torch_arrays import TorchArrays
 
+        return TorchArrays()
+    if "cupy" in names:
+        from tilewright.cupy_arrays import CupyArrays
 
-def empty_like(array: Any, shape: tuple[int, int]) -> Any:
-    """An uninitialised array of the same library, device and element type."""
-    if _is_torch(array):
-        return array.new_empty(shape)
-    return _module(array).empty(shape, dtype=array.dtype)
+        return CupyArrays()
+    if "numpy" in names:
+        from tilewright.numpy_arrays import NumpyArrays
 
-
-def zero_bytes_like(array: Any, size: int) -> Any:
-    """``size`` zero bytes on the array's device."""
-    if _is_torch(array):
-        return array.new_zeros(size, dtype=_torch().uint8)
-    return _module(array).zeros(size, dtype="uint8")
-
-
-def byte_address(array: Any) -> int:
-    """The address of what :func:`zero_bytes_like` made."""
-    if _is_torch(array):
-        return int(array.data_ptr())
-    return int(array.data.ptr if hasattr(array, "__cuda_array_interface__") else array.ctypes.data)
-
-
-def current_stream(array: Any) -> int:
-    """The handle of the stream that the array's library works on now; 0 on the host."""
-    if _is_torch(array):
-        return int(_torch().cuda.current_stream(array.device).cuda_stream) if array.is_cuda else 0
-    if hasattr(array, "__cuda_array_interface__"):
-        return int(_module(array).cuda.get_current_stream().ptr)
-    return 0
-
-
-def _element_strides(array: Any) -> tuple[int, ...]:
-    if any(stride % array.itemsize for stride in array.strides):
-        raise InvalidProblem(f"strides of {array.strides} bytes are no whole elements; copy the array")
-    return tuple(stride // array.itemsize for stride in array.strides)
-
-
-def _is_torch(array: Any) -> bool:
-    return type(array).__module__.partition(".")[0] == "torch"
-
-
-def _torch() -> Any:
-    import torch
-
-    return torch
-
-
-def _module(array: Any) -> Any:
-    if hasattr(array, "__cuda_array_interface__"):
-        import cupy
-
-        return cupy
-    import numpy
-
-    return numpy
+        return NumpyArrays()
+    raise InvalidProblem(f"matmul takes torch, CuPy and NumPy arrays, got {kind.__module__}.{kind.__name__}")

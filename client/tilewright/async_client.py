@@ -13,15 +13,19 @@ from tilewright.calls import GemmAnswer
 from tilewright.follow import READ_TIMEOUT_S, Follower, OnProgress
 from tilewright.problem import GemmProblem
 from tilewright.requests import BestOptions, GemmOptions, TuneOptions
+from tilewright.shared import SharedGemm
+from tilewright.store_client import AsyncStoreMethods
 
 T = TypeVar("T")
 
 
-class AsyncClient:
+class AsyncClient(AsyncStoreMethods):
     """The asynchronous twin of :class:`Client`: the same methods, awaited."""
 
-    def __init__(self, url: str = "http://127.0.0.1:8080", *, timeout: float = 10.0) -> None:
-        self._http = httpx2.AsyncClient(base_url=url, timeout=timeout)
+    def __init__(
+        self, url: str = "http://127.0.0.1:8080", *, timeout: float = 10.0, key: str | None = None
+    ) -> None:
+        self._http = httpx2.AsyncClient(base_url=url, timeout=timeout, headers=transport.authorization(key))
 
     async def __aenter__(self) -> Self:
         return self
@@ -86,10 +90,21 @@ class AsyncClient:
         return found
 
     async def gemm(
-        self, a: Any, b: Any, c: Any = None, bias: Any = None, **options: Unpack[GemmOptions]
+        self,
+        a: Any,
+        b: Any,
+        c: Any = None,
+        bias: Any = None,
+        *,
+        shared: bool = False,
+        **options: Unpack[GemmOptions],
     ) -> GemmAnswer:
         """See :meth:`Client.gemm`."""
-        return await self._send(requests.gemm({"a": a, "b": b, "c": c, "bias": bias}, options))
+        operands = {"a": a, "b": b, "c": c, "bias": bias}
+        if shared:
+            with SharedGemm(operands, options) as gemm:
+                return gemm.answer(await self._send(gemm.call))
+        return await self._send(requests.gemm(operands, options))
 
     async def artifact(self, digest: str) -> Artifact:
         """See :meth:`Client.artifact`."""

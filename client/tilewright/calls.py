@@ -77,28 +77,28 @@ def tune(body: wire.TuneBody, idempotency_key: str | None = None) -> Call[wire.J
     if idempotency_key is not None:
         headers["Idempotency-Key"] = idempotency_key
     content = body.model_dump_json(exclude_none=True).encode()
-    return Call("POST", "/tune", _model(wire.JobView), content=content, headers=headers)
+    return Call("POST", "/tune", model_of(wire.JobView), content=content, headers=headers)
 
 
 def job(job_id: str) -> Call[wire.JobView]:
     """``GET /jobs/{id}``."""
-    return Call("GET", f"/jobs/{job_id}", _model(wire.JobView))
+    return Call("GET", f"/jobs/{job_id}", model_of(wire.JobView))
 
 
 def cancel(job_id: str) -> Call[wire.JobView]:
     """``DELETE /jobs/{id}``."""
-    return Call("DELETE", f"/jobs/{job_id}", _model(wire.JobView))
+    return Call("DELETE", f"/jobs/{job_id}", model_of(wire.JobView))
 
 
 def jobs(status: wire.JobStatus | None, page: wire.PageQuery) -> Call[wire.JobList]:
     """``GET /jobs``."""
-    params = _params(page) | ({"status": status.value} if status else {})
-    return Call("GET", "/jobs", _model(wire.JobList), params)
+    params = params_of(page) | ({"status": status.value} if status else {})
+    return Call("GET", "/jobs", model_of(wire.JobList), params)
 
 
 def trials(job_id: str, page: wire.PageQuery) -> Call[wire.TrialList]:
     """``GET /jobs/{id}/trials``."""
-    return Call("GET", f"/jobs/{job_id}/trials", _model(wire.TrialList), _params(page))
+    return Call("GET", f"/jobs/{job_id}/trials", model_of(wire.TrialList), params_of(page))
 
 
 def events(job_id: str, last_id: str) -> Call[None]:
@@ -109,12 +109,12 @@ def events(job_id: str, last_id: str) -> Call[None]:
 
 def best_config(query: wire.BestQuery) -> Call[wire.BestConfigView]:
     """``GET /best-config`` for one problem."""
-    return Call("GET", "/best-config", _model(wire.BestConfigView), _params(query))
+    return Call("GET", "/best-config", model_of(wire.BestConfigView), params_of(query))
 
 
 def best_configs(query: wire.BestQuery) -> Call[wire.BestConfigList]:
     """``GET /best-config`` without a problem: a page of the list."""
-    return Call("GET", "/best-config", _model(wire.BestConfigList), _params(query))
+    return Call("GET", "/best-config", model_of(wire.BestConfigList), params_of(query))
 
 
 def artifact(digest: str) -> Call[Artifact]:
@@ -125,29 +125,31 @@ def artifact(digest: str) -> Call[Artifact]:
 def gemm(operands: Mapping[str, Tensor], query: wire.GemmQuery) -> Call[GemmAnswer]:
     """``POST /gemm``."""
     headers = {"Content-Type": MEDIA_TYPE, "Accept": MEDIA_TYPE}
-    return Call("POST", "/gemm", _gemm_answer, _params(query), pack(operands), headers)
+    return Call("POST", "/gemm", _gemm_answer, params_of(query), pack(operands), headers)
 
 
 def families() -> Call[wire.FamilyList]:
     """``GET /families``."""
-    return Call("GET", "/families", _model(wire.FamilyList))
+    return Call("GET", "/families", model_of(wire.FamilyList))
 
 
 def devices() -> Call[wire.DeviceList]:
     """``GET /devices``."""
-    return Call("GET", "/devices", _model(wire.DeviceList))
+    return Call("GET", "/devices", model_of(wire.DeviceList))
 
 
 def ready() -> Call[wire.Health]:
     """``GET /health/ready``."""
-    return Call("GET", "/health/ready", _model(wire.Health))
+    return Call("GET", "/health/ready", model_of(wire.Health))
 
 
-def _model(model: type[M]) -> Callable[[Reply], M]:
+def model_of(model: type[M]) -> Callable[[Reply], M]:
+    """Reads a JSON body."""
     return lambda reply: model.model_validate_json(reply.content)
 
 
-def _params(query: BaseModel) -> dict[str, str]:
+def params_of(query: BaseModel) -> dict[str, str]:
+    """A query string's parameters."""
     values = query.model_dump(mode="json", exclude_none=True).items()
     return {name: json.dumps(value) if isinstance(value, bool) else str(value) for name, value in values}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any, Self, TypeVar, Unpack
 
@@ -10,28 +11,47 @@ import httpx2
 from tilewright import calls, requests, transport, wire
 from tilewright.artifact import Artifact
 from tilewright.calls import GemmAnswer
-from tilewright.errors import ServiceError
+from tilewright.fetch import Fetcher
 from tilewright.follow import READ_TIMEOUT_S, Follower, OnProgress
-from tilewright.local import LocalMatmul
+from tilewright.local_client import LocalMethods, LocalOptions, start_options
 from tilewright.problem import GemmProblem
 from tilewright.requests import BestOptions, GemmOptions, TuneOptions
+from tilewright.shared import SharedGemm
+from tilewright.startup import LocalKernels
+from tilewright.store_client import StoreMethods
 
 T = TypeVar("T")
 
 
-class Client:
+class Client(LocalMethods, StoreMethods):
     """A synchronous client; safe to share between threads.
 
     ``matmul(a, b)`` runs here, on the arrays' own device, with the kernel that the service tuned for the
-    problem; see :class:`tilewright.local.LocalMatmul`. Everything else runs on the service.
+    problem; see :class:`tilewright.local_client.LocalMethods` and its options. Everything else runs on the
+    service.
 
-    Every method raises :class:`ServiceUnreachable` where nothing answers within ``timeout`` seconds,
+    Every other method raises :class:`ServiceUnreachable` where nothing answers within ``timeout`` seconds,
     :class:`ServiceError` where the service refuses, :class:`InvalidProblem` where the request breaks a rule.
     """
 
-    def __init__(self, url: str = "http://127.0.0.1:8080", *, timeout: float = 10.0) -> None:
-        self._http = httpx2.Client(base_url=url, timeout=timeout)
-        self.matmul = LocalMatmul(self._kernel_for)
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8080",
+        *,
+        timeout: float = 10.0,
+        key: str | None = None,
+        **options: Unpack[LocalOptions],
+    ) -> None:
+        """``key`` is an API key of the service, where it asks for one."""
+        self._url, self._timeout, self._headers = url, timeout, transport.authorization(key)
+        self._local = LocalKernels(Fetcher(url, self._headers), start_options(options))
+        self.matmul = self._local.matmul
+
+    @functools.cached_property
+    def _http(self) -> httpx2.Client:
+        # NOTE: made on first use: it costs several times what a start from the cache does.
+        verify = not self._url.startswith("http://")
+        return httpx2.Client(base_url=self._url, timeout=self._timeout, headers=self._headers, verify=verify)
 
     def __enter__(self) -> Self:
         return self
@@ -40,8 +60,10 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
+        """Close the connections and stop looking for newer kernels."""
+        self._local.close()
+        if "_http" in vars(self):
+            self._http.close()
 
     def tune(
         self,
@@ -70,6 +92,7 @@ class Client:
             reason = self._listen(follower)
             if not follower.done:
                 time.sleep(follower.pause(reason))
+        self._local.rouse()
         return transport.ended(self.job(job_id))
 
     def job(self, job_id: str) -> wire.JobView:
@@ -104,10 +127,24 @@ class Client:
         return found
 
     def gemm(
-        self, a: Any, b: Any, c: Any = None, bias: Any = None, **options: Unpack[GemmOptions]
+        self,
+        a: Any,
+        b: Any,
+        c: Any = None,
+        bias: Any = None,
+        *,
+        shared: bool = False,
+        **options: Unpack[GemmOptions],
     ) -> GemmAnswer:
-        """Run a GEMM on the service: NumPy arrays, or what converts by DLPack or ``__array__``."""
-        return self._send(requests.gemm({"a": a, "b": b, "c": c, "bias": bias}, options))
+        """Run a GEMM on the service: NumPy arrays, or what converts by DLPack or ``__array__``.
+
+        ``shared`` passes them through shared memory: for a service of this machine and user that offers it.
+        """
+        operands = {"a": a, "b": b, "c": c, "bias": bias}
+        if shared:
+            with SharedGemm(operands, options) as gemm:
+                return gemm.answer(self._send(gemm.call))
+        return self._send(requests.gemm(operands, options))
 
     def artifact(self, digest: str) -> Artifact:
         """A compiled kernel, checked against its digest.
@@ -128,15 +165,6 @@ class Client:
     def ready(self) -> wire.Health:
         """Whether the service can do its work."""
         return self._send(calls.ready())
-
-    def _kernel_for(self, problem: GemmProblem, arch: str) -> Artifact | None:
-        try:
-            best = self.best_config(problem, arch=arch)
-        except ServiceError as error:
-            if error.status == 404:
-                return None
-            raise
-        return None if best.verdict == "vendor" else self.artifact(best.artifact.digest)
 
     def _send(self, call: calls.Call[T]) -> T:
         try:

@@ -26,11 +26,14 @@ class TuneOptions(TypedDict, total=False):
 
 
 class BestOptions(TypedDict, total=False):
-    """Where to look: ``arch`` or ``device_class``; ``policy`` is ``exact`` or ``nearest``."""
+    """Where to look: ``arch`` or ``device_class``; ``policy`` is ``exact`` or ``nearest``, then within
+    ``max_regret`` where one is given; ``deterministic`` asks for the same bits at every launch."""
 
     arch: str
     device_class: str
     policy: str
+    max_regret: float
+    deterministic: bool
 
 
 class GemmOptions(TypedDict, total=False):
@@ -58,7 +61,7 @@ def tune(problem: GemmProblem, options: TuneOptions) -> calls.Call[wire.JobView]
     """
     fields: dict[str, Any] = {**problem.to_dict(), **options}
     key = fields.pop("idempotency_key", None)
-    return calls.tune(_checked(wire.TuneBody, fields), key)
+    return calls.tune(checked(wire.TuneBody, fields), key)
 
 
 def best_config(problem: GemmProblem, options: BestOptions) -> calls.Call[wire.BestConfigView]:
@@ -67,7 +70,7 @@ def best_config(problem: GemmProblem, options: BestOptions) -> calls.Call[wire.B
     Raises:
         InvalidProblem: neither an architecture nor a device class is given.
     """
-    return calls.best_config(_checked(wire.BestQuery, {**problem.to_dict(), **options}))
+    return calls.best_config(checked(wire.BestQuery, {**problem.to_dict(), **options}))
 
 
 def configs(options: BestOptions, cursor: str | None) -> calls.Call[wire.BestConfigList]:
@@ -76,7 +79,7 @@ def configs(options: BestOptions, cursor: str | None) -> calls.Call[wire.BestCon
     Raises:
         InvalidProblem: neither an architecture nor a device class is given.
     """
-    return calls.best_configs(_checked(wire.BestQuery, {**options, "limit": 1000, "cursor": cursor}))
+    return calls.best_configs(checked(wire.BestQuery, {**options, "limit": 1000, "cursor": cursor}))
 
 
 def gemm(operands: dict[str, Any], options: GemmOptions) -> calls.Call[calls.GemmAnswer]:
@@ -89,7 +92,7 @@ def gemm(operands: dict[str, Any], options: GemmOptions) -> calls.Call[calls.Gem
     letters = ("t" if fields.pop(name, False) else "n" for name in ("transpose_a", "transpose_b"))
     fields["layout"] = Layout("".join(letters))
     tensors = {name: from_array(name, array) for name, array in operands.items() if array is not None}
-    return calls.gemm(tensors, _checked(wire.GemmQuery, fields))
+    return calls.gemm(tensors, checked(wire.GemmQuery, fields))
 
 
 def page(limit: int, cursor: str | None) -> wire.PageQuery:
@@ -98,10 +101,15 @@ def page(limit: int, cursor: str | None) -> wire.PageQuery:
     Raises:
         InvalidProblem: the limit is out of range.
     """
-    return _checked(wire.PageQuery, {"limit": limit, "cursor": cursor})
+    return checked(wire.PageQuery, {"limit": limit, "cursor": cursor})
 
 
-def _checked(model: type[calls.M], fields: dict[str, Any]) -> calls.M:
+def checked(model: type[calls.M], fields: dict[str, Any]) -> calls.M:
+    """A request made of these fields.
+
+    Raises:
+        InvalidProblem: one breaks a rule.
+    """
     try:
         return model.model_validate(fields)
     except ValidationError as error:

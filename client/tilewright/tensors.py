@@ -106,6 +106,16 @@ def from_array(name: str, array: Any) -> Tensor:
     Raises:
         InvalidProblem: it cannot be converted, or its element type is not known here.
     """
+    dtype, host = host_array(name, array)
+    return Tensor(dtype, host.shape, host.tobytes())
+
+
+def host_array(name: str, array: Any) -> tuple[DType, Any]:
+    """The same as a row-major NumPy array with its type; copied only where it must be.
+
+    Raises:
+        InvalidProblem: it cannot be converted, or its element type is not known here.
+    """
     host = np.ascontiguousarray(_host_array(name, array))
     try:
         dtype = DType(host.dtype.name)
@@ -113,7 +123,7 @@ def from_array(name: str, array: Any) -> Tensor:
         allowed = ", ".join(_NUMPY)
         raise InvalidProblem(f"{name} has element type {host.dtype.name}; use one of {allowed}") from None
     check_wire(dtype)
-    return Tensor(dtype, host.shape, host.tobytes())
+    return dtype, host
 
 
 def to_array(tensor: Tensor) -> Any:

@@ -21,6 +21,11 @@ def arguments(call: calls.Call[Any]) -> dict[str, Any]:
     }
 
 
+def authorization(key: str | None) -> dict[str, str]:
+    """The header that carries an API key; none without one."""
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
 def reply(response: httpx2.Response) -> calls.Reply:
     """A response that was read to its end."""
     return calls.Reply(response.status_code, response.headers, response.content)

@@ -19,7 +19,9 @@ _PIPE_COLUMNS = 1000
 
 def connect(url: str | None) -> Client:
     """A client of the service at ``url``, or where the settings say it is."""
-    return Client(url or Settings().service_url, timeout=60.0)
+    settings = Settings()
+    key = settings.key.get_secret_value() if settings.key else None
+    return Client(url or settings.service_url, timeout=60.0, key=key)
 
 
 def print_json(data: BaseModel | Sequence[BaseModel] | dict[str, Any] | list[dict[str, Any]]) -> None:

@@ -14,12 +14,14 @@ from typing import Annotated, Any
 import typer
 import uvicorn
 
+from service import logs
 from service.commands.options import AsJson
 from service.commands.output import print_json
 from service.engine import Engine
 from service.settings import Settings
 
 _GRACE_S = 3
+log = logging.getLogger("tilewright.serve")
 
 
 class _Server(uvicorn.Server):
@@ -66,7 +68,7 @@ def serve(
     device: Annotated[list[str] | None, typer.Option(help="Device to use; repeat for several.")] = None,
     allow_remote: Annotated[
         bool,
-        typer.Option("--allow-remote", help="Allow a host other than loopback; there is no access control."),
+        typer.Option("--allow-remote", help="Allow a host other than loopback although no key guards it."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -80,13 +82,9 @@ def serve(
         devices=tuple(device or ()) or None,
         allow_remote=allow_remote or None,
     )
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    logs.configure(settings.log_level, settings.log_format)
     if settings.allow_remote:
-        logging.warning("anyone who reaches %s:%s can use this service", settings.host, settings.port)
+        log.warning("unless a key was made, whoever reaches port %s can use it", settings.port)
     with closing(_listen(settings)) as listener:
         app = create_app(settings)
         engine: Engine = app.state.service.engine

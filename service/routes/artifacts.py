@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Response
 
+from service import etag
 from service.deps import Digest, ServiceDep
 from service.openapi import binary, errors
 from service.problems import Kind, Problem
@@ -35,11 +36,6 @@ def get_artifact(
     if data is None:
         raise Problem(Kind.NOT_FOUND, f"there is no artifact {digest}; GET /best-config links those in use")
     headers = {"ETag": f'"{digest}"', "Cache-Control": _FOREVER}
-    if if_none_match and _has(if_none_match, digest):
+    if etag.has(if_none_match, digest):
         return Response(status_code=304, headers=headers)
     return Response(data, media_type=_MEDIA_TYPE, headers=headers)
-
-
-def _has(if_none_match: str, digest: str) -> bool:
-    tags = [tag.strip().removeprefix("W/").strip('"') for tag in if_none_match.split(",")]
-    return "*" in tags or digest in tags

@@ -2,71 +2,111 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, BackgroundTasks, Query, Request, Response
 from sqlalchemy.orm import Session
 
 from service.deps import Service, ServiceDep
 from service.openapi import errors
+from service.paging import link_next
 from service.problems import Kind, Problem
 from service.views import best_view, number_place, page_end, tune_hint
 from tilewright import wire
 from tilewright.problem import GemmProblem
-from tuner.store import best
+from tuner.store import best, regret
 from tuner.store.records import StoredBest
 
 router = APIRouter(tags=["results"])
+_SEARCHED = 20  # near winners that are looked through for one that repeats
 
 
 @router.get(
     "/best-config", operation_id="best_config", responses=errors(Kind.NOT_TUNED, Kind.INVALID_PROBLEM)
 )
 def get_best_config(
-    query: Annotated[wire.BestQuery, Query()], service: ServiceDep, response: Response
+    query: Annotated[wire.BestQuery, Query()],
+    service: ServiceDep,
+    request: Request,
+    response: Response,
+    later: BackgroundTasks,
 ) -> wire.BestConfigView | wire.BestConfigList:
     """The winner for m, n and k; without them a page of all winners of the architecture or device class."""
-    target = query.device_class or query.arch or ""
     problem = query.to_problem()
     if problem is None:
-        return _listing(service, target, query, response)
-    with service.store.read() as session:
-        found = _one(session, target, problem, query.policy)
-    if found is None:
-        raise _not_tuned(target, problem, query.policy)
-    return found
+        return _listing(service, query, request, response)
+    try:
+        with service.store.read() as session:
+            found, view = _one(service, session, query, problem)
+    except Problem:
+        service.metrics.lookups.labels("none").inc()
+        raise
+    service.metrics.lookups.labels(view.match.kind).inc()
+    if view.staleness != "fresh":
+        later.add_task(service.retuner.served, [found])
+    return view
 
 
 def _one(
-    session: Session, target: str, problem: GemmProblem, policy: wire.Policy
-) -> wire.BestConfigView | None:
-    exact = best.exact(session, target, problem)
+    service: Service, session: Session, query: wire.BestQuery, problem: GemmProblem
+) -> tuple[StoredBest, wire.BestConfigView]:
+    target = query.device_class or query.arch or ""
+    exact = _repeating(service, best.exact(session, target, problem), query)
     if exact:
-        return best_view(exact[0])
-    near = best.nearest(session, target, problem, 1) if policy is wire.Policy.NEAREST else []
-    return best_view(near[0], _nearest(near[0], problem)) if near else None
+        return exact[0], best_view(exact[0], service.trust.view(exact[0].best))
+    if query.policy is wire.Policy.EXACT:
+        raise _not_tuned(target, problem, ", or ask with policy=nearest")
+    reach = _SEARCHED if query.deterministic else 1
+    near = _repeating(service, best.nearest(session, target, problem, reach), query)
+    if not near:
+        raise _not_tuned(target, problem, "")
+    view = _near_view(service, session, near[0], problem)
+    _check_regret(view, query, problem)
+    return near[0], view
 
 
-def _nearest(found: StoredBest, problem: GemmProblem) -> wire.MatchView:
-    other = found.best.problem
-    octaves = [math.log2(getattr(other, name) / getattr(problem, name)) for name in ("m", "n", "k")]
-    return wire.MatchView(kind="nearest", distance=math.hypot(*octaves))
+def _repeating(service: Service, found: list[StoredBest], query: wire.BestQuery) -> list[StoredBest]:
+    if not query.deterministic:
+        return found
+    return [stored for stored in found if service.trust.view(stored.best).deterministic]
 
 
-def _listing(service: Service, target: str, query: wire.BestQuery, response: Response) -> wire.BestConfigList:
+def _near_view(
+    service: Service, session: Session, found: StoredBest, problem: GemmProblem
+) -> wire.BestConfigView:
+    distance = regret.distance(found.best.problem, problem)
+    view = best_view(found, service.trust.view(found.best), wire.MatchView(kind="nearest", distance=distance))
+    expected = service.trust.expected_regret(session, found.best.device_class, distance)
+    return view.model_copy(update={"expected_regret": expected})
+
+
+def _check_regret(view: wire.BestConfigView, query: wire.BestQuery, problem: GemmProblem) -> None:
+    """Refuse a near match that may cost more than the caller allows.
+
+    Raises:
+        Problem: it is expected to, or nobody knows.
+    """
+    allowed, expected = query.max_regret, view.expected_regret
+    if allowed is None or (expected is not None and expected <= allowed):
+        return
+    cost = "of unknown cost" if expected is None else f"expected to cost {expected:.1%}"
+    far = f"{view.match.distance:.2f} octaves away and {cost}"
+    raise _not_tuned(view.device_class, problem, f"; the nearest match is {far}: over max_regret {allowed:g}")
+
+
+def _listing(
+    service: Service, query: wire.BestQuery, request: Request, response: Response
+) -> wire.BestConfigList:
+    target = query.device_class or query.arch or ""
     with service.store.read() as session:
         found = best.for_arch(session, target, query.limit, number_place(query.cursor))
     following = page_end(len(found), query.limit, found[-1].id if found else None)
-    if following:
-        name = "device_class" if query.device_class else "arch"
-        link = f"</best-config?{name}={target}&cursor={following}&limit={query.limit}>"
-        response.headers["Link"] = f'{link}; rel="next"'
-    return wire.BestConfigList(items=[best_view(stored) for stored in found], next=following)
+    link_next(request, response, following)
+    items = [best_view(stored, service.trust.view(stored.best)) for stored in found]
+    return wire.BestConfigList(items=items, next=following)
 
 
-def _not_tuned(target: str, problem: GemmProblem, policy: wire.Policy) -> Problem:
-    further = "" if policy is wire.Policy.NEAREST else ", or ask with policy=nearest"
+def _not_tuned(target: str, problem: GemmProblem, further: str) -> Problem:
     detail = (
         f"{problem} was not tuned on {target}. POST the member 'tune' of this answer to /tune "
         f"on a service with such a device{further}"

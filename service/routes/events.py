@@ -55,7 +55,8 @@ async def get_events(
 ) -> AsyncIterator[ServerSentEvent]:
     """What happens to a job: ``status``, ``progress``, ``trial``, ``best`` and, at the end, ``done``.
 
-    Ids grow; ``Last-Event-ID`` resumes after one. A comment every 15 s keeps the connection.
+    Before a service stops it sends ``retry``: the job is not at its end, ask again. Ids grow;
+    ``Last-Event-ID`` resumes after one. A comment every 15 s keeps the connection.
     """
     last_id = int(last_event_id or 0)
     yield ServerSentEvent(comment="follow", retry=_RECONNECT_MS)
@@ -68,6 +69,8 @@ async def get_events(
             yield ServerSentEvent(event="done", data={"status": news.status})
             return
         await anyio.sleep(_POLL_S)
+    detail = "the service stops; the job goes on at its next start, ask again with Last-Event-ID"
+    yield ServerSentEvent(event="retry", data={"detail": detail}, retry=_RECONNECT_MS)
 
 
 def _news(service: Service, job_id: str, last_id: int) -> _News:

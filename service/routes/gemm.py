@@ -1,26 +1,31 @@
-"""``POST /gemm``."""
+"""``POST /gemm`` and ``POST /gemm/shared``."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
+from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
 
-from service import admission, gemms
-from service.deps import GemmBody, Service, ServiceDep
-from service.lane import Lane
-from service.openapi import GEMM_BODY, binary, errors
+from service import gemm_runs, operands, safetensors_file
+from service.access import is_loopback
+from service.deps import RAW, GemmBody, GemmBytes, GemmSlot, ServiceDep
+from service.gemm_runs import Served
+from service.openapi import GEMM_BODY, errors, gemm_bytes
 from service.problems import Kind, Problem
-from tilewright.errors import DeviceUnavailable, LaunchError
-from tilewright.problem import GemmProblem
-from tilewright.tensors import MEDIA_TYPE, Tensor, pack, unpack
-from tilewright.wire import GemmQuery
-from tuner.bench import DeviceBusy, GemmResult
-from tuner.process import WorkerError
+from tilewright.wire.gemm import GemmPost, SharedGemmBody, SharedGemmView
 
 router = APIRouter(tags=["gemm"])
+_CHUNK = 2**20
+_REFUSALS = (
+    Kind.INVALID_PROBLEM,
+    Kind.UNSUPPORTED,
+    Kind.OVER_LIMIT,
+    Kind.TOO_MANY_GEMMS,
+    Kind.DEVICE_BUSY,
+    Kind.DEVICE_FAILED,
+)
 
 
 @router.post(
@@ -29,48 +34,58 @@ router = APIRouter(tags=["gemm"])
     response_class=Response,
     openapi_extra=GEMM_BODY,
     responses={
-        200: binary(MEDIA_TYPE, "A safetensors file with tensor d; its metadata says what ran"),
-        **errors(
-            Kind.MEDIA_TYPE,
-            Kind.INVALID_PROBLEM,
-            Kind.UNSUPPORTED,
-            Kind.OVER_LIMIT,
-            Kind.DEVICE_BUSY,
-            Kind.DEVICE_FAILED,
+        200: gemm_bytes(
+            "A safetensors file with tensor d, its metadata says what ran; or the raw bytes of d"
         ),
+        **errors(Kind.MEDIA_TYPE, *_REFUSALS),
     },
 )
-def post_gemm(query: Annotated[GemmQuery, Query()], body: GemmBody, service: ServiceDep) -> Response:
+def post_gemm(query: Annotated[GemmPost, Query()], given: GemmBody, service: ServiceDep) -> Response:
     """Compute D = act(alpha * op(A) op(B) + beta * C + bias) with the best kernel known.
 
-    The headers ``Tilewright-Ran`` and ``Tilewright-Kernel-Us`` say what ran and for how many microseconds.
+    The headers ``Tilewright-Ran`` and ``Tilewright-Kernel-Us`` say what ran and for how many microseconds,
+    ``Server-Timing`` where the milliseconds of the request went. The answer has the body's own media type.
     """
-    tensors = unpack(body)
-    problem = gemms.problem_of(tensors, query)
-    admission.check_size(problem, service.settings)
-    admission.check_result(problem, service.settings)
-    lane = admission.lane_for(service.engine, query.device)
-    admission.check_supported(problem, [], lane)
-    result = _run(service, lane, problem, tensors, query)
-    d = Tensor(problem.out, gemms.result_shape(problem, tensors), result.d)
-    metadata = {"ran": result.ran, "kernel_us": f"{result.micros:.3f}"}
-    headers = {"Tilewright-Ran": metadata["ran"], "Tilewright-Kernel-Us": metadata["kernel_us"]}
-    return Response(pack({"d": d}, metadata), media_type=MEDIA_TYPE, headers=headers)
+    raw = given.media_type == RAW
+    found = operands.raw(given.body, query) if raw else safetensors_file.operands(given.body)
+    served = gemm_runs.run(service, found, query, given.result)
+    told = {"ran": served.ran, "kernel_us": f"{served.micros:.3f}"}
+    head = b"" if raw else safetensors_file.header("d", served.d, told)
+    headers = {
+        "Tilewright-Ran": told["ran"],
+        "Tilewright-Kernel-Us": told["kernel_us"],
+        "Server-Timing": served.timing(given.body_s),
+        "Content-Length": str(len(head) + served.d.region.size),
+    }
+    return StreamingResponse(_stream(head, given), media_type=given.media_type, headers=headers)
 
 
-def _run(
-    service: Service, lane: Lane, problem: GemmProblem, tensors: Mapping[str, Tensor], query: GemmQuery
-) -> GemmResult:
-    with service.store.read() as session:
-        found = gemms.kernel_for(session, lane.bench.spec.device_class.id, problem, query.policy)
-    inputs = {name: tensor.data for name, tensor in tensors.items()}
-    wait_s = service.settings.gemm_wait_s
-    artifact = found[1] if found else None
-    try:
-        result = lane.bench.gemm(artifact, problem, inputs, query.alpha, query.beta, wait_s)
-    except DeviceBusy as error:
-        detail = f"{lane.name} was busy for {wait_s:g} s (gemm_wait_s); try again"
-        raise Problem(Kind.DEVICE_BUSY, detail, retry_after=2) from error
-    except (LaunchError, DeviceUnavailable, WorkerError) as error:
-        raise Problem(Kind.DEVICE_FAILED, f"{lane.name}: {error}", retry_after=2) from error
-    return dataclasses.replace(result, ran=str(found[0])) if found else result
+@router.post("/gemm/shared", operation_id="gemm_shared", responses=errors(Kind.FORBIDDEN, *_REFUSALS))
+def post_gemm_shared(
+    body: SharedGemmBody,
+    service: ServiceDep,
+    request: Request,
+    response: Response,
+    slot: GemmSlot,  # noqa: ARG001
+) -> SharedGemmView:
+    """As ``POST /gemm``, for a process of this machine and user, on tensors in shared memory.
+
+    Offered where the setting ``shared_memory`` says so. Segments are those of Python's
+    ``multiprocessing.shared_memory``, named ``tilewright_`` and 8 to 64 letters and digits; ``d`` lies in one
+    of its own.
+    """
+    peer = request.client.host if request.client else ""
+    if not service.settings.shared_memory or not is_loopback(peer):
+        detail = "shared memory is offered on loopback only, where TILEWRIGHT_SHARED_MEMORY=1; use POST /gemm"
+        raise Problem(Kind.FORBIDDEN, detail)
+    with operands.shared(body) as found:
+        served: Served = gemm_runs.run(service, found, body, None)
+    response.headers["Server-Timing"] = served.timing(0.0)
+    return SharedGemmView(ran=served.ran, kernel_us=served.micros)
+
+
+async def _stream(head: bytes, given: GemmBytes) -> AsyncIterator[bytes]:
+    if head:
+        yield head
+    for offset in range(0, given.result.region.size, _CHUNK):
+        yield given.result.read(offset, _CHUNK)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import ConfigDict
 
 from service.deps import JobId, Service, ServiceDep
 from service.openapi import errors
+from service.paging import link_next
 from service.problems import Kind, Problem
-from service.views import job_place, job_view, number_place, page_end
+from service.views import best_view, job_place, job_view, number_place, page_end
 from tilewright import wire
 from tuner.store import best, jobs, trials
 from tuner.store.records import JobRecord, JobStatus
@@ -32,15 +33,16 @@ def unknown_job(job_id: str) -> Problem:
 
 
 @router.get("", operation_id="list_jobs", responses=errors())
-def get_jobs(query: Annotated[JobsQuery, Query()], service: ServiceDep, response: Response) -> wire.JobList:
+def get_jobs(
+    query: Annotated[JobsQuery, Query()], service: ServiceDep, request: Request, response: Response
+) -> wire.JobList:
     """Jobs, the newest first."""
     status = JobStatus(query.status.value) if query.status else None
     before = job_place(query.cursor)
     with service.store.read() as session:
         found = jobs.listing(session, status, query.limit, before)
     following = page_end(len(found), query.limit, found[-1].id if found else None)
-    if following:
-        response.headers["Link"] = f'</jobs?cursor={following}&limit={query.limit}>; rel="next"'
+    link_next(request, response, following)
     return wire.JobList(items=[job_view(job) for job in found], next=following)
 
 
@@ -54,12 +56,16 @@ def get_job(job_id: JobId, service: ServiceDep, response: Response) -> wire.JobV
         winners = best.exact(session, job.device_class, job.request.problem)
     if not job.status.is_final:
         response.headers["Retry-After"] = "1"
-    return job_view(job, winners[0] if winners else None)
+    return job_view(job, best_view(winners[0], service.trust.view(winners[0].best)) if winners else None)
 
 
 @router.get("/{job_id}/trials", operation_id="list_trials", responses=errors(Kind.NOT_FOUND))
 def get_trials(
-    job_id: JobId, query: Annotated[wire.PageQuery, Query()], service: ServiceDep
+    job_id: JobId,
+    query: Annotated[wire.PageQuery, Query()],
+    service: ServiceDep,
+    request: Request,
+    response: Response,
 ) -> wire.TrialList:
     """The trials of a job by number, with their raw samples."""
     first = number_place(query.cursor)
@@ -68,6 +74,7 @@ def get_trials(
             raise unknown_job(job_id)
         found = trials.of_job(session, job_id, first, query.limit)
     following = page_end(len(found), query.limit, found[-1].number + 1 if found else None)
+    link_next(request, response, following)
     return wire.TrialList(items=[wire.TrialView.model_validate(trial) for trial in found], next=following)
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from fastapi import APIRouter, Response
 
-from fastapi import APIRouter, Header, Response
-
-from service import admission
-from service.deps import Service, ServiceDep
+from service import admission, miss_jobs
+from service.deps import IdempotencyKey, Service, ServiceDep
 from service.lane import Lane
 from service.openapi import errors
 from service.problems import Kind, Problem
@@ -21,22 +19,28 @@ from tuner.store.submission import submit
 
 router = APIRouter(tags=["tuning"])
 _RETRY_AFTER_S = 30
-IdempotencyKey = Annotated[
-    str | None,
-    Header(min_length=1, max_length=200, pattern="^[!-~]+$", description="Makes repeating the request safe"),
-]
 
 
 @router.post(
     "/tune",
     status_code=202,
     operation_id="tune",
-    responses=errors(Kind.UNSUPPORTED, Kind.OVER_LIMIT, Kind.IDEMPOTENCY_MISMATCH, Kind.QUEUE_FULL),
+    responses=errors(
+        Kind.UNSUPPORTED,
+        Kind.OVER_LIMIT,
+        Kind.IDEMPOTENCY_MISMATCH,
+        Kind.IDEMPOTENCY_IN_FLIGHT,
+        Kind.QUEUE_FULL,
+    ),
 )
 def post_tune(
-    body: wire.TuneBody, service: ServiceDep, response: Response, idempotency_key: IdempotencyKey = None
-) -> wire.JobView:
-    """Start tuning a GEMM, or join the job that already does the same."""
+    body: wire.AnyTuneBody, service: ServiceDep, response: Response, idempotency_key: IdempotencyKey
+) -> wire.JobView | wire.JobList:
+    """Start tuning a GEMM, or join the job that already does the same; or a job for each of the top misses,
+    where an ``Idempotency-Key`` is not needed: a problem that is being tuned or was tuned is no longer one.
+    """
+    if isinstance(body, wire.TuneMissesBody):
+        return wire.JobList(items=[job_view(job) for job in miss_jobs.start(service, body)])
     request = _request(body)
     admission.check_trials(body.max_trials, service.settings)
     admission.check_size(request.problem, service.settings)

@@ -15,6 +15,7 @@ from api_server import Server, finish, start
 from fastapi import FastAPI
 
 from service import middleware, openapi, problems
+from service.metrics import Metrics
 from service.settings import Settings
 from tilewright import Client, GemmProblem
 from tilewright.tensors import MEDIA_TYPE, from_array, pack
@@ -58,17 +59,20 @@ def test_too_many_gemms_at_once_are_refused(impatient: Server) -> None:
             refused = gemm(impatient)
             if refused.status_code != 200:
                 break
-    assert refused.status_code == 503
+    assert refused.status_code == 429
+    assert int(refused.headers["retry-after"]) > 0
     assert "max_gemms" in refused.json()["detail"]
     for _ in range(100):  # the place is free again once the server sees that the connection is closed
         if gemm(impatient).status_code == 200:
+            assert "Traceback" not in impatient.log()
             return
     pytest.fail("the place was never given back")
 
 
 def test_a_programming_error_is_told_without_its_inside() -> None:
     app = FastAPI()
-    app.add_middleware(middleware.BodyLimit, settings=Settings(_env_file=None))
+    app.add_middleware(middleware.BodyLimit, settings=Settings(_env_file=None), larger={})
+    app.add_middleware(middleware.RequestLog, metrics=Metrics())
     app.add_middleware(middleware.RequestId)
     problems.install(app)
     openapi.install(app)

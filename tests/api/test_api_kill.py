@@ -6,10 +6,14 @@ import signal
 import time
 from pathlib import Path
 
+import httpx2
 import pytest
 from api_server import Server, finish, start
 
 from tilewright import Client, GemmProblem, wire
+from tuner.store import jobs
+from tuner.store.database import Store
+from tuner.store.records import JobStatus
 
 PROBLEM = GemmProblem(64, 64, 64, "float32", "nn")
 TRIALS = 8
@@ -76,3 +80,35 @@ def test_ctrl_c_stops_it_within_seconds_while_events_are_followed(tmp_path: Path
         assert time.monotonic() - asked[0] < 12
     finally:
         finish(server)
+
+
+def test_sigterm_tells_followers_to_come_back_and_leaves_every_job(tmp_path: Path) -> None:
+    """Fifty jobs, one of them running and followed: all of them are there for the next start."""
+    server = start(tmp_path)
+    try:
+        with Client(server.url) as client:
+            running = client.tune(GemmProblem(72, 64, 64, "float64", "nn"), max_trials=5000, wait=False)
+            waiting = [
+                client.tune(GemmProblem(8, 8, k, "float64", "nn"), max_trials=1, wait=False)
+                for k in range(1, 50)
+            ]
+            while not client.trials(running.id).items:
+                time.sleep(0.02)
+        kinds: list[str | None] = []
+        with httpx2.stream("GET", f"{server.url}/jobs/{running.id}/events", timeout=30) as response:
+            for event in httpx2.EventSource(response):
+                if not kinds:
+                    started = time.monotonic()
+                    server.process.send_signal(signal.SIGTERM)
+                kinds.append(event.event)
+        assert (kinds[-1], "done" in kinds) == ("retry", False)
+        assert server.process.wait(15) == 0
+        assert time.monotonic() - started <= 10
+    finally:
+        finish(server)
+    assert "Traceback" not in server.log()
+    store = Store.open(f"sqlite:///{tmp_path / 'tilewright.db'}")
+    with store.read() as session:
+        kept = [jobs.get(session, job.id) for job in (running, *waiting)]
+    store.close()
+    assert [job.status for job in kept if job] == [JobStatus.QUEUED] * 50

@@ -12,6 +12,7 @@ from tilewright.artifact import Artifact, Grid, LaunchPlan, Resources, Serves
 from tilewright.config import Config
 from tilewright.problem import GemmProblem
 from tilewright.trial import Outcome, Provenance, Timing, Trial
+from tuner.owner import new_owner
 from tuner.store import jobs
 from tuner.store.database import Store
 from tuner.store.recorder import JobRecorder
@@ -33,8 +34,8 @@ def main() -> None:
     store = Store.open(sys.argv[1])
     store.migrate()
     with store.begin() as session:
-        jobs.requeue_interrupted(session, DEVICE_CLASS)
-        job = jobs.claim(session, DEVICE_CLASS, "to be killed")
+        jobs.requeue_lost(session, DEVICE_CLASS)
+        job = jobs.claim(session, DEVICE_CLASS, new_owner())
     if job is None:
         raise SystemExit("the interrupted job was not given back")
     recorder = JobRecorder(store, job.id)

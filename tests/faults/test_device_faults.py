@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 from host_kernels import PROBLEM, artifact
 
+from tilewright.artifact import Artifact
 from tilewright.errors import DeviceUnavailable, InvalidProblem, LaunchError, TilewrightError
 from tilewright.launch.host import host_arch
 from tilewright.trial import Outcome
 from tuner.bench import Bench, DeviceBusy, list_devices
 from tuner.device_worker import KernelCache
 from tuner.process import WorkerDied, WorkerTimeout
+from tuner.regions import Pages
 
 
 @pytest.fixture(scope="module")
@@ -44,19 +46,27 @@ def close(result: object, expected: object) -> bool:
     return bool(np.allclose(result, expected, rtol=1e-4, atol=1e-4))
 
 
-def operands() -> dict[str, bytes]:
-    values = np.random.default_rng(1).standard_normal(PROBLEM.m * PROBLEM.k + PROBLEM.k * PROBLEM.n)
-    a, b = np.split(values.astype(np.float32), [PROBLEM.m * PROBLEM.k])
-    return {"a": a.tobytes(), "b": b.tobytes()}
+def operands() -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(1)
+    return tuple(random.standard_normal(shape).astype("f4") for shape in (PROBLEM.a_shape, PROBLEM.b_shape))  # type: ignore[return-value]
+
+
+def gemm(bench: Bench, kernel: Artifact | None, alpha: float = 1.0, wait_s: float = 10.0) -> np.ndarray:
+    """D as ``kernel`` computes it from :func:`operands`."""
+    a, b = operands()
+    with Pages() as pages, Pages() as out:
+        for operand in (a, b):
+            pages.append(operand.tobytes())
+        where = {"a": pages.region.part(0, a.nbytes), "b": pages.region.part(a.nbytes, b.nbytes)}
+        where["d"] = out.resize(4 * PROBLEM.m * PROBLEM.n)
+        run = bench.gemm(kernel, PROBLEM, where, (alpha, 0.0), wait_s)
+        assert run.micros > 0
+        return np.frombuffer(out.read(0, where["d"].size), np.float32).reshape(PROBLEM.m, PROBLEM.n)
 
 
 def product(bench: Bench, before: str = "", wait_s: float = 10.0) -> tuple[object, object]:
-    inputs = operands()
-    result = bench.gemm(artifact(bench.spec.arch, before), PROBLEM, inputs, 1.0, 0.0, wait_s)
-    a = np.frombuffer(inputs["a"], np.float32).reshape(PROBLEM.a_shape)
-    b = np.frombuffer(inputs["b"], np.float32).reshape(PROBLEM.b_shape)
-    assert result.micros > 0
-    return np.frombuffer(result.d, np.float32).reshape(PROBLEM.m, PROBLEM.n), a @ b
+    a, b = operands()
+    return gemm(bench, artifact(bench.spec.arch, before), wait_s=wait_s), a @ b
 
 
 def test_a_right_kernel(bench: Bench) -> None:
@@ -146,18 +156,49 @@ def test_gemm_fails_alone(bench: Bench) -> None:
 
 def test_gemm_says_what_is_wrong_with_a_request(bench: Bench) -> None:
     before = bench.restarts
-    for inputs in ({}, operands() | {"a": b"1234"}):
-        with pytest.raises((InvalidProblem, LaunchError)):
-            bench.gemm(artifact(bench.spec.arch), PROBLEM, inputs, 1.0, 0.0, wait_s=10)
+    size = 4 * PROBLEM.m * PROBLEM.n
+    with Pages() as pages:
+        whole = pages.resize(3 * size)
+        beyond = dataclasses.replace(whole, offset=whole.size)
+        for regions in ({}, dict.fromkeys("abd", whole), dict.fromkeys("abd", beyond.part(0, size))):
+            with pytest.raises((InvalidProblem, LaunchError)):
+                bench.gemm(artifact(bench.spec.arch), PROBLEM, regions, (1.0, 0.0), wait_s=10)
     assert bench.restarts == before
 
 
 def test_gemm_by_the_vendor(bench: Bench) -> None:
-    inputs = operands()
-    vendor = bench.gemm(None, PROBLEM, inputs, 2.0, 0.0, wait_s=10)
-    ours = bench.gemm(artifact(bench.spec.arch), PROBLEM, inputs, 1.0, 0.0, wait_s=10)
-    assert vendor.ran != ours.ran
-    assert close(np.frombuffer(vendor.d, np.float32), 2.0 * np.frombuffer(ours.d, np.float32))
+    assert close(gemm(bench, None, alpha=2.0), 2.0 * gemm(bench, artifact(bench.spec.arch)))
+
+
+def test_gemms_come_between_the_slices_of_a_race(bench: Bench) -> None:
+    """A race of several seconds holds up a GEMM by one slice, and ends with all of its rounds."""
+    slow = artifact(bench.spec.arch, "usleep(100);")
+    samples = []
+    race = threading.Thread(target=lambda: samples.append(bench.race([slow], PROBLEM, 24, 1, 60.0)))
+    race.start()
+    gemms = 0
+    while race.is_alive():
+        start = time.monotonic()
+        assert close(*product(bench, wait_s=10))
+        gemms += 1
+        assert time.monotonic() - start < 6.0
+        time.sleep(0.5)
+    race.join()
+    assert gemms > 1
+    assert [len(row) for row in samples[0].samples_us] == [24, 24]
+
+
+def test_a_race_starts_again_after_a_gemm_that_broke_the_process(bench: Bench) -> None:
+    samples = []
+    good = artifact(bench.spec.arch)
+    race = threading.Thread(target=lambda: samples.append(bench.race([good], PROBLEM, 10, 1, 60.0)))
+    race.start()
+    while not bench._process._turns._taken:
+        time.sleep(0.001)
+    with pytest.raises(WorkerDied):
+        product(bench, host_kernels.SEGFAULT)
+    race.join()
+    assert [len(row) for row in samples[0].samples_us] == [10, 10]
 
 
 def test_gemm_waits_for_one_trial_at_most(bench: Bench) -> None:

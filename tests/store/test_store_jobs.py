@@ -6,13 +6,15 @@ import dataclasses
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import update
 from store_samples import HOST, HOST_CLASS, OTHER_CLASS, OTHER_HOST, request
 
 from tuner.job import Progress
-from tuner.store import devices, events, jobs
+from tuner.store import devices, events, jobs, submission
 from tuner.store.database import Store
 from tuner.store.errors import IdempotencyConflict, JobTaken, StoreError
-from tuner.store.records import JobRecord, JobStatus
+from tuner.store.models import SubmissionRow
+from tuner.store.records import JobRecord, JobStatus, utc_now
 
 
 def submit(store: Store, m: int = 64, device=HOST, key: str | None = None) -> tuple[JobRecord, bool]:
@@ -92,7 +94,7 @@ def test_same_class_under_another_clock_is_joined(store: Store) -> None:
     assert (joined.id, created) == (first.id, False)
 
 
-def test_idempotency_key_gives_the_same_job_for_ever(store: Store) -> None:
+def test_idempotency_key_gives_the_same_job_for_a_day(store: Store) -> None:
     first, _ = submit(store, key="k1")
     assert submit(store, key="k2") == (first, False)
     claim(store)
@@ -101,6 +103,9 @@ def test_idempotency_key_gives_the_same_job_for_ever(store: Store) -> None:
         again, created = submit(store, key=key)
         assert (again.id, again.status, created) == (first.id, JobStatus.SUCCEEDED, False)
     assert submit(store, key="k3")[1]
+    with store.begin() as session:
+        session.execute(update(SubmissionRow).values(created=utc_now() - submission.KEY_LIFE))
+    assert submit(store, m=65, key="k1")[1], "a day later the key is as good as new"
 
 
 def test_idempotency_key_with_another_request_is_refused(store: Store) -> None:
@@ -194,9 +199,9 @@ def test_interrupted_jobs_are_queued_again(store: Store) -> None:
     cancel(store, second.id)
     with store.begin() as session:
         jobs.set_progress(session, first.id, Progress("search", measured=3, planned=7))
-        assert jobs.requeue_interrupted(session, OTHER_CLASS) == []
-        assert jobs.requeue_interrupted(session, HOST_CLASS, owner="someone else") == []
-        assert jobs.requeue_interrupted(session, HOST_CLASS) == [first.id, third.id]
+        assert jobs.requeue_interrupted(session, OTHER_CLASS, "me") == []
+        assert jobs.requeue_interrupted(session, HOST_CLASS, "someone else") == []
+        assert jobs.requeue_interrupted(session, HOST_CLASS, "me") == [first.id, third.id]
     assert get(store, second.id).status is JobStatus.CANCELLED
     again = claim(store)
     assert again is not None
@@ -212,7 +217,7 @@ def test_a_job_is_held_by_its_last_claim_only(store: Store) -> None:
     claim(store)
     with store.begin() as session:
         assert jobs.hold(session, job.id, 1).id == job.id
-        jobs.requeue_interrupted(session, HOST_CLASS)
+        jobs.requeue_interrupted(session, HOST_CLASS, "me")
     claim(store)
     with store.begin() as session, pytest.raises(JobTaken, match="claim 1; stop"):
         jobs.hold(session, job.id, 1)

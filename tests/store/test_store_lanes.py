@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 import store_samples as samples
+from sqlalchemy import update
 
 from service import engine, lane
 from service.settings import Settings
 from tilewright.trial import BestConfig
 from tuner.store import jobs
 from tuner.store.database import Store
+from tuner.store.models import JobRow
 from tuner.store.records import JobRecord, JobStatus
 
 Tune = Callable[[threading.Event, "FakeBench"], BestConfig | None]
@@ -97,14 +99,13 @@ def test_a_start_takes_back_nothing_that_its_own_lanes_claimed(
     tuning: Callable[[Tune], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    requeue = jobs.requeue_interrupted
+    requeue = jobs.requeue_lost
 
-    def slowly(session: Any, device_class: str, owner: str | None = None) -> list[str]:
-        if owner is None:
-            time.sleep(0.2)
-        return requeue(session, device_class, owner)
+    def slowly(session: Any, device_class: str) -> list[str]:
+        time.sleep(0.2)
+        return requeue(session, device_class)
 
-    monkeypatch.setattr(jobs, "requeue_interrupted", slowly)
+    monkeypatch.setattr(jobs, "requeue_lost", slowly)
     tuning(lambda cancelled, _bench: cancelled.wait(10) and None)
     ids = [submit(store, seed) for seed in range(2)]
     running.start()
@@ -130,3 +131,53 @@ def test_a_cancellation_right_after_the_claim_is_heard(
     running.start()
     wait_for(lambda: job(store, job_id).status.is_final)
     assert job(store, job_id).status is JobStatus.CANCELLED
+
+
+@pytest.fixture
+def second(store: Store, tmp_path: Any) -> Iterator[engine.Engine]:
+    """Another server of the same database and device class."""
+    settings = Settings(devices=("host",), cache_dir=tmp_path, compile_processes=1, stop_s=0.2, lease_s=1)
+    made = engine.Engine(store, settings)
+    yield made
+    made.stop()
+
+
+def test_a_second_server_steals_nothing(
+    store: Store, running: engine.Engine, second: engine.Engine, tuning: Callable[[Tune], None]
+) -> None:
+    tuning(lambda cancelled, _bench: cancelled.wait(20) and None)
+    first = submit(store)
+    second.start()
+    wait_for(lambda: job(store, first).status is JobStatus.RUNNING)
+    running.start()
+    other = submit(store, seed=1)
+    wait_for(lambda: job(store, other).status is JobStatus.RUNNING)
+    time.sleep(2.5)  # longer than the lease of the second server, which it renews
+    assert [job(store, one).attempt for one in (first, other)] == [1, 1]
+
+
+def test_a_cancellation_through_another_server_is_heard(
+    store: Store, second: engine.Engine, tuning: Callable[[Tune], None]
+) -> None:
+    tuning(lambda cancelled, _bench: cancelled.wait(20) and None)
+    job_id = submit(store)
+    second.start()
+    wait_for(lambda: job(store, job_id).status is JobStatus.RUNNING)
+    with store.begin() as session:
+        jobs.request_cancel(session, job_id)
+    wait_for(lambda: job(store, job_id).status is JobStatus.CANCELLED)
+
+
+def test_a_job_that_was_taken_over_is_let_go(
+    store: Store, second: engine.Engine, tuning: Callable[[Tune], None]
+) -> None:
+    let_go = threading.Event()
+    tuning(lambda cancelled, _bench: (cancelled.wait(20) and let_go.set()) or None)
+    job_id = submit(store)
+    second.start()
+    wait_for(lambda: job(store, job_id).status is JobStatus.RUNNING)
+    with store.begin() as session:
+        session.execute(update(JobRow).values(owner="another machine", attempt=7))
+    wait_for(let_go.is_set)
+    assert job(store, job_id).owner == "another machine"
+    assert job(store, job_id).status is JobStatus.RUNNING

@@ -117,7 +117,7 @@ def test_events_follow_one_another(store: Store, job: JobRecord, recorder: Recor
 
 def test_a_recorder_ends_with_its_claim(store: Store, job: JobRecord, recorder: Recorder) -> None:
     with store.begin() as session:
-        jobs.requeue_interrupted(session, HOST_CLASS)
+        jobs.requeue_interrupted(session, HOST_CLASS, "me")
         jobs.claim(session, HOST_CLASS, "another")
     with pytest.raises(JobTaken):
         recorder.add_trial(trial(0), None)

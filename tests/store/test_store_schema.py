@@ -13,6 +13,7 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError
 
@@ -85,11 +86,13 @@ def test_newer_is_refused_and_left_alone(store: Store) -> None:
 
 
 def test_older_is_brought_to_head(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with store.engine.connect() as connection:
+        [head] = ScriptDirectory.from_config(alembic_config(connection)).get_heads()
     later = tmp_path / "later"
     shutil.copytree(schema.MIGRATIONS, later)
-    (later / "versions" / "r0002_note.py").write_text(
+    (later / "versions" / "r9000_note.py").write_text(
         "import sqlalchemy as sa\nfrom alembic import op\n"
-        "revision, down_revision, branch_labels, depends_on = '0002', '0001', None, None\n"
+        f"revision, down_revision, branch_labels, depends_on = '9000', {head!r}, None, None\n"
         "def upgrade():\n    op.add_column('job', sa.Column('note', sa.Text()))\n"
     )
     with monkeypatch.context() as patch:

@@ -6,19 +6,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, or_, select
+from sqlalchemy import BindParameter, ColumnElement, Select, bindparam, func, or_, select
 from sqlalchemy.orm import Session
 
 from tilewright.artifact import Resources
 from tilewright.config import Config
 from tilewright.problem import GemmProblem
 from tilewright.trial import Baseline, BestConfig, Provenance
-from tuner.store import artifacts, codec, problems
+from tuner.store import artifacts, codec, problems, sets
 from tuner.store.errors import StoreError
-from tuner.store.models import BestConfigRow, ProblemRow
+from tuner.store.models import ArtifactRow, BestConfigRow, ProblemRow
 from tuner.store.records import StoredBest, utc_now
 from tuner.store.upsert import insert_or_update
 
@@ -36,12 +38,37 @@ def put(session: Session, best: BestConfig) -> bool:
     Raises:
         StoreError: its artifact is not kept, so that nobody could launch it.
     """
-    if not artifacts.has(session, best.artifact):
-        raise StoreError(f"artifact {best.artifact} of the best config is not stored; store it first")
+    _launchable(session, best)
     if any(_outdoes(stored.best, best) for stored in exact(session, best.device_class, best.problem)):
         return False
-    insert_or_update(session, BestConfigRow, _values(session, best), _IDENTITY)
+    _replace(session, best, utc_now())
     return True
+
+
+def merge(session: Session, best: BestConfig, created: datetime) -> bool:
+    """Keep the winner of a race that another store ran where it is decidedly better than the one here, or
+    later and not decidedly worse; so two stores that merge each other's end with the same winner.
+
+    Raises:
+        StoreError: its artifact is not kept.
+    """
+    _launchable(session, best)
+    for stored in exact(session, best.device_class, best.problem):
+        older = stored.created >= created and not _outdoes(best, stored.best)
+        if older or _outdoes(stored.best, best):
+            return False
+    _replace(session, best, created)
+    return True
+
+
+def _launchable(session: Session, best: BestConfig) -> None:
+    if not artifacts.has(session, best.artifact):
+        raise StoreError(f"artifact {best.artifact} of the best config is not stored; store it first")
+
+
+def _replace(session: Session, best: BestConfig, created: datetime) -> None:
+    insert_or_update(session, BestConfigRow, _values(session, best) | {"created": created}, _IDENTITY)
+    sets.changed(session, best.device_class)
 
 
 def _outdoes(earlier: BestConfig, later: BestConfig) -> bool:
@@ -52,13 +79,26 @@ def _outdoes(earlier: BestConfig, later: BestConfig) -> bool:
 
 def exact(session: Session, target: str, problem: GemmProblem) -> list[StoredBest]:
     """Winners for this very problem, the latest first; at most one for a device class."""
-    query = _query(target).where(ProblemRow.canonical == codec.canonical(problem.to_dict()))
-    return _records(session, query.order_by(BestConfigRow.created.desc(), BestConfigRow.id))
+    problem_id = problems.find(session, problem)
+    if problem_id is None:
+        return []
+    found = session.execute(_exact(), {"target": target, "problem_id": problem_id})
+    return [StoredBest(row.id, _best(row, canonical), row.created) for row, canonical in found]
 
 
 def for_arch(session: Session, target: str, limit: int | None = None, after: int = 0) -> list[StoredBest]:
     """All winners, by id, from the one that follows the id ``after``."""
     query = _query(target).where(BestConfigRow.id > after)
+    return _records(session, query.order_by(BestConfigRow.id).limit(limit))
+
+
+def listing(
+    session: Session, device_class: str | None, since: datetime | None, limit: int, after: int = 0
+) -> list[StoredBest]:
+    """Winners of a device class or of all, found ``since`` then, by id from the one after ``after``."""
+    query = _all().where(BestConfigRow.id > after)
+    query = query if device_class is None else query.where(BestConfigRow.device_class == device_class)
+    query = query if since is None else query.where(BestConfigRow.created >= since)
     return _records(session, query.order_by(BestConfigRow.id).limit(limit))
 
 
@@ -68,22 +108,46 @@ def nearest(session: Session, target: str, problem: GemmProblem, limit: int = 5)
     The problem itself, where it has a winner, comes first.
     """
     order = (_distance(problem), BestConfigRow.id)
-    alike = (getattr(ProblemRow, name) == value for name, value in _signature(problem))
+    values = zip(_SAME, signature(problem), strict=True)
+    alike = (getattr(ProblemRow, name) == value for name, value in values)
     # NOTE: ids first, so that the samples of every candidate are not carried through the sort.
     near = _query(target).with_only_columns(BestConfigRow.id).where(*alike).order_by(*order).limit(limit)
     return _records(session, _query(target).where(BestConfigRow.id.in_(near)).order_by(*order))
 
 
-def _query(target: str) -> Select[BestConfigRow, str]:
-    query = select(BestConfigRow, ProblemRow.canonical).join(
+def signature(problem: GemmProblem) -> tuple[Any, ...]:
+    """Everything of a problem but m, n and k: results of one signature may answer for each other."""
+    data = problem.to_dict()
+    return tuple(data[name] for name in _SAME)
+
+
+def artifact_sizes(session: Session, device_class: str) -> dict[str, int]:
+    """Bytes of each artifact that a winner of a device class needs, by digest."""
+    query = select(ArtifactRow.digest, func.length(ArtifactRow.data)).where(
+        ArtifactRow.digest.in_(
+            select(BestConfigRow.artifact).where(BestConfigRow.device_class == device_class)
+        )
+    )
+    return {row.digest: row[1] for row in session.execute(query)}
+
+
+def _all() -> Select[BestConfigRow, str]:
+    return select(BestConfigRow, ProblemRow.canonical).join(
         ProblemRow, ProblemRow.id == BestConfigRow.problem_id
     )
-    return query.where(or_(BestConfigRow.device_class == target, BestConfigRow.arch == target))
 
 
-def _signature(problem: GemmProblem) -> list[tuple[str, Any]]:
-    data = problem.to_dict()
-    return [(name, data[name]) for name in _SAME]
+@functools.cache
+def _exact() -> Select[BestConfigRow, str]:
+    # NOTE: built once: building it anew costs more than SQLite takes to answer it.
+    target: BindParameter[str] = bindparam("target")
+    there = or_(BestConfigRow.device_class == target, BestConfigRow.arch == target)
+    query = _all().where(there, BestConfigRow.problem_id == bindparam("problem_id"))
+    return query.order_by(BestConfigRow.created.desc(), BestConfigRow.id)
+
+
+def _query(target: str) -> Select[BestConfigRow, str]:
+    return _all().where(or_(BestConfigRow.device_class == target, BestConfigRow.arch == target))
 
 
 def _distance(problem: GemmProblem) -> ColumnElement[float]:
@@ -114,7 +178,6 @@ def _values(session: Session, best: BestConfig) -> dict[str, Any]:
         "confidence": best.confidence,
         "provenance": dataclasses.asdict(best.provenance),
         "resources": dataclasses.asdict(best.resources),
-        "created": utc_now(),
     }
 
 

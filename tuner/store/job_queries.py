@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
@@ -34,6 +36,18 @@ def queued_count(session: Session, device_class: str | None = None) -> int:
     query = select(func.count()).select_from(JobRow).where(JobRow.status == JobStatus.QUEUED)
     query = query if device_class is None else query.where(JobRow.device_class == device_class)
     return session.scalars(query).one()
+
+
+def counts(session: Session) -> dict[JobStatus, int]:
+    """How many jobs there are of each status that occurs."""
+    rows = session.execute(select(JobRow.status, func.count()).group_by(JobRow.status)).all()
+    return {status: number for status, number in rows}  # noqa: C416
+
+
+def oldest_queued(session: Session) -> datetime | None:
+    """When the job was submitted that has waited longest; None where none waits."""
+    query = select(JobRow.created).where(JobRow.status == JobStatus.QUEUED)
+    return session.scalars(query.order_by(JobRow.id).limit(1)).one_or_none()
 
 
 def _fresh(query: Select[JobRow]) -> Select[JobRow]:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, ForeignKey, ForeignKeyConstraint, Index, String, Text, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    String,
+    Text,
+    UniqueConstraint,
+)
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from tilewright.problem import Activation, DType, Layout
@@ -77,6 +86,7 @@ class JobRow(Base):
     status: Mapped[JobStatus]
     owner: Mapped[str | None] = mapped_column(Text)
     attempt: Mapped[int]
+    lease_until: Mapped[datetime | None]
     progress: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     error: Mapped[str | None] = mapped_column(Text)
     cancel_requested: Mapped[bool]
@@ -89,14 +99,16 @@ class JobRow(Base):
 
 
 class SubmissionRow(Base):
-    """An idempotency key, the request it came with and the job it led to."""
+    """An idempotency key, the request it came with and the job it led to; kept for a day."""
 
     __tablename__ = "submission"
+    __table_args__ = (Index(None, "created"),)
 
     key: Mapped[str] = mapped_column(Text, primary_key=True)
     request_digest: Mapped[str] = mapped_column(String(64))
     # NOTE: deferred, because the key is taken before the job it leads to is known to exist.
     job_id: Mapped[str] = mapped_column(ForeignKey("job.id", deferrable=True, initially="DEFERRED"))
+    created: Mapped[datetime]
 
 
 class TrialRow(Base):
@@ -107,6 +119,7 @@ class TrialRow(Base):
         ForeignKeyConstraint(
             ["family", "source_digest"], ["family_source.family", "family_source.source_digest"]
         ),
+        Index(None, "config_digest"),
     )
 
     job_id: Mapped[str] = mapped_column(ForeignKey("job.id"), primary_key=True)
@@ -165,6 +178,51 @@ class BestConfigRow(Base):
     created: Mapped[datetime]
 
 
+class ConfigSetRow(Base):
+    """A snapshot of a device class's winners, named by its content; ``content`` is compressed."""
+
+    __tablename__ = "config_set"
+    __table_args__ = (Index(None, "device_class", "id"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    digest: Mapped[str] = mapped_column(String(71), unique=True)
+    device_class: Mapped[str] = mapped_column(String(128))
+    arch: Mapped[str] = mapped_column(String(32))
+    entries: Mapped[int]
+    content: Mapped[bytes]
+    created: Mapped[datetime]
+
+
+class ServedSetRow(Base):
+    """What a device class is served. ``revision`` counts the changes of its winners, ``made_from`` says
+    which revision, judged how, the latest snapshot was made from."""
+
+    __tablename__ = "served_set"
+
+    device_class: Mapped[str] = mapped_column(String(128), primary_key=True)
+    revision: Mapped[int]
+    latest_id: Mapped[int | None] = mapped_column(ForeignKey("config_set.id"))
+    made_from: Mapped[str | None] = mapped_column(Text)
+    pinned_id: Mapped[int | None] = mapped_column(ForeignKey("config_set.id"))
+
+
+class MissRow(Base):
+    """A problem that ran without a current result, with how often and how long."""
+
+    __tablename__ = "miss"
+    __table_args__ = (UniqueConstraint("device_class", "problem_id"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    device_class: Mapped[str] = mapped_column(String(128))
+    problem_id: Mapped[int] = mapped_column(ForeignKey("problem.id"), index=True)
+    reason: Mapped[str] = mapped_column(String(16))
+    count: Mapped[int] = mapped_column(BigInteger)
+    time_us: Mapped[float]
+    measured: Mapped[bool]
+    first_seen: Mapped[datetime]
+    last_seen: Mapped[datetime]
+
+
 class EventRow(Base):
     """The event log; ids are never used twice."""
 
@@ -176,3 +234,18 @@ class EventRow(Base):
     kind: Mapped[str] = mapped_column(String(32))
     data: Mapped[dict[str, Any]]
     created: Mapped[datetime]
+
+
+class ApiKeyRow(Base):
+    """A key that opens the API, as a salted digest of its secret: the secret itself is kept nowhere."""
+
+    __tablename__ = "api_key"
+
+    id: Mapped[str] = mapped_column(String(16), primary_key=True)
+    name: Mapped[str] = mapped_column(Text)
+    salt: Mapped[str] = mapped_column(String(64))
+    digest: Mapped[str] = mapped_column(String(64))
+    scopes: Mapped[list[Any]]
+    created: Mapped[datetime]
+    expires: Mapped[datetime | None]
+    revoked: Mapped[datetime | None]

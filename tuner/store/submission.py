@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
+from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from tilewright.device import DeviceSpec
@@ -17,6 +18,8 @@ from tuner.store.models import JobRow, SubmissionRow
 from tuner.store.records import JobRecord, JobStatus, utc_now
 from tuner.store.upsert import insert_new
 
+KEY_LIFE = timedelta(hours=24)
+
 
 def submit(
     session: Session, request: TuneRequest, device: DeviceSpec, idempotency_key: str | None = None
@@ -24,8 +27,8 @@ def submit(
     """Queue a request for a device's class; gives the job and whether it is a new one.
 
     A job that is queued or running with the same request and device class is joined, unless it was
-    asked to stop. A request with the idempotency key of an earlier one gets that one's job, also
-    after its end.
+    asked to stop. A request with the idempotency key of one in the last 24 hours gets that one's job,
+    also after its end.
 
     Raises:
         IdempotencyConflict: the key came with another request before.
@@ -71,7 +74,9 @@ def _values(session: Session, request: TuneRequest, device: DeviceSpec, digest: 
 
 
 def _take(session: Session, key: str, digest: str, job_id: str) -> bool:
-    values = {"key": key, "request_digest": digest, "job_id": job_id}
+    now = utc_now()
+    session.execute(delete(SubmissionRow).where(SubmissionRow.created < now - KEY_LIFE))
+    values = {"key": key, "request_digest": digest, "job_id": job_id, "created": now}
     return insert_new(session, SubmissionRow, values)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import func, select
@@ -14,7 +16,7 @@ from tilewright.trial import Provenance, Trial
 from tuner.store import codec
 from tuner.store.models import FamilySourceRow, TrialRow
 from tuner.store.records import utc_now
-from tuner.store.upsert import insert_new, insert_row
+from tuner.store.upsert import insert_many_new, insert_new, insert_row
 
 
 def add(session: Session, job_id: str, trial: Trial) -> None:
@@ -23,10 +25,35 @@ def add(session: Session, job_id: str, trial: Trial) -> None:
     Raises:
         sqlalchemy.exc.IntegrityError: there is no such job, or it has a trial of this number.
     """
-    if trial.provenance is not None:
-        source = {"family": trial.config.family, "source_digest": trial.provenance.source_digest}
-        insert_new(session, FamilySourceRow, {**source, "first_seen": utc_now()})
-    insert_row(session, TrialRow, {"job_id": job_id, "created": utc_now(), **_values(trial)})
+    now = utc_now()
+    _keep_source(session, trial, now)
+    insert_row(session, TrialRow, {"job_id": job_id, "created": now, **_values(trial)})
+
+
+def merge(session: Session, job_id: str, found: Sequence[tuple[Trial, datetime]]) -> int:
+    """Keep those trials, with when they ended, whose numbers the job lacks; gives how many these are.
+
+    Raises:
+        sqlalchemy.exc.IntegrityError: there is no such job.
+    """
+    there = set(session.scalars(select(TrialRow.number).where(TrialRow.job_id == job_id)))
+    new = {trial.number: (trial, created) for trial, created in found if trial.number not in there}
+    sources = {(t.config.family, t.provenance.source_digest): t for t, _ in new.values() if t.provenance}
+    for trial in sources.values():
+        _keep_source(session, trial, new[trial.number][1])
+    rows = [{"job_id": job_id, "created": created, **_values(trial)} for trial, created in new.values()]
+    insert_many_new(session, TrialRow, rows)
+    return len(new)
+
+
+def dated(
+    session: Session, job_id: str, family: str | None, first: int, limit: int
+) -> list[tuple[Trial, datetime]]:
+    """Trials of a job, of one family or of all, by number from ``first`` on, with when they ended."""
+    query = select(TrialRow).where(TrialRow.job_id == job_id, TrialRow.number >= first)
+    query = query if family is None else query.where(TrialRow.family == family)
+    rows = session.scalars(query.order_by(TrialRow.number).limit(limit))
+    return [(_trial(row), row.created) for row in rows]
 
 
 def of_job(session: Session, job_id: str, first: int = 0, limit: int | None = None) -> list[Trial]:
@@ -38,6 +65,12 @@ def of_job(session: Session, job_id: str, first: int = 0, limit: int | None = No
 def count(session: Session, job_id: str) -> int:
     """How many trials a job has."""
     return session.scalars(select(func.count()).select_from(TrialRow).where(TrialRow.job_id == job_id)).one()
+
+
+def _keep_source(session: Session, trial: Trial, seen: datetime) -> None:
+    if trial.provenance is not None:
+        source = {"family": trial.config.family, "source_digest": trial.provenance.source_digest}
+        insert_new(session, FamilySourceRow, {**source, "first_seen": seen})
 
 
 def _values(trial: Trial) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 from sqlalchemy import Table, insert
@@ -27,6 +28,12 @@ def insert_new(session: Session, model: type[Base], values: Values) -> bool:
     table = _table(model)
     statement = _insert(session, table).on_conflict_do_nothing().returning(_key(table))
     return session.execute(statement, values).first() is not None
+
+
+def insert_many_new(session: Session, model: type[Base], rows: Sequence[Values]) -> None:
+    """Insert each row unless a unique constraint already holds it."""
+    if rows:
+        session.execute(_insert(session, _table(model)).on_conflict_do_nothing(), rows)
 
 
 def insert_or_update(

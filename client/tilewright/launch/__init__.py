@@ -7,13 +7,14 @@ cubins, nothing but the C library for host artifacts; no compiler, no CUDA heade
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from tilewright.artifact import Artifact
 from tilewright.launch.arguments import Operands
 from tilewright.problem import GemmProblem
 
-__all__ = ["Kernel", "Launch", "Operands", "load"]
+__all__ = ["BoundLaunch", "Kernel", "Launch", "Operands", "load"]
 
 
 class Launch(Protocol):
@@ -27,12 +28,24 @@ class Launch(Protocol):
         """
 
 
+class BoundLaunch(Launch, Protocol):
+    """What :meth:`Kernel.bind` gives: its operands may move, which costs far less than binding again.
+
+    NOTE: not for two threads at once.
+    """
+
+    @property
+    def move(self) -> Callable[..., None]:
+        """``move(a, b, d, c=0, bias=0)``: other addresses of the same shapes and strides; raises
+        :class:`PreconditionFailed` where one is less aligned than the kernel needs."""
+
+
 class Kernel(Protocol):
     """A loaded artifact."""
 
     artifact: Artifact
 
-    def bind(self, problem: GemmProblem, operands: Operands) -> Launch:
+    def bind(self, problem: GemmProblem, operands: Operands) -> BoundLaunch:
         """Fix the arguments.
 
         Raises:

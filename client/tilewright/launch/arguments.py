@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tilewright.artifact import LaunchPlan, Serves
+from tilewright.artifact import LaunchPlan, Scalar, Serves, TensorMap
 from tilewright.errors import PreconditionFailed
 from tilewright.problem import GemmProblem
 
@@ -18,6 +18,8 @@ class Operands:
         workspace: address of the plan's workspace, 0 where it needs none.
         lda, ldb, ldc, ldd: row strides in storage units (elements; bytes where several elements share one);
             0 for densely packed.
+        stride_a, stride_b, stride_c, stride_d: elements between the matrices of a batch; 0 for one right
+            after the other.
         alpha, beta: the scalars of D = act(alpha * op(A) op(B) + beta * C + bias).
     """
 
@@ -31,6 +33,10 @@ class Operands:
     ldb: int = 0
     ldc: int = 0
     ldd: int = 0
+    stride_a: int = 0
+    stride_b: int = 0
+    stride_c: int = 0
+    stride_d: int = 0
     alpha: float = 1.0
     beta: float = 0.0
 
@@ -50,10 +56,10 @@ def scalar_values(problem: GemmProblem, operands: Operands) -> dict[str, int | f
         "ldb": ldb,
         "ldc": ldc,
         "ldd": ldd,
-        "stride_a": problem.a_shape[0] * lda,
-        "stride_b": problem.b_shape[0] * ldb,
-        "stride_c": problem.m * ldc,
-        "stride_d": problem.m * ldd,
+        "stride_a": operands.stride_a or problem.a_shape[0] * lda,
+        "stride_b": operands.stride_b or problem.b_shape[0] * ldb,
+        "stride_c": operands.stride_c or problem.m * ldc,
+        "stride_d": operands.stride_d or problem.m * ldd,
         "alpha": operands.alpha,
         "beta": operands.beta,
     }
@@ -73,6 +79,7 @@ def check_preconditions(plan: LaunchPlan, problem: GemmProblem, operands: Operan
 def _why_not(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -> str | None:
     packed = dataclasses.replace(operands, lda=0, ldb=0, ldc=0, ldd=0) == operands
     reason = plan.why_not(problem) if packed else _why_not_strided(plan, problem, operands)
+    reason = reason or _why_not_apart(plan, problem, operands)
     if reason:
         return reason
     needed = plan.preconditions
@@ -84,6 +91,8 @@ def _why_not(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -> str 
     ):
         if getattr(operands, name) % align:
             return f"the address of {name} must be a multiple of {align} bytes"
+    if not (operands.a and operands.b and operands.d):
+        return "an operand or the result has no memory"
     if problem.has_c and not operands.c:
         return "it reads C, but no C was given"
     if problem.has_bias and not operands.bias:
@@ -120,4 +129,25 @@ def _why_not_strided(plan: LaunchPlan, problem: GemmProblem, operands: Operands)
             return f"{name} is {values[name]}, less than the {columns} columns of a row"
         if stride % align or dtype.nbytes(columns) % align:
             return f"{name} and the {columns} columns of a row must be multiples of {align} bytes"
+    return None
+
+
+def _why_not_apart(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -> str | None:
+    """About the matrices of a batch that do not follow right after one another."""
+    taken = {item.name for item in plan.args if isinstance(item, Scalar)}
+    described = {item.operand for item in plan.args if isinstance(item, TensorMap)}
+    needed = plan.preconditions
+    for name, align, size in (
+        ("a", needed.align_a, problem.dtype.size),
+        ("b", needed.align_b, problem.dtype.size),
+        ("c", needed.align_d if problem.has_c else 1, problem.out.size),
+        ("d", needed.align_d, problem.out.size),
+    ):
+        stride = getattr(operands, f"stride_{name}")
+        if not stride or (name == "c" and not problem.has_c):
+            continue
+        if name in described or f"stride_{name}" not in taken:
+            return f"it takes the matrices of {name} only right after one another"
+        if stride * size % align:
+            return f"stride_{name} must be a multiple of {align} bytes"
     return None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any
 
 from tilewright.artifact import Artifact, LaunchPlan, Pointer, Scalar, TensorMap
 from tilewright.errors import PreconditionFailed
 from tilewright.launch import driver
 from tilewright.launch.arguments import Operands, check_preconditions, scalar_values
+from tilewright.launch.slots import DescriptorSlot, PointerSlot, Slot, Slots
 from tilewright.launch.tensor_map import Descriptor, encode
 from tilewright.problem import GemmProblem
 
@@ -80,14 +82,30 @@ class CudaLaunch:
             self._config.attributes = ctypes.pointer(self._cluster)
             self._config.attribute_count = 1
         self._reference = ctypes.byref(self._config)
+        self._function = kernel.function
         self._launch = driver.libcuda().cuLaunchKernelEx
+        self.move = Slots(plan, operands, self._slots(plan, problem, operands)).move
 
     def __call__(self, stream: int = 0) -> None:
         """Enqueue on a stream handle."""
         self._config.stream = stream
-        status = self._launch(self._reference, self._kernel.function, self._arguments, None)
+        status = self._launch(self._reference, self._function, self._arguments, None)
         if status:
             driver.check(status, f"launch {self._kernel.artifact.plan.entry}")
+
+    def _slots(self, plan: LaunchPlan, problem: GemmProblem, operands: Operands) -> list[Slot]:
+        scalars = scalar_values(problem, operands)
+        slots: list[Slot] = []
+        for place, item in enumerate(plan.args):
+            if isinstance(item, Pointer):
+                slots.append(PointerSlot(item.operand, self._values[place]))
+            elif isinstance(item, TensorMap):
+                stride = int(scalars[f"ld{item.operand}"])
+                at = functools.partial(_encode_at, item, problem, stride)
+                slots.append(
+                    DescriptorSlot(item.operand, at, functools.partial(self._arguments.__setitem__, place))
+                )
+        return slots
 
 
 def _argument_values(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -> list[Any]:
@@ -102,6 +120,10 @@ def _argument_values(plan: LaunchPlan, problem: GemmProblem, operands: Operands)
         else:
             values.append(_scalar(item, scalars[item.name]))
     return values
+
+
+def _encode_at(item: TensorMap, problem: GemmProblem, row_stride: int, address: int) -> Descriptor:
+    return encode(item, problem, address, row_stride)
 
 
 def _scalar(item: Scalar, value: int | float) -> Any:

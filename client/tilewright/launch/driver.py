@@ -5,14 +5,18 @@ Only this package calls the driver to launch. Names follow ``cuda.h``.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 from tilewright.errors import DeviceUnavailable, LaunchError
 
 FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE = 8
 LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4
+_CAPTURE_ACTIVE = 1  # CUstreamCaptureStatus
+_CAPTURE_RELAXED = 2  # CUstreamCaptureMode
 
 # Errors after which the context answers every call with the same error.
 _STICKY = {700, 702, 710, 713, 714, 715, 716, 717, 718, 719, 720}
@@ -99,6 +103,59 @@ def ensure_context() -> int:
         check(library.cuCtxSetCurrent(context), "cuCtxSetCurrent")
     check(library.cuCtxGetDevice(ctypes.byref(device)), "cuCtxGetDevice")
     return device.value
+
+
+@contextlib.contextmanager
+def outside_capture() -> Iterator[None]:
+    """Let this thread load modules and allocate memory while a stream is captured into a graph.
+
+    Raises:
+        DeviceUnavailable: there is no NVIDIA driver or no device.
+    """
+    library, mode = libcuda(), ctypes.c_int(_CAPTURE_RELAXED)
+    check(library.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)), "relax the capture mode")
+    try:
+        yield
+    finally:
+        check(library.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)), "restore the capture mode")
+
+
+class CaptureQuery:
+    """Whether a stream is being captured into a graph. NOTE: for one thread, as it keeps its buffers."""
+
+    def __init__(self) -> None:
+        self._stream, self._status = ctypes.c_void_p(), ctypes.c_int()
+        self._reference = ctypes.byref(self._status)
+        self._ask = libcuda().cuStreamIsCapturing
+
+    def __call__(self, stream: int) -> bool:
+        """About this stream."""
+        self._stream.value = stream
+        # NOTE: the legacy stream answers with an error while another stream is captured; it is not itself.
+        return not self._ask(self._stream, self._reference) and self._status.value == _CAPTURE_ACTIVE
+
+
+@contextlib.contextmanager
+def graph_memory(size: int, zero_bytes: int, stream: int) -> Iterator[int]:
+    """Memory that belongs to the graph a stream is captured into; its front is zero at every replay.
+
+    Allocation, memset and release become nodes of the graph: nothing of it outlives a replay, and two
+    graphs never share it.
+
+    Raises:
+        LaunchError: the driver refused.
+    """
+    library, address = libcuda(), ctypes.c_uint64()
+    handle, amount = ctypes.c_void_p(stream), ctypes.c_size_t(size)
+    check(library.cuMemAllocAsync(ctypes.byref(address), amount, handle), f"{size} bytes of workspace")
+    try:
+        if zero_bytes:
+            zero = ctypes.c_ubyte(0)
+            count = ctypes.c_size_t(zero_bytes)
+            check(library.cuMemsetD8Async(address, zero, count, handle), "zero a workspace")
+        yield address.value
+    finally:
+        check(library.cuMemFreeAsync(address, handle), "release a workspace")
 
 
 def compute_capability(device: int) -> tuple[int, int]:

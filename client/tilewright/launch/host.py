@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tilewright.artifact import Artifact, Pointer, TensorMap
+from tilewright.artifact import Artifact, Operand, Pointer, TensorMap
 from tilewright.errors import ArtifactError, LaunchError, PreconditionFailed
 from tilewright.launch.arguments import Operands, check_preconditions, scalar_values
+from tilewright.launch.slots import PointerSlot, Slots
 from tilewright.launch.threads import run_together
 from tilewright.problem import GemmProblem
 
@@ -71,9 +72,10 @@ def can_run(target: str, arch: str) -> bool:
 class HostLaunch:
     """A host kernel with all of its arguments in place."""
 
-    def __init__(self, kernel: HostKernel, calls: list[Callable[[], object]]) -> None:
+    def __init__(self, kernel: HostKernel, calls: list[Callable[[], object]], slots: Slots) -> None:
         self._kernel = kernel
         self._calls = calls
+        self.move = slots.move
 
     def __call__(self, stream: int = 0) -> None:  # noqa: ARG002
         """Run on all threads of the plan and return when the result stands.
@@ -124,11 +126,18 @@ class HostKernel:
         check_preconditions(plan, problem, operands)
         values = scalar_values(problem, operands)
         threads = plan.block[0]
+        # NOTE: one cell a pointer, shared by all threads' calls, so that moving it moves all of them.
+        pointers = {
+            item.operand: ctypes.c_void_p(getattr(operands, item.operand))
+            for item in plan.args
+            if isinstance(item, Pointer)
+        }
         calls: list[Callable[[], object]] = []
         for thread in range(threads):
             mine = {**values, "thread": thread, "threads": threads}
-            calls.append(functools.partial(self._entry, *self._arguments(mine, operands)))
-        return HostLaunch(self, calls)
+            calls.append(functools.partial(self._entry, *self._arguments(mine, pointers)))
+        slots = [PointerSlot(operand, cell) for operand, cell in pointers.items()]
+        return HostLaunch(self, calls, Slots(plan, operands, slots))
 
     def close(self) -> None:
         """Unload; later launches are an error, running ones must have returned."""
@@ -138,13 +147,15 @@ class HostKernel:
             if self._file is not None:
                 os.close(self._file)
 
-    def _arguments(self, values: dict[str, int | float], operands: Operands) -> list[Any]:
+    def _arguments(
+        self, values: dict[str, int | float], pointers: dict[Operand, ctypes.c_void_p]
+    ) -> list[Any]:
         arguments = []
         for argument in self.artifact.plan.args:
             if isinstance(argument, TensorMap):
                 raise ArtifactError("a host artifact takes no tensor maps")
             if isinstance(argument, Pointer):
-                arguments.append(ctypes.c_void_p(getattr(operands, argument.operand)))
+                arguments.append(pointers[argument.operand])
             else:
                 arguments.append(_C_TYPES[argument.kind](values[argument.name]))
         return arguments
@@ -172,10 +183,10 @@ def _load_from_memory(binary: bytes) -> tuple[ctypes.CDLL, int]:
 
 
 def _load_from_file(binary: bytes) -> ctypes.CDLL:
-    with tempfile.NamedTemporaryFile(prefix="tilewright-", suffix=".so") as file:
-        file.write(binary)
-        file.flush()
-        try:
+    try:
+        with tempfile.NamedTemporaryFile(prefix="tilewright-", suffix=".so") as file:
+            file.write(binary)
+            file.flush()
             return ctypes.CDLL(file.name)
-        except OSError as error:
-            raise LaunchError(f"the dynamic linker refused the binary: {error}") from error
+    except OSError as error:
+        raise LaunchError(f"the dynamic linker refused the binary: {error}") from error

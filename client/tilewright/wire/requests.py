@@ -97,7 +97,9 @@ class PageQuery(BaseModel):
 class BestQuery(PageQuery):
     """``GET /best-config``: one result with m, n and k, a list without.
 
-    ``arch`` (``sm_90``) or ``device_class`` (``sm_90-132sm-141gb-700w``) is needed.
+    ``arch`` (``sm_90``) or ``device_class`` (``sm_90-132sm-141gb-700w``) is needed. ``max_regret`` refuses
+    near matches that are expected to cost more, and those of unknown cost; ``deterministic`` refuses
+    kernels whose bits may differ from launch to launch.
     """
 
     arch: KeyName | None = None
@@ -114,6 +116,8 @@ class BestQuery(PageQuery):
     has_bias: bool = False
     has_c: bool = False
     policy: Policy = Policy.EXACT
+    max_regret: float | None = Field(default=None, ge=0.0, le=1000.0, allow_inf_nan=False)
+    deterministic: bool = False
 
     @model_validator(mode="after")
     def _whole(self) -> BestQuery:

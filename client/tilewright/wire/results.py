@@ -118,10 +118,29 @@ class MatchView(BaseModel):
     distance: float = 0.0
 
 
-class BestConfigView(BaseModel):
+class TrustView(BaseModel):
+    """What a result is worth to its user.
+
+    Attributes:
+        numerics: ``exact`` (integers), ``ieee`` (every step rounds in the accumulate type), ``tensor-core``
+            (exact products, sums truncated by the hardware), ``reduced`` (operands or sums keep fewer bits
+            than their type).
+        deterministic: the same operands give the same bits at every launch.
+        staleness: ``fresh``, ``source-changed``, ``toolchain-changed`` or ``driver-changed`` since it was
+            measured, as far as this service can tell; the first of these that holds, in this order.
+    """
+
+    numerics: str = "unknown"
+    deterministic: bool = False
+    staleness: str = "fresh"
+
+
+class BestConfigView(TrustView):
     """The winner of a race, and what it won against.
 
-    ``verdict`` is ``kernel``, ``vendor`` or ``tie``: where it is ``vendor``, use the vendor library.
+    ``verdict`` is ``kernel``, ``vendor`` or ``tie``; ``use_vendor`` is true where the vendor library won.
+    ``expected_regret`` is for near matches: by how much the time is expected to exceed that of a kernel
+    tuned for the very problem (0.1: by a tenth), None where the store cannot tell.
     """
 
     problem: ProblemFields
@@ -134,15 +153,17 @@ class BestConfigView(BaseModel):
     baseline: BaselineView
     speedup: SpeedupView
     verdict: str
+    use_vendor: bool = False
     ties: list[ConfigView]
     match: MatchView
+    expected_regret: float | None = None
     provenance: ProvenanceView
     resources: ResourcesView
     job_id: str
     created: datetime
 
     @classmethod
-    def of(cls, best: BestConfig, created: datetime, match: MatchView) -> BestConfigView:
+    def of(cls, best: BestConfig, created: datetime, match: MatchView, trust: TrustView) -> BestConfigView:
         """From the record, and when it was stored."""
         speedup = SpeedupView(
             value=best.speedup, low=best.speedup_low, high=best.speedup_high, confidence=best.confidence
@@ -158,12 +179,14 @@ class BestConfigView(BaseModel):
             baseline=BaselineView.model_validate(best.baseline),
             speedup=speedup,
             verdict=best.verdict,
+            use_vendor=best.verdict == "vendor",
             ties=[ConfigView.model_validate(config) for config in best.ties],
             match=match,
             provenance=ProvenanceView.model_validate(best.provenance),
             resources=ResourcesView.model_validate(best.resources),
             job_id=best.job_id,
             created=created,
+            **trust.model_dump(),
         )
 
 

@@ -1,0 +1,226 @@
+"""What a tuned GEMM costs the CPU per call beside ``torch.matmul``, and a transformer MLP with both.
+
+    python -m benchmarks.client_launch --out FILE [--url URL] [--calls 200] [--rounds 41]
+
+Without ``--url`` kernels are the families' own first picks, compiled here and not tuned: enough for the cost
+of a call, which is the same for every kernel. With ``--url`` they come from a service, and the MLP's times
+are those of tuned kernels.
+
+Calls: each round times a burst of ``--calls`` unsynchronised calls of each contender in a fresh random order
+and waits for the device in between; a burst fits the launch queue, and the products are small enough for the
+device to keep up. A sample is a burst's time over its calls; medians are over the rounds. Contenders run with
+and without ``out``, and once with the results kept, so that every call writes to another address.
+
+MLP: the forward pass between two events, 20 passes a sample, eager and as a CUDA graph, contenders again
+interleaved. On a machine without a GPU the same runs on CPU tensors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import datetime
+import json
+import random
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import tilewright.torch
+from kernels.build import build
+from kernels.registry import FAMILIES
+from tilewright import Client, DeviceSpec, GemmProblem
+from tilewright.local import Choice, LocalMatmul
+from tilewright.local_client import LocalMethods
+
+Contenders = dict[str, Callable[[], Any]]
+
+
+class Picks(LocalMethods):
+    """Kernels that are a family's first pick for each problem, compiled on demand."""
+
+    def __init__(self, family: str, spec: DeviceSpec) -> None:
+        self._family, self._spec = FAMILIES[family], spec
+        self.matmul = LocalMatmul(self._choose)
+
+    def _choose(self, problem: GemmProblem, _device: int) -> Choice:
+        picks = self._family.picks(problem, self._spec)
+        if not picks:
+            return Choice(None, f"{self._family.name} has nothing for {problem}")
+        return Choice(build(self._family, picks[0], problem, self._spec), "exact")
+
+
+def device_spec() -> DeviceSpec:
+    """The GPU where torch sees one, else the CPU."""
+    if torch.cuda.is_available():
+        from tuner.devices.cuda import query_cuda
+
+        return query_cuda(torch.cuda.current_device())
+    from tuner.devices.host import query_host
+
+    return query_host()
+
+
+def synchronize() -> None:
+    """Wait for the device."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def burst(call: Callable[[], Any], calls: int) -> float:
+    """Microseconds a call."""
+    synchronize()
+    start = time.perf_counter_ns()
+    for _ in range(calls):
+        call()
+    spent = time.perf_counter_ns() - start
+    synchronize()
+    return spent / calls / 1e3
+
+
+def interleaved(contenders: Contenders, sample: Callable[[Callable[[], Any]], float], rounds: int) -> Any:
+    """Medians and samples by contender, in a fresh order each round; the first round warms up."""
+    taken: dict[str, list[float]] = {name: [] for name in contenders}
+    order = random.Random(0)
+    for _ in range(rounds + 1):
+        for name in order.sample(list(contenders), len(contenders)):
+            taken[name].append(sample(contenders[name]))
+    return {
+        name: {"median": statistics.median(samples[1:]), "samples": samples[1:]}
+        for name, samples in taken.items()
+    }
+
+
+def call_contenders(tw: LocalMethods, extent: int, dtype: torch.dtype, device: str, calls: int) -> Contenders:
+    """Products of one small shape, weights stored as layers keep them."""
+    a = torch.randn(extent, extent, device=device).to(dtype)
+    weight = torch.randn(extent, extent, device=device).to(dtype)
+    b, out = weight.t(), torch.empty(extent, extent, device=device, dtype=dtype)
+    matmul, linear = tw.matmul, tw.matmul.linear
+    kept: collections.deque[Any] = collections.deque(maxlen=calls)
+    return {
+        "torch.matmul": lambda: torch.matmul(a, b),
+        "tilewright.matmul": lambda: matmul(a, b),
+        "torch.matmul(out)": lambda: torch.matmul(a, b, out=out),
+        "tilewright.matmul(out)": lambda: matmul(a, b, out),
+        "torch.matmul, kept": lambda: kept.append(torch.matmul(a, b)),
+        "tilewright.matmul, kept": lambda: kept.append(matmul(a, b)),
+        "torch linear": lambda: torch.nn.functional.linear(a, weight),
+        "tilewright linear": lambda: linear(a, weight),
+    }
+
+
+def measure_calls(tw: LocalMethods, device: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Microseconds of CPU a call."""
+    dtype = torch.float16 if device == "cuda" else torch.float32
+    contenders = call_contenders(tw, arguments.extent, dtype, device, arguments.calls)
+    with torch.no_grad():
+        found = interleaved(contenders, lambda call: burst(call, arguments.calls), arguments.rounds)
+    ratios = {
+        name: found[f"tilewright{name}"]["median"] / found[f"torch{name}"]["median"]
+        for name in (".matmul", ".matmul(out)", ".matmul, kept", " linear")
+    }
+    return {"extent": arguments.extent, "dtype": str(dtype), "us": found, "ratio": ratios}
+
+
+def mlp(width: int, device: str, dtype: torch.dtype) -> Any:
+    """A transformer's MLP, four times as wide inside."""
+    torch.manual_seed(0)
+    layers = (torch.nn.Linear(width, 4 * width), torch.nn.GELU(), torch.nn.Linear(4 * width, width))
+    return torch.nn.Sequential(*layers).to(device, dtype).eval()
+
+
+def captured(call: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+    """A graph of one call, and where it leaves its result."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = call()
+    return graph.replay, result
+
+
+def passes(call: Callable[[], Any], count: int = 20) -> float:
+    """Microseconds a pass: device time between two events, or wall time on the CPU."""
+    if not torch.cuda.is_available():
+        return burst(call, count)
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(count):
+        call()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e3 / count
+
+
+def measure_mlp(tw: LocalMethods, device: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The same model and input with and without :func:`tilewright.torch.use`."""
+    dtype = torch.float16 if device == "cuda" else torch.float32
+    plain, routed = (mlp(arguments.width, device, dtype) for _ in range(2))
+    x = torch.randn(arguments.tokens, arguments.width, device=device).to(dtype)
+    before = tw.stats
+    with torch.no_grad(), tilewright.torch.use(routed, tw):
+        expected, got = plain(x).float(), routed(x).float()
+        contenders: Contenders = {"torch": lambda: plain(x), "tilewright": lambda: routed(x)}
+        if device == "cuda":
+            contenders["torch, graph"], _ = captured(lambda: plain(x))
+            contenders["tilewright, graph"], replayed = captured(lambda: routed(x))
+            contenders["tilewright, graph"]()
+            synchronize()
+            got = replayed.float()
+        found = interleaved(contenders, passes, arguments.rounds)
+    return {
+        "tokens": arguments.tokens,
+        "width": arguments.width,
+        "dtype": str(dtype),
+        "relative_error": float((got - expected).norm() / expected.norm()),
+        "ran": dict(tw.stats - before),
+        "us": found,
+    }
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The whole run as one JSON document."""
+    spec = device_spec()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    family = arguments.family or ("host" if device == "cpu" else "mma_sync")
+    tw: LocalMethods = Client(arguments.url).start() if arguments.url else Picks(family, spec)
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": "python -m benchmarks.client_launch " + shlex.join(sys.argv[1:]),
+        "device": spec.to_dict() | {"device_class": spec.device_class.id},
+        "torch": torch.__version__,
+        "kernels": arguments.url or f"first picks of {family}",
+        "calls": measure_calls(tw, device, arguments),
+        "mlp": measure_mlp(tw, device, arguments),
+    }
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--url")
+    parser.add_argument("--family")
+    for name, default in (("extent", 128), ("calls", 200), ("rounds", 41), ("tokens", 2048), ("width", 2048)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    arguments = parser.parse_args()
+    result = measure(arguments)
+    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    for part in ("calls", "mlp"):
+        medians = {name: round(found["median"], 2) for name, found in result[part]["us"].items()}
+        sys.stdout.write(f"{part}, us: {json.dumps(medians)}\n")
+    sys.stdout.write(f"ratios: {result['calls']['ratio']}; ran {result['mlp']['ran']}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,338 @@
+"""How many lookups one service answers, and how fast, against a database with a million trials.
+
+    python -m benchmarks.lookup_load --out benchmarks/results/lookup-load.json
+
+Fills a SQLite database with as many problems as trials fill (1,000 a job), each with a winner and its kernel,
+starts ``tilewright serve`` on it, and asks over keep-alive connections of one other process: each question
+for ``--seconds`` on 1 and on 8 connections. Latency is from the first byte sent to the last received;
+``server_cpu_ms`` is the processor time that the service spent on a request, which other load does not inflate
+as it does the latency.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import datetime
+import json
+import os
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from sqlalchemy import insert, text
+
+from tilewright import Artifact, Config, DeviceSpec, DType, GemmProblem, Layout
+from tilewright.artifact import Grid, LaunchPlan, Resources, Serves
+from tilewright.launch.host import cpu_info
+from tilewright.trial import Baseline, BestConfig, Outcome, Provenance, Timing
+from tuner.job import TuneRequest
+from tuner.store import artifacts, best, jobs
+from tuner.store.database import Store
+from tuner.store.models import TrialRow
+from tuner.store.records import JobStatus, utc_now
+
+ARCH = "sm_90"
+DEVICE = DeviceSpec("cuda", ARCH, "filled", units=132, memory_bytes=141 << 30, l2_bytes=50 << 20)
+CLASS = DEVICE.device_class.id
+TRIALS_A_JOB = 1000
+CONNECTIONS = (1, 8)
+PROVENANCE = Provenance("a" * 64, "nvrtc 13.0", "driver 580", CLASS, "0.1.0", "interleaved-v1, sustained")
+PROVENANCE_COLUMN = dataclasses.asdict(PROVENANCE)
+RESOURCES = dataclasses.asdict(Resources(168))
+Ask = Callable[[random.Random], bytes]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Filled:
+    """What the database was filled with."""
+
+    problems: list[GemmProblem]
+    digests: list[str]
+    seconds: float
+
+
+def fill(url: str, trials: int) -> Filled:
+    """A database with so many trials, a thousand a job, and a winner for each job's problem."""
+    started = time.monotonic()
+    store = Store.open(url)
+    store.migrate()
+    shapes = random.Random(0)
+    sizes = [64 * step for step in range(1, 257)]
+    problems = list({_problem(shapes, sizes): None for _ in range(2 * trials // TRIALS_A_JOB)})
+    problems = problems[: trials // TRIALS_A_JOB]
+    digests = [_fill_job(store, index, problem) for index, problem in enumerate(problems)]
+    with store.engine.connect() as connection:
+        connection.execute(text("ANALYZE"))
+    store.close()
+    return Filled(problems, digests, time.monotonic() - started)
+
+
+def _problem(shapes: random.Random, sizes: list[int]) -> GemmProblem:
+    return GemmProblem(*shapes.choices(sizes, k=3), dtype=DType.FLOAT16, layout=Layout.NT)
+
+
+def _fill_job(store: Store, index: int, problem: GemmProblem) -> str:
+    artifact = _artifact(index, problem)
+    with store.begin() as session:
+        job, _ = jobs.submit(session, TuneRequest(problem, max_trials=TRIALS_A_JOB), DEVICE)
+        digest = artifacts.put(session, artifact)
+        rows = [_trial(job.id, number, digest) for number in range(TRIALS_A_JOB)]
+        session.execute(insert(TrialRow.__table__), rows)  # type: ignore[arg-type]
+        best.put(session, _winner(problem, digest, job.id))
+        jobs.finish(session, job.id, JobStatus.SUCCEEDED)
+    return digest
+
+
+def _artifact(index: int, problem: GemmProblem) -> Artifact:
+    plan = LaunchPlan("cubin", ARCH, "gemm", (256, 1, 1), Grid(128, 128), (), Serves.of(problem))
+    return Artifact(plan, Resources(168), "a" * 64, "nvrtc 13.0", index.to_bytes(4, "big") * 6000)
+
+
+def _trial(job_id: str, number: int, digest: str) -> dict[str, Any]:
+    median = 100.0 + number
+    samples = [round(median + 0.013 * i, 3) for i in range(16)]
+    return {
+        "job_id": job_id,
+        "number": number,
+        "family": "wgmma",
+        "source_digest": None,
+        "config": {"family": "wgmma", "knobs": {"bm": 128, "bn": 256, "stages": 4, "number": number}},
+        "config_digest": f"{number:016x}",
+        "outcome": Outcome.OK,
+        "message": "",
+        "median_us": median,
+        "timing": {
+            "samples_us": samples,
+            "median_us": median,
+            "low_us": median,
+            "high_us": median + 1.0,
+            "method": "rotated-v1",
+            "mhz": None,
+            "watts": None,
+        },
+        "artifact": digest,
+        "resources": RESOURCES,
+        "provenance": PROVENANCE_COLUMN,
+        "compile_s": 0.3,
+        "check_s": 0.01,
+        "measure_s": 0.05,
+        "origin": "search",
+        "created": utc_now(),
+    }
+
+
+def _winner(problem: GemmProblem, digest: str, job_id: str) -> BestConfig:
+    return BestConfig(
+        problem=problem,
+        device_class=CLASS,
+        arch=ARCH,
+        config=Config.of("wgmma", {"bm": 128, "bn": 256, "stages": 4}),
+        artifact=digest,
+        timing=Timing(tuple(100.0 + 0.01 * i for i in range(64)), 100.3, 100.1, 100.5, "interleaved-v1"),
+        ties=(),
+        baseline=Baseline("cublaslt", 110.0, {"algorithm": 7}),
+        speedup=1.1,
+        speedup_low=1.09,
+        speedup_high=1.11,
+        confidence=0.99,
+        provenance=PROVENANCE,
+        resources=Resources(168),
+        job_id=job_id,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Serving:
+    """A running service."""
+
+    url: str
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        """Processor time that it has spent so far, its children's not."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def serving(database_url: str, device: str) -> Iterator[Serving]:
+    """A service on a database and a device (the machine's own choice for an empty name), on a free port."""
+    command = [sys.executable, "-m", "service.cli", "serve", "--json", "--port", "0"]
+    command += ["--database-url", database_url, *(["--device", device] if device else [])]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        yield Serving(_url(process), process.pid)
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _url(process: subprocess.Popen[str]) -> str:
+    printed = ""
+    for line in process.stdout or ():
+        printed += line
+        try:
+            return str(json.loads(printed)["url"])
+        except ValueError:
+            continue
+    raise RuntimeError(f"the service did not start: {printed}")
+
+
+def get(path: str, **headers: str) -> bytes:
+    """A request as it goes over the wire."""
+    lines = [f"GET {path} HTTP/1.1", "Host: tilewright", *(f"{k}: {v}" for k, v in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def questions(filled: Filled, tag: str) -> dict[str, tuple[int, Ask]]:
+    """What is asked, by name, with the status that must come back."""
+
+    def exact(pick: random.Random) -> bytes:
+        return get(f"/best-config?{urlencode(_query(pick.choice(filled.problems)))}")
+
+    def near(pick: random.Random) -> bytes:
+        problem = pick.choice(filled.problems)
+        asked = dataclasses.replace(problem, m=problem.m + pick.randrange(1, 64))
+        return get(f"/best-config?{urlencode(_query(asked) | {'policy': 'nearest'})}")
+
+    def current(_: random.Random) -> bytes:
+        return get(f"/config-sets/current?device_class={CLASS}", **{"If-None-Match": tag})
+
+    def kernel(pick: random.Random) -> bytes:
+        digest = pick.choice(filled.digests)
+        return get(f"/artifacts/{digest}", **{"If-None-Match": f'"{digest}"'})
+
+    return {
+        "GET /best-config, exact": (200, exact),
+        "GET /best-config, nearest": (200, near),
+        "GET /config-sets/current, 304": (304, current),
+        "GET /artifacts/{digest}, 304": (304, kernel),
+    }
+
+
+def _query(problem: GemmProblem) -> dict[str, object]:
+    return {"arch": ARCH, "m": problem.m, "n": problem.n, "k": problem.k}
+
+
+async def load(server: Serving, status: int, ask: Ask, connections: int, seconds: float) -> dict[str, float]:
+    """Ask on so many connections for so long; requests a second and milliseconds."""
+    end = time.monotonic() + seconds
+    started, spent = time.perf_counter(), server.cpu_seconds()
+    each = await asyncio.gather(
+        *(_one(server.url, status, ask, number, end) for number in range(connections))
+    )
+    elapsed = time.perf_counter() - started
+    costs = sorted(cost for costs in each for cost in costs)
+    return {
+        "connections": connections,
+        "requests": len(costs),
+        "per_second": round(len(costs) / elapsed, 1),
+        "p50_ms": round(1e3 * costs[len(costs) // 2], 3),
+        "p99_ms": round(1e3 * costs[int(0.99 * len(costs))], 3),
+        "max_ms": round(1e3 * costs[-1], 3),
+        "server_cpu_ms": round(1e3 * (server.cpu_seconds() - spent) / len(costs), 3),
+    }
+
+
+async def _one(url: str, status: int, ask: Ask, seed: int, end: float) -> list[float]:
+    address, pick, costs = urlsplit(url), random.Random(seed), []
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    wanted = f"HTTP/1.1 {status} ".encode()
+    while time.monotonic() < end:
+        request = ask(pick)
+        started = time.perf_counter()
+        writer.write(request)
+        head, _ = await answer(reader)
+        costs.append(time.perf_counter() - started)
+        if not head.startswith(wanted):
+            raise RuntimeError(f"{request.decode()} was answered with {head.decode()}")
+    writer.close()
+    return costs
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """Head and body of one answer."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    for line in head.lower().split(b"\r\n"):
+        if line.startswith(b"content-length:"):
+            return head, await reader.readexactly(int(line.partition(b":")[2]))
+    return head, b""
+
+
+async def measure(server: Serving, filled: Filled, seconds: float) -> dict[str, Any]:
+    """Every question, and what fetching a whole config set costs."""
+    set_path = f"/config-sets/current?device_class={CLASS}"
+    first = await _fetch(server.url, set_path)
+    again = await _fetch(server.url, set_path)
+    loads = {}
+    for name, (status, ask) in questions(filled, again["tag"]).items():
+        await load(server, status, ask, 1, 0.5)
+        loads[name] = [await load(server, status, ask, count, seconds) for count in CONNECTIONS]
+    fetches = {"first, made on demand": first, "again": again}
+    whole = {name: {"bytes": one["bytes"], "ms": one["ms"]} for name, one in fetches.items()}
+    return {"loads": loads, f"config set of {len(filled.problems)} winners": whole}
+
+
+async def _fetch(url: str, path: str) -> dict[str, Any]:
+    address = urlsplit(url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port, limit=2**26)
+    started = time.perf_counter()
+    writer.write(get(path))
+    head, body = await answer(reader)
+    milliseconds = 1e3 * (time.perf_counter() - started)
+    writer.close()
+    [tag] = [
+        line.partition(": ")[2] for line in head.decode().split("\r\n") if line.lower().startswith("etag:")
+    ]
+    return {"tag": tag, "bytes": len(body), "ms": round(milliseconds, 2)}
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--trials", type=int, default=1_000_000)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "filled.db"
+        filled = fill(f"sqlite:///{path}", arguments.trials)
+        size = path.stat().st_size
+        with serving(f"sqlite:///{path}", "host") as server:
+            loads = asyncio.run(measure(server, filled, arguments.seconds))
+    result = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": {
+            "cpu": cpu_info("model name"),
+            "cores": len(os.sched_getaffinity(0)),
+            "load_average_1_min": round(os.getloadavg()[0], 2),
+            "system": f"{platform.system()} {platform.machine()}",
+            "python": platform.python_version(),
+        },
+        "database": {
+            "kind": "SQLite",
+            "trials": arguments.trials,
+            "winners": len(filled.problems),
+            "mib": round(size / 2**20),
+            "fill_s": round(filled.seconds, 1),
+        },
+        **loads,
+    }
+    shown = json.dumps(result, indent=1)
+    print(shown)  # noqa: T201
+    if arguments.out:
+        arguments.out.write_text(shown + "\n")
+
+
+if __name__ == "__main__":
+    main()

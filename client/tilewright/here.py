@@ -1,0 +1,69 @@
+"""Which device class this process sits on, asked of the operating system and the NVIDIA driver alone."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import platform
+
+from tilewright.device import DeviceClass, DeviceSpec
+from tilewright.errors import DeviceUnavailable
+from tilewright.launch import driver
+from tilewright.launch.host import cpu_info, host_arch
+
+HOST = -1
+_SM_COUNT = 16  # CUdevice_attribute
+
+
+def default_device() -> int:
+    """The current GPU's ordinal, the first one's where none is current; ``HOST`` where there is no GPU."""
+    return driver.ensure_context() if driver.device_count() else HOST
+
+
+@functools.cache
+def device_class(device: int) -> DeviceClass:
+    """The class of a GPU by its ordinal, or of this machine's CPU.
+
+    Raises:
+        DeviceUnavailable: there is no such GPU.
+    """
+    if device == HOST:
+        model = cpu_info("model name") or platform.processor() or platform.machine()
+        units = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return DeviceSpec("host", host_arch(), model, units, 0, 0).device_class
+    if not 0 <= device < driver.device_count():
+        raise DeviceUnavailable(f"no CUDA device {device}; this machine has {driver.device_count()}")
+    name, memory = ctypes.create_string_buffer(256), ctypes.c_size_t()
+    library = driver.libcuda()
+    driver.check(library.cuDeviceGetName(name, 256, device), "cuDeviceGetName")
+    driver.check(library.cuDeviceTotalMem_v2(ctypes.byref(memory), device), "cuDeviceTotalMem")
+    major, minor = driver.compute_capability(device)
+    marketing = name.value.decode()
+    return DeviceSpec(
+        kind="cuda",
+        arch=f"sm_{major}{minor}",
+        name=marketing,
+        units=driver.device_attribute(device, _SM_COUNT),
+        memory_bytes=memory.value,
+        l2_bytes=0,
+        power_watts=_power_limit(device),
+        mig=marketing.partition(" MIG ")[2],
+    ).device_class
+
+
+def _power_limit(device: int) -> int:
+    """Watts by NVML; 0 where it does not tell, as on parts of a GPU."""
+    bus = ctypes.create_string_buffer(32)
+    driver.check(driver.libcuda().cuDeviceGetPCIBusId(bus, 32, device), "cuDeviceGetPCIBusId")
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return 0
+    handle, milliwatts = ctypes.c_void_p(), ctypes.c_uint()
+    refused = (
+        nvml.nvmlInit_v2()
+        or nvml.nvmlDeviceGetHandleByPciBusId_v2(bus, ctypes.byref(handle))
+        or nvml.nvmlDeviceGetPowerManagementLimit(handle, ctypes.byref(milliwatts))
+    )
+    return 0 if refused else milliwatts.value // 1000

@@ -1,0 +1,69 @@
+"""Linear layers through tuned kernels, and back."""
+
+from __future__ import annotations
+
+import types
+from typing import Any, Self
+
+import torch
+
+from tilewright.local_client import LocalMethods
+from tilewright.torch.operator import kernels_of, matmul, source
+
+
+class Routed:
+    """The layers that :func:`use` routed.
+
+    Attributes:
+        layers: by name within the model.
+    """
+
+    def __init__(self, layers: dict[str, Any]) -> None:
+        self.layers = layers
+
+    def undo(self) -> None:
+        """Give the layers their own ``forward`` back; doing it again is harmless."""
+        for layer in self.layers.values():
+            if getattr(layer.__dict__.get("forward"), "__func__", None) is _forward:
+                del layer.forward
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.undo()
+
+
+def use(model: Any, client: LocalMethods) -> Routed:
+    """Route every ``torch.nn.Linear`` of a model through a client's kernels, gradients included.
+
+    Parameters, hooks, state dicts and copies stay what they were; subclasses of ``Linear`` and layers whose
+    ``forward`` was replaced are left alone. Where there is no tuned kernel that wins, and under autocast,
+    torch's own runs.
+
+    Returns:
+        What to ``undo()``; also a context manager.
+    """
+    kernels_of(client)
+    layers = {
+        name: layer
+        for name, layer in model.named_modules()
+        if type(layer) is torch.nn.Linear and "forward" not in layer.__dict__
+    }
+    for layer in layers.values():
+        layer.forward = types.MethodType(_forward, layer)
+    return Routed(layers)
+
+
+def _forward(self: Any, x: Any) -> Any:
+    weight, bias = self.weight, self.bias
+    if torch.is_autocast_enabled(x.device.type) or x.dim() < 2:
+        return torch.nn.functional.linear(x, weight, bias)
+    if torch.compiler.is_compiling():
+        return matmul(x, weight.t(), bias)
+    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+        return matmul(x, weight.t(), bias)
+    kernels = source()
+    if kernels is None:
+        return torch.nn.functional.linear(x, weight, bias)
+    return kernels.linear(x, weight, bias)

@@ -1,0 +1,76 @@
+"""``torch.ops.tilewright.matmul``: ``Client.matmul`` for autograd and ``torch.compile``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tilewright.local import LocalMatmul
+from tilewright.local_client import LocalMethods
+from tilewright.problem import Activation
+from tilewright.torch_arrays import activated
+
+_SCHEMA = "(Tensor a, Tensor b, Tensor? bias=None, str activation='none') -> Tensor"
+_source: LocalMatmul | None = None
+
+
+def kernels_of(client: LocalMethods | None) -> None:
+    """Run the operator with a client's kernels from now on; with torch's own for None."""
+    global _source
+    _source = client.matmul if client else None
+
+
+def source() -> LocalMatmul | None:
+    """What the operator launches with; None for torch's own."""
+    return _source
+
+
+def _run(a: Any, b: Any, bias: Any = None, activation: str = "none") -> Any:
+    if _source is not None:
+        return _source(a, b, None, bias, activation).contiguous()
+    d = torch.matmul(a, b) if bias is None else torch.matmul(a, b) + bias
+    return activated(d, Activation(activation)).contiguous()
+
+
+def _fake(a: Any, b: Any, bias: Any = None, activation: str = "none") -> Any:  # noqa: ARG001
+    lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return a.new_empty((*lead, a.shape[-2], b.shape[-1]))
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    a, b, bias, activation = inputs
+    ctx.activation = Activation(activation)
+    # relu tells from its result what it passed on; gelu does not, and is computed again.
+    ctx.save_for_backward(a, b, bias, output if ctx.activation is Activation.RELU else None)
+
+
+def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
+    a, b, bias, output = ctx.saved_tensors
+    if ctx.activation is Activation.RELU:
+        grad = grad * (output > 0)
+    elif ctx.activation is Activation.GELU:
+        grad = torch.ops.aten.gelu_backward(grad, matmul(a, b, bias, "none"), approximate="tanh")
+    for_a = matmul(grad, b.mT).sum_to_size(a.shape) if ctx.needs_input_grad[0] else None
+    for_b = _of_b(a, b, grad) if ctx.needs_input_grad[1] else None
+    for_bias = None
+    if bias is not None and ctx.needs_input_grad[2]:
+        for_bias = grad.flatten(0, -2).sum(0).to(bias.dtype)
+    return for_a, for_b, for_bias, None
+
+
+def _of_b(a: Any, b: Any, grad: Any) -> Any:
+    if b.dim() == 2:
+        return matmul(a.flatten(0, -2).mT, grad.flatten(0, -2))
+    return matmul(a.mT, grad).sum_to_size(b.shape)
+
+
+_operator = torch.library.custom_op("tilewright::matmul", _run, mutates_args=(), schema=_SCHEMA)
+_operator.register_fake(_fake)
+_operator.register_autograd(_backward, setup_context=_keep)
+
+
+def matmul(a: Any, b: Any, bias: Any = None, activation: str = "none") -> Any:
+    """``act(a @ b + bias)`` with gradients: ``(..., m, k)`` by ``(k, n)`` or ``(..., k, n)``; ``activation``
+    is ``none``, ``relu`` or ``gelu`` (the tanh approximation)."""
+    return torch.ops.tilewright.matmul(a, b, bias, activation)

@@ -1,0 +1,94 @@
+"""What ``GET /metrics`` tells Prometheus.
+
+Labels are few and bounded: methods, route templates, statuses, outcomes, device names; never shapes or ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tilewright import __version__
+
+_REQUEST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_JOB_S = (1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600, 14_400)
+Reading = tuple[str, str, Sequence[str], Sequence[tuple[Sequence[str], float]]]
+
+
+class Metrics:
+    """The counters of one service.
+
+    Attributes:
+        requests: seconds of HTTP requests by method, route template and status.
+        lookups: answers of ``GET /best-config`` for a problem, by how they matched.
+        jobs: seconds of jobs that ended, from their last claim, by status.
+        trials, trial_seconds: trials by outcome, and seconds the device spent on them.
+        gemms: seconds of parts of ``POST /gemm`` by device and part.
+        gemm_runs: GEMMs by device and what ran: ``tuned`` or ``vendor``.
+        gemm_refusals: GEMMs that were not let in, by reason.
+    """
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        Gauge("tilewright_build_info", "Always 1", ["version"], registry=registry).labels(__version__).set(1)
+        self.requests = Histogram(
+            "tilewright_http_request_duration_seconds",
+            "HTTP requests",
+            ["method", "route", "status"],
+            buckets=_REQUEST_S,
+            registry=registry,
+        )
+        self.lookups = Counter(
+            "tilewright_lookup_total", "Lookups of one problem", ["match"], registry=registry
+        )
+        self.jobs = Histogram(
+            "tilewright_job_duration_seconds",
+            "Jobs that ended",
+            ["status"],
+            buckets=_JOB_S,
+            registry=registry,
+        )
+        self.trials = Counter("tilewright_trials_total", "Trials", ["device", "outcome"], registry=registry)
+        self.trial_seconds = Counter(
+            "tilewright_trial_device_seconds_total", "Device time of trials", ["device"], registry=registry
+        )
+        self.gemms = Histogram(
+            "tilewright_gemm_duration_seconds",
+            "Parts of GEMM requests",
+            ["device", "part"],
+            buckets=_REQUEST_S,
+            registry=registry,
+        )
+        self.gemm_runs = Counter("tilewright_gemm_total", "GEMMs run", ["device", "ran"], registry=registry)
+        self.gemm_refusals = Counter(
+            "tilewright_gemm_refused_total", "GEMMs not let in", ["reason"], registry=registry
+        )
+
+    def watch(self, read: Callable[[], Iterable[Reading]]) -> None:
+        """Ask ``read`` for gauges at every scrape: name, help, label names, and values by labels."""
+        self._registry.register(_Readings(read))
+
+    def text(self) -> bytes:
+        """Everything, in the text format of Prometheus."""
+        return generate_latest(self._registry)
+
+
+class _Readings(Collector):
+    def __init__(self, read: Callable[[], Iterable[Reading]]) -> None:
+        self._read = read
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing ahead: otherwise registering would already read the database."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """The gauges as they stand."""
+        for name, text, labels, values in self._read():
+            family = GaugeMetricFamily(name, text, labels=labels)
+            for of, value in values:
+                family.add_metric(of, value)
+            yield family

@@ -1,0 +1,141 @@
+"""``/config-sets``: snapshots of what a device class is served."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, BackgroundTasks, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import ConfigDict
+
+from service import etag, snapshots
+from service.deps import Service, ServiceDep, SetDigest
+from service.openapi import binary, errors
+from service.paging import link_next
+from service.problems import Kind, Problem
+from service.snapshots import unknown_set
+from service.views import number_place, page_end, set_info
+from tilewright import bundle, wire
+from tilewright.wire.requests import KeyName
+from tuner.store import sets
+from tuner.store.errors import StoreError
+
+router = APIRouter(prefix="/config-sets", tags=["config sets"])
+_JSON = "application/json"
+_FOREVER = "public, max-age=31536000, immutable"
+_ASK_FIRST = "no-cache, stale-if-error=86400"
+_SET: dict[int | str, dict[str, Any]] = {
+    200: {"model": wire.ConfigSet, "description": "The set; its ETag is its digest"},
+    304: {"description": "The caller has it"},
+    **errors(Kind.NOT_FOUND),
+}
+_BUNDLE: dict[int | str, dict[str, Any]] = {
+    200: binary(
+        bundle.MEDIA_TYPE, "For each artifact its SHA-256 (32 bytes), its length (u64, little-endian), itself"
+    ),
+    **errors(Kind.NOT_FOUND),
+}
+IfNoneMatch = Annotated[str | None, Header()]
+DeviceClass = Annotated[KeyName, Query(description="As in GET /devices")]
+
+
+class SetsQuery(wire.PageQuery):
+    """A page of snapshots, of one device class or of all."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    device_class: KeyName | None = None
+
+
+@router.get("", operation_id="list_config_sets", responses=errors())
+def get_sets(
+    query: Annotated[SetsQuery, Query()], service: ServiceDep, request: Request, response: Response
+) -> wire.SetList:
+    """Snapshots, the newest first."""
+    before = number_place(query.cursor) or None
+    with service.store.read() as session:
+        found = sets.listing(session, query.device_class, query.limit, before)
+        served = {name: sets.served(session, name) for name in {record.device_class for record in found}}
+    following = page_end(len(found), query.limit, found[-1].id if found else None)
+    link_next(request, response, following)
+    items = [set_info(record, served[record.device_class]) for record in found]
+    return wire.SetList(items=items, next=following)
+
+
+@router.get("/current", operation_id="current_config_set", response_class=Response, responses=_SET)
+def get_current(
+    device_class: DeviceClass,
+    service: ServiceDep,
+    later: BackgroundTasks,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """What a device class is served: the pinned set, else the winners as they stand."""
+    digest, stale = snapshots.current(service, device_class)
+    if stale:
+        later.add_task(service.retuner.served, stale)
+    return _answer(service, digest, if_none_match, _ASK_FIRST)
+
+
+@router.post("/current", operation_id="pin_config_set", responses=errors(Kind.NOT_FOUND))
+def post_current(body: wire.PinBody, service: ServiceDep) -> wire.SetInfo:
+    """Serve a snapshot to its device class from now on, whatever is tuned."""
+    try:
+        with service.store.begin() as session:
+            sets.pin(session, body.device_class, body.digest)
+    except StoreError as error:
+        raise Problem(Kind.NOT_FOUND, str(error)) from error
+    with service.store.read() as session:
+        record = sets.get(session, body.digest)
+        served = sets.served(session, body.device_class)
+    if record is None:
+        raise unknown_set(body.digest)
+    return set_info(record, served)
+
+
+@router.delete("/current", status_code=204, operation_id="unpin_config_set", responses=errors())
+def delete_current(device_class: DeviceClass, service: ServiceDep) -> None:
+    """Serve the winners as they stand again. Repeating it is harmless."""
+    with service.store.begin() as session:
+        sets.pin(session, device_class, None)
+
+
+@router.get("/{digest}", operation_id="config_set", response_class=Response, responses=_SET)
+def get_set(digest: SetDigest, service: ServiceDep, if_none_match: IfNoneMatch = None) -> Response:
+    """A snapshot; it never changes."""
+    with service.store.read() as session:
+        if sets.get(session, digest) is None:
+            raise unknown_set(digest)
+    return _answer(service, digest, if_none_match, _FOREVER)
+
+
+@router.get("/{a}/diff/{b}", operation_id="diff_config_sets", responses=errors(Kind.NOT_FOUND))
+def get_diff(a: SetDigest, b: SetDigest, service: ServiceDep) -> wire.SetDiff:
+    """What set ``b`` has other than set ``a``, with the measured difference of each change."""
+    return snapshots.difference(snapshots.parsed(service, a), snapshots.parsed(service, b))
+
+
+@router.get("/{digest}/bundle", operation_id="config_set_bundle", response_class=Response, responses=_BUNDLE)
+def get_bundle(digest: SetDigest, service: ServiceDep) -> StreamingResponse:
+    """Every artifact of a set in one answer."""
+    return _bundle(service, snapshots.wanted(snapshots.parsed(service, digest), None), _FOREVER)
+
+
+@router.post(
+    "/{digest}/bundle", operation_id="config_set_artifacts", response_class=Response, responses=_BUNDLE
+)
+def post_bundle(digest: SetDigest, body: wire.BundleBody, service: ServiceDep) -> StreamingResponse:
+    """Those artifacts of a set that the caller lacks, in one answer."""
+    return _bundle(service, snapshots.wanted(snapshots.parsed(service, digest), body.want), "no-store")
+
+
+def _answer(service: Service, digest: str, if_none_match: str | None, caching: str) -> Response:
+    headers = {"ETag": f'"{digest}"', "Cache-Control": caching}
+    if etag.has(if_none_match, digest):
+        return Response(status_code=304, headers=headers)
+    return Response(snapshots.content(service, digest), media_type=_JSON, headers=headers)
+
+
+def _bundle(service: Service, sizes: dict[str, int], caching: str) -> StreamingResponse:
+    length = sum(sizes.values()) + bundle.HEAD_BYTES * len(sizes)
+    headers = {"Content-Length": str(length), "Cache-Control": caching}
+    return StreamingResponse(snapshots.packed(service, sizes), media_type=bundle.MEDIA_TYPE, headers=headers)

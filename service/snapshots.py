@@ -1,0 +1,147 @@
+"""Config sets: made on demand from the winners of a device class, compared, and packed with their kernels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from sqlalchemy.orm import Session
+
+from service.deps import Service
+from service.problems import Kind, Problem
+from service.views import band_view, set_entry
+from tilewright import bundle, wire
+from tilewright.wire.sets import content_digest
+from tuner.store import artifacts, best, codec, sets
+from tuner.store.records import StoredBest, utc_now
+from tuner.store.sets import Snapshot
+
+
+def current(service: Service, device_class: str) -> tuple[str, list[StoredBest]]:
+    """The digest of what a device class is served, the pinned set, else one of the winners as they stand;
+    and, where that was just made, what in it is stale.
+
+    Raises:
+        Problem: the device class has no winner.
+    """
+    judged = service.trust.state(device_class)
+    with service.store.read() as session:
+        served = sets.served(session, device_class)
+        made_from = f"{served.revision} {judged}"
+        if served.pinned:
+            return served.pinned, []
+        if served.latest and served.made_from == made_from:
+            return served.latest, []
+        winners = best.for_arch(session, device_class)
+        snapshot = _snapshot(service, session, winners, device_class)
+    with service.store.begin() as session:
+        sets.keep(session, snapshot, made_from)
+    stale = [stored for stored in winners if service.trust.staleness(stored.best) != "fresh"]
+    return snapshot.digest, stale
+
+
+def content(service: Service, digest: str) -> bytes:
+    """The bytes of a set.
+
+    Raises:
+        Problem: there is none of this digest.
+    """
+    with service.store.read() as session:
+        found = sets.content(session, digest)
+    if found is None:
+        raise unknown_set(digest)
+    return found
+
+
+def parsed(service: Service, digest: str) -> wire.ConfigSet:
+    """A set.
+
+    Raises:
+        Problem: there is none of this digest.
+    """
+    return wire.ConfigSet.model_validate_json(content(service, digest))
+
+
+def unknown_set(digest: str) -> Problem:
+    """The refusal for a set that does not exist."""
+    return Problem(Kind.NOT_FOUND, f"there is no config set {digest}; GET /config-sets lists those there are")
+
+
+def difference(a: wire.ConfigSet, b: wire.ConfigSet) -> wire.SetDiff:
+    """What set ``b`` has other than set ``a``, problem by problem."""
+    before, after = _by_problem(a), _by_problem(b)
+    changes = [_change(before[key], after[key]) for key in before if key in after]
+    changed = [change for change in changes if change.before != change.after]
+    return wire.SetDiff(
+        a=a.digest,
+        b=b.digest,
+        added=[_change(None, after[key]) for key in after if key not in before],
+        removed=[_change(before[key], None) for key in before if key not in after],
+        changed=changed,
+        unchanged=len(changes) - len(changed),
+    )
+
+
+def wanted(config_set: wire.ConfigSet, want: Sequence[str] | None) -> dict[str, int]:
+    """Digests and sizes of a set's artifacts, all or those wanted.
+
+    Raises:
+        Problem: one that is wanted is not of this set.
+    """
+    sizes = {entry.artifact: entry.artifact_bytes for entry in config_set.entries}
+    if want is None:
+        return sizes
+    foreign = [digest for digest in want if digest not in sizes]
+    if foreign:
+        raise Problem(
+            Kind.NOT_FOUND, f"{config_set.digest} has no artifact {foreign[0]}; its entries name what it has"
+        )
+    return {digest: sizes[digest] for digest in want}
+
+
+def packed(service: Service, sizes: dict[str, int]) -> Iterator[bytes]:
+    """The bundle of these artifacts, piece by piece."""
+    for digest in sizes:
+        with service.store.read() as session:
+            data = artifacts.get(session, digest) or b""
+        yield bundle.head(digest, len(data))
+        yield data
+
+
+def _snapshot(service: Service, session: Session, winners: list[StoredBest], device_class: str) -> Snapshot:
+    if not winners or winners[0].best.device_class != device_class:
+        raise Problem(Kind.NOT_FOUND, f"nothing was tuned on {device_class} yet; POST /tune or report misses")
+    sizes = best.artifact_sizes(session, device_class)
+    entries = [
+        set_entry(stored, service.trust.view(stored.best), sizes[stored.best.artifact])
+        for stored in sorted(winners, key=_canonical)
+    ]
+    near = [band_view(band) for band in service.trust.bands(session, device_class)]
+    body = {
+        "device_class": device_class,
+        "arch": winners[0].best.arch,
+        "entries": [entry.model_dump(mode="json") for entry in entries],
+        "near": [band.model_dump(mode="json") for band in near],
+    }
+    digest, now = content_digest(body), utc_now()
+    whole = {"digest": digest, "created_at": now.isoformat(), **body}
+    text = json.dumps(whole, separators=(",", ":"), ensure_ascii=False)
+    return Snapshot(digest, device_class, winners[0].best.arch, len(entries), text.encode(), now)
+
+
+def _canonical(stored: StoredBest) -> str:
+    return codec.canonical(stored.best.problem.to_dict())
+
+
+def _by_problem(config_set: wire.ConfigSet) -> dict[str, wire.SetEntry]:
+    return {entry.problem.model_dump_json(): entry for entry in config_set.entries}
+
+
+def _change(before: wire.SetEntry | None, after: wire.SetEntry | None) -> wire.SetChange:
+    either = after or before
+    assert either is not None
+    if before is None or after is None:
+        return wire.SetChange(problem=either.problem, before=before, after=after)
+    apart = after.high_us < before.low_us or before.high_us < after.low_us
+    ratio = before.median_us / after.median_us
+    return wire.SetChange(problem=after.problem, before=before, after=after, time_ratio=ratio, decided=apart)

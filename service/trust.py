@@ -1,0 +1,117 @@
+"""What a stored result is worth today: its numerics, whether it repeats bit by bit, what changed since."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import threading
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from kernels.build import CSRC, compiler_version, source_digest
+from kernels.family import Family
+from kernels.registry import FAMILIES
+from service.engine import Engine
+from tilewright import wire
+from tilewright.errors import DeviceUnavailable
+from tilewright.problem import DType, GemmProblem
+from tilewright.trial import BestConfig
+from tuner.store import regret, sets
+
+# Families that multiply and add in ordinary floating-point units; the others use tensor cores.
+_SCALAR = frozenset({"host", "simt"})
+_REDUCED = frozenset({DType.TFLOAT32, DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2})
+# NOTE: split-K kernels add their partial sums in the order of the splits, whoever comes last, so every
+# family repeats bit by bit. A family that adds atomically into D belongs in here.
+_UNORDERED: frozenset[str] = frozenset()
+
+
+class Trust:
+    """Judges results by the sources, compilers and drivers of this service; safe to share."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._bands: dict[str, tuple[int, list[regret.Band]]] = {}
+        self._lock = threading.Lock()
+
+    def view(self, best: BestConfig) -> wire.TrustView:
+        """What ``best`` is worth."""
+        family = best.config.family
+        return wire.TrustView(
+            numerics=numerics(best.problem, family),
+            deterministic=family in FAMILIES and family not in _UNORDERED,
+            staleness=self.staleness(best),
+        )
+
+    def staleness(self, best: BestConfig) -> str:
+        """What changed since ``best`` was measured; ``fresh`` where nothing did that can be seen here."""
+        was, family = best.provenance, FAMILIES.get(best.config.family)
+        if family is None or _source(family) not in (None, was.source_digest):
+            return "source-changed"
+        if _compiler(_language(family)) not in (None, was.compiler):
+            return "toolchain-changed"
+        drivers = self._drivers(best.device_class)
+        return "driver-changed" if drivers and was.driver not in drivers else "fresh"
+
+    def state(self, device_class: str) -> str:
+        """A digest of everything that :meth:`view` judges results of a device class by."""
+        text = "\n".join([_families(), *sorted(self._drivers(device_class))])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def bands(self, session: Session, device_class: str) -> list[regret.Band]:
+        """What near matches cost on a device class, estimated anew when its winners changed."""
+        revision = sets.served(session, device_class).revision
+        with self._lock:
+            known = self._bands.get(device_class)
+        if known is None or known[0] != revision:
+            known = revision, regret.estimate(session, device_class)
+            with self._lock:
+                self._bands[device_class] = known
+        return known[1]
+
+    def expected_regret(self, session: Session, device_class: str, distance: float) -> float | None:
+        """What a match ``distance`` octaves away is expected to cost; None where nothing is known."""
+        bands = self.bands(session, device_class)
+        return next((band.expected for band in bands if distance <= band.max_distance), None)
+
+    def _drivers(self, device_class: str) -> set[str]:
+        benches = [lane.bench for lane in self._engine.lanes.values()]
+        return {bench.driver for bench in benches if bench.spec.device_class.id == device_class}
+
+
+def numerics(problem: GemmProblem, family: str) -> str:
+    """The class of a kernel's rounding, see :class:`tilewright.wire.TrustView`."""
+    if problem.dtype.is_integer:
+        return "exact"
+    if problem.dtype in _REDUCED:
+        return "reduced"
+    scalar = family in _SCALAR or problem.dtype is DType.FLOAT64
+    return "ieee" if scalar else "tensor-core"
+
+
+@functools.cache
+def _families() -> str:
+    """Sources and compilers of all families today."""
+    states = (f"{name} {_source(f)} {_compiler(_language(f))}" for name, f in sorted(FAMILIES.items()))
+    return "\n".join(states)
+
+
+def _language(family: Family[Any]) -> str:
+    return "cuda" if family.device_kind == "cuda" else "c"
+
+
+@functools.cache
+def _source(family: Family[Any]) -> str | None:
+    """The digest of a family's source today; None where it is not where sources lie."""
+    name = f"{family.name}.cu" if family.device_kind == "cuda" else f"{family.name}_gemm.c"
+    return source_digest(name) if (CSRC / name).exists() else None
+
+
+@functools.cache
+def _compiler(language: str) -> str | None:
+    """The compiler in use here; None where there is none."""
+    try:
+        return compiler_version(language)
+    except DeviceUnavailable:
+        return None

@@ -1,0 +1,194 @@
+"""GEMMs from raw bodies and from shared memory: the same products, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Iterator
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+from api_server import Server, finish, start
+
+from tilewright import AsyncClient, Client
+from tilewright.errors import InvalidProblem, ServiceError
+from tilewright.tensors import MEDIA_TYPE
+
+RAW = {"Content-Type": "application/octet-stream"}
+SAFETENSORS = {"Content-Type": MEDIA_TYPE}
+SHAPE = {"m": 7, "n": 5, "k": 11, "dtype": "float64"}
+
+
+@pytest.fixture(scope="module")
+def sharing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    running = start(tmp_path_factory.mktemp("sharing"), shared_memory=1, max_body_bytes=2**20)
+    yield running
+    finish(running)
+
+
+@pytest.fixture(scope="module")
+def here(sharing: Server) -> Iterator[Client]:
+    with Client(sharing.url, timeout=60.0) as connected:
+        yield connected
+
+
+def draw(*shape: int) -> Any:
+    return np.random.default_rng(5).standard_normal(shape)
+
+
+def segments() -> set[str]:
+    return {name for name in os.listdir("/dev/shm") if name.startswith("tilewright_")}
+
+
+def test_a_raw_body_and_answer(http: httpx2.Client) -> None:
+    a, b, c, bias = draw(2, 7, 11), draw(2, 11, 5), draw(2, 7, 5), draw(5)
+    query = SHAPE | {"batch": 2, "has_c": True, "has_bias": True, "alpha": 1.5, "beta": -0.5}
+    body = b"".join(operand.tobytes() for operand in (a, b, c, bias))
+    answer = http.post("/gemm", params=query, content=body, headers=RAW)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/octet-stream"
+    d = np.frombuffer(answer.content).reshape(2, 7, 5)
+    np.testing.assert_allclose(d, 1.5 * (a @ b) - 0.5 * c + bias, atol=1e-12, rtol=0)
+    assert answer.headers["tilewright-ran"]
+    parts = dict(part.split(";dur=") for part in answer.headers["server-timing"].split(", "))
+    assert set(parts) == {"body", "lookup", "wait", "upload", "kernel", "download"}
+    assert all(float(milliseconds) >= 0 for milliseconds in parts.values())
+
+
+@pytest.mark.parametrize("change", [{"m": None}, {"dtype": None}, {"k": 12}, {"has_bias": True}])
+def test_a_raw_body_that_does_not_fit(http: httpx2.Client, change: dict[str, object]) -> None:
+    query = {name: value for name, value in (SHAPE | change).items() if value is not None}
+    answer = http.post("/gemm", params=query, content=bytes(8 * (77 + 55)), headers=RAW)
+    assert answer.status_code == 422
+    assert answer.json()["type"] == "urn:tilewright:problem:invalid-problem"
+
+
+def safetensors(header: object, data: bytes = b"", length: int | None = None) -> bytes:
+    text = json.dumps(header).encode() if not isinstance(header, bytes) else header
+    return (len(text) if length is None else length).to_bytes(8, "little") + text + data
+
+
+A = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\0" * 7,
+        safetensors({}, length=2**63),
+        safetensors({}, length=3),
+        safetensors(b"{"),
+        safetensors(b"[" * 5000),
+        safetensors([]),
+        safetensors({"a": 1}),
+        safetensors({"a": A}),
+        safetensors({"a": A, "b": A}, bytes(16)),
+        safetensors({"a": A, "b": A | {"data_offsets": [16, 32]}}, bytes(33)),
+        safetensors({"a": A, "b": A | {"data_offsets": [32, 16]}}, bytes(32)),
+        safetensors({"a": A, "b": A | {"data_offsets": [20, 36]}}, bytes(36)),
+        safetensors({"a": A | {"shape": [2**40, 2**40]}}, bytes(16)),
+        safetensors({"a": A | {"shape": [-2, -2]}}, bytes(16)),
+        safetensors({"a": A | {"shape": [2.0, 2]}}, bytes(16)),
+        safetensors({"a": A | {"dtype": "F16"}}, bytes(16)),
+        safetensors({"a": A | {"dtype": "I64"}}, bytes(16)),
+        safetensors({"a": A | {"shape": [True, 4]}}, bytes(16)),
+    ],
+)
+def test_damaged_safetensors_are_refused(http: httpx2.Client, body: bytes) -> None:
+    answer = http.post("/gemm", content=body, headers=SAFETENSORS)
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["type"] == "urn:tilewright:problem:invalid-problem"
+
+
+def test_shared_memory_gives_the_same_product(here: Client) -> None:
+    before = segments()
+    a, b, c, bias = draw(3, 7, 11), draw(3, 5, 11), draw(3, 7, 5), draw(5)
+    answer = here.gemm(a, b, c, bias, alpha=2.0, beta=0.5, transpose_b=True, shared=True)
+    np.testing.assert_allclose(answer.d, 2 * (a @ b.swapaxes(1, 2)) + 0.5 * c + bias, atol=1e-12, rtol=0)
+    assert answer.kernel_us > 0
+    large = draw(600, 600)
+    product = here.gemm(large, large, shared=True).d
+    np.testing.assert_allclose(product, large @ large, atol=1e-10, rtol=0)
+    assert segments() == before
+
+
+def test_the_asynchronous_client_shares_too(sharing: Server) -> None:
+    async def run() -> Any:
+        async with AsyncClient(sharing.url, timeout=60.0) as client:
+            return await client.gemm(draw(4, 4), draw(4, 4), shared=True)
+
+    np.testing.assert_allclose(asyncio.run(run()).d, draw(4, 4) @ draw(4, 4), atol=1e-12, rtol=0)
+
+
+def test_what_cannot_be_shared_leaves_no_segment(here: Client, client: Client) -> None:
+    before = segments()
+    with pytest.raises(InvalidProblem, match="b must be float64"):
+        here.gemm(draw(4, 4), draw(2, 8), shared=True)
+    with pytest.raises(InvalidProblem, match="matrices"):
+        here.gemm(draw(4), draw(4), shared=True)
+    with pytest.raises(ServiceError) as refused:
+        client.gemm(draw(4, 4), draw(4, 4), shared=True)
+    assert (refused.value.status, "TILEWRIGHT_SHARED_MEMORY" in str(refused.value)) == (403, True)
+    assert segments() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"a": {"segment": "tilewright_0123456789"}}, "cannot be used"),
+        ({"a": {"segment": "../../etc/passwd"}}, "pattern"),
+        ({"a": {"segment": "psm_12345678"}}, "pattern"),
+        ({"a": {"segment": "tilewright_/../x"}}, "pattern"),
+        ({"a": {"segment": "tilewright_link0001"}}, "cannot be used"),
+        ({"a": {"segment": "tilewright_folder01"}}, "cannot be used"),
+        ({"a": {"segment": "tilewright_test0001", "offset": 1}}, "the segment|has 128|from 1 on"),
+        ({"a": {"segment": "tilewright_test0001", "offset": 2**49}}, "less than or equal"),
+        ({"m": 2**20, "n": 2**20}, "max_extent|bytes"),
+        ({"d": {"segment": "tilewright_test0001"}}, "a segment of its own"),
+    ],
+)
+def test_segments_are_checked(sharing: Server, change: dict[str, Any], says: str) -> None:
+    shared = Path("/dev/shm")
+    (shared / "tilewright_link0001").symlink_to("/etc/passwd")
+    (shared / "tilewright_folder01").mkdir()
+    operand = SharedMemory("tilewright_test0001", create=True, size=128)
+    result = SharedMemory("tilewright_test0002", create=True, size=128)
+    try:
+        body = {"m": 4, "n": 4, "k": 4, "dtype": "float64", "d": {"segment": result.name}}
+        body |= {"a": {"segment": operand.name}, "b": {"segment": operand.name}}
+        answer = httpx2.post(f"{sharing.url}/gemm/shared", json=body | change, timeout=30)
+    finally:
+        (shared / "tilewright_link0001").unlink()
+        (shared / "tilewright_folder01").rmdir()
+        for segment in (operand, result):
+            segment.close()
+            segment.unlink()
+    assert answer.status_code == 422
+    assert any(part in answer.text for part in says.split("|")), answer.text
+
+
+def test_memory_is_given_back_after_requests_that_end_anyhow(sharing: Server, here: Client) -> None:
+    fds = Path(f"/proc/{sharing.process.pid}/fd")
+    here.gemm(draw(8, 8), draw(8, 8))
+
+    def many() -> None:
+        for _ in range(5):
+            here.gemm(draw(64, 64), draw(64, 64))
+            httpx2.post(f"{sharing.url}/gemm", content=b"x" * 1000, headers=SAFETENSORS)
+
+    before = len(list(fds.iterdir()))
+    threads = [threading.Thread(target=many) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(list(fds.iterdir())) <= before + 12
+    memory = [os.readlink(fd) for fd in fds.iterdir() if fd.is_symlink()]
+    assert not [name for name in memory if "memfd:tilewright" in name]

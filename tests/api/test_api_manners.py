@@ -1,0 +1,189 @@
+"""Manners: idempotency keys, links, problem documents everywhere, request ids, logs, metrics, slow bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+from api_server import Server
+from fastapi import Depends, FastAPI, Request
+
+from service import idempotency, middleware, problems
+from service.settings import Settings
+from tilewright import Client, wire
+
+BODY = {"m": 8, "n": 8, "k": 8, "dtype": "float32", "layout": "nn", "max_trials": 1}
+PROBLEM = "application/problem+json"
+
+
+def test_a_hundred_requests_with_one_key_make_one_job(http: httpx2.Client, client: Client) -> None:
+    def post(_: int) -> httpx2.Response:
+        return http.post("/tune", json=BODY | {"k": 9}, headers={"Idempotency-Key": "hundred"})
+
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(post, range(100)))
+    assert {answer.status_code for answer in answers} <= {202, 409}
+    assert len({answer.json()["id"] for answer in answers if answer.status_code == 202}) == 1
+    for refused in (answer for answer in answers if answer.status_code == 409):
+        assert refused.json()["type"] == "urn:tilewright:problem:idempotency-in-flight"
+        assert int(refused.headers["retry-after"]) > 0
+    client.wait(answers[0].json()["id"] if answers[0].status_code == 202 else post(0).json()["id"])
+
+
+def test_a_key_in_flight_is_refused_until_its_request_ends() -> None:
+    keys = idempotency.InFlight()
+    with keys.claim("one"):
+        with keys.claim("other"):
+            pass
+        with pytest.raises(problems.Problem) as refused, keys.claim("one"):
+            pass
+        assert refused.value.status_code == 409
+    with keys.claim("one"):
+        pass
+
+
+def test_links_lead_through_a_list_with_its_filters(
+    tuned: wire.JobView, http: httpx2.Client, client: Client
+) -> None:
+    client.tune(tuned.problem.to_problem(), max_trials=1)
+    seen: list[str] = []
+    answer = http.get("/jobs", params={"limit": 1, "status": "succeeded"})
+    while True:
+        assert [job["status"] for job in answer.json()["items"]] == ["succeeded"] * len(
+            answer.json()["items"]
+        )
+        seen += [job["id"] for job in answer.json()["items"]]
+        link = re.fullmatch(r'<(/jobs\?[^>]*)>; rel="next"', answer.headers.get("link", ""))
+        if link is None:
+            break
+        assert f"cursor={answer.json()['next']}" in link[1]
+        answer = http.get(link[1])
+    assert seen == [job.id for job in client.jobs(wire.JobStatus.SUCCEEDED, limit=1000).items]
+    assert 'rel="next"' in http.get(f"/jobs/{tuned.id}/trials", params={"limit": 1}).headers["link"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nothing", 404),
+        ("GET", "/jobs/x/y/z", 404),
+        ("DELETE", "/tune", 405),
+        ("PATCH", "/jobs", 405),
+        ("POST", "/tune", 422),
+        ("GET", "/jobs?limit=0", 422),
+        ("GET", "/jobs?cursor=@", 422),
+        ("GET", "/jobs/none", 422),
+        ("POST", "/gemm", 415),
+    ],
+)
+def test_every_refusal_is_a_problem_document(
+    http: httpx2.Client, method: str, path: str, status: int
+) -> None:
+    answer = http.request(method, path, headers={"X-Request-ID": "mine-1"})
+    assert (answer.status_code, answer.headers["content-type"]) == (status, PROBLEM)
+    document = answer.json()
+    assert document["type"].startswith("urn:tilewright:problem:")
+    assert (document["status"], document["instance"]) == (status, path.partition("?")[0])
+    assert document["request_id"] == answer.headers["x-request-id"] == "mine-1"
+    if status == 405:
+        assert answer.headers["allow"]
+
+
+def test_a_request_id_is_made_where_the_given_one_is_unfit(http: httpx2.Client) -> None:
+    for given in ("", "x" * 65, "a b", '"}{'):
+        made = http.get("/health/live", headers={"X-Request-ID": given}).headers["x-request-id"]
+        assert re.fullmatch("[0-9a-f]{16}", made)
+
+
+def test_the_log_is_json_with_the_request_id_and_without_queries(server: Server, http: httpx2.Client) -> None:
+    http.get("/jobs/none", params={"secret": "in-a-query"}, headers={"X-Request-ID": "find-me"})
+    lines = [json.loads(line) for line in server.log().splitlines()]
+    [found] = [line for line in lines if line.get("request_id") == "find-me"]
+    assert found["event"] == "request"
+    assert (found["method"], found["path"], found["status"]) == ("GET", "/jobs/none", 422)
+    assert found["ms"] > 0
+    assert "in-a-query" not in server.log()
+    assert any("tuning" in line["event"] for line in lines), "the engine's own lines are JSON too"
+
+
+def metric(text: str, name: str, **labels: str) -> float:
+    found = 0.0
+    for line in text.splitlines():
+        match = re.fullmatch(rf"{name}(\{{(.*)\}})? (\S+)", line)
+        if match and all(f'{key}="{value}"' in (match[2] or "") for key, value in labels.items()):
+            found += float(match[3])
+    return found
+
+
+def test_metrics_count_what_happened(tuned: wire.JobView, http: httpx2.Client, client: Client) -> None:
+    http.get(f"/jobs/{tuned.id}")
+    client.best_config(tuned.problem.to_problem(), device_class=tuned.device_class)
+    text = http.get("/metrics").text
+    assert metric(text, "tilewright_lookup_total", match="exact") >= 1
+    assert metric(text, "tilewright_trials_total", device="host") >= 4
+    assert metric(text, "tilewright_trial_device_seconds_total", device="host") > 0
+    assert metric(text, "tilewright_jobs", status="succeeded") >= 1
+    assert metric(text, "tilewright_job_duration_seconds_count", status="succeeded") >= 1
+    assert metric(text, "tilewright_worker_up", device="host") == 1
+    assert metric(text, "tilewright_database_up") == 1
+    assert metric(text, "tilewright_http_request_duration_seconds_count", status="200", method="GET") > 0
+    assert metric(text, "process_resident_memory_bytes") > 0
+    assert 'route="/jobs/{job_id}"' in text
+    assert tuned.id not in text
+    before = metric(text, "tilewright_http_request_duration_seconds_count", route="none", status="404")
+    http.get("/a/path/that/must/not/become/a/label")
+    text = http.get("/metrics").text
+    assert metric(text, "tilewright_http_request_duration_seconds_count", route="none") == before + 1
+    assert "must/not" not in text
+
+
+def test_large_and_lying_bodies(server: Server, http: httpx2.Client) -> None:
+    assert http.post("/tune", content=b" " * (2**16 + 1)).status_code == 413
+    chunked = http.post("/tune", content=iter([b" " * 2**15] * 3))
+    assert (chunked.status_code, chunked.headers["content-type"]) == (413, PROBLEM)
+    nested = http.post("/tune", content=b"[" * 60_000, headers={"Content-Type": "application/json"})
+    assert nested.status_code in (400, 422)
+    assert nested.headers["content-type"] == PROBLEM
+    address = urlsplit(server.url)
+    with closing(socket.create_connection((address.hostname, address.port), timeout=20)) as plain:
+        plain.sendall(b"POST /tune HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999999\r\n\r\n")
+        assert plain.recv(12) in (b"HTTP/1.1 413", b"HTTP/1.1 400")
+
+
+def test_a_body_that_stops_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(middleware, "_STALL_S", 0.2)
+    app = FastAPI()
+    app.add_middleware(middleware.BodyLimit, settings=Settings(_env_file=None), larger={})
+    problems.install(app)
+
+    async def body(request: Request) -> bytes:
+        return await request.body()
+
+    @app.post("/")
+    async def take(content: bytes = Depends(body)) -> int:
+        return len(content)
+
+    async def ask(pause: float) -> httpx2.Response:
+        async def parts():
+            yield b"x"
+            await asyncio.sleep(pause)
+            yield b"y"
+
+        transport = httpx2.ASGITransport(app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://test") as http:
+            return await http.post("/", content=parts())
+
+    assert asyncio.run(ask(0.0)).json() == 2
+    started = time.monotonic()
+    stopped = asyncio.run(ask(5.0))
+    assert time.monotonic() - started < 4
+    assert (stopped.status_code, stopped.headers["content-type"]) == (408, PROBLEM)
+    assert "after 1 bytes" in stopped.json()["detail"]

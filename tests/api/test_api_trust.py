@@ -1,0 +1,144 @@
+"""What an answer says about itself, what a caller may ask of it, and what becomes of stale results."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from api_server import Server, finish, start
+
+from tilewright import Client, GemmProblem, wire
+from tilewright.errors import InvalidProblem, ServiceError
+
+SHAPES = [GemmProblem(m, 32, 32, "float32", "nn") for m in (32, 64, 128)]
+FAR = GemmProblem(32 * 2**6, 32, 32, "float32", "nn")
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A service that tunes stale results again, with three shapes tuned one after the other."""
+    running = start(tmp_path_factory.mktemp("trust"), retune_stale=1, max_extent=4096)
+    yield running
+    finish(running)
+
+
+@pytest.fixture(scope="module")
+def asked(own: Server) -> Iterator[Client]:
+    with Client(own.url, timeout=60.0) as client:
+        for shape in SHAPES:
+            client.tune(shape, max_trials=6)
+        yield client
+
+
+@pytest.fixture(scope="module")
+def place(asked: Client) -> str:
+    return asked.devices()[0].device_class
+
+
+def age(server: Server, problem: GemmProblem, **changes: str) -> None:
+    """Let a stored winner come from another source, compiler or driver."""
+    with closing(sqlite3.connect(Path(server.folder) / "tilewright.db", timeout=30)) as connection:
+        rows = connection.execute(
+            "SELECT best_config.id, provenance FROM best_config JOIN problem ON problem.id = problem_id"
+            " WHERE m = ?",
+            [problem.m],
+        ).fetchall()
+        for row, provenance in rows:
+            text = json.dumps(json.loads(provenance) | changes)
+            connection.execute("UPDATE best_config SET provenance = ? WHERE id = ?", [text, row])
+        connection.execute("UPDATE served_set SET revision = revision + 1")
+        connection.commit()
+
+
+def test_an_exact_answer_says_what_it_is_worth(asked: Client, place: str) -> None:
+    best = asked.best_config(SHAPES[0], device_class=place)
+    assert (best.numerics, best.deterministic, best.staleness) == ("ieee", True, "fresh")
+    assert best.use_vendor is (best.speedup.high < 1)
+    assert best.expected_regret is None
+    assert asked.best_config(SHAPES[0], device_class=place, deterministic=True, max_regret=0.0) == best
+
+
+def test_a_near_answer_says_what_it_is_expected_to_cost(asked: Client, place: str) -> None:
+    # Each search starts from the winners before it: 64 from 32, 128 from 32 and from 64 were measured.
+    wanted = GemmProblem(48, 32, 32, "float32", "nn")
+    near = asked.best_config(wanted, device_class=place, policy="nearest")
+    assert near.match.kind == "nearest"
+    assert near.expected_regret is not None
+    assert near.expected_regret >= 0.0
+    allowed = near.expected_regret + 0.01
+    again = asked.best_config(wanted, device_class=place, policy="nearest", max_regret=allowed)
+    assert again.artifact == near.artifact
+    config_set = asked.current_set(place).config_set
+    assert config_set.near[-1].pairs >= 3
+    assert config_set.expected_regret(near.match.distance) == near.expected_regret
+    assert config_set.expected_regret(100.0) is None
+
+
+def test_a_near_answer_over_the_allowed_regret_is_refused(asked: Client, place: str) -> None:
+    far = asked.best_config(FAR, device_class=place, policy="nearest")
+    assert far.match.distance == pytest.approx(4.0)  # from 128 to 2048
+    assert far.expected_regret is None
+    with pytest.raises(ServiceError, match="unknown cost: over max_regret 1000") as refused:
+        asked.best_config(FAR, device_class=place, policy="nearest", max_regret=1000.0)
+    assert refused.value.status == 404
+    assert refused.value.problem["tune"]["m"] == FAR.m
+    with pytest.raises(InvalidProblem, match="max_regret"):
+        asked.best_config(FAR, device_class=place, max_regret=-1.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"driver": "another"}, "driver-changed"),
+        ({"compiler": "another", "driver": "another"}, "toolchain-changed"),
+        ({"source_digest": "0" * 64, "compiler": "another", "driver": "another"}, "source-changed"),
+    ],
+)
+def test_a_stale_answer_is_served_marked_and_queued(
+    own: Server, asked: Client, place: str, changes: dict[str, str], says: str
+) -> None:
+    shape = SHAPES[2]
+    before = {job.id for job in asked.jobs().items}
+    age(own, shape, **changes)
+    best = asked.best_config(shape, device_class=place)
+    assert best.staleness == says
+    deadline = time.monotonic() + 10
+    while not (new := [job for job in asked.jobs().items if job.id not in before]):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    (job,) = new
+    assert job.problem.to_problem() == shape
+    (miss,) = asked.misses(place)
+    assert (miss.reason, miss.problem.to_problem()) == (wire.MissReason.STALE, shape)
+    assert asked.best_config(shape, device_class=place).staleness == says
+    assert len(asked.jobs().items) == len(before) + 1, "noted once"
+    asked.cancel(job.id)
+    asked.wait(job.id)
+    restore(asked, place, shape)
+
+
+def restore(client: Client, place: str, shape: GemmProblem) -> None:
+    """Tune again, so that the winner is fresh."""
+    client.tune(shape, max_trials=6)
+    assert client.best_config(shape, device_class=place).staleness == "fresh"
+    assert client.misses(place) == []
+
+
+def test_a_set_marks_what_is_stale(own: Server, asked: Client, place: str) -> None:
+    fresh = asked.current_set(place).config_set
+    age(own, SHAPES[1], compiler="another")
+    stale = asked.current_set(place).config_set
+    assert stale.digest != fresh.digest
+    difference = asked.diff(fresh.digest, stale.digest)
+    (change,) = difference.changed
+    assert (change.before.staleness, change.after.staleness) == ("fresh", "toolchain-changed")
+    assert (change.time_ratio, change.decided) == (1.0, False)
+    deadline = time.monotonic() + 10
+    while [miss.problem.to_problem() for miss in asked.misses(place)] != [SHAPES[1]]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

@@ -1,0 +1,89 @@
+"""API keys: shown once, kept as a salted digest, revoked for good."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+
+from tuner.store import keys
+from tuner.store.database import Store
+from tuner.store.records import utc_now
+
+
+def create(store: Store, *scopes: str, **more) -> tuple[keys.KeyRecord, str]:
+    with store.begin() as session:
+        return keys.create(session, "someone", frozenset(scopes or ("read",)), **more)
+
+
+def verify(store: Store, given: str) -> keys.KeyRecord | None:
+    with store.read() as session:
+        return keys.verify(session, given)
+
+
+def test_a_key_opens_and_its_secret_is_kept_nowhere(store: Store) -> None:
+    record, given = create(store, "tune", "read")
+    assert verify(store, given) == record
+    assert record.scopes == ("read", "tune")
+    assert record.active
+    _, key_id, secret = given.split("_")
+    assert (key_id, len(secret)) == (record.id, 64)
+    with store.read() as session:
+        kept = session.execute(text("SELECT * FROM api_key")).all()
+    assert secret not in repr(kept)
+    assert given not in repr(kept)
+
+
+def test_equal_secrets_have_different_digests(store: Store) -> None:
+    with store.begin() as session:
+        rows = [keys.create(session, "x", frozenset({"read"})) for _ in range(2)]
+        kept = session.execute(text("SELECT salt, digest FROM api_key")).all()
+    assert len({salt for salt, _ in kept}) == len({digest for _, digest in kept}) == len(rows)
+
+
+@pytest.mark.parametrize(
+    "change", [str.upper, lambda given: given[:-1], lambda given: given + "0", str.swapcase]
+)
+def test_anything_else_does_not_open(store: Store, change) -> None:
+    _, given = create(store)
+    assert verify(store, change(given)) is None
+
+
+@pytest.mark.parametrize(
+    "given", ["", "_", "__", "tw", "tw__", "tw_x_y", "tw_\0_y", "é_é_é", "tw_' OR 1=1_x"]
+)
+def test_garbage_does_not_open(store: Store, given: str) -> None:
+    create(store)
+    assert verify(store, given) is None
+
+
+def test_a_secret_opens_under_its_own_id_only(store: Store) -> None:
+    (first, one), (second, _) = create(store), create(store)
+    assert verify(store, one.replace(first.id, second.id)) is None
+
+
+def test_revoked_and_expired_keys_do_not_open(store: Store) -> None:
+    record, given = create(store)
+    _, short = create(store, expires=utc_now() + timedelta(hours=1))
+    _, late = create(store, expires=utc_now() - timedelta(seconds=1))
+    assert verify(store, short) is not None
+    assert verify(store, late) is None
+    with store.begin() as session:
+        assert keys.revoke(session, record.id)
+        assert not keys.revoke(session, "none")
+    assert verify(store, given) is None
+    with store.begin() as session:
+        revoked = keys.listing(session)[0].revoked
+        assert keys.revoke(session, record.id)
+        assert keys.listing(session)[0].revoked == revoked
+        assert [one.active for one in keys.listing(session)] == [False, True, False]
+
+
+def test_whether_a_key_was_ever_made(store: Store) -> None:
+    with store.read() as session:
+        assert not keys.any_made(session)
+    record, _ = create(store)
+    with store.begin() as session:
+        keys.revoke(session, record.id)
+        assert keys.any_made(session)

@@ -1,0 +1,112 @@
+"""Config sets: kept once by content, served as the latest or as pinned, paged."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+
+import pytest
+from store_samples import HOST_CLASS, OTHER_CLASS, artifact, best, problem
+
+from tuner.store import artifacts, sets
+from tuner.store import best as winners
+from tuner.store.database import Store
+from tuner.store.errors import StoreError
+from tuner.store.sets import Served, Snapshot
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def snapshot(letter: str = "a", device_class: str = HOST_CLASS) -> Snapshot:
+    return Snapshot(f"sha256:{letter * 64}", device_class, "x86_64_v3", 3, b'{"x":1}' * 100, NOW)
+
+
+def keep(store: Store, *kept: Snapshot, made_from: str = "1 here") -> None:
+    for item in kept:
+        with store.begin() as session:
+            sets.keep(session, item, made_from)
+
+
+def served(store: Store, device_class: str = HOST_CLASS) -> Served:
+    with store.read() as session:
+        return sets.served(session, device_class)
+
+
+def test_a_class_without_a_set_is_served_nothing(store: Store) -> None:
+    assert served(store) == Served(0, None, None, None)
+    with store.read() as session:
+        assert sets.content(session, snapshot().digest) is None
+        assert sets.get(session, snapshot().digest) is None
+        assert sets.listing(session) == []
+
+
+def test_a_snapshot_comes_back_byte_for_byte(store: Store) -> None:
+    keep(store, snapshot())
+    with store.read() as session:
+        assert sets.content(session, snapshot().digest) == snapshot().content
+        found = sets.get(session, snapshot().digest)
+    assert found is not None
+    assert (found.entries, found.created, found.device_class) == (3, NOW, HOST_CLASS)
+
+
+def test_the_same_content_is_kept_once_and_served_again(store: Store) -> None:
+    keep(store, snapshot("a"), snapshot("b"), snapshot("a"), made_from="7 here")
+    assert served(store) == Served(0, snapshot("a").digest, None, "7 here")
+    with store.read() as session:
+        assert [item.digest for item in sets.listing(session)] == [snapshot(x).digest for x in "ba"]
+
+
+def test_every_winner_raises_the_revision_of_its_class_alone(store: Store) -> None:
+    with store.begin() as session:
+        artifacts.put(session, artifact())
+        winners.put(session, best(problem(), speedup=2.0))
+        winners.put(session, best(problem(65)))
+    assert served(store).revision == 2
+    with store.begin() as session:
+        assert not winners.put(session, best(problem(), speedup=1.5))
+    assert served(store).revision == 2, "a winner that was not taken changes nothing"
+    assert served(store, OTHER_CLASS).revision == 0
+
+
+def test_revisions_of_writers_at_once_all_count(store: Store) -> None:
+    def change() -> None:
+        for _ in range(10):
+            with store.begin() as session:
+                sets.changed(session, HOST_CLASS)
+
+    threads = [threading.Thread(target=change) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert served(store).revision == 40
+
+
+def test_a_pin_holds_until_it_is_taken_back(store: Store) -> None:
+    keep(store, snapshot("a"), snapshot("b"))
+    with store.begin() as session:
+        sets.pin(session, HOST_CLASS, snapshot("a").digest)
+    keep(store, snapshot("c"))
+    assert (served(store).pinned, served(store).latest) == (snapshot("a").digest, snapshot("c").digest)
+    with store.begin() as session:
+        sets.pin(session, HOST_CLASS, None)
+        sets.pin(session, OTHER_CLASS, None)
+    assert served(store).pinned is None
+
+
+def test_only_a_set_of_the_class_can_be_pinned(store: Store) -> None:
+    keep(store, snapshot("a", OTHER_CLASS))
+    with store.begin() as session:
+        for digest in (snapshot("a").digest, snapshot("b").digest):
+            with pytest.raises(StoreError, match=r"GET /config-sets"):
+                sets.pin(session, HOST_CLASS, digest)
+
+
+def test_listing_pages_newest_first(store: Store) -> None:
+    keep(store, *(snapshot(letter) for letter in "abcde"), snapshot("f", OTHER_CLASS))
+    with store.read() as session:
+        page = sets.listing(session, HOST_CLASS, limit=2)
+        rest = sets.listing(session, HOST_CLASS, limit=9, before=page[-1].id)
+        everything = sets.listing(session)
+    assert [item.digest[7] for item in page + rest] == list("edcba")
+    assert len(everything) == 6

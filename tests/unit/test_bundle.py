@@ -1,0 +1,115 @@
+"""Bundles and config sets as bytes: what arrives damaged is never used."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import struct
+from typing import Any
+
+import pytest
+
+from tilewright import Artifact, bundle, calls, store_calls, wire
+from tilewright.artifact import Grid, LaunchPlan, Resources, Serves
+from tilewright.errors import ArtifactError
+from tilewright.problem import GemmProblem
+from tilewright.wire.sets import content_digest
+
+PLAN = LaunchPlan(
+    format="elf",
+    target="x86_64_v3",
+    entry="gemm",
+    block=(1, 1, 1),
+    grid=Grid(8, 8),
+    args=(),
+    serves=Serves.of(GemmProblem(8, 8, 8)),
+)
+ONE = Artifact(PLAN, Resources(), "a" * 64, "cc", b"one")
+TWO = dataclasses.replace(ONE, binary=b"another")
+BAND = {"max_distance": 1.0, "expected": 0.1, "p90": 0.2, "pairs": 3}
+CONTENT = {"device_class": "x", "arch": "y", "entries": [], "near": [BAND, BAND | {"max_distance": 2.0}]}
+
+
+def packed(*artifacts: Artifact) -> bytes:
+    data = [(artifact.digest, artifact.to_bytes()) for artifact in artifacts]
+    return b"".join(bundle.head(digest, len(each)) + each for digest, each in data)
+
+
+def snapshot(**changes: Any) -> bytes:
+    whole = {"digest": content_digest(CONTENT), "created_at": "2026-01-02T03:04:05Z", **CONTENT}
+    return json.dumps(whole | changes, indent=1).encode()
+
+
+def test_a_bundle_comes_back() -> None:
+    assert bundle.unpack(packed(ONE, TWO)) == {ONE.digest: ONE, TWO.digest: TWO}
+    assert bundle.unpack(b"") == {}
+
+
+def test_the_layout_is_digest_length_bytes() -> None:
+    raw = ONE.to_bytes()
+    assert packed(ONE) == hashlib.sha256(raw).digest() + struct.pack("<Q", len(raw)) + raw
+
+
+def test_no_byte_of_a_bundle_may_change() -> None:
+    good = packed(ONE)
+    for at in range(len(good)):
+        damaged = bytearray(good)
+        damaged[at] ^= 0x41
+        with pytest.raises(ArtifactError):
+            bundle.unpack(bytes(damaged))
+
+
+def test_a_bundle_may_not_end_early() -> None:
+    good = packed(ONE, TWO)
+    whole = len(packed(ONE))
+    for length in range(1, len(good)):
+        if length != whole:
+            with pytest.raises(ArtifactError):
+                bundle.unpack(good[:length])
+
+
+def test_a_length_beyond_the_body_is_refused() -> None:
+    with pytest.raises(ArtifactError, match="bytes early"):
+        bundle.unpack(bundle.head("0" * 64, 2**63))
+
+
+def test_a_set_is_checked_against_its_digest() -> None:
+    digest = content_digest(CONTENT)
+    assert wire.ConfigSet.from_bytes(snapshot(), digest).digest == digest
+    assert wire.ConfigSet.from_bytes(snapshot(created_at="2027-01-01T00:00:00Z")).digest == digest
+    for damaged in (
+        snapshot(arch="z"),
+        snapshot(digest=f"sha256:{'0' * 64}"),
+        snapshot(near=[]),
+        snapshot(more="of a newer service, but not hashed"),
+        snapshot()[:-1],
+        b"",
+        b"[]",
+        b"\xff",
+    ):
+        with pytest.raises(ArtifactError):
+            wire.ConfigSet.from_bytes(damaged)
+    with pytest.raises(ArtifactError, match="has the content of"):
+        wire.ConfigSet.from_bytes(snapshot(), f"sha256:{'0' * 64}")
+
+
+def test_fields_of_a_newer_service_count_and_are_read_over() -> None:
+    content = CONTENT | {"more": 1}
+    found = wire.ConfigSet.from_bytes(snapshot(more=1, digest=content_digest(content)))
+    assert found.digest == content_digest(content)
+
+
+def test_expected_regret_is_that_of_the_nearest_band() -> None:
+    found = wire.ConfigSet.from_bytes(snapshot())
+    assert [found.expected_regret(distance) for distance in (0.0, 1.0, 1.5, 2.5)] == [0.1, 0.1, 0.1, None]
+
+
+def test_the_set_that_the_caller_has_is_none() -> None:
+    call = store_calls.current_set("x", '"tag"')
+    assert call.headers == {"If-None-Match": '"tag"'}
+    assert calls.answer(call, calls.Reply(304, {}, b"")) is None
+    answer = calls.answer(call, calls.Reply(200, {}, snapshot()))
+    assert answer is not None
+    assert answer.etag == f'"{content_digest(CONTENT)}"'
+    assert answer.content == snapshot()

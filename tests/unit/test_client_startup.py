@@ -1,0 +1,227 @@
+"""Start-up, cache, pins, near matches and miss reports against a real local service of config sets."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from host_samples import artifact_of, config_of
+from set_server import SetService, config_set, entry, serving
+
+from tilewright import Client, GemmProblem
+from tilewright.backoff import LONGEST_S, OPENS_AFTER, Backoff
+from tilewright.cache import DiskCache
+from tilewright.catalog import Catalog, Policy
+from tilewright.errors import InvalidProblem
+from tilewright.wire.sets import ConfigSet
+
+TUNED = GemmProblem(96, 80, 64, "float32", "nn")
+LARGER = dataclasses.replace(TUNED, m=192)
+KERNEL = artifact_of(config_of(kc=32, mc=32, nc=64), dataclasses.replace(TUNED, m=64, n=64, k=64))
+OTHER = artifact_of(config_of(kc=48, mc=32, nc=64), dataclasses.replace(TUNED, m=64, n=64, k=64))
+RANDOM = np.random.default_rng(1)
+BANDS = [
+    {"max_distance": 0.5, "expected": 0.02, "p90": 0.1, "pairs": 9},
+    {"max_distance": 2.0, "expected": 0.2, "p90": 0.4, "pairs": 30},
+]
+
+
+def operands(problem: GemmProblem) -> tuple[Any, Any]:
+    return tuple(  # type: ignore[return-value]
+        RANDOM.standard_normal(shape).astype("float32") for shape in (problem.a_shape, problem.b_shape)
+    )
+
+
+@pytest.fixture
+def service() -> Iterator[SetService]:
+    made = SetService(config_set([entry(TUNED, KERNEL)], BANDS), [KERNEL, OTHER])
+    with serving(made) as running:
+        yield running
+
+
+def test_a_cold_start_takes_one_request_for_the_set_and_one_for_the_kernels(
+    service: SetService, tmp_path: Path
+) -> None:
+    with Client(service.url, cache_dir=tmp_path) as tw:
+        tw.start()
+        assert service.asked == ["GET /config-sets/current", f"GET /config-sets/{service.digest}/bundle"]
+        a, b = operands(TUNED)
+        np.testing.assert_allclose(tw.matmul(a, b), a @ b, rtol=1e-4, atol=1e-4)
+        assert tw.stats == {"tuned: exact": 1}
+    assert len(service.asked) == 2
+
+
+def test_the_key_goes_with_every_request(service: SetService, tmp_path: Path) -> None:
+    with Client(service.url, cache_dir=tmp_path, key="tw_secret") as tw:
+        assert tw.start().refresh(5.0)
+    assert service.keys == {"Bearer tw_secret"}
+
+
+def test_a_warm_start_asks_nothing_and_a_refresh_asks_by_etag(service: SetService, tmp_path: Path) -> None:
+    Client(service.url, cache_dir=tmp_path).start().close()
+    service.asked.clear()
+    with Client(service.url, cache_dir=tmp_path) as tw:
+        assert tw.start().lookup(TUNED).kind == "exact"
+        assert service.asked == []
+        assert tw.refresh(5.0)
+        assert service.asked == ["GET /config-sets/current"]  # 304: neither a set nor a bundle
+
+
+def test_a_newer_set_is_taken_in_a_refresh_and_only_the_missing_kernel_is_fetched(
+    service: SetService, tmp_path: Path
+) -> None:
+    with Client(service.url, cache_dir=tmp_path) as tw:
+        a, b = operands(LARGER)
+        tw.start().matmul(a, b)
+        service.content = config_set([entry(TUNED, KERNEL), entry(LARGER, OTHER)], BANDS)
+        assert tw.refresh(5.0)
+        tw.matmul(a, b)
+        assert tw.stats == {"vendor: no tuned kernel": 1, "tuned: exact": 1}
+        assert [what for what in service.asked if "misses" not in what][2:] == [
+            "GET /config-sets/current",
+            f"POST /config-sets/{service.digest}/bundle",
+        ]
+
+
+def test_misses_are_reported_once_with_their_count(service: SetService, tmp_path: Path) -> None:
+    with Client(service.url, cache_dir=tmp_path) as tw:
+        a, b = operands(LARGER)
+        for _ in range(3):
+            tw.start().matmul(a, b)
+        tw.refresh(5.0)
+        tw.refresh(5.0)
+    [report] = service.misses
+    [miss] = report["misses"]
+    assert (miss["m"], miss["n"], miss["k"], miss["count"]) == (192, 80, 64, 3)
+
+
+def test_misses_reach_a_service_that_tuned_nothing_yet(service: SetService, tmp_path: Path) -> None:
+    service.content = None
+    with Client(service.url, cache_dir=tmp_path) as tw:
+        a, b = operands(TUNED)
+        np.testing.assert_array_equal(tw.start().matmul(a, b), a @ b)
+        assert tw.refresh(5.0)
+    assert len(service.misses) == 1
+
+
+def test_a_pin_takes_that_set_and_no_other(service: SetService, tmp_path: Path) -> None:
+    pin = service.digest
+    with Client(service.url, cache_dir=tmp_path, pin=pin) as tw:
+        assert tw.start().lookup(TUNED).kind == "exact"
+        assert service.asked[0] == f"GET /config-sets/{pin}"
+        service.content = config_set([entry(TUNED, OTHER)])
+        assert tw.refresh(5.0)
+        assert tw.lookup(TUNED).entry.artifact == KERNEL.digest  # type: ignore[union-attr]
+    with Client(service.url, cache_dir=tmp_path / "new", pin=pin) as tw:
+        found = tw.start().lookup(TUNED)  # now the service sends another one under that name
+        assert (found.kind, found.reason) == ("vendor", "no config set yet")
+    with pytest.raises(InvalidProblem, match="pin must be sha256:"):
+        Client(service.url, pin="latest")
+
+
+def test_offline_takes_what_the_cache_has_and_asks_nobody(service: SetService, tmp_path: Path) -> None:
+    Client(service.url, cache_dir=tmp_path).start().close()
+    service.asked.clear()
+    with Client(service.url, cache_dir=tmp_path, offline=True) as tw:
+        a, b = operands(TUNED)
+        tw.start().matmul(a, b)
+        assert not tw.refresh(5.0)
+        assert tw.stats == {"tuned: exact": 1}
+    with Client(service.url, cache_dir=tmp_path / "empty", offline=True) as tw:
+        assert tw.start().lookup(TUNED).reason == "no config set yet"
+    assert service.asked == []
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-7], lambda data: data[:-1] + bytes([data[-1] ^ 1]), lambda _: b""]
+)
+def test_a_damaged_kernel_on_disk_is_a_miss_and_is_fetched_again(
+    service: SetService, tmp_path: Path, damage: Any
+) -> None:
+    Client(service.url, cache_dir=tmp_path).start().close()
+    [file] = tmp_path.rglob(KERNEL.digest)
+    file.write_bytes(damage(file.read_bytes()))
+    a, b = operands(TUNED)
+    with Client(service.url, cache_dir=tmp_path) as tw:
+        np.testing.assert_array_equal(tw.start().matmul(a, b), a @ b)
+        assert tw.stats == {"vendor: its kernel is not here": 1}
+        assert tw.refresh(5.0)
+        tw.matmul(a, b)
+        assert tw.stats["tuned: exact"] == 1
+
+
+def test_a_damaged_set_on_disk_is_a_miss(service: SetService, tmp_path: Path) -> None:
+    Client(service.url, cache_dir=tmp_path).start().close()
+    [file] = (tmp_path / "v1" / "named").iterdir()
+    file.write_bytes(file.read_bytes().replace(b'"median_us": 2.0', b'"median_us": 1.0'))
+    with Client(service.url, cache_dir=tmp_path) as tw:
+        assert tw.start().lookup(TUNED).kind == "exact"
+    assert service.asked.count("GET /config-sets/current") == 2
+
+
+def catalog(policy: Policy, **changes: Any) -> Catalog:
+    return Catalog(ConfigSet.from_bytes(config_set([entry(TUNED, KERNEL, **changes)], BANDS)), policy)
+
+
+def speedup(low: float) -> dict[str, float]:
+    return {"value": low + 0.1, "low": low, "high": low + 0.2, "confidence": 0.99}
+
+
+def test_the_fallback_chain() -> None:
+    """``near`` is half an octave of m away or less, where 2 % are expected; ``far`` is 1, where 20 % are."""
+    near, far = dataclasses.replace(TUNED, m=128), LARGER
+    default = catalog(Policy())
+    assert default.pick(TUNED).kind == "exact"
+    found = default.pick(near)
+    assert (found.kind, found.expected_regret, found.miss) == ("nearest", 0.02, True)
+    assert found.distance == pytest.approx(0.415, abs=1e-3)  # log2(128 / 96)
+    assert default.pick(far).reason == "no tuned kernel"
+    assert catalog(Policy(max_regret=0.3)).pick(far).kind == "nearest"
+    assert catalog(Policy(max_regret=3.0)).pick(dataclasses.replace(TUNED, m=960)).kind == "vendor"
+    assert catalog(Policy(max_regret=None)).pick(near).kind == "vendor"
+    for other in ({"layout": "nt"}, {"batch": 2}, {"has_bias": True}, {"activation": "relu"}):
+        assert default.pick(dataclasses.replace(TUNED, **other)).kind == "vendor"
+
+
+def test_what_is_not_expected_to_win_does_not_run() -> None:
+    near = dataclasses.replace(TUNED, m=128)
+    lost = catalog(Policy(), use_vendor=True, verdict="vendor")
+    assert lost.pick(TUNED).reason == "the vendor library won the race"
+    assert lost.pick(near).kind == "vendor"
+    assert catalog(Policy(), speedup=speedup(1.01)).pick(near).kind == "vendor"  # less than the 2 % to lose
+    assert catalog(Policy(), speedup=speedup(1.03)).pick(near).kind == "nearest"
+    shaky = catalog(Policy(deterministic=True), deterministic=False)
+    assert shaky.pick(TUNED).reason == "the tuned kernel is not repeatable bit by bit"
+    assert shaky.pick(near).kind == "vendor"
+
+
+def test_pauses_grow_with_jitter_and_the_circuit_opens() -> None:
+    backoff = Backoff()
+    pauses = [backoff.failed() for _ in range(12)]
+    for number, pause in enumerate(pauses):
+        longest = min(LONGEST_S, 0.5 * 2**number)
+        assert longest / 2 <= pause <= longest
+    assert backoff.open
+    backoff.succeeded()
+    assert not backoff.open
+    states = []
+    for _ in range(OPENS_AFTER):
+        backoff.failed()
+        states.append(backoff.open)
+    assert states == [False] * (OPENS_AFTER - 1) + [True]
+
+
+def test_the_cache_tells_a_damaged_entry_from_a_sound_one(tmp_path: Path) -> None:
+    cache, content = DiskCache(tmp_path), KERNEL.to_bytes()
+    assert cache.get(KERNEL.digest) is None
+    assert cache.put(KERNEL.digest, content)
+    assert cache.get(KERNEL.digest) == content
+    assert cache.put(OTHER.digest, content)
+    assert cache.get(OTHER.digest) is None
+    cache.drop(KERNEL.digest)
+    assert not cache.has(KERNEL.digest)
+    assert list(tmp_path.rglob(".new-*")) == []

@@ -1,0 +1,100 @@
+"""Rounding classes, repeatability, estimates of unmeasured times, and the T4 mapping."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from kernels.registry import FAMILIES
+from service import etag, importing, t4
+from service.estimates import Estimates
+from service.trust import numerics
+from tilewright import wire
+from tilewright.problem import DType, GemmProblem
+from tilewright.trial import Outcome
+from tilewright.wire.exchange import TrialLine
+
+
+@pytest.mark.parametrize(
+    ("dtype", "family", "expected"),
+    [
+        ("float16", "wgmma", "tensor-core"),
+        ("bfloat16", "mma_sync", "tensor-core"),
+        ("float32", "simt", "ieee"),
+        ("float32", "host", "ieee"),
+        ("float64", "mma_sync", "ieee"),
+        ("tfloat32", "wgmma", "reduced"),
+        ("float8_e4m3fn", "wgmma", "reduced"),
+        ("int8", "mma_sync", "exact"),
+    ],
+)
+def test_the_class_of_rounding(dtype: str, family: str, expected: str) -> None:
+    assert family in FAMILIES
+    assert numerics(GemmProblem(8, 8, 8, DType(dtype)), family) == expected
+
+
+def test_an_estimate_is_bound_by_arithmetic_or_by_memory() -> None:
+    estimates = Estimates({DType.FLOAT16: 1e6}, other_flops=1e5, bandwidth=1e4)
+    # 2 x 1000^3 operations at 1e6/us: 2000 us; its 6 MB take 600 us.
+    assert estimates.micros(GemmProblem(1000, 1000, 1000)) == pytest.approx(2000.0)
+    # One row: 2 x 10^6 operations take 2 us, but its 2,004,000 bytes take 200.4 us.
+    assert estimates.micros(GemmProblem(1, 1000, 1000)) == pytest.approx(200.4)
+    # Another type: 2e9 operations at 1e5/us.
+    assert estimates.micros(GemmProblem(1000, 1000, 1000, "float32")) == pytest.approx(20_000.0)
+
+
+def test_a_measured_time_is_taken() -> None:
+    estimates = Estimates({}, 1e5, 1e4)
+    measured = estimates.report(wire.MissReport(m=8, n=8, k=8, count=3, vendor_us=7.0))
+    assert (measured.count, measured.time_us, measured.measured) == (3, 7.0, True)
+    assert not estimates.report(wire.MissReport(m=8, n=8, k=8)).measured
+
+
+def test_every_outcome_has_a_place_in_t4() -> None:
+    made = {outcome: t4.result(line(outcome), {})["invalidity"] for outcome in Outcome}
+    assert made[Outcome.OK] == made[Outcome.PRUNED] == "correct"
+    assert made[Outcome.WRONG_RESULT] == "correctness"
+    assert set(made.values()) == {"timeout", "compile", "runtime", "correctness", "constraints", "correct"}
+
+
+def test_t4_times_are_milliseconds() -> None:
+    result = t4.result(line(Outcome.OK, timed=True), {})
+    assert result["times"]["runtimes"] == [0.003, 0.001, 0.002]
+    assert result["times"]["compilation_time"] == 500.0
+    assert result["measurements"] == [{"name": "time", "value": 0.002, "unit": "ms"}]
+    assert t4.result(line(Outcome.TIMEOUT), {})["measurements"] == []
+
+
+def line(outcome: Outcome, timed: bool = False) -> TrialLine:
+    timing = {"samples_us": [3.0, 1.0, 2.0], "median_us": 2.0, "low_us": 1.0, "high_us": 3.0, "method": "x"}
+    return TrialLine.model_validate(
+        {
+            "job": "0" * 32,
+            "number": 0,
+            "config": {"family": "host", "knobs": {"mc": 8}},
+            "outcome": outcome,
+            "timing": timing if timed else None,
+            "compile_s": 0.5,
+            "created": datetime(2026, 1, 2, tzinfo=UTC),
+        }
+    )
+
+
+@pytest.mark.parametrize("text", [b"{", b'{"a":NaN}', b'{"a":-Infinity}', b'{"a":1e999}', b'"\\u0000"'])
+def test_what_no_database_keeps_is_refused(text: bytes) -> None:
+    with pytest.raises(importing.BadLine, match="line 7"):
+        importing.strict_json("line 7", text)
+
+
+def test_deep_nesting_and_long_numbers_are_refused() -> None:
+    for text in (b"[" * 100_000, b"1" * 10_000):
+        with pytest.raises(importing.BadLine):
+            importing.strict_json("line 1", text)
+
+
+def test_conditional_requests() -> None:
+    assert etag.has('"a", W/"b"', "b")
+    assert etag.has("*", "b")
+    assert not etag.has('"a"', "b")
+    assert not etag.has(None, "b")

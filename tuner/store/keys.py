@@ -1,0 +1,109 @@
+"""API keys: made once, shown once, kept as a salted digest.
+
+A key reads ``tw_ID_SECRET``. The secret has 256 random bits, so that a single SHA-256 over salt and secret
+is enough: there is nothing to guess that a slow hash would protect.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+import secrets
+from datetime import datetime
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from tuner.store.models import ApiKeyRow
+from tuner.store.records import utc_now
+from tuner.store.upsert import insert_row
+
+_PREFIX = "tw"
+_NO_DIGEST = "0" * 64
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """A key without its secret; times are aware UTC.
+
+    Attributes:
+        id: its public part, to name it by.
+        name: whose it is.
+        scopes: what it may do, sorted.
+        expires, revoked: None where it does not and was not.
+    """
+
+    id: str
+    name: str
+    scopes: tuple[str, ...]
+    created: datetime
+    expires: datetime | None
+    revoked: datetime | None
+
+    @property
+    def active(self) -> bool:
+        """It opens the API now."""
+        return self.revoked is None and (self.expires is None or self.expires > utc_now())
+
+
+def create(
+    session: Session, name: str, scopes: frozenset[str], expires: datetime | None = None
+) -> tuple[KeyRecord, str]:
+    """A new key, and its text: the only time that it is known."""
+    key_id, secret, salt = secrets.token_hex(6), secrets.token_hex(32), secrets.token_hex(16)
+    values = {
+        "id": key_id,
+        "name": name,
+        "salt": salt,
+        "digest": _digest(salt, secret),
+        "scopes": sorted(scopes),
+        "created": utc_now(),
+        "expires": expires,
+    }
+    insert_row(session, ApiKeyRow, values)
+    [record] = [one for one in listing(session) if one.id == key_id]
+    return record, f"{_PREFIX}_{key_id}_{secret}"
+
+
+def listing(session: Session) -> list[KeyRecord]:
+    """Every key, revoked ones too, the oldest first."""
+    rows = session.scalars(select(ApiKeyRow).order_by(ApiKeyRow.created, ApiKeyRow.id))
+    return [_record(row) for row in rows]
+
+
+def revoke(session: Session, key_id: str) -> bool:
+    """Close a key for good; False where there is none of this id."""
+    there = session.scalar(select(ApiKeyRow.id).where(ApiKeyRow.id == key_id)) is not None
+    open_key = (ApiKeyRow.id == key_id) & ApiKeyRow.revoked.is_(None)
+    session.execute(update(ApiKeyRow).where(open_key).values(revoked=utc_now()))
+    return there
+
+
+def any_made(session: Session) -> bool:
+    """Whether a key was ever made; one that was revoked counts."""
+    return session.scalar(select(ApiKeyRow.id).limit(1)) is not None
+
+
+def verify(session: Session, text: str) -> KeyRecord | None:
+    """The active key that a text is; None for any other text.
+
+    Takes the same steps whether there is such a key or not, and compares in constant time.
+    """
+    prefix, _, rest = text.partition("_")
+    key_id, _, secret = rest.partition("_")
+    row = session.scalar(select(ApiKeyRow).where(ApiKeyRow.id == (key_id if key_id.isalnum() else "")))
+    salt, digest = (row.salt, row.digest) if row else ("", _NO_DIGEST)
+    same = hmac.compare_digest(_digest(salt, secret), digest)
+    if not same or row is None or prefix != _PREFIX:
+        return None
+    record = _record(row)
+    return record if record.active else None
+
+
+def _digest(salt: str, secret: str) -> str:
+    return hashlib.sha256(f"{salt}{secret}".encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _record(row: ApiKeyRow) -> KeyRecord:
+    return KeyRecord(row.id, row.name, tuple(row.scopes), row.created, row.expires, row.revoked)

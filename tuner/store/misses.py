@@ -1,0 +1,150 @@
+"""Misses: problems that ran without a current result, ranked by the device time at stake.
+
+A miss is open while its device class has no winner for the problem or, where a stale winner was served,
+while that winner has not been replaced since.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+from sqlalchemy import ColumnElement, Select, and_, case, delete, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from tilewright.problem import GemmProblem
+from tuner.store import codec, problems
+from tuner.store.models import BestConfigRow, MissRow, ProblemRow
+from tuner.store.records import utc_now
+from tuner.store.upsert import insert_new
+
+Reason = Literal["missing", "stale"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Report:
+    """A problem that ran ``count`` times, ``time_us`` microseconds each, ``measured`` or estimated."""
+
+    problem: GemmProblem
+    count: int
+    time_us: float
+    measured: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MissRecord:
+    """An open miss; times are aware UTC. A stale one was noted last at ``first_seen``."""
+
+    problem: GemmProblem
+    device_class: str
+    reason: str
+    count: int
+    time_us: float
+    measured: bool
+    first_seen: datetime
+    last_seen: datetime
+
+    @property
+    def stake_us(self) -> float:
+        """Device microseconds at stake."""
+        return self.count * self.time_us
+
+
+def note(
+    session: Session, device_class: str, reports: Sequence[Report], most: int, reason: Reason = "missing"
+) -> int:
+    """Add up reports; gives how many were kept.
+
+    The list of a device class holds ``most`` problems. Beyond that those that were tuned make room; where
+    none was, new ones are dropped and known ones still counted. A measured time replaces an estimated one,
+    never the reverse.
+    """
+    known = _known(session, device_class, [codec.canonical(item.problem.to_dict()) for item in reports])
+    free = most - _size(session, device_class)
+    if free < len(reports) - len(known):
+        _forget_closed(session, device_class)
+        free = most - _size(session, device_class)
+    kept = 0
+    for report in reports:
+        problem = codec.canonical(report.problem.to_dict())
+        if problem not in known:
+            if free <= 0:
+                continue
+            free -= 1
+        known.add(problem)
+        _count(session, device_class, report, reason)
+        kept += 1
+    return kept
+
+
+def ranked(session: Session, device_class: str | None, limit: int) -> list[MissRecord]:
+    """Open misses of a device class or of all, the largest stake first."""
+    query = _open().order_by((MissRow.count * MissRow.time_us).desc(), MissRow.id).limit(limit)
+    query = query if device_class is None else query.where(MissRow.device_class == device_class)
+    found = session.execute(query.with_only_columns(MissRow, ProblemRow.canonical))
+    return [_record(row, problem) for row, problem in found]
+
+
+def _count(session: Session, device_class: str, report: Report, reason: Reason) -> None:
+    now, problem_id = utc_now(), problems.ensure(session, report.problem)
+    timed = {"time_us": report.time_us, "measured": report.measured}
+    fresh = {"reason": reason, "count": report.count, "first_seen": now, "last_seen": now}
+    identity = {"device_class": device_class, "problem_id": problem_id}
+    if insert_new(session, MissRow, {**identity, **fresh, **timed}):
+        return
+    mine = update(MissRow).where(MissRow.device_class == device_class, MissRow.problem_id == problem_id)
+    if reason == "missing":
+        # NOTE: the reason stays: a client that has not fetched a stale winner must not hide that it is one.
+        session.execute(mine.values(count=MissRow.count + report.count, last_seen=now))
+    else:
+        count = case((MissRow.reason == reason, MissRow.count), else_=0) + report.count
+        session.execute(mine.values(**fresh | {"count": count}))
+    if report.measured:
+        session.execute(mine.values(**timed))
+
+
+def _known(session: Session, device_class: str, texts: list[str]) -> set[str]:
+    query = select(ProblemRow.canonical).join(MissRow, MissRow.problem_id == ProblemRow.id)
+    query = query.where(MissRow.device_class == device_class, ProblemRow.canonical.in_(texts))
+    return set(session.scalars(query))
+
+
+def _size(session: Session, device_class: str) -> int:
+    query = select(func.count()).select_from(MissRow).where(MissRow.device_class == device_class)
+    return session.scalars(query).one()
+
+
+def _forget_closed(session: Session, device_class: str) -> None:
+    still = _open().with_only_columns(MissRow.id).where(MissRow.device_class == device_class)
+    session.execute(
+        delete(MissRow).where(MissRow.device_class == device_class, MissRow.id.not_in(still)),
+        execution_options={"synchronize_session": False},
+    )
+
+
+def _open() -> Select[Any]:
+    same = and_(
+        BestConfigRow.problem_id == MissRow.problem_id, BestConfigRow.device_class == MissRow.device_class
+    )
+    query = select(MissRow).join(ProblemRow, ProblemRow.id == MissRow.problem_id)
+    return query.outerjoin(BestConfigRow, same).where(_is_open())
+
+
+def _is_open() -> ColumnElement[bool]:
+    replaced = BestConfigRow.created > MissRow.first_seen
+    return or_(BestConfigRow.id.is_(None), and_(MissRow.reason == "stale", ~replaced))
+
+
+def _record(row: MissRow, problem: str) -> MissRecord:
+    return MissRecord(
+        problem=problems.parse(problem),
+        device_class=row.device_class,
+        reason=row.reason,
+        count=row.count,
+        time_us=row.time_us,
+        measured=row.measured,
+        first_seen=row.first_seen,
+        last_seen=row.last_seen,
+    )

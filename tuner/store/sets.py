@@ -1,0 +1,160 @@
+"""Config sets: immutable snapshots of a device class's winners, and which of them is served.
+
+The store keeps snapshots as bytes under the digest of their content; what is in them is decided by
+whoever makes them. Each change of a winner raises the ``revision`` of its device class, so that one row
+says whether the latest snapshot still holds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import zlib
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Select, bindparam, select, update
+from sqlalchemy.orm import Session, aliased
+
+from tuner.store.errors import StoreError
+from tuner.store.models import ConfigSetRow, ServedSetRow
+from tuner.store.upsert import insert_new
+
+_LEVEL = 6
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot: its name, what it is of, and the bytes that are served.
+
+    Attributes:
+        digest: ``sha256:`` and 64 hex digits.
+        entries: how many winners are in it.
+        content: JSON.
+        created: when this content was first made, aware UTC.
+    """
+
+    digest: str
+    device_class: str
+    arch: str
+    entries: int
+    content: bytes
+    created: datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SetRecord:
+    """A snapshot without its content; ``id`` grows with time."""
+
+    id: int
+    digest: str
+    device_class: str
+    arch: str
+    entries: int
+    created: datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Served:
+    """What a device class is served.
+
+    Attributes:
+        revision: counts the changes of its winners.
+        latest, pinned: digests, None where there is none.
+        made_from: what the latest snapshot was made from, as given to :func:`keep`.
+    """
+
+    revision: int = 0
+    latest: str | None = None
+    pinned: str | None = None
+    made_from: str | None = None
+
+
+def served(session: Session, device_class: str) -> Served:
+    """What a device class is served now."""
+    row = session.execute(_served_query(), {"device_class": device_class}).one_or_none()
+    return Served(*row) if row else Served()
+
+
+def changed(session: Session, device_class: str) -> None:
+    """Note that a winner of a device class changed."""
+    insert_new(session, ServedSetRow, {"device_class": device_class, "revision": 0})
+    _serve(session, device_class, revision=ServedSetRow.revision + 1)
+
+
+def keep(session: Session, snapshot: Snapshot, made_from: str) -> None:
+    """Keep a snapshot unless its content is there already, and serve it as the latest of its class."""
+    values = {
+        "digest": snapshot.digest,
+        "device_class": snapshot.device_class,
+        "arch": snapshot.arch,
+        "entries": snapshot.entries,
+        "content": zlib.compress(snapshot.content, _LEVEL),
+        "created": snapshot.created,
+    }
+    insert_new(session, ConfigSetRow, values)
+    insert_new(session, ServedSetRow, {"device_class": snapshot.device_class, "revision": 0})
+    _serve(session, snapshot.device_class, latest_id=_id(session, snapshot.digest), made_from=made_from)
+
+
+def content(session: Session, digest: str) -> bytes | None:
+    """The bytes of a snapshot, None where there is none of this digest."""
+    packed = session.scalar(select(ConfigSetRow.content).where(ConfigSetRow.digest == digest))
+    return None if packed is None else zlib.decompress(packed)
+
+
+def get(session: Session, digest: str) -> SetRecord | None:
+    """A snapshot without its content, None where there is none of this digest."""
+    row = session.execute(_records().where(ConfigSetRow.digest == digest)).one_or_none()
+    return SetRecord(*row) if row else None
+
+
+def listing(
+    session: Session, device_class: str | None = None, limit: int = 50, before: int | None = None
+) -> list[SetRecord]:
+    """Snapshots, the newest first; ``before`` is the id of the last one of the page before."""
+    query = _records().order_by(ConfigSetRow.id.desc()).limit(limit)
+    query = query if device_class is None else query.where(ConfigSetRow.device_class == device_class)
+    query = query if before is None else query.where(ConfigSetRow.id < before)
+    return [SetRecord(*row) for row in session.execute(query)]
+
+
+def pin(session: Session, device_class: str, digest: str | None) -> None:
+    """Serve a snapshot to its device class whatever changes; None serves the latest again.
+
+    Raises:
+        StoreError: there is no such snapshot of this device class.
+    """
+    if digest is None:
+        _serve(session, device_class, pinned_id=None)
+        return
+    found = get(session, digest)
+    if found is None or found.device_class != device_class:
+        raise StoreError(f"there is no config set {digest} of {device_class}; GET /config-sets lists them")
+    insert_new(session, ServedSetRow, {"device_class": device_class, "revision": 0})
+    _serve(session, device_class, pinned_id=found.id)
+
+
+@functools.cache
+def _served_query() -> Select[int, str, str, str | None]:
+    # NOTE: asked by every client every few seconds; building it anew costs ten times its run.
+    latest, pinned = aliased(ConfigSetRow), aliased(ConfigSetRow)
+    return (
+        select(ServedSetRow.revision, latest.digest, pinned.digest, ServedSetRow.made_from)
+        .outerjoin(latest, latest.id == ServedSetRow.latest_id)
+        .outerjoin(pinned, pinned.id == ServedSetRow.pinned_id)
+        .where(ServedSetRow.device_class == bindparam("device_class"))
+    )
+
+
+def _serve(session: Session, device_class: str, **values: Any) -> None:
+    session.execute(update(ServedSetRow).where(ServedSetRow.device_class == device_class).values(**values))
+
+
+def _id(session: Session, digest: str) -> int:
+    return session.scalars(select(ConfigSetRow.id).where(ConfigSetRow.digest == digest)).one()
+
+
+def _records() -> Select[int, str, str, str, int, datetime]:
+    row = ConfigSetRow
+    return select(row.id, row.digest, row.device_class, row.arch, row.entries, row.created)
