@@ -10,11 +10,10 @@ writes into ``benchmarks/results`` (or ``--out``): ``ladder-DEVICE.json`` with o
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import json
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.facts import RESULTS, now, write_json
 from benchmarks.ladder_race import ROUNDS, climb
 from benchmarks.ladder_rows import Row, provenance, rows
 from kernels.build import ArtifactCache
@@ -22,8 +21,6 @@ from kernels.rungs import rungs_of
 from tilewright.errors import DeviceUnavailable
 from tuner.device_worker import open_device
 from tuner.devices.base import Device
-
-RESULTS = Path(__file__).parent / "results"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,10 +59,9 @@ def run_ladder(request: LadderRequest, tell: Callable[[str], None]) -> tuple[lis
     path = result_path(request, device)
     path.parent.mkdir(parents=True, exist_ok=True)
     found = rows(laps)
-    path.write_text(json.dumps([dataclasses.asdict(row) for row in found], indent=1) + "\n")
-    facts = {"date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
-    facts |= provenance(device, laps, request.rounds)
-    path.with_suffix(".provenance.json").write_text(json.dumps(facts, indent=1) + "\n")
+    write_json(path, [dataclasses.asdict(row) for row in found])
+    facts = {"date": now()} | provenance(device, laps, request.rounds)
+    write_json(path.with_suffix(".provenance.json"), facts)
     return found, path
 
 

@@ -7,16 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.figures import figure, save
 from benchmarks.ladder_rows import Row
-from tilewright.errors import TilewrightError
 
-_FORMATS = (".png", ".svg")
 _BAR = 0.4
 _HERE, _SEED, _VENDOR = "#1f6f8b", "#c9c9c9", "#b5443c"
-
-
-class PlotUnavailable(TilewrightError):
-    """matplotlib is not installed."""
 
 
 def plot(rows: Sequence[Row], path: Path) -> list[Path]:
@@ -25,27 +20,16 @@ def plot(rows: Sequence[Row], path: Path) -> list[Path]:
     Raises:
         PlotUnavailable: matplotlib is missing.
     """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise PlotUnavailable(
-            "the plot needs matplotlib: install the extra 'bench', then run "
-            f"python -m benchmarks.ladder_report {path}"
-        ) from error
-    matplotlib.rcParams["svg.hashsalt"] = "tilewright"  # NOTE: without it the SVG differs at every run
     seeds = [(seed, list(group)) for seed, group in itertools.groupby(rows, key=lambda row: row.seed)]
     heights = [sum(row.family != "cublaslt" for row in group) + 1 for _, group in seeds]
-    figure = Figure(figsize=(9, 0.32 * sum(heights) + 0.8 * len(seeds)), layout="constrained")
-    axes = figure.subplots(len(seeds), 1, squeeze=False, height_ratios=heights)
+    again = f"python -m benchmarks.ladder_report {path}"
+    drawn = figure(9, 0.32 * sum(heights) + 0.8 * len(seeds), again)
+    axes = drawn.subplots(len(seeds), 1, squeeze=False, height_ratios=heights)
     for axis, (seed, group) in zip(axes[:, 0], seeds, strict=True):
         _draw(axis, seed, group)
     axes[0, 0].legend(loc="lower right", fontsize=7)
     axes[-1, 0].set_xlabel("TFLOP/s")
-    written = [path.with_suffix(suffix) for suffix in _FORMATS]
-    for target in written:
-        figure.savefig(target, dpi=150, metadata={"Date": None} if target.suffix == ".svg" else None)
-    return written
+    return save(drawn, path)
 
 
 def _draw(axis: Any, seed: str, group: Sequence[Row]) -> None:

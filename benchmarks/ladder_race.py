@@ -24,7 +24,7 @@ from tilewright.problem import GemmProblem
 from tuner.check import check
 from tuner.devices.base import Device
 from tuner.operands import bind, rotated_sets
-from tuner.race import equal_samplers, fastest, interleave, vendor_choices
+from tuner.race import equal_samplers, fastest, interleave, mean_of_known, vendor_choices
 from tuner.stats import median
 
 ROUNDS = 31
@@ -111,7 +111,7 @@ def _race(device: Device, group: list[Rung], rounds: int, cache: ArtifactCache |
     finally:
         for kernel in kernels:
             kernel.close()
-    mhz, watts = (_mean(column) for column in zip(*states, strict=True))
+    mhz, watts = (mean_of_known(column) for column in zip(*states, strict=True))
     ran = [
         dataclasses.replace(entry.lap, samples_us=tuple(row), mhz=mhz, watts=watts)
         for entry, row in zip(running, rows, strict=True)
@@ -184,8 +184,3 @@ def _vendor_entries(device: Device, group: list[Rung]) -> tuple[list[_Entry], li
 def vendor_name(first: Rung) -> str:
     """The name of the vendor's row in the race that ``first`` opens."""
     return f"{first.seed}-cublas-{first.name[4:]}"
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

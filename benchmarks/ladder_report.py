@@ -16,22 +16,19 @@ from pathlib import Path
 
 from rich.table import Table
 
-from benchmarks.ladder_plot import PlotUnavailable, plot
+from benchmarks.figures import PlotUnavailable
+from benchmarks.ladder_plot import plot
 from benchmarks.ladder_rows import Row
+from benchmarks.pages import DOCS, ReportError, include, number, table
 from kernels.bank_conflicts import conflicts_per_phase
 from kernels.rungs import BASELINES, RUNGS
-from tilewright.errors import TilewrightError
 
-DOCS = Path(__file__).parent.parent / "docs" / "ladder.md"
-BEGIN, END = "<!-- ladder: begin -->", "<!-- ladder: end -->"
+PAGE = DOCS / "ladder.md"
+MARK = "ladder"
 HEADERS = (
     "rung", "TFLOP/s", "% cuBLAS", "seed TFLOP/s", "seed %", "x before", "smem B", "registers",
     "conflicts", "note",
 )  # fmt: skip
-
-
-class ReportError(TilewrightError):
-    """A page or a file lacks what a report needs; the message names it."""
 
 
 def load_rows(path: Path) -> list[Row]:
@@ -73,11 +70,11 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     return [
         (
             row.rung,
-            _number(row.tflops),
-            _number(row.pct_cublas),
-            _number(row.seed_tflops),
-            _number(row.seed_pct_cublas),
-            _number(speedup),
+            number(row.tflops),
+            number(row.pct_cublas),
+            number(row.seed_tflops),
+            number(row.seed_pct_cublas),
+            number(speedup),
             "" if row.smem_bytes is None else str(row.smem_bytes),
             "" if row.registers is None else str(row.registers),
             conflicts(row.rung) if row.family != "cublaslt" else "",
@@ -94,32 +91,18 @@ def markdown(rows: Sequence[Row], device: str) -> str:
     for seed, group in itertools.groupby(numbered, key=lambda pair: pair[0].seed):
         baseline = BASELINES.get(seed)
         where = f" (there on {baseline.device})" if baseline else ""
-        lines = [f"### Seed {seed}{where}", "", _line(HEADERS), _line(["---"] * len(HEADERS))]
-        parts.append("\n".join(lines + [_line(cell) for _, cell in group]))
+        parts += [f"### Seed {seed}{where}", table(HEADERS, [cell for _, cell in group])]
     return "\n\n".join(parts) + "\n"
-
-
-def include(page: Path, table: str) -> None:
-    """Put a table between the marks of a page.
-
-    Raises:
-        ReportError: the page has no marks.
-    """
-    head, begin, rest = page.read_text().partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ReportError(f"{page} lacks the lines {BEGIN} and {END} around its table")
-    page.write_text(f"{head}{BEGIN}\n{table}{END}{tail}")
 
 
 def rich_table(rows: Sequence[Row]) -> Table:
     """The table for a terminal."""
-    table = Table(box=None, pad_edge=False)
+    shown = Table(box=None, pad_edge=False)
     for header in HEADERS:
-        table.add_column(header, justify="left" if header in ("rung", "note") else "right")
+        shown.add_column(header, justify="left" if header in ("rung", "note") else "right")
     for row in cells(rows):
-        table.add_row(*row)
-    return table
+        shown.add_row(*row)
+    return shown
 
 
 def write_report(path: Path, rows: Sequence[Row]) -> list[Path]:
@@ -128,9 +111,9 @@ def write_report(path: Path, rows: Sequence[Row]) -> list[Path]:
     Raises:
         PlotUnavailable: there is no matplotlib; the table is written all the same.
     """
-    table = path.with_suffix(".md")
-    table.write_text(markdown(rows, path.stem.removeprefix("ladder-")))
-    return [table, *plot(rows, path)]
+    page = path.with_suffix(".md")
+    page.write_text(markdown(rows, path.stem.removeprefix("ladder-")))
+    return [page, *plot(rows, path)]
 
 
 def main() -> None:
@@ -143,17 +126,7 @@ def main() -> None:
         write_report(path, rows)
     except PlotUnavailable as error:
         sys.exit(f"error: {error}")
-    include(DOCS, path.with_suffix(".md").read_text())
-
-
-def _line(texts: Sequence[str]) -> str:
-    return f"| {' | '.join(texts)} |"
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.1f}" if value >= 10 else f"{value:.3g}"
+    include(PAGE, MARK, path.with_suffix(".md").read_text())
 
 
 if __name__ == "__main__":

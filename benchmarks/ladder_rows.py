@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.facts import device_facts
 from benchmarks.ladder_race import Lap
 from kernels.rungs import BASELINES
 from tilewright.problem import GemmProblem
@@ -116,9 +117,7 @@ def _rounded(value: float | None) -> float | None:
 def provenance(device: Device, laps: Sequence[Lap], rounds: int) -> dict[str, Any]:
     """What the figures of ``laps`` rest on, raw samples included."""
     return {
-        "device": device.spec.to_dict(),
-        "device_class": device.spec.device_class.id,
-        "driver": device.driver,
+        **device_facts(device.spec, device.driver),
         "method": METHOD,
         "rounds": rounds,
         "laps": {lap.name: _lap_provenance(lap) for lap in laps},

@@ -47,7 +47,9 @@ def why_unsupported(problem: GemmProblem, device: DeviceSpec) -> str | None:
     return None
 
 
-def gemm_defines(problem: GemmProblem, grid: Grid, raster: str, group: int) -> dict[str, int | str]:
+def gemm_defines(
+    problem: GemmProblem, grid: Grid, raster: str, group: int, snake: int = 0
+) -> dict[str, int | str]:
     """The macros of ``csrc/config.cuh`` except TILE_K."""
     return {
         "IN_TYPE": _TYPES[problem.dtype],
@@ -57,6 +59,7 @@ def gemm_defines(problem: GemmProblem, grid: Grid, raster: str, group: int) -> d
         "TILE_M": grid.tile_m,
         "TILE_N": grid.tile_n,
         "RASTER": RASTERS.index(raster),
+        "RASTER_SNAKE": snake,
         "GROUP": group,
         "SPLIT_K": grid.split_k,
         "ALIGN_D": problem.stride_alignment("d"),

@@ -1,19 +1,52 @@
-"""Which tile of D a block computes: the arithmetic of ``csrc/tile/raster.cuh``."""
+"""Which tile of D comes at a place in the walk over all tiles: the arithmetic of ``csrc/tile/raster.cuh``."""
 
 from __future__ import annotations
 
-RASTERS = ("m", "n")
+AXES = ("m", "n")
+RASTERS = (*AXES, "hilbert")
 
 
-def raster_tile(index: int, tiles: tuple[int, int], raster: str, group: int) -> tuple[int, int]:
-    """(row, column) of the tile that block ``index`` computes in a grid of (rows, columns) tiles.
+def raster_tile(
+    index: int, tiles: tuple[int, int], raster: str, group: int, snake: bool = False
+) -> tuple[int, int]:
+    """(row, column) of the tile at place ``index`` in a grid of (rows, columns) tiles.
 
-    ``raster`` names the axis along which groups of ``group`` tiles are laid; the walk takes the tiles of
-    a group along that axis, then goes one step across.
+    ``raster`` names the axis along which the tiles are cut in bands of ``group``; the walk takes the tiles
+    of a band along that axis, then goes one step across. ``hilbert`` has bands along m and walks each whole
+    ``group`` x ``group`` square (a power of two) along a Hilbert curve. With ``snake`` every other band is
+    walked backwards.
     """
-    along, across = tiles if raster == "m" else (tiles[1], tiles[0])
-    first = index // (group * across) * group
+    along, across = (tiles[1], tiles[0]) if raster == "n" else tiles
+    band, within = divmod(index, group * across)
+    first = band * group
     width = min(along - first, group)
-    within = index % (group * across)
-    i, j = first + within % width, within // width
-    return (i, j) if raster == "m" else (j, i)
+    i, j = within % width, within // width
+    if raster == "hilbert":
+        corner = within // (group * group) * group
+        if width == group and corner + group <= across:
+            i, j = hilbert(group, within % (group * group))
+            j += corner
+    if snake and band % 2:
+        j = across - 1 - j
+    return (j, first + i) if raster == "n" else (first + i, j)
+
+
+def hilbert(side: int, index: int) -> tuple[int, int]:
+    """Place ``index`` of the Hilbert curve that fills a ``side`` x ``side`` square.
+
+    The construction by quadrants is that of D. Hilbert, "Ueber die stetige Abbildung einer Linie auf ein
+    Flaechenstueck" (1891): each level turns the curve of the level below.
+    """
+    x = y = 0
+    extent = 1
+    while extent < side:
+        right = index // 2 & 1
+        up = (index ^ right) & 1
+        if not up:
+            if right:
+                x, y = extent - 1 - x, extent - 1 - y
+            x, y = y, x
+        x, y = x + extent * right, y + extent * up
+        index //= 4
+        extent *= 2
+    return x, y

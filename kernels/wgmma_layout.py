@@ -1,6 +1,6 @@
 """Shared memory as TMA writes it and wgmma reads it: the arithmetic of ``csrc/tile/wgmma_tile.cuh``.
 
-Elements have 16 bits. The numbers are those of the seed document 003: with 128 x 128 x 64 tiles, A
+The numbers are those of the seed document 003: with 128 x 128 x 64 tiles, A
 stored M x K and B stored K x N, descriptors start 512 apart for 64 rows of A, 2 for 16 of k in A, 128
 for 16 of k in B, and stages 1024; the descriptor of B has a leading offset of 512 and a stride of 64.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 
-PANEL = 64  # elements of a 128-byte line
 LINE_BYTES = 128
 ATOM_BYTES = 1024  # eight lines, after which the swizzle repeats
 UNIT = 16  # bytes that descriptors count in
@@ -24,26 +23,40 @@ class OperandTile:
         extent: rows of D (operand A) or columns of D (operand B) that it covers.
         depth: its k.
         k_major: whether k is contiguous in memory (A stored M x K, B stored N x K).
+        element: bytes of an element, 2 or 1.
+        shares: blocks of a cluster that load a part of its lines each, for all of them.
     """
 
     extent: int
     depth: int
     k_major: bool
+    element: int = 2
+    shares: int = 1
+
+    @property
+    def panel(self) -> int:
+        """Elements of a 128-byte line."""
+        return LINE_BYTES // self.element
+
+    @property
+    def lines(self) -> int:
+        """Lines of one panel."""
+        return self.extent if self.k_major else self.depth
 
     @property
     def box(self) -> tuple[int, int]:
-        """(rows, columns) of the TMA box that fills one panel."""
-        return (self.extent if self.k_major else self.depth, PANEL)
+        """(rows, columns) of the TMA box that fills one panel, or one share of it."""
+        return (self.lines // self.shares, self.panel)
 
     @property
     def panels(self) -> int:
         """Boxes of a tile."""
-        return (self.depth if self.k_major else self.extent) // PANEL
+        return (self.depth if self.k_major else self.extent) // self.panel
 
     @property
     def panel_bytes(self) -> int:
         """Bytes of one panel."""
-        return self.box[0] * LINE_BYTES
+        return self.lines * LINE_BYTES
 
     @property
     def bytes(self) -> int:
@@ -61,20 +74,23 @@ class OperandTile:
         return ATOM_BYTES // UNIT
 
     def step_offset(self, step: int) -> int:
-        """16-byte units from the descriptor of the tile to that of k step ``step`` (16 of k each)."""
+        """16-byte units from the descriptor of the tile to that of k step ``step`` (32 bytes, 16 lines)."""
         if self.k_major:
             return step // 4 * (self.panel_bytes // UNIT) + step % 4 * 2
         return step * 128
 
-    def block_offset(self, block: int) -> int:
-        """16-byte units from the descriptor of the tile to that of 64 x ``block`` along the extent."""
-        return block * 512 if self.k_major else block * (self.panel_bytes // UNIT)
+    def extent_offset(self, x: int) -> int:
+        """16-byte units from the descriptor of the tile to that of ``x`` along the extent.
+
+        ``x`` is a multiple of 8, of 64 where k is not major.
+        """
+        return x * 8 if self.k_major else x // 64 * (self.panel_bytes // UNIT)
 
     def element_offset(self, x: int, k: int) -> int:
         """Byte at which TMA puts the element at ``x`` of the extent and ``k``."""
         line, column = (x, k) if self.k_major else (k, x)
-        panel, within = divmod(column, PANEL)
-        return panel * self.panel_bytes + swizzle_128b(line * LINE_BYTES + within * 2)
+        panel, within = divmod(column, self.panel)
+        return panel * self.panel_bytes + swizzle_128b(line * LINE_BYTES + within * self.element)
 
 
 def swizzle_128b(offset: int) -> int:
@@ -101,9 +117,9 @@ def wgmma_address(start: int, tile: OperandTile, x: int, k: int) -> int:
         x: row of the 64 of A, or column of the N of B.
     """
     if tile.k_major:
-        within = x // 8 * tile.stride * UNIT + x % 8 * LINE_BYTES + k * 2
+        within = x // 8 * tile.stride * UNIT + x % 8 * LINE_BYTES + k * tile.element
     else:
-        panel, column = divmod(x, PANEL)
+        panel, column = divmod(x, tile.panel)
         groups = panel * tile.leading + k // 8 * tile.stride
         within = groups * UNIT + k % 8 * LINE_BYTES + column * 2
     return swizzle_128b(start + within)

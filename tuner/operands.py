@@ -15,7 +15,7 @@ from tilewright.problem import DType, GemmProblem
 from tuner.arrays import encode, storage_type
 from tuner.devices.base import Device, Tensors
 
-_MOST_SETS = 64
+_MOST_SETS = 128
 _MOST_BYTES = 16 << 30
 _INTEGER_SCALE = {4: 2.5, 1: 1.0}  # by bits
 _BYTE_SCALE = 40.0

@@ -23,6 +23,7 @@ from tilewright.trial import STANDS_IN
 from tuner.devices.base import Device, VendorChoice
 from tuner.measure import launches_per_sample, sampler
 from tuner.operands import bind, rotated_sets, scratch
+from tuner.settle import load
 from tuner.stats import median
 
 METHOD = "interleaved-v1, sustained"
@@ -30,6 +31,8 @@ WARM_UP_S = 1.0
 Rows = list[list[float]]
 States = list[tuple[float | None, float | None]]
 _HEAT_ROUNDS = 5
+_SCREENS = ((48, 200.0), (12, 1000.0))  # how many stay, after so many microseconds of each
+_SCREEN_RATIO = 1.25
 _STAND_IN_OUT = {2: DType.FLOAT16, 4: DType.FLOAT32}  # by bytes of an element of D
 
 
@@ -110,7 +113,7 @@ class Race:
 
     def heat(self) -> None:
         """Load the device until its clocks stand: before the first round, and after others used it."""
-        _heat(self._samplers)
+        load(self._samplers, WARM_UP_S)
 
     def run(self, seconds: float) -> None:
         """Run rounds for so long, one at least."""
@@ -127,8 +130,8 @@ class Race:
             samples_us=tuple(tuple(row) for row in self._rows),
             vendor_name=self._vendor.name,
             vendor_detail=self._vendor.detail,
-            mhz=_mean([mhz for mhz, _ in self._states]),
-            watts=_mean([watts for _, watts in self._states]),
+            mhz=mean_of_known([mhz for mhz, _ in self._states]),
+            watts=mean_of_known([watts for _, watts in self._states]),
             method=METHOD,
         )
 
@@ -147,20 +150,15 @@ def interleave(
 ) -> tuple[Rows, States]:
     """Load the device for ``WARM_UP_S`` seconds, then sample: one row of microseconds a sampler, and the
     clock in MHz and power in watts after each round."""
-    _heat(samplers)
-    return _rounds(device, samplers, rounds, random.Random(seed))
+    load(samplers, WARM_UP_S)
+    return shuffled_rounds(device, samplers, rounds, random.Random(seed))
 
 
-def _heat(samplers: Sequence[Callable[[int], float]]) -> None:
-    end = time.monotonic() + WARM_UP_S
-    while time.monotonic() < end:
-        for sample in samplers:
-            sample(0)
-
-
-def _rounds(
+def shuffled_rounds(
     device: Device, samplers: Sequence[Callable[[int], float]], rounds: int, order: random.Random
 ) -> tuple[Rows, States]:
+    """``rounds`` rounds of one sample of each sampler, in a fresh random order: one row of microseconds a
+    sampler, and the clock in MHz and power in watts after each round."""
     rows: Rows = [[] for _ in samplers]
     states: States = []
     for _ in _each_round(device, samplers, rounds, order, (rows, states)):
@@ -188,12 +186,36 @@ def _each_round(
 
 
 def fastest(device: Device, choices: Sequence[VendorChoice]) -> VendorChoice:
-    """The choice with the lowest median of a few interleaved samples."""
+    """The choice with the lowest median of a few interleaved samples, among those that a quick look at
+    each did not rule out."""
     if len(choices) == 1:
         return choices[0]
+    choices = _screened(device, choices)
     samplers = equal_samplers(device, [choice.launches for choice in choices])
-    rows, _ = _rounds(device, samplers, _HEAT_ROUNDS, random.Random(0))
+    rows, _ = shuffled_rounds(device, samplers, _HEAT_ROUNDS, random.Random(0))
     return choices[min(range(len(choices)), key=lambda i: median(rows[i]))]
+
+
+def _screened(device: Device, choices: Sequence[VendorChoice]) -> Sequence[VendorChoice]:
+    """The first choice and the quickest others: each is looked at for a little while, then the quickest
+    of these for longer; whoever takes 25 % more than the quickest is out."""
+    probe = device.timer(choices[0].launches)
+    probe()
+    first_us = max(probe(), 0.1)
+    for kept, glance_us in _SCREENS:
+        if len(choices) > kept:
+            count = max(1, round(glance_us / first_us))
+            quick = [_glance(device, choice.launches[:count]) for choice in choices]
+            ranked = sorted(range(1, len(choices)), key=lambda i: quick[i])[: kept - 1]
+            limit = _SCREEN_RATIO * min(quick)
+            choices = [choices[0], *(choices[i] for i in ranked if quick[i] <= limit)]
+    return choices
+
+
+def _glance(device: Device, launches: Sequence[Launch]) -> float:
+    sample = device.timer(launches)
+    sample()
+    return min(sample(), sample())
 
 
 def vendor_choices(device: Device, problem: GemmProblem) -> list[VendorChoice]:
@@ -224,6 +246,7 @@ def _stand_ins(device: Device, problem: GemmProblem) -> list[VendorChoice]:
     ]
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def mean_of_known(values: Sequence[float | None]) -> float | None:
+    """The mean of what is not None; None where nothing is known."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

@@ -47,7 +47,7 @@ class TensorMap:
     """A kernel argument: a 128-byte TMA descriptor of a row-major operand, passed by value.
 
     Attributes:
-        operand: ``a``, ``b`` or ``d``.
+        operand: ``a``, ``b`` or ``d``; the packed copy of an operand that the plan repacks.
         box: (rows, columns) of the box in elements.
         swizzle: 0, 32, 64 or 128 bytes.
         promotion: L2 promotion of 0, 64, 128 or 256 bytes.
@@ -65,28 +65,42 @@ Argument = Pointer | Scalar | TensorMap
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Grid:
-    """How the grid follows from the problem: (tiles, split_k, batch) blocks.
+    """How the grid follows from the problem: (tiles, split_k, batch) blocks, or persistent ones along x.
 
     Attributes:
         tile_m, tile_n: extents of D that one tile covers.
         split_k: blocks that share one tile, each summing a part of k.
-        max_blocks: upper bound on the first grid extent for persistent kernels; 0 for none.
+        max_blocks: bound on the blocks of a persistent kernel, whose blocks walk over tiles, splits and
+            batch; 0 for a kernel that is not persistent.
+        cluster_m, cluster_n: tiles that a cluster of blocks computes together; tiles come in whole clusters.
+        cluster_k: blocks of a cluster that share the k of a tile.
+        stream_k: a persistent kernel that shares out k where tiles alone would not fill its blocks.
     """
 
     tile_m: int
     tile_n: int
     split_k: int = 1
     max_blocks: int = 0
+    cluster_m: int = 1
+    cluster_n: int = 1
+    cluster_k: int = 1
+    stream_k: bool = False
 
     def tiles(self, problem: GemmProblem) -> int:
         """Tiles of one D."""
-        return -(-problem.m // self.tile_m) * -(-problem.n // self.tile_n)
+        clusters_m = -(-problem.m // (self.tile_m * self.cluster_m))
+        clusters_n = -(-problem.n // (self.tile_n * self.cluster_n))
+        return clusters_m * clusters_n * self.cluster_m * self.cluster_n
 
     def blocks(self, problem: GemmProblem) -> tuple[int, int, int]:
         """The launch grid."""
         tiles = self.tiles(problem)
-        x = min(tiles, self.max_blocks) if self.max_blocks else tiles
-        return x, self.split_k, problem.batch
+        if not self.max_blocks:
+            return tiles, self.split_k, problem.batch
+        cluster = self.cluster_m * self.cluster_n * self.cluster_k
+        most = self.max_blocks // cluster * cluster
+        blocks = tiles * self.split_k * self.cluster_k * problem.batch
+        return (most if self.stream_k else min(blocks, most)), 1, 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,6 +119,64 @@ class Workspace:
     def total_bytes(self, tiles: int) -> int:
         """All bytes for ``tiles`` tiles over the whole batch."""
         return self.zero_bytes(tiles) + self.bytes_per_tile * tiles + self.fixed_bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Repack:
+    """A launch before the kernel's own that copies an operand to the workspace, with rows TMA can describe.
+
+    Its kernel takes (source, target, rows, bytes of a row, source stride, target stride, source stride of a
+    batch, target stride of a batch), strides in bytes, and copies ``rows`` rows a block.
+
+    Attributes:
+        operand: ``a`` or ``b``.
+        entry: symbol of the copying kernel.
+        block: its threads.
+        rows: rows that one block copies.
+    """
+
+    operand: Literal["a", "b"]
+    entry: str
+    block: tuple[int, int, int]
+    rows: int
+
+    def row_bytes(self, problem: GemmProblem) -> int:
+        """Bytes from row to row of the copy: a multiple of 128."""
+        return -(-self._shape(problem)[1] * problem.dtype.size // 128) * 128
+
+    def bytes(self, problem: GemmProblem) -> int:
+        """Bytes of the copy."""
+        return problem.batch * self._shape(problem)[0] * self.row_bytes(problem)
+
+    def blocks(self, problem: GemmProblem) -> tuple[int, int, int]:
+        """Its launch grid."""
+        return -(-self._shape(problem)[0] // self.rows), 1, problem.batch
+
+    def _shape(self, problem: GemmProblem) -> tuple[int, int]:
+        return problem.a_shape if self.operand == "a" else problem.b_shape
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finish:
+    """A launch after the kernel's own that makes D of what it left in the workspace.
+
+    Its kernel takes the pointers and scalars of the plan, in their order; a block makes
+    ``rows`` x ``columns`` of D, and those along n come first.
+
+    Attributes:
+        entry: symbol of the kernel.
+        block: its threads.
+        rows, columns: extents of D that one block makes.
+    """
+
+    entry: str
+    block: tuple[int, int, int]
+    rows: int
+    columns: int
+
+    def blocks(self, problem: GemmProblem) -> tuple[int, int, int]:
+        """Its launch grid."""
+        return -(-problem.n // self.columns) * -(-problem.m // self.rows), 1, problem.batch
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -160,6 +232,9 @@ class LaunchPlan:
         block: threads of a block in x, y, z; on the host x is the number of threads.
         cluster: blocks of a cluster in x, y, z; the grid must be a multiple.
         dynamic_smem: dynamic shared memory of a block in bytes.
+        programmatic: the kernel may start while the one before it in the stream ends; it waits for that
+            itself before it touches memory (programmatic dependent launch).
+        repacks: launches before the kernel's own; ``finish`` the one after it, if there is one.
         grid, args, workspace, serves, preconditions: see their classes.
     """
 
@@ -172,6 +247,9 @@ class LaunchPlan:
     serves: Serves
     dynamic_smem: int = 0
     cluster: tuple[int, int, int] = (1, 1, 1)
+    programmatic: bool = False
+    repacks: tuple[Repack, ...] = ()
+    finish: Finish | None = None
     workspace: Workspace = Workspace()
     preconditions: Preconditions = Preconditions()
 
@@ -186,8 +264,23 @@ class LaunchPlan:
         return None
 
     def workspace_bytes(self, problem: GemmProblem) -> int:
-        """Bytes of workspace the problem needs."""
-        return self.workspace.total_bytes(self.grid.tiles(problem) * problem.batch)
+        """Bytes of workspace the problem needs, copies of repacked operands included."""
+        own = self.workspace.total_bytes(self.grid.tiles(problem) * problem.batch)
+        return (
+            self._packed_start(problem) + sum(x.bytes(problem) for x in self.repacks) if self.repacks else own
+        )
+
+    def packed(self, problem: GemmProblem, operand: str) -> tuple[int, int] | None:
+        """(offset in the workspace, bytes from row to row) of an operand's copy, or None if it has none."""
+        offset = self._packed_start(problem)
+        for one in self.repacks:
+            if one.operand == operand:
+                return offset, one.row_bytes(problem)
+            offset += one.bytes(problem)
+        return None
+
+    def _packed_start(self, problem: GemmProblem) -> int:
+        return -(-self.workspace.total_bytes(self.grid.tiles(problem) * problem.batch) // 256) * 256
 
     def workspace_zero_bytes(self, problem: GemmProblem) -> int:
         """Leading bytes of the workspace that must be zero before the first launch."""
@@ -215,6 +308,9 @@ class LaunchPlan:
                 serves=Serves(**data["serves"]),
                 dynamic_smem=data["dynamic_smem"],
                 cluster=_triple(data["cluster"]),
+                programmatic=bool(data["programmatic"]),
+                repacks=tuple(Repack(**item | {"block": _triple(item["block"])}) for item in data["repacks"]),
+                finish=_finish(data["finish"]),
                 workspace=Workspace(**data["workspace"]),
                 preconditions=Preconditions(**data["preconditions"]),
             )
@@ -302,6 +398,10 @@ class Artifact:
 def _triple(values: Any) -> tuple[int, int, int]:
     x, y, z = (int(value) for value in values)
     return x, y, z
+
+
+def _finish(data: dict[str, Any] | None) -> Finish | None:
+    return None if data is None else Finish(**data | {"block": _triple(data["block"])})
 
 
 def _argument(data: dict[str, Any]) -> Argument:

@@ -9,7 +9,7 @@
 // Minimum sm_80. Does not use tensor cores.
 //
 // Compiles as it lies here:  nvcc -cubin -arch=sm_80 -I. -DIN_TYPE=float -DOUT_TYPE=float -DA_TRANSPOSED=0
-//   -DB_TRANSPOSED=1 -DTILE_M=128 -DTILE_N=128 -DTILE_K=16 -DRASTER=0 -DGROUP=1 -DSPLIT_K=1 -DALIGN_D=4
+//   -DB_TRANSPOSED=1 -DTILE_M=128 -DTILE_N=128 -DTILE_K=16 -DRASTER=0 -DRASTER_SNAKE=0 -DGROUP=1 -DSPLIT_K=1 -DALIGN_D=4
 //   -DACTIVATION=0 -DHAS_BIAS=0 -DHAS_C=0 -DTHREAD_M=8 -DTHREAD_N=8 -DSTAGES=2 simt.cu
 #include "config.cuh"
 #include "tile/epilogue.cuh"

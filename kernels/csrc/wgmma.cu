@@ -5,88 +5,59 @@
 // Tiles: a block computes TILE_M x TILE_N of D in steps of TILE_K; its WARPGROUPS split the rows, and each
 // computes blocks of 64 x TILE_N in steps of 16 along k. blockIdx = (tile in raster order, 0, batch).
 // Shared memory, from a multiple of 1024 bytes on: STAGES x (A tile | B tile) in the layout of
-// tile/wgmma_tile.cuh, then STAGES barriers `full` and STAGES barriers `empty`. The staged epilogue reuses
-// the stages.
+// tile/wgmma_tile.cuh, then the barriers of tile/ring.cuh. The staged epilogue reuses the stages.
 // Does not support: split-K, other element types, unaligned rows of A or B.
 //
 // Compiles as it lies here:  nvcc -cubin -arch=sm_90a -I. -DIN_TYPE=f16 -DOUT_TYPE=f16 -DA_TRANSPOSED=0
-//   -DB_TRANSPOSED=1 -DTILE_M=128 -DTILE_N=256 -DTILE_K=64 -DRASTER=0 -DGROUP=8 -DSPLIT_K=1 -DALIGN_D=16
+//   -DB_TRANSPOSED=1 -DTILE_M=128 -DTILE_N=256 -DTILE_K=64 -DRASTER=0 -DRASTER_SNAKE=0 -DGROUP=8 -DSPLIT_K=1 -DALIGN_D=16
 //   -DACTIVATION=0 -DHAS_BIAS=0 -DHAS_C=0 -DWARPGROUPS=2 -DSTAGES=4 -DIN_FLIGHT=1 -DACCUMULATE=0
 //   -DEPILOGUE=1 wgmma.cu
 #include "ptx/cp_async.cuh"
 #include "ptx/elect.cuh"
-#include "ptx/mbarrier.cuh"
 #include "tile/epilogue.cuh"
 #include "tile/raster.cuh"
-#include "tile/wgmma_accumulators.cuh"
+#include "tile/ring.cuh"
 #include "tile/wgmma_epilogue.cuh"
 #include "tile/wgmma_tile.cuh"
 #include "wgmma_config.cuh"
 
-using TileA = WgmmaTile<cfg::tile_m, cfg::tile_k, !cfg::a_transposed>;
-using TileB = WgmmaTile<cfg::tile_n, cfg::tile_k, cfg::b_transposed>;
-constexpr int stage_bytes = TileA::bytes + TileB::bytes;
-constexpr int ring_bytes = cfg::stages * stage_bytes;
-static_assert(!cfg::epilogue_smem || TileD::bytes <= ring_bytes, "the staged epilogue fits the stages");
+using TileA = WgmmaTile<In, cfg::tile_m, cfg::tile_k, !cfg::a_transposed>;
+using TileB = WgmmaTile<In, cfg::tile_n, cfg::tile_k, cfg::b_transposed>;
+using Stages = Ring<cfg::stages, TileA::bytes, TileB::bytes>;
+using Place = Slot<cfg::stages>;
+static_assert(!cfg::epilogue_smem || TileD::bytes <= Stages::tile_bytes, "the staged epilogue fits the stages");
 
 extern __shared__ char smem[];
 
-struct Ring {
-    unsigned base; // shared address of stage 0
-
-    __device__ __forceinline__ unsigned tile_a(int stage) const { return base + stage * stage_bytes; }
-    __device__ __forceinline__ unsigned tile_b(int stage) const { return tile_a(stage) + TileA::bytes; }
-    __device__ __forceinline__ unsigned full(int stage) const { return base + ring_bytes + stage * 8; }
-    __device__ __forceinline__ unsigned empty(int stage) const { return full(cfg::stages + stage); }
-
-    __device__ __forceinline__ void init() const {
-        for (int stage = 0; stage < cfg::stages; ++stage) {
-            mbarrier_init(full(stage), 1);
-            mbarrier_init(empty(stage), cfg::warps);
-        }
-        mbarrier_init_fence();
-    }
-};
-
-// A place in the ring; the phase turns each time round.
-struct Slot {
-    int stage = 0;
-    unsigned phase = 0;
-
-    __device__ __forceinline__ void advance() {
-        if (++stage == cfg::stages) stage = 0, phase ^= 1;
-    }
-};
-
 struct MainLoop {
-    Ring ring;
+    Stages ring;
     const TensorMap *map_a, *map_b;
     int row0, col0, batch, k_tiles;
     int warp;
 
     // Called by one lane.
     __device__ __forceinline__ void load_tile(int index, int stage) const {
-        mbarrier_arrive_expect(ring.full(stage), stage_bytes);
+        mbarrier_arrive_expect(ring.full(stage), Stages::stage_bytes);
         TileA::load(ring.tile_a(stage), map_a, ring.full(stage), row0, index * cfg::tile_k, batch);
         TileB::load(ring.tile_b(stage), map_b, ring.full(stage), col0, index * cfg::tile_k, batch);
     }
 
-    __device__ __forceinline__ void multiply_tile(Accumulators& acc, int stage) const {
+    __device__ __forceinline__ void multiply_tile(Sums& acc, int stage) const {
         const unsigned long long a =
-            TileA::descriptor(ring.tile_a(stage)) + TileA::block_offset(1) * (warp / 4 * cfg::m_blocks);
+            TileA::descriptor(ring.tile_a(stage)) + TileA::extent_offset(64) * (warp / 4 * cfg::m_blocks);
         const unsigned long long b = TileB::descriptor(ring.tile_b(stage));
         wgmma_fence();
 #pragma unroll
         for (int step = 0; step < cfg::k_steps; ++step)
 #pragma unroll
             for (int block = 0; block < cfg::m_blocks; ++block)
-                acc.multiply(block, a + (TileA::step_offset(step) + TileA::block_offset(block)), b + TileB::step_offset(step));
+                acc.multiply(block, a + (TileA::step_offset(step) + TileA::extent_offset(block * 64)), b + TileB::step_offset(step));
         wgmma_commit();
     }
 
     // This warp has done with k tile `index` in `slot`; the first warp then loads the tile that comes
     // there next, once all warps have said so.
-    __device__ __forceinline__ void release_tile(int index, Slot slot) const {
+    __device__ __forceinline__ void release_tile(int index, Place slot) const {
         if (threadIdx.x % 32 == 0) mbarrier_arrive(ring.empty(slot.stage));
         if (warp == 0 && index + cfg::stages < k_tiles && elect_lane()) {
             mbarrier_wait(ring.empty(slot.stage), slot.phase);
@@ -95,7 +66,7 @@ struct MainLoop {
         __syncwarp();
     }
 
-    __device__ __forceinline__ void issue_tile(Accumulators& acc, Slot& slot) const {
+    __device__ __forceinline__ void issue_tile(Sums& acc, Place& slot) const {
         mbarrier_wait(ring.full(slot.stage), slot.phase);
         multiply_tile(acc, slot.stage);
         slot.advance();
@@ -103,8 +74,8 @@ struct MainLoop {
 
     // NOTE: a stage is released only when wgmma_wait has said that its wgmma are done; that they were
     // issued is not enough.
-    __device__ __forceinline__ void run(Accumulators& acc) const {
-        Slot filled, done;
+    __device__ __forceinline__ void run(Sums& acc) const {
+        Place filled, done;
         if constexpr (cfg::in_flight == 1) issue_tile(acc, filled);
         for (int index = cfg::in_flight; index < k_tiles; ++index) {
             issue_tile(acc, filled);
@@ -131,10 +102,10 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, 1)
     if (warp == 0 && elect_lane()) {
         tma_prefetch_map(&map_a);
         tma_prefetch_map(&map_b);
-        loop.ring.init();
+        loop.ring.init(cfg::warps);
         for (int i = 0; i < min(cfg::stages, loop.k_tiles); ++i) loop.load_tile(i, i);
     }
-    Accumulators acc;
+    Sums acc;
     acc.clear();
     __syncthreads();
     loop.run(acc);

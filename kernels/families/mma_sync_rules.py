@@ -6,7 +6,7 @@ import dataclasses
 
 from kernels import cuda, tiling
 from kernels.family import Knob, Rule
-from kernels.raster import RASTERS
+from kernels.raster import AXES
 from kernels.smem_layout import LAYOUTS, tile_bytes
 from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
@@ -100,7 +100,7 @@ KNOBS = (
     Knob("copy_bytes", (2, 4, 8, 16), "widest global load", (16,)),
     Knob("snake", (0, 1), "odd rows of mma tiles run backwards through n"),
     Knob("split_k", (1, 2, 3, 4, 6, 8, 12, 16, 32), "blocks that share a tile", (1, 2, 4, 8)),
-    Knob("raster", RASTERS, "axis along which groups of tiles are laid"),
+    Knob("raster", AXES, "axis along which groups of tiles are laid"),
     Knob("group", (1, 2, 4, 8, 16), "tiles of a block-swizzle group", (1, 4, 8)),
 )
 

@@ -6,7 +6,7 @@ import dataclasses
 
 from kernels import cuda
 from kernels.family import BuildSpec, Family, Knob, Rule
-from kernels.raster import RASTERS
+from kernels.raster import AXES
 from tilewright.artifact import Grid, LaunchPlan, Serves, Workspace
 from tilewright.config import Config
 from tilewright.device import DeviceSpec
@@ -44,7 +44,7 @@ KNOBS = (
     Knob("tile_k", (8, 16, 32), "k of one stage"),
     Knob("stages", (1, 2), "tiles in shared memory; 2 fetches ahead"),
     Knob("split_k", (1, 2, 4, 8, 16), "blocks that share a tile"),
-    Knob("raster", RASTERS, "axis along which groups of tiles are laid"),
+    Knob("raster", AXES, "axis along which groups of tiles are laid"),
     Knob("group", (1, 4, 8), "tiles of a block-swizzle group"),
 )
 

@@ -6,7 +6,7 @@ import dataclasses
 
 from kernels import cuda
 from kernels.family import BuildSpec, Family, Knob, Rule
-from kernels.raster import RASTERS
+from kernels.raster import AXES
 from kernels.wgmma_layout import OperandTile
 from tilewright.artifact import Grid, LaunchPlan, Serves, TensorMap
 from tilewright.config import Config
@@ -56,7 +56,7 @@ KNOBS = (
     Knob("epilogue", EPILOGUES, "registers to D"),
     Knob("in_flight", (0, 1), "groups of wgmma left running while the next k tile is awaited"),
     Knob("l2_promotion", (0, 128, 256), "bytes that the L2 fetches for TMA at least", (128, 256)),
-    Knob("raster", RASTERS, "axis along which groups of tiles are laid"),
+    Knob("raster", AXES, "axis along which groups of tiles are laid"),
     Knob("group", (1, 2, 4, 8, 16), "tiles of a block-swizzle group", (1, 4, 8, 16)),
 )
 

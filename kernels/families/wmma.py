@@ -6,7 +6,7 @@ import dataclasses
 
 from kernels import cuda, tiling
 from kernels.family import BuildSpec, Family, Knob, Rule
-from kernels.raster import RASTERS
+from kernels.raster import AXES
 from kernels.smem_layout import tile_bytes
 from tilewright.artifact import Grid, LaunchPlan, Serves, Workspace
 from tilewright.config import Config
@@ -69,7 +69,7 @@ KNOBS = (
     Knob("copy_bytes", (2, 4, 8, 16), "global access of a thread", (16,)),
     Knob("snake", (0, 1), "odd rows of wmma tiles run backwards through n"),
     Knob("split_k", (1, 2, 3, 4, 6, 8, 12, 16, 32), "blocks that share a tile", (1, 2, 4, 8)),
-    Knob("raster", RASTERS, "axis along which groups of tiles are laid"),
+    Knob("raster", AXES, "axis along which groups of tiles are laid"),
     Knob("group", (1, 2, 4, 8, 16), "tiles of a block-swizzle group", (1, 4, 8)),
 )
 

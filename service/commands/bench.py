@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from service.commands.options import AsJson
+from service.commands.options import AsJson, ElementType
 from service.commands.output import print_json
 from service.settings import Settings
 from tilewright.errors import TilewrightError
+from tilewright.problem import DType
 
+_TABLE_COLUMNS = 160
 app = typer.Typer(no_args_is_help=True, help="Benchmarks of this checkout, run here without the service.")
 
 Seed = Annotated[str | None, typer.Option(help="One seed document, for instance 000; all by default.")]
 Gpu = Annotated[str, typer.Option("--device", help="cuda:0, cuda:1 ...")]
+AnyDevice = Annotated[str, typer.Option("--device", help="cuda:0, cuda:1 ... or host.")]
 Out = Annotated[Path | None, typer.Option(help="Folder of the results; benchmarks/results by default.")]
 Rounds = Annotated[int, typer.Option(help="Samples of each contender.", min=1)]
+SuiteRounds = Annotated[int, typer.Option(help="Samples of each contender.", min=8)]
+ShapesFile = Annotated[Path | None, typer.Option("--shapes", help="Measure the shapes of a JSON file.")]
+HeldOut = Annotated[bool, typer.Option("--held-out", help="Measure the held-out shapes.")]
+Only = Annotated[list[str] | None, typer.Option(help="Only this group, MxNxK or MxNxK-LAYOUT; repeatable.")]
+Budget = Annotated[int, typer.Option(help="Measured configs to spend on a shape.", min=1)]
+Seconds = Annotated[float, typer.Option(help="Seconds to search for a shape, 0 for no bound.", min=0)]
+StopAfter = Annotated[float, typer.Option(help="Start no shape after so many seconds, 0 for none.", min=0)]
+RandomSeed = Annotated[int, typer.Option("--seed", help="Of every random choice.", min=0)]
+Resume = Annotated[bool, typer.Option("--resume", help="Leave out what the results hold already.")]
+NoTune = Annotated[bool, typer.Option("--no-tune", help="Race stored winners only.")]
+Retune = Annotated[bool, typer.Option("--retune", help="Tune also what has a winner.")]
 
 
 @app.callback()
@@ -33,13 +47,12 @@ def ladder(
 ) -> None:
     """Measure the kernels of the seed documents against cuBLAS and store table and plot."""
     try:
-        from benchmarks.ladder import RESULTS, LadderRequest, run_ladder
-        from benchmarks.ladder_plot import PlotUnavailable
+        from benchmarks.facts import RESULTS
+        from benchmarks.figures import PlotUnavailable
+        from benchmarks.ladder import LadderRequest, run_ladder
         from benchmarks.ladder_report import rich_table, write_report
     except ImportError as error:
-        raise TilewrightError(
-            f"the benchmarks belong to the checkout; run this from there: {error}"
-        ) from error
+        raise _not_from_here(error) from error
     console = Console(stderr=True)
     request = LadderRequest(seed, device, out or RESULTS, Settings().cache_dir, rounds)
     try:
@@ -57,3 +70,88 @@ def ladder(
         return
     for file in (path, path.with_suffix(".provenance.json"), *written):
         typer.echo(file)
+
+
+@app.command()
+def suite(
+    dtype: ElementType = DType.FLOAT16,
+    shapes: ShapesFile = None,
+    held_out: HeldOut = False,
+    only: Only = None,
+    budget: Budget = 120,
+    seconds: Seconds = 0.0,
+    seed: RandomSeed = 0,
+    rounds: SuiteRounds = 61,
+    resume: Resume = False,
+    no_tune: NoTune = False,
+    retune: Retune = False,
+    stop_after: StopAfter = 0.0,
+    device: AnyDevice = "cuda:0",
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tune real shapes that have no winner yet, race the winners against the vendor, store tables and plots.
+
+    Ctrl-C keeps what is done; --resume goes on there.
+    """
+    try:
+        from benchmarks.suite import SuiteRequest, run_suite
+        from benchmarks.suite_tuning import Tools
+    except ImportError as error:
+        raise _not_from_here(error) from error
+    if no_tune and retune:
+        raise typer.BadParameter("--no-tune and --retune exclude each other", param_hint="--retune")
+    settings, (chosen, part) = Settings(), _shapes(shapes, held_out, only or [])
+    tools = Tools(device, settings.database_url, settings.compile_processes, settings.cache_dir)
+    request = SuiteRequest(
+        tools, dtype, chosen, part, **({"out": out} if out else {}), budget=budget, seconds=seconds,
+        rounds=rounds, seed=seed, tune=not no_tune, retune=retune, resume=resume, stop_after=stop_after,
+    )  # fmt: skip
+    console = Console(stderr=True, soft_wrap=True)
+    _show_suite(console, run_suite(request, lambda line: console.print(line, highlight=False)), as_json)
+
+
+def _shapes(file: Path | None, held_out: bool, only: list[str]) -> tuple[Any, str]:
+    """The shapes to measure, and what names their results."""
+    from benchmarks.suite_shapes import HELD_OUT, SUITE, ShapesError, read_shapes, select
+
+    if file and held_out:
+        raise typer.BadParameter("--shapes and --held-out exclude each other", param_hint="--shapes")
+    try:
+        given = read_shapes(file) if file else HELD_OUT if held_out else SUITE
+        return select(given, only), file.stem if file else "held-out" if held_out else ""
+    except ShapesError as error:
+        raise typer.BadParameter(str(error), param_hint="--shapes / --only") from error
+
+
+def _show_suite(console: Console, result: Any, as_json: bool) -> None:
+    from benchmarks.figures import PlotUnavailable
+    from benchmarks.suite_book import load_provenance, provenance_path, tuning_path
+    from benchmarks.suite_report import rich_tables, write_report
+
+    written = []
+    if result.rows:
+        wide = Console(stderr=True, width=max(console.width, _TABLE_COLUMNS))
+        for table in rich_tables(result.rows, load_provenance(result.path)):
+            wide.print(table)
+        try:
+            written = write_report(result.path)
+        except PlotUnavailable as error:
+            console.print(str(error), highlight=False)
+    if as_json:
+        print_json([dataclasses.asdict(row) for row in result.rows])
+    else:
+        for path in (result.path, provenance_path(result.path), tuning_path(result.path), *written):
+            typer.echo(path)
+    for name, reason in result.failed.items():
+        typer.echo(f"no result for {name}: {reason}", err=True)
+    if result.left:
+        typer.echo(f"{len(result.left)} shapes are left; --resume goes on with them", err=True)
+    if result.interrupted:
+        raise typer.Exit(130)
+    if result.failed:
+        raise typer.Exit(1)
+
+
+def _not_from_here(error: ImportError) -> TilewrightError:
+    return TilewrightError(f"the benchmarks belong to the checkout; run this from there: {error}")

@@ -8,17 +8,15 @@ import json
 import pytest
 from host_samples import config_of
 
+from benchmarks.figures import PlotUnavailable
 from benchmarks.ladder import LadderRequest, run_ladder
-from benchmarks.ladder_plot import PlotUnavailable, plot
+from benchmarks.ladder_plot import plot
 from benchmarks.ladder_race import Lap, climb, races, vendor_name
 from benchmarks.ladder_report import (
-    BEGIN,
-    DOCS,
-    END,
-    ReportError,
+    MARK,
+    PAGE,
     cells,
     conflicts,
-    include,
     load_rows,
     markdown,
     rich_table,
@@ -26,12 +24,14 @@ from benchmarks.ladder_report import (
     write_report,
 )
 from benchmarks.ladder_rows import Row, provenance, rows
+from benchmarks.pages import ReportError, include, marks
 from kernels.rungs import RUNGS, Rung
 from tilewright import Config, GemmProblem
 from tilewright.artifact import Resources
 from tilewright.errors import DeviceUnavailable
 from tuner.devices.host import HostDevice
 
+BEGIN, END = marks(MARK)
 KEYS = [
     "rung", "seed", "family", "config", "m", "n", "k", "tflops", "pct_cublas", "seed_tflops",
     "seed_pct_cublas", "smem_bytes", "registers", "note",
@@ -166,11 +166,11 @@ def test_the_table_has_every_rung_once() -> None:
 def test_the_page_keeps_its_text(tmp_path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    include(page, "| new |\n")
+    include(page, MARK, "| new |\n")
     assert page.read_text() == f"before\n{BEGIN}\n| new |\n{END}\nafter\n"
     page.write_text("no marks")
     with pytest.raises(ReportError, match="lacks the lines"):
-        include(page, "| new |\n")
+        include(page, MARK, "| new |\n")
 
 
 def test_rows_are_read_back(tmp_path) -> None:
@@ -209,7 +209,7 @@ def test_the_ladder_needs_a_gpu(tmp_path) -> None:
 
 
 def test_the_docs_explain_every_rung() -> None:
-    text = DOCS.read_text()
+    text = PAGE.read_text()
     assert BEGIN in text
     assert END in text
     missing = [rung.name for rung in RUNGS if f"`{rung.name}`" not in text]

@@ -22,7 +22,7 @@ B = OperandTile(128, 64, k_major=False)
 
 def test_the_offsets_of_document_003() -> None:
     # Its gemm(): offset_a = i * 512 + k * 2 + stage * 1024, offset_b = k * 128 + stage * 1024.
-    assert [A.block_offset(i) for i in (0, 1)] == [0, 512]
+    assert [A.extent_offset(x) for x in (0, 64)] == [0, 512]
     assert [A.step_offset(k) for k in range(4)] == [0, 2, 4, 6]
     assert [B.step_offset(k) for k in range(4)] == [0, 128, 256, 384]
     # A stage of A is 128 * 64 elements: 1024 units of 16 bytes; the same for B.
@@ -79,7 +79,7 @@ def test_wgmma_reads_where_tma_wrote(tile: OperandTile) -> None:
 def test_blocks_of_64_rows_start_where_their_offset_says(tile: OperandTile) -> None:
     """Operand A: one wgmma covers 64 rows."""
     for block, step in itertools.product(range(tile.extent // 64), range(tile.depth // 16)):
-        start = (tile.block_offset(block) + tile.step_offset(step)) * 16
+        start = (tile.extent_offset(64 * block) + tile.step_offset(step)) * 16
         for x, k in itertools.product(range(64), range(16)):
             expected = tile.element_offset(block * 64 + x, step * 16 + k)
             assert wgmma_address(start, tile, x, k) == expected, (block, step, x, k)

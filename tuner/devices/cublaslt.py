@@ -1,186 +1,116 @@
-"""cuBLASLt through nvmath-python's binding: every algorithm its heuristics propose, ready to run.
-
-cuBLASLt is column-major, so it computes D^T = op(B)^T op(A)^T: the row-major B is its first operand.
+"""cuBLASLt through nvmath-python's binding: every algorithm its heuristics propose, and split-K counts
+that they do not, ready to run.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import cupy
 import numpy as np
-from nvmath.bindings import cublas, cublasLt
+from nvmath.bindings import cublasLt
 
 from tilewright.device import DeviceSpec
-from tilewright.problem import Activation, DType, GemmProblem
+from tilewright.problem import GemmProblem
 from tuner.devices.base import Tensors, VendorChoice
+from tuner.devices.cublaslt_matmul import DATA, MOST_WORKSPACE, Matmul, MatmulLaunch, put, refused
 
-_DATA = {  # cudaDataType_t
-    DType.FLOAT16: 2,
-    DType.BFLOAT16: 14,
-    DType.FLOAT32: 0,
-    DType.FLOAT64: 1,
-    DType.TFLOAT32: 0,
-    DType.FLOAT8_E4M3FN: 28,
-    DType.FLOAT8_E5M2: 29,
-    DType.INT8: 3,
-    DType.UINT8: 8,
-    DType.INT32: 10,
-}
-_COMPUTE = {
-    DType.FLOAT16: cublas.ComputeType.COMPUTE_16F,
-    DType.FLOAT32: cublas.ComputeType.COMPUTE_32F,
-    DType.FLOAT64: cublas.ComputeType.COMPUTE_64F,
-    DType.INT32: cublas.ComputeType.COMPUTE_32I,
-}
-_SCALAR = {
-    DType.FLOAT16: np.float16,
-    DType.FLOAT32: np.float32,
-    DType.FLOAT64: np.float64,
-    DType.INT32: np.int32,
-}
-_NOT_SUPPORTED = 15  # CUBLAS_STATUS_NOT_SUPPORTED
-_EPILOGUES = {
-    (Activation.NONE, False): cublasLt.Epilogue.DEFAULT,
-    (Activation.NONE, True): cublasLt.Epilogue.BIAS,
-    (Activation.RELU, False): cublasLt.Epilogue.RELU,
-    (Activation.RELU, True): cublasLt.Epilogue.RELU_BIAS,
-    (Activation.GELU, False): cublasLt.Epilogue.GELU,
-    (Activation.GELU, True): cublasLt.Epilogue.GELU_BIAS,
-}
-_WORKSPACES = (64 << 20, 0)
-_MOST_RESULTS = 64
+_WORKSPACES = (32 << 20, MOST_WORKSPACE, 0)  # bytes; cublasGemmEx has the first on Hopper
+_SCHEMES = cublasLt.ReductionScheme
+_REDUCTIONS = (_SCHEMES.MASK, _SCHEMES.COMPUTE_TYPE, _SCHEMES.NONE)
+_SPLITS = range(2, 17)
+_SPLIT_SCHEMES = (_SCHEMES.COMPUTE_TYPE, _SCHEMES.OUTPUT_TYPE, _SCHEMES.INPLACE)
+_MOST_BASES = 24
+_MOST_WAVES = 4.0
 
 
 def choices(problem: GemmProblem, sets: Sequence[Tensors], device: DeviceSpec) -> list[VendorChoice]:
-    """The distinct algorithms of the heuristics with and without a workspace, in their order.
+    """The distinct algorithms of the heuristics over three workspace sizes and three masks of reduction
+    schemes, in their order: the first is what ``cublasGemmEx`` would run.
 
     None where cuBLASLt does not compute such a problem: of the 8-bit types it has int8 and
     float8_e4m3fn, in layout nt, with row lengths in multiples of 4 and of 16; of narrower ones nothing.
     """
-    if problem.dtype not in _DATA:
+    if problem.dtype not in DATA:
         return []
+    matmul = _matmul(problem, sets, device)
+    return [_choice(matmul, result) for result in _proposed(matmul)]
+
+
+def every_choice(problem: GemmProblem, sets: Sequence[Tensors], device: DeviceSpec) -> list[VendorChoice]:
+    """:func:`choices`, and those algorithms with every split-K count in 2 .. 16 that the library accepts.
+
+    Counts that give more than four waves of blocks are left out: splitting never pays there. Each
+    forced one runs once here, since a check that passes does not promise a launch that does.
+    """
+    matmul = _matmul(problem, sets, device)
+    found = {result["algo"].tobytes(): result for result in _proposed(matmul)}
+    proposed = [_choice(matmul, result) for result in found.values()]
+    forced = {result["algo"].tobytes(): result for result in _split(matmul, found.values())}
+    added = (_choice(matmul, result) for key, result in forced.items() if key not in found)
+    return proposed + [choice for choice in added if _runs(choice)]
+
+
+def _matmul(problem: GemmProblem, sets: Sequence[Tensors], device: DeviceSpec) -> Matmul:
     if device.kind != "cuda":
         raise ValueError(f"cuBLASLt runs on CUDA devices, not on {device.name}")
-    matmul = _Matmul(problem, sets)
+    return Matmul(problem, sets)
+
+
+def _proposed(matmul: Matmul) -> list[Any]:
     found: dict[bytes, Any] = {}
     for workspace in _WORKSPACES:
-        for result in matmul.heuristics(workspace):
-            found.setdefault(result["algo"].tobytes(), result)
-    return [
-        VendorChoice("cublaslt", [_Launch(matmul, i, result) for i in range(len(sets))], _describe(result))
-        for result in found.values()
-    ]
+        for reductions in _REDUCTIONS:
+            for result in matmul.heuristics(workspace, reductions):
+                found.setdefault(result["algo"].tobytes(), result)
+    return list(found.values())
 
 
-class _Matmul:
-    """Descriptors of one problem, its operands and one workspace."""
-
-    def __init__(self, problem: GemmProblem, sets: Sequence[Tensors]) -> None:
-        self.sets = sets
-        self.handle = cublasLt.create()
-        self.workspace = cupy.empty(max(_WORKSPACES), dtype="uint8")
-        scalar = _SCALAR[problem.accumulate]
-        self.scalars = [(np.array([t.alpha], scalar), np.array([t.beta], scalar)) for t in sets]
-        self.first = _layout(problem.dtype, problem.b_shape, problem.batch)
-        self.second = _layout(problem.dtype, problem.a_shape, problem.batch)
-        self.result = _layout(problem.out, (problem.m, problem.n), problem.batch)
-        # The bias address is part of the description, so each set has its own.
-        self.descriptions = [_description(problem, t) for t in sets]
-
-    def heuristics(self, workspace: int) -> list[Any]:
-        """Heuristic results that fit a workspace of the given bytes; none for what is not supported."""
-        preference = cublasLt.matmul_preference_create()
-        attribute = cublasLt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
-        _set(cublasLt.matmul_preference_set_attribute, preference, attribute, np.uint64(workspace))
-        results = np.zeros(_MOST_RESULTS, dtype=cublasLt.matmul_heuristic_result_dtype)
-        count = ctypes.c_int()
-        layouts = (self.first, self.second, self.result, self.result)
-        try:
-            cublasLt.matmul_algo_get_heuristic(
-                self.handle,
-                self.descriptions[0],
-                *layouts,
-                preference,
-                _MOST_RESULTS,
-                results.ctypes.data,
-                ctypes.addressof(count),
-            )
-        except cublasLt.cuBLASLtError as error:
-            if int(error.status) != _NOT_SUPPORTED:
-                raise
-            return []
-        finally:
-            cublasLt.matmul_preference_destroy(preference)
-        return [row for row in results[: count.value] if int(row["state"]) == 0]
-
-
-class _Launch:
-    """One algorithm on one operand set."""
-
-    def __init__(self, matmul: _Matmul, index: int, result: Any) -> None:
-        self._matmul = matmul  # keeps descriptors and workspace alive
-        tensors, (alpha, beta) = matmul.sets[index], matmul.scalars[index]
-        self._algorithm = np.array(result["algo"], copy=True)
-        c = tensors.c if tensors.c is not None else tensors.d
-        self._arguments = (
-            matmul.handle,
-            matmul.descriptions[index],
-            alpha.ctypes.data,
-            tensors.b.data.ptr,
-            matmul.first,
-            tensors.a.data.ptr,
-            matmul.second,
-            beta.ctypes.data,
-            c.data.ptr,
-            matmul.result,
-            tensors.d.data.ptr,
-            matmul.result,
-            self._algorithm.ctypes.data,
-            matmul.workspace.data.ptr,
-            matmul.workspace.nbytes,
-        )
-
-    def __call__(self, stream: int = 0) -> None:
-        cublasLt.matmul(*self._arguments, stream)
-
-
-def _description(problem: GemmProblem, tensors: Tensors) -> int:
-    compute = _COMPUTE[problem.accumulate]
-    if problem.dtype is DType.TFLOAT32:
-        compute = cublas.ComputeType.COMPUTE_32F_FAST_TF32
-    description = int(cublasLt.matmul_desc_create(compute, _DATA[problem.accumulate]))
-    attributes = cublasLt.MatmulDescAttribute
-    values: dict[int, Any] = {
-        attributes.TRANSA: np.int32(problem.layout.b_transposed),
-        attributes.TRANSB: np.int32(problem.layout.a_transposed),
-        attributes.EPILOGUE: np.int32(_EPILOGUES[problem.activation, problem.has_bias]),
+def _split(matmul: Matmul, proposed: Iterable[Any]) -> Iterator[Any]:
+    """Heuristic results with their split-K count replaced by others."""
+    wholes = {
+        whole.tobytes(): whole for result in proposed if (whole := _with_split(result["algo"], 1)) is not None
     }
-    if tensors.bias is not None:
-        # NOTE: for 8-bit floats the library would otherwise take a float32 bias for bfloat16.
-        values[attributes.BIAS_DATA_TYPE] = np.int32(_DATA[problem.out])
-        values[attributes.BIAS_POINTER] = np.int64(tensors.bias.data.ptr)
-    for attribute, value in values.items():
-        _set(cublasLt.matmul_desc_set_attribute, description, attribute, value)
-    return description
+    for whole in list(wholes.values())[:_MOST_BASES]:
+        unsplit = matmul.accepted(whole)
+        waves = float(unsplit["waves_count"]) if unsplit is not None else 0.0
+        for count in _SPLITS:
+            if waves * count > _MOST_WAVES:
+                break
+            for scheme in _SPLIT_SCHEMES:
+                algorithm = _with_split(whole, count, scheme)
+                result = None if algorithm is None else matmul.accepted(algorithm)
+                if result is not None:
+                    yield result
 
 
-def _layout(dtype: DType, shape: tuple[int, int], batch: int) -> int:
-    rows, columns = shape  # row-major, hence columns x rows in column-major terms
-    layout = int(cublasLt.matrix_layout_create(_DATA[dtype], columns, rows, columns))
-    if batch > 1:
-        attributes = cublasLt.MatrixLayoutAttribute
-        _set(cublasLt.matrix_layout_set_attribute, layout, attributes.BATCH_COUNT, np.int32(batch))
-        stride = np.int64(rows * columns)
-        _set(cublasLt.matrix_layout_set_attribute, layout, attributes.STRIDED_BATCH_OFFSET, stride)
-    return layout
+def _with_split(algorithm: Any, count: int, scheme: int = _SCHEMES.NONE) -> Any | None:
+    """An algorithm with another split-K count and reduction scheme; None where it has no such knob."""
+    names, changed = cublasLt.MatmulAlgoConfigAttribute, np.array(algorithm, copy=True)
+    setter = cublasLt.matmul_algo_config_set_attribute
+    try:
+        put(setter, changed.ctypes.data, names.SPLITK_NUM, np.int32(count))
+        put(setter, changed.ctypes.data, names.REDUCTION_SCHEME, np.uint32(scheme))
+    except cublasLt.cuBLASLtError as error:
+        if not refused(error):
+            raise
+        return None
+    return changed
 
 
-def _set(setter: Any, handle: int, attribute: int, value: Any) -> None:
-    cell = np.asarray(value).reshape(1)
-    setter(handle, attribute, cell.ctypes.data, cell.nbytes)
+def _choice(matmul: Matmul, result: Any) -> VendorChoice:
+    launches = [MatmulLaunch(matmul, index, result) for index in range(len(matmul.sets))]
+    return VendorChoice("cublaslt", launches, _describe(result))
+
+
+def _runs(choice: VendorChoice) -> bool:
+    """Whether the library starts it; what fails later shows at the next synchronisation."""
+    try:
+        choice.launches[0]()
+    except cublasLt.cuBLASLtError:
+        return False
+    return True
 
 
 def _describe(result: Any) -> dict[str, Any]:
@@ -202,6 +132,7 @@ def _describe(result: Any) -> dict[str, Any]:
         "stages": _enum_name(cublasLt.MatmulStages, read(names.STAGES_ID)),
         "cluster": _enum_name(cublasLt.ClusterShape, read(names.CLUSTER_SHAPE_ID)),
         "split_k": read(names.SPLITK_NUM),
+        "reduction": _enum_name(_SCHEMES, read(names.REDUCTION_SCHEME)),
         "swizzle": read(names.CTA_SWIZZLING),
         "custom": read(names.CUSTOM_OPTION),
         "workspace_bytes": int(result["workspace_size"]),

@@ -6,7 +6,7 @@ import ctypes
 import functools
 from typing import Any
 
-from tilewright.artifact import Artifact, LaunchPlan, Pointer, Scalar, TensorMap
+from tilewright.artifact import Artifact, LaunchPlan, Pointer, Repack, Scalar, TensorMap
 from tilewright.errors import PreconditionFailed
 from tilewright.launch import driver
 from tilewright.launch.arguments import Operands, check_preconditions, scalar_values
@@ -57,6 +57,13 @@ class CudaKernel:
             driver.check(driver.libcuda().cuModuleUnload(self._module), "unload a module")
             self._module.value = None
 
+    def other(self, entry: str) -> ctypes.c_void_p:
+        """``CUfunction`` of another symbol of the cubin."""
+        function = ctypes.c_void_p()
+        status = driver.libcuda().cuModuleGetFunction(ctypes.byref(function), self._module, entry.encode())
+        driver.check(status, f"find {entry} in its cubin")
+        return function
+
     @property
     def function(self) -> ctypes.c_void_p:
         """``CUfunction``."""
@@ -64,48 +71,90 @@ class CudaKernel:
 
 
 class CudaLaunch:
-    """One prepared ``cuLaunchKernelEx``."""
+    """The prepared ``cuLaunchKernelEx`` calls of one artifact: its repacks, the kernel itself, its finish."""
 
     def __init__(self, kernel: CudaKernel, problem: GemmProblem, operands: Operands) -> None:
         plan = kernel.artifact.plan
         self._kernel = kernel  # keeps the module loaded
-        self._values = _argument_values(plan, problem, operands)
-        pointers = [_address(value) for value in self._values]
-        self._arguments = (ctypes.c_void_p * len(pointers))(*pointers)
-        self._config = driver.LaunchConfig()
-        self._config.grid[:] = plan.grid.blocks(problem)
-        self._config.block[:] = plan.block
-        self._config.shared_bytes = plan.dynamic_smem
-        if plan.cluster != (1, 1, 1):
-            self._cluster = driver.LaunchAttribute(id=driver.LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
-            self._cluster.cluster[:] = plan.cluster
-            self._config.attributes = ctypes.pointer(self._cluster)
-            self._config.attribute_count = 1
-        self._reference = ctypes.byref(self._config)
-        self._function = kernel.function
-        self._launch = driver.libcuda().cuLaunchKernelEx
-        self.move = Slots(plan, operands, self._slots(plan, problem, operands)).move
+        values = _argument_values(plan, problem, operands)
+        shape = (plan.grid.blocks(problem), plan.block, plan.dynamic_smem)
+        main = _Step(kernel.function, plan.entry, values, shape, _attributes(plan))
+        repacks = [_repack(kernel, step, problem, operands) for step in plan.repacks]
+        self._steps = [*repacks, main]
+        if plan.finish:
+            rest = [value for value in values if not isinstance(value, Descriptor)]
+            shape = (plan.finish.blocks(problem), plan.finish.block, 0)
+            function = kernel.other(plan.finish.entry)
+            self._steps.append(_Step(function, plan.finish.entry, rest, shape, _programmatic()))
+        slots = _slots(plan, problem, operands, main)
+        for step, repack in zip(plan.repacks, repacks, strict=True):
+            slots.append(PointerSlot(step.operand, repack.values[0]))
+        self.move = Slots(plan, operands, slots).move
 
     def __call__(self, stream: int = 0) -> None:
         """Enqueue on a stream handle."""
-        self._config.stream = stream
-        status = self._launch(self._reference, self._function, self._arguments, None)
-        if status:
-            driver.check(status, f"launch {self._kernel.artifact.plan.entry}")
+        for step in self._steps:
+            step(stream)
 
-    def _slots(self, plan: LaunchPlan, problem: GemmProblem, operands: Operands) -> list[Slot]:
-        scalars = scalar_values(problem, operands)
-        slots: list[Slot] = []
-        for place, item in enumerate(plan.args):
-            if isinstance(item, Pointer):
-                slots.append(PointerSlot(item.operand, self._values[place]))
-            elif isinstance(item, TensorMap):
-                stride = int(scalars[f"ld{item.operand}"])
-                at = functools.partial(_encode_at, item, problem, stride)
-                slots.append(
-                    DescriptorSlot(item.operand, at, functools.partial(self._arguments.__setitem__, place))
-                )
-        return slots
+
+class _Step:
+    """One ``cuLaunchKernelEx``.
+
+    Attributes:
+        values: its arguments; ``arguments``: their addresses.
+    """
+
+    def __init__(
+        self,
+        function: ctypes.c_void_p,
+        entry: str,
+        values: list[Any],
+        shape: tuple[tuple[int, int, int], tuple[int, int, int], int],
+        attributes: list[driver.LaunchAttribute],
+    ) -> None:
+        self._function, self._entry, self.values = function, entry, values
+        pointers = [_address(value) for value in values]
+        self.arguments = (ctypes.c_void_p * len(pointers))(*pointers)
+        self._attributes = (driver.LaunchAttribute * len(attributes))(*attributes)
+        self._config = driver.LaunchConfig(attributes=self._attributes, attribute_count=len(attributes))
+        self._config.grid[:], self._config.block[:], self._config.shared_bytes = shape
+        self._reference = ctypes.byref(self._config)
+        self._launch = driver.libcuda().cuLaunchKernelEx
+
+    def __call__(self, stream: int) -> None:
+        self._config.stream = stream
+        status = self._launch(self._reference, self._function, self.arguments, None)
+        if status:
+            driver.check(status, f"launch {self._entry}")
+
+
+def _repack(kernel: CudaKernel, step: Repack, problem: GemmProblem, operands: Operands) -> _Step:
+    packed = kernel.artifact.plan.packed(problem, step.operand)
+    assert packed is not None
+    rows, columns = problem.a_shape if step.operand == "a" else problem.b_shape
+    stride = int(scalar_values(problem, operands)[f"ld{step.operand}"]) * problem.dtype.size
+    values: list[Any] = [
+        ctypes.c_void_p(getattr(operands, step.operand)),
+        ctypes.c_void_p(operands.workspace + packed[0]),
+        ctypes.c_int32(rows),
+        ctypes.c_int32(columns * problem.dtype.size),
+    ]
+    values += [ctypes.c_int64(size) for size in (stride, packed[1], stride * rows, packed[1] * rows)]
+    function = kernel.other(step.entry)
+    shape = (step.blocks(problem), step.block, 0)
+    return _Step(function, step.entry, values, shape, _programmatic())
+
+
+def _attributes(plan: LaunchPlan) -> list[driver.LaunchAttribute]:
+    found = _programmatic() if plan.programmatic else []
+    if plan.cluster != (1, 1, 1):
+        found.append(driver.LaunchAttribute(driver.LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, value=plan.cluster))
+    return found
+
+
+def _programmatic() -> list[driver.LaunchAttribute]:
+    kind = driver.LAUNCH_ATTRIBUTE_PROGRAMMATIC_SERIALIZATION
+    return [driver.LaunchAttribute(kind, value=(1, 0, 0))]
 
 
 def _argument_values(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -> list[Any]:
@@ -115,15 +164,39 @@ def _argument_values(plan: LaunchPlan, problem: GemmProblem, operands: Operands)
         if isinstance(item, Pointer):
             values.append(ctypes.c_void_p(getattr(operands, item.operand)))
         elif isinstance(item, TensorMap):
-            address = getattr(operands, item.operand)
-            values.append(encode(item, problem, address, int(scalars[f"ld{item.operand}"])))
+            values.append(_tensor_map(plan, item, problem, operands))
         else:
             values.append(_scalar(item, scalars[item.name]))
     return values
 
 
-def _encode_at(item: TensorMap, problem: GemmProblem, row_stride: int, address: int) -> Descriptor:
-    return encode(item, problem, address, row_stride)
+def _tensor_map(plan: LaunchPlan, item: TensorMap, problem: GemmProblem, operands: Operands) -> Descriptor:
+    packed = plan.packed(problem, item.operand)
+    if packed is not None:
+        return encode(item, problem, operands.workspace + packed[0], packed[1])
+    return encode(item, problem, getattr(operands, item.operand), _row_bytes(item, problem, operands))
+
+
+def _slots(plan: LaunchPlan, problem: GemmProblem, operands: Operands, main: _Step) -> list[Slot]:
+    """What of the kernel's arguments moves with the operands; copies of repacked ones stay where they are."""
+    slots: list[Slot] = []
+    for place, item in enumerate(plan.args):
+        if isinstance(item, Pointer):
+            slots.append(PointerSlot(item.operand, main.values[place]))
+        elif isinstance(item, TensorMap) and plan.packed(problem, item.operand) is None:
+            at = functools.partial(_encode_at, item, problem, _row_bytes(item, problem, operands))
+            hand_over = functools.partial(main.arguments.__setitem__, place)
+            slots.append(DescriptorSlot(item.operand, at, hand_over))
+    return slots
+
+
+def _encode_at(item: TensorMap, problem: GemmProblem, row_bytes: int, address: int) -> Descriptor:
+    return encode(item, problem, address, row_bytes)
+
+
+def _row_bytes(item: TensorMap, problem: GemmProblem, operands: Operands) -> int:
+    size = problem.out.size if item.operand == "d" else problem.dtype.size
+    return int(scalar_values(problem, operands)[f"ld{item.operand}"]) * size
 
 
 def _scalar(item: Scalar, value: int | float) -> Any:

@@ -15,6 +15,7 @@ from tilewright.errors import DeviceUnavailable, LaunchError
 
 FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE = 8
 LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4
+LAUNCH_ATTRIBUTE_PROGRAMMATIC_SERIALIZATION = 6
 _CAPTURE_ACTIVE = 1  # CUstreamCaptureStatus
 _CAPTURE_RELAXED = 2  # CUstreamCaptureMode
 
@@ -23,12 +24,12 @@ _STICKY = {700, 702, 710, 713, 714, 715, 716, 717, 718, 719, 720}
 
 
 class LaunchAttribute(ctypes.Structure):
-    """``CUlaunchAttribute`` with the one value used here, a cluster dimension."""
+    """``CUlaunchAttribute``; ``value`` is the cluster dimension, or a flag in its first place."""
 
     _fields_ = [
         ("id", ctypes.c_uint),
         ("pad", ctypes.c_uint),
-        ("cluster", ctypes.c_uint * 3),
+        ("value", ctypes.c_uint * 3),
         ("rest", ctypes.c_byte * 52),
     ]
 

@@ -43,7 +43,7 @@ def encode(item: TensorMap, problem: GemmProblem, address: int, row_stride: int)
         item: box, swizzle and promotion.
         problem: gives extents and element type.
         address: of the first element, 16-byte aligned.
-        row_stride: elements between rows; a multiple of 16 bytes.
+        row_stride: bytes between rows; a multiple of 16.
 
     Raises:
         PreconditionFailed: the driver refused the description.
@@ -51,10 +51,9 @@ def encode(item: TensorMap, problem: GemmProblem, address: int, row_stride: int)
     shapes = {"a": problem.a_shape, "b": problem.b_shape, "d": (problem.m, problem.n)}
     rows, columns = shapes[item.operand]
     dtype = problem.out if item.operand == "d" else problem.dtype
-    stride = row_stride * dtype.size
     descriptor = Descriptor()
     extents = (ctypes.c_uint64 * 3)(columns, rows, problem.batch)
-    strides = (ctypes.c_uint64 * 2)(stride, stride * rows)
+    strides = (ctypes.c_uint64 * 2)(row_stride, row_stride * rows)
     box = (ctypes.c_uint32 * 3)(item.box[1], item.box[0], 1)
     ones = (ctypes.c_uint32 * 3)(1, 1, 1)
     status = driver.libcuda().cuTensorMapEncodeTiled(
@@ -73,7 +72,7 @@ def encode(item: TensorMap, problem: GemmProblem, address: int, row_stride: int)
     )
     if status:
         raise PreconditionFailed(
-            f"no tensor map for {item.operand} ({rows} x {columns} {dtype}, row stride {stride} bytes, "
+            f"no tensor map for {item.operand} ({rows} x {columns} {dtype}, row stride {row_stride} bytes, "
             f"box {item.box}, swizzle {item.swizzle}): driver status {status}",
             code=status,
         )

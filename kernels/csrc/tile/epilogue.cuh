@@ -29,6 +29,10 @@ struct Epilogue {
         return x;
     }
 
+    __device__ __forceinline__ void store(Real x, int row, int col) const {
+        if (row < m && col < n) d[row * ldd + col] = apply(x, row, col);
+    }
+
     // Stores the neighbours (row, col) and (row, col + 1), in one access where alignment allows.
     __device__ __forceinline__ void store2(Real x, Real y, int row, int col) const {
         if (row >= m || col >= n) return;

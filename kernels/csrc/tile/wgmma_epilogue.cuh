@@ -3,23 +3,25 @@
 #pragma once
 #include "ptx/cp_async.cuh"
 #include "ptx/stmatrix.cuh"
-#include "tile/epilogue.cuh"
+#include "tile/finish_pair.cuh"
 #include "tile/raster.cuh"
 #include "tile/smem_layout.cuh"
-#include "tile/wgmma_accumulators.cuh"
+#include "wgmma_config.cuh"
+
+using Sums = Accumulators<cfg::m_blocks, cfg::tile_n, cfg::accumulate_f16, cfg::a_transposed, !cfg::b_transposed>;
 
 // First row, in the block tile, of a warp's strip.
 __device__ __forceinline__ int strip_row(int warp, int block) {
     return (warp / 4 * cfg::m_blocks + block) * 64 + warp % 4 * 16;
 }
 
-__device__ __forceinline__ void store_direct(const Accumulators& acc, const Epilogue& epilogue, TileCoord origin, int warp) {
+__device__ __forceinline__ void store_direct(const Sums& acc, const Epilogue& epilogue, TileCoord origin, int warp) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int block = 0; block < cfg::m_blocks; ++block) {
         const int row = origin.m + strip_row(warp, block) + lane / 4, col = origin.n + lane % 4 * 2;
 #pragma unroll
-        for (int p = 0; p < Accumulators::pairs; ++p) {
+        for (int p = 0; p < Sums::pairs; ++p) {
             const Pair pair = acc.pair(block, p);
             epilogue.store2(pair.x, pair.y, row + p % 2 * 8, col + p / 2 * 8);
         }
@@ -28,30 +30,18 @@ __device__ __forceinline__ void store_direct(const Accumulators& acc, const Epil
 
 using TileD = SmemTile<cfg::tile_m, cfg::tile_n * int(sizeof(Out)), SmemLayout::xor_>;
 
-// Two finished neighbours in one register; C and bias are read inside of D only.
-__device__ __forceinline__ unsigned finish_pair(Pair pair, const Epilogue& epilogue, int row, int col) {
-    constexpr bool reads_memory = cfg::has_c || cfg::has_bias;
-    const bool row_inside = !reads_memory || row < epilogue.m;
-    const bool x_inside = row_inside && (!reads_memory || col < epilogue.n);
-    const bool y_inside = row_inside && (!reads_memory || col + 1 < epilogue.n);
-    struct alignas(2 * sizeof(Out)) Finished { Out x, y; };
-    const Finished finished{x_inside ? epilogue.apply(pair.x, row, col) : Out{},
-                            y_inside ? epilogue.apply(pair.y, row, col + 1) : Out{}};
-    return reinterpret_cast<const unsigned&>(finished);
-}
-
 // Four 8 x 8 matrices at a time: rows 0 and 8 of the strip at one 16-byte column, then at the next. NOTE:
 // `base` is a multiple of 16, so the swizzle of a row follows from the lane alone.
-__device__ __forceinline__ void stage_strip(const Accumulators& acc, int block, const Epilogue& epilogue, unsigned smem,
+__device__ __forceinline__ void stage_strip(const Sums& acc, int block, const Epilogue& epilogue, unsigned smem,
                                             TileCoord origin, int base) {
     const int lane = threadIdx.x % 32;
     const int row = origin.m + base + lane / 4, col = origin.n + lane % 4 * 2;
 #pragma unroll
-    for (int p = 0; p < Accumulators::pairs; p += 4) {
+    for (int p = 0; p < Sums::pairs; p += 4) {
         unsigned four[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-            four[i] = finish_pair(acc.pair(block, p + i), epilogue, row + i % 2 * 8, col + (p + i) / 2 * 8);
+            four[i] = finish_pair<false>(acc.pair(block, p + i), epilogue, row + i % 2 * 8, col + (p + i) / 2 * 8);
         stmatrix_x4(smem + TileD::chunk_from(base, lane % 16, p / 2 + lane / 16), four);
     }
 }
@@ -74,7 +64,7 @@ __device__ __forceinline__ void copy_strip(const Epilogue& epilogue, const char*
 }
 
 // `smem` is free of operands: every warp of the block has finished its wgmma.
-__device__ __forceinline__ void store_staged(const Accumulators& acc, const Epilogue& epilogue, char* smem, TileCoord origin,
+__device__ __forceinline__ void store_staged(const Sums& acc, const Epilogue& epilogue, char* smem, TileCoord origin,
                                              int warp) {
 #pragma unroll
     for (int block = 0; block < cfg::m_blocks; ++block)

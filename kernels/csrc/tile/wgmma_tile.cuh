@@ -1,29 +1,48 @@
 // One operand's tile in shared memory as TMA writes it and wgmma reads it: EXTENT rows of D (A) or columns
-// of D (B) times DEPTH of k, in panels that are 64 elements (128 bytes) wide along the contiguous axis.
-//   K_MAJOR   panel p holds k 64 p .. 64 p + 63, one line of 128 bytes for each of EXTENT
+// of D (B) times DEPTH of k, in panels that are 128 bytes (64 elements of 16 bits, 128 of 8) wide along the
+// contiguous axis.
+//   K_MAJOR   panel p holds the p-th 128 bytes of k, one line of 128 bytes for each of EXTENT
 //   else      panel p holds 64 p .. 64 p + 63 of EXTENT, one line of 128 bytes for each k
 // Within 1024 bytes (8 lines), 16-byte chunk c of line l lies at chunk c ^ l: TMA's and wgmma's 128-byte
-// swizzle; tiles start at multiples of 1024 bytes. Mirrored by kernels/wgmma_layout.py.
+// swizzle; tiles start at multiples of 1024 bytes. SHARES blocks of a cluster load 1 / SHARES of the lines
+// each and multicast them to all. Mirrored by kernels/wgmma_layout.py.
 #pragma once
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
 
-template <int EXTENT, int DEPTH, bool K_MAJOR> struct WgmmaTile {
-    static constexpr int panels = (K_MAJOR ? DEPTH : EXTENT) / 64;
-    static constexpr int panel_bytes = (K_MAJOR ? EXTENT : DEPTH) * 128;
+template <class T, int EXTENT, int DEPTH, bool K_MAJOR, int SHARES = 1> struct WgmmaTile {
+    static constexpr int panel = 128 / int(sizeof(T)); // elements
+    static constexpr int panels = (K_MAJOR ? DEPTH : EXTENT) / panel;
+    static constexpr int lines = K_MAJOR ? EXTENT : DEPTH;
+    static constexpr int panel_bytes = lines * 128;
     static constexpr int bytes = panels * panel_bytes;
-    static_assert((K_MAJOR ? DEPTH : EXTENT) % 64 == 0, "the contiguous axis of a tile is a multiple of 64");
-    static_assert(bytes % 1024 == 0, "tiles start at multiples of 1024 bytes");
+    static_assert((K_MAJOR ? DEPTH : EXTENT) % panel == 0, "the contiguous axis of a tile is whole panels");
+    static_assert(lines % (8 * SHARES) == 0, "tiles and their shares are multiples of 1024 bytes");
+    static_assert(K_MAJOR || sizeof(T) == 2, "wgmma transposes 16-bit elements only");
 
     // One box a panel; x0 is where the tile starts along EXTENT.
     static __device__ __forceinline__ void load(unsigned smem, const TensorMap* map, unsigned barrier, int x0, int k0,
                                                 int batch) {
 #pragma unroll
         for (int p = 0; p < panels; ++p) {
-            if constexpr (K_MAJOR)
-                tma_load(smem + p * panel_bytes, map, barrier, k0 + p * 64, x0, batch);
+            const int column = (K_MAJOR ? k0 : x0) + p * panel;
+            tma_load(smem + p * panel_bytes, map, barrier, column, K_MAJOR ? x0 : k0, batch);
+        }
+    }
+
+    // Loads share number `share` for the blocks in `blocks`, or everything for this block if SHARES is 1.
+    template <CacheHint HINT>
+    static __device__ __forceinline__ void load_share(unsigned smem, const TensorMap* map, unsigned barrier, int x0, int k0,
+                                                      int batch, int share, unsigned short blocks) {
+        constexpr int share_lines = lines / SHARES;
+#pragma unroll
+        for (int p = 0; p < panels; ++p) {
+            const int column = (K_MAJOR ? k0 : x0) + p * panel, row = (K_MAJOR ? x0 : k0) + share * share_lines;
+            const unsigned target = smem + p * panel_bytes + share * (share_lines * 128);
+            if constexpr (SHARES > 1)
+                tma_load_multicast<HINT>(target, map, barrier, column, row, batch, blocks);
             else
-                tma_load(smem + p * panel_bytes, map, barrier, x0 + p * 64, k0, batch);
+                tma_load<HINT>(target, map, barrier, column, row, batch);
         }
     }
 
@@ -33,12 +52,12 @@ template <int EXTENT, int DEPTH, bool K_MAJOR> struct WgmmaTile {
         return wgmma_descriptor(smem, K_MAJOR ? 1 : panel_bytes / 16, 1024 / 16);
     }
 
-    // What to add to a descriptor, in units of 16 bytes, for a step of 16 along k and a block of 64 along
-    // EXTENT.
+    // What to add to a descriptor, in units of 16 bytes, for a step of 32 bytes (16 elements if not K_MAJOR)
+    // along k, and for x elements along EXTENT: a multiple of 8, of 64 if not K_MAJOR.
     static constexpr __device__ __forceinline__ unsigned step_offset(int step) {
         return K_MAJOR ? step / 4 * (panel_bytes / 16) + step % 4 * 2 : step * 128;
     }
-    static constexpr __device__ __forceinline__ unsigned block_offset(int block) {
-        return K_MAJOR ? block * 512 : block * (panel_bytes / 16);
+    static constexpr __device__ __forceinline__ unsigned extent_offset(int x) {
+        return K_MAJOR ? x * 8 : x / 64 * (panel_bytes / 16);
     }
 };

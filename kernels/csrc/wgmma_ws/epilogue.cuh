@@ -1,0 +1,138 @@
+// Epilogue: a consumer's accumulators to D, straight from registers or box by box through shared memory.
+#pragma once
+#include "ptx/cp_async.cuh"
+#include "ptx/stmatrix.cuh"
+#include "ptx/warpgroup.cuh"
+#include "tile/finish_pair.cuh"
+#include "wgmma_ws/stages.cuh"
+
+struct Store {
+    Epilogue epilogue;
+    const TensorMap* map_d;
+    int consumer;
+    int row0, col0, batch; // of the consumer's share of D
+
+    __device__ __forceinline__ void run(const Sums& acc, const SharedMemory& smem) const {
+#pragma unroll
+        for (int block = 0; block < cfg::blocks; ++block) {
+            if constexpr (cfg::staged) {
+#pragma unroll
+                for (int box = 0; box < cfg::own_width / box_width; ++box) store_box(acc, smem, block, box);
+            } else {
+                store_block(acc, block);
+            }
+        }
+    }
+
+private:
+    static __device__ __forceinline__ int thread() { return threadIdx.x % 128; }
+
+    // Position in D of accumulator (x, y) of a block, x along wgmma's M and y along its N.
+    __device__ __forceinline__ int row(int block, int x, int y) const { return row0 + (cfg::swap_ab ? y : block * 64 + x); }
+    __device__ __forceinline__ int column(int block, int x, int y) const { return col0 + (cfg::swap_ab ? block * 64 + x : y); }
+
+    __device__ __forceinline__ void store_block(const Sums& acc, int block) const {
+        const int x = thread() / 32 * 16 + thread() % 32 / 4, y = thread() % 4 * 2;
+#pragma unroll
+        for (int p = 0; p < cfg::own_width / 4; ++p) {
+            const Pair pair = acc.pair(block, p);
+            const int at_row = row(block, x + p % 2 * 8, y + p / 2 * 8), at_column = column(block, x + p % 2 * 8, y + p / 2 * 8);
+            if constexpr (cfg::swap_ab) {
+                epilogue.store(pair.x, at_row, at_column);
+                epilogue.store(pair.y, at_row + 1, at_column);
+            } else {
+                epilogue.store2(pair.x, pair.y, at_row, at_column);
+            }
+        }
+    }
+
+    // NOTE: the barrier before a box is written makes sure that its last content has left: TMA has read it
+    // (the storing thread has waited) or all threads have copied it.
+    __device__ __forceinline__ void store_box(const Sums& acc, const SharedMemory& smem, int block, int box) const {
+        const int number = block * (cfg::own_width / box_width) + box;
+        const unsigned target = smem.box(consumer, number % cfg::store_stages);
+        if (cfg::tma_store && thread() == 0) tma_store_wait<cfg::store_stages - 1>();
+        if (cfg::tma_store || cfg::store_stages == 1) named_barrier_sync(1 + consumer, 128);
+        stage_box(acc, target, block, box);
+        if constexpr (cfg::tma_store) tma_store_fence();
+        named_barrier_sync(1 + consumer, 128);
+        const int at_row = row(block, 0, box * box_width), at_column = column(block, 0, box * box_width);
+        if constexpr (cfg::tma_store) {
+            if (thread() == 0) {
+                tma_store<cfg::hint_d>(target, map_d, at_column, at_row, batch);
+                tma_store_commit();
+            }
+        } else {
+            copy_box(target, at_row, at_column);
+        }
+    }
+
+    // NOTE: pairs 4 q .. 4 q + 3 are four 8 x 8 matrices: x and x + 8 at one y, then at y + 8.
+    __device__ __forceinline__ void stage_box(const Sums& acc, unsigned target, int block, int box) const {
+        const int lane = thread() % 32, warp = thread() / 32;
+        const int x = warp * 16 + lane / 4, y = lane % 4 * 2;
+#pragma unroll
+        for (int p = 0; p < box_width / 4; p += 4) {
+            constexpr int matrices = box_width % 16 == 0 ? 4 : 2;
+            unsigned values[4] = {};
+#pragma unroll
+            for (int i = 0; i < matrices; ++i) {
+                const int at = box * (box_width / 4) + p + i;
+                const int ax = x + at % 2 * 8, ay = y + at / 2 * 8;
+                values[i] = finish_pair<cfg::swap_ab>(acc.pair(block, at), epilogue, row(block, ax, ay), column(block, ax, ay));
+            }
+            const int chunk = cfg::swap_ab ? Box::chunk(p / 2 * 8 + lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2)
+                                           : Box::chunk(warp * 16 + lane % 16, p / 2 + lane / 16);
+            if constexpr (matrices == 4)
+                stmatrix_x4<cfg::swap_ab>(target + chunk, values);
+            else
+                stmatrix_x2<cfg::swap_ab>(target + chunk, values[0], values[1]);
+        }
+    }
+
+    __device__ __forceinline__ void copy_box(unsigned box, int at_row, int at_column) const {
+        const int inside = min(box_columns, epilogue.n - at_column);
+        if constexpr (cfg::align_d == 16) {
+#pragma unroll 4
+            for (int id = thread(); id < box_rows * Box::chunks; id += 128) {
+                const int r = id / Box::chunks, c = id % Box::chunks;
+                if (at_row + r >= epilogue.m || c * 8 >= inside) continue;
+                uint4 chunk;
+                asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                             : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
+                             : "r"(box + Box::chunk(r, c)));
+                *reinterpret_cast<uint4*>(epilogue.d + (at_row + r) * epilogue.ldd + at_column + c * 8) = chunk;
+            }
+        } else {
+            copy_words(box, at_row, at_column, inside);
+        }
+    }
+
+    // Rows that start at odd elements, perhaps: whole words, and what sticks out at either end.
+    __device__ __forceinline__ void copy_words(unsigned box, int at_row, int at_column, int inside) const {
+        constexpr int words = box_columns / 2, step = 4 * (32 / words);
+        const int lane = thread() % 32, row = thread() / words;
+        unsigned short* const target = reinterpret_cast<unsigned short*>(epilogue.d + (at_row + row) * epilogue.ldd + at_column);
+        // NOTE: the rows of a thread are a multiple of 4 apart, so all start at the same byte of a word.
+        const int skew = reinterpret_cast<unsigned long long>(target) / 2 & 1;
+        const int first = lane % words * 2 + skew;
+        const bool word = first + 1 < inside, last = first + 1 == inside, zeroth = first == 1 && inside > 0;
+#pragma unroll
+        for (int r = 0; r < box_rows; r += step) {
+            if (row + r >= box_rows || at_row + row + r >= epilogue.m) continue;
+            unsigned short* const here = target + r * epilogue.ldd;
+            const unsigned low = element(box, row + r, first < box_columns ? first : 0);
+            const unsigned high = element(box, row + r, word ? first + 1 : 0);
+            if (word) *reinterpret_cast<unsigned*>(here + first) = low | high << 16;
+            if (last) here[first] = low;
+            if (zeroth) here[0] = element(box, row + r, 0);
+        }
+    }
+
+    // 16 bits of a staged row.
+    static __device__ __forceinline__ unsigned short element(unsigned box, int r, int c) {
+        unsigned short value;
+        asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value) : "r"(box + Box::chunk(r, c / 8) + c % 8 * 2) : "memory");
+        return value;
+    }
+};

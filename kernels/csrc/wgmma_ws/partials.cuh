@@ -1,0 +1,127 @@
+// Partial sums of tiles whose k is shared out among blocks: each leaves its own in the workspace, and either
+// the last to arrive adds them up or, with REDUCTION 1, a kernel after this one. Both add in the order of the
+// parts, so the result does not depend on who was last.
+// Workspace with REDUCTION 1: D in Real for each part, in rows and columns of whole tiles. Else one counter a tile and owner (zero before and after the launch), then slots of
+// [owner][4 values][thread].
+#pragma once
+#include "wgmma_ws/scheduler.cuh"
+#include "wgmma_ws/stages.cuh"
+
+// Four sums as they travel.
+template <class R> struct QuadOf { using type = float4; };
+template <> struct QuadOf<int> { using type = int4; };
+using Quad = QuadOf<Real>::type;
+
+// NOTE: with ping-pong either consumer may hold a part of a tile, so its counter and slots are not theirs.
+struct Partials {
+    static constexpr int owners = cfg::pingpong ? 1 : cfg::consumers;
+    unsigned* counters;
+    Quad* slots;
+    int consumer, row0, col0; // where its share of a tile starts
+    unsigned flag;            // shared address
+    int batches;
+    long long stride, batch_stride; // of D in whole tiles
+    static constexpr int quads = cfg::blocks * Sums::pairs / 2;
+
+    __device__ __forceinline__ Partials(void* workspace, const Scheduler& scheduler, int consumer_, unsigned flag_)
+        : counters(static_cast<unsigned*>(workspace)), consumer(consumer_), flag(flag_) {
+        const long long zeroed = cfg::reduce_after ? 0 : (scheduler.tiles() * 4LL * owners + 255) / 256 * 256;
+        slots = reinterpret_cast<Quad*>(static_cast<char*>(workspace) + zeroed);
+        row0 = cfg::pingpong ? 0 : consumer % cfg::consumers_m * cfg::rows;
+        col0 = cfg::pingpong ? 0 : consumer / cfg::consumers_m * cfg::columns;
+        (cfg::swap_ab ? row0 : col0) += scheduler.depth * cfg::own_width;
+        batches = scheduler.batch;
+        stride = scheduler.columns(), batch_stride = stride * scheduler.rows();
+    }
+
+    // True in the consumer that must finish the tile; `acc` then holds the whole sums.
+    __device__ __forceinline__ bool reduce(Sums& acc, const Work& work) const {
+        if (work.parts == 1) return true;
+        if constexpr (cfg::reduce_after) {
+            leave(acc, work);
+            return false;
+        }
+        Quad* own = slot(work, work.part);
+#pragma unroll
+        for (int i = 0; i < quads; ++i) {
+            const Pair x = acc.pair(i * 2 / Sums::pairs, i * 2 % Sums::pairs);
+            const Pair y = acc.pair(i * 2 / Sums::pairs, i * 2 % Sums::pairs + 1);
+            __stcg(own + i * 128, Quad{x.x, x.y, y.x, y.y});
+        }
+        if (!arrive(work)) return false;
+        add_up(acc, work);
+        return true;
+    }
+
+private:
+    // NOTE: part is the slowest index, so that the kernel after need not know the tiles.
+    __device__ __forceinline__ void leave(const Sums& acc, const Work& work) const {
+        Real* const sums = reinterpret_cast<Real*>(slots) + work.part * batch_stride * batches + work.batch * batch_stride;
+        const int x = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, y = threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int block = 0; block < cfg::blocks; ++block)
+#pragma unroll
+            for (int p = 0; p < cfg::own_width / 4; ++p) {
+                const int along = block * 64 + x + p % 2 * 8, across = y + p / 2 * 8;
+                const int row = work.m + row0 + (cfg::swap_ab ? across : along);
+                const int column = work.n + col0 + (cfg::swap_ab ? along : across);
+                Real* const at = sums + row * stride + column;
+                const Pair pair = acc.pair(block, p);
+                struct alignas(2 * sizeof(Real)) Both { Real x, y; };
+                if constexpr (cfg::swap_ab)
+                    at[0] = pair.x, at[stride] = pair.y;
+                else
+                    *reinterpret_cast<Both*>(at) = Both{pair.x, pair.y};
+            }
+    }
+
+    __device__ __forceinline__ int owner() const { return cfg::pingpong ? 0 : consumer; }
+
+    // NOTE: with stream-K a block has at most two unfinished tiles: part 0 of one and a later part of
+    // another, hence two slots; only part 0 is in the second.
+    __device__ __forceinline__ Quad* slot(const Work& work, int part) const {
+        const int number = cfg::stream_k ? 2 * (work.first_slot + part * cfg::cluster) + (part == 0) : work.first_slot + part;
+        return slots + (static_cast<long long>(number) * owners + owner()) * (quads * 128) + threadIdx.x % 128;
+    }
+
+    // True in the last consumer of the tile.
+    __device__ __forceinline__ bool arrive(const Work& work) const {
+        __threadfence();
+        named_barrier_sync(1 + consumer, 128);
+        unsigned* counter = counters + work.tile * owners + owner();
+        if (threadIdx.x % 128 == 0) {
+            const bool last = atomicAdd(counter, 1u) == work.parts - 1;
+            if (last) *counter = 0;
+            asm volatile("st.shared.u32 [%0], %1;" ::"r"(flag), "r"(unsigned(last)) : "memory");
+        }
+        named_barrier_sync(1 + consumer, 128);
+        unsigned last;
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(last) : "r"(flag) : "memory");
+        __threadfence();
+        return last;
+    }
+
+    // A few values of every part at a time: enough loads in flight, and few registers beside `acc`.
+    __device__ __forceinline__ void add_up(Sums& acc, const Work& work) const {
+        constexpr int step = quads % 8 == 0 ? 8 : quads % 4 == 0 ? 4 : quads % 2 == 0 ? 2 : 1;
+#pragma unroll
+        for (int base = 0; base < quads; base += step) {
+            Quad sums[step] = {};
+#pragma unroll 2
+            for (int part = 0; part < work.parts; ++part) {
+                const Quad* from = slot(work, part) + base * 128;
+#pragma unroll
+                for (int i = 0; i < step; ++i) {
+                    const Quad x = __ldcg(from + i * 128);
+                    sums[i] = {sums[i].x + x.x, sums[i].y + x.y, sums[i].z + x.z, sums[i].w + x.w};
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < step; ++i) {
+                const int block = (base + i) * 2 / Sums::pairs, pair = (base + i) * 2 % Sums::pairs;
+                acc.set_pair(block, pair, sums[i].x, sums[i].y);
+                acc.set_pair(block, pair + 1, sums[i].z, sums[i].w);
+            }
+        }
+    }
+};

@@ -1,0 +1,26 @@
+// Producer: one lane that keeps the ring full.
+#pragma once
+#include "wgmma_ws/scheduler.cuh"
+#include "wgmma_ws/stages.cuh"
+
+// NOTE: a stage is refilled when the consumers of all neighbours have emptied it, since their copies of it
+// are written too.
+__device__ __forceinline__ void produce(const SharedMemory& smem, Scheduler scheduler, const TensorMap* map_a,
+                                        const TensorMap* map_b) {
+    tma_prefetch_map(map_a);
+    tma_prefetch_map(map_b);
+    const Neighbours neighbours;
+    const unsigned short row_mask = neighbours.row_mask(), column_mask = neighbours.column_mask();
+    const Stages& ring = smem.ring;
+    Place slot;
+    for (Work work; scheduler.next(work);)
+        for (int index = work.k_begin; index < work.k_end; ++index) {
+            const int k0 = index * cfg::tile_k;
+            mbarrier_wait(ring.empty(slot.stage), slot.phase ^ 1);
+            const unsigned full = ring.full(slot.stage);
+            mbarrier_arrive_expect(full, Stages::stage_bytes);
+            TileA::load_share<cfg::hint_a>(ring.tile_a(slot.stage), map_a, full, work.m, k0, work.batch, neighbours.column, row_mask);
+            TileB::load_share<cfg::hint_b>(ring.tile_b(slot.stage), map_b, full, work.n, k0, work.batch, neighbours.row, column_mask);
+            slot.advance();
+        }
+}

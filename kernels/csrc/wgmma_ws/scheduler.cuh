@@ -1,0 +1,109 @@
+// Scheduler: the list of work units that a block walks. All roles of a block, and all blocks of a cluster,
+// walk the same list on their own, so none has to tell another what comes next.
+#pragma once
+#include "ptx/cluster.cuh"
+#include "tile/raster.cuh"
+#include "wgmma_ws_config.cuh"
+
+// A part of the sums of one tile of D: those over k tiles [k_begin, k_end).
+struct Work {
+    int m, n, batch; // first row and column of the tile
+    int tile;        // its number among all tiles of the launch
+    int k_begin, k_end;
+    int part, parts; // this is one of `parts` units that make up the tile
+    int first_slot;  // where part 0 leaves its sums, see Partials
+
+    __device__ __forceinline__ int k_tiles() const { return k_end - k_begin; }
+};
+
+class Scheduler {
+public:
+    int batch, depth; // depth: which share of a unit's k this block of the cluster has
+
+    __device__ __forceinline__ Scheduler(int m, int n, int k, int batch_) : batch(batch_) {
+        const int in_cluster = cfg::cluster == 1 ? 0 : cluster_rank();
+        rank = in_cluster % cfg::cluster_tiles, depth = in_cluster / cfg::cluster_tiles;
+        clusters = gridDim.x / cfg::cluster, cluster = blockIdx.x / cfg::cluster;
+        across_m = ceil_div(m, cfg::tile_m * cfg::cluster_m), across_n = ceil_div(n, cfg::tile_n * cfg::cluster_n);
+        k_tiles = ceil_div(k, cfg::tile_k);
+        const int tiles = across_m * across_n * batch; // by whole clusters
+        end = tiles * cfg::split_k;
+        next_unit = cluster;
+        if constexpr (cfg::stream_k) {
+            // The tail and the wave before it, unless the tail fills half of the multiprocessors anyway.
+            const int tail = tiles % clusters;
+            streamed = tail == 0 || (tiles > clusters && 2 * tail >= clusters) ? 0 : min(tiles, tail + clusters);
+            const long long steps = static_cast<long long>(streamed) * k_tiles;
+            sharers = static_cast<int>(max(1LL, min(static_cast<long long>(clusters), steps / least_share)));
+            next_step = cluster < sharers ? share(cluster) : 0;
+            end_step = cluster < sharers ? share(cluster + 1) : 0;
+            next_unit = streamed + cluster;
+        }
+    }
+
+    // Tiles of the launch, those of clusters that lie partly outside of D included.
+    __device__ __forceinline__ int tiles() const { return end / cfg::split_k * cfg::cluster_tiles; }
+
+    // Extents of D in whole clusters of tiles.
+    __device__ __forceinline__ int rows() const { return across_m * cfg::cluster_m * cfg::tile_m; }
+    __device__ __forceinline__ int columns() const { return across_n * cfg::cluster_n * cfg::tile_n; }
+
+    // False when there is nothing left to do.
+    __device__ __forceinline__ bool next(Work& work) {
+        if constexpr (cfg::stream_k)
+            if (next_step < end_step) {
+                stream(work);
+                return true;
+            }
+        if (next_unit >= end) return false;
+        const int tile = next_unit / cfg::split_k, part = next_unit % cfg::split_k;
+        place(work, tile);
+        work.part = part, work.parts = cfg::split_k;
+        const int share = part * cfg::cluster_k + depth;
+        work.k_begin = static_cast<long long>(k_tiles) * share / (cfg::split_k * cfg::cluster_k);
+        work.k_end = static_cast<long long>(k_tiles) * (share + 1) / (cfg::split_k * cfg::cluster_k);
+        work.first_slot = work.tile * cfg::split_k;
+        next_unit += clusters;
+        return true;
+    }
+
+private:
+    int clusters, cluster, rank, across_m, across_n, k_tiles;
+    int next_unit, end;
+    static constexpr int least_share = 4; // k tiles, for fewer a partial tile costs more than it saves
+    int streamed, sharers;         // tiles whose k is shared out, and among how many clusters
+    long long next_step, end_step; // of their k tiles, counted through
+
+    static __device__ __forceinline__ int ceil_div(int x, int y) { return (x + y - 1) / y; }
+
+    // First k tile of a cluster's share.
+    __device__ __forceinline__ long long share(int c) const {
+        return static_cast<long long>(streamed) * k_tiles * c / sharers;
+    }
+    // Whose share k tile `step` is in: the inverse of share().
+    __device__ __forceinline__ int owner(long long step) const {
+        return static_cast<int>(((step + 1) * sharers - 1) / (static_cast<long long>(streamed) * k_tiles));
+    }
+
+    __device__ __forceinline__ void stream(Work& work) {
+        const int tile = static_cast<int>(next_step / k_tiles);
+        const long long first_step = static_cast<long long>(tile) * k_tiles;
+        place(work, tile);
+        const int first = owner(first_step);
+        work.part = cluster - first;
+        work.parts = owner(first_step + k_tiles - 1) - first + 1;
+        work.k_begin = static_cast<int>(next_step - first_step);
+        work.k_end = static_cast<int>(min(first_step + k_tiles, end_step) - first_step);
+        work.first_slot = first * cfg::cluster + rank;
+        next_step += work.k_tiles();
+    }
+
+    __device__ __forceinline__ void place(Work& work, int tile) const {
+        const int in_matrix = across_m * across_n;
+        const TileCoord corner = raster_tile(tile % in_matrix, across_m, across_n);
+        work.batch = tile / in_matrix;
+        work.tile = tile * cfg::cluster_tiles + rank;
+        work.m = (corner.m * cfg::cluster_m + rank % cfg::cluster_m) * cfg::tile_m;
+        work.n = (corner.n * cfg::cluster_n + rank / cfg::cluster_m) * cfg::tile_n;
+    }
+};

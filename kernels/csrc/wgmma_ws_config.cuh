@@ -1,0 +1,82 @@
+// The -D interface of family wgmma_ws, on top of config.cuh.
+//   SCHEDULE          0 cooperative: the consumers share a tile; 1 ping-pong: two consumers take turns
+//   CONSUMERS_M, CONSUMERS_N   cooperative: warpgroups that split the rows and the columns of a tile
+//   STAGES            k tiles in shared memory
+//   IN_FLIGHT         groups of wgmma left running while the next k tile is awaited: 0 | 1
+//   CLUSTER_M, CLUSTER_N       tiles of a cluster of blocks, which share operands by multicast
+//   CLUSTER_K         blocks of a cluster that share the k of their tile: 1 | 2
+//   STREAM_K          1: the last waves of tiles are cut in equal shares of k
+//   SWAP_AB           1: wgmma computes D^T, so that TILE_N is its M and TILE_M its N
+//   ACCUMULATE        0 f32 (s32 for integers), 1 f16
+//   PROMOTE           8-bit floats: k tiles after which sums are promoted to f32; 0 never
+//   EPILOGUE          0 direct, 1 staged and copied, 2 staged and stored by TMA
+//   STORE_STAGES      staged boxes a consumer has in shared memory
+//   HINT_A, HINT_B, HINT_D     L2 eviction: 0 normal, 1 first, 2 last; that of D where TMA stores it
+//   REDUCTION         parts of a tile are added up by 0 the last of them to arrive, 1 a kernel of their own
+//   REPACK            1: with the kernel that copies rows TMA cannot take
+#pragma once
+#include "config.cuh"
+#include "ptx/tma.cuh"
+
+namespace cfg {
+constexpr bool pingpong = SCHEDULE == 1, stream_k = STREAM_K, swap_ab = SWAP_AB, accumulate_f16 = ACCUMULATE;
+constexpr int consumers_m = CONSUMERS_M, consumers_n = CONSUMERS_N;
+constexpr int consumers = pingpong ? 2 : consumers_m * consumers_n;
+constexpr int threads = 128 * (consumers + 1);
+constexpr int stages = STAGES, in_flight = IN_FLIGHT, promote = PROMOTE;
+constexpr int cluster_m = CLUSTER_M, cluster_n = CLUSTER_N, cluster_k = CLUSTER_K;
+constexpr int cluster_tiles = cluster_m * cluster_n, cluster = cluster_tiles * cluster_k;
+constexpr bool staged = EPILOGUE != 0, tma_store = EPILOGUE == 2;
+constexpr int store_stages = STORE_STAGES;
+constexpr bool reduce_after = REDUCTION;
+constexpr CacheHint hint_a = CacheHint(HINT_A), hint_b = CacheHint(HINT_B), hint_d = CacheHint(HINT_D);
+
+// What one consumer computes, and the accumulators for it: blocks of 64 along wgmma's M, width along its N.
+constexpr int rows = tile_m / consumers_m, columns = tile_n / consumers_n;
+constexpr int blocks = (swap_ab ? columns : rows) / 64, width = swap_ab ? rows : columns;
+constexpr int own_width = width / cluster_k; // what it finishes of that
+constexpr int k_steps = tile_k * int(sizeof(In)) / 32;
+
+// Registers of a thread: 65,536 are shared out among the roles in steps of 8. One consumer needs no more
+// than the 255 that a thread can have.
+constexpr bool large = blocks * width / 2 / (accumulate_f16 ? 2 : 1) * (promote > 0 ? 2 : 1) > 192;
+constexpr int producer_registers = consumers == 3 ? 32 : large ? 24 : 40;
+constexpr int consumer_registers = consumers == 3 ? 160 : large ? 240 : 232;
+} // namespace cfg
+
+template <class T> struct Is16Bit { static constexpr bool value = false; };
+template <> struct Is16Bit<f16> { static constexpr bool value = true; };
+template <> struct Is16Bit<bf16> { static constexpr bool value = true; };
+template <class T> struct IsFloat8 { static constexpr bool value = false; };
+template <> struct IsFloat8<e4m3> { static constexpr bool value = true; };
+template <> struct IsFloat8<e5m2> { static constexpr bool value = true; };
+template <class T> struct IsF16 { static constexpr bool value = false; };
+template <> struct IsF16<f16> { static constexpr bool value = true; };
+
+static_assert(sizeof(In) <= 2, "wgmma multiplies 16-bit and 8-bit elements");
+static_assert(SCHEDULE == 0 || SCHEDULE == 1, "SCHEDULE is 0 (cooperative) or 1 (ping-pong)");
+static_assert(!cfg::pingpong || (cfg::consumers_m == 1 && cfg::consumers_n == 1), "ping-pong consumers do not share a tile");
+static_assert(cfg::consumers >= 1 && cfg::consumers <= 3, "1 .. 3 consumers");
+static_assert((cfg::swap_ab ? cfg::columns : cfg::rows) % 64 == 0 && cfg::blocks >= 1,
+              "a consumer's share along the M of wgmma is a multiple of 64");
+static_assert(cfg::width % 8 == 0 && cfg::width >= 8 && cfg::width <= 256,
+              "a consumer's share along the N of wgmma is a multiple of 8 up to 256");
+static_assert(cfg::tile_m % cfg::consumers_m == 0 && cfg::tile_n % cfg::consumers_n == 0, "consumers share the tile evenly");
+static_assert(cfg::tile_m <= 256 && cfg::tile_n <= 256, "a TMA box has at most 256 rows");
+static_assert(cfg::tile_k * sizeof(In) == 128 || cfg::tile_k * sizeof(In) == 256, "TILE_K is 128 or 256 bytes");
+static_assert(cfg::stages >= 2 && cfg::stages <= 16, "STAGES is in 2 .. 16");
+static_assert(IN_FLIGHT == 0 || IN_FLIGHT == 1, "IN_FLIGHT is 0 or 1");
+static_assert(cfg::cluster_m >= 1 && cfg::cluster_n >= 1 && cfg::cluster <= 4, "a cluster has at most 4 blocks");
+static_assert(cfg::cluster_k == 1 || cfg::cluster_k == 2, "CLUSTER_K is 1 or 2");
+static_assert(cfg::cluster_k == 1 || cfg::width % 32 == 0, "the blocks of a cluster finish halves of 16 columns or a multiple");
+static_assert(cfg::cluster_k == 1 || (!cfg::stream_k && (cfg::split_k == 1 || cfg::reduce_after)),
+              "with CLUSTER_K the parts of a tile are added up by a kernel after");
+static_assert(!cfg::stream_k || cfg::split_k == 1, "stream-K and split-K exclude each other");
+static_assert(cfg::promote == 0 || IsFloat8<In>::value, "only sums of 8-bit floats are promoted");
+static_assert(!cfg::accumulate_f16 || IsF16<In>::value, "f16 accumulation needs f16 inputs");
+static_assert(!cfg::staged || Is16Bit<Out>::value, "stmatrix stages 16-bit elements");
+static_assert(!cfg::staged || cfg::swap_ab || cfg::width % 16 == 0, "a staged box is at least 16 columns wide");
+static_assert(!cfg::tma_store || cfg::align_d == 16, "TMA stores rows that are multiples of 16 bytes");
+static_assert(cfg::store_stages >= 1 && cfg::store_stages <= 4, "STORE_STAGES is in 1 .. 4");
+static_assert(!cfg::reduce_after || (cfg::split_k > 1 && !cfg::stream_k), "the kernel after adds up the parts of split-K");
+static_assert(HINT_A >= 0 && HINT_A <= 2 && HINT_B >= 0 && HINT_B <= 2 && HINT_D >= 0 && HINT_D <= 2, "hints are 0, 1 or 2");

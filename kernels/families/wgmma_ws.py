@@ -1,0 +1,153 @@
+"""Family ``wgmma_ws``: warp-specialised, persistent wgmma, sm_90a (``csrc/wgmma_ws.cu``)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from kernels import cuda
+from kernels.families.wgmma_ws_rules import (
+    EPILOGUES,
+    HINTS,
+    KNOBS,
+    REDUCTIONS,
+    RULES,
+    SCHEDULES,
+    Knobs,
+    grid,
+    operand_tiles,
+    smem_bytes,
+    store_box,
+    workspace,
+)
+from kernels.families.wgmma_ws_search import SEARCH_RULES, candidates, cycles
+from kernels.family import BuildSpec, Family
+from tilewright.artifact import Argument, Finish, LaunchPlan, Repack, Scalar, Serves, TensorMap
+from tilewright.config import Config
+from tilewright.device import DeviceSpec
+from tilewright.problem import DType, GemmProblem
+
+ENTRY = "wgmma_ws_gemm"
+ALIGNMENT = 16  # bytes that TMA asks of addresses and row strides
+PICKS = {"cooperative": 9, "pingpong": 5}
+
+_TYPES = (
+    DType.FLOAT16, DType.BFLOAT16, DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2, DType.INT8, DType.UINT8,
+)  # fmt: skip
+
+
+# Knobs whose values are those of the macros of the same name.
+_AS_THEY_ARE = (
+    "tile_k", "consumers_m", "consumers_n", "cluster_m", "cluster_n", "cluster_k", "store_stages", "stages",
+    "in_flight", "promote", "stream_k", "swap_ab",
+)  # fmt: skip
+
+
+class WgmmaWs(Family[Knobs]):
+    """A producer that fills a ring by TMA and one to three consumers that multiply and store."""
+
+    name = "wgmma_ws"
+    doc = "warp-specialised persistent wgmma: sm_90, 16-bit types in all layouts, 8-bit types in nt, any size"
+    device_kind = "cuda"
+    knobs = KNOBS
+    knobs_type = Knobs
+    rules = RULES
+    search_rules = SEARCH_RULES
+
+    def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
+        """sm_90, a type of wgmma, in 8 bits with k contiguous."""
+        reason = cuda.why_unsupported(problem, device)
+        if reason:
+            return reason
+        if device.arch != "sm_90":
+            return f"wgmma exists on sm_90 alone, not on {device.arch}"
+        if problem.dtype not in _TYPES:
+            return f"this family multiplies {', '.join(_TYPES)}, not {problem.dtype}"
+        if problem.dtype.size == 1 and problem.layout.value != "nt":
+            return "wgmma needs k contiguous in 8-bit operands: use layout nt"
+        return None
+
+    def build_spec(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> BuildSpec:
+        """One compilation of ``wgmma_ws.cu``."""
+        k = self.knob_values(config)
+        defines = cuda.gemm_defines(problem, grid(k, device), k.raster, k.group, k.snake)
+        defines |= {name.upper(): getattr(k, name) for name in _AS_THEY_ARE}
+        defines |= {
+            "SCHEDULE": SCHEDULES.index(k.schedule),
+            "ACCUMULATE": int(problem.accumulate is DType.FLOAT16),
+            "EPILOGUE": EPILOGUES.index(k.epilogue),
+            "REDUCTION": REDUCTIONS.index(k.reduction),
+            "REPACK": int(bool(_repacks(problem))),
+            "HINT_A": HINTS.index(k.hint_a),
+            "HINT_B": HINTS.index(k.hint_b),
+            "HINT_D": HINTS.index(k.hint_d),
+        }
+        return BuildSpec("cuda", "wgmma_ws.cu", cuda.TARGETS[device.arch], ENTRY, cuda.as_pairs(defines))
+
+    def plan(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> LaunchPlan:
+        """Persistent blocks in clusters, with tensor maps of A, of B and, where TMA stores, of D."""
+        k = self.knob_values(config)
+        align_a, align_b = (_alignment(problem, operand) for operand in ("a", "b"))
+        return LaunchPlan(
+            format="cubin",
+            target=cuda.TARGETS[device.arch],
+            entry=ENTRY,
+            block=(k.threads, 1, 1),
+            grid=grid(k, device),
+            args=(*_maps(k, problem), Scalar("batch", "int32"), *cuda.gemm_arguments(problem)),
+            serves=Serves.of(problem),
+            dynamic_smem=smem_bytes(k, problem),
+            cluster=(k.cluster, 1, 1),
+            programmatic=True,
+            repacks=_repacks(problem),
+            finish=Finish("reduce_parts", (32, 8, 1), 8, 128) if k.reduction == "kernel" else None,
+            workspace=workspace(k, device),
+            preconditions=cuda.preconditions(problem, align_a, align_b),
+        )
+
+    def picks(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
+        """The fastest of the known shapes by the model, no shape more than twice, and of both schedules."""
+        ranked = sorted(candidates(problem, device), key=lambda k: cycles(k, problem, device))
+        left = dict(PICKS)
+        chosen: list[Config] = []
+        seen: dict[tuple[str, int, int], int] = {}
+        for k in ranked:
+            shape = (k.schedule, k.tile_m, k.tile_n)
+            if left[k.schedule] and seen.get(shape, 0) < 2 and self._worth_a_trial(k, problem, device):
+                seen[shape] = seen.get(shape, 0) + 1
+                left[k.schedule] -= 1
+                chosen.append(self.config(k))
+        return chosen
+
+    def _worth_a_trial(self, k: Knobs, problem: GemmProblem, device: DeviceSpec) -> bool:
+        if any(rule.why(k, problem, device) for rule in self.search_rules):
+            return False
+        return self.why_invalid(self.config(k), problem, device) is None
+
+
+def _alignment(problem: GemmProblem, operand: str) -> int:
+    """Bytes that must divide address and row stride: those of TMA, or of an element where it is repacked."""
+    return ALIGNMENT if problem.stride_alignment(operand) >= ALIGNMENT else problem.dtype.size
+
+
+def _repacks(problem: GemmProblem) -> tuple[Repack, ...]:
+    operands: tuple[Literal["a", "b"], ...] = ("a", "b")
+    return tuple(
+        Repack(operand, "repack_rows", (256, 1, 1), rows=8)
+        for operand in operands
+        if problem.stride_alignment(operand) < ALIGNMENT
+    )
+
+
+def _maps(k: Knobs, problem: GemmProblem) -> tuple[Argument, ...]:
+    a, b = operand_tiles(k, problem)
+    maps = [
+        TensorMap("a", a.box, promotion=k.l2_promotion),
+        TensorMap("b", b.box, promotion=k.l2_promotion),
+    ]
+    if k.epilogue == "tma":
+        box = store_box(k)
+        maps.append(TensorMap("d", box, swizzle=box[1] * problem.out.size, promotion=0))
+    return tuple(maps)
+
+
+WGMMA_WS = WgmmaWs()

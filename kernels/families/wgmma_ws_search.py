@@ -1,0 +1,265 @@
+"""What of family ``wgmma_ws`` is worth a trial, and the model that orders the first picks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from kernels.families.wgmma_ws_rules import (
+    RING,
+    SHARE,
+    Knobs,
+    fixed_bytes,
+    grid,
+    stage_bytes,
+)
+from kernels.family import Rule
+from tilewright.artifact import Grid
+from tilewright.device import DeviceSpec
+from tilewright.problem import DType, GemmProblem
+
+SMALL = 64  # extents of D up to which weights fill wgmma's M rather than activations
+
+
+def _why_oversized(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    for extent, tile, least in ((p.m, k.tile_m, 16 if k.swap_ab else 64), (p.n, k.tile_n, 16)):
+        if tile > least and tile >= 2 * extent:
+            return "more than half of the tile would lie outside D"
+    return None
+
+
+def _why_swap(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.swap_ab and (p.m > 2 * SMALL or k.tile_m > SMALL):
+        return "D is transposed where it has few rows"
+    if k.swap_ab and k.tile_n % 64:
+        return "tile_n is wgmma's M: a multiple of 64"
+    return None
+
+
+def _why_small(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    if k.tile_m * k.tile_n < 64 * 96 and Grid(128, 128).tiles(p) * p.batch >= d.units:
+        return "D has tiles of 128 x 128 for all multiprocessors"
+    return None
+
+
+def _why_stages(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    deepest = (d.smem_per_block - fixed_bytes(k)) // stage_bytes(k, p)
+    depth = -(-p.k // (k.tile_k * k.split_k * k.cluster_k))
+    enough = min(deepest, 12 * 64 // k.tile_k * (2 // p.dtype.size), max(3, depth))
+    if k.stages < 3:
+        return "two stages do not hide the latency of TMA"
+    return f"{enough} stages fit and can be used" if k.stages != enough else None
+
+
+def _why_store(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    narrow = p.out in (DType.FLOAT16, DType.BFLOAT16) and (k.swap_ab or k.share[1] % 16 == 0)
+    if k.epilogue == "direct" and narrow:
+        return "staged stores are wider"
+    if k.epilogue != "direct" and k.store_stages != 2:
+        return "two staged boxes are enough to overlap"
+    if k.epilogue == "stmatrix" and p.stride_alignment("d") >= 16:
+        return "TMA stores the same boxes in fewer instructions"
+    return None
+
+
+def _why_split(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    shares = k.split_k * k.cluster_k
+    if shares == 1 and not k.stream_k:
+        return None
+    tiles = Grid(k.tile_m, k.tile_n).tiles(p) * p.batch
+    if k.stream_k:
+        tail = tiles % d.units
+        if tail == 0 or (tiles > d.units and 2 * tail >= d.units) or p.k < 8 * k.tile_k:
+            return "the last wave is full enough, or k too short, for stream-K"
+        return None
+    if tiles * (shares - 1) >= 2 * d.units or p.k < 2 * shares * k.tile_k:
+        return "split-K pays only where tiles leave multiprocessors idle and k is long"
+    return None
+
+
+def _why_walk(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    rows, columns = -(-p.m // (k.tile_m * k.cluster_m)), -(-p.n // (k.tile_n * k.cluster_n))
+    along, across = (columns, rows) if k.raster == "n" else (rows, columns)
+    if k.group > 1 and k.group >= 2 * along:
+        return "the band is wider than the grid of tiles"
+    if k.raster == "hilbert" and (k.group < 4 or across < k.group):
+        return "a Hilbert curve needs squares of at least 4 x 4 tiles"
+    turns = k.group > 1 and along > k.group
+    if k.snake != turns:
+        return "turning round costs nothing" if turns else "one band, or one row a band, has nothing to turn"
+    if rows * columns <= d.units and (k.raster, k.group) != ("m", 1) and k.group != 8:
+        return "in a single wave the walk matters little"
+    return None
+
+
+def _why_cluster(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.cluster_k > 1 and k.cluster_m * k.cluster_n > 1:
+        return "clusters of 4 do not fill the multiprocessors"
+    rows, columns = -(-p.m // k.tile_m), -(-p.n // k.tile_n)
+    if k.cluster > 2 and p.m > 2 * SMALL:
+        return "clusters of 4 do not fill the multiprocessors"
+    if (k.cluster_m > 1 and rows == 1) or (k.cluster_n > 1 and columns == 1):
+        return "half of each cluster would lie outside D"
+    return None
+
+
+def _why_hint(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.hint_b != "normal" and p.m > 4 * k.tile_m:
+        return "B is read again by later rows of tiles"
+    return None
+
+
+def _why_hint_d(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    if k.hint_d != "normal" and (k.epilogue != "tma" or p.m * p.n * p.out.size * p.batch < d.l2_bytes // 4):
+        return "D leaves the L2 to A and B"
+    return None
+
+
+def _why_promote(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if _float8(p) and not k.promote and p.k > 128:
+        return "long sums of 8-bit floats drift too far in the tensor cores"
+    return None
+
+
+def _why_pingpong(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    tiles = Grid(k.tile_m, k.tile_n).tiles(p) * p.batch * k.split_k
+    if k.schedule == "pingpong" and tiles <= d.units and not k.stream_k:
+        return "with one tile a multiprocessor there is no turn to take"
+    return None
+
+
+SEARCH_RULES: tuple[Rule[Knobs], ...] = (
+    Rule(("swap_ab", "tile_m", "tile_n"), _why_oversized),
+    Rule(("swap_ab", "tile_m", "tile_n"), _why_swap),
+    Rule(("tile_m", "tile_n"), _why_small),
+    Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k"), _why_cluster),
+    Rule((*SHARE, "epilogue", "store_stages"), _why_store),
+    Rule((*RING, "split_k"), _why_stages),
+    Rule(("promote",), _why_promote),
+    Rule(("schedule", "tile_m", "tile_n", "split_k", "stream_k"), _why_pingpong),
+    Rule(("tile_m", "tile_n", "tile_k", "cluster_k", "split_k", "stream_k"), _why_split),
+    Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "raster", "group", "snake"), _why_walk),
+    Rule(("tile_m", "hint_b"), _why_hint),
+    Rule(("epilogue", "hint_d"), _why_hint_d),
+)
+
+# schedule, tile_m, tile_n, consumers_m, consumers_n: what CUTLASS and cuBLAS use, and widths between.
+_SHAPES = (
+    ("cooperative", 128, 256, 2, 1),
+    ("cooperative", 256, 128, 2, 1),
+    ("cooperative", 128, 224, 2, 1),
+    ("cooperative", 128, 208, 2, 1),
+    ("cooperative", 128, 192, 2, 1),
+    ("cooperative", 128, 176, 2, 1),
+    ("cooperative", 128, 160, 2, 1),
+    ("cooperative", 192, 192, 3, 1),
+    ("cooperative", 256, 192, 2, 1),
+    ("cooperative", 256, 160, 2, 1),
+    ("cooperative", 192, 160, 3, 1),
+    ("cooperative", 192, 128, 3, 1),
+    ("cooperative", 128, 128, 2, 1),
+    ("cooperative", 128, 112, 2, 1),
+    ("cooperative", 128, 96, 2, 1),
+    ("cooperative", 128, 64, 2, 1),
+    ("cooperative", 64, 256, 1, 2),
+    ("cooperative", 64, 128, 1, 2),
+    ("cooperative", 64, 192, 1, 1),
+    ("cooperative", 64, 128, 1, 1),
+    ("cooperative", 64, 96, 1, 1),
+    ("cooperative", 64, 64, 1, 1),
+    ("pingpong", 128, 192, 1, 1),
+    ("pingpong", 128, 176, 1, 1),
+    ("pingpong", 128, 160, 1, 1),
+    ("pingpong", 128, 128, 1, 1),
+    ("pingpong", 64, 192, 1, 1),
+    ("pingpong", 64, 128, 1, 1),
+)
+# tile_m, tile_n, consumers_n with D transposed.
+_SWAPPED = (
+    (16, 128, 2),
+    (16, 64, 1),
+    (32, 128, 2),
+    (64, 128, 2),
+    (64, 256, 2),
+    (32, 256, 2),
+    (16, 256, 2),
+    (64, 64, 1),
+)
+
+
+def candidates(problem: GemmProblem, device: DeviceSpec) -> Iterator[Knobs]:
+    """Shapes that do well elsewhere with every cluster and split that may suit; not all are valid."""
+    shapes = [(0, *shape) for shape in _SHAPES]
+    if problem.m <= 2 * SMALL:
+        shapes += [(1, "cooperative", tile_m, tile_n, 1, n) for tile_m, tile_n, n in _SWAPPED]
+    deep = 256 // problem.dtype.size
+    for shape, tile_k, cluster, split in itertools.product(
+        shapes, (deep // 2, deep), ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 4, 1)), (1, 2, 3, 4, 6, 8, 12, 16)
+    ):
+        yield _candidate(problem, device, shape, tile_k, (*cluster, split))
+
+
+def _float8(problem: GemmProblem) -> bool:
+    return problem.dtype in (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
+
+
+def _candidate(
+    problem: GemmProblem,
+    device: DeviceSpec,
+    shape: tuple[int, str, int, int, int, int],
+    tile_k: int,
+    spread: tuple[int, int, int, int],
+) -> Knobs:
+    swap, schedule, tile_m, tile_n, consumers_m, consumers_n = shape
+    cluster_m, cluster_n, cluster_k, split_k = spread
+    width = tile_m // consumers_m if swap else tile_n // consumers_n
+    staged = problem.out in (DType.FLOAT16, DType.BFLOAT16) and (swap or width % 16 == 0)
+    epilogue = ("tma" if problem.stride_alignment("d") >= 16 else "stmatrix") if staged else "direct"
+    rows = -(-problem.m // (tile_m * cluster_m))
+    knobs = Knobs(
+        schedule=schedule, swap_ab=swap, tile_m=tile_m, tile_n=tile_n, consumers_m=consumers_m,
+        consumers_n=consumers_n, tile_k=tile_k, cluster_m=cluster_m, cluster_n=cluster_n,
+        cluster_k=cluster_k, epilogue=epilogue, store_stages=2 if staged else 1, stages=0, in_flight=1,
+        promote=2 if _float8(problem) else 0, split_k=split_k,
+        reduction="kernel" if split_k > 1 else "block", stream_k=0, raster="m",
+        group=8 if rows >= 8 else 1, snake=int(rows > 8), l2_promotion=256, hint_a="normal",
+        hint_b="evict_first" if problem.m <= 2 * SMALL else "normal", hint_d="normal",
+    )  # fmt: skip
+    free = device.smem_per_block - fixed_bytes(knobs)
+    depth = -(-problem.k // (tile_k * split_k * cluster_k))
+    most = 12 * 64 // tile_k * (2 // problem.dtype.size)
+    knobs.stages = min(free // stage_bytes(knobs, problem), most, max(3, depth))
+    return knobs
+
+
+# Per multiprocessor and clock: multiply-adds of 16-bit wgmma, bytes of L2, of shared memory and of DRAM.
+_MULTIPLY_ADDS = 2048
+_L2_BYTES = 48
+_FILL_BYTES = 56  # of shared memory by TMA
+_SMEM_BYTES = 128
+_DRAM_BYTES = 20
+_TILE_CYCLES = 1500  # first loads, epilogue and turn-over of a tile that nothing hides
+_LAUNCH_CYCLES = 3000
+
+
+def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
+    """Clocks that a launch should take, for ranking only.
+
+    The slowest of tensor cores, L2 and shared memory for a unit, times units of a multiprocessor, but at
+    least the time that DRAM needs; after the cost model of DeepSeek's DeepGEMM.
+    """
+    depth = -(-problem.k // (k.split_k * k.cluster_k)) * problem.dtype.size
+    extent, width = k.share
+    multiplied = k.tile_m * k.tile_n * depth / 2 / _MULTIPLY_ADDS
+    loaded = (k.tile_m / k.cluster_n + k.tile_n / k.cluster_m) * depth / _L2_BYTES
+    filled = (k.tile_m + k.tile_n) * depth / _FILL_BYTES
+    read = k.consumers * (extent + extent // 64 * width) * depth / _SMEM_BYTES
+    turn = _TILE_CYCLES * (0.4 if k.schedule == "pingpong" else 1.0) + (1000 if k.cluster_k > 1 else 0)
+    units = grid(k, device).tiles(problem) * problem.batch * k.split_k
+    waves = -(-units * k.cluster_k // (device.units // k.cluster * k.cluster))
+    operands = (problem.m + problem.n) * problem.k * problem.dtype.size * problem.batch
+    parts = k.split_k * problem.m * problem.n * problem.batch * 8 / (_L2_BYTES * device.units)
+    shared = 4000 + parts if k.split_k > 1 else 0.0
+    # NOTE: what L2 brings costs power, and with it clocks, even where it costs no time.
+    busy = waves * (max(multiplied, loaded, filled, read) + turn + 0.15 * loaded)
+    return max(busy, operands / (_DRAM_BYTES * device.units)) + shared + _LAUNCH_CYCLES

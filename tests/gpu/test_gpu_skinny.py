@@ -1,0 +1,121 @@
+"""Family skinny: every knob at awkward sizes, against exact integers and float64."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kernels.build import build
+from kernels.families.skinny import SKINNY
+from tilewright import Config, DeviceSpec, GemmProblem
+from tilewright.artifact import Artifact
+from tilewright.launch import load
+
+LAYOUTS = ["nn", "nt", "tn", "tt"]
+BASE = {
+    "math": "mma", "warp_tiles": 1, "warps_wide": 2, "warps_k": 4, "steps": 1, "slots": 2, "min_blocks": 1,
+    "split_k": 1, "weight_cache": "no_allocate", "l2_fetch": 128,
+}  # fmt: skip
+
+
+_BUILT: dict[object, Artifact] = {}
+
+
+def built(config: Config, problem: GemmProblem, spec: DeviceSpec) -> Artifact:
+    """Problems that differ in their extents alone mostly share a kernel."""
+    key = SKINNY.build_spec(config, problem, spec), SKINNY.plan(config, problem, spec)
+    if key not in _BUILT:
+        _BUILT[key] = build(SKINNY, config, problem, spec)
+    return _BUILT[key]
+
+
+def wrong(device, knobs: dict[str, int | str], problem: GemmProblem) -> str | None:
+    from tuner.check import check
+
+    config = Config.of("skinny", {**BASE, **knobs})
+    reason = SKINNY.why_invalid(config, problem, device.spec)
+    assert reason is None, reason
+    kernel = load(built(config, problem, device.spec))
+    try:
+        return check(device, kernel, problem)
+    finally:
+        kernel.close()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("thin", [1, 2, 3, 5, 8, 9, 15, 16])
+def test_every_thin_extent_on_either_side(device, thin, layout) -> None:
+    assert wrong(device, {}, GemmProblem(thin, 257, 520, layout=layout)) is None
+    assert wrong(device, {}, GemmProblem(65, thin, 129, layout=layout, dtype="bfloat16")) is None
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("k", [1, 2, 8, 31, 64, 65, 1000, 4093])
+def test_every_depth(device, k, layout) -> None:
+    for size in ((1, 1), (3, 100), (16, 300)):
+        assert wrong(device, {}, GemmProblem(*size, k, layout=layout)) is None
+
+
+VARIANTS = [
+    *({"math": "fma", "slots": x, "steps": 1} for x in (1, 2)),
+    {"warp_tiles": 2, "steps": 1, "warps_k": 2, "slots": 1},
+    *({"warps_wide": x, "warps_k": y} for x, y in ((1, 1), (4, 2), (8, 1), (1, 8))),
+    *({"steps": x, "slots": y} for x, y in ((1, 1), (1, 3), (1, 4), (2, 1))),
+    *({"min_blocks": x, "slots": 1, "warps_k": 2} for x in (1, 2)),
+    *({"split_k": x} for x in (2, 5, 16, 32)),
+    *({"weight_cache": x, "l2_fetch": y} for x, y in (("plain", 0), ("plain", 256), ("evict_first", 128))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_every_knob_of_skinny(device, variant, layout) -> None:
+    for size in ((1, 520, 1000), (16, 519, 999), (304, 5, 520)):
+        assert wrong(device, variant, GemmProblem(*size, layout=layout)) is None
+
+
+@pytest.mark.parametrize("variant", [
+    {"steps": 8, "slots": 2}, {"steps": 4, "slots": 4}, {"warp_tiles": 4}, {"warps_k": 16, "warps_wide": 1},
+], ids=str)  # fmt: skip
+def test_what_only_weights_along_k_have_registers_for(device, variant) -> None:
+    for size in ((1, 520, 1000), (16, 520, 2056)):
+        assert wrong(device, variant, GemmProblem(*size)) is None
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "tfloat32", "float8_e4m3fn", "float8_e5m2", "int8"])
+def test_every_type_by_its_picks(device, dtype, layout) -> None:
+    for size in ((1, 300, 1024), (128, 15, 513)):
+        problem = GemmProblem(*size, dtype=dtype, layout=layout)
+        for config in SKINNY.picks(problem, device.spec)[:2]:
+            assert wrong(device, dict(config.knobs), problem) is None, str(config)
+
+
+EPILOGUES = [
+    {"out_dtype": "float32"},
+    {"has_bias": True, "activation": "relu"},
+    {"has_c": True, "activation": "gelu", "has_bias": True},
+    {"batch": 3},
+    {"batch": 2, "has_c": True},
+]
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize("extra", EPILOGUES, ids=str)
+def test_skinny_epilogues(device, extra, layout) -> None:
+    for size in ((4, 132, 520), (257, 13, 96)):
+        for split in (1, 4):
+            problem = GemmProblem(*size, dtype="bfloat16", layout=layout, **extra)
+            assert wrong(device, {"split_k": split}, problem) is None
+
+
+@pytest.mark.parametrize("problem", [
+    GemmProblem(1, 6144, 4096), GemmProblem(16, 4096, 14336), GemmProblem(8, 4096, 1024, layout="nn"),
+    GemmProblem(2048, 3, 1000, dtype="bfloat16", layout="tt"), GemmProblem(7, 4097, 4093),
+], ids=str)  # fmt: skip
+def test_random_valid_configs_of_skinny_are_right(device, problem) -> None:
+    points = list(SKINNY.enumerate(problem, device.spec))
+    configs = [SKINNY.at(point) for point in random.Random(1).sample(points, min(8, len(points)))]
+    for config in configs + SKINNY.picks(problem, device.spec):
+        assert wrong(device, dict(config.knobs), problem) is None, str(config)

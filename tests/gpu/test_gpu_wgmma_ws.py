@@ -1,0 +1,253 @@
+"""Family wgmma_ws on a Hopper GPU: every knob, layout and edge, against exact integers and float64."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kernels.build import build
+from kernels.families.wgmma_ws import WGMMA_WS
+from tilewright import Config, GemmProblem
+from tilewright.launch import load
+
+BASE = {
+    "schedule": "cooperative", "swap_ab": 0, "tile_m": 128, "tile_n": 128, "consumers_m": 2, "consumers_n": 1,
+    "tile_k": 64, "cluster_m": 1, "cluster_n": 1, "cluster_k": 1, "epilogue": "tma", "store_stages": 2,
+    "stages": 4, "in_flight": 1, "promote": 0, "split_k": 1, "reduction": "block", "stream_k": 0,
+    "raster": "m", "group": 8, "snake": 0, "l2_promotion": 256, "hint_a": "normal", "hint_b": "normal",
+    "hint_d": "normal",
+}  # fmt: skip
+PINGPONG = {"schedule": "pingpong", "consumers_m": 1}
+SWAPPED = {"swap_ab": 1, "tile_m": 64, "consumers_m": 1, "consumers_n": 2}
+LAYOUTS = ["nn", "nt", "tn", "tt"]
+SIZES = [(8, 8, 8), (8, 264, 72), (128, 128, 64), (136, 248, 200), (304, 520, 1000), (1024, 2304, 2048)]
+
+
+@pytest.fixture
+def hopper(device):
+    if device.spec.arch != "sm_90":
+        pytest.skip("wgmma exists on sm_90 alone")
+    return device
+
+
+def wrong(device, problem: GemmProblem, **knobs) -> str | None:
+    from tuner.check import check
+
+    config = Config.of("wgmma_ws", {**BASE, **knobs})
+    reason = WGMMA_WS.why_invalid(config, problem, device.spec)
+    assert reason is None, reason
+    kernel = load(build(WGMMA_WS, config, problem, device.spec))
+    try:
+        return check(device, kernel, problem)
+    finally:
+        kernel.close()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_every_size_type_and_layout(hopper, size, dtype, layout) -> None:
+    assert wrong(hopper, GemmProblem(*size, dtype=dtype, layout=layout)) is None
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_sums_in_f16(hopper, size, layout) -> None:
+    assert wrong(hopper, GemmProblem(*size, layout=layout, acc_dtype="float16")) is None
+
+
+@pytest.mark.parametrize("epilogue", ["direct", "stmatrix"])
+@pytest.mark.parametrize("store_stages", [1, 2])
+@pytest.mark.parametrize("size", [(1, 1, 8), (1, 7, 64), (129, 257, 72), (301, 523, 1000)], ids=str)
+def test_odd_m_and_n(hopper, size, epilogue, store_stages) -> None:
+    """With B stored N x K, m and n are free: D then has rows that allow no wide stores."""
+    knobs = {"epilogue": epilogue, "store_stages": 1 if epilogue == "direct" else store_stages}
+    assert wrong(hopper, GemmProblem(*size), **knobs) is None
+    swapped = {**knobs, "swap_ab": 1, "tile_m": 24, "consumers_m": 1, "consumers_n": 2}
+    assert wrong(hopper, GemmProblem(*size), **swapped) is None
+
+
+VARIANTS = [
+    {"tile_n": 256},
+    {"tile_m": 256},
+    {"tile_m": 192, "consumers_m": 3},
+    {"tile_m": 64, "consumers_m": 1, "tile_n": 256},
+    {"tile_m": 64, "consumers_m": 1, "consumers_n": 2},
+    {"tile_m": 192, "consumers_m": 1, "consumers_n": 2},
+    {"tile_k": 128, "stages": 3},
+    *({"stages": x, "in_flight": y} for x in (2, 3, 6) for y in (0, 1)),
+    {"epilogue": "direct", "store_stages": 1},
+    *({"epilogue": x, "store_stages": y} for x in ("stmatrix", "tma") for y in (1, 2, 4)),
+    *({"cluster_m": x, "cluster_n": y} for x, y in ((2, 1), (1, 2), (2, 2), (4, 1), (1, 4))),
+    {"l2_promotion": 0, "hint_a": "evict_first", "hint_b": "evict_last", "hint_d": "evict_first"},
+    {"l2_promotion": 128, "hint_a": "evict_last", "hint_b": "evict_first"},
+    *({"split_k": x} for x in (2, 3, 8, 32)),
+    {"cluster_k": 2},
+    {"cluster_k": 2, "cluster_n": 2, "tile_m": 64, "tile_n": 64, "consumers_m": 1},
+    {"cluster_k": 2, "cluster_m": 2, "tile_m": 256, "stages": 2},
+    {"cluster_k": 2, "epilogue": "direct", "store_stages": 1},
+    {"cluster_k": 2, "split_k": 2, "reduction": "kernel"},
+    {**PINGPONG, "cluster_k": 2},
+    {**SWAPPED, "cluster_k": 2},
+    {**SWAPPED, "cluster_k": 2, "split_k": 3, "reduction": "kernel"},
+    *({"split_k": x, "reduction": "kernel"} for x in (2, 3, 8, 32)),
+    {"split_k": 3, "reduction": "kernel", "cluster_m": 2},
+    {"stream_k": 1},
+    {"stream_k": 1, "cluster_m": 2},
+    {"split_k": 3, "cluster_n": 2},
+    PINGPONG,
+    {**PINGPONG, "tile_m": 64, "tile_n": 256},
+    {**PINGPONG, "tile_n": 192, "in_flight": 0},
+    {**PINGPONG, "split_k": 2},
+    {**PINGPONG, "split_k": 4, "reduction": "kernel"},
+    {**PINGPONG, "stream_k": 1},
+    {**PINGPONG, "cluster_m": 2, "epilogue": "stmatrix"},
+    {**PINGPONG, "cluster_n": 2, "epilogue": "direct", "store_stages": 1},
+    SWAPPED,
+    {**SWAPPED, "split_k": 4, "cluster_n": 2},
+    {**SWAPPED, "split_k": 4, "reduction": "kernel"},
+    {**SWAPPED, "tile_k": 128, "stages": 3, "epilogue": "stmatrix"},
+    {**SWAPPED, "epilogue": "direct", "store_stages": 1},
+    {**SWAPPED, "stream_k": 1, "store_stages": 4},
+    *({"raster": x, "group": y, "snake": z} for x in ("m", "n", "hilbert") for y in (1, 4) for z in (0, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_every_knob(hopper, variant, layout) -> None:
+    for size in ((136, 264, 72), (1160, 1544, 1000)):
+        assert wrong(hopper, GemmProblem(*size, layout=layout), **variant) is None
+
+
+@pytest.mark.parametrize("tile_n", range(8, 257, 8))
+def test_every_width(hopper, tile_n) -> None:
+    for epilogue in ("direct", "tma"):
+        if epilogue == "tma" and tile_n % 16:
+            continue
+        knobs = {"tile_n": tile_n, "epilogue": epilogue, "store_stages": 1}
+        assert wrong(hopper, GemmProblem(136, 520, 200), **knobs) is None
+        assert wrong(hopper, GemmProblem(136, 520, 200, acc_dtype="float16"), **knobs) is None
+
+
+@pytest.mark.parametrize("tile_m", [8, 16, 24, 32, 48, 64])
+@pytest.mark.parametrize("epilogue", ["direct", "stmatrix", "tma"])
+def test_every_width_of_a_transposed_tile(hopper, tile_m, epilogue) -> None:
+    knobs = {**SWAPPED, "tile_m": tile_m, "epilogue": epilogue, "store_stages": 1}
+    assert wrong(hopper, GemmProblem(tile_m + 3, 520, 200), **knobs) is None
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", [(1, 1, 1), (7, 5, 3), (129, 257, 71), (301, 523, 1001)], ids=str)
+def test_rows_that_tma_cannot_take_are_repacked(hopper, size, layout) -> None:
+    for batch in (1, 3):
+        assert wrong(hopper, GemmProblem(*size, layout=layout, batch=batch), epilogue="stmatrix") is None
+    eights = {"tile_k": 128, "epilogue": "direct", "store_stages": 1}
+    if layout == "nt":
+        assert wrong(hopper, GemmProblem(*size, dtype="int8", batch=2), **eights) is None
+
+
+EXTRAS = [
+    {"has_bias": True, "activation": "relu"},
+    {"has_c": True, "has_bias": True, "activation": "gelu"},
+    {"batch": 3},
+    {"batch": 2, "has_c": True},
+]
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [{}, PINGPONG, SWAPPED, {"split_k": 2}, {"split_k": 2, "reduction": "kernel"}, {"cluster_m": 2}],
+    ids=str,
+)
+@pytest.mark.parametrize("size", [(136, 264, 72), (304, 520, 1000)], ids=str)
+@pytest.mark.parametrize("extra", EXTRAS, ids=str)
+def test_epilogues_and_batches(hopper, extra, size, variant) -> None:
+    problem = GemmProblem(*size, dtype="bfloat16", **extra)
+    for epilogue in ("direct", "stmatrix", "tma"):
+        knobs = {**variant, "epilogue": epilogue, "store_stages": 1}
+        assert wrong(hopper, problem, **knobs) is None
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "int8", "uint8"])
+@pytest.mark.parametrize(
+    "variant", [{}, {**PINGPONG, "tile_n": 64}, SWAPPED, {"split_k": 2}, {"cluster_m": 2}], ids=str
+)
+def test_8_bit_types(hopper, dtype, variant) -> None:
+    promote = int(dtype == "float8_e4m3fn")
+    for size in ((16, 16, 16), (304, 528, 1008)):
+        knobs = {**variant, "tile_k": 128, "epilogue": "direct", "store_stages": 1, "promote": promote}
+        assert wrong(hopper, GemmProblem(*size, dtype=dtype), **knobs) is None
+
+
+@pytest.mark.parametrize("promote", [1, 2, 4])
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("variant", [{}, {**PINGPONG, "tile_n": 64}, {"split_k": 2}], ids=str)
+def test_promoted_sums(hopper, dtype, variant, promote) -> None:
+    for size in ((16, 16, 16), (304, 528, 4080)):
+        problem = GemmProblem(*size, dtype=dtype, out_dtype="bfloat16")
+        assert wrong(hopper, problem, **variant, tile_k=128, promote=promote) is None
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_float32_results(hopper, layout) -> None:
+    problem = GemmProblem(136, 264, 200, layout=layout, out_dtype="float32", has_c=True)
+    assert wrong(hopper, problem, epilogue="direct", store_stages=1) is None
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+def test_a_batch_of_ragged_matrices_does_not_bleed(hopper, layout) -> None:
+    """Boxes that reach past the last row of one matrix must not see the first rows of the next."""
+    assert wrong(hopper, GemmProblem(40, 72, 24, layout=layout, batch=5)) is None
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        {"stages": 2},
+        {"cluster_m": 2, "stages": 3},
+        {**PINGPONG, "stages": 3},
+        {"split_k": 4},
+        {"stream_k": 1},
+    ],
+    ids=str,
+)
+def test_many_runs_give_the_same_bits(hopper, variant) -> None:
+    """A stage refilled or read too early, or a box overwritten before it left, shows as a rare difference."""
+    import cupy
+
+    from tuner.operands import bind, make_tensors
+
+    problem = GemmProblem(1536, 1280, 4096)
+    kernel = load(build(WGMMA_WS, Config.of("wgmma_ws", {**BASE, **variant}), problem, hopper.spec))
+    tensors = make_tensors(hopper, problem, 1, "normal")
+    launch = bind(hopper, kernel, problem, [tensors]).launches[0]
+    launch()
+    hopper.synchronize()
+    first = tensors.d.copy()
+    for _ in range(300):
+        tensors.d.fill(0)
+        cupy.cuda.get_current_stream().synchronize()
+        launch()
+        hopper.synchronize()
+        assert bool((tensors.d == first).all())
+    kernel.close()
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        GemmProblem(333, 777, 1024),
+        GemmProblem(64, 1024, 4096, layout="nn", acc_dtype="float16"),
+        GemmProblem(1000, 1000, 512, layout="tt", dtype="bfloat16", has_bias=True),
+        GemmProblem(16, 4096, 4096),
+        GemmProblem(1024, 2048, 4096, dtype="float8_e4m3fn", out_dtype="bfloat16"),
+    ],
+    ids=str,
+)
+def test_picks_and_random_valid_configs_are_right(hopper, problem) -> None:
+    points = list(WGMMA_WS.enumerate(problem, hopper.spec))
+    configs = [WGMMA_WS.at(point) for point in random.Random(1).sample(points, 12)]
+    for config in WGMMA_WS.picks(problem, hopper.spec) + configs:
+        assert wrong(hopper, problem, **dict(config.knobs)) is None, str(config)
