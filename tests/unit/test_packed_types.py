@@ -11,7 +11,7 @@ import pytest
 from kernels.families.mma_sync import MMA_SYNC
 from service.gemms import problem_of
 from tilewright import DeviceSpec, DType, GemmProblem
-from tilewright.arrays import matrix
+from tilewright.arrays import strided
 from tilewright.errors import InvalidProblem, PreconditionFailed
 from tilewright.launch import Operands
 from tilewright.launch.arguments import check_preconditions, scalar_values
@@ -130,7 +130,7 @@ def test_arrays_of_one_element_a_byte_are_not_packed(name: str) -> None:
     with pytest.raises(InvalidProblem, match=f"no packed {name}"):
         from_array("a", array)
     with pytest.raises(InvalidProblem, match=f"arrays hold one {name} a byte"):
-        matrix(array)
+        strided(array)
 
 
 def test_the_vendor_stands_in_with_float16(monkeypatch: pytest.MonkeyPatch) -> None:
