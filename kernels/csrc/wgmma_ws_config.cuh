@@ -52,6 +52,9 @@ template <> struct IsFloat8<e4m3> { static constexpr bool value = true; };
 template <> struct IsFloat8<e5m2> { static constexpr bool value = true; };
 template <class T> struct IsF16 { static constexpr bool value = false; };
 template <> struct IsF16<f16> { static constexpr bool value = true; };
+template <class T> struct IsInteger { static constexpr bool value = false; };
+template <> struct IsInteger<s8> { static constexpr bool value = true; };
+template <> struct IsInteger<u8> { static constexpr bool value = true; };
 
 static_assert(sizeof(In) <= 2, "wgmma multiplies 16-bit and 8-bit elements");
 static_assert(SCHEDULE == 0 || SCHEDULE == 1, "SCHEDULE is 0 (cooperative) or 1 (ping-pong)");
@@ -61,6 +64,7 @@ static_assert((cfg::swap_ab ? cfg::columns : cfg::rows) % 64 == 0 && cfg::blocks
               "a consumer's share along the M of wgmma is a multiple of 64");
 static_assert(cfg::width % 8 == 0 && cfg::width >= 8 && cfg::width <= 256,
               "a consumer's share along the N of wgmma is a multiple of 8 up to 256");
+static_assert(!IsInteger<In>::value || cfg::width <= 32 || cfg::width % 16 == 0, "wgmma of integers has N in multiples of 16 above 32");
 static_assert(cfg::tile_m % cfg::consumers_m == 0 && cfg::tile_n % cfg::consumers_n == 0, "consumers share the tile evenly");
 static_assert(cfg::tile_m <= 256 && cfg::tile_n <= 256, "a TMA box has at most 256 rows");
 static_assert(cfg::tile_k * sizeof(In) == 128 || cfg::tile_k * sizeof(In) == 256, "TILE_K is 128 or 256 bytes");

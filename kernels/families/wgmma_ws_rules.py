@@ -17,7 +17,7 @@ EPILOGUES = ("direct", "stmatrix", "tma")
 REDUCTIONS = ("block", "kernel")
 HINTS = ("normal", "evict_first", "evict_last")
 # Accumulator registers of a thread, by consumers, that leave room for the rest: found by compiling.
-MAX_SUMS = {1: 208, 2: 208, 3: 112}
+MAX_SUMS = {1: 208, 2: 208, 3: 100}
 
 
 @dataclasses.dataclass(slots=True)
@@ -165,9 +165,13 @@ def registers(k: Knobs) -> int | None:
 
 
 def grid(k: Knobs, device: DeviceSpec) -> Grid:
-    """Persistent blocks, one a multiprocessor."""
+    """Persistent blocks, one a multiprocessor.
+
+    Larger clusters do not find room everywhere: of an H200's 132 multiprocessors clusters of 4 fill 120.
+    """
+    blocks = device.units if k.cluster <= 2 else device.units * 10 // 11
     clusters = (k.cluster_m, k.cluster_n, k.cluster_k)
-    return Grid(k.tile_m, k.tile_n, k.split_k, device.units, *clusters, bool(k.stream_k))
+    return Grid(k.tile_m, k.tile_n, k.split_k, blocks, *clusters, bool(k.stream_k))
 
 
 def workspace(k: Knobs, device: DeviceSpec) -> Workspace:
@@ -190,7 +194,7 @@ def _why_schedule(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
     return None
 
 
-def _why_share(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
+def _why_share(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     if k.tile_m % k.consumers_m or k.tile_n % k.consumers_n:
         return "the consumers must share tile_m and tile_n evenly"
     extent, width = k.share
@@ -198,6 +202,8 @@ def _why_share(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
         return f"a consumer's share along wgmma's M must be a multiple of 64, got {extent}"
     if width % 8:
         return f"a consumer's share along wgmma's N must be a multiple of 8, got {width}"
+    if p.dtype in (DType.INT8, DType.UINT8) and width > 32 and width % 16:
+        return f"wgmma of integers has N in multiples of 16 above 32, got {width}"
     return None
 
 
@@ -249,23 +255,35 @@ def _why_boxes(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 
 def _why_sums(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    sums, most = sum_registers(k, p), MAX_SUMS.get(k.consumers, 0)
-    if k.stream_k or (k.split_k > 1 and k.reduction == "block"):
-        most -= 32  # addresses and values of the other parts
-    if k.epilogue == "stmatrix":
-        most -= 32  # addresses of the rows that it copies
-    if k.epilogue == "direct":
-        most -= 24  # addresses of D
-    if p.has_c or p.has_bias:
-        most -= 24  # and of what is read
-    if k.promote:
-        most -= 24  # two sets of sums
-    # NOTE: where the epilogue reads C or a bias, the assembler unpacks f16 sums ahead of their use.
-    if p.accumulate is DType.FLOAT16 and (p.has_c or p.has_bias):
+    sums, most = sum_registers(k, p), MAX_SUMS.get(k.consumers, 0) - _beside_sums(k, p)
+    # NOTE: where something is added to f16 sums, the assembler unpacks them ahead of their use.
+    if p.accumulate is DType.FLOAT16 and (p.has_c or p.has_bias or _gathers(k)):
         sums *= 2
     return (
         f"{sums} accumulator registers a thread, {k.consumers} consumers have {most}" if sums > most else None
     )
+
+
+def _gathers(k: Knobs) -> bool:
+    """Whether a consumer adds sums of other blocks to its own."""
+    return k.cluster_k > 1 or bool(k.stream_k) or (k.split_k > 1 and k.reduction == "block")
+
+
+def _beside_sums(k: Knobs, p: GemmProblem) -> int:
+    """Registers of a thread that :data:`MAX_SUMS` does not foresee; found by compiling."""
+    gathers = _gathers(k)
+    used = 32 if gathers else 0  # addresses and values of the other parts
+    if k.epilogue == "stmatrix":
+        used += 64 if p.has_c or gathers else 32  # addresses of the rows it copies, and reads
+    if k.epilogue == "direct":
+        used += 80 if gathers else 24  # addresses of D
+    if p.has_c:
+        used += 32
+    if p.has_bias:
+        # NOTE: where there is only one consumer, or parts were added up, the whole bias is loaded ahead.
+        early = (k.consumers == 1 or gathers) and not k.swap_ab
+        used += max(32, k.share[1] // 2 if early else 0)
+    return used + (24 if k.promote else 0)  # two sets of sums
 
 
 def _why_promote(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
@@ -307,7 +325,7 @@ RULES: tuple[Rule[Knobs], ...] = (
     Rule(RING, _why_smem, compiled=False),
     Rule(("cluster_k", "split_k", "reduction", "stream_k"), _why_decomposition),
     Rule(
-        ("schedule", *SHARE, "epilogue", "promote", "split_k", "reduction", "stream_k"),
+        ("schedule", *SHARE, "cluster_k", "epilogue", "promote", "split_k", "reduction", "stream_k"),
         _why_sums,
         compiled=False,
     ),

@@ -170,7 +170,7 @@ __device__ __forceinline__ void multiply(unsigned* out, unsigned long long a, un
     typename Op::Register acc[Op::registers] = {};
     for (auto& r : acc) wgmma_fence_register(r);
     wgmma_fence();
-    Op::template issue<A_TRANSPOSED, B_TRANSPOSED>(acc, a, b);
+    Op::template issue<A_TRANSPOSED, B_TRANSPOSED>(acc, a, b, 1);
     wgmma_commit();
     wgmma_wait<0>();
     for (auto& r : acc) wgmma_fence_register(r);

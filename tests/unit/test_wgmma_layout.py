@@ -85,6 +85,37 @@ def test_blocks_of_64_rows_start_where_their_offset_says(tile: OperandTile) -> N
             assert wgmma_address(start, tile, x, k) == expected, (block, step, x, k)
 
 
+BYTES = [OperandTile(extent, depth, True, element=1) for extent in (64, 96, 256) for depth in (128, 256)]
+
+
+@pytest.mark.parametrize("tile", BYTES, ids=str)
+def test_8_bit_tiles(tile: OperandTile) -> None:
+    """A line holds 128 of k, and one wgmma takes 32 bytes of it as with 16 bits."""
+    offsets = [tile.element_offset(x, k) for x, k in itertools.product(range(tile.extent), range(tile.depth))]
+    assert sorted(offsets) == list(range(tile.bytes))
+    for step in range(tile.depth // 32):
+        start = tile.step_offset(step) * 16
+        for x, k in itertools.product(range(tile.extent), range(32)):
+            assert wgmma_address(start, tile, x, k) == tile.element_offset(x, step * 32 + k), (step, x, k)
+
+
+@pytest.mark.parametrize("k_major", [True, False])
+@pytest.mark.parametrize("shares", [2, 4])
+def test_shares_of_a_cluster_keep_the_swizzle(shares: int, k_major: bool) -> None:
+    """Blocks load equal runs of lines; each starts where the swizzle does, as if one block loaded all."""
+    whole, shared = OperandTile(128, 64, k_major), OperandTile(128, 64, k_major, shares=shares)
+    assert shared.box == (whole.box[0] // shares, whole.box[1])
+    assert shared.box[0] * shares * shared.panels * 128 == shared.bytes == whole.bytes
+    run = shared.box[0] * 128
+    for line, byte in itertools.product(range(shared.box[0]), range(0, 128, 16)):
+        assert swizzle_128b(run + line * 128 + byte) == run + swizzle_128b(line * 128 + byte)
+
+
+def test_shares_of_less_than_eight_lines_would_not() -> None:
+    """Why the rules ask for eights: four lines on, the swizzle is another."""
+    assert swizzle_128b(4 * 128) != 4 * 128 + swizzle_128b(0)
+
+
 def test_fragments_cover_the_result_once() -> None:
     places = [
         (row, col + e)

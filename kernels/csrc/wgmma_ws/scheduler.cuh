@@ -3,6 +3,7 @@
 #pragma once
 #include "ptx/cluster.cuh"
 #include "tile/raster.cuh"
+#include "wgmma_ws/shares.cuh"
 #include "wgmma_ws_config.cuh"
 
 // A part of the sums of one tile of D: those over k tiles [k_begin, k_end).
@@ -33,10 +34,9 @@ public:
             // The tail and the wave before it, unless the tail fills half of the multiprocessors anyway.
             const int tail = tiles % clusters;
             streamed = tail == 0 || (tiles > clusters && 2 * tail >= clusters) ? 0 : min(tiles, tail + clusters);
-            const long long steps = static_cast<long long>(streamed) * k_tiles;
-            sharers = static_cast<int>(max(1LL, min(static_cast<long long>(clusters), steps / least_share)));
-            next_step = cluster < sharers ? share(cluster) : 0;
-            end_step = cluster < sharers ? share(cluster + 1) : 0;
+            shares = Shares::of(streamed * k_tiles, clusters, least_share);
+            next_step = cluster < shares.count ? shares.first(cluster) : 0;
+            end_step = cluster < shares.count ? shares.first(cluster + 1) : 0;
             next_unit = streamed + cluster;
         }
     }
@@ -71,29 +71,20 @@ private:
     int clusters, cluster, rank, across_m, across_n, k_tiles;
     int next_unit, end;
     static constexpr int least_share = 4; // k tiles, for fewer a partial tile costs more than it saves
-    int streamed, sharers;         // tiles whose k is shared out, and among how many clusters
-    long long next_step, end_step; // of their k tiles, counted through
+    int streamed;            // tiles whose k is shared out among clusters: fewer than two for each
+    Shares shares;
+    int next_step, end_step; // of their k tiles, counted through
 
     static __device__ __forceinline__ int ceil_div(int x, int y) { return (x + y - 1) / y; }
 
-    // First k tile of a cluster's share.
-    __device__ __forceinline__ long long share(int c) const {
-        return static_cast<long long>(streamed) * k_tiles * c / sharers;
-    }
-    // Whose share k tile `step` is in: the inverse of share().
-    __device__ __forceinline__ int owner(long long step) const {
-        return static_cast<int>(((step + 1) * sharers - 1) / (static_cast<long long>(streamed) * k_tiles));
-    }
-
     __device__ __forceinline__ void stream(Work& work) {
-        const int tile = static_cast<int>(next_step / k_tiles);
-        const long long first_step = static_cast<long long>(tile) * k_tiles;
+        const int tile = next_step / k_tiles, first_step = tile * k_tiles;
         place(work, tile);
-        const int first = owner(first_step);
+        const int first = shares.owner(first_step);
         work.part = cluster - first;
-        work.parts = owner(first_step + k_tiles - 1) - first + 1;
-        work.k_begin = static_cast<int>(next_step - first_step);
-        work.k_end = static_cast<int>(min(first_step + k_tiles, end_step) - first_step);
+        work.parts = shares.owner(first_step + k_tiles - 1) - first + 1;
+        work.k_begin = next_step - first_step;
+        work.k_end = min(first_step + k_tiles, end_step) - first_step;
         work.first_slot = first * cfg::cluster + rank;
         next_step += work.k_tiles();
     }

@@ -1,0 +1,231 @@
+"""Family wgmma_ws: budgets by hand, the reason of every rule, and valid in Python <=> compiles; no GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from kernels.build import CompileError, compile_spec
+from kernels.families.wgmma_ws import WGMMA_WS
+from kernels.families.wgmma_ws_rules import RULES, Knobs, registers, smem_bytes, store_box, sum_registers
+from kernels.nvrtc import compile_text
+from tilewright import Config, DeviceSpec, GemmProblem
+
+HOPPER = DeviceSpec("cuda", "sm_90", "H200", 132, 141 << 30, 50 << 20, 227 << 10, 228 << 10)
+NT = GemmProblem(4096, 4096, 4096)
+NN = GemmProblem(4096, 4096, 4096, layout="nn")
+TN = GemmProblem(4096, 4096, 4096, layout="tn")
+HALF = GemmProblem(4096, 4096, 4096, acc_dtype="float16")
+FLOATS = GemmProblem(4096, 4096, 4096, out_dtype="float32")
+E4M3 = GemmProblem(4096, 4096, 4096, dtype="float8_e4m3fn", out_dtype="bfloat16")
+S8 = GemmProblem(4096, 4096, 4096, dtype="int8")
+BASE: dict[str, Any] = {
+    "schedule": "cooperative", "swap_ab": 0, "tile_m": 128, "tile_n": 256, "consumers_m": 2, "consumers_n": 1,
+    "tile_k": 64, "cluster_m": 1, "cluster_n": 1, "cluster_k": 1, "epilogue": "tma", "store_stages": 2,
+    "stages": 4, "in_flight": 1, "promote": 0, "split_k": 1, "reduction": "block", "stream_k": 0,
+    "raster": "m", "group": 8, "snake": 0, "l2_promotion": 256, "hint_a": "normal", "hint_b": "normal",
+    "hint_d": "normal",
+}  # fmt: skip
+PINGPONG = {"schedule": "pingpong", "consumers_m": 1, "tile_n": 160, "stages": 5}
+SWAPPED = {"swap_ab": 1, "tile_m": 16, "tile_n": 128, "consumers_m": 1, "consumers_n": 2}
+THREE = {"tile_m": 192, "consumers_m": 3, "tile_n": 192}
+DIRECT = {"epilogue": "direct", "store_stages": 1, "tile_n": 128}
+
+
+def config(changes: dict[str, Any]) -> Config:
+    return Config.of("wgmma_ws", BASE | changes)
+
+
+def knobs(changes: dict[str, Any]) -> Knobs:
+    return WGMMA_WS.knob_values(config(changes))
+
+
+def why(changes: dict[str, Any], problem: GemmProblem = NT) -> str | None:
+    return WGMMA_WS.why_invalid(config(changes), problem, HOPPER)
+
+
+SMEM = [
+    # A stage is (128 + 256) * 64 * 2 + 16 for its barriers = 49,168; a staged box 64 * 64 * 2 = 8192, two for
+    # each of two consumers; 16 + 4 a consumer for its barriers and flag; 1024 to align.
+    ({}, NT, 4 * 49_168 + 4 * 8192 + 40 + 1024),
+    ({"store_stages": 1}, NN, 4 * 49_168 + 2 * 8192 + 40 + 1024),
+    ({"tile_k": 128}, E4M3, 4 * 49_168 + 4 * 8192 + 40 + 1024),
+    # Width 160 gives boxes of 32 columns: 64 * 32 * 2 = 4096. (128 + 160) * 64 * 2 + 16 = 36,880 a stage.
+    (PINGPONG, NT, 5 * 36_880 + 4 * 4096 + 40 + 1024),
+    # Transposed, a box is 16 rows of 64: 2048. (16 + 128) * 128 * 2 + 16 = 36,880 again.
+    ({**SWAPPED, "tile_k": 128, "stages": 6}, NT, 6 * 36_880 + 4 * 2048 + 40 + 1024),
+    # Three consumers: (192 + 192) * 64 * 2 + 16; six boxes.
+    ({**THREE, "store_stages": 2, "stages": 3}, NT, 3 * 49_168 + 6 * 8192 + 60 + 1024),
+    # Each of two consumers receives half of its 64 x 128 sums as floats: 16,384; it finishes 64 columns.
+    ({"tile_n": 128, "cluster_k": 2}, NT, 4 * 32_784 + 4 * 8192 + 2 * 16_384 + 40 + 1024),
+    # One consumer and no boxes: (64 + 64) * 64 * 2 + 16 = 16,400.
+    ({**DIRECT, "tile_m": 64, "tile_n": 64, "consumers_m": 1, "stages": 8}, NT, 8 * 16_400 + 20 + 1024),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "problem", "expected"), SMEM, ids=str)
+def test_shared_memory(changes: dict[str, Any], problem: GemmProblem, expected: int) -> None:
+    assert smem_bytes(knobs(changes), problem) == expected <= HOPPER.smem_per_block
+    assert why(changes, problem) is None
+
+
+_LAYOUT = """
+#include "wgmma_ws/stages.cuh"
+static_assert(SharedMemory::ahead + Stages::bytes + (16 + 4) * cfg::consumers + 1024 == {bytes}, "");
+static_assert(box_rows == {rows} && box_columns == {columns}, "");
+extern "C" __global__ void nothing() {{}}
+"""
+
+
+@pytest.mark.parametrize(("changes", "problem", "expected"), SMEM, ids=str)
+def test_the_source_lays_out_the_same(changes: dict[str, Any], problem: GemmProblem, expected: int) -> None:
+    rows, columns = store_box(knobs(changes))
+    text = _LAYOUT.format(bytes=expected, rows=rows, columns=columns)
+    defines = WGMMA_WS.build_spec(config(changes), problem, HOPPER).defines
+    compile_text(text, "sm_90a", defines, entry="nothing")
+
+
+def test_registers_by_hand() -> None:
+    # 65,536 over 384 threads are 170, in eights 168; over 512 they are 128; one consumer has what it needs.
+    assert registers(knobs({})) == registers(knobs(PINGPONG)) == 168
+    assert registers(knobs(THREE)) == 128
+    assert registers(knobs({"tile_m": 64, "tile_n": 64, "consumers_m": 1})) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem", "expected"),
+    [
+        ({}, NT, 64 * 256 // 128),
+        ({}, HALF, 64),  # two halves a register
+        ({"tile_n": 128, "promote": 2, "tile_k": 128}, E4M3, 2 * 64),  # one set is multiplied, one kept
+        (SWAPPED, NT, 64 * 16 // 128),
+        ({**PINGPONG, "tile_m": 128}, NT, 2 * 64 * 160 // 128),
+    ],
+    ids=str,
+)
+def test_sum_registers(changes: dict[str, Any], problem: GemmProblem, expected: int) -> None:
+    assert sum_registers(knobs(changes), problem) == expected
+
+
+# Changes, problem, what Python says, what the source says (None where it says nothing).
+BROKEN = [
+    ({"schedule": "pingpong"}, NT, "ping-pong consumers do not share a tile", "ping-pong consumers do not"),
+    ({"consumers_n": 2}, NT, "4 consumers, registers allow 3", "1 .. 3 consumers"),
+    ({"consumers_m": 3}, NT, "must share tile_m and tile_n evenly", "share the tile evenly"),
+    ({"tile_m": 96}, NT, "wgmma's M must be a multiple of 64, got 48", "along the M of wgmma"),
+    ({**SWAPPED, "tile_m": 24, "consumers_m": 2, "consumers_n": 1}, NT, "8, got 12", "along the N of wgmma"),
+    ({**DIRECT, "tile_k": 128, "tile_n": 56}, S8, "multiples of 16 above 32, got 56", "wgmma of integers"),
+    ({"tile_k": 256}, NT, "128 or 256 bytes, got 512", "TILE_K is 128 or 256 bytes"),
+    ({"tile_n": 96}, NN, "multiple of 64 where B is stored K x N, got 96", "whole panels"),
+    ({**SWAPPED, "tile_m": 32}, TN, "multiple of 64 where A is stored K x M, got 32", "whole panels"),
+    ({"cluster_m": 4, "cluster_n": 2}, NT, "at most 4 blocks, got 8", "at most 4 blocks"),
+    ({**SWAPPED, "cluster_n": 4}, NT, "4 blocks cannot share the 16 lines of the A tile", "their shares are"),
+    ({"cluster_k": 2, "tile_n": 144}, NT, "N must be a multiple of 32, got 144", "finish halves of 16"),
+    ({}, FLOATS, "D is float32; use epilogue=direct", "stmatrix stages 16-bit"),
+    ({"tile_n": 136}, NT, "columns in multiples of 16, a consumer has 136", "at least 16 columns wide"),
+    ({}, dataclasses.replace(NT, n=4100), "use epilogue=stmatrix", "TMA stores rows"),
+    ({**DIRECT, "store_stages": 2}, NT, "without staging there is one store stage", None),
+    ({"promote": 2, "tile_n": 64}, NT, "only sums of 8-bit floats are promoted", "only sums of 8-bit floats"),
+    ({"stages": 5}, NT, "279672 bytes of shared memory, a block may use 232448", None),
+    ({"split_k": 2, "stream_k": 1, "tile_n": 64}, NT, "exclude each other", "stream-K and split-K exclude"),
+    ({"reduction": "kernel"}, NT, "there are no parts to add up", "the kernel after adds up the parts"),
+    ({"cluster_k": 2, "stream_k": 1, "tile_n": 64}, NT, "use reduction=kernel", "by a kernel after"),
+    ({"cluster_k": 2, "split_k": 2, "tile_n": 64}, NT, "use reduction=kernel", "by a kernel after"),
+    ({"tile_m": 256, "stages": 2}, NT, "256 accumulator registers a thread, 2 consumers have 208", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "problem", "python", "static_assert"), BROKEN, ids=str)
+def test_both_sides_refuse_for_the_same_reason(
+    changes: dict[str, Any], problem: GemmProblem, python: str, static_assert: str | None
+) -> None:
+    assert python in (why(changes, problem) or "")
+    if static_assert:
+        with pytest.raises(CompileError, match=static_assert):
+            compile_spec(WGMMA_WS.build_spec(config(changes), problem, HOPPER))
+
+
+def test_every_rule_is_broken_above() -> None:
+    said = [WGMMA_WS.why_invalid(config(changes), problem, HOPPER) for changes, problem, _, _ in BROKEN]
+    for rule in RULES:
+        reasons = [rule.why(knobs(changes), problem, HOPPER) for changes, problem, _, _ in BROKEN]
+        first = [reason for reason, one in zip(reasons, said, strict=True) if reason and reason == one]
+        assert first, rule.why.__name__
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem", "most"),
+    [
+        ({}, HALF, None),
+        # 2 * 64 * 192 / 128 = 192 sums fit; with a last block that adds up the parts 208 - 32 = 176 are left.
+        ({"tile_m": 256, "tile_n": 192, "stages": 3, "store_stages": 1}, NT, None),
+        ({"tile_m": 256, "tile_n": 192, "split_k": 2, "stages": 3, "store_stages": 1}, NT, 176),
+        ({"tile_m": 256, "tile_n": 192, "split_k": 2, "reduction": "kernel", "stages": 3}, NT, None),
+        ({"tile_m": 256, "tile_n": 192, "stream_k": 1, "stages": 3}, NT, 176),
+        # Halves are unpacked where something is added to them.
+        ({"tile_m": 256, "stages": 2}, HALF, None),
+        ({"tile_m": 256, "stages": 2}, dataclasses.replace(HALF, has_bias=True), 176),
+        ({"tile_m": 256, "stages": 2, "split_k": 2}, HALF, 176),
+        ({"tile_m": 256, "stages": 2, "split_k": 2, "reduction": "kernel"}, HALF, None),
+        # 32 for the other parts, 80 for addresses of D; half of a width of 256 for a bias read ahead.
+        ({**DIRECT, "tile_n": 224, "split_k": 2}, FLOATS, 96),
+        ({**DIRECT, "tile_n": 192, "split_k": 2}, FLOATS, None),
+        ({"split_k": 2}, dataclasses.replace(NT, has_bias=True), 48),
+        ({**THREE, "stages": 3}, NT, None),
+        ({**THREE, "tile_n": 208, "stages": 3}, NT, 100),
+    ],
+    ids=str,
+)
+def test_what_registers_allow(changes: dict[str, Any], problem: GemmProblem, most: int | None) -> None:
+    said = why(changes, problem)
+    assert said is None if most is None else (said or "").endswith(f"consumers have {most}")
+
+
+@pytest.mark.parametrize(
+    ("problem", "arch", "reason"),
+    [
+        (NT, "sm_80", "wgmma exists on sm_90 alone, not on sm_80"),
+        (dataclasses.replace(NT, dtype="float32", out_dtype=None), "sm_90", "not float32"),
+        (dataclasses.replace(S8, layout="nn"), "sm_90", "use layout nt"),
+        (dataclasses.replace(NT, m=4099, n=4101, k=4097), "sm_90", None),
+        (dataclasses.replace(NN, batch=65535), "sm_90", None),
+    ],
+    ids=str,
+)
+def test_what_it_supports(problem: GemmProblem, arch: str, reason: str | None) -> None:
+    actual = WGMMA_WS.why_unsupported(problem, dataclasses.replace(HOPPER, arch=arch))
+    assert actual is None if reason is None else reason in (actual or "")
+
+
+def mutated(seed: int) -> tuple[GemmProblem, dict[str, Any]]:
+    """A config that is right but for what three random knobs may break."""
+    chance = random.Random(seed)
+    problem = chance.choice([NT, NN, TN, HALF, FLOATS, E4M3, S8])
+    deep = {"tile_k": 128 // problem.dtype.size}
+    start = chance.choice([{}, PINGPONG, SWAPPED, THREE, DIRECT])
+    some = chance.sample(WGMMA_WS.knobs, 3)
+    return problem, {**start, **deep} | {knob.name: chance.choice(knob.legal) for knob in some}
+
+
+def agrees(seed: int) -> str | None:
+    """What Python and the compiler disagree about, or None."""
+    problem, changes = mutated(seed)
+    k = knobs(changes)
+    compiled = [r for rule in RULES if rule.compiled and (r := rule.why(k, problem, HOPPER))]
+    if not compiled and why(changes, problem):
+        return None  # a budget, of which the source knows nothing
+    try:
+        compile_spec(WGMMA_WS.build_spec(config(changes), problem, HOPPER))
+    except CompileError as error:
+        asserted = "static assertion failed" in str(error)
+        return None if compiled and asserted else f"{problem} {changes}: {compiled or 'valid'}, but {error}"
+    return f"{problem} {changes}: compiles, but {compiled}" if compiled else None
+
+
+def test_valid_in_python_means_that_it_compiles() -> None:
+    with ThreadPoolExecutor(2) as pool:
+        assert [said for said in pool.map(agrees, range(60)) if said] == []
