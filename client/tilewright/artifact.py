@@ -297,6 +297,7 @@ class LaunchPlan:
         Raises:
             ArtifactError: the data is not a launch plan.
         """
+        # NOTE: what came later has a default, so that stored artifacts of earlier releases stay loadable.
         try:
             return cls(
                 format=data["format"],
@@ -308,9 +309,11 @@ class LaunchPlan:
                 serves=Serves(**data["serves"]),
                 dynamic_smem=data["dynamic_smem"],
                 cluster=_triple(data["cluster"]),
-                programmatic=bool(data["programmatic"]),
-                repacks=tuple(Repack(**item | {"block": _triple(item["block"])}) for item in data["repacks"]),
-                finish=_finish(data["finish"]),
+                programmatic=bool(data.get("programmatic", False)),
+                repacks=tuple(
+                    Repack(**item | {"block": _triple(item["block"])}) for item in data.get("repacks", ())
+                ),
+                finish=_finish(data.get("finish")),
                 workspace=Workspace(**data["workspace"]),
                 preconditions=Preconditions(**data["preconditions"]),
             )

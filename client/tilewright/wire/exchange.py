@@ -7,10 +7,11 @@ comes from: importing is a union, and importing twice changes nothing.
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator
 
 from tilewright.device import DeviceKind
 from tilewright.trial import Outcome
@@ -49,6 +50,15 @@ class ExportQuery(BaseModel):
     family: FamilyName | None = None
     since: AwareDatetime | None = None
     artifacts: bool = True
+
+    @field_validator("since", mode="before")
+    @classmethod
+    def _written_out(cls, value: object) -> object:
+        # NOTE: pydantic takes numbers, also as text, for seconds since 1970, which is no date-time of the
+        # document.
+        if value is None or isinstance(value, datetime) or (isinstance(value, str) and ":" in value):
+            return value
+        raise ValueError("give a date and time with its zone, such as 2026-01-31T12:00:00Z")
 
 
 class _Line(BaseModel):

@@ -1,6 +1,7 @@
 // Epilogue: a consumer's accumulators to D, straight from registers or box by box through shared memory.
 #pragma once
 #include "ptx/cp_async.cuh"
+#include "ptx/shared.cuh"
 #include "ptx/stmatrix.cuh"
 #include "ptx/warpgroup.cuh"
 #include "tile/finish_pair.cuh"
@@ -97,10 +98,7 @@ private:
             for (int id = thread(); id < box_rows * Box::chunks; id += 128) {
                 const int r = id / Box::chunks, c = id % Box::chunks;
                 if (at_row + r >= epilogue.m || c * 8 >= inside) continue;
-                uint4 chunk;
-                asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                             : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
-                             : "r"(box + Box::chunk(r, c)));
+                const uint4 chunk = load_shared_128(box + Box::chunk(r, c));
                 *reinterpret_cast<uint4*>(epilogue.d + (at_row + r) * epilogue.ldd + at_column + c * 8) = chunk;
             }
         } else {
@@ -131,8 +129,6 @@ private:
 
     // 16 bits of a staged row.
     static __device__ __forceinline__ unsigned short element(unsigned box, int r, int c) {
-        unsigned short value;
-        asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value) : "r"(box + Box::chunk(r, c / 8) + c % 8 * 2) : "memory");
-        return value;
+        return load_shared_16(box + Box::chunk(r, c / 8) + c % 8 * 2);
     }
 };

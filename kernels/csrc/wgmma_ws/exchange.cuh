@@ -2,6 +2,7 @@
 // shared memory; each then finishes its half of the columns of wgmma's N.
 #pragma once
 #include "ptx/cluster.cuh"
+#include "ptx/shared.cuh"
 #include "wgmma_ws/stages.cuh"
 
 class Exchange {
@@ -33,11 +34,7 @@ public:
         for (int block = 0; block < cfg::blocks; ++block)
 #pragma unroll
             for (int p = 0; p < half; p += 2) {
-                uint4 bits;
-                asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                             : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
-                             : "r"(here + number(block, p) * 2048)
-                             : "memory");
+                const uint4 bits = load_shared_128(here + number(block, p) * 2048);
                 const Sent other = reinterpret_cast<const Sent&>(bits);
                 const Pair x = pick(acc, block, p, later), y = pick(acc, block, p + 1, later);
                 acc.set_pair(block, p, x.x + other.a, x.y + other.b);

@@ -4,6 +4,7 @@
 // Workspace with REDUCTION 1: D in Real for each part, in rows and columns of whole tiles. Else one counter a tile and owner (zero before and after the launch), then slots of
 // [owner][4 values][thread].
 #pragma once
+#include "ptx/shared.cuh"
 #include "wgmma_ws/scheduler.cuh"
 #include "wgmma_ws/stages.cuh"
 
@@ -92,11 +93,10 @@ private:
         if (threadIdx.x % 128 == 0) {
             const bool last = atomicAdd(counter, 1u) == work.parts - 1;
             if (last) *counter = 0;
-            asm volatile("st.shared.u32 [%0], %1;" ::"r"(flag), "r"(unsigned(last)) : "memory");
+            store_shared_32(flag, last);
         }
         named_barrier_sync(1 + consumer, 128);
-        unsigned last;
-        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(last) : "r"(flag) : "memory");
+        const unsigned last = load_shared_32(flag);
         __threadfence();
         return last;
     }
