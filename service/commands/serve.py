@@ -9,7 +9,7 @@ import socket
 import sys
 from contextlib import closing
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import uvicorn
@@ -19,6 +19,9 @@ from service.commands.options import AsJson
 from service.commands.output import print_json
 from service.engine import Engine
 from service.settings import Settings
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 _GRACE_S = 3
 log = logging.getLogger("tilewright.serve")
@@ -73,8 +76,6 @@ def serve(
     as_json: AsJson = False,
 ) -> None:
     """Run the service until Ctrl-C or SIGTERM; running jobs resume at the next start."""
-    from service.app import create_app
-
     settings = _settings(
         host=host,
         port=port,
@@ -86,7 +87,7 @@ def serve(
     if settings.allow_remote:
         log.warning("unless a key was made, whoever reaches port %s can use it", settings.port)
     with closing(_listen(settings)) as listener:
-        app = create_app(settings)
+        app = _app(settings)
         engine: Engine = app.state.service.engine
         engine.open()
         config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=_GRACE_S)
@@ -100,6 +101,17 @@ def serve(
 
 def _settings(**options: Any) -> Settings:
     return Settings(**{name: value for name, value in options.items() if value is not None})
+
+
+def _app(settings: Settings) -> FastAPI:
+    from service.access import Exposed
+    from service.app import create_app
+
+    try:
+        return create_app(settings)
+    except Exposed as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
 
 
 def _listen(settings: Settings) -> socket.socket:

@@ -203,7 +203,10 @@ def test_empty_lines_and_empty_files_are_nothing(empty: Server, target: Client) 
 
 def test_a_wrong_choice_is_told(http: httpx2.Client, client: Client) -> None:
     assert http.get("/trials", params={"format": "xml"}).status_code == 422
-    assert http.get("/trials", params={"since": "2026-01-01T00:00:00"}).status_code == 422
+    for since in ("2026-01-01T00:00:00", "2026-01-01", "6", "-1.5"):
+        refusal = http.get("/trials", params={"since": since})
+        assert refusal.status_code == 422, since
+        assert "zone" in refusal.json()["errors"][0]["detail"]
     with pytest.raises(ServiceError) as refused:
         client.import_results(io.BytesIO(b"nonsense"))
     assert refused.value.status == 422

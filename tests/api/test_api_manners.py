@@ -9,6 +9,7 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
@@ -18,7 +19,7 @@ from fastapi import Depends, FastAPI, Request
 
 from service import idempotency, middleware, problems
 from service.settings import Settings
-from tilewright import Client, wire
+from tilewright import Client, GemmProblem, wire
 
 BODY = {"m": 8, "n": 8, "k": 8, "dtype": "float32", "layout": "nn", "max_trials": 1}
 PROBLEM = "application/problem+json"
@@ -53,7 +54,7 @@ def test_a_key_in_flight_is_refused_until_its_request_ends() -> None:
 def test_links_lead_through_a_list_with_its_filters(
     tuned: wire.JobView, http: httpx2.Client, client: Client
 ) -> None:
-    client.tune(tuned.problem.to_problem(), max_trials=1)
+    client.tune(GemmProblem(27, 16, 16, "float32"), max_trials=1)
     seen: list[str] = []
     answer = http.get("/jobs", params={"limit": 1, "status": "succeeded"})
     while True:
@@ -103,15 +104,27 @@ def test_a_request_id_is_made_where_the_given_one_is_unfit(http: httpx2.Client) 
         assert re.fullmatch("[0-9a-f]{16}", made)
 
 
+def logged(server: Server, request_id: str) -> list[dict[str, Any]]:
+    """The log's lines of a request, which are written after its answer went out."""
+    until = time.monotonic() + 10.0
+    found: list[dict[str, Any]] = []
+    while not found and time.monotonic() < until:
+        lines = [json.loads(line) for line in server.log().splitlines(keepends=True) if line.endswith("\n")]
+        found = [line for line in lines if line.get("request_id") == request_id]
+    return found
+
+
+@pytest.mark.usefixtures("tuned")
 def test_the_log_is_json_with_the_request_id_and_without_queries(server: Server, http: httpx2.Client) -> None:
     http.get("/jobs/none", params={"secret": "in-a-query"}, headers={"X-Request-ID": "find-me"})
-    lines = [json.loads(line) for line in server.log().splitlines()]
-    [found] = [line for line in lines if line.get("request_id") == "find-me"]
+    [found] = logged(server, "find-me")
     assert found["event"] == "request"
     assert (found["method"], found["path"], found["status"]) == ("GET", "/jobs/none", 422)
     assert found["ms"] > 0
-    assert "in-a-query" not in server.log()
-    assert any("tuning" in line["event"] for line in lines), "the engine's own lines are JSON too"
+    log = server.log()
+    assert "in-a-query" not in log
+    events = [json.loads(line)["event"] for line in log.splitlines()]
+    assert any("tuning" in event for event in events), "the engine's own lines are JSON too"
 
 
 def metric(text: str, name: str, **labels: str) -> float:

@@ -46,12 +46,17 @@ def test_the_async_client_does_what_the_client_does(server: Server, tuned: wire.
     assert seen[-1].measured == 2
 
 
+LOCAL = {"start", "lookup", "refresh"}  # with matmul, which launches here and so has nothing to wait for
+
+
 def test_both_clients_have_the_same_methods() -> None:
     def methods(kind: type) -> dict[str, list[str]]:
         public = inspect.getmembers(kind, inspect.isfunction)
         return {name: list(inspect.signature(f).parameters) for name, f in public if not name.startswith("_")}
 
-    assert methods(Client) == methods(AsyncClient)
+    both, one = methods(AsyncClient), methods(Client)
+    assert one.keys() - both.keys() == LOCAL
+    assert {name: one[name] for name in one.keys() - LOCAL} == both
 
 
 @pytest.fixture

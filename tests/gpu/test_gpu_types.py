@@ -165,13 +165,23 @@ def test_gemm_on_request_takes_whole_scalars(device, dtype) -> None:
     import numpy as np
 
     from tuner.gemm import run_gemm
+    from tuner.regions import Pages
 
     a = np.random.default_rng(0).integers(0, 100, (33, 48)).astype(dtype)
     b = np.random.default_rng(1).integers(0, 100, (17, 48)).astype(dtype)
     problem = GemmProblem(33, 17, 48, dtype=dtype)
     kernel = built(device, MMA_SYNC, mma(dtype), problem)
-    data, _, _ = run_gemm(device, kernel, problem, {"a": a.tobytes(), "b": b.tobytes()}, (-3.0, 0.0))
     expected = -3 * (a.astype("int32") @ b.astype("int32").T)
+    with Pages() as operands, Pages() as result:
+        for values in (a, b):
+            operands.append(values.tobytes())
+        regions = {
+            "a": operands.region.part(0, a.nbytes),
+            "b": operands.region.part(a.nbytes, b.nbytes),
+            "d": result.resize(expected.nbytes),
+        }
+        run_gemm(device, kernel, problem, regions, (-3.0, 0.0))
+        data = result.read(0, expected.nbytes)
     assert (np.frombuffer(data, "int32").reshape(33, 17) == expected).all()
 
 

@@ -158,7 +158,14 @@ EXTRAS = [
 
 @pytest.mark.parametrize(
     "variant",
-    [{}, PINGPONG, SWAPPED, {"split_k": 2}, {"split_k": 2, "reduction": "kernel"}, {"cluster_m": 2}],
+    [
+        {},
+        {**PINGPONG, "tile_n": 64},
+        SWAPPED,
+        {"split_k": 2, "tile_n": 64},
+        {"split_k": 2, "reduction": "kernel"},
+        {"cluster_m": 2},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("size", [(136, 264, 72), (304, 520, 1000)], ids=str)
@@ -172,7 +179,9 @@ def test_epilogues_and_batches(hopper, extra, size, variant) -> None:
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "int8", "uint8"])
 @pytest.mark.parametrize(
-    "variant", [{}, {**PINGPONG, "tile_n": 64}, SWAPPED, {"split_k": 2}, {"cluster_m": 2}], ids=str
+    "variant",
+    [{}, {**PINGPONG, "tile_n": 64}, SWAPPED, {"split_k": 2, "tile_n": 64}, {"cluster_m": 2}],
+    ids=str,
 )
 def test_8_bit_types(hopper, dtype, variant) -> None:
     promote = int(dtype == "float8_e4m3fn")
