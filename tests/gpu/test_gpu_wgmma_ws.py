@@ -148,6 +148,23 @@ def test_rows_that_tma_cannot_take_are_repacked(hopper, size, layout) -> None:
         assert wrong(hopper, GemmProblem(*size, dtype="int8", batch=2), **eights) is None
 
 
+@pytest.mark.parametrize("variant", [{"cluster_k": 2}, {**PINGPONG, "cluster_k": 2}, {"split_k": 8}], ids=str)
+def test_blocks_without_a_share_of_k(hopper, variant) -> None:
+    """One k tile for several blocks: what the others hold must not count. Several tiles a block."""
+    for k in (8, 64, 136):
+        assert wrong(hopper, GemmProblem(2560, 2304, k), **variant) is None
+
+
+@pytest.mark.parametrize("tile_n", [176, 192])
+@pytest.mark.parametrize("epilogue", ["stmatrix", "tma"])
+@pytest.mark.parametrize("store_stages", [2, 4])
+def test_staging_that_a_tile_does_not_fill_evenly(hopper, tile_n, epilogue, store_stages) -> None:
+    """Short sums, many tiles: the first box of a tile must not overwrite the last of the tile before."""
+    knobs = {"tile_n": tile_n, "epilogue": epilogue, "store_stages": store_stages, "stages": 3}
+    for _ in range(5):
+        assert wrong(hopper, GemmProblem(8192, 8448, 64), **knobs) is None
+
+
 EXTRAS = [
     {"has_bias": True, "activation": "relu"},
     {"has_c": True, "has_bias": True, "activation": "gelu"},

@@ -89,6 +89,9 @@ class Slots:
         self._rules = [(place, aligned[name]) for place, name in enumerate(ORDER) if aligned.get(name, 1) > 1]
         self._slots = [(ORDER.index(slot.operand), slot.point) for slot in slots if slot.operand in ORDER]
         self._at: Addresses = tuple(getattr(operands, name) for name in ORDER)
+        self._needed = tuple(
+            name in ORDER[:3] or address != 0 for name, address in zip(ORDER, self._at, strict=True)
+        )
 
     def move(self, a: int, b: int, d: int, c: int = 0, bias: int = 0) -> None:
         """Point the arguments at other operands of the same shapes and strides.
@@ -101,7 +104,7 @@ class Slots:
             self._patch(addresses)
 
     def _patch(self, addresses: Addresses) -> None:
-        if 0 in addresses[:3]:
+        if any(needed and not address for needed, address in zip(self._needed, addresses, strict=True)):
             raise PreconditionFailed(f"{self._entry}: an operand or the result has no memory")
         for place, align in self._rules:
             if addresses[place] % align:

@@ -98,7 +98,7 @@ private:
 
     __device__ __forceinline__ void finish(Sums& acc, int k_tiles) {
         acc.finish();
-        if (cfg::split_k > 1 && k_tiles == 0) acc.clear();
+        if (cfg::split_k * cfg::cluster_k > 1 && k_tiles == 0) acc.clear();
         if (cfg::in_flight == 1 && k_tiles > 0) release(slot.stage > 0 ? slot.stage - 1 : cfg::stages - 1);
     }
 

@@ -52,8 +52,17 @@ private:
     __device__ __forceinline__ void store_box(const Sums& acc, const SharedMemory& smem, int block, int box) const {
         const int number = block * (cfg::own_width / box_width) + box;
         const unsigned target = smem.box(consumer, number % cfg::store_stages);
-        if (cfg::tma_store && thread() == 0) tma_store_wait<cfg::store_stages - 1>();
-        if (cfg::tma_store || cfg::store_stages == 1) named_barrier_sync(1 + consumer, 128);
+        // NOTE: the boxes of a tile start with the first place in staging again; unless they fill all places
+        // evenly, it may be the one used last.
+        constexpr bool uneven = cfg::blocks * (cfg::own_width / box_width) % cfg::store_stages != 0;
+        const bool restart = uneven && number == 0;
+        if (cfg::tma_store && thread() == 0) {
+            if (restart)
+                tma_store_wait<0>();
+            else
+                tma_store_wait<cfg::store_stages - 1>();
+        }
+        if (cfg::tma_store || cfg::store_stages == 1 || restart) named_barrier_sync(1 + consumer, 128);
         stage_box(acc, target, block, box);
         if constexpr (cfg::tma_store) tma_store_fence();
         named_barrier_sync(1 + consumer, 128);
