@@ -147,7 +147,7 @@ def test_a_revoked_key_closes_within_seconds(guarded: Server, headers: dict[str,
 def test_without_a_key_only_loopback_is_listened_at(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "service.cli", "serve", "--host", "0.0.0.0", "--port", "0"]
     done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "keys create" in done.stderr
     assert "Traceback" not in done.stderr
 

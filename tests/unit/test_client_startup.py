@@ -94,9 +94,10 @@ def test_misses_are_reported_once_with_their_count(service: SetService, tmp_path
             tw.start().matmul(a, b)
         tw.refresh(5.0)
         tw.refresh(5.0)
-    [report] = service.misses
-    [miss] = report["misses"]
-    assert (miss["m"], miss["n"], miss["k"], miss["count"]) == (192, 80, 64, 3)
+    # The refresh at the start may come before the last of the three: then there are two reports.
+    misses = [miss for report in service.misses for miss in report["misses"]]
+    assert {(miss["m"], miss["n"], miss["k"]) for miss in misses} == {(192, 80, 64)}
+    assert sum(miss["count"] for miss in misses) == 3
 
 
 def test_misses_reach_a_service_that_tuned_nothing_yet(service: SetService, tmp_path: Path) -> None:
