@@ -24,7 +24,8 @@ class OperandTile:
         depth: its k.
         k_major: whether k is contiguous in memory (A stored M x K, B stored N x K).
         element: bytes of an element, 2 or 1.
-        shares: blocks of a cluster that load a part of its lines each, for all of them.
+        shares: blocks of a cluster that load it for all of them: a part of its lines each, or the
+            whole in turns where the parts would not be whole groups of eight lines.
     """
 
     extent: int
@@ -46,7 +47,12 @@ class OperandTile:
     @property
     def box(self) -> tuple[int, int]:
         """(rows, columns) of the TMA box that fills one panel, or one share of it."""
-        return (self.lines // self.shares, self.panel)
+        return (self.lines // self.shares if self.divided else self.lines, self.panel)
+
+    @property
+    def divided(self) -> bool:
+        """Whether each of the blocks that share it loads a part."""
+        return self.lines % (8 * self.shares) == 0
 
     @property
     def panels(self) -> int:

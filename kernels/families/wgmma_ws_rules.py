@@ -221,13 +221,8 @@ def _why_panels(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     return None
 
 
-def _why_shares(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    for name, tile in zip("AB", operand_tiles(k, p), strict=True):
-        if tile.lines % (8 * tile.shares):
-            return f"{tile.shares} blocks cannot share the {tile.lines} lines of the {name} tile in eights"
-    if k.cluster > 4:
-        return f"a cluster has at most 4 blocks, got {k.cluster}"
-    return None
+def _why_cluster(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
+    return f"a cluster has at most 4 blocks, got {k.cluster}" if k.cluster > 4 else None
 
 
 def _why_halves(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
@@ -317,7 +312,7 @@ RULES: tuple[Rule[Knobs], ...] = (
     Rule(SHARE, _why_share),
     Rule(("tile_k",), _why_tile_k),
     Rule(("tile_m", "tile_n", "consumers_m", "consumers_n"), _why_panels),
-    Rule(("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "cluster_k"), _why_shares),
+    Rule(("cluster_m", "cluster_n", "cluster_k"), _why_cluster),
     Rule((*SHARE, "cluster_k"), _why_halves),
     Rule((*SHARE, "epilogue"), _why_epilogue),
     Rule(("epilogue", "store_stages"), _why_boxes, compiled=False),

@@ -111,9 +111,19 @@ def test_shares_of_a_cluster_keep_the_swizzle(shares: int, k_major: bool) -> Non
         assert swizzle_128b(run + line * 128 + byte) == run + swizzle_128b(line * 128 + byte)
 
 
-def test_shares_of_less_than_eight_lines_would_not() -> None:
-    """Why the rules ask for eights: four lines on, the swizzle is another."""
+def test_lines_that_do_not_divide_into_eights_are_loaded_whole() -> None:
+    """Four lines on, the swizzle is another: then the blocks load the whole tile in turns."""
     assert swizzle_128b(4 * 128) != 4 * 128 + swizzle_128b(0)
+    for lines, shares, divided in (
+        (168, 2, False),
+        (16, 4, False),
+        (144, 4, False),
+        (144, 2, True),
+        (32, 4, True),
+    ):
+        tile = OperandTile(lines, 64, k_major=True, shares=shares)
+        assert tile.divided is divided
+        assert tile.box == (lines // shares if divided else lines, 64)
 
 
 def test_fragments_cover_the_result_once() -> None:

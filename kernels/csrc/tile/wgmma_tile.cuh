@@ -4,8 +4,9 @@
 //   K_MAJOR   panel p holds the p-th 128 bytes of k, one line of 128 bytes for each of EXTENT
 //   else      panel p holds 64 p .. 64 p + 63 of EXTENT, one line of 128 bytes for each k
 // Within 1024 bytes (8 lines), 16-byte chunk c of line l lies at chunk c ^ l: TMA's and wgmma's 128-byte
-// swizzle; tiles start at multiples of 1024 bytes. SHARES blocks of a cluster load 1 / SHARES of the lines
-// each and multicast them to all. Mirrored by kernels/wgmma_layout.py.
+// swizzle; tiles start at multiples of 1024 bytes. SHARES blocks of a cluster multicast to all what they load:
+// each 1 / SHARES of the lines, or, where shares would not be whole groups of 8 lines, the whole tile in
+// turns, one k tile after the other. Mirrored by kernels/wgmma_layout.py.
 #pragma once
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
@@ -17,7 +18,8 @@ template <class T, int EXTENT, int DEPTH, bool K_MAJOR, int SHARES = 1> struct W
     static constexpr int panel_bytes = lines * 128;
     static constexpr int bytes = panels * panel_bytes;
     static_assert((K_MAJOR ? DEPTH : EXTENT) % panel == 0, "the contiguous axis of a tile is whole panels");
-    static_assert(lines % (8 * SHARES) == 0, "tiles and their shares are multiples of 1024 bytes");
+    static constexpr bool divided = lines % (8 * SHARES) == 0;
+    static_assert(lines % 8 == 0, "tiles are multiples of 1024 bytes");
     static_assert(K_MAJOR || sizeof(T) == 2, "wgmma transposes 16-bit elements only");
 
     // One box a panel; x0 is where the tile starts along EXTENT.
@@ -30,11 +32,14 @@ template <class T, int EXTENT, int DEPTH, bool K_MAJOR, int SHARES = 1> struct W
         }
     }
 
-    // Loads share number `share` for the blocks in `blocks`, or everything for this block if SHARES is 1.
+    // Loads what falls to block number `share` of k tile `index` for the blocks in `blocks`, or everything for
+    // this block if SHARES is 1.
     template <CacheHint HINT>
-    static __device__ __forceinline__ void load_share(unsigned smem, const TensorMap* map, unsigned barrier, int x0, int k0,
+    static __device__ __forceinline__ void load_share(unsigned smem, const TensorMap* map, unsigned barrier, int x0, int index,
                                                       int batch, int share, unsigned short blocks) {
-        constexpr int share_lines = lines / SHARES;
+        if (!divided && index % SHARES != share) return;
+        constexpr int share_lines = divided ? lines / SHARES : 0;
+        const int k0 = index * DEPTH;
 #pragma unroll
         for (int p = 0; p < panels; ++p) {
             const int column = (K_MAJOR ? k0 : x0) + p * panel, row = (K_MAJOR ? x0 : k0) + share * share_lines;

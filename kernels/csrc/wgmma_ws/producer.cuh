@@ -15,12 +15,11 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, Scheduler sche
     Place slot;
     for (Work work; scheduler.next(work);)
         for (int index = work.k_begin; index < work.k_end; ++index) {
-            const int k0 = index * cfg::tile_k;
             mbarrier_wait(ring.empty(slot.stage), slot.phase ^ 1);
             const unsigned full = ring.full(slot.stage);
             mbarrier_arrive_expect(full, Stages::stage_bytes);
-            TileA::load_share<cfg::hint_a>(ring.tile_a(slot.stage), map_a, full, work.m, k0, work.batch, neighbours.column, row_mask);
-            TileB::load_share<cfg::hint_b>(ring.tile_b(slot.stage), map_b, full, work.n, k0, work.batch, neighbours.row, column_mask);
+            TileA::load_share<cfg::hint_a>(ring.tile_a(slot.stage), map_a, full, work.m, index, work.batch, neighbours.column, row_mask);
+            TileB::load_share<cfg::hint_b>(ring.tile_b(slot.stage), map_b, full, work.n, index, work.batch, neighbours.row, column_mask);
             slot.advance();
         }
 }
