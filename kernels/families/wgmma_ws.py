@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from operator import itemgetter
 from typing import Literal
 
 from kernels import cuda
@@ -28,7 +31,7 @@ from tilewright.problem import DType, GemmProblem
 
 ENTRY = "wgmma_ws_gemm"
 ALIGNMENT = 16  # bytes that TMA asks of addresses and row strides
-PICKS = {"cooperative": 9, "pingpong": 5}
+PICKS, MOST_OF_A_SCHEDULE, WITHIN = 16, 11, 1.25
 
 _TYPES = (
     DType.FLOAT16, DType.BFLOAT16, DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2, DType.INT8, DType.UINT8,
@@ -105,17 +108,26 @@ class WgmmaWs(Family[Knobs]):
         )
 
     def picks(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
-        """The fastest of the known shapes by the model, no shape more than twice, and of both schedules."""
-        ranked = sorted(candidates(problem, device), key=lambda k: cycles(k, problem, device))
-        left = dict(PICKS)
+        """The fastest of the known shapes by the model, no shape more than twice, not all of one schedule,
+        none that should take more than 25 % longer than the first."""
+        timed = sorted(
+            ((cycles(k, problem, device), k) for k in candidates(problem, device)), key=itemgetter(0)
+        )
         chosen: list[Config] = []
-        seen: dict[tuple[str, int, int], int] = {}
-        for k in ranked:
-            shape = (k.schedule, k.tile_m, k.tile_n)
-            if left[k.schedule] and seen.get(shape, 0) < 2 and self._worth_a_trial(k, problem, device):
-                seen[shape] = seen.get(shape, 0) + 1
-                left[k.schedule] -= 1
+        of_schedule: Counter[str] = Counter()
+        of_shape: Counter[tuple[str, int, int, int]] = Counter()
+        limit = math.inf
+        for expected, k in timed:
+            if len(chosen) == PICKS or expected > limit:
+                break
+            shape = (k.schedule, k.swap_ab, k.tile_m, k.tile_n)
+            if of_schedule[k.schedule] == MOST_OF_A_SCHEDULE or of_shape[shape] == 2:
+                continue
+            if self._worth_a_trial(k, problem, device):
+                of_schedule[k.schedule] += 1
+                of_shape[shape] += 1
                 chosen.append(self.config(k))
+                limit = min(limit, WITHIN * expected)
         return chosen
 
     def _worth_a_trial(self, k: Knobs, problem: GemmProblem, device: DeviceSpec) -> bool:

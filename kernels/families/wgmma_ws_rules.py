@@ -85,7 +85,7 @@ KNOBS = (
     Knob("consumers_m", (1, 2, 3), "warpgroups that split the rows of a tile"),
     Knob("consumers_n", (1, 2, 3), "warpgroups that split its columns", (1, 2)),
     Knob("tile_k", (64, 128, 256), "k of one stage"),
-    Knob("cluster_m", (1, 2, 4), "tiles of a cluster along m, which share B", (1, 2)),
+    Knob("cluster_m", (1, 2, 4), "tiles of a cluster along m, which share B"),
     Knob("cluster_n", (1, 2, 4), "tiles of a cluster along n, which share A"),
     Knob("cluster_k", (1, 2), "blocks of a cluster that share the k of their tile"),
     Knob("epilogue", EPILOGUES, "registers to D: straight, staged and copied, or stored by TMA"),
@@ -164,12 +164,14 @@ def registers(k: Knobs) -> int | None:
     return None if k.consumers == 1 else 65536 // k.threads // 8 * 8
 
 
-def grid(k: Knobs, device: DeviceSpec) -> Grid:
-    """Persistent blocks, one a multiprocessor.
+def room_of_fours(device: DeviceSpec) -> int:
+    """Blocks that find room in clusters of 4: of an H200's 132 multiprocessors they fill 120."""
+    return device.units * 10 // 11
 
-    Larger clusters do not find room everywhere: of an H200's 132 multiprocessors clusters of 4 fill 120.
-    """
-    blocks = device.units if k.cluster <= 2 else device.units * 10 // 11
+
+def grid(k: Knobs, device: DeviceSpec) -> Grid:
+    """Persistent blocks, one a multiprocessor that their clusters can fill."""
+    blocks = device.units if k.cluster <= 2 else room_of_fours(device)
     clusters = (k.cluster_m, k.cluster_n, k.cluster_k)
     return Grid(k.tile_m, k.tile_n, k.split_k, blocks, *clusters, bool(k.stream_k))
 

@@ -11,7 +11,9 @@ from kernels.families.wgmma_ws_rules import (
     Knobs,
     fixed_bytes,
     grid,
+    room_of_fours,
     stage_bytes,
+    sum_registers,
 )
 from kernels.family import Rule
 from tilewright.artifact import Grid
@@ -92,12 +94,11 @@ def _why_walk(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     return None
 
 
-def _why_cluster(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    if k.cluster_k > 1 and k.cluster_m * k.cluster_n > 1:
-        return "clusters of 4 do not fill the multiprocessors"
+def _why_cluster(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     rows, columns = -(-p.m // k.tile_m), -(-p.n // k.tile_n)
-    if k.cluster > 2 and p.m > 2 * SMALL:
-        return "clusters of 4 do not fill the multiprocessors"
+    room = room_of_fours(d)
+    if k.cluster > 2 and p.m > 2 * SMALL and rows * columns * p.batch * k.split_k * k.cluster_k > room:
+        return f"clusters of 4 find room for {room} blocks: worth it for a single wave of them"
     if (k.cluster_m > 1 and rows == 1) or (k.cluster_n > 1 and columns == 1):
         return "half of each cluster would lie outside D"
     return None
@@ -132,7 +133,7 @@ SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("swap_ab", "tile_m", "tile_n"), _why_oversized),
     Rule(("swap_ab", "tile_m", "tile_n"), _why_swap),
     Rule(("tile_m", "tile_n"), _why_small),
-    Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k"), _why_cluster),
+    Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k"), _why_cluster),
     Rule((*SHARE, "epilogue", "store_stages"), _why_store),
     Rule((*RING, "split_k"), _why_stages),
     Rule(("promote",), _why_promote),
@@ -158,19 +159,26 @@ _SHAPES = (
     ("cooperative", 192, 160, 3, 1),
     ("cooperative", 192, 128, 3, 1),
     ("cooperative", 128, 128, 2, 1),
-    ("cooperative", 128, 112, 2, 1),
+    ("cooperative", 128, 112, 1, 1),
+    ("cooperative", 128, 144, 1, 1),
     ("cooperative", 128, 96, 2, 1),
     ("cooperative", 128, 64, 2, 1),
     ("cooperative", 64, 256, 1, 2),
     ("cooperative", 64, 128, 1, 2),
     ("cooperative", 64, 192, 1, 1),
+    ("cooperative", 64, 144, 1, 1),
     ("cooperative", 64, 128, 1, 1),
     ("cooperative", 64, 96, 1, 1),
     ("cooperative", 64, 64, 1, 1),
     ("pingpong", 128, 192, 1, 1),
     ("pingpong", 128, 176, 1, 1),
+    ("pingpong", 128, 168, 1, 1),
     ("pingpong", 128, 160, 1, 1),
+    ("pingpong", 128, 144, 1, 1),
     ("pingpong", 128, 128, 1, 1),
+    ("pingpong", 128, 112, 1, 1),
+    ("pingpong", 128, 96, 1, 1),
+    ("pingpong", 64, 256, 1, 1),
     ("pingpong", 64, 192, 1, 1),
     ("pingpong", 64, 128, 1, 1),
 )
@@ -186,6 +194,8 @@ _SWAPPED = (
     (64, 64, 1),
 )
 
+_CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 4, 1), (4, 1, 1), (2, 2, 1), (1, 1, 2))
+
 
 def candidates(problem: GemmProblem, device: DeviceSpec) -> Iterator[Knobs]:
     """Shapes that do well elsewhere with every cluster and split that may suit; not all are valid."""
@@ -193,9 +203,12 @@ def candidates(problem: GemmProblem, device: DeviceSpec) -> Iterator[Knobs]:
     if problem.m <= 2 * SMALL:
         shapes += [(1, "cooperative", tile_m, tile_n, 1, n) for tile_m, tile_n, n in _SWAPPED]
     deep = 256 // problem.dtype.size
+    depths = (deep // 2, deep) if problem.m <= 2 * SMALL else (deep // 2,)
     for shape, tile_k, cluster, split in itertools.product(
-        shapes, (deep // 2, deep), ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 4, 1)), (1, 2, 3, 4, 6, 8, 12, 16)
+        shapes, depths, _CLUSTERS, (1, 2, 3, 4, 6, 8, 12, 16)
     ):
+        if shape[1] == "pingpong" and split > 1:
+            continue
         yield _candidate(problem, device, shape, tile_k, (*cluster, split))
 
 
@@ -232,13 +245,16 @@ def _candidate(
     return knobs
 
 
-# Per multiprocessor and clock: multiply-adds of 16-bit wgmma, bytes of L2, of shared memory and of DRAM.
-_MULTIPLY_ADDS = 2048
-_L2_BYTES = 48
-_FILL_BYTES = 56  # of shared memory by TMA
+# Per multiprocessor and clock: multiply-adds of 16-bit wgmma at the share of its peak that main loops reach,
+# bytes from L2, from shared memory and from DRAM. Fitted to clocks that ncu read on an H200 (docs/hopper.md).
+_MULTIPLY_ADDS = 2048 * 0.975
+_L2_BYTES = 72
 _SMEM_BYTES = 128
 _DRAM_BYTES = 20
-_TILE_CYCLES = 1500  # first loads, epilogue and turn-over of a tile that nothing hides
+_TURN_CYCLES = 1500  # first loads and turn-over of a tile,
+_SUM_CYCLES = 20  # and storing one sum of each thread, where nothing hides them
+_HIDDEN = 0.8  # share of both that ping-pong hides
+_UNHIDDEN = 0.1  # share of the lesser of DRAM's time and the rest that does not overlap the greater
 _LAUNCH_CYCLES = 3000
 
 
@@ -252,14 +268,18 @@ def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
     extent, width = k.share
     multiplied = k.tile_m * k.tile_n * depth / 2 / _MULTIPLY_ADDS
     loaded = (k.tile_m / k.cluster_n + k.tile_n / k.cluster_m) * depth / _L2_BYTES
-    filled = (k.tile_m + k.tile_n) * depth / _FILL_BYTES
     read = k.consumers * (extent + extent // 64 * width) * depth / _SMEM_BYTES
-    turn = _TILE_CYCLES * (0.4 if k.schedule == "pingpong" else 1.0) + (1000 if k.cluster_k > 1 else 0)
+    if k.schedule == "pingpong":
+        read /= k.consumers  # they read in turns
+    turn = _TURN_CYCLES + _SUM_CYCLES * sum_registers(k, problem) + (1000 if k.cluster_k > 1 else 0)
+    start = _LAUNCH_CYCLES + 300 * (k.cluster - 1)
+    hidden = _HIDDEN * turn if k.schedule == "pingpong" else 0.0
     units = grid(k, device).tiles(problem) * problem.batch * k.split_k
     waves = -(-units * k.cluster_k // (device.units // k.cluster * k.cluster))
     operands = (problem.m + problem.n) * problem.k * problem.dtype.size * problem.batch
     parts = k.split_k * problem.m * problem.n * problem.batch * 8 / (_L2_BYTES * device.units)
-    shared = 4000 + parts if k.split_k > 1 else 0.0
+    shared = 2000 + parts if k.split_k > 1 else 0.0
     # NOTE: what L2 brings costs power, and with it clocks, even where it costs no time.
-    busy = waves * (max(multiplied, loaded, filled, read) + turn + 0.15 * loaded)
-    return max(busy, operands / (_DRAM_BYTES * device.units)) + shared + _LAUNCH_CYCLES
+    busy = waves * (max(multiplied, loaded, read) + turn - hidden + 0.02 * loaded) + hidden
+    streamed = operands / (_DRAM_BYTES * device.units)
+    return max(busy, streamed) + _UNHIDDEN * min(busy, streamed) + shared + start
