@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kernels.family import BuildSpec
 from kernels.raster import RASTERS
 from tilewright.artifact import Argument, Grid, Pointer, Preconditions, Scalar, ScalarKind
 from tilewright.device import DeviceSpec
@@ -12,6 +13,8 @@ from tilewright.problem import Activation, DType, GemmProblem
 TARGETS = {"sm_80": "sm_80", "sm_86": "sm_86", "sm_89": "sm_89", "sm_90": "sm_90a"}
 MAX_EXTENT = 2**28
 MIN_DRIVER = 13000
+_REGISTERS = 65536  # of a multiprocessor
+_MOST_REGISTERS = 255  # of a thread
 
 _TYPES = {
     DType.FLOAT16: "f16",
@@ -47,6 +50,26 @@ def why_unsupported(problem: GemmProblem, device: DeviceSpec) -> str | None:
     return None
 
 
+def why_smem(used: int, device: DeviceSpec) -> str | None:
+    """A block's ``used`` bytes of dynamic shared memory are within what the device allows."""
+    if used > device.smem_per_block:
+        return f"{used} bytes of shared memory, a block may use {device.smem_per_block}"
+    return None
+
+
+def why_registers(needed: int, threads: int, min_blocks: int | None = None) -> str | None:
+    """A thread needs no more registers than a block of ``threads`` leaves it.
+
+    Args:
+        min_blocks: blocks that a multiprocessor must hold at once, in families where that is a knob.
+    """
+    limit = min(_MOST_REGISTERS, _REGISTERS // (threads * (min_blocks or 1)) // 8 * 8)
+    if needed > limit:
+        blocks = "" if min_blocks is None else f"{min_blocks} x "
+        return f"about {needed} registers a thread, {blocks}{threads} threads leave {limit}"
+    return None
+
+
 def gemm_defines(
     problem: GemmProblem, grid: Grid, raster: str, group: int, snake: int = 0
 ) -> dict[str, int | str]:
@@ -74,9 +97,9 @@ def real_bytes(problem: GemmProblem) -> int:
     return 8 if problem.accumulate is DType.FLOAT64 else 4
 
 
-def as_pairs(defines: Mapping[str, int | str]) -> tuple[tuple[str, int | str], ...]:
-    """Defines in a stable order."""
-    return tuple(sorted(defines.items()))
+def build_spec(source: str, entry: str, defines: Mapping[str, int | str], device: DeviceSpec) -> BuildSpec:
+    """One compilation for the architecture of a device, its defines in a stable order."""
+    return BuildSpec("cuda", source, TARGETS[device.arch], entry, tuple(sorted(defines.items())))
 
 
 def gemm_arguments(problem: GemmProblem) -> tuple[Argument, ...]:

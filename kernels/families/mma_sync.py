@@ -58,7 +58,7 @@ class MmaSync(Family[Knobs]):
             "COPY_B": tiling.copy_bytes(k, problem, "b"),
             "MIN_BLOCKS": k.min_blocks,
         }
-        return BuildSpec("cuda", "mma_sync.cu", cuda.TARGETS[device.arch], "mma_sync", cuda.as_pairs(defines))
+        return cuda.build_spec("mma_sync.cu", "mma_sync", defines, device)
 
     def plan(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> LaunchPlan:
         """Blocks of all warps, one a tile and split."""

@@ -191,20 +191,16 @@ def _why_accumulate(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 def _why_smem(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     used = smem_bytes(k, p)
+    reason = cuda.why_smem(used, d)
     # NOTE: a block also costs 1 KiB that the system reserves.
-    if used > d.smem_per_block:
-        return f"{used} bytes of shared memory, a block may use {d.smem_per_block}"
-    if k.min_blocks * (used + 1024) > d.smem_per_unit:
+    if reason is None and k.min_blocks * (used + 1024) > d.smem_per_unit:
         return f"min_blocks={k.min_blocks} blocks of {used} bytes do not fit {d.smem_per_unit} bytes"
-    return None
+    return reason
 
 
 def _why_registers(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    limit = min(255, 65536 // (k.threads * k.min_blocks) // 8 * 8)
     needed = register_estimate(k) + (_emulation_registers(k, p) if d.arch == "sm_90" else 0)
-    if needed > limit:
-        return f"about {needed} registers a thread, {k.min_blocks} x {k.threads} threads leave {limit}"
-    return None
+    return cuda.why_registers(needed, k.threads, k.min_blocks)
 
 
 def _emulation_registers(k: Knobs, p: GemmProblem) -> int:

@@ -79,18 +79,11 @@ def _why_loads(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 
 def _why_registers(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    limit = min(255, 65536 // k.threads // 8 * 8)
-    needed = register_estimate(k, p)
-    if needed > limit:
-        return f"about {needed} registers a thread, {k.threads} threads leave {limit}"
-    return None
+    return cuda.why_registers(register_estimate(k, p), k.threads)
 
 
 def _why_smem(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    used = smem_bytes(k, p)
-    if used > d.smem_per_block:
-        return f"{used} bytes of shared memory, a block may use {d.smem_per_block}"
-    return None
+    return cuda.why_smem(smem_bytes(k, p), d)
 
 
 def _why_split(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
@@ -138,7 +131,7 @@ class Simt(Family[Knobs]):
         k = self.knob_values(config)
         defines = cuda.gemm_defines(problem, _grid(k), k.raster, k.group)
         defines |= {name.upper(): getattr(k, name) for name in ("tile_k", "thread_m", "thread_n", "stages")}
-        return BuildSpec("cuda", "simt.cu", cuda.TARGETS[device.arch], "simt", cuda.as_pairs(defines))
+        return cuda.build_spec("simt.cu", "simt", defines, device)
 
     def plan(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> LaunchPlan:
         """One block a tile and split."""

@@ -69,7 +69,7 @@ class Skinny(Family[Knobs]):
             "ALIGN_WEIGHTS": problem.stride_alignment(shape.weights),
             "ALIGN_THIN": problem.stride_alignment(shape.thin),
         }
-        return BuildSpec("cuda", "skinny.cu", cuda.TARGETS[device.arch], "skinny", cuda.as_pairs(defines))
+        return cuda.build_spec("skinny.cu", "skinny", defines, device)
 
     def plan(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> LaunchPlan:
         """Blocks of all warps, one a tile and split."""

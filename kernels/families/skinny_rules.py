@@ -186,11 +186,7 @@ def _why_registers(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     loads = Shape.of(p).chunks(k)
     if loads > _MOST_LOADS:
         return f"{loads} loads of 16 bytes in flight a lane, at most {_MOST_LOADS}"
-    limit = min(255, 65536 // (k.threads * k.min_blocks) // 8 * 8)
-    needed = register_estimate(k, p, d.arch)
-    if needed > limit:
-        return f"about {needed} registers a thread, {k.min_blocks} x {k.threads} threads leave {limit}"
-    return None
+    return cuda.why_registers(register_estimate(k, p, d.arch), k.threads, k.min_blocks)
 
 
 def _why_fma(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:

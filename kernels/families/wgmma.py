@@ -112,18 +112,11 @@ def _why_epilogue(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 
 def _why_smem(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    used = smem_bytes(k, p)
-    if used > d.smem_per_block:
-        return f"{used} bytes of shared memory, a block may use {d.smem_per_block}"
-    return None
+    return cuda.why_smem(smem_bytes(k, p), d)
 
 
 def _why_registers(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    limit = min(255, 65536 // k.threads // 8 * 8)
-    needed = register_estimate(k, p)
-    if needed > limit:
-        return f"about {needed} registers a thread, {k.threads} threads leave {limit}"
-    return None
+    return cuda.why_registers(register_estimate(k, p), k.threads)
 
 
 def _why_oversized(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
@@ -191,7 +184,7 @@ class Wgmma(Family[Knobs]):
             "ACCUMULATE": int(problem.accumulate is DType.FLOAT16),
             "EPILOGUE": EPILOGUES.index(k.epilogue),
         }
-        return BuildSpec("cuda", "wgmma.cu", cuda.TARGETS[device.arch], ENTRY, cuda.as_pairs(defines))
+        return cuda.build_spec("wgmma.cu", ENTRY, defines, device)
 
     def plan(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> LaunchPlan:
         """Blocks of all warpgroups, one a tile, with a tensor map each of A and B."""

@@ -84,7 +84,7 @@ class WgmmaWs(Family[Knobs]):
             "HINT_B": HINTS.index(k.hint_b),
             "HINT_D": HINTS.index(k.hint_d),
         }
-        return BuildSpec("cuda", "wgmma_ws.cu", cuda.TARGETS[device.arch], ENTRY, cuda.as_pairs(defines))
+        return cuda.build_spec("wgmma_ws.cu", ENTRY, defines, device)
 
     def plan(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> LaunchPlan:
         """Persistent blocks in clusters, with tensor maps of A, of B and, where TMA stores, of D."""

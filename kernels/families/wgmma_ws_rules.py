@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from kernels import cuda
 from kernels.family import Knob, Rule
 from kernels.raster import RASTERS
 from kernels.wgmma_layout import OperandTile
@@ -290,10 +291,7 @@ def _why_promote(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 
 def _why_smem(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    used = smem_bytes(k, p)
-    if used > d.smem_per_block:
-        return f"{used} bytes of shared memory, a block may use {d.smem_per_block}"
-    return None
+    return cuda.why_smem(smem_bytes(k, p), d)
 
 
 def _why_decomposition(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:

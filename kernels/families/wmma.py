@@ -108,18 +108,11 @@ def _why_accumulate(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 
 def _why_registers(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
-    limit = min(255, 65536 // k.threads // 8 * 8)
-    needed = register_estimate(k)
-    if needed > limit:
-        return f"about {needed} registers a thread, {k.threads} threads leave {limit}"
-    return None
+    return cuda.why_registers(register_estimate(k), k.threads)
 
 
 def _why_smem(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    used = smem_bytes(k, p)
-    if used > d.smem_per_block:
-        return f"{used} bytes of shared memory, a block may use {d.smem_per_block}"
-    return None
+    return cuda.why_smem(smem_bytes(k, p), d)
 
 
 def _why_odd_warps(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
@@ -181,7 +174,7 @@ class Wmma(Family[Knobs]):
             "COPY_A": tiling.copy_bytes(k, problem, "a"),
             "COPY_B": tiling.copy_bytes(k, problem, "b"),
         }
-        return BuildSpec("cuda", "wmma.cu", cuda.TARGETS[device.arch], "wmma", cuda.as_pairs(defines))
+        return cuda.build_spec("wmma.cu", "wmma", defines, device)
 
     def plan(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> LaunchPlan:
         """Blocks of all warps, one a tile and split."""
