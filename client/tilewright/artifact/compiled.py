@@ -1,0 +1,91 @@
+"""``Artifact``: a compiled kernel with its launch plan, as bytes named by their digest."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import struct
+
+from tilewright.artifact.plan import LaunchPlan
+from tilewright.errors import ArtifactError
+
+MAGIC = b"TILEWRT1"
+_HEADER_LENGTH = struct.Struct("<I")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Resources:
+    """What one block costs, read from the binary.
+
+    Attributes:
+        registers: per thread.
+        spill_bytes: local memory of a thread that the compiler spilled to.
+        static_smem: bytes of static shared memory.
+        dynamic_smem: bytes of dynamic shared memory.
+    """
+
+    registers: int = 0
+    spill_bytes: int = 0
+    static_smem: int = 0
+    dynamic_smem: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Artifact:
+    """A compiled kernel with its launch plan, content-addressed.
+
+    Attributes:
+        plan: how to launch it.
+        resources: what it costs.
+        source_digest: SHA-256 of the kernel source with its include closure.
+        compiler: name and version of the compiler.
+        binary: the cubin or shared library.
+    """
+
+    plan: LaunchPlan
+    resources: Resources
+    source_digest: str
+    compiler: str
+    binary: bytes
+
+    def to_bytes(self) -> bytes:
+        """Magic, header length, canonical JSON header, binary."""
+        header = {
+            "plan": self.plan.to_dict(),
+            "resources": dataclasses.asdict(self.resources),
+            "source_digest": self.source_digest,
+            "compiler": self.compiler,
+        }
+        text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+        return MAGIC + _HEADER_LENGTH.pack(len(text)) + text + self.binary
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of :meth:`to_bytes` in hex."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, digest: str | None = None) -> Artifact:
+        """Parse what :meth:`to_bytes` wrote, checking it against ``digest`` first where one is given.
+
+        Raises:
+            ArtifactError: the digest does not match or the bytes are not an artifact.
+        """
+        if digest is not None and hashlib.sha256(data).hexdigest() != digest:
+            raise ArtifactError(f"artifact does not match its digest {digest}; fetch it again")
+        start = len(MAGIC) + _HEADER_LENGTH.size
+        if data[: len(MAGIC)] != MAGIC or len(data) < start:
+            raise ArtifactError("not a tilewright artifact: wrong magic")
+        (length,) = _HEADER_LENGTH.unpack(data[len(MAGIC) : start])
+        try:
+            header = json.loads(data[start : start + length])
+            return cls(
+                plan=LaunchPlan.from_dict(header["plan"]),
+                resources=Resources(**header["resources"]),
+                source_digest=header["source_digest"],
+                compiler=header["compiler"],
+                binary=data[start + length :],
+            )
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ArtifactError(f"damaged artifact header: {error!r}") from error
