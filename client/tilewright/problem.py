@@ -7,81 +7,12 @@ import math
 from enum import StrEnum
 from typing import Any
 
+from tilewright.dtype import ACCUMULATE_TYPES, OPERAND_TYPES, OUT_TYPES, DType
 from tilewright.errors import InvalidProblem
 
+__all__ = ["MAX_EXTENT", "OPERAND_TYPES", "Activation", "DType", "GemmProblem", "Layout"]
+
 MAX_EXTENT = 2**31 - 1
-
-
-class DType(StrEnum):
-    """Element types by their NumPy names, ``tfloat32`` and ``sign1``.
-
-    ``tfloat32`` is float32 in memory that the tensor cores may multiply with 10 bits of mantissa. It is a
-    type of its own so that a float32 problem never runs in it silently: results, artifacts and lookups of
-    the two are apart. ``int32`` is a type of results only.
-
-    Types of fewer than 8 bits are packed along the rows as stored, the first element in the low bits of the
-    first byte. ``uint1`` is 0 or 1; ``sign1`` is a sign bit alone: 0 stands for 1, 1 for -1.
-    """
-
-    FLOAT16 = "float16"
-    BFLOAT16 = "bfloat16"
-    FLOAT32 = "float32"
-    FLOAT64 = "float64"
-    TFLOAT32 = "tfloat32"
-    FLOAT8_E4M3FN = "float8_e4m3fn"
-    FLOAT8_E5M2 = "float8_e5m2"
-    INT8 = "int8"
-    UINT8 = "uint8"
-    INT4 = "int4"
-    UINT4 = "uint4"
-    UINT1 = "uint1"
-    SIGN1 = "sign1"
-    INT32 = "int32"
-
-    @property
-    def bits(self) -> int:
-        """Bits per element."""
-        return _BITS[self]
-
-    @property
-    def size(self) -> int:
-        """Bytes of a storage unit: an element, or the byte that ``packing`` elements share.
-
-        What a pointer steps over; ``nbytes`` tells what several elements take.
-        """
-        return max(1, self.bits // 8)
-
-    @property
-    def packing(self) -> int:
-        """Elements of a storage unit: 2 of 4 bits, 8 of one bit, else 1."""
-        return max(1, 8 // self.bits)
-
-    def nbytes(self, elements: int) -> int:
-        """Bytes of so many elements, which fill whole storage units."""
-        return elements * self.bits // 8
-
-    @property
-    def is_integer(self) -> bool:
-        """Sums of it are exact integers."""
-        return self is DType.INT32 or self in _INTEGERS
-
-
-_BITS = {
-    DType.FLOAT16: 16,
-    DType.BFLOAT16: 16,
-    DType.FLOAT32: 32,
-    DType.FLOAT64: 64,
-    DType.TFLOAT32: 32,
-    DType.FLOAT8_E4M3FN: 8,
-    DType.FLOAT8_E5M2: 8,
-    DType.INT8: 8,
-    DType.UINT8: 8,
-    DType.INT4: 4,
-    DType.UINT4: 4,
-    DType.UINT1: 1,
-    DType.SIGN1: 1,
-    DType.INT32: 32,
-}
 
 
 class Layout(StrEnum):
@@ -109,31 +40,6 @@ class Activation(StrEnum):
     NONE = "none"
     RELU = "relu"
     GELU = "gelu"
-
-
-_INTEGERS = (DType.INT8, DType.UINT8, DType.INT4, DType.UINT4, DType.UINT1, DType.SIGN1)
-# By element type of A and B, the default first. D may also have the accumulate type.
-_ACCUMULATE = {
-    DType.FLOAT16: (DType.FLOAT32, DType.FLOAT16),
-    DType.BFLOAT16: (DType.FLOAT32,),
-    DType.FLOAT32: (DType.FLOAT32,),
-    DType.FLOAT64: (DType.FLOAT64,),
-    DType.TFLOAT32: (DType.FLOAT32,),
-    DType.FLOAT8_E4M3FN: (DType.FLOAT32,),
-    DType.FLOAT8_E5M2: (DType.FLOAT32,),
-    **dict.fromkeys(_INTEGERS, (DType.INT32,)),
-}
-_OUT = {
-    DType.FLOAT16: (DType.FLOAT16,),
-    DType.BFLOAT16: (DType.BFLOAT16,),
-    DType.FLOAT32: (DType.FLOAT32,),
-    DType.FLOAT64: (DType.FLOAT64,),
-    DType.TFLOAT32: (DType.FLOAT32,),
-    DType.FLOAT8_E4M3FN: (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16),
-    DType.FLOAT8_E5M2: (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16),
-    **dict.fromkeys(_INTEGERS, (DType.INT32,)),
-}
-OPERAND_TYPES = tuple(_ACCUMULATE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -178,8 +84,8 @@ class GemmProblem:
             raise InvalidProblem(
                 f"{self.dtype} is a type of results only; A and B have one of {', '.join(OPERAND_TYPES)}"
             )
-        _coerce(self, "out_dtype", DType, _OUT[self.dtype][0])
-        _coerce(self, "acc_dtype", DType, _ACCUMULATE[self.dtype][0])
+        _coerce(self, "out_dtype", DType, OUT_TYPES[self.dtype][0])
+        _coerce(self, "acc_dtype", DType, ACCUMULATE_TYPES[self.dtype][0])
         for name in ("m", "n", "k", "batch"):
             extent = getattr(self, name)
             if isinstance(extent, bool) or not isinstance(extent, int) or not 1 <= extent <= MAX_EXTENT:
@@ -188,13 +94,13 @@ class GemmProblem:
         self._check_rows()
 
     def _check_types(self) -> None:
-        if self.accumulate not in _ACCUMULATE[self.dtype]:
-            allowed = ", ".join(_ACCUMULATE[self.dtype])
+        if self.accumulate not in ACCUMULATE_TYPES[self.dtype]:
+            allowed = ", ".join(ACCUMULATE_TYPES[self.dtype])
             raise InvalidProblem(
                 f"{self.dtype} accumulates in {allowed}; acc_dtype {self.acc_dtype} is not available"
             )
-        if self.out not in (*_OUT[self.dtype], self.accumulate):
-            narrow = " or ".join(_OUT[self.dtype])
+        if self.out not in (*OUT_TYPES[self.dtype], self.accumulate):
+            narrow = " or ".join(OUT_TYPES[self.dtype])
             raise InvalidProblem(
                 f"out_dtype must be {narrow} or the accumulate type {self.accumulate}, got {self.out}"
             )
@@ -213,12 +119,12 @@ class GemmProblem:
     @property
     def out(self) -> DType:
         """Element type of C, D and bias."""
-        return self.out_dtype or _OUT[self.dtype][0]
+        return self.out_dtype or OUT_TYPES[self.dtype][0]
 
     @property
     def accumulate(self) -> DType:
         """Element type of the running sum."""
-        return self.acc_dtype or _ACCUMULATE[self.dtype][0]
+        return self.acc_dtype or ACCUMULATE_TYPES[self.dtype][0]
 
     @property
     def flops(self) -> int:
