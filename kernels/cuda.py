@@ -13,6 +13,7 @@ from tilewright.problem import Activation, DType, GemmProblem
 TARGETS = {"sm_80": "sm_80", "sm_86": "sm_86", "sm_89": "sm_89", "sm_90": "sm_90a"}
 MAX_EXTENT = 2**28
 MIN_DRIVER = 13000
+FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
 _REGISTERS = 65536  # of a multiprocessor
 _MOST_REGISTERS = 255  # of a thread
 

@@ -1,1 +1,4 @@
-"""One file a family; :data:`kernels.registry.FAMILIES` names them all."""
+"""One file a family, its knobs and rules beside it where they are long.
+
+:data:`kernels.registry.FAMILIES` names them all.
+"""

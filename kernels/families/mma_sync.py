@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from kernels import cuda, tiling
-from kernels.families.mma_sync_rules import (
+from kernels.families.mma_sync_knobs import (
     ACCUMULATES,
     EPILOGUES,
-    FLOAT8,
     FRAGMENT_LOADS,
     KNOBS,
-    RULES,
-    SEARCH_RULES,
     SUMS,
     Knobs,
     smem_bytes,
 )
+from kernels.families.mma_sync_rules import RULES, SEARCH_RULES
 from kernels.family import BuildSpec, Family
 from kernels.smem_layout import LAYOUTS
 from tilewright.artifact import Grid, LaunchPlan, Serves, Workspace
@@ -90,7 +88,7 @@ class MmaSync(Family[Knobs]):
 def _why_type(problem: GemmProblem, device: DeviceSpec) -> str | None:
     if problem.dtype is DType.FLOAT32:
         return "mma_sync has no float32: tensor cores round it to tfloat32, which a problem asks for by name"
-    if problem.dtype in FLOAT8 and device.kind == "cuda" and device.compute_capability < (8, 9):
+    if problem.dtype in cuda.FLOAT8 and device.kind == "cuda" and device.compute_capability < (8, 9):
         return f"mma_sync multiplies {problem.dtype} from sm_89 on, not on {device.arch}"
     return None
 

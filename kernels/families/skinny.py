@@ -9,16 +9,8 @@ from __future__ import annotations
 import dataclasses
 
 from kernels import cuda
-from kernels.families.skinny_rules import (
-    KNOBS,
-    MATHS,
-    RULES,
-    SEARCH_RULES,
-    SPLITS,
-    WEIGHT_CACHES,
-    Knobs,
-    Shape,
-)
+from kernels.families.skinny_knobs import KNOBS, MATHS, SPLITS, WEIGHT_CACHES, Knobs, Shape
+from kernels.families.skinny_rules import RULES, SEARCH_RULES
 from kernels.family import BuildSpec, Family
 from tilewright.artifact import Grid, LaunchPlan, Serves, Workspace
 from tilewright.config import Config

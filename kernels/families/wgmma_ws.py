@@ -8,12 +8,11 @@ from operator import itemgetter
 from typing import Literal
 
 from kernels import cuda
-from kernels.families.wgmma_ws_rules import (
+from kernels.families.wgmma_ws_knobs import (
     EPILOGUES,
     HINTS,
     KNOBS,
     REDUCTIONS,
-    RULES,
     SCHEDULES,
     Knobs,
     grid,
@@ -22,7 +21,9 @@ from kernels.families.wgmma_ws_rules import (
     store_box,
     workspace,
 )
-from kernels.families.wgmma_ws_search import SEARCH_RULES, candidates, cycles
+from kernels.families.wgmma_ws_picks import candidates, cycles
+from kernels.families.wgmma_ws_rules import RULES
+from kernels.families.wgmma_ws_search import SEARCH_RULES
 from kernels.family import BuildSpec, Family
 from tilewright.artifact import Argument, Finish, LaunchPlan, Repack, Scalar, Serves, TensorMap
 from tilewright.config import Config

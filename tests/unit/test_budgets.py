@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kernels import cuda
-from kernels.families import mma_sync_rules, simt
+from kernels.families import mma_sync_knobs, simt
 from kernels.families.mma_sync import MMA_SYNC
 from kernels.families.simt import SIMT
 from tilewright import Config, DeviceSpec, DType, GemmProblem, Layout
@@ -25,7 +25,7 @@ F32 = GemmProblem(4096, 4096, 4096, dtype=DType.FLOAT32)
 F64 = GemmProblem(4096, 4096, 4096, dtype=DType.FLOAT64)
 
 
-def mma(**changes: Any) -> mma_sync_rules.Knobs:
+def mma(**changes: Any) -> mma_sync_knobs.Knobs:
     """The kernel of document 000: 128 x 128 x 32, 2 x 2 warps, 4 stages, blocked."""
     knobs: dict[str, Any] = {
         "tile_m": 128, "tile_n": 128, "tile_k": 32, "warps_m": 2, "warps_n": 2, "warps_k": 1, "stages": 4,
@@ -33,7 +33,7 @@ def mma(**changes: Any) -> mma_sync_rules.Knobs:
         "accumulate": "f32", "epilogue": "direct", "min_blocks": 1, "copy_bytes": 16, "snake": 1,
         "split_k": 1, "raster": "m", "group": 1,
     }  # fmt: skip
-    return mma_sync_rules.Knobs(**(knobs | changes))
+    return mma_sync_knobs.Knobs(**(knobs | changes))
 
 
 def fma(**changes: Any) -> simt.Knobs:
@@ -44,7 +44,7 @@ def fma(**changes: Any) -> simt.Knobs:
     return simt.Knobs(**(knobs | changes))
 
 
-def why(knobs: mma_sync_rules.Knobs, device: DeviceSpec, problem: GemmProblem = NT) -> str | None:
+def why(knobs: mma_sync_knobs.Knobs, device: DeviceSpec, problem: GemmProblem = NT) -> str | None:
     return MMA_SYNC.why_invalid(MMA_SYNC.config(knobs), problem, device)
 
 
@@ -68,12 +68,12 @@ def why(knobs: mma_sync_rules.Knobs, device: DeviceSpec, problem: GemmProblem = 
     ],
 )
 def test_shared_memory_of_mma_sync(problem: GemmProblem, changes: dict[str, Any], expected: int) -> None:
-    assert mma_sync_rules.smem_bytes(mma(**changes), problem) == expected
+    assert mma_sync_knobs.smem_bytes(mma(**changes), problem) == expected
 
 
 @pytest.mark.parametrize("layout", ["blocked", "padded", "xor", "permuted"])
 def test_the_limit_is_exact(layout: str) -> None:
-    used = mma_sync_rules.smem_bytes(mma(smem_layout=layout), NT)
+    used = mma_sync_knobs.smem_bytes(mma(smem_layout=layout), NT)
     exact = dataclasses.replace(A100, smem_per_block=used)
     assert why(mma(smem_layout=layout), exact) is None
     message = f"{used} bytes of shared memory, a block may use {used - 1}"
@@ -130,7 +130,7 @@ def test_limits_in_bytes() -> None:
     ids=str,
 )
 def test_registers_of_mma_sync(changes: dict[str, Any], expected: int) -> None:
-    assert mma_sync_rules.register_estimate(mma(**changes)) == expected
+    assert mma_sync_knobs.register_estimate(mma(**changes)) == expected
 
 
 def test_the_register_file_is_shared_by_all_threads() -> None:

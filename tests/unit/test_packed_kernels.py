@@ -11,7 +11,7 @@ import pytest
 from kernels.build import build
 from kernels.cuda import TARGETS
 from kernels.families.mma_sync import MMA_SYNC
-from kernels.families.mma_sync_rules import step_k
+from kernels.families.mma_sync_knobs import step_k
 from kernels.families.simt import SIMT
 from kernels.fragments import (
     ACCUMULATOR_ELEMENTS,

@@ -11,9 +11,9 @@ import pytest
 
 from kernels.build import CompileError, build, compile_spec
 from kernels.cuda import TARGETS
-from kernels.families import skinny_rules
+from kernels.families import skinny_knobs
 from kernels.families.skinny import SKINNY
-from kernels.families.skinny_rules import Knobs, Shape
+from kernels.families.skinny_knobs import Knobs, Shape
 from kernels.registry import families_for
 from tilewright import Config, DeviceSpec, GemmProblem
 
@@ -104,7 +104,7 @@ def test_the_grid_covers_d_and_the_workspace_every_partial(problem) -> None:
 def test_shared_memory_is_what_the_cubin_has(problem, changes, expected) -> None:
     config = Config.of("skinny", BASE | changes)
     assert SKINNY.why_invalid(config, problem, H200) is None
-    assert skinny_rules.smem_bytes(SKINNY.knob_values(config), problem) == expected
+    assert skinny_knobs.smem_bytes(SKINNY.knob_values(config), problem) == expected
     # One flag of split-K may come on top.
     assert expected <= build(SKINNY, config, problem, H200).resources.static_smem <= expected + 16
 

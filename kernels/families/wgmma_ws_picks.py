@@ -1,0 +1,148 @@
+"""First picks of family ``wgmma_ws``: known shapes, and the model that orders them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from kernels import cuda
+from kernels.families.wgmma_ws_knobs import Knobs, fixed_bytes, grid, stage_bytes, sum_registers
+from kernels.families.wgmma_ws_search import SMALL
+from tilewright.device import DeviceSpec
+from tilewright.problem import DType, GemmProblem
+
+# schedule, tile_m, tile_n, consumers_m, consumers_n: what CUTLASS and cuBLAS use, and widths between.
+_SHAPES = (
+    ("cooperative", 128, 256, 2, 1),
+    ("cooperative", 256, 128, 2, 1),
+    ("cooperative", 128, 224, 2, 1),
+    ("cooperative", 128, 208, 2, 1),
+    ("cooperative", 128, 192, 2, 1),
+    ("cooperative", 128, 176, 2, 1),
+    ("cooperative", 128, 160, 2, 1),
+    ("cooperative", 192, 192, 3, 1),
+    ("cooperative", 256, 192, 2, 1),
+    ("cooperative", 256, 160, 2, 1),
+    ("cooperative", 192, 160, 3, 1),
+    ("cooperative", 192, 128, 3, 1),
+    ("cooperative", 128, 128, 2, 1),
+    ("cooperative", 128, 112, 1, 1),
+    ("cooperative", 128, 144, 1, 1),
+    ("cooperative", 128, 96, 2, 1),
+    ("cooperative", 128, 64, 2, 1),
+    ("cooperative", 64, 256, 1, 2),
+    ("cooperative", 64, 128, 1, 2),
+    ("cooperative", 64, 192, 1, 1),
+    ("cooperative", 64, 144, 1, 1),
+    ("cooperative", 64, 128, 1, 1),
+    ("cooperative", 64, 96, 1, 1),
+    ("cooperative", 64, 64, 1, 1),
+    ("pingpong", 128, 192, 1, 1),
+    ("pingpong", 128, 176, 1, 1),
+    ("pingpong", 128, 168, 1, 1),
+    ("pingpong", 128, 160, 1, 1),
+    ("pingpong", 128, 144, 1, 1),
+    ("pingpong", 128, 128, 1, 1),
+    ("pingpong", 128, 112, 1, 1),
+    ("pingpong", 128, 96, 1, 1),
+    ("pingpong", 64, 256, 1, 1),
+    ("pingpong", 64, 192, 1, 1),
+    ("pingpong", 64, 128, 1, 1),
+)
+# tile_m, tile_n, consumers_n with D transposed.
+_SWAPPED = (
+    (16, 128, 2),
+    (16, 64, 1),
+    (32, 128, 2),
+    (64, 128, 2),
+    (64, 256, 2),
+    (32, 256, 2),
+    (16, 256, 2),
+    (64, 64, 1),
+)
+
+_CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 4, 1), (4, 1, 1), (2, 2, 1), (1, 1, 2))
+
+
+def candidates(problem: GemmProblem, device: DeviceSpec) -> Iterator[Knobs]:
+    """Shapes that do well elsewhere with every cluster and split that may suit; not all are valid."""
+    shapes = [(0, *shape) for shape in _SHAPES]
+    if problem.m <= 2 * SMALL:
+        shapes += [(1, "cooperative", tile_m, tile_n, 1, n) for tile_m, tile_n, n in _SWAPPED]
+    deep = 256 // problem.dtype.size
+    depths = (deep // 2, deep) if problem.m <= 2 * SMALL else (deep // 2,)
+    for shape, tile_k, cluster, split in itertools.product(
+        shapes, depths, _CLUSTERS, (1, 2, 3, 4, 6, 8, 12, 16)
+    ):
+        if shape[1] == "pingpong" and split > 1:
+            continue
+        yield _candidate(problem, device, shape, tile_k, (*cluster, split))
+
+
+def _candidate(
+    problem: GemmProblem,
+    device: DeviceSpec,
+    shape: tuple[int, str, int, int, int, int],
+    tile_k: int,
+    spread: tuple[int, int, int, int],
+) -> Knobs:
+    swap, schedule, tile_m, tile_n, consumers_m, consumers_n = shape
+    cluster_m, cluster_n, cluster_k, split_k = spread
+    width = tile_m // consumers_m if swap else tile_n // consumers_n
+    staged = problem.out in (DType.FLOAT16, DType.BFLOAT16) and (swap or width % 16 == 0)
+    epilogue = ("tma" if problem.stride_alignment("d") >= 16 else "stmatrix") if staged else "direct"
+    rows = -(-problem.m // (tile_m * cluster_m))
+    knobs = Knobs(
+        schedule=schedule, swap_ab=swap, tile_m=tile_m, tile_n=tile_n, consumers_m=consumers_m,
+        consumers_n=consumers_n, tile_k=tile_k, cluster_m=cluster_m, cluster_n=cluster_n,
+        cluster_k=cluster_k, epilogue=epilogue, store_stages=2 if staged else 1, stages=0, in_flight=1,
+        promote=2 if problem.dtype in cuda.FLOAT8 else 0, split_k=split_k,
+        reduction="kernel" if split_k > 1 else "block", stream_k=0, raster="m",
+        group=8 if rows >= 8 else 1, snake=int(rows > 8), l2_promotion=256, hint_a="normal",
+        hint_b="evict_first" if problem.m <= 2 * SMALL else "normal", hint_d="normal",
+    )  # fmt: skip
+    free = device.smem_per_block - fixed_bytes(knobs)
+    depth = -(-problem.k // (tile_k * split_k * cluster_k))
+    most = 12 * 64 // tile_k * (2 // problem.dtype.size)
+    knobs.stages = min(free // stage_bytes(knobs, problem), most, max(3, depth))
+    return knobs
+
+
+# Per multiprocessor and clock: multiply-adds of 16-bit wgmma at the share of its peak that main loops reach,
+# bytes from L2, from shared memory and from DRAM. Fitted to clocks that ncu read on an H200 (docs/hopper.md).
+_MULTIPLY_ADDS = 2048 * 0.975
+_L2_BYTES = 72
+_SMEM_BYTES = 128
+_DRAM_BYTES = 20
+_TURN_CYCLES = 1500  # first loads and turn-over of a tile,
+_SUM_CYCLES = 20  # and storing one sum of each thread, where nothing hides them
+_HIDDEN = 0.8  # share of both that ping-pong hides
+_UNHIDDEN = 0.1  # share of the lesser of DRAM's time and the rest that does not overlap the greater
+_LAUNCH_CYCLES = 3000
+
+
+def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
+    """Clocks that a launch should take, for ranking only.
+
+    The slowest of tensor cores, L2 and shared memory for a unit, times units of a multiprocessor, but at
+    least the time that DRAM needs; after the cost model of DeepSeek's DeepGEMM.
+    """
+    depth = -(-problem.k // (k.split_k * k.cluster_k)) * problem.dtype.size
+    extent, width = k.share
+    multiplied = k.tile_m * k.tile_n * depth / 2 / _MULTIPLY_ADDS
+    loaded = (k.tile_m / k.cluster_n + k.tile_n / k.cluster_m) * depth / _L2_BYTES
+    read = k.consumers * (extent + extent // 64 * width) * depth / _SMEM_BYTES
+    if k.schedule == "pingpong":
+        read /= k.consumers  # they read in turns
+    turn = _TURN_CYCLES + _SUM_CYCLES * sum_registers(k, problem) + (1000 if k.cluster_k > 1 else 0)
+    start = _LAUNCH_CYCLES + 300 * (k.cluster - 1)
+    hidden = _HIDDEN * turn if k.schedule == "pingpong" else 0.0
+    units = grid(k, device).tiles(problem) * problem.batch * k.split_k
+    waves = -(-units * k.cluster_k // (device.units // k.cluster * k.cluster))
+    operands = (problem.m + problem.n) * problem.k * problem.dtype.size * problem.batch
+    parts = k.split_k * problem.m * problem.n * problem.batch * 8 / (_L2_BYTES * device.units)
+    shared = 2000 + parts if k.split_k > 1 else 0.0
+    # NOTE: what L2 brings costs power, and with it clocks, even where it costs no time.
+    busy = waves * (max(multiplied, loaded, read) + turn - hidden + 0.02 * loaded) + hidden
+    streamed = operands / (_DRAM_BYTES * device.units)
+    return max(busy, streamed) + _UNHIDDEN * min(busy, streamed) + shared + start
