@@ -56,36 +56,15 @@ class Rule(Generic[K]):
     compiled: bool = True
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class BuildSpec:
-    """One compilation: a source under ``csrc`` with its ``-D`` constants.
+class ConfigSpace(abc.ABC, Generic[K]):
+    """The configs that a search chooses among: all it needs to know of a family.
 
-    Attributes:
-        language: ``cuda`` (NVRTC) or ``c`` (the system's C compiler).
-        source: file name under ``kernels/csrc``.
-        target: ``sm_90a``, ``x86_64_v4`` and the like.
-        entry: symbol of the kernel.
-        defines: (name, value) pairs; values are integers and identifiers only.
-    """
-
-    language: Literal["cuda", "c"]
-    source: str
-    target: str
-    entry: str
-    defines: tuple[tuple[str, int | str], ...]
-
-
-class Family(abc.ABC, Generic[K]):
-    """A kernel source with its config space.
-
-    Subclasses give ``name``, ``device_kind``, ``knobs`` (in the order the enumeration chooses
-    them: those that rules cut by come first), ``rules`` (what is legal), ``search_rules`` (what is
-    legal but not worth a trial), ``knobs_type`` and the abstract methods.
+    Subclasses give ``name``, ``knobs`` (in the order the enumeration chooses them: those that
+    rules cut by come first), ``rules`` (what is legal), ``search_rules`` (what is legal but not worth
+    a trial), ``knobs_type`` and the abstract methods.
     """
 
     name: str
-    doc: str
-    device_kind: DeviceKind
     knobs: tuple[Knob, ...]
     rules: tuple[Rule[K], ...]
     search_rules: tuple[Rule[K], ...] = ()
@@ -93,15 +72,7 @@ class Family(abc.ABC, Generic[K]):
 
     @abc.abstractmethod
     def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
-        """The reason no config of this family computes ``problem`` on ``device``, or None."""
-
-    @abc.abstractmethod
-    def build_spec(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> BuildSpec:
-        """What to compile for a valid config."""
-
-    @abc.abstractmethod
-    def plan(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> LaunchPlan:
-        """How to launch what :meth:`build_spec` compiles."""
+        """The reason no config of this space computes ``problem`` on ``device``, or None."""
 
     @abc.abstractmethod
     def picks(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
@@ -167,3 +138,40 @@ class Family(abc.ABC, Generic[K]):
         for rule in self.rules + self.search_rules:
             due[max(position[name] for name in rule.reads)].append(rule)
         return due
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BuildSpec:
+    """One compilation: a source under ``csrc`` with its ``-D`` constants.
+
+    Attributes:
+        language: ``cuda`` (NVRTC) or ``c`` (the system's C compiler).
+        source: file name under ``kernels/csrc``.
+        target: ``sm_90a``, ``x86_64_v4`` and the like.
+        entry: symbol of the kernel.
+        defines: (name, value) pairs; values are integers and identifiers only.
+    """
+
+    language: Literal["cuda", "c"]
+    source: str
+    target: str
+    entry: str
+    defines: tuple[tuple[str, int | str], ...]
+
+
+class Family(ConfigSpace[K]):
+    """A kernel source with its config space.
+
+    Subclasses also give ``doc`` (one line for people) and ``device_kind``.
+    """
+
+    doc: str
+    device_kind: DeviceKind
+
+    @abc.abstractmethod
+    def build_spec(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> BuildSpec:
+        """What to compile for a valid config."""
+
+    @abc.abstractmethod
+    def plan(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> LaunchPlan:
+        """How to launch what :meth:`build_spec` compiles."""

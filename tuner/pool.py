@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernels.family import Family, Knob
+from kernels.family import ConfigSpace, Knob
 from tilewright.config import Config
 from tilewright.device import DeviceSpec
 from tilewright.errors import InvalidProblem
@@ -48,7 +48,7 @@ class Pool:
         self._index = {knob.name: {value: i for i, value in enumerate(knob.values)} for knob in self.knobs}
 
     @classmethod
-    def of(cls, family: Family[Any], problem: GemmProblem, device: DeviceSpec) -> Pool:
+    def of(cls, family: ConfigSpace[Any], problem: GemmProblem, device: DeviceSpec) -> Pool:
         """Every valid config of a family among the searched values; empty where it supports none."""
         values = itertools.chain.from_iterable(family.enumerate(problem, device))
         points = np.fromiter(values, dtype=np.int16).reshape(-1, len(family.knobs))

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.family import Family
+from kernels.family import ConfigSpace
 from tilewright.config import Config
 from tilewright.device import DeviceSpec
 from tilewright.policy import Policy
@@ -170,7 +170,7 @@ class Search:
 
 
 def open_search(
-    families: Sequence[Family[Any]],
+    families: Sequence[ConfigSpace[Any]],
     problem: GemmProblem,
     device: DeviceSpec,
     budget: int,

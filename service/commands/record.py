@@ -7,13 +7,13 @@ import datetime
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from kernels.family import Family
+from kernels.family import ConfigSpace
 from kernels.registry import FAMILIES
 from service.commands.options import AsJson, ElementType, OperandLayout
 from service.commands.output import print_json
@@ -88,7 +88,7 @@ def record(
     _tell(tally, out, as_json)
 
 
-def _family(name: str, knobs: list[str]) -> Family[object]:
+def _family(name: str, knobs: list[str]) -> ConfigSpace[Any]:
     if name not in FAMILIES:
         raise typer.BadParameter(f"there is no family {name!r}; choose among {', '.join(FAMILIES)}")
     values = {}

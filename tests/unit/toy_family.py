@@ -1,11 +1,11 @@
-"""Small families with an explicit cost, for tests of the search."""
+"""Small config spaces with an explicit cost, for tests of the search."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-from kernels.family import BuildSpec, Family, Knob, Rule
+from kernels.family import ConfigSpace, Knob, Rule
 from tilewright.artifact import Artifact, Grid, LaunchPlan, Resources, Serves
 from tilewright.config import Config
 from tilewright.device import DeviceSpec
@@ -33,11 +33,9 @@ def _no_split(knobs: ToyKnobs, _problem: GemmProblem, _device: DeviceSpec) -> st
     return "hilbert order does not split" if knobs.order == "hilbert" and knobs.split > 1 else None
 
 
-class ToyFamily(Family[ToyKnobs]):
+class ToyFamily(ConfigSpace[ToyKnobs]):
     """621 valid configs among 1080 searched points."""
 
-    doc = "toy"
-    device_kind = "host"
     knobs_type = ToyKnobs
     knobs = (
         Knob("tile", (16, 32, 48, 64, 96, 128), "tile"),
@@ -55,12 +53,6 @@ class ToyFamily(Family[ToyKnobs]):
     def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
         del device
         return "the toy multiplies no odd m" if problem.m % 2 else None
-
-    def build_spec(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> BuildSpec:
-        raise NotImplementedError
-
-    def plan(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> LaunchPlan:
-        raise NotImplementedError
 
     def picks(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
         del problem, device

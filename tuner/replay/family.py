@@ -1,26 +1,23 @@
-"""A recorded space as a family, so that the search of live jobs runs on it unchanged."""
+"""A recorded space in place of a family's, so that the search of live jobs runs on it unchanged."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from kernels.family import BuildSpec, Family
+from kernels.family import ConfigSpace
 from kernels.registry import FAMILIES
-from tilewright.artifact import LaunchPlan
 from tilewright.config import Config
 from tilewright.device import DeviceSpec
 from tilewright.problem import GemmProblem
 from tuner.replay.space import RecordedSpace
 
 
-class RecordedFamily(Family[dict[str, Any]]):
+class RecordedFamily(ConfigSpace[dict[str, Any]]):
     """The configs of a space; first picks are those of the family that was recorded, where it is ours."""
 
     def __init__(self, space: RecordedSpace) -> None:
         self.name = space.family
-        self.doc = f"recorded: {space.name}"
-        self.device_kind = space.device.kind
         self.knobs = space.knobs
         self.rules = ()
         self._space = space
@@ -56,11 +53,3 @@ class RecordedFamily(Family[dict[str, Any]]):
     def config(self, knobs: dict[str, Any]) -> Config:
         """The inverse of :meth:`knob_values`."""
         return Config.of(self.name, knobs)
-
-    def build_spec(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> BuildSpec:
-        """Refused: a recorded space is never compiled."""
-        raise NotImplementedError(f"{self.doc} is replayed, not compiled")
-
-    def plan(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> LaunchPlan:
-        """Refused like :meth:`build_spec`."""
-        raise NotImplementedError(f"{self.doc} is replayed, not launched")

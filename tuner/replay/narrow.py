@@ -7,11 +7,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kernels.family import Family, Knob
+from kernels.family import ConfigSpace, Knob
 from tilewright.errors import InvalidProblem
 
 
-def narrowed(family: Family[Any], values: Mapping[str, Sequence[str]]) -> Family[Any]:
+def narrowed(family: ConfigSpace[Any], values: Mapping[str, Sequence[str]]) -> ConfigSpace[Any]:
     """A copy of ``family`` that searches only the given values of the named knobs, written as text.
 
     Raises:

@@ -17,7 +17,7 @@ from concurrent import futures
 from concurrent.futures import Future
 from typing import Any
 
-from kernels.family import Family
+from kernels.family import ConfigSpace
 from tilewright import __version__
 from tilewright.artifact import Artifact
 from tilewright.config import Config
@@ -48,7 +48,7 @@ class RecordPlan:
         max_seconds: when to stop, 0 for never.
     """
 
-    family: Family[Any]
+    family: ConfigSpace[Any]
     problem: GemmProblem
     samples: int = 16
     slow: float = 2.0
