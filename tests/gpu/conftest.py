@@ -20,3 +20,11 @@ def device():
     from tuner.devices.cuda import CudaDevice
 
     return CudaDevice(0)
+
+
+@pytest.fixture
+def hopper(device):
+    """The first GPU, where it has what sm_90 alone has."""
+    if device.spec.arch != "sm_90":
+        pytest.skip("wgmma, tensor maps and clusters need sm_90")
+    return device

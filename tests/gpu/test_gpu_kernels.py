@@ -6,6 +6,7 @@ import dataclasses
 import random
 
 import pytest
+from gate import wrong
 
 from kernels.build import build
 from kernels.families.mma_sync import MMA_SYNC
@@ -22,18 +23,6 @@ BASE = {
     "accumulate": "f32", "epilogue": "smem", "min_blocks": 1, "copy_bytes": 16, "snake": 1,
     "split_k": 1, "raster": "m", "group": 1,
 }  # fmt: skip
-
-
-def wrong(device, family, config: Config, problem: GemmProblem) -> str | None:
-    from tuner.check import check
-
-    reason = family.why_invalid(config, problem, device.spec)
-    assert reason is None, reason
-    kernel = load(build(family, config, problem, device.spec))
-    try:
-        return check(device, kernel, problem)
-    finally:
-        kernel.close()
 
 
 def mma(**knobs) -> Config:

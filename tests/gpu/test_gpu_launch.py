@@ -99,13 +99,6 @@ def tma_artifact(problem: GemmProblem) -> Artifact:
     )
 
 
-@pytest.fixture
-def hopper(device):
-    if device.spec.arch != "sm_90":
-        pytest.skip("tensor maps and clusters need sm_90")
-    return device
-
-
 def test_tensor_maps_and_clusters(hopper) -> None:
     """k = n so that A has the shape of D; 200 x 248 leaves ragged boxes that TMA fills with zeros."""
     import cupy

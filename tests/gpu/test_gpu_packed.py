@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from type_samples import PACKED, SIMT_BASE, built, mma, wrong
+from gate import built, wrong
+from type_samples import PACKED, SIMT_BASE, mma
 
 from kernels.build import build
 from kernels.families.mma_sync import MMA_SYNC

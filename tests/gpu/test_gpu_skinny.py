@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import random
 
+import gate
 import pytest
 
-from kernels.build import build
 from kernels.families.skinny import SKINNY
-from tilewright import Config, DeviceSpec, GemmProblem
-from tilewright.artifact import Artifact
-from tilewright.launch import load
+from tilewright import Config, GemmProblem
 
 LAYOUTS = ["nn", "nt", "tn", "tt"]
 BASE = {
@@ -19,28 +17,8 @@ BASE = {
 }  # fmt: skip
 
 
-_BUILT: dict[object, Artifact] = {}
-
-
-def built(config: Config, problem: GemmProblem, spec: DeviceSpec) -> Artifact:
-    """Problems that differ in their extents alone mostly share a kernel."""
-    key = SKINNY.build_spec(config, problem, spec), SKINNY.plan(config, problem, spec)
-    if key not in _BUILT:
-        _BUILT[key] = build(SKINNY, config, problem, spec)
-    return _BUILT[key]
-
-
 def wrong(device, knobs: dict[str, int | str], problem: GemmProblem) -> str | None:
-    from tuner.check import check
-
-    config = Config.of("skinny", {**BASE, **knobs})
-    reason = SKINNY.why_invalid(config, problem, device.spec)
-    assert reason is None, reason
-    kernel = load(built(config, problem, device.spec))
-    try:
-        return check(device, kernel, problem)
-    finally:
-        kernel.close()
+    return gate.wrong(device, SKINNY, Config.of("skinny", {**BASE, **knobs}), problem)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

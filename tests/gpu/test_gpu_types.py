@@ -6,7 +6,8 @@ import dataclasses
 import random
 
 import pytest
-from type_samples import PACKED, SIMT_BASE, built, mma, whole, wrong
+from gate import built, wrong
+from type_samples import PACKED, SIMT_BASE, mma, whole
 
 from kernels.families.mma_sync import MMA_SYNC
 from kernels.families.simt import SIMT

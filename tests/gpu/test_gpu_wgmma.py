@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import gate
 import pytest
 
 from kernels.build import build
@@ -21,24 +22,8 @@ LAYOUTS = ["nn", "nt", "tn", "tt"]
 SIZES = [(8, 8, 8), (8, 264, 72), (128, 128, 64), (136, 248, 200), (304, 520, 1000), (512, 384, 2048)]
 
 
-@pytest.fixture
-def hopper(device):
-    if device.spec.arch != "sm_90":
-        pytest.skip("wgmma exists on sm_90 alone")
-    return device
-
-
 def wrong(device, problem: GemmProblem, **knobs) -> str | None:
-    from tuner.check import check
-
-    config = Config.of("wgmma", {**SEED, **knobs})
-    reason = WGMMA.why_invalid(config, problem, device.spec)
-    assert reason is None, reason
-    kernel = load(build(WGMMA, config, problem, device.spec))
-    try:
-        return check(device, kernel, problem)
-    finally:
-        kernel.close()
+    return gate.wrong(device, WGMMA, Config.of("wgmma", {**SEED, **knobs}), problem)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

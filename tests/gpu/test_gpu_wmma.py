@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 
+import gate
 import pytest
 
-from kernels.build import build
 from kernels.families.wmma import WMMA
 from tilewright import Config, GemmProblem
-from tilewright.launch import load
 
 SIZES = [
     (1, 1, 1), (1, 129, 33), (17, 8, 5), (127, 255, 63), (128, 128, 64), (129, 257, 65), (300, 520, 1000),
@@ -25,16 +24,7 @@ FOUR_STAGES = {**SEED, "stages": 4}
 
 
 def wrong(device, knobs: dict[str, int | str], problem: GemmProblem) -> str | None:
-    from tuner.check import check
-
-    config = Config.of("wmma", {**BASE, **knobs})
-    reason = WMMA.why_invalid(config, problem, device.spec)
-    assert reason is None, reason
-    kernel = load(build(WMMA, config, problem, device.spec))
-    try:
-        return check(device, kernel, problem)
-    finally:
-        kernel.close()
+    return gate.wrong(device, WMMA, Config.of("wmma", {**BASE, **knobs}), problem)
 
 
 @pytest.mark.parametrize("layout", ["nt", "nn"])

@@ -1,12 +1,10 @@
-"""Configs and the correctness gate for tests of element types."""
+"""Configs for tests of element types."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from kernels.build import build
-from tilewright import Config, DType, GemmProblem
-from tilewright.launch import Kernel, load
+from tilewright import Config, DType
 
 PACKED = ["int4", "uint4", "uint1", "sign1"]
 SUMS = {"float64": "f64"} | dict.fromkeys(["int8", "uint8", *PACKED], "s32")
@@ -33,19 +31,3 @@ def whole(dtype: str, size: tuple[int, int, int]) -> tuple[int, int, int]:
     """The size with k rounded up to what fills bytes: rows of packed types in layout nt are whole bytes."""
     m, n, k = size
     return m, n, k + -k % DType(dtype).packing
-
-
-def built(device, family, config: Config, problem: GemmProblem) -> Kernel:
-    reason = family.why_invalid(config, problem, device.spec)
-    assert reason is None, reason
-    return load(build(family, config, problem, device.spec))
-
-
-def wrong(device, family, config: Config, problem: GemmProblem) -> str | None:
-    from tuner.check import check
-
-    kernel = built(device, family, config, problem)
-    try:
-        return check(device, kernel, problem)
-    finally:
-        kernel.close()
