@@ -37,11 +37,31 @@ def create_app(settings: Settings) -> FastAPI:
         StoreError: the database cannot be opened, or a newer release migrated it.
         Exposed: others than this machine would reach it, and no key guards it.
     """
-    store = _open(settings)
+    service = _service(settings, _open(settings))
+    app = FastAPI(
+        title="tilewright",
+        version=__version__,
+        description=_DESCRIPTION,
+        lifespan=_lifespan,
+        dependencies=[Depends(access.authorize)],
+    )
+    app.state.service = service
+    app.state.gate = access.Gate(service.store)
+    app.add_middleware(middleware.BodyLimit, settings=settings, larger=_LARGE_BODIES)
+    app.add_middleware(middleware.RequestLog, metrics=service.metrics)
+    app.add_middleware(middleware.RequestId)
+    for router in routers():
+        app.include_router(router)
+    problems.install(app)
+    openapi.install(app)
+    return app
+
+
+def _service(settings: Settings, store: Store) -> Service:
     metrics = Metrics()
     engine = Engine(store, settings, metrics)
     metrics.watch(functools.partial(gauges.read, store, engine))
-    service = Service(
+    return Service(
         settings,
         store,
         engine,
@@ -52,30 +72,14 @@ def create_app(settings: Settings) -> FastAPI:
         InFlight(),
     )
 
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await run_in_threadpool(service.engine.start)
-        yield
-        await run_in_threadpool(service.engine.stop)
-        store.close()
 
-    app = FastAPI(
-        title="tilewright",
-        version=__version__,
-        description=_DESCRIPTION,
-        lifespan=lifespan,
-        dependencies=[Depends(access.authorize)],
-    )
-    app.state.service = service
-    app.state.gate = access.Gate(store)
-    app.add_middleware(middleware.BodyLimit, settings=settings, larger=_LARGE_BODIES)
-    app.add_middleware(middleware.RequestLog, metrics=metrics)
-    app.add_middleware(middleware.RequestId)
-    for router in routers():
-        app.include_router(router)
-    problems.install(app)
-    openapi.install(app)
-    return app
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    service: Service = app.state.service
+    await run_in_threadpool(service.engine.start)
+    yield
+    await run_in_threadpool(service.engine.stop)
+    service.store.close()
 
 
 def _open(settings: Settings) -> Store:

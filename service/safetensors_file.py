@@ -9,37 +9,26 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from service.operands import Operand
 from tilewright.errors import InvalidProblem
 from tilewright.problem import DType
+from tilewright.tensors import WIRE_TYPES, WireCode
 from tuner.regions import Pages
 
 _LENGTH_BYTES = 8
 _MOST_HEADER = 64 * 1024
-_Code = Literal["F16", "BF16", "F32", "F64", "F8_E4M3", "F8_E5M2", "I8", "U8", "I32"]
-_TYPES: dict[_Code, DType] = {
-    "F16": DType.FLOAT16,
-    "BF16": DType.BFLOAT16,
-    "F32": DType.FLOAT32,
-    "F64": DType.FLOAT64,
-    "F8_E4M3": DType.FLOAT8_E4M3FN,
-    "F8_E5M2": DType.FLOAT8_E5M2,
-    "I8": DType.INT8,
-    "U8": DType.UINT8,
-    "I32": DType.INT32,
-}
-_CODES = {dtype: code for code, dtype in _TYPES.items()}
+_CODES = {dtype: code for code, dtype in WIRE_TYPES.items()}
 _Extent = Annotated[int, Field(strict=True, ge=0, le=2**48)]
 
 
 class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    dtype: _Code
+    dtype: WireCode
     shape: list[_Extent] = Field(max_length=8)
     data_offsets: tuple[_Extent, _Extent]
 
@@ -58,7 +47,7 @@ def operands(file: Pages) -> dict[str, Operand]:
     end = 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
         first, last = entry.data_offsets
-        dtype = _TYPES[entry.dtype]
+        dtype = WIRE_TYPES[entry.dtype]
         size = math.prod(entry.shape) * dtype.size
         if first != end or last - first != size:
             raise _damaged(

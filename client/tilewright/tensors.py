@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
@@ -14,7 +14,8 @@ from tilewright.errors import InvalidProblem
 from tilewright.problem import DType
 
 MEDIA_TYPE = "application/vnd.safetensors"
-_WIRE = {
+WireCode = Literal["F16", "BF16", "F32", "F64", "F8_E4M3", "F8_E5M2", "I8", "U8", "I32"]
+WIRE_TYPES: dict[WireCode, DType] = {
     "F16": DType.FLOAT16,
     "BF16": DType.BFLOAT16,
     "F32": DType.FLOAT32,
@@ -147,7 +148,7 @@ def _host_array(name: str, array: Any) -> Any:
 
 
 def _tensor(name: str, fields: Mapping[str, Any]) -> Tensor:
-    dtype = _WIRE.get(fields["dtype"])
+    dtype = WIRE_TYPES.get(fields["dtype"])
     if dtype is None:
-        raise InvalidProblem(f"tensor {name} has type {fields['dtype']}; use one of {', '.join(_WIRE)}")
+        raise InvalidProblem(f"tensor {name} has type {fields['dtype']}; use one of {', '.join(WIRE_TYPES)}")
     return Tensor(dtype, tuple(fields["shape"]), bytes(fields["data"]))

@@ -95,7 +95,7 @@ def suite(
     Ctrl-C keeps what is done; --resume goes on there.
     """
     try:
-        from benchmarks.suite import SuiteRequest, run_suite
+        from benchmarks.suite import SuiteRequest
         from benchmarks.suite_tuning import Tools
     except ImportError as error:
         raise _not_from_here(error) from error
@@ -107,8 +107,7 @@ def suite(
         tools, dtype, chosen, part, **({"out": out} if out else {}), budget=budget, seconds=seconds,
         rounds=rounds, seed=seed, tune=not no_tune, retune=retune, resume=resume, stop_after=stop_after,
     )  # fmt: skip
-    console = Console(stderr=True, soft_wrap=True)
-    _show_suite(console, run_suite(request, lambda line: console.print(line, highlight=False)), as_json)
+    _run_suite(request, as_json)
 
 
 def _shapes(file: Path | None, held_out: bool, only: list[str]) -> tuple[Any, str]:
@@ -124,12 +123,14 @@ def _shapes(file: Path | None, held_out: bool, only: list[str]) -> tuple[Any, st
         raise typer.BadParameter(str(error), param_hint="--shapes / --only") from error
 
 
-def _show_suite(console: Console, result: Any, as_json: bool) -> None:
+def _run_suite(request: Any, as_json: bool) -> None:
     from benchmarks.figures import PlotUnavailable
+    from benchmarks.suite import run_suite
     from benchmarks.suite_book import load_provenance, provenance_path, tuning_path
     from benchmarks.suite_report import rich_tables, write_report
 
-    written = []
+    console, written = Console(stderr=True, soft_wrap=True), []
+    result = run_suite(request, lambda line: console.print(line, highlight=False))
     if result.rows:
         wide = Console(stderr=True, width=max(console.width, _TABLE_COLUMNS))
         for table in rich_tables(result.rows, load_provenance(result.path)):

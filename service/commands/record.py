@@ -65,9 +65,13 @@ def record(
 
     An interrupted recording keeps what it measured in FILE.journal.
     """
-    plan = RecordPlan(
-        _family(family, knob or []), GemmProblem(m, n, k, dtype, layout), samples, slow, max_seconds
-    )
+    problem = GemmProblem(m, n, k, dtype, layout)
+    plan = RecordPlan(_family(family, knob or []), problem, samples, slow, max_seconds)
+    _tell(_record(plan, device, out, resume), out, as_json)
+
+
+def _record(plan: RecordPlan, device: str | None, out: Path, resume: bool) -> Tally:
+    """Fill the journal, write the file, and drop the journal of a complete recording."""
     settings = Settings()
     path = out.with_name(out.name + ".journal")
     if out.exists() and not path.exists():
@@ -80,12 +84,11 @@ def record(
         out.parent.mkdir(parents=True, exist_ok=True)
         journal = Journal(path, head(plan, bench), resume)
         recording = Recording(plan, bench, builder, journal, configs)
-        _watch(recording, settings.compile_processes, f"{family} {plan.problem}")
-        tally = recording.tally
-        _write(plan, bench, journal, tally, out)
+        _watch(recording, settings.compile_processes, f"{plan.family.name} {plan.problem}")
+        _write(plan, bench, journal, recording.tally, out)
     if recording.complete:
         path.unlink()
-    _tell(tally, out, as_json)
+    return recording.tally
 
 
 def _family(name: str, knobs: list[str]) -> ConfigSpace[Any]:

@@ -58,15 +58,7 @@ def tune(
         options["device"] = device
     with connect(url) as client:
         job = _follow(client, client.tune(GemmProblem(m, n, k, dtype, layout), wait=False, **options))
-    if job.progress and job.progress.stopped:
-        typer.echo(f"search ended: {job.progress.stopped}", err=True)
-    if as_json:
-        print_json(job)
-    elif job.best:
-        print_best(job.best)
-    if job.status is not wire.JobStatus.SUCCEEDED:
-        typer.echo(f"job {job.id} was {job.status}; its trials are kept", err=True)
-        raise typer.Exit(1)
+    _tell(job, as_json)
 
 
 def _follow(client: Client, job: wire.JobView) -> wire.JobView:
@@ -93,6 +85,19 @@ def _follow(client: Client, job: wire.JobView) -> wire.JobView:
             )
 
         return client.wait(job.id, show)
+
+
+def _tell(job: wire.JobView, as_json: bool) -> None:
+    """How the job ended; the exit code is 1 where it did not succeed."""
+    if job.progress and job.progress.stopped:
+        typer.echo(f"search ended: {job.progress.stopped}", err=True)
+    if as_json:
+        print_json(job)
+    elif job.best:
+        print_best(job.best)
+    if job.status is not wire.JobStatus.SUCCEEDED:
+        typer.echo(f"job {job.id} was {job.status}; its trials are kept", err=True)
+        raise typer.Exit(1)
 
 
 def _tflops(job: wire.JobView, micros: float) -> str:
