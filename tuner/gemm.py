@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.errors import DeviceUnavailable, InvalidProblem
-from tilewright.launch import Kernel
+from tilewright.launch import Kernel, Launch
 from tilewright.problem import DType, GemmProblem
 from tuner.arrays import storage_type
 from tuner.devices.base import Device, Tensors, VendorChoice
@@ -52,21 +52,26 @@ def run_gemm(
     start = time.perf_counter()
     out = _mapped("d", regions, (problem.batch, problem.m, problem.n), problem.out, writable=True)
     tensors = _upload(device, problem, regions, scalars)
-    if kernel is None:
-        choice = _vendor_choice(device, problem, tensors)
-        launches, ran = choice.launches, choice.name
-        keep: object = choice
-    else:
-        bound = bind(device, kernel, problem, [tensors])
-        launches, ran, keep = bound.launches, kernel.artifact.plan.entry, bound
+    launches, ran, held = _launches(device, kernel, problem, tensors)
     device.synchronize()
     uploaded = time.perf_counter()
     micros = device.timer(launches)()
     device.synchronize()
     ended = time.perf_counter()
-    del keep
+    del held
     _download(tensors.d, out)
     return GemmRun(micros, ran, uploaded - start, time.perf_counter() - ended)
+
+
+def _launches(
+    device: Device, kernel: Kernel | None, problem: GemmProblem, tensors: Tensors
+) -> tuple[Sequence[Launch], str, object]:
+    """What to launch, its name, and what must be held until it ran."""
+    if kernel is None:
+        choice = _vendor_choice(device, problem, tensors)
+        return choice.launches, choice.name, choice
+    bound = bind(device, kernel, problem, [tensors])
+    return bound.launches, kernel.artifact.plan.entry, bound
 
 
 def _vendor_choice(device: Device, problem: GemmProblem, tensors: Tensors) -> VendorChoice:

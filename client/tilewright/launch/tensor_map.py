@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from tilewright.artifact import TensorMap
+from tilewright.artifact import Operand, TensorMap
 from tilewright.errors import PreconditionFailed
 from tilewright.launch import driver
 from tilewright.problem import DType, GemmProblem
@@ -48,9 +48,7 @@ def encode(item: TensorMap, problem: GemmProblem, address: int, row_stride: int)
     Raises:
         PreconditionFailed: the driver refused the description.
     """
-    shapes = {"a": problem.a_shape, "b": problem.b_shape, "d": (problem.m, problem.n)}
-    rows, columns = shapes[item.operand]
-    dtype = problem.out if item.operand == "d" else problem.dtype
+    (rows, columns), dtype = _stored(problem, item.operand)
     descriptor = Descriptor()
     extents = (ctypes.c_uint64 * 3)(columns, rows, problem.batch)
     strides = (ctypes.c_uint64 * 2)(row_stride, row_stride * rows)
@@ -77,3 +75,9 @@ def encode(item: TensorMap, problem: GemmProblem, address: int, row_stride: int)
             code=status,
         )
     return descriptor
+
+
+def _stored(problem: GemmProblem, operand: Operand) -> tuple[tuple[int, int], DType]:
+    """Shape and element type of one matrix as it lies in memory."""
+    shapes = {"a": problem.a_shape, "b": problem.b_shape, "d": (problem.m, problem.n)}
+    return shapes[operand], problem.out if operand == "d" else problem.dtype
