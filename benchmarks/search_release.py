@@ -1,6 +1,6 @@
-"""The curve that the default search must not fall below: replays of few runs on the shared recorded spaces.
+"""The curve that the default search must not fall below: replays of few runs on recorded spaces.
 
-    python -m benchmarks.search_release ../shared/data/replay/*.json.gz
+    python -m benchmarks.search_release ../shared/data/replay/*.json.gz benchmarks/spaces/*.t4.json.gz
 
 writes ``benchmarks/results/search-release.json``; run it for each release. ``tests/unit/test_replay_gate.py``
 replays the same plan on the same spaces, and fails where a mean lies below this curve minus its interval.

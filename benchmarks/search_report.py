@@ -4,20 +4,21 @@
 
 One table a recorded space: replays of tilewright (``replay-SPACE-*.json``, written by ``tilewright
 replay``), then Kernel Tuner's strategies (``kernel-tuner-SPACE.json``, written by
-``benchmarks/kernel_tuner_compare.py``), the best at 100 trials first.
+``benchmarks/kernel_tuner_compare.py``), the best at 100 trials first. Then live re-tunes
+(``live-retunes-SPACE.json``, written by ``benchmarks/live_retunes.py``).
 """
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
-DOCS = Path(__file__).parent.parent / "docs" / "search.md"
-BEGIN, END = "<!-- search: begin -->", "<!-- search: end -->"
+from benchmarks import live_retunes_report, pages
+from benchmarks.facts import RESULTS
+
+PAGE = pages.DOCS / "search.md"
 TRIALS = (10, 25, 50, 100, 200)
 HEADERS = (
     "search",
@@ -58,28 +59,38 @@ def simulated(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 def table(space: str, folder: Path = RESULTS) -> str:
     """Everything that was measured on a space, as Markdown."""
-    own = [json.loads(path.read_text()) for path in sorted(folder.glob(f"replay-{space}-*.json"))]
+    own = [data for data in _read(folder, "replay-*.json") if data["space"] == space]
     own.sort(key=lambda data: (bool(data["plan"]["seeds"]), -_at_hundred(data)))
     rows = [replayed(data) for data in own]
     other = folder / f"kernel-tuner-{space}.json"
     rows += simulated(json.loads(other.read_text())) if other.exists() else []
     head = f"### {space}: {own[0]['valid_configs']} valid configs"
-    return "\n".join([head, "", _line(HEADERS), _line(["---"] * len(HEADERS)), *map(_line, rows)]) + "\n"
+    return f"{head}\n\n{pages.table(HEADERS, rows)}\n"
 
 
 def spaces(folder: Path = RESULTS) -> list[str]:
     """Every space that was replayed."""
-    return sorted({json.loads(path.read_text())["space"] for path in folder.glob("replay-*.json")})
+    return sorted({data["space"] for data in _read(folder, "replay-*.json")})
+
+
+def live(folder: Path = RESULTS) -> str:
+    """What live re-tunes found, as Markdown."""
+    raced = [report for report in _read(folder, "live-retunes-*.json") if "figures" in report]
+    return live_retunes_report.tables(raced) if raced else "None was recorded yet.\n"
 
 
 def main() -> None:
-    """Command line."""
-    head, begin, rest = DOCS.read_text().partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        sys.exit(f"error: {DOCS} lacks the lines {BEGIN} and {END} around its tables")
-    tables = "\n".join(table(space) for space in spaces())
-    DOCS.write_text(f"{head}{BEGIN}\n{tables}{END}{tail}")
+    """Command line.
+
+    Raises:
+        ReportError: the page has no marks.
+    """
+    pages.include(PAGE, "search", "\n".join(table(space) for space in spaces()))
+    pages.include(PAGE, "live-retunes", live())
+
+
+def _read(folder: Path, pattern: str) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(folder.glob(pattern))]
 
 
 def _at_hundred(data: Mapping[str, Any]) -> float:
@@ -98,10 +109,6 @@ def _row(
     _, low, high = fractions.get(100, (0.0, 0.0, 0.0))
     shares = " / ".join(f"{near[trials]:.2f}" if trials in near else "-" for trials in TRIALS[2:])
     return name, str(runs), *values, f"{low:.3f} .. {high:.3f}", shares, f"{ask_ms:.2g}"
-
-
-def _line(cells: Iterable[str] | Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

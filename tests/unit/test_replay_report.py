@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ import pytest
 from replay_spaces import toy_space
 from toy_family import TOY
 
-from benchmarks import kernel_tuner_compare, search_report
+from benchmarks import kernel_tuner_compare, pages, search_report
 from tilewright.policy import Policy
 from tuner.replay.files import write_space
 from tuner.replay.report import Report
@@ -18,8 +19,8 @@ from tuner.replay.runner import ReplayPlan, replay
 from tuner.replay.summary import summarize
 
 
-def write_replay(folder: Path, budget: int = 110) -> None:
-    space = toy_space(0.01)
+def write_replay(folder: Path, budget: int = 110, name: str = "toy-space") -> None:
+    space = dataclasses.replace(toy_space(0.01), name=name)
     plan = ReplayPlan(Policy.RANDOM, runs=2, budget=budget)
     results = replay(space, plan)
     Report.of(space, plan, summarize(results, budget), results).write(folder)
@@ -43,6 +44,44 @@ def test_a_table_has_replays_first_then_strategies_by_their_hundredth_trial(tmp_
     ]
     assert cells[0][6] == ""  # a budget of 110 says nothing about 200
     assert cells[1][1:] == ["3", *["0.960"] * 5, "0.960 .. 0.960", "1.00 / 1.00 / 1.00", "2"]
+
+
+def test_each_space_has_a_table_of_its_own(tmp_path: Path) -> None:
+    """Also where its name begins like another one's."""
+    write_replay(tmp_path)
+    write_replay(tmp_path, name="toy-space-h200")
+    assert search_report.spaces(tmp_path) == ["toy-space", "toy-space-h200"]
+    assert search_report.table("toy-space", tmp_path).count("**tilewright") == 1
+
+
+def test_only_live_re_tunes_that_were_raced_are_shown(tmp_path: Path) -> None:
+    report = {"space": {"name": "toys"}, "plan": {"budget": 100}, "tunes": []}
+    (tmp_path / "live-retunes-broken.json").write_text(json.dumps(report))
+    assert search_report.live(tmp_path) == "None was recorded yet.\n"
+    part = {"median": 2.0, "low": 1.0, "high": 30.0}
+    parts = ("wall", "gpu", "check", "measure", "idle", "search", "race", "other", "compile")
+    figures = {"tunes": 20, "failed": 1, "regret_median": 0.0012, "regret_p95": 0.031, "regret_most": 0.04}
+    figures |= {"in_tie_set": 12, "different_winners": 4, "flip_rate": 0.625, "best_recorded_rank": 3}
+    figures |= {"seconds": {"warm": dict.fromkeys(parts, part)}}
+    raced = report | {"figures": figures, "race": {"contenders": [{}] * 9}}
+    (tmp_path / "live-retunes-toys.json").write_text(json.dumps(raced))
+    lines = search_report.live(tmp_path).splitlines()
+    regret, seconds = ([cell.strip() for cell in lines[at].strip("|").split("|")] for at in (2, 6))
+    assert regret == [
+        "toys", "20 x 100, 1 failed", "0.12 %", "3.10 %", "4.00 %", "12 of 19", "4", "0.62", "3 of 9",
+    ]  # fmt: skip
+    assert seconds == ["toys", "warm", *["2.0 (1.0 .. 30.0)"] * 2, *["2.00"] * 7]
+
+
+def test_the_page_gets_both_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "search.md"
+    page.write_text(search_report.PAGE.read_text())
+    monkeypatch.setattr(search_report, "PAGE", page)
+    search_report.main()
+    assert page.read_text() == search_report.PAGE.read_text()
+    for name in ("search", "live-retunes"):
+        first, last = pages.marks(name)
+        assert page.read_text().partition(first)[2].partition(last)[0].strip()
 
 
 def test_a_strategy_that_ends_early_keeps_what_it_found() -> None:
