@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Self
 
 from benchmarks.suite_race import Heat
+from kernels.outline import Outline
 from tilewright.artifact import Artifact
 from tilewright.device import DeviceSpec
 from tilewright.problem import GemmProblem
@@ -73,7 +74,7 @@ class Racer:
 
 
 class SharedBench(Bench):
-    """A bench that waits for its turn at the device before every trial and every race."""
+    """A bench that waits for its turn at the device before whatever runs there."""
 
     def __init__(self, device_name: str, turn: threading.Lock) -> None:
         super().__init__(device_name)
@@ -86,9 +87,21 @@ class SharedBench(Bench):
         with self._turn:
             return super().trial(artifact, problem, incumbent_us, timeout_s)
 
+    def vendor_outline(self, problem: GemmProblem, timeout_s: float) -> Outline | None:
+        """As :meth:`Bench.vendor_outline`."""
+        with self._turn:
+            return super().vendor_outline(problem, timeout_s)
+
     def race(
-        self, artifacts: Sequence[Artifact], problem: GemmProblem, rounds: int, seed: int, timeout_s: float
+        self,
+        artifacts: Sequence[Artifact],
+        problem: GemmProblem,
+        rounds: int,
+        seed: int,
+        timeout_s: float,
+        *,
+        vendor: bool = True,
     ) -> RaceSamples:
         """As :meth:`Bench.race`."""
         with self._turn:
-            return super().race(artifacts, problem, rounds, seed, timeout_s)
+            return super().race(artifacts, problem, rounds, seed, timeout_s, vendor=vendor)

@@ -11,7 +11,7 @@ from tilewright.device import DeviceSpec
 from tilewright.problem import Activation, DType, GemmProblem
 
 TARGETS = {"sm_80": "sm_80", "sm_86": "sm_86", "sm_89": "sm_89", "sm_90": "sm_90a"}
-MAX_EXTENT = 2**28
+MAX_EXTENT = 2**28 - 1  # a row of any type has less than 2 GiB
 MIN_DRIVER = 13000
 FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
 _REGISTERS = 65536  # of a multiprocessor
@@ -116,8 +116,9 @@ def gemm_arguments(problem: GemmProblem) -> tuple[Argument, ...]:
 
 
 def preconditions(problem: GemmProblem, align_a: int, align_b: int) -> Preconditions:
-    """Alignment of the operands as the kernel was built for, and the driver its compiler needs."""
-    return Preconditions(align_a, align_b, problem.stride_alignment("d"), MIN_DRIVER)
+    """Alignment of the operands as the kernel was built for, the driver its compiler needs, and the extents
+    that its arithmetic holds."""
+    return Preconditions(align_a, align_b, problem.stride_alignment("d"), MIN_DRIVER, MAX_EXTENT)
 
 
 def wave_efficiency(problem: GemmProblem, grid: Grid, device: DeviceSpec, blocks_per_unit: int = 1) -> float:

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Literal, TypeVar, cast
 
+from kernels.outline import Outline
 from tilewright.artifact import LaunchPlan
 from tilewright.config import Config, KnobValue
 from tilewright.device import DeviceKind, DeviceSpec
@@ -77,6 +78,12 @@ class ConfigSpace(abc.ABC, Generic[K]):
     @abc.abstractmethod
     def picks(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
         """Valid configs to try first, the most promising one first."""
+
+    def imitations(self, outline: Outline, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
+        """Valid configs that do what a kernel of this outline does, the most promising one first; none
+        where the family cannot."""
+        del outline, problem, device
+        return []
 
     def knob_values(self, config: Config) -> K:
         """The config as the family's own typed record."""

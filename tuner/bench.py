@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kernels.outline import Outline
 from tilewright.artifact import Artifact
 from tilewright.device import DeviceSpec
 from tilewright.errors import DeviceUnavailable, TilewrightError
@@ -95,10 +96,28 @@ class Bench:
             return TrialResult(Outcome.LAUNCH_ERROR, str(error))
         return _trial_result(reply)
 
+    def vendor_outline(self, problem: GemmProblem, timeout_s: float) -> Outline | None:
+        """What the vendor library would run; None where it does not tell (:mod:`tuner.outline`).
+
+        Raises:
+            DeviceUnavailable: the library is missing.
+            WorkerDied, WorkerTimeout, LaunchError: it broke the device's process.
+        """
+        header = {"op": "outline", "problem": problem.to_dict()}
+        outline = self._process.call(header, timeout_s=timeout_s).header["outline"]
+        return codec.maybe(Outline.from_dict, outline)
+
     def race(
-        self, artifacts: Sequence[Artifact], problem: GemmProblem, rounds: int, seed: int, timeout_s: float
+        self,
+        artifacts: Sequence[Artifact],
+        problem: GemmProblem,
+        rounds: int,
+        seed: int,
+        timeout_s: float,
+        *,
+        vendor: bool = True,
     ) -> RaceSamples:
-        """Run artifacts and the vendor library interleaved.
+        """Run artifacts interleaved, by default with the vendor library as the last contender.
 
         The race gives others their turn about every second; a request that takes one costs a new warm-up,
         one that breaks the process a new race, and so does a kill from outside, which no kernel can cause.
@@ -107,6 +126,7 @@ class Bench:
             WorkerDied, WorkerTimeout, LaunchError: an entrant broke the device's process.
         """
         header = {"op": "race", "problem": problem.to_dict(), "rounds": rounds, "seed": seed}
+        header |= {"vendor": vendor}
         payloads = [artifact.to_bytes() for artifact in artifacts]
         for _ in range(_RACE_STARTS):
             try:

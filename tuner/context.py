@@ -36,7 +36,14 @@ class JobBench(Protocol):
         """As :meth:`tuner.bench.Bench.trial`."""
 
     def race(
-        self, artifacts: Sequence[Artifact], problem: GemmProblem, rounds: int, seed: int, timeout_s: float
+        self,
+        artifacts: Sequence[Artifact],
+        problem: GemmProblem,
+        rounds: int,
+        seed: int,
+        timeout_s: float,
+        *,
+        vendor: bool = True,
     ) -> RaceSamples:
         """As :meth:`tuner.bench.Bench.race`."""
 

@@ -1,4 +1,4 @@
-"""From trials to the winner: race the finalists, then the winner against the vendor."""
+"""From trials to the winner: a semi-final, the race of the finalists, then the winner against the vendor."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tilewright.errors import ArtifactError, LaunchError
-from tilewright.trial import BestConfig, Outcome, Trial
+from tilewright.trial import BestConfig, Outcome
 from tuner.context import JobContext
 from tuner.finals import (
     DUEL_ROUNDS,
+    FINALISTS,
     RACE_ROUNDS,
+    SEMIFINAL_ROUNDS,
     Finalist,
     Standing,
+    advancing,
     best_config,
+    field,
     rounds,
     shortlist,
     standing,
@@ -34,39 +38,59 @@ def crown(context: JobContext, ledger: Ledger) -> BestConfig | None:
         ArtifactError: no finalist of an interrupted job builds to the kernel it measured.
         WorkerDied, WorkerTimeout, LaunchError: a race broke although every entrant runs alone.
     """
+    entrants = _entrants(context, ledger)
+    if not entrants or context.cancelled.is_set():
+        return None
+    finalists = _semifinal(context, field(entrants))
+    if context.cancelled.is_set():
+        return None
+    won = _final(context, finalists)
+    if context.cancelled.is_set():
+        return None
+    return best_config(context, won, _race(context, [won.winner], DUEL_ROUNDS, seed=2))
+
+
+def _entrants(context: JobContext, ledger: Ledger) -> list[Finalist]:
+    """The shortlist with its kernels, rebuilt where another run measured them."""
     chosen = shortlist(ledger.trials)
-    finalists = [entry for trial in chosen if (entry := _finalist(context, ledger, trial))]
-    if chosen and not finalists:
+    builds = [context.submit(trial.config) for trial in chosen if trial.artifact not in ledger.artifacts]
+    rebuilt = {artifact.digest: artifact for build in builds if (artifact := build.result().artifact)}
+    kernels = ledger.artifacts | rebuilt
+    entrants = [Finalist(trial, kernels[digest]) for trial in chosen if (digest := trial.artifact) in kernels]
+    if chosen and not entrants:
         raise ArtifactError(
             f"none of {len(chosen)} finalists builds to the kernel that was measured: sources or"
             " compiler changed since the job was interrupted; start a new one"
         )
-    if not finalists or context.cancelled.is_set():
-        return None
-    won = _qualify(context, finalists)
-    if context.cancelled.is_set():
-        return None
-    return best_config(context, won, _race(context, [won.winner], DUEL_ROUNDS, seed=1))
+    return entrants
 
 
-def _finalist(context: JobContext, ledger: Ledger, trial: Trial) -> Finalist | None:
-    """A trial with its kernel, rebuilt where another run measured it."""
-    artifact = ledger.artifacts.get(trial.artifact or "") or context.submit(trial.config).result().artifact
-    return Finalist(trial, artifact) if artifact and artifact.digest == trial.artifact else None
+def _semifinal(context: JobContext, entrants: list[Finalist]) -> list[Finalist]:
+    """Who is fastest under load; the vendor need not be there to tell."""
+    if len(entrants) <= FINALISTS:
+        return entrants
+    entrants, samples = _raced(context, entrants, SEMIFINAL_ROUNDS, seed=0, vendor=False)
+    return advancing(entrants, samples.samples_us)
 
 
-def _qualify(context: JobContext, finalists: list[Finalist]) -> Standing:
-    """The first race; one that breaks is run again with those that still run alone."""
+def _final(context: JobContext, finalists: list[Finalist]) -> Standing:
     if len(finalists) == 1:
         return Standing(finalists[0], ())
-    try:
-        samples = _race(context, finalists, RACE_ROUNDS, seed=0)
-    except (WorkerError, LaunchError):
-        finalists = [finalist for finalist in finalists if _runs_alone(context, finalist)]
-        if not finalists:
-            raise
-        samples = _race(context, finalists, RACE_ROUNDS, seed=0)
+    finalists, samples = _raced(context, finalists, RACE_ROUNDS, seed=1)
     return standing(finalists, samples.samples_us[:-1])
+
+
+def _raced(
+    context: JobContext, entrants: list[Finalist], bounds: tuple[int, int], seed: int, *, vendor: bool = True
+) -> tuple[list[Finalist], RaceSamples]:
+    """A race and who ran it; one that breaks is run again with those that still run alone."""
+    try:
+        return entrants, _race(context, entrants, bounds, seed, vendor=vendor)
+    except (WorkerError, LaunchError):
+        entrants = [entrant for entrant in entrants if _runs_alone(context, entrant)]
+        if not entrants:
+            raise
+    return entrants, _race(context, entrants, bounds, seed, vendor=vendor)
 
 
 def _runs_alone(context: JobContext, finalist: Finalist) -> bool:
@@ -75,7 +99,12 @@ def _runs_alone(context: JobContext, finalist: Finalist) -> bool:
 
 
 def _race(
-    context: JobContext, finalists: Sequence[Finalist], bounds: tuple[int, int], seed: int
+    context: JobContext,
+    finalists: Sequence[Finalist],
+    bounds: tuple[int, int],
+    seed: int,
+    *,
+    vendor: bool = True,
 ) -> RaceSamples:
     each_s = [finalist.sample_s for finalist in finalists]
     round_s = sum(each_s) + max(each_s)
@@ -84,6 +113,7 @@ def _race(
         [finalist.artifact for finalist in finalists],
         context.problem,
         count,
-        2 * context.request.seed + seed,
+        3 * context.request.seed + seed,
         context.trial_timeout_s * (len(finalists) + 1) + SLACK * round_s * count,
+        vendor=vendor,
     )

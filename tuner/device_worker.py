@@ -25,6 +25,7 @@ from tuner.devices.base import Device
 from tuner.frames import Frame
 from tuner.gemm import run_gemm
 from tuner.measure import measure
+from tuner.outline import vendor_outline
 from tuner.race import Race
 from tuner.regions import Region
 from tuner.worker import serve
@@ -34,7 +35,7 @@ _SLICE_S = 1.0
 
 
 class DeviceServer:
-    """Serves ``trial``, ``race`` and ``gemm`` on one device."""
+    """Serves ``trial``, ``outline``, ``race`` and ``gemm`` on one device."""
 
     def __init__(self, device_name: str) -> None:
         self._device = open_device(device_name)
@@ -45,6 +46,7 @@ class DeviceServer:
         self._disturbed = False
         self._operations: dict[str, Callable[[Frame], Frame]] = {
             "trial": self._trial,
+            "outline": self._outline,
             "race": self._run_race,
             "gemm": self._gemm,
         }
@@ -102,13 +104,19 @@ class DeviceServer:
             )
         return (Outcome.PRUNED if pruned else Outcome.OK), "", timing
 
+    def _outline(self, request: Frame) -> Frame:
+        self._race = None
+        outline = vendor_outline(self._device, self._problem(request))
+        return Frame({"kind": "ok", "outline": outline and dataclasses.asdict(outline)})
+
     def _run_race(self, request: Frame) -> Frame:
         """Prepare a race, or run a slice of the one that was prepared: others may come in between."""
         header, contest, self._race = request.header, self._race, None
         if not header["resume"]:
             problem = self._problem(request)
             kernels = [self._kernels.get(payload) for payload in request.payloads]
-            contest = Race(self._device, kernels, problem, header["rounds"], header["seed"])
+            draw = (header["rounds"], header["seed"])
+            contest = Race(self._device, kernels, problem, *draw, vendor=header["vendor"])
             self._disturbed = True
         elif contest:
             if self._disturbed:

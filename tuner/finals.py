@@ -1,13 +1,15 @@
 """The end of a job: finalists race the vendor, and the winner's lead is measured afresh.
 
-Taking the best of many noisy medians flatters it. So the finalists are raced again, interleaved,
-and the speed-up that is reported comes from a second race of the winner and the vendor alone, whose
-samples decided nothing.
+Taking the best of many noisy medians flatters it, and the search takes them at clocks that the device does
+not hold. So many of its fastest run a semi-final under load, the finalists are raced again, interleaved
+with the vendor, and the speed-up that is reported comes from a last race of the winner and the vendor
+alone, whose samples decided nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -21,10 +23,13 @@ from tuner.stats import CONFIDENCE, median, median_interval, paired_ratio
 if TYPE_CHECKING:
     from tuner.race import RaceSamples
 
+FIELD = 32
 FINALISTS = 8
 WITHIN = 1.15
 NEGLIGIBLE = 1.02
 RACE_SECONDS = 20.0
+SEMIFINAL_SECONDS = RACE_SECONDS / 4
+SEMIFINAL_ROUNDS = (6, 6)
 RACE_ROUNDS = (16, 32)
 DUEL_ROUNDS = (16, 64)
 
@@ -62,7 +67,7 @@ class Standing:
 
 
 def shortlist(trials: Sequence[Trial]) -> list[Trial]:
-    """The fastest complete trials: at most 8, within 15 % of the best median, each kernel once."""
+    """The fastest complete trials: at most 32, within 15 % of the best median, each kernel once."""
     ranked = sorted(
         (t for t in trials if t.outcome is Outcome.OK), key=lambda t: (timed(t).median_us, t.number)
     )
@@ -70,7 +75,20 @@ def shortlist(trials: Sequence[Trial]) -> list[Trial]:
     for trial in ranked:
         if timed(trial).median_us <= timed(ranked[0]).median_us * WITHIN:
             by_kernel.setdefault(trial.artifact, trial)
-    return list(by_kernel.values())[:FINALISTS]
+    return list(by_kernel.values())[:FIELD]
+
+
+def field(entrants: Sequence[Finalist]) -> list[Finalist]:
+    """Who runs the semi-final: the fastest whose samples take no more than 5 s together, at least 8."""
+    rounds, _ = SEMIFINAL_ROUNDS
+    spent_s = itertools.accumulate(rounds * one.sample_s for one in entrants)
+    return list(entrants[: max(FINALISTS, sum(seconds <= SEMIFINAL_SECONDS for seconds in spent_s))])
+
+
+def advancing(entrants: Sequence[Finalist], rows: Sequence[Sequence[float]]) -> list[Finalist]:
+    """The 8 of the lowest medians, from one row of microseconds an entrant; the earlier of equals."""
+    ranked = sorted(range(len(rows)), key=lambda i: (median(rows[i]), i))
+    return [entrants[i] for i in ranked[:FINALISTS]]
 
 
 def rounds(round_s: float, bounds: tuple[int, int]) -> int:

@@ -41,9 +41,10 @@ class RaceSamples:
     """What a race measured.
 
     Attributes:
-        contenders: digests of the artifacts in the order given, then ``vendor``.
+        contenders: digests of the artifacts in the order given, then ``vendor`` where it took part.
         samples_us: one row a contender, one column a round, in microseconds.
-        vendor_name: which library; ``vendor_detail``: the algorithm it won its own heat with.
+        vendor_name: which library, empty where none took part; ``vendor_detail``: the algorithm it won its
+            own heat with.
         mhz, watts: mean over the rounds; None where unknown.
         method: name and version.
     """
@@ -90,9 +91,16 @@ class Race:
     """
 
     def __init__(
-        self, device: Device, kernels: Sequence[Kernel], problem: GemmProblem, rounds: int, seed: int
+        self,
+        device: Device,
+        kernels: Sequence[Kernel],
+        problem: GemmProblem,
+        rounds: int,
+        seed: int,
+        *,
+        vendor: bool = True,
     ) -> None:
-        """Prepare it.
+        """Prepare it, with or without the vendor library.
 
         Raises:
             LaunchError, DeviceUnavailable: as :func:`race`.
@@ -100,11 +108,10 @@ class Race:
         sets = rotated_sets(device, problem)
         shared = scratch(device, kernels, problem)
         self._bound = [bind(device, kernel, problem, sets, shared) for kernel in kernels]
-        self._vendor = fastest(device, vendor_choices(device, problem))
-        self._samplers = equal_samplers(
-            device, [*(one.launches for one in self._bound), self._vendor.launches]
-        )
-        self._contenders = (*(kernel.artifact.digest for kernel in kernels), "vendor")
+        self._vendor = fastest(device, vendor_choices(device, problem)) if vendor else None
+        guests = [self._vendor.launches] if self._vendor else []
+        self._samplers = equal_samplers(device, [*(one.launches for one in self._bound), *guests])
+        self._contenders = (*(kernel.artifact.digest for kernel in kernels), *["vendor"] * vendor)
         self._rows: Rows = [[] for _ in self._samplers]
         self._states: States = []
         order = random.Random(seed)
@@ -128,8 +135,8 @@ class Race:
         return RaceSamples(
             contenders=self._contenders,
             samples_us=tuple(tuple(row) for row in self._rows),
-            vendor_name=self._vendor.name,
-            vendor_detail=self._vendor.detail,
+            vendor_name=self._vendor.name if self._vendor else "",
+            vendor_detail=self._vendor.detail if self._vendor else {},
             mhz=mean_of_known([mhz for mhz, _ in self._states]),
             watts=mean_of_known([watts for _, watts in self._states]),
             method=METHOD,
@@ -205,14 +212,15 @@ def _screened(device: Device, choices: Sequence[VendorChoice]) -> Sequence[Vendo
     for kept, glance_us in _SCREENS:
         if len(choices) > kept:
             count = max(1, round(glance_us / first_us))
-            quick = [_glance(device, choice.launches[:count]) for choice in choices]
+            quick = [glance(device, choice.launches[:count]) for choice in choices]
             ranked = sorted(range(1, len(choices)), key=lambda i: quick[i])[: kept - 1]
             limit = _SCREEN_RATIO * min(quick)
             choices = [choices[0], *(choices[i] for i in ranked if quick[i] <= limit)]
     return choices
 
 
-def _glance(device: Device, launches: Sequence[Launch]) -> float:
+def glance(device: Device, launches: Sequence[Launch]) -> float:
+    """The quicker of two runs of launches, after one that does not count: microseconds of a launch."""
     sample = device.timer(launches)
     sample()
     return min(sample(), sample())

@@ -2,8 +2,8 @@
 
 Each family is an arm with its own study, since their knobs differ. The rule:
 
-1. Seeds, families in turn: the caller's configs (the best of near shapes), then the family's picks;
-   together at most half of the budget.
+1. Seeds, families in turn: the caller's configs (the best of near shapes, then what follows the vendor
+   library's own choice), then the family's picks; together at most half of the budget.
 2. Then the family that has had the least for its weight: (best time of any family / its own best
    time) ** e, at least 0.05, where only as many results of each family count as this one has had, so
    that none stays behind because another one was asked more often. e is a quarter of these results, at

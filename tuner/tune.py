@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from kernels.family import Family
 from kernels.registry import FAMILIES, families_for
 from tilewright.config import Config
 from tilewright.device import DeviceSpec
-from tilewright.errors import InvalidProblem
+from tilewright.errors import DeviceUnavailable, InvalidProblem, LaunchError
 from tilewright.trial import BestConfig
 from tuner.context import JobContext
 from tuner.crown import crown
@@ -19,11 +20,14 @@ from tuner.job import Progress, Recorder, TuneRequest
 from tuner.ledger import Ledger
 from tuner.loop import Loop
 from tuner.operands import why_too_large
+from tuner.process import WorkerError
 from tuner.search import Search, open_search
 
 if TYPE_CHECKING:
     from tuner.bench import Bench
     from tuner.builder import Builder
+
+_log = logging.getLogger("tilewright.job")
 
 
 def tune(
@@ -38,7 +42,8 @@ def tune(
     """Search, race the finalists with the vendor, and record the winner.
 
     Trials that ``recorder`` holds already are replayed into the search, not measured again, so that an
-    interrupted job goes on where it stood. ``seeds`` are tried first. The search ends after
+    interrupted job goes on where it stood. ``seeds`` are tried first, then configs like what the vendor
+    library would run. The search ends after
     ``max_trials`` measured trials, ``max_seconds``, four asks a granted trial, the whole space, or where
     it gains too little; the last progress says which.
 
@@ -53,7 +58,7 @@ def tune(
     started = time.monotonic()
     context = JobContext(request, job_id, bench, builder, recorder, cancelled)
     recorder.set_progress(Progress("enumerate", 0, request.max_trials))
-    search = _open(request, bench.spec, seeds)
+    search = _open(context, bench, seeds)
     ledger = Ledger(request, recorder, search, started)
     Loop(context, search, ledger).run()
     if cancelled.is_set():
@@ -70,18 +75,32 @@ def tune(
     return best
 
 
-def _open(request: TuneRequest, device: DeviceSpec, seeds: Sequence[Config]) -> Search:
+def _open(context: JobContext, bench: Bench, seeds: Sequence[Config]) -> Search:
+    request, device = context.request, context.device
     families = _families(request, device)
     too_large = why_too_large(request.problem, device)
     if too_large:
         raise InvalidProblem(too_large)
+    given = [*seeds, *_vendor_seeds(context, bench, families)]
     search = open_search(
-        families, request.problem, device, request.max_trials, request.seed, seeds, request.policy
+        families, request.problem, device, request.max_trials, request.seed, given, request.policy
     )
     if not search.size:
         names = ", ".join(family.name for family in families) or "any family"
         raise InvalidProblem(f"no config of {names} is valid for {request.problem} on {device.arch}")
     return search
+
+
+def _vendor_seeds(context: JobContext, bench: Bench, families: Sequence[Family[Any]]) -> list[Config]:
+    """Configs like what the vendor library would run; none where it does not tell: others are left."""
+    try:
+        outline = bench.vendor_outline(context.problem, context.trial_timeout_s)
+    except (DeviceUnavailable, WorkerError, LaunchError) as error:
+        _log.info("job %s: no seeds after the vendor library: %s", context.job_id, error)
+        return []
+    if outline is None:
+        return []
+    return [one for family in families for one in family.imitations(outline, context.problem, context.device)]
 
 
 def _families(request: TuneRequest, device: DeviceSpec) -> list[Family[Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from kernels import cuda, tiling
 from kernels.families.mma_sync_knobs import (
     ACCUMULATES,
@@ -14,13 +16,12 @@ from kernels.families.mma_sync_knobs import (
 )
 from kernels.families.mma_sync_rules import RULES, SEARCH_RULES
 from kernels.family import BuildSpec, Family
+from kernels.outline import Outline
 from kernels.smem_layout import LAYOUTS
 from tilewright.artifact import Grid, LaunchPlan, Serves, Workspace
 from tilewright.config import Config
 from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
-
-_MAX_ROW_BYTES = 2**31
 
 
 class MmaSync(Family[Knobs]):
@@ -84,6 +85,18 @@ class MmaSync(Family[Knobs]):
         valid.sort(key=lambda k: -tiling.promise(k, problem, device))
         return [self.config(k) for k in valid[:8]]
 
+    def imitations(self, outline: Outline, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
+        """The tile as told, each warp with 64 x 64 of it at most; none of a kernel with clusters, which
+        multiplies by wgmma."""
+        if outline.cluster:
+            return []
+        depth = (outline.tile_k or _DEPTH) * problem.dtype.bits // 16
+        warps = (_warps(outline.tile_m), _warps(outline.tile_n))
+        shape = (outline.tile_m, outline.tile_n, depth, *warps, outline.stages or _STAGES)
+        k = dataclasses.replace(_pick(problem, device, *shape), split_k=outline.split_k)
+        config = self.config(k)
+        return [config] if self.why_invalid(config, problem, device) is None else []
+
 
 def _why_type(problem: GemmProblem, device: DeviceSpec) -> str | None:
     if problem.dtype is DType.FLOAT32:
@@ -101,8 +114,6 @@ def _why_layout(problem: GemmProblem) -> str | None:
             f"mma_sync reads {problem.dtype} B as N x K (layout nt), not {problem.layout}: "
             "ldmatrix transposes 16-bit elements only"
         )
-    if problem.dtype.nbytes(max(problem.n, problem.k)) >= _MAX_ROW_BYTES:
-        return "mma_sync reads rows of less than 2 GiB"
     return None
 
 
@@ -123,6 +134,14 @@ _SHAPES = (
     (16, 128, 64, 1, 4, 5),
     (16, 64, 64, 1, 2, 5),
 )
+
+
+_DEPTH, _STAGES = 32, 3  # where an outline tells nothing of them
+
+
+def _warps(tile: int) -> int:
+    """Warps along an axis of a tile: 64 elements each, or 32 where that leaves one warp."""
+    return max(1, tile // (64 if tile >= 128 else 32))
 
 
 def _pick(problem: GemmProblem, device: DeviceSpec, *shape: int) -> Knobs:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 from kernels import cuda
 from kernels.family import BuildSpec, Family, Knob, Rule
+from kernels.outline import Outline
 from kernels.raster import AXES
 from kernels.wgmma_layout import OperandTile
 from tilewright.artifact import Grid, LaunchPlan, Serves, TensorMap
@@ -212,6 +214,19 @@ class Wgmma(Family[Knobs]):
         valid = [k for k in candidates if self.why_invalid(self.config(k), problem, device) is None]
         valid.sort(key=lambda k: -_promise(k, problem, device))
         return [self.config(k) for k in valid[:8]]
+
+    def imitations(self, outline: Outline, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
+        """The tile as told, or its mirror image, with as many stages as fit; none where k is split."""
+        if outline.split_k > 1:
+            return []
+        for told in outline.alike:
+            shapes = itertools.product((1, 2, 3, 4), (64, 128), (2, 3, 4, 5, 6, 7, 8))
+            candidates = [_pick(problem, told.tile_m, told.tile_n, *shape) for shape in shapes]
+            valid = [k for k in candidates if self.why_invalid(self.config(k), problem, device) is None]
+            if valid:
+                best = max(valid, key=lambda k: (k.tile_k == told.tile_k, -abs(k.warpgroups - 2), k.stages))
+                return [self.config(best)]
+        return []
 
 
 # tile_m, tile_n, warpgroups, tile_k, stages

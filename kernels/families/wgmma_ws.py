@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import Literal
 
 from kernels import cuda
+from kernels.families.wgmma_ws_imitation import alike
 from kernels.families.wgmma_ws_knobs import (
     EPILOGUES,
     HINTS,
@@ -25,6 +26,7 @@ from kernels.families.wgmma_ws_picks import candidates, cycles
 from kernels.families.wgmma_ws_rules import RULES
 from kernels.families.wgmma_ws_search import SEARCH_RULES
 from kernels.family import BuildSpec, Family
+from kernels.outline import Outline
 from tilewright.artifact import Argument, Finish, LaunchPlan, Repack, Scalar, Serves, TensorMap
 from tilewright.config import Config
 from tilewright.device import DeviceSpec
@@ -130,6 +132,16 @@ class WgmmaWs(Family[Knobs]):
                 chosen.append(self.config(k))
                 limit = min(limit, WITHIN * expected)
         return chosen
+
+    def imitations(self, outline: Outline, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
+        """One of either schedule where registers allow; only what is worth a trial, if any of them is."""
+
+        def valid(k: Knobs) -> bool:
+            return self.why_invalid(self.config(k), problem, device) is None
+
+        followers = alike(outline, problem, device, valid)
+        worth = [k for k in followers if self._worth_a_trial(k, problem, device)]
+        return [self.config(k) for k in worth or followers]
 
     def _worth_a_trial(self, k: Knobs, problem: GemmProblem, device: DeviceSpec) -> bool:
         if any(rule.why(k, problem, device) for rule in self.search_rules):

@@ -76,16 +76,18 @@ def candidates(problem: GemmProblem, device: DeviceSpec) -> Iterator[Knobs]:
     ):
         if shape[1] == "pingpong" and split > 1:
             continue
-        yield _candidate(problem, device, shape, tile_k, (*cluster, split))
+        yield candidate(problem, device, shape, tile_k, (*cluster, split))
 
 
-def _candidate(
+def candidate(
     problem: GemmProblem,
     device: DeviceSpec,
     shape: tuple[int, str, int, int, int, int],
     tile_k: int,
     spread: tuple[int, int, int, int],
 ) -> Knobs:
+    """A config of a shape (swap_ab, schedule, tile_m, tile_n, consumers_m, consumers_n) and a spread
+    (cluster_m, cluster_n, cluster_k, split_k), the rest as it usually does best; not always valid."""
     swap, schedule, tile_m, tile_n, consumers_m, consumers_n = shape
     cluster_m, cluster_n, cluster_k, split_k = spread
     width = tile_m // consumers_m if swap else tile_n // consumers_n

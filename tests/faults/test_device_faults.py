@@ -148,6 +148,19 @@ def test_a_crash_in_a_race_is_raised(bench: Bench) -> None:
     assert type(samples).from_dict(samples.to_dict()) == samples
 
 
+def test_numpy_tells_no_outline(bench: Bench) -> None:
+    assert bench.vendor_outline(PROBLEM, timeout_s=60) is None
+
+
+def test_a_race_without_the_vendor(bench: Bench) -> None:
+    slow, fast = artifact(bench.spec.arch, "usleep(2000);"), artifact(bench.spec.arch)
+    samples = bench.race([slow, fast], PROBLEM, rounds=3, seed=1, timeout_s=60, vendor=False)
+    assert samples.contenders == (slow.digest, fast.digest)
+    assert [len(row) for row in samples.samples_us] == [3, 3]
+    assert min(samples.samples_us[0]) > max(samples.samples_us[1])
+    assert (samples.vendor_name, samples.vendor_detail) == ("", {})
+
+
 def test_gemm_fails_alone(bench: Bench) -> None:
     with pytest.raises(WorkerDied, match="SIGABRT"):
         product(bench, host_kernels.ABORT)

@@ -105,6 +105,18 @@ def test_batch_that_does_not_fit_the_grid() -> None:
     assert refusal(PACKED, above, format="elf") == ""
 
 
+@pytest.mark.parametrize("axis", ["m", "n", "k"])
+@pytest.mark.parametrize("padding", [0, 16])
+def test_extents_beyond_the_arithmetic_of_a_stored_kernel(axis: str, padding: int) -> None:
+    """Packed or strided: what the tuner refuses for a family, a launch of its binary refuses too."""
+    needs: dict[str, Any] = {"preconditions": Preconditions(max_extent=1000)}
+    at_limit, above = (GemmProblem(**{"m": 64, "n": 64, "k": 64, axis: extent}) for extent in (1000, 1001))
+    for problem, message in ((at_limit, ""), (above, "m, n and k must be at most 1000")):
+        operands = with_operands(lda=problem.k + padding) if padding else PACKED
+        assert refusal(operands, problem, **needs) == message
+    assert refusal(PACKED, above, preconditions=Preconditions()) == ""  # artifacts of earlier releases
+
+
 @pytest.mark.parametrize(
     "other",
     [

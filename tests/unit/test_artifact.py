@@ -45,7 +45,7 @@ PLAN = LaunchPlan(
     dynamic_smem=200_000,
     cluster=(2, 1, 1),
     workspace=Workspace(4, 1024, 100),
-    preconditions=Preconditions(16, 16, 8, 13000),
+    preconditions=Preconditions(16, 16, 8, 13000, 2**28 - 1),
 )
 BINARY = bytes(range(256)) * 4
 ARTIFACT = Artifact(PLAN, Resources(168, 0, 64, 200_000), "ab" * 32, "nvrtc 13.0", BINARY)
@@ -93,6 +93,12 @@ def test_the_digest_is_stable() -> None:
     plan = LaunchPlan("elf", "x86_64_v3", "f", (1, 1, 1), Grid(8, 8), (Pointer("a"),), Serves.of(PROBLEM))
     digest = Artifact(plan, Resources(), "0" * 64, "cc 12", b"binary").digest
     assert digest == "2a47f140078a3196fcdb83880d2d7024863ebb93cfae9f505d88849ba7ce7c0e"
+
+
+def test_a_bound_on_extents_is_kept_where_there_is_one() -> None:
+    assert PLAN.to_dict()["preconditions"]["max_extent"] == 2**28 - 1
+    unbound = dataclasses.replace(PLAN, preconditions=Preconditions(16, 16, 8, 13000))
+    assert LaunchPlan.from_dict(unbound.to_dict()) == unbound
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kernels.cuda import MAX_EXTENT
 from kernels.families.host import HOST
 from kernels.families.mma_sync import MMA_SYNC
 from kernels.families.simt import SIMT
@@ -173,7 +175,7 @@ UNSUPPORTED = [
         "simt accumulates in float32, float64 or int32, not float16",
     ),
     (SIMT, SINGLE, CPU, "needs an NVIDIA GPU, CPU is a host device"),
-    (SIMT, GemmProblem(2**28 + 1, 1, 1), GPU, "m, n and k must be at most 268435456"),
+    (SIMT, GemmProblem(2**28, 1, 1), GPU, "m, n and k must be at most 268435455"),
     (SIMT, GemmProblem(1, 1, 1, batch=65536), GPU, "batch must be at most 65535"),
     (
         SIMT,
@@ -190,6 +192,17 @@ def test_unsupported(family: Family[Any], problem: GemmProblem, device: DeviceSp
     assert list(family.enumerate(problem, device)) == []
     assert family.picks(problem, device) == []
     assert family.name not in families_for(problem, device)
+
+
+def test_what_a_family_refuses_for_its_extents_its_kernels_refuse_too() -> None:
+    large = dataclasses.replace(HALF, m=MAX_EXTENT + 1)
+    hopper = dataclasses.replace(GPU, arch="sm_90", smem_per_block=227 << 10, smem_per_unit=228 << 10)
+    families = families_for(HALF, hopper)
+    assert {"wgmma_ws", "wgmma", "mma_sync", "wmma", "simt"} <= set(families)
+    for family in families.values():
+        plan = family.plan(family.picks(HALF, hopper)[0], HALF, hopper)
+        reason = "m, n and k must be at most 268435455"
+        assert family.why_unsupported(large, hopper) == plan.why_not(large) == reason
 
 
 @pytest.mark.parametrize(

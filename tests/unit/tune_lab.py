@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from toy_family import DEVICE, PROBLEM, TOY, toy_artifact
 
+from kernels.outline import Outline
 from tilewright.artifact import Artifact
 from tilewright.config import Config
 from tilewright.device import DeviceSpec
@@ -64,9 +65,12 @@ class LabBench:
         self.tried: list[str] = []
         self.races: list[tuple[str, ...]] = []
         self.race_seeds: list[int] = []
+        self.race_vendors: list[bool] = []
+        self.on_outline: Callable[[], Outline | None] = lambda: None
         self.on_trial: Callable[[str], Outcome] = lambda _text: Outcome.OK
         self.on_race: Callable[[Sequence[Artifact]], None] = lambda _artifacts: None
         self.cost: Callable[[str], float] = _cost
+        self.under_load: Callable[[str], float] = lambda text: self.cost(text)
 
     def trial(
         self, artifact: Artifact, problem: GemmProblem, incumbent_us: float | None, timeout_s: float
@@ -83,20 +87,40 @@ class LabBench:
         timing = Timing((us,) * 3, us, us, us, "lab")
         return TrialResult(Outcome.PRUNED if pruned else Outcome.OK, "", timing, 0.25, 0.125)
 
+    def vendor_outline(self, problem: GemmProblem, timeout_s: float) -> Outline | None:
+        assert problem == PROBLEM
+        assert timeout_s >= 20.0
+        return self.on_outline()
+
     def race(
-        self, artifacts: Sequence[Artifact], problem: GemmProblem, rounds: int, seed: int, timeout_s: float
+        self,
+        artifacts: Sequence[Artifact],
+        problem: GemmProblem,
+        rounds: int,
+        seed: int,
+        timeout_s: float,
+        *,
+        vendor: bool = True,
     ) -> RaceSamples:
         assert problem == PROBLEM
         assert timeout_s >= 20.0
         self.races.append(tuple(artifact.binary.decode() for artifact in artifacts))
         self.race_seeds.append(seed)
+        self.race_vendors.append(vendor)
         self.on_race(artifacts)
         rng = np.random.default_rng(seed)
-        true_us = [self.cost(artifact.binary.decode()) for artifact in artifacts] + [VENDOR_US]
+        true_us = [self.under_load(artifact.binary.decode()) for artifact in artifacts]
+        true_us += [VENDOR_US] * vendor
         rows = [tuple((us * rng.lognormal(0.0, 0.01, rounds)).tolist()) for us in true_us]
         digests = tuple(artifact.digest for artifact in artifacts)
         return RaceSamples(
-            (*digests, "vendor"), tuple(rows), "lab blas", {"tile": 8}, 1500.0, 300.0, "lab race"
+            contenders=(*digests, *["vendor"] * vendor),
+            samples_us=tuple(rows),
+            vendor_name="lab blas" if vendor else "",
+            vendor_detail={"tile": 8} if vendor else {},
+            mhz=1500.0,
+            watts=300.0,
+            method="lab race",
         )
 
 

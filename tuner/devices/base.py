@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from kernels.outline import Outline
 from tilewright.device import DeviceSpec
 from tilewright.launch import Launch
 from tilewright.problem import GemmProblem
@@ -44,11 +45,13 @@ class VendorChoice:
         name: ``cublaslt``, ``cublas``, ``numpy`` ...
         launches: one launch per operand set.
         detail: what the library tells of the algorithm.
+        outline: the same as far as kernels of others can follow it; None where it tells too little.
     """
 
     name: str
     launches: Sequence[Launch]
     detail: dict[str, Any]
+    outline: Outline | None = None
 
 
 class Device(Protocol):

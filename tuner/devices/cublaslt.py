@@ -15,6 +15,7 @@ from tilewright.device import DeviceSpec
 from tilewright.problem import GemmProblem
 from tuner.devices.base import Tensors, VendorChoice
 from tuner.devices.cublaslt_matmul import DATA, MOST_WORKSPACE, Matmul, MatmulLaunch, put, refused
+from tuner.devices.cublaslt_outline import outline_of
 
 _WORKSPACES = (32 << 20, MOST_WORKSPACE, 0)  # bytes; cublasGemmEx has the first on Hopper
 _SCHEMES = cublasLt.ReductionScheme
@@ -101,7 +102,8 @@ def _with_split(algorithm: Any, count: int, scheme: int = _SCHEMES.NONE) -> Any 
 
 def _choice(matmul: Matmul, result: Any) -> VendorChoice:
     launches = [MatmulLaunch(matmul, index, result) for index in range(len(matmul.sets))]
-    return VendorChoice("cublaslt", launches, _describe(result))
+    detail = _describe(result)
+    return VendorChoice("cublaslt", launches, detail, outline_of(detail))
 
 
 def _runs(choice: VendorChoice) -> bool:
@@ -114,7 +116,7 @@ def _runs(choice: VendorChoice) -> bool:
 
 
 def _describe(result: Any) -> dict[str, Any]:
-    """What the library tells of an algorithm: the vendor's own pick, readable as a seed."""
+    """What the library tells of an algorithm."""
     names = cublasLt.MatmulAlgoConfigAttribute
     algorithm = np.array(result["algo"], copy=True)
 

@@ -96,16 +96,23 @@ class ReplayBench:
         )
 
     def race(
-        self, artifacts: Sequence[Artifact], problem: GemmProblem, rounds: int, seed: int, timeout_s: float
+        self,
+        artifacts: Sequence[Artifact],
+        problem: GemmProblem,
+        rounds: int,
+        seed: int,
+        timeout_s: float,
+        *,
+        vendor: bool = True,
     ) -> RaceSamples:
         """Independent samples of each contender; ``seed`` tells one race from another."""
         del problem, timeout_s
-        entrants = [*map(row_of, artifacts), self._best]
+        entrants = [*map(row_of, artifacts), *[self._best] * vendor]
         samplers = [self._sampler(row, 1, seed, place) for place, row in enumerate(entrants)]
         return RaceSamples(
-            contenders=(*(artifact.digest for artifact in artifacts), "vendor"),
+            contenders=(*(artifact.digest for artifact in artifacts), *["vendor"] * vendor),
             samples_us=tuple(tuple(map(sample, range(rounds))) for sample in samplers),
-            vendor_name="recorded optimum",
+            vendor_name="recorded optimum" if vendor else "",
             vendor_detail={},
             mhz=None,
             watts=None,

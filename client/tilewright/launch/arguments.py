@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tilewright.artifact import LaunchPlan, Scalar, Serves, TensorMap
+from tilewright.artifact import LaunchPlan, Scalar, TensorMap
 from tilewright.errors import PreconditionFailed
 from tilewright.problem import GemmProblem
 
@@ -113,8 +113,9 @@ def _fits_int32(value: float) -> bool:
 
 
 def _why_not_strided(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -> str | None:
-    if Serves.of(problem) != plan.serves:
-        return plan.why_not(problem)
+    reason = plan.why_not_served(problem)
+    if reason:
+        return reason
     values = scalar_values(problem, operands)
     needed = plan.preconditions
     rows = (

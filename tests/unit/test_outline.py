@@ -1,0 +1,239 @@
+"""What cuBLASLt tells of its algorithms, and the configs that follow it; no GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from toy_family import CUDA_DEVICE, PROBLEM, TOY, ToyFamily
+from tune_lab import Lab
+
+from kernels.families.mma_sync import MMA_SYNC
+from kernels.families.wgmma import WGMMA
+from kernels.families.wgmma_ws import WGMMA_WS
+from kernels.outline import Outline
+from kernels.registry import FAMILIES, families_for
+from tilewright.artifact import Grid
+from tilewright.config import Config
+from tilewright.device import DeviceSpec
+from tilewright.errors import DeviceUnavailable, LaunchError
+from tilewright.launch import Launch
+from tilewright.problem import GemmProblem
+from tuner.devices.base import VendorChoice
+from tuner.devices.cublaslt_outline import outline_of
+from tuner.devices.host import HostDevice
+from tuner.outline import vendor_outline
+from tuner.process import WorkerDied, WorkerError, WorkerTimeout
+
+HOPPER = DeviceSpec("cuda", "sm_90", "H200", 132, 141 << 30, 50 << 20, 227 << 10, 228 << 10)
+AMPERE = DeviceSpec("cuda", "sm_80", "A100", 108, 80 << 30, 40 << 20, 163 << 10, 164 << 10)
+SQUARE = GemmProblem(4096, 4096, 4096)
+DECODE = GemmProblem(64, 4096, 14336)
+
+
+def detail(tile: str, cluster: str = "SHAPE_AUTO", stages: str = "STAGES_UNDEFINED", split_k: int = 1) -> Any:
+    return {"tile": tile, "cluster": cluster, "stages": stages, "split_k": split_k}
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (
+            detail("TILE_112x128", "SHAPE_1x2x1", "STAGES_64xAUTO"),
+            Outline(tile_m=128, tile_n=112, tile_k=64, cluster=(2, 1)),
+        ),
+        (
+            detail("TILE_64x32", "SHAPE_4x1x1", "STAGES_128xAUTO", 4),
+            Outline(tile_m=32, tile_n=64, tile_k=128, cluster=(1, 4), split_k=4),
+        ),
+        (
+            detail("TILE_128x256", stages="STAGES_32x4", split_k=0),
+            Outline(tile_m=256, tile_n=128, tile_k=32, stages=4),
+        ),
+        (detail("TILE_128x256"), Outline(tile_m=256, tile_n=128)),
+        (detail("TILE_UNDEFINED"), None),
+        (detail("731"), None),
+    ],
+)
+def test_rows_of_a_tile_of_cublaslt_run_along_n(told: dict[str, Any], expected: Outline | None) -> None:
+    assert outline_of(told) == expected
+
+
+def test_the_waves_that_cublaslt_counted_on_an_h200_tell_the_same_axes() -> None:
+    """1024 x 50257 x 768, TILE_128x256 with 11.909 waves of 132 multiprocessors: ceil(50257 / 128) = 393
+    tiles along n times 4 along m are 1572. The other way round 197 times 8 would be 1576, 11.939 waves."""
+    outline = outline_of(detail("TILE_128x256"))
+    assert outline is not None
+    tiles = Grid(outline.tile_m, outline.tile_n).tiles(GemmProblem(1024, 50257, 768))
+    assert round(tiles / 132, 3) == 11.909
+
+
+def test_an_outline_survives_json() -> None:
+    for outline in (Outline(128, 112, 64, (2, 1), 3, 4), Outline(64, 64)):
+        assert Outline.from_dict(json.loads(json.dumps(dataclasses.asdict(outline)))) == outline
+
+
+def test_what_is_like_an_outline() -> None:
+    outline = Outline(256, 96, cluster=(1, 2), split_k=2)
+    assert outline.alike == (
+        outline,
+        Outline(96, 256, cluster=(2, 1), split_k=2),
+        Outline(256, 96, split_k=2),
+        Outline(96, 256, split_k=2),
+    )
+
+
+def knobs(config: Config, *names: str) -> tuple[Any, ...]:
+    return tuple(config[name] for name in names)
+
+
+TILE = ("tile_m", "tile_n", "cluster_m", "cluster_n", "split_k", "swap_ab")
+
+
+BOTH = {"cooperative", "pingpong"}
+
+
+@pytest.mark.parametrize(
+    ("problem", "outline", "expected", "schedules"),
+    [
+        (SQUARE, Outline(128, 112, 64, (2, 1)), (128, 112, 2, 1, 1, 0), BOTH),
+        (SQUARE, Outline(160, 128, 64, (1, 2)), (128, 160, 2, 1, 1, 0), BOTH),  # wgmma has rows in 64s
+        (SQUARE, Outline(128, 168, 64, (2, 1)), (128, 168, 1, 1, 1, 0), BOTH),  # 2 blocks cannot share 168
+        (SQUARE, Outline(128, 128, 64, (1, 4)), (128, 128, 1, 4, 1, 0), BOTH),  # not searched, but legal
+        # 128 units for 132 multiprocessors: there are no turns to take. Weights fill wgmma's rows.
+        (DECODE, Outline(32, 64, 64, (2, 1)), (32, 64, 2, 1, 1, 1), {"cooperative"}),
+        (DECODE, Outline(64, 128, 64, (1, 2), 4), (64, 128, 1, 2, 4, 0), {"cooperative"}),
+    ],
+)
+def test_wgmma_ws_follows(
+    problem: GemmProblem, outline: Outline, expected: tuple[int, ...], schedules: set[str]
+) -> None:
+    configs = WGMMA_WS.imitations(outline, problem, HOPPER)
+    assert {config["schedule"] for config in configs} == schedules
+    for config in configs:
+        assert knobs(config, *TILE) == expected
+        assert config["tile_k"] == 64
+        assert WGMMA_WS.why_invalid(config, problem, HOPPER) is None
+
+
+def test_wgmma_ws_takes_turns_only_where_registers_allow() -> None:
+    # 128 x 256 sums over one consumer's 128 threads are 256 registers each; over two consumers' 128.
+    (config,) = WGMMA_WS.imitations(Outline(128, 256, 64, (2, 1)), SQUARE, HOPPER)
+    assert knobs(config, "schedule", "consumers_m", "consumers_n", "stages") == ("cooperative", 2, 1, 4)
+
+
+def test_wgmma_has_neither_clusters_nor_a_split_k() -> None:
+    (config,) = WGMMA.imitations(Outline(128, 256, 64, (2, 1)), SQUARE, HOPPER)
+    # A stage of (128 + 256) * 64 * 2 + 16 = 49,168 bytes: 4 of them in 227 KiB.
+    assert knobs(config, "tile_m", "tile_n", "tile_k", "stages", "warpgroups") == (128, 256, 64, 4, 2)
+    assert WGMMA.imitations(Outline(128, 256, 64, (2, 1), split_k=2), SQUARE, HOPPER) == []
+
+
+def test_mma_sync_follows_kernels_without_clusters() -> None:
+    (config,) = MMA_SYNC.imitations(Outline(256, 128, 32, None, 2, 4), SQUARE, AMPERE)
+    names = ("tile_m", "tile_n", "tile_k", "stages", "split_k", "warps_m", "warps_n")
+    assert knobs(config, *names) == (256, 128, 32, 4, 2, 4, 2)
+    assert MMA_SYNC.why_invalid(config, SQUARE, AMPERE) is None
+    assert MMA_SYNC.imitations(Outline(256, 128, 64, (2, 1)), SQUARE, HOPPER) == []
+    assert MMA_SYNC.imitations(Outline(250, 128), SQUARE, AMPERE) == []
+
+
+def test_what_no_family_can_follow_gives_no_configs() -> None:
+    for family in families_for(SQUARE, HOPPER).values():
+        assert family.imitations(Outline(100, 100, split_k=7), SQUARE, HOPPER) == []
+
+
+class Telling(HostDevice):
+    """A CPU whose vendor library has algorithms of the given speeds, in microseconds."""
+
+    def __init__(self, times_us: list[float], outlines: list[Outline | None]) -> None:
+        super().__init__()
+        self._told = list(zip(times_us, outlines, strict=True))
+
+    def vendor(self, problem: GemmProblem, sets: Any) -> list[VendorChoice]:
+        del problem
+        return [VendorChoice("lab", [Sleep(us)] * len(sets), {}, outline) for us, outline in self._told]
+
+    def timer(self, launches: Any) -> Any:
+        return lambda: launches[0].us
+
+
+@dataclasses.dataclass
+class Sleep(Launch):
+    us: float
+
+    def __call__(self, stream: int = 0) -> None:
+        raise NotImplementedError
+
+
+def test_the_quickest_of_the_first_choices_is_followed() -> None:
+    problem = GemmProblem(32, 32, 32, "float32")
+    outlines = [Outline(64, 64 + number) for number in range(20)]
+    times = [50.0, 40.0, 60.0, *[70.0] * 15, 1.0, 1.0]
+    assert vendor_outline(Telling(times, [*outlines]), problem) == outlines[1]
+    assert vendor_outline(Telling([3.0, 1.0, 2.0], [outlines[0], None, outlines[2]]), problem) == outlines[2]
+    assert vendor_outline(Telling([1.0], [None]), problem) is None
+    assert vendor_outline(HostDevice(), problem) is None
+    assert vendor_outline(HostDevice(), GemmProblem(32, 32, 32)) is None  # no BLAS has float16
+
+
+class FollowingToy(ToyFamily):
+    """Follows an outline's tile."""
+
+    def imitations(self, outline: Outline, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
+        assert (problem, device) == (PROBLEM, CUDA_DEVICE)
+        return [self.make(outline.tile_m, 3), self.make(outline.tile_m, 99)]  # 99 stages are not valid
+
+
+@pytest.fixture
+def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
+    monkeypatch.setitem(FAMILIES, "toy", FollowingToy())
+    return Lab(spec=CUDA_DEVICE)
+
+
+def first_configs(lab: Lab) -> list[Config]:
+    return [trial.config for trial in lab.recorder.kept[:3]]
+
+
+def test_seeds_after_the_vendor_come_before_the_familys_picks(lab: Lab) -> None:
+    lab.bench.on_outline = lambda: Outline(48, 48)
+    lab.tune(max_trials=12)
+    assert first_configs(lab) == [TOY.make(48, 3), TOY.make(32, 2), TOY.make(64, 2)]
+    assert [trial.origin for trial in lab.recorder.kept[:3]] == ["seed"] * 3
+
+
+def test_without_an_outline_the_order_is_as_it_was(lab: Lab) -> None:
+    lab.tune(max_trials=12)
+    assert first_configs(lab)[:2] == [TOY.make(32, 2), TOY.make(64, 2)]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DeviceUnavailable("the vendor baseline needs nvmath-python"),
+        LaunchError("out of memory on the device"),
+        WorkerDied("the process ended with SIGSEGV", "SIGSEGV"),
+        WorkerTimeout("no answer within 20 s"),
+    ],
+)
+def test_a_vendor_library_that_fails_fails_no_job(lab: Lab, error: WorkerError, caplog: Any) -> None:
+    def fail() -> Outline | None:
+        raise error
+
+    lab.bench.on_outline = fail
+    with caplog.at_level("INFO", "tilewright.job"):
+        assert lab.tune(max_trials=12) is not None
+    assert f"no seeds after the vendor library: {error}" in caplog.text
+    assert len(lab.recorder.kept) == 12
+
+
+def test_a_resumed_job_goes_on_though_the_vendor_now_tells_something_else(lab: Lab) -> None:
+    lab.bench.on_outline = lambda: Outline(48, 48)
+    lab.tune(max_trials=12)
+    resumed = Lab(lab.recorder.kept[:5], CUDA_DEVICE)
+    resumed.bench.on_outline = lambda: Outline(96, 96)
+    assert resumed.tune(max_trials=12) is not None
+    assert resumed.recorder.kept[:5] == lab.recorder.kept[:5]
+    assert len(resumed.recorder.kept) == 12
