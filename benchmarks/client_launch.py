@@ -1,25 +1,19 @@
-"""What a tuned GEMM costs the CPU per call beside ``torch.matmul``, and a transformer MLP with both.
+"""What a tuned GEMM costs the CPU per call beside ``torch.matmul``.
 
-    python -m benchmarks.client_launch --out FILE [--url URL] [--calls 200] [--rounds 41]
+    python -m benchmarks.client_launch --out FILE [--calls 200] [--rounds 41]
 
-Without ``--url`` kernels are the families' own first picks, compiled here and not tuned: enough for the cost
-of a call, which is the same for every kernel. With ``--url`` they come from a service, and the MLP's times
-are those of tuned kernels.
-
-Calls: each round times a burst of ``--calls`` unsynchronised calls of each contender in a fresh random order
+Kernels are a family's own first picks, compiled here and not tuned: the cost of a call is the same for every
+kernel. Each round times a burst of ``--calls`` unsynchronised calls of each contender in a fresh random order
 and waits for the device in between; a burst fits the launch queue, and the products are small enough for the
 device to keep up. A sample is a burst's time over its calls; medians are over the rounds. Contenders run with
-and without ``out``, and once with the results kept, so that every call writes to another address.
-
-MLP: the forward pass between two events, 20 passes a sample, eager and as a CUDA graph, contenders again
-interleaved. On a machine without a GPU the same runs on CPU tensors.
+and without ``out``, and once with the results kept, so that every call writes to another address. Without a
+GPU the same runs on CPU tensors.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
-import datetime
 import json
 import random
 import shlex
@@ -32,10 +26,10 @@ from typing import Any
 
 import torch
 
-import tilewright.torch
+from benchmarks.facts import now, write_json
 from kernels.build import build
 from kernels.registry import FAMILIES
-from tilewright import Client, DeviceSpec, GemmProblem
+from tilewright import DeviceSpec, GemmProblem
 from tilewright.local import Choice, LocalMatmul
 from tilewright.local_client import LocalMethods
 
@@ -129,97 +123,36 @@ def measure_calls(tw: LocalMethods, device: str, arguments: argparse.Namespace) 
     return {"extent": arguments.extent, "dtype": str(dtype), "us": found, "ratio": ratios}
 
 
-def mlp(width: int, device: str, dtype: torch.dtype) -> Any:
-    """A transformer's MLP, four times as wide inside."""
-    torch.manual_seed(0)
-    layers = (torch.nn.Linear(width, 4 * width), torch.nn.GELU(), torch.nn.Linear(4 * width, width))
-    return torch.nn.Sequential(*layers).to(device, dtype).eval()
-
-
-def captured(call: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-    """A graph of one call, and where it leaves its result."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        call()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = call()
-    return graph.replay, result
-
-
-def passes(call: Callable[[], Any], count: int = 20) -> float:
-    """Microseconds a pass: device time between two events, or wall time on the CPU."""
-    if not torch.cuda.is_available():
-        return burst(call, count)
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    for _ in range(count):
-        call()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end)) * 1e3 / count
-
-
-def measure_mlp(tw: LocalMethods, device: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The same model and input with and without :func:`tilewright.torch.use`."""
-    dtype = torch.float16 if device == "cuda" else torch.float32
-    plain, routed = (mlp(arguments.width, device, dtype) for _ in range(2))
-    x = torch.randn(arguments.tokens, arguments.width, device=device).to(dtype)
-    before = tw.stats
-    with torch.no_grad(), tilewright.torch.use(routed, tw):
-        expected, got = plain(x).float(), routed(x).float()
-        contenders: Contenders = {"torch": lambda: plain(x), "tilewright": lambda: routed(x)}
-        if device == "cuda":
-            contenders["torch, graph"], _ = captured(lambda: plain(x))
-            contenders["tilewright, graph"], replayed = captured(lambda: routed(x))
-            contenders["tilewright, graph"]()
-            synchronize()
-            got = replayed.float()
-        found = interleaved(contenders, passes, arguments.rounds)
-    return {
-        "tokens": arguments.tokens,
-        "width": arguments.width,
-        "dtype": str(dtype),
-        "relative_error": float((got - expected).norm() / expected.norm()),
-        "ran": dict(tw.stats - before),
-        "us": found,
-    }
-
-
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """The whole run as one JSON document."""
     spec = device_spec()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     family = arguments.family or ("host" if device == "cpu" else "mma_sync")
-    tw: LocalMethods = Client(arguments.url).start() if arguments.url else Picks(family, spec)
+    tw = Picks(family, spec)
     return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "date": now(),
         "command": "python -m benchmarks.client_launch " + shlex.join(sys.argv[1:]),
         "device": spec.to_dict() | {"device_class": spec.device_class.id},
-        "torch": torch.__version__,
-        "kernels": arguments.url or f"first picks of {family}",
+        "torch": str(torch.__version__),
+        "kernels": f"first picks of {family}",
         "calls": measure_calls(tw, device, arguments),
-        "mlp": measure_mlp(tw, device, arguments),
+        "ran": dict(tw.stats),
     }
 
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--url")
     parser.add_argument("--family")
-    for name, default in (("extent", 128), ("calls", 200), ("rounds", 41), ("tokens", 2048), ("width", 2048)):
+    for name, default in (("extent", 128), ("calls", 200), ("rounds", 41)):
         parser.add_argument(f"--{name}", type=int, default=default)
     arguments = parser.parse_args()
     result = measure(arguments)
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
-    for part in ("calls", "mlp"):
-        medians = {name: round(found["median"], 2) for name, found in result[part]["us"].items()}
-        sys.stdout.write(f"{part}, us: {json.dumps(medians)}\n")
-    sys.stdout.write(f"ratios: {result['calls']['ratio']}; ran {result['mlp']['ran']}\n")
+    write_json(arguments.out, result)
+    medians = {name: round(found["median"], 2) for name, found in result["calls"]["us"].items()}
+    sys.stdout.write(f"us: {json.dumps(medians)}\n")
+    sys.stdout.write(f"ratios: {result['calls']['ratio']}; ran {result['ran']}\n")
 
 
 if __name__ == "__main__":

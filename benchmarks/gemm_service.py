@@ -16,7 +16,9 @@ import http.client
 import json
 import os
 import platform
+import shlex
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -169,6 +171,7 @@ def main() -> None:
         found = measure(server.url, arguments.repeats)
     result = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": "python -m benchmarks.gemm_service " + shlex.join(sys.argv[1:]),
         "python": platform.python_version(),
         "httpx2": httpx2.__version__,
         "load_average_1_min": round(os.getloadavg()[0], 2),

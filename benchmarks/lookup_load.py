@@ -46,6 +46,7 @@ DEVICE = DeviceSpec("cuda", ARCH, "filled", units=132, memory_bytes=141 << 30, l
 CLASS = DEVICE.device_class.id
 TRIALS_A_JOB = 1000
 CONNECTIONS = (1, 8)
+PROBLEMS_A_LOOKUP = 250
 PROVENANCE = Provenance("a" * 64, "nvrtc 13.0", "driver 580", CLASS, "0.1.0", "interleaved-v1, sustained")
 PROVENANCE_COLUMN = dataclasses.asdict(PROVENANCE)
 RESOURCES = dataclasses.asdict(Resources(168))
@@ -194,6 +195,13 @@ def get(path: str, **headers: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode()
 
 
+def post(path: str, body: dict[str, Any]) -> bytes:
+    """The same with a JSON body."""
+    content = json.dumps(body).encode()
+    lines = [f"POST {path} HTTP/1.1", "Host: tilewright", "Content-Type: application/json"]
+    return "\r\n".join([*lines, f"Content-Length: {len(content)}", "", ""]).encode() + content
+
+
 def questions(filled: Filled, tag: str) -> dict[str, tuple[int, Ask]]:
     """What is asked, by name, with the status that must come back."""
 
@@ -205,6 +213,10 @@ def questions(filled: Filled, tag: str) -> dict[str, tuple[int, Ask]]:
         asked = dataclasses.replace(problem, m=problem.m + pick.randrange(1, 64))
         return get(f"/best-config?{urlencode(_query(asked) | {'policy': 'nearest'})}")
 
+    def many(pick: random.Random) -> bytes:
+        problems = [_extents(problem) for problem in pick.choices(filled.problems, k=PROBLEMS_A_LOOKUP)]
+        return post("/best-config/lookup", {"device_class": CLASS, "problems": problems})
+
     def current(_: random.Random) -> bytes:
         return get(f"/config-sets/current?device_class={CLASS}", **{"If-None-Match": tag})
 
@@ -215,13 +227,18 @@ def questions(filled: Filled, tag: str) -> dict[str, tuple[int, Ask]]:
     return {
         "GET /best-config, exact": (200, exact),
         "GET /best-config, nearest": (200, near),
+        f"POST /best-config/lookup, {PROBLEMS_A_LOOKUP} problems": (200, many),
         "GET /config-sets/current, 304": (304, current),
         "GET /artifacts/{digest}, 304": (304, kernel),
     }
 
 
 def _query(problem: GemmProblem) -> dict[str, object]:
-    return {"arch": ARCH, "m": problem.m, "n": problem.n, "k": problem.k}
+    return {"arch": ARCH, **_extents(problem)}
+
+
+def _extents(problem: GemmProblem) -> dict[str, int]:
+    return {"m": problem.m, "n": problem.n, "k": problem.k}
 
 
 async def load(server: Serving, status: int, ask: Ask, connections: int, seconds: float) -> dict[str, float]:

@@ -47,6 +47,7 @@ NEEDED = {
     "list_trials": Scope.READ,
     "follow_job": Scope.READ,
     "best_config": Scope.READ,
+    "lookup_best_configs": Scope.READ,
     "artifact": Scope.READ,
     "families": Scope.READ,
     "devices": Scope.READ,

@@ -17,6 +17,7 @@ from service.idempotency import InFlight
 from service.metrics import Metrics
 from service.retune import Retuner
 from service.routes import routers
+from service.served import Served
 from service.settings import Settings
 from service.trust import Trust
 from tilewright import __version__
@@ -61,12 +62,14 @@ def _service(settings: Settings, store: Store) -> Service:
     metrics = Metrics()
     engine = Engine(store, settings, metrics)
     metrics.watch(functools.partial(gauges.read, store, engine))
+    trust = Trust(engine)
     return Service(
         settings,
         store,
         engine,
         threading.BoundedSemaphore(settings.max_gemms),
-        Trust(engine),
+        trust,
+        Served(store, trust),
         Retuner(store, engine, settings),
         metrics,
         InFlight(),
@@ -79,6 +82,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await run_in_threadpool(service.engine.start)
     yield
     await run_in_threadpool(service.engine.stop)
+    service.served.close()
     service.store.close()
 
 

@@ -15,6 +15,7 @@ from service.idempotency import InFlight
 from service.metrics import Metrics
 from service.problems import Kind, Problem
 from service.retune import Retuner
+from service.served import Served
 from service.settings import Settings
 from service.trust import Trust
 from tilewright.tensors import MEDIA_TYPE
@@ -31,6 +32,7 @@ class Service:
     Attributes:
         gemm_slots: how many GEMM requests may be in work.
         trust: what stored results are worth today.
+        served: what device classes are served.
         metrics: what ``GET /metrics`` tells.
         in_flight: idempotency keys of requests in work.
         retuner: queues stale results that are asked for, where the settings say so.
@@ -41,6 +43,7 @@ class Service:
     engine: Engine
     gemm_slots: threading.BoundedSemaphore
     trust: Trust
+    served: Served
     retuner: Retuner
     metrics: Metrics
     in_flight: InFlight
@@ -116,6 +119,7 @@ async def _gemm_bytes(request: Request, slot: GemmSlot) -> AsyncIterator[GemmByt
 
 
 GemmBody = Annotated[GemmBytes, Depends(_gemm_bytes)]
+IfNoneMatch = Annotated[str | None, Header()]
 JobId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="As in the answer of POST /tune")]
 Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256 of the artifact in hex")]
 SetDigest = Annotated[str, Path(pattern="^sha256:[0-9a-f]{64}$", description="As in digest of a config set")]

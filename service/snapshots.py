@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 
@@ -16,6 +17,8 @@ from tuner.store import artifacts, best, codec, sets
 from tuner.store.records import StoredBest, utc_now
 from tuner.store.sets import Snapshot
 
+_PART = 32  # artifacts that are in memory at once
+
 
 def current(service: Service, device_class: str) -> tuple[str, list[StoredBest]]:
     """The digest of what a device class is served, the pinned set, else one of the winners as they stand;
@@ -24,6 +27,13 @@ def current(service: Service, device_class: str) -> tuple[str, list[StoredBest]]
     Raises:
         Problem: the device class has no winner.
     """
+    state = service.served.state(device_class)
+    digest, stale = _current(service, device_class)
+    service.served.remember(device_class, state, digest)
+    return digest, stale
+
+
+def _current(service: Service, device_class: str) -> tuple[str, list[StoredBest]]:
     judged = service.trust.state(device_class)
     with service.store.read() as session:
         served = sets.served(session, device_class)
@@ -101,11 +111,16 @@ def wanted(config_set: wire.ConfigSet, want: Sequence[str] | None) -> dict[str, 
 
 def packed(service: Service, sizes: dict[str, int]) -> Iterator[bytes]:
     """The bundle of these artifacts, piece by piece."""
-    for digest in sizes:
+    digests = iter(sizes)
+    while part := list(itertools.islice(digests, _PART)):
         with service.store.read() as session:
-            data = artifacts.get(session, digest) or b""
-        yield bundle.head(digest, len(data))
-        yield data
+            found = artifacts.several(session, part)
+        # NOTE: joined, since each piece that a generator gives costs a change of threads.
+        yield b"".join(_framed(digest, found.get(digest, b"")) for digest in part)
+
+
+def _framed(digest: str, data: bytes) -> bytes:
+    return bundle.head(digest, len(data)) + data
 
 
 def _snapshot(service: Service, session: Session, winners: list[StoredBest], device_class: str) -> Snapshot:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any, Self, TypeVar, Unpack
 
 import httpx2
@@ -88,6 +89,13 @@ class AsyncClient(AsyncStoreMethods):
             page = await self._send(requests.configs(options, page.next))
             found += page.items
         return found
+
+    async def lookup_many(
+        self, problems: Iterable[GemmProblem], **options: Unpack[BestOptions]
+    ) -> list[wire.LookupView]:
+        """See :meth:`Client.lookup_many`."""
+        parts = [await self._send(call) for call in requests.lookups(problems, options)]
+        return [view for part in parts for view in part.items]
 
     async def gemm(
         self,

@@ -2,7 +2,8 @@
 
 An entry is a file that is written beside its place and then renamed to it, so that no reader ever meets
 half of one. Names are digests of contents and checked when read: a damaged file is a miss and is fetched
-again. A folder that cannot be written to (read-only, full disk) costs the cache, never an answer.
+again. A folder that cannot be written to (read-only, full disk) costs the cache, never an answer. What nobody
+uses any more goes, see :mod:`tilewright.prune`.
 """
 
 from __future__ import annotations
@@ -11,9 +12,13 @@ import contextlib
 import hashlib
 import os
 import secrets
+import time
 from pathlib import Path
 
 from platformdirs import user_cache_path
+
+from tilewright import prune
+from tilewright.prune import Bounds
 
 VERSION = "v1"
 
@@ -56,6 +61,15 @@ class DiskCache:
     def name(self, name: str, content: bytes) -> bool:
         """Keep a content under a name, in place of the one before."""
         return self._write(self._pointer(name), content)
+
+    def note_use(self, name: str) -> None:
+        """Note that what is kept under a name is in use, so that it stays."""
+        prune.note_use(self._pointer(name), time.time())
+
+    def prune(self, bounds: Bounds) -> None:
+        """Remove what is out of bounds, unless any process did so within the last hour."""
+        if prune.due(self._root):
+            prune.prune(self._root, bounds, time.time())
 
     def _place(self, digest: str) -> Path:
         return self._root / digest[:2] / digest

@@ -117,6 +117,13 @@ def best_configs(query: wire.BestQuery) -> Call[wire.BestConfigList]:
     return Call("GET", "/best-config", model_of(wire.BestConfigList), params_of(query))
 
 
+def lookups(body: wire.LookupBody) -> Call[wire.LookupAnswer]:
+    """``POST /best-config/lookup``."""
+    headers = {"Content-Type": "application/json"}
+    content = body.model_dump_json(exclude_defaults=True).encode()
+    return Call("POST", "/best-config/lookup", model_of(wire.LookupAnswer), content=content, headers=headers)
+
+
 def artifact(digest: str) -> Call[Artifact]:
     """``GET /artifacts/{digest}``, checked against the digest."""
     return Call("GET", f"/artifacts/{digest}", lambda reply: Artifact.from_bytes(reply.content, digest))

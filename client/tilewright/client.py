@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Iterable
 from typing import Any, Self, TypeVar, Unpack
 
 import httpx2
@@ -125,6 +126,16 @@ class Client(LocalMethods, StoreMethods):
             page = self._send(requests.configs(options, page.next))
             found += page.items
         return found
+
+    def lookup_many(
+        self, problems: Iterable[GemmProblem], **options: Unpack[BestOptions]
+    ) -> list[wire.LookupView]:
+        """What to run for each problem, in their order, asked of the service's current config set.
+
+        ``policy="nearest"`` allows near matches within ``max_regret``, a tenth unless given.
+        """
+        parts = [self._send(call) for call in requests.lookups(problems, options)]
+        return [view for part in parts for view in part.items]
 
     def gemm(
         self,

@@ -157,6 +157,8 @@ class SetKeeper:
         catalog = self.catalog if content is None else self._catalog(content)
         if catalog is not None:
             self._take(catalog, content)
+        self._disk.note_use(self._name)
+        self._disk.prune(self._options.cache)
         self._chores()
 
     def _take(self, catalog: Catalog, content: bytes | None) -> None:
@@ -206,6 +208,7 @@ class SetKeeper:
         kept = self._disk.named(self._name)
         if kept is None:
             return
+        self._disk.note_use(self._name)
         digest, _, content = kept.partition(b"\n")
         try:
             self.catalog = self._catalog(content, digest.decode("ascii", "replace"))

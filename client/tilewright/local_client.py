@@ -11,6 +11,7 @@ from tilewright.catalog import Pick, Policy
 from tilewright.local import LocalMatmul
 from tilewright.options import StartOptions
 from tilewright.problem import GemmProblem
+from tilewright.prune import Bounds
 from tilewright.startup import LocalKernels
 
 
@@ -23,6 +24,8 @@ class LocalOptions(TypedDict, total=False):
     offline: bool
     pin: str | None
     cache_dir: Path | None
+    cache_bytes: int
+    cache_days: float
     max_regret: float | None
     deterministic: bool
 
@@ -33,6 +36,7 @@ def start_options(options: LocalOptions) -> StartOptions:
     Raises:
         InvalidProblem: the pin is no digest of a config set.
     """
+    bounds = Bounds()
     policy = Policy(options.get("max_regret", 0.1), options.get("deterministic", False))
     return StartOptions(
         timeout=options.get("start_timeout", 2.0),
@@ -40,6 +44,7 @@ def start_options(options: LocalOptions) -> StartOptions:
         offline=options.get("offline", False),
         pin=options.get("pin"),
         cache_dir=options.get("cache_dir"),
+        cache=Bounds(options.get("cache_bytes", bounds.size), options.get("cache_days", bounds.days)),
         policy=policy,
     )
 

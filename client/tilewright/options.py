@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tilewright.catalog import Policy
 from tilewright.errors import InvalidProblem
+from tilewright.prune import Bounds
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -22,6 +23,7 @@ class StartOptions:
         offline: use what the cache has and never ask the service.
         pin: ``sha256:...`` of the only config set to use.
         cache_dir: where sets and artifacts are kept; the platform's folder for caches unless given.
+        cache: how much of it is kept, for how long.
         policy: what may answer for a problem.
     """
 
@@ -30,6 +32,7 @@ class StartOptions:
     offline: bool = False
     pin: str | None = None
     cache_dir: Path | None = None
+    cache: Bounds = dataclasses.field(default_factory=Bounds)
     policy: Policy = dataclasses.field(default_factory=Policy)
 
     def __post_init__(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Any, TypedDict
 
 from pydantic import ValidationError
@@ -10,6 +12,8 @@ from tilewright import calls, wire
 from tilewright.errors import InvalidProblem
 from tilewright.problem import GemmProblem, Layout
 from tilewright.tensors import from_array
+
+_LOOKUPS = 250  # a request
 
 
 class TuneOptions(TypedDict, total=False):
@@ -80,6 +84,17 @@ def configs(options: BestOptions, cursor: str | None) -> calls.Call[wire.BestCon
         InvalidProblem: neither an architecture nor a device class is given.
     """
     return calls.best_configs(checked(wire.BestQuery, {**options, "limit": 1000, "cursor": cursor}))
+
+
+def lookups(problems: Iterable[GemmProblem], options: BestOptions) -> Iterator[calls.Call[wire.LookupAnswer]]:
+    """The calls for ``lookup_many``, of bodies that every service takes.
+
+    Raises:
+        InvalidProblem: neither an architecture nor a device class is given.
+    """
+    items = iter(problems)
+    while part := [problem.to_dict() for problem in itertools.islice(items, _LOOKUPS)]:
+        yield calls.lookups(checked(wire.LookupBody, {**options, "problems": part}))
 
 
 def gemm(operands: dict[str, Any], options: GemmOptions) -> calls.Call[calls.GemmAnswer]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import secrets
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -120,4 +121,7 @@ def _segment(made: ExitStack, size: int) -> SharedMemory:
     segment = SharedMemory(f"{SEGMENT_PREFIX}{secrets.token_hex(16)}", create=True, size=size)
     made.callback(segment.unlink)
     made.callback(segment.close)
+    # NOTE: creating it reserves nothing; writing to more than there is would end this process by SIGBUS.
+    with open(f"/dev/shm/{segment.name}", "r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
     return segment

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Header, Response
+from fastapi import APIRouter, Response
 
 from service import etag
-from service.deps import Digest, ServiceDep
+from service.deps import Digest, IfNoneMatch, ServiceDep
 from service.openapi import binary, errors
 from service.problems import Kind, Problem
 from tuner.store import artifacts
 
 router = APIRouter(tags=["results"])
 _MEDIA_TYPE = "application/octet-stream"
-_FOREVER = "public, max-age=31536000, immutable"
 
 
 @router.get(
@@ -27,15 +24,12 @@ _FOREVER = "public, max-age=31536000, immutable"
         **errors(Kind.NOT_FOUND),
     },
 )
-def get_artifact(
-    digest: Digest, service: ServiceDep, if_none_match: Annotated[str | None, Header()] = None
-) -> Response:
+def get_artifact(digest: Digest, service: ServiceDep, if_none_match: IfNoneMatch = None) -> Response:
     """A compiled kernel with its launch plan."""
     with service.store.read() as session:
+        if etag.has(if_none_match, digest) and artifacts.has(session, digest):
+            return etag.unchanged(digest, etag.FOREVER)
         data = artifacts.get(session, digest)
     if data is None:
         raise Problem(Kind.NOT_FOUND, f"there is no artifact {digest}; GET /best-config links those in use")
-    headers = {"ETag": f'"{digest}"', "Cache-Control": _FOREVER}
-    if etag.has(if_none_match, digest):
-        return Response(status_code=304, headers=headers)
-    return Response(data, media_type=_MEDIA_TYPE, headers=headers)
+    return Response(data, media_type=_MEDIA_TYPE, headers=etag.of(digest, etag.FOREVER))

@@ -1,13 +1,14 @@
-"""``GET /best-config``: one winner by problem, or all of an architecture."""
+"""``/best-config``: one winner by problem, all of an architecture, or what to run for many problems."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, BackgroundTasks, Query, Request, Response
 from sqlalchemy.orm import Session
 
-from service.deps import Service, ServiceDep
+from service import etag, lookups
+from service.deps import IfNoneMatch, Service, ServiceDep
 from service.openapi import errors
 from service.paging import link_next
 from service.problems import Kind, Problem
@@ -21,20 +22,32 @@ router = APIRouter(tags=["results"])
 _SEARCHED = 20  # near winners that are looked through for one that repeats
 
 
+_FOUND: dict[int | str, dict[str, Any]] = {
+    304: {"description": "The caller has it"},
+    **errors(Kind.NOT_TUNED, Kind.INVALID_PROBLEM),
+}
+
+
 @router.get(
-    "/best-config", operation_id="best_config", responses=errors(Kind.NOT_TUNED, Kind.INVALID_PROBLEM)
+    "/best-config",
+    operation_id="best_config",
+    response_model=wire.BestConfigView | wire.BestConfigList,
+    responses=_FOUND,
 )
 def get_best_config(
     query: Annotated[wire.BestQuery, Query()],
     service: ServiceDep,
     request: Request,
-    response: Response,
     later: BackgroundTasks,
-) -> wire.BestConfigView | wire.BestConfigList:
+    if_none_match: IfNoneMatch = None,
+) -> Response:
     """The winner for m, n and k; without them a page of all winners of the architecture or device class."""
     problem = query.to_problem()
     if problem is None:
-        return _listing(service, query, request, response)
+        page = _listing(service, query)
+        response = etag.answer(page, if_none_match)
+        link_next(request, response, page.next)
+        return response
     try:
         with service.store.read() as session:
             found, view = _one(service, session, query, problem)
@@ -44,7 +57,20 @@ def get_best_config(
     service.metrics.lookups.labels(view.match.kind).inc()
     if view.staleness != "fresh":
         later.add_task(service.retuner.served, [found])
-    return view
+    return etag.answer(view, if_none_match)
+
+
+@router.post(
+    "/best-config/lookup", operation_id="lookup_best_configs", responses=errors(Kind.INVALID_PROBLEM)
+)
+def post_lookup(body: wire.LookupBody, service: ServiceDep, later: BackgroundTasks) -> wire.LookupAnswer:
+    """What to run for each of many problems, in their order."""
+    answer, stale = lookups.answers(service, body)
+    for view in answer.items:
+        service.metrics.lookups.labels("none" if view.kind == "vendor" and view.miss else view.kind).inc()
+    if stale:
+        later.add_task(service.retuner.served, stale)
+    return answer
 
 
 def _one(
@@ -94,14 +120,11 @@ def _check_regret(view: wire.BestConfigView, query: wire.BestQuery, problem: Gem
     raise _not_tuned(view.device_class, problem, f"; the nearest match is {far}: over max_regret {allowed:g}")
 
 
-def _listing(
-    service: Service, query: wire.BestQuery, request: Request, response: Response
-) -> wire.BestConfigList:
+def _listing(service: Service, query: wire.BestQuery) -> wire.BestConfigList:
     target = query.device_class or query.arch or ""
     with service.store.read() as session:
         found = best.for_arch(session, target, query.limit, number_place(query.cursor))
     following = page_end(len(found), query.limit, found[-1].id if found else None)
-    link_next(request, response, following)
     items = [best_view(stored, service.trust.view(stored.best)) for stored in found]
     return wire.BestConfigList(items=items, next=following)
 

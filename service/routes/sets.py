@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, BackgroundTasks, Header, Query, Request, Response
+from fastapi import APIRouter, BackgroundTasks, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 from pydantic import ConfigDict
 
 from service import etag, snapshots
-from service.deps import Service, ServiceDep, SetDigest
+from service.deps import IfNoneMatch, Service, ServiceDep, SetDigest
 from service.openapi import binary, errors
 from service.paging import link_next
 from service.problems import Kind, Problem
@@ -22,8 +23,6 @@ from tuner.store.errors import StoreError
 
 router = APIRouter(prefix="/config-sets", tags=["config sets"])
 _JSON = "application/json"
-_FOREVER = "public, max-age=31536000, immutable"
-_ASK_FIRST = "no-cache, stale-if-error=86400"
 _SET: dict[int | str, dict[str, Any]] = {
     200: {"model": wire.ConfigSet, "description": "The set; its ETag is its digest"},
     304: {"description": "The caller has it"},
@@ -35,7 +34,6 @@ _BUNDLE: dict[int | str, dict[str, Any]] = {
     ),
     **errors(Kind.NOT_FOUND),
 }
-IfNoneMatch = Annotated[str | None, Header()]
 DeviceClass = Annotated[KeyName, Query(description="As in GET /devices")]
 
 
@@ -62,18 +60,19 @@ def get_sets(
     return wire.SetList(items=items, next=following)
 
 
+# NOTE: a coroutine, since every client asks this all the time and a thread costs as much as the answer.
 @router.get("/current", operation_id="current_config_set", response_class=Response, responses=_SET)
-def get_current(
+async def get_current(
     device_class: DeviceClass,
     service: ServiceDep,
     later: BackgroundTasks,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """What a device class is served: the pinned set, else the winners as they stand."""
-    digest, stale = snapshots.current(service, device_class)
-    if stale:
-        later.add_task(service.retuner.served, stale)
-    return _answer(service, digest, if_none_match, _ASK_FIRST)
+    known = service.served.known(device_class)
+    if known is not None and etag.has(if_none_match, known):
+        return etag.unchanged(known, etag.ASK_FIRST)
+    return await run_in_threadpool(_current, service, device_class, later, if_none_match)
 
 
 @router.post("/current", operation_id="pin_config_set", responses=errors(Kind.NOT_FOUND))
@@ -105,7 +104,7 @@ def get_set(digest: SetDigest, service: ServiceDep, if_none_match: IfNoneMatch =
     with service.store.read() as session:
         if sets.get(session, digest) is None:
             raise unknown_set(digest)
-    return _answer(service, digest, if_none_match, _FOREVER)
+    return _answer(service, digest, if_none_match, etag.FOREVER)
 
 
 @router.get("/{a}/diff/{b}", operation_id="diff_config_sets", responses=errors(Kind.NOT_FOUND))
@@ -117,7 +116,7 @@ def get_diff(a: SetDigest, b: SetDigest, service: ServiceDep) -> wire.SetDiff:
 @router.get("/{digest}/bundle", operation_id="config_set_bundle", response_class=Response, responses=_BUNDLE)
 def get_bundle(digest: SetDigest, service: ServiceDep) -> StreamingResponse:
     """Every artifact of a set in one answer."""
-    return _bundle(service, snapshots.wanted(snapshots.parsed(service, digest), None), _FOREVER)
+    return _bundle(service, snapshots.wanted(snapshots.parsed(service, digest), None), etag.FOREVER)
 
 
 @router.post(
@@ -128,11 +127,19 @@ def post_bundle(digest: SetDigest, body: wire.BundleBody, service: ServiceDep) -
     return _bundle(service, snapshots.wanted(snapshots.parsed(service, digest), body.want), "no-store")
 
 
+def _current(
+    service: Service, device_class: str, later: BackgroundTasks, if_none_match: str | None
+) -> Response:
+    digest, stale = snapshots.current(service, device_class)
+    if stale:
+        later.add_task(service.retuner.served, stale)
+    return _answer(service, digest, if_none_match, etag.ASK_FIRST)
+
+
 def _answer(service: Service, digest: str, if_none_match: str | None, caching: str) -> Response:
-    headers = {"ETag": f'"{digest}"', "Cache-Control": caching}
     if etag.has(if_none_match, digest):
-        return Response(status_code=304, headers=headers)
-    return Response(snapshots.content(service, digest), media_type=_JSON, headers=headers)
+        return etag.unchanged(digest, caching)
+    return Response(snapshots.content(service, digest), media_type=_JSON, headers=etag.of(digest, caching))
 
 
 def _bundle(service: Service, sizes: dict[str, int], caching: str) -> StreamingResponse:

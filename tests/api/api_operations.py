@@ -11,6 +11,7 @@ OPERATIONS = {
     "list_trials": "read",
     "follow_job": "read",
     "best_config": "read",
+    "lookup_best_configs": "read",
     "artifact": "read",
     "families": "read",
     "devices": "read",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ import numpy as np
 import pytest
 from api_server import Server, finish, start
 
-from tilewright import AsyncClient, Client
+from tilewright import AsyncClient, Client, shared
 from tilewright.errors import InvalidProblem, ServiceError
 from tilewright.tensors import MEDIA_TYPE
 
@@ -136,6 +138,13 @@ def test_what_cannot_be_shared_leaves_no_segment(here: Client, client: Client) -
     with pytest.raises(ServiceError) as refused:
         client.gemm(draw(4, 4), draw(4, 4), shared=True)
     assert (refused.value.status, "TILEWRIGHT_SHARED_MEMORY" in str(refused.value)) == (403, True)
+    assert segments() == before
+
+
+def test_too_little_shared_memory_is_an_error_and_no_crash() -> None:
+    before, free = segments(), shutil.disk_usage("/dev/shm").total
+    with ExitStack() as made, pytest.raises(OSError, match="No space left"):
+        shared._segment(made, free + 2**30)
     assert segments() == before
 
 

@@ -100,7 +100,7 @@ BOTH = {"cooperative", "pingpong"}
     [
         (SQUARE, Outline(128, 112, 64, (2, 1)), (128, 112, 2, 1, 1, 0), BOTH),
         (SQUARE, Outline(160, 128, 64, (1, 2)), (128, 160, 2, 1, 1, 0), BOTH),  # wgmma has rows in 64s
-        (SQUARE, Outline(128, 168, 64, (2, 1)), (128, 168, 1, 1, 1, 0), BOTH),  # 2 blocks cannot share 168
+        (SQUARE, Outline(128, 168, 64, (2, 1)), (128, 168, 2, 1, 1, 0), BOTH),  # loaded in turns
         (SQUARE, Outline(128, 128, 64, (1, 4)), (128, 128, 1, 4, 1, 0), BOTH),  # not searched, but legal
         # 128 units for 132 multiprocessors: there are no turns to take. Weights fill wgmma's rows.
         (DECODE, Outline(32, 64, 64, (2, 1)), (32, 64, 2, 1, 1, 1), {"cooperative"}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Sequence
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -39,3 +40,9 @@ def has(session: Session, digest: str) -> bool:
 def get(session: Session, digest: str) -> bytes | None:
     """The bytes of an artifact, None where it is not kept."""
     return session.scalar(select(ArtifactRow.data).where(ArtifactRow.digest == digest))
+
+
+def several(session: Session, digests: Sequence[str]) -> dict[str, bytes]:
+    """The bytes of those artifacts that are kept, by digest."""
+    query = select(ArtifactRow.digest, ArtifactRow.data).where(ArtifactRow.digest.in_(digests))
+    return {row.digest: row.data for row in session.execute(query)}

@@ -121,6 +121,13 @@ def signature(problem: GemmProblem) -> tuple[Any, ...]:
     return tuple(data[name] for name in _SAME)
 
 
+def classes(session: Session, target: str) -> list[str]:
+    """The device classes of a target that have a winner, by name."""
+    there = or_(BestConfigRow.device_class == target, BestConfigRow.arch == target)
+    query = select(BestConfigRow.device_class).where(there).distinct()
+    return list(session.scalars(query.order_by(BestConfigRow.device_class)))
+
+
 def artifact_sizes(session: Session, device_class: str) -> dict[str, int]:
     """Bytes of each artifact that a winner of a device class needs, by digest."""
     query = select(ArtifactRow.digest, func.length(ArtifactRow.data)).where(

@@ -8,6 +8,7 @@ from tilewright.wire.errors import ErrorItem, ProblemDocument
 from tilewright.wire.exchange import Counts, ExportQuery, Format, ImportAnswer
 from tilewright.wire.health import Health
 from tilewright.wire.jobs import JobList, JobStatus, JobView, ProgressView, TrialList
+from tilewright.wire.lookups import LookupAnswer, LookupBody, LookupView
 from tilewright.wire.misses import (
     AnyTuneBody,
     FromMisses,
@@ -66,6 +67,9 @@ __all__ = [
     "JobStatus",
     "JobView",
     "KnobView",
+    "LookupAnswer",
+    "LookupBody",
+    "LookupView",
     "MatchView",
     "MissAnswer",
     "MissList",

@@ -1,0 +1,59 @@
+"""Many lookups at once, answered from config sets as a client answers them by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from service import snapshots
+from service.deps import Service
+from service.problems import Kind, Problem
+from tilewright import wire
+from tilewright.catalog import Catalog, Pick, Policy
+from tilewright.errors import InvalidProblem
+from tilewright.problem import GemmProblem
+from tuner.store import best
+from tuner.store.records import StoredBest
+
+_ORDER = ("exact", "nearest", "vendor")
+_NOTHING = Pick("vendor", "no tuned kernel", miss=True)
+
+
+def answers(service: Service, body: wire.LookupBody) -> tuple[wire.LookupAnswer, list[StoredBest]]:
+    """One answer for each problem, and stale results that were found on the way.
+
+    Raises:
+        Problem: the types of a problem do not go together.
+    """
+    problems = _problems(body)
+    with service.store.read() as session:
+        classes = best.classes(session, body.device_class or body.arch or "")
+    regret = body.max_regret if body.policy is wire.Policy.NEAREST else None
+    policy, stale = Policy(regret, body.deterministic), list[StoredBest]()
+    catalogs: dict[str, Catalog] = {}
+    for name in classes:
+        digest, found = snapshots.current(service, name)
+        catalogs[name] = service.served.catalog(digest, policy)
+        stale += found
+    return wire.LookupAnswer(items=[_answer(catalogs, problem) for problem in problems]), stale
+
+
+def _problems(body: wire.LookupBody) -> list[GemmProblem]:
+    found = []
+    for number, fields in enumerate(body.problems):
+        try:
+            found.append(fields.to_problem())
+        except InvalidProblem as error:
+            raise Problem(Kind.INVALID_PROBLEM, f"#/problems/{number}: {error}") from error
+    return found
+
+
+def _answer(catalogs: dict[str, Catalog], problem: GemmProblem) -> wire.LookupView:
+    """Of several classes of an architecture the closest match."""
+    picks = [(catalog.pick(problem), name) for name, catalog in catalogs.items()]
+    pick, name = min(picks, key=_rank, default=(_NOTHING, None))
+    fields = {field.name: getattr(pick, field.name) for field in dataclasses.fields(Pick)}
+    return wire.LookupView(device_class=name, **fields)
+
+
+def _rank(answer: tuple[Pick, str]) -> tuple[int, float]:
+    return _ORDER.index(answer[0].kind), answer[0].distance
