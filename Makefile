@@ -8,6 +8,7 @@ PIP := $(BIN)/python -m pip --quiet --no-input --disable-pip-version-check
 LOCKED := --universal --generate-hashes --no-header --no-annotate --python-version 3.11
 LOCKED += --no-emit-package tilewright --quiet
 PROJECTS := pyproject.toml client/pyproject.toml
+PYTEST := $(BIN)/python -m pytest
 # Options for the program of demo, serve and test, for instance: make test ARGS=tests/unit
 ARGS :=
 
@@ -24,8 +25,13 @@ help:
 demo: $(READY)
 	@$(BIN)/python -m service.demo $(ARGS)
 
+# Whole files side by side, then those marked `quiet` alone. A part (ARGS) may hold tests of one kind only:
+# pytest's exit code 5 says that there were none.
 test: lint
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(PYTEST) --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
+		$(ARGS) -m 'not quiet'; beside=$$?; \
+	$(PYTEST) $(ARGS) -m quiet; \
+	case $$beside-$$? in 0-0 | 0-5 | 5-0) ;; *) exit 1 ;; esac
 
 serve: $(READY)
 	@exec $(BIN)/tilewright serve $(ARGS)

@@ -14,7 +14,9 @@ import httpx2
 import pytest
 from api_operations import OPERATIONS
 from api_server import Server, environment, finish, start
+from typer.testing import CliRunner
 
+from service.cli import app
 from tilewright import Client
 from tilewright.errors import ServiceError
 from tuner.store import keys
@@ -40,12 +42,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def cli(server: Server, *arguments: str) -> dict[str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "service.cli", "keys", *arguments, "--json"],
-        env=environment(server.folder),
-        capture_output=True,
-        check=True,
-    )
+    done = CliRunner().invoke(app, ["keys", *arguments, "--json"], env=environment(server.folder))
+    assert done.exit_code == 0, done.output
     answer: dict[str, str] = json.loads(done.stdout)
     return answer
 

@@ -1,4 +1,4 @@
-"""Tests that need an NVIDIA GPU; without one each skips, saying so."""
+"""Tests that need an NVIDIA GPU, and it for themselves; without one each skips, saying so."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import pytest
 from tilewright.launch import driver
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marks = [pytest.mark.quiet]
     if driver.device_count() == 0:
-        for item in items:
-            if "/gpu/" in str(item.path):
-                item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU on this machine"))
+        marks.append(pytest.mark.skip(reason="no NVIDIA GPU on this machine"))
+    for item in items:
+        if "/gpu/" in str(item.path):
+            for mark in marks:
+                item.add_marker(mark)
 
 
 @pytest.fixture(scope="session")

@@ -65,7 +65,6 @@ VARIANTS = [
     {"epilogue": "direct", "store_stages": 1},
     *({"epilogue": x, "store_stages": y} for x in ("stmatrix", "tma") for y in (1, 2, 4)),
     *({"cluster_m": x, "cluster_n": y} for x, y in ((2, 1), (1, 2), (2, 2), (4, 1), (1, 4))),
-    {**SWAPPED, "tile_m": 16, "cluster_n": 4},  # 16 rows for four blocks: each loads all of them in turn
     {"l2_promotion": 0, "hint_a": "evict_first", "hint_b": "evict_last", "hint_d": "evict_first"},
     {"l2_promotion": 128, "hint_a": "evict_last", "hint_b": "evict_first"},
     *({"split_k": x} for x in (2, 3, 8, 32)),
@@ -123,6 +122,14 @@ def test_widths_that_a_cluster_loads_in_turns(hopper, tile_n, cluster_m, schedul
     knobs = {**schedule, "tile_n": tile_n, "cluster_m": cluster_m, "epilogue": "direct", "store_stages": 1}
     for size in ((136, 520, 200), (1160, 1544, 1000)):
         assert wrong(hopper, GemmProblem(*size), **knobs) is None
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+def test_rows_that_a_cluster_loads_in_turns(hopper, layout) -> None:
+    """16 rows for four blocks."""
+    knobs = {**SWAPPED, "tile_m": 16, "cluster_n": 4}
+    for size in ((136, 264, 72), (1160, 1544, 1000)):
+        assert wrong(hopper, GemmProblem(*size, layout=layout), **knobs) is None
 
 
 @pytest.mark.parametrize("tile_m", [8, 16, 24, 32, 48, 64])

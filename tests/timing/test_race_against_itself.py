@@ -17,6 +17,8 @@ from tuner import race as races
 from tuner.devices.host import HostDevice
 from tuner.stats import paired_ratio
 
+pytestmark = pytest.mark.quiet
+
 RACES = 100
 MOST_FALSE_WINNERS = 5  # of 100: 5 %
 ROUNDS = 16

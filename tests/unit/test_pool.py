@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_family import DEVICE, PROBLEM, TOY
 
@@ -93,6 +93,7 @@ def test_ties_of_nearest_are_broken_by_lot() -> None:
     assert {tuple(pool.points[row].tolist()) for row in drawn} == {(1, 1, 0), (3, 1, 0)}
 
 
+@settings(deadline=None)
 @given(keep=st.sets(st.integers(0, 29), min_size=1), target=st.integers(0, 29), data=st.data())
 def test_nearest_agrees_with_the_naive_search(keep: set[int], target: int, data: st.DataObject) -> None:
     pool = grid_pool(np.array(sorted(keep)))
@@ -106,6 +107,7 @@ def test_nearest_agrees_with_the_naive_search(keep: set[int], target: int, data:
     assert naive_distance(pool.points[chosen], POINTS[target]) == pytest.approx(best)
 
 
+@settings(deadline=None)
 @given(keep=st.sets(st.integers(0, 29), min_size=1), data=st.data())
 def test_neighbours_are_the_free_points_one_knob_away(keep: set[int], data: st.DataObject) -> None:
     pool = grid_pool(np.array(sorted(keep)))
