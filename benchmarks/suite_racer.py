@@ -87,10 +87,10 @@ class SharedBench(Bench):
         with self._turn:
             return super().trial(artifact, problem, incumbent_us, timeout_s)
 
-    def vendor_outline(self, problem: GemmProblem, timeout_s: float) -> Outline | None:
-        """As :meth:`Bench.vendor_outline`."""
+    def vendor_outlines(self, problem: GemmProblem, timeout_s: float) -> list[Outline]:
+        """As :meth:`Bench.vendor_outlines`."""
         with self._turn:
-            return super().vendor_outline(problem, timeout_s)
+            return super().vendor_outlines(problem, timeout_s)
 
     def race(
         self,

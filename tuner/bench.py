@@ -96,16 +96,16 @@ class Bench:
             return TrialResult(Outcome.LAUNCH_ERROR, str(error))
         return _trial_result(reply)
 
-    def vendor_outline(self, problem: GemmProblem, timeout_s: float) -> Outline | None:
-        """What the vendor library would run; None where it does not tell (:mod:`tuner.outline`).
+    def vendor_outlines(self, problem: GemmProblem, timeout_s: float) -> list[Outline]:
+        """What the vendor library would run; nothing where it does not tell (:mod:`tuner.outline`).
 
         Raises:
             DeviceUnavailable: the library is missing.
             WorkerDied, WorkerTimeout, LaunchError: it broke the device's process.
         """
-        header = {"op": "outline", "problem": problem.to_dict()}
-        outline = self._process.call(header, timeout_s=timeout_s).header["outline"]
-        return codec.maybe(Outline.from_dict, outline)
+        header = {"op": "outlines", "problem": problem.to_dict()}
+        reply = self._process.call(header, timeout_s=timeout_s)
+        return [Outline.from_dict(outline) for outline in reply.header["outlines"]]
 
     def race(
         self,

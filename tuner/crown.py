@@ -38,6 +38,15 @@ def crown(context: JobContext, ledger: Ledger) -> BestConfig | None:
         ArtifactError: no finalist of an interrupted job builds to the kernel it measured.
         WorkerDied, WorkerTimeout, LaunchError: a race broke although every entrant runs alone.
     """
+    try:
+        return _crown(context, ledger)
+    except (WorkerError, LaunchError):
+        if context.cancelled.is_set():
+            return None
+        raise
+
+
+def _crown(context: JobContext, ledger: Ledger) -> BestConfig | None:
     entrants = _entrants(context, ledger)
     if not entrants or context.cancelled.is_set():
         return None
@@ -87,8 +96,12 @@ def _raced(
     try:
         return entrants, _race(context, entrants, bounds, seed, vendor=vendor)
     except (WorkerError, LaunchError):
-        entrants = [entrant for entrant in entrants if _runs_alone(context, entrant)]
-        if not entrants:
+        entrants = [
+            entrant
+            for entrant in entrants
+            if not context.cancelled.is_set() and _runs_alone(context, entrant)
+        ]
+        if not entrants or context.cancelled.is_set():
             raise
     return entrants, _race(context, entrants, bounds, seed, vendor=vendor)
 

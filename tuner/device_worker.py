@@ -25,7 +25,7 @@ from tuner.devices.base import Device
 from tuner.frames import Frame
 from tuner.gemm import run_gemm
 from tuner.measure import measure
-from tuner.outline import vendor_outline
+from tuner.outline import vendor_outlines
 from tuner.race import Race
 from tuner.regions import Region
 from tuner.worker import serve
@@ -35,7 +35,7 @@ _SLICE_S = 1.0
 
 
 class DeviceServer:
-    """Serves ``trial``, ``outline``, ``race`` and ``gemm`` on one device."""
+    """Serves ``trial``, ``outlines``, ``race`` and ``gemm`` on one device."""
 
     def __init__(self, device_name: str) -> None:
         self._device = open_device(device_name)
@@ -46,7 +46,7 @@ class DeviceServer:
         self._disturbed = False
         self._operations: dict[str, Callable[[Frame], Frame]] = {
             "trial": self._trial,
-            "outline": self._outline,
+            "outlines": self._outlines,
             "race": self._run_race,
             "gemm": self._gemm,
         }
@@ -104,10 +104,10 @@ class DeviceServer:
             )
         return (Outcome.PRUNED if pruned else Outcome.OK), "", timing
 
-    def _outline(self, request: Frame) -> Frame:
+    def _outlines(self, request: Frame) -> Frame:
         self._race = None
-        outline = vendor_outline(self._device, self._problem(request))
-        return Frame({"kind": "ok", "outline": outline and dataclasses.asdict(outline)})
+        outlines = vendor_outlines(self._device, self._problem(request))
+        return Frame({"kind": "ok", "outlines": [dataclasses.asdict(outline) for outline in outlines]})
 
     def _run_race(self, request: Frame) -> Frame:
         """Prepare a race, or run a slice of the one that was prepared: others may come in between."""

@@ -19,8 +19,9 @@ class Ledger:
     """Trials of one job, those of an interrupted run included, and the seconds of this run.
 
     Check, measure, idle, search and race are stretches of the wall clock that never overlap; what they
-    leave of ``elapsed_s`` went into the store and the hand-over between processes. ``compile_s`` adds up
-    over compilers that run side by side with each other and with the device.
+    leave of ``elapsed_s`` went into the store, the hand-over between processes and asking the vendor
+    library for its choices. ``compile_s`` adds up over compilers that run side by side with each other and
+    with the device.
 
     Attributes:
         trials: in the order they finished.

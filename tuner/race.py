@@ -212,14 +212,14 @@ def _screened(device: Device, choices: Sequence[VendorChoice]) -> Sequence[Vendo
     for kept, glance_us in _SCREENS:
         if len(choices) > kept:
             count = max(1, round(glance_us / first_us))
-            quick = [glance(device, choice.launches[:count]) for choice in choices]
+            quick = [_glance(device, choice.launches[:count]) for choice in choices]
             ranked = sorted(range(1, len(choices)), key=lambda i: quick[i])[: kept - 1]
             limit = _SCREEN_RATIO * min(quick)
             choices = [choices[0], *(choices[i] for i in ranked if quick[i] <= limit)]
     return choices
 
 
-def glance(device: Device, launches: Sequence[Launch]) -> float:
+def _glance(device: Device, launches: Sequence[Launch]) -> float:
     """The quicker of two runs of launches, after one that does not count: microseconds of a launch."""
     sample = device.timer(launches)
     sample()

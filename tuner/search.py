@@ -10,14 +10,14 @@ Each family is an arm with its own study, since their knobs differ. The rule:
    most 4: luck counts little early, and later a family half as fast gets one ask in sixteen.
 3. Within a family the policy draws: by default :class:`tuner.staged.StagedSampler`.
 
-So at least half of a budget explores, whatever the seeds say. A failed config teaches too: the model
-ranks it below every measured one. Where the budget holds the whole space, the order is all that is left
-to choose, and it is brute force.
+So at least half of a budget is the search's own, whatever the seeds say. A failed config teaches too: the
+model ranks it below every measured one. Where the budget holds the whole space, the order is all that is
+left to choose, and it is brute force.
 
-Proposals are a function of the seed and of what was told before each ask. Tells come in the order of
-asks, and :attr:`Search.ready` holds asks at most ``DEPTH`` ahead of tells; who asks whenever it is
-ready gets the same proposals however long each compile takes, and may replay recorded trials to
-stand where an interrupted search stood.
+Proposals are a function of the seed, of the configs given as seeds and of what was told before each ask.
+Tells come in the order of asks, and :attr:`Search.ready` holds asks at most ``DEPTH`` ahead of tells; who
+asks whenever it is ready gets the same proposals however long each compile takes, and may replay recorded
+trials to stand where an interrupted search stood.
 """
 
 from __future__ import annotations

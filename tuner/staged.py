@@ -23,7 +23,7 @@ MOST_KNOWN = 300
 MOST_CANDIDATES = 20_000
 CENTRES = 5
 CLOSE_EVERY = 2
-FOLLOWED = 3  # asks up to so many times the seeds stay close
+FOLLOWED, MOST_FOLLOWED = 2, 16  # asks that stay close: so many a seed, and in all
 SPREAD_AMONG = 200
 
 
@@ -33,8 +33,8 @@ class StagedSampler(PoolSampler):
     1. The first 8 asks, seeds included, lie far from each other; more of them while fewer than 3 results
        are known.
     2. Then the free config of the highest expected improvement, in turn among all of them and among the
-       neighbours of the best 5; among these alone for twice as many asks as there were seeds, which are
-       worth being followed. A failed config counts as slow as the slowest known.
+       neighbours of the best 5; among these alone for twice as many asks as there were seeds, 16 at most:
+       seeds are worth being followed. A failed config counts as slow as the slowest known.
     3. Beyond 300 asks the model costs more than it brings: local search from the best.
     """
 
@@ -56,7 +56,8 @@ class StagedSampler(PoolSampler):
             return self._local.choose(study, trial, rng)
         if trial.number < FIRST or self._history.measured < FEWEST_KNOWN:
             return self._spread(rng)
-        return self._expected(trial.number < FOLLOWED * self.seeds or trial.number % CLOSE_EVERY == 0)
+        followed = self.seeds + min(FOLLOWED * self.seeds, MOST_FOLLOWED)
+        return self._expected(trial.number < followed or trial.number % CLOSE_EVERY == 0)
 
     def _spread(self, rng: np.random.Generator) -> int:
         """Of some free rows, the one farthest from its nearest among those asked before."""

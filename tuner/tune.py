@@ -94,13 +94,17 @@ def _open(context: JobContext, bench: Bench, seeds: Sequence[Config]) -> Search:
 def _vendor_seeds(context: JobContext, bench: Bench, families: Sequence[Family[Any]]) -> list[Config]:
     """Configs like what the vendor library would run; none where it does not tell: others are left."""
     try:
-        outline = bench.vendor_outline(context.problem, context.trial_timeout_s)
+        outlines = bench.vendor_outlines(context.problem, context.trial_timeout_s)
     except (DeviceUnavailable, WorkerError, LaunchError) as error:
         _log.info("job %s: no seeds after the vendor library: %s", context.job_id, error)
         return []
-    if outline is None:
-        return []
-    return [one for family in families for one in family.imitations(outline, context.problem, context.device)]
+    problem, device = context.problem, context.device
+    return [
+        config
+        for outline in outlines
+        for family in families
+        for config in family.imitations(outline, problem, device)
+    ]
 
 
 def _families(request: TuneRequest, device: DeviceSpec) -> list[Family[Any]]:

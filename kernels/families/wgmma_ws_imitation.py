@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 
-from kernels.families.wgmma_ws_knobs import Knobs
+from kernels.families.wgmma_ws_knobs import KNOBS, Knobs
 from kernels.families.wgmma_ws_picks import candidate, cycles
 from kernels.families.wgmma_ws_search import SMALL
 from kernels.outline import Outline
 from tilewright.device import DeviceSpec
 from tilewright.problem import GemmProblem
+
+_SPLITS = [int(value) for knob in KNOBS if knob.name == "split_k" for value in knob.values]
 
 # Schedule, consumers along wgmma's M and along its N: which of them suit depends on the tile.
 _CONSUMERS = (
@@ -43,7 +45,8 @@ def alike(
 def _candidates(outline: Outline, problem: GemmProblem, device: DeviceSpec) -> Iterator[Knobs]:
     swaps = (0, 1) if problem.m <= 2 * SMALL else (0,)
     deep = 256 // problem.dtype.size
-    spread = (*(outline.cluster or (1, 1)), 1, outline.split_k)
+    split_k = min(_SPLITS, key=lambda split: abs(split - outline.split_k))
+    spread = (*(outline.cluster or (1, 1)), 1, split_k)
     for swap, (schedule, *consumers), tile_k in itertools.product(swaps, _CONSUMERS, (deep // 2, deep)):
         consumers_m, consumers_n = reversed(consumers) if swap else consumers
         shape = (swap, schedule, outline.tile_m, outline.tile_n, consumers_m, consumers_n)

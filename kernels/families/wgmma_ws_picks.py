@@ -139,8 +139,9 @@ def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
     turn = _TURN_CYCLES + _SUM_CYCLES * sum_registers(k, problem) + (1000 if k.cluster_k > 1 else 0)
     start = _LAUNCH_CYCLES + 300 * (k.cluster - 1)
     hidden = _HIDDEN * turn if k.schedule == "pingpong" else 0.0
-    units = grid(k, device).tiles(problem) * problem.batch * k.split_k
-    waves = -(-units * k.cluster_k // (device.units // k.cluster * k.cluster))
+    blocks = grid(k, device)
+    units = blocks.tiles(problem) * problem.batch * k.split_k
+    waves = -(-units * k.cluster_k // (blocks.max_blocks // k.cluster * k.cluster))
     operands = (problem.m + problem.n) * problem.k * problem.dtype.size * problem.batch
     parts = k.split_k * problem.m * problem.n * problem.batch * 8 / (_L2_BYTES * device.units)
     shared = 2000 + parts if k.split_k > 1 else 0.0

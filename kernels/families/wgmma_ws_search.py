@@ -87,7 +87,8 @@ def _why_walk(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 def _why_cluster(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     rows, columns = -(-p.m // k.tile_m), -(-p.n // k.tile_n)
     room = room_of_fours(d)
-    if k.cluster > 2 and p.m > 2 * SMALL and rows * columns * p.batch * k.split_k * k.cluster_k > room:
+    tiles = -(-rows // k.cluster_m) * k.cluster_m * -(-columns // k.cluster_n) * k.cluster_n
+    if k.cluster > 2 and p.m > 2 * SMALL and tiles * p.batch * k.split_k * k.cluster_k > room:
         return f"clusters of 4 find room for {room} blocks: worth it for a single wave of them"
     if (k.cluster_m > 1 and rows == 1) or (k.cluster_n > 1 and columns == 1):
         return "half of each cluster would lie outside D"

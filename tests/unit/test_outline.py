@@ -19,12 +19,11 @@ from tilewright.artifact import Grid
 from tilewright.config import Config
 from tilewright.device import DeviceSpec
 from tilewright.errors import DeviceUnavailable, LaunchError
-from tilewright.launch import Launch
 from tilewright.problem import GemmProblem
 from tuner.devices.base import VendorChoice
 from tuner.devices.cublaslt_outline import outline_of
 from tuner.devices.host import HostDevice
-from tuner.outline import vendor_outline
+from tuner.outline import vendor_outlines
 from tuner.process import WorkerDied, WorkerError, WorkerTimeout
 
 HOPPER = DeviceSpec("cuda", "sm_90", "H200", 132, 141 << 30, 50 << 20, 227 << 10, 228 << 10)
@@ -146,37 +145,25 @@ def test_what_no_family_can_follow_gives_no_configs() -> None:
 
 
 class Telling(HostDevice):
-    """A CPU whose vendor library has algorithms of the given speeds, in microseconds."""
+    """A CPU whose vendor library tells of its algorithms."""
 
-    def __init__(self, times_us: list[float], outlines: list[Outline | None]) -> None:
+    def __init__(self, outlines: list[Outline | None]) -> None:
         super().__init__()
-        self._told = list(zip(times_us, outlines, strict=True))
+        self._told = outlines
 
     def vendor(self, problem: GemmProblem, sets: Any) -> list[VendorChoice]:
-        del problem
-        return [VendorChoice("lab", [Sleep(us)] * len(sets), {}, outline) for us, outline in self._told]
-
-    def timer(self, launches: Any) -> Any:
-        return lambda: launches[0].us
+        del problem, sets
+        return [VendorChoice("lab", [], {}, outline) for outline in self._told]
 
 
-@dataclasses.dataclass
-class Sleep(Launch):
-    us: float
-
-    def __call__(self, stream: int = 0) -> None:
-        raise NotImplementedError
-
-
-def test_the_quickest_of_the_first_choices_is_followed() -> None:
+def test_the_first_two_outlines_that_differ_are_followed() -> None:
     problem = GemmProblem(32, 32, 32, "float32")
-    outlines = [Outline(64, 64 + number) for number in range(20)]
-    times = [50.0, 40.0, 60.0, *[70.0] * 15, 1.0, 1.0]
-    assert vendor_outline(Telling(times, [*outlines]), problem) == outlines[1]
-    assert vendor_outline(Telling([3.0, 1.0, 2.0], [outlines[0], None, outlines[2]]), problem) == outlines[2]
-    assert vendor_outline(Telling([1.0], [None]), problem) is None
-    assert vendor_outline(HostDevice(), problem) is None
-    assert vendor_outline(HostDevice(), GemmProblem(32, 32, 32)) is None  # no BLAS has float16
+    first, second, third = (Outline(64, 64 + number) for number in range(3))
+    assert vendor_outlines(Telling([first, None, first, second, third]), problem) == [first, second]
+    assert vendor_outlines(Telling([third]), problem) == [third]
+    assert vendor_outlines(Telling([None]), problem) == []
+    assert vendor_outlines(HostDevice(), problem) == []
+    assert vendor_outlines(HostDevice(), GemmProblem(32, 32, 32)) == []  # no BLAS has float16
 
 
 class FollowingToy(ToyFamily):
@@ -198,7 +185,7 @@ def first_configs(lab: Lab) -> list[Config]:
 
 
 def test_seeds_after_the_vendor_come_before_the_familys_picks(lab: Lab) -> None:
-    lab.bench.on_outline = lambda: Outline(48, 48)
+    lab.bench.on_outlines = lambda: [Outline(48, 48)]
     lab.tune(max_trials=12)
     assert first_configs(lab) == [TOY.make(48, 3), TOY.make(32, 2), TOY.make(64, 2)]
     assert [trial.origin for trial in lab.recorder.kept[:3]] == ["seed"] * 3
@@ -219,10 +206,10 @@ def test_without_an_outline_the_order_is_as_it_was(lab: Lab) -> None:
     ],
 )
 def test_a_vendor_library_that_fails_fails_no_job(lab: Lab, error: WorkerError, caplog: Any) -> None:
-    def fail() -> Outline | None:
+    def fail() -> list[Outline]:
         raise error
 
-    lab.bench.on_outline = fail
+    lab.bench.on_outlines = fail
     with caplog.at_level("INFO", "tilewright.job"):
         assert lab.tune(max_trials=12) is not None
     assert f"no seeds after the vendor library: {error}" in caplog.text
@@ -230,10 +217,10 @@ def test_a_vendor_library_that_fails_fails_no_job(lab: Lab, error: WorkerError, 
 
 
 def test_a_resumed_job_goes_on_though_the_vendor_now_tells_something_else(lab: Lab) -> None:
-    lab.bench.on_outline = lambda: Outline(48, 48)
+    lab.bench.on_outlines = lambda: [Outline(48, 48)]
     lab.tune(max_trials=12)
     resumed = Lab(lab.recorder.kept[:5], CUDA_DEVICE)
-    resumed.bench.on_outline = lambda: Outline(96, 96)
+    resumed.bench.on_outlines = lambda: [Outline(96, 96)]
     assert resumed.tune(max_trials=12) is not None
     assert resumed.recorder.kept[:5] == lab.recorder.kept[:5]
     assert len(resumed.recorder.kept) == 12
