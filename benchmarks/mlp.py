@@ -29,7 +29,7 @@ import tilewright.torch
 from benchmarks import mlp_report
 from benchmarks.facts import device_facts, now, write_json
 from service.demo_parts import running_service
-from tilewright import Client, GemmProblem
+from tilewright import Client, GemmProblem, wire
 from tilewright.errors import TilewrightError
 from tilewright.local_client import LocalMethods
 from tuner.devices.base import Device
@@ -98,7 +98,7 @@ def answer(client: Client, problem: GemmProblem) -> dict[str, Any]:
     found: dict[str, Any] = {"problem": problem.to_dict(), "kind": pick.kind, "reason": pick.reason}
     if pick.entry is None:
         return found
-    told = pick.entry.model_dump(mode="json")
+    told = wire.SetEntry.model_validate(pick.entry).model_dump(mode="json")
     return found | {name: told[name] for name in ("config", "median_us", "baseline", "speedup", "verdict")}
 
 

@@ -6,8 +6,8 @@ import functools
 from collections.abc import Hashable
 
 from service.trust import Trust
-from tilewright import wire
 from tilewright.catalog import Catalog, Policy
+from tilewright.sets import ConfigSet
 from tuner.store import sets
 from tuner.store.changes import Changes
 from tuner.store.database import Store
@@ -52,4 +52,4 @@ class Served:
         with self._store.read() as session:
             content = sets.content(session, digest)
         assert content is not None
-        return Catalog(wire.ConfigSet.model_validate_json(content), policy)
+        return Catalog(ConfigSet.from_bytes(content, digest), policy)

@@ -12,7 +12,7 @@ from service.deps import Service
 from service.problems import Kind, Problem
 from service.views import band_view, set_entry
 from tilewright import bundle, wire
-from tilewright.wire.sets import content_digest
+from tilewright.sets import content_digest
 from tuner.store import artifacts, best, codec, sets
 from tuner.store.records import StoredBest, utc_now
 from tuner.store.sets import Snapshot

@@ -131,10 +131,8 @@ class AsyncClient(AsyncStoreMethods):
         return await self._send(calls.ready())
 
     async def _send(self, call: calls.Call[T]) -> T:
-        try:
+        with transport.reaching(self._http.base_url):
             response = await self._http.request(**transport.arguments(call))
-        except httpx2.TransportError as error:
-            raise transport.unreachable(self._http.base_url, error) from error
         return calls.answer(call, transport.reply(response))
 
     async def _listen(self, follower: Follower) -> str:

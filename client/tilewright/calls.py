@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tilewright import wire
 from tilewright.artifact import Artifact
 from tilewright.errors import InvalidProblem, ServiceError, ServiceUnreachable
-from tilewright.tensors import MEDIA_TYPE, Tensor, pack, to_array, unpack
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from tilewright.tensors import Tensor
 
 T = TypeVar("T")
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M", bound="BaseModel")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def answer(call: Call[T], reply: Reply) -> T:
         raise ServiceError(reply.status, _problem(reply))
     try:
         return call.parse(reply)
-    except (ValidationError, InvalidProblem, KeyError, ValueError) as error:
+    except (InvalidProblem, KeyError, ValueError) as error:
         raise ServiceUnreachable(
             f"{call.method} {call.path}: the answer is not one of tilewright's ({error}); check the URL"
         ) from error
@@ -131,6 +133,8 @@ def artifact(digest: str) -> Call[Artifact]:
 
 def gemm(operands: Mapping[str, Tensor], query: wire.GemmQuery) -> Call[GemmAnswer]:
     """``POST /gemm``."""
+    from tilewright.tensors import MEDIA_TYPE, pack
+
     headers = {"Content-Type": MEDIA_TYPE, "Accept": MEDIA_TYPE}
     return Call("POST", "/gemm", _gemm_answer, params_of(query), pack(operands), headers)
 
@@ -162,6 +166,8 @@ def params_of(query: BaseModel) -> dict[str, str]:
 
 
 def _gemm_answer(reply: Reply) -> GemmAnswer:
+    from tilewright.tensors import to_array, unpack
+
     d = to_array(unpack(reply.content)["d"])
     return GemmAnswer(d, reply.headers["tilewright-ran"], float(reply.headers["tilewright-kernel-us"]))
 
@@ -169,5 +175,5 @@ def _gemm_answer(reply: Reply) -> GemmAnswer:
 def _problem(reply: Reply) -> dict[str, Any]:
     try:
         return wire.ProblemDocument.model_validate_json(reply.content).model_dump(exclude_none=True)
-    except ValidationError:
+    except ValueError:
         return {"title": "unexpected answer", "detail": reply.content[:200].decode("utf-8", "replace")}

@@ -10,7 +10,7 @@ from typing import Literal
 
 from tilewright.artifact import Serves
 from tilewright.problem import GemmProblem
-from tilewright.wire.sets import ConfigSet, SetEntry
+from tilewright.sets import ConfigSet, SetEntry
 
 Kind = Literal["exact", "nearest", "vendor"]
 _Group = list[tuple[GemmProblem, SetEntry]]
@@ -62,7 +62,7 @@ class Catalog:
     def __init__(self, config_set: ConfigSet, policy: Policy) -> None:
         self.config_set = config_set
         self._policy = policy
-        self._exact = {entry.problem.to_problem(): entry for entry in config_set.entries}
+        self._exact = {entry.problem: entry for entry in config_set.entries}
         self._near: collections.defaultdict[tuple[Serves, int], _Group] = collections.defaultdict(list)
         for problem, entry in self._exact.items():
             self._near[Serves.of(problem), problem.batch].append((problem, entry))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Iterable
-from typing import Any, Self, TypeVar, Unpack
-
-import httpx2
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from tilewright import calls, requests, transport, wire
 from tilewright.artifact import Artifact
@@ -17,9 +15,11 @@ from tilewright.follow import READ_TIMEOUT_S, Follower, OnProgress
 from tilewright.local_client import LocalMethods, LocalOptions, start_options
 from tilewright.problem import GemmProblem
 from tilewright.requests import BestOptions, GemmOptions, TuneOptions
-from tilewright.shared import SharedGemm
 from tilewright.startup import LocalKernels
 from tilewright.store_client import StoreMethods
+
+if TYPE_CHECKING:
+    import httpx2
 
 T = TypeVar("T")
 
@@ -51,6 +51,8 @@ class Client(LocalMethods, StoreMethods):
     @functools.cached_property
     def _http(self) -> httpx2.Client:
         # NOTE: made on first use: it costs several times what a start from the cache does.
+        import httpx2
+
         verify = not self._url.startswith("http://")
         return httpx2.Client(base_url=self._url, timeout=self._timeout, headers=self._headers, verify=verify)
 
@@ -153,6 +155,8 @@ class Client(LocalMethods, StoreMethods):
         """
         operands = {"a": a, "b": b, "c": c, "bias": bias}
         if shared:
+            from tilewright.shared import SharedGemm
+
             with SharedGemm(operands, options) as gemm:
                 return gemm.answer(self._send(gemm.call))
         return self._send(requests.gemm(operands, options))
@@ -178,13 +182,13 @@ class Client(LocalMethods, StoreMethods):
         return self._send(calls.ready())
 
     def _send(self, call: calls.Call[T]) -> T:
-        try:
+        with transport.reaching(self._http.base_url):
             response = self._http.request(**transport.arguments(call))
-        except httpx2.TransportError as error:
-            raise transport.unreachable(self._http.base_url, error) from error
         return calls.answer(call, transport.reply(response))
 
     def _listen(self, follower: Follower) -> str:
+        import httpx2
+
         try:
             with self._http.stream(
                 **transport.arguments(follower.call()), timeout=READ_TIMEOUT_S

@@ -8,9 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-import httpx2
-
-from tilewright import bundle, calls, store_calls, transport
+from tilewright import bundle, calls, forks, store_calls, transport
 from tilewright.artifact import Artifact
 from tilewright.errors import ArtifactError, ServiceUnreachable
 
@@ -73,6 +71,9 @@ class Fetcher:
         return found
 
     def _reply(self, call: calls.Call[T]) -> calls.Reply:
+        with forks.importing():
+            import httpx2
+
         # NOTE: the timeouts of httpx2 are for one read each; a service that drips would never meet them.
         until = time.monotonic() + self.seconds
         try:

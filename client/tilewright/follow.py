@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tilewright import calls
+from tilewright import calls, wire
 from tilewright.errors import ServiceUnreachable
-from tilewright.wire import ProgressView
 
-OnProgress = Callable[[ProgressView], None]
+OnProgress = Callable[["wire.ProgressView"], None]
 READ_TIMEOUT_S = 45.0  # NOTE: three times the service's heartbeat; less would drop a quiet stream
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.5
@@ -39,7 +38,7 @@ class Follower:
         self._last_id = event_id or self._last_id
         self.done = self.done or kind == "done"
         if kind == "progress" and self._on_progress:
-            self._on_progress(ProgressView.model_validate_json(data))
+            self._on_progress(wire.ProgressView.model_validate_json(data))
 
     def pause(self, reason: str) -> float:
         """Seconds to wait before the next connection after one ended early.

@@ -1,8 +1,10 @@
-"""Objects that must set themselves right in a forked child: locks that another thread held, lost threads."""
+"""What must be right in a forked child: locks that another thread held, lost threads, half-done imports."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import weakref
 from typing import Protocol
 
@@ -14,6 +16,7 @@ class ForkAware(Protocol):
         """The process was forked, this is the child: only the forking thread is left."""
 
 
+_importing = threading.RLock()
 _watched: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 
 
@@ -22,9 +25,17 @@ def watch(one: ForkAware) -> None:
     _watched.add(one)
 
 
+def importing() -> contextlib.AbstractContextManager[object]:
+    """Around an import that a thread of this package may do: a fork waits for its end, else the child would
+    wait for ever for a module that a lost thread had begun to import."""
+    return _importing
+
+
 def _reset() -> None:
     for one in list(_watched):
         one.after_fork()
 
 
+os.register_at_fork(before=_importing.acquire, after_in_parent=_importing.release)
+os.register_at_fork(after_in_child=_importing.release)
 os.register_at_fork(after_in_child=_reset)

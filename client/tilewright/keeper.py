@@ -14,8 +14,8 @@ from tilewright.catalog import Catalog
 from tilewright.errors import ArtifactError, ServiceError, TilewrightError
 from tilewright.fetch import Fetcher
 from tilewright.options import StartOptions
+from tilewright.sets import ConfigSet
 from tilewright.stock import Stock
-from tilewright.wire.sets import ConfigSet
 
 _NOTHING_TUNED = 404
 _WRITE_S = 5.0

@@ -6,12 +6,9 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, TypedDict
 
-from pydantic import ValidationError
-
 from tilewright import calls, wire
 from tilewright.errors import InvalidProblem
 from tilewright.problem import GemmProblem, Layout
-from tilewright.tensors import from_array
 
 _LOOKUPS = 250  # a request
 
@@ -103,6 +100,8 @@ def gemm(operands: dict[str, Any], options: GemmOptions) -> calls.Call[calls.Gem
     Raises:
         InvalidProblem: an array cannot be converted or an option is unknown.
     """
+    from tilewright.tensors import from_array
+
     fields: dict[str, Any] = dict(options)
     letters = ("t" if fields.pop(name, False) else "n" for name in ("transpose_a", "transpose_b"))
     fields["layout"] = Layout("".join(letters))
@@ -125,6 +124,8 @@ def checked(model: type[calls.M], fields: dict[str, Any]) -> calls.M:
     Raises:
         InvalidProblem: one breaks a rule.
     """
+    from pydantic import ValidationError
+
     try:
         return model.model_validate(fields)
     except ValidationError as error:

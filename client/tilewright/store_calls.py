@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tilewright import bundle, wire
 from tilewright.artifact import Artifact
 from tilewright.calls import Call, Reply, model_of, params_of
+from tilewright.sets import ConfigSet
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -23,7 +24,7 @@ class SetAnswer:
         content: the bytes, to be kept.
     """
 
-    config_set: wire.ConfigSet
+    config_set: ConfigSet
     content: bytes
 
     @property
@@ -107,4 +108,4 @@ def _set(reply: Reply) -> SetAnswer | None:
 
 
 def _checked(reply: Reply, digest: str | None) -> SetAnswer:
-    return SetAnswer(wire.ConfigSet.from_bytes(reply.content, digest), reply.content)
+    return SetAnswer(ConfigSet.from_bytes(reply.content, digest), reply.content)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Sequence
-from typing import IO, TypeVar, Unpack
-
-import httpx2
+from typing import IO, TYPE_CHECKING, TypeVar, Unpack
 
 from tilewright import calls, requests, store_calls, store_requests, transport, wire
 from tilewright.artifact import Artifact
 from tilewright.requests import TuneOptions
 from tilewright.store_calls import SetAnswer
 from tilewright.store_requests import ExportOptions, Miss
+
+if TYPE_CHECKING:
+    import httpx2
 
 T = TypeVar("T")
 
@@ -86,14 +87,14 @@ class StoreMethods(abc.ABC):
     def export(self, file: IO[bytes], **options: Unpack[ExportOptions]) -> int:
         """Write results to a file; gives the bytes written."""
         call = store_requests.export(options)
-        try:
-            with self._http.stream(**transport.arguments(call)) as response:
-                if response.status_code != 200:
-                    response.read()
-                    calls.answer(call, transport.reply(response))
-                return sum(file.write(chunk) for chunk in response.iter_bytes())
-        except httpx2.TransportError as error:
-            raise transport.unreachable(self._http.base_url, error) from error
+        with (
+            transport.reaching(self._http.base_url),
+            self._http.stream(**transport.arguments(call)) as response,
+        ):
+            if response.status_code != 200:
+                response.read()
+                calls.answer(call, transport.reply(response))
+            return sum(file.write(chunk) for chunk in response.iter_bytes())
 
     def import_results(self, file: IO[bytes], kind: str = "ndjson") -> wire.ImportAnswer:
         """Merge results that :meth:`export` wrote as ``ndjson`` or ``t4``: what is known changes nothing.
@@ -160,14 +161,12 @@ class AsyncStoreMethods(abc.ABC):
     async def export(self, file: IO[bytes], **options: Unpack[ExportOptions]) -> int:
         """See :meth:`StoreMethods.export`."""
         call = store_requests.export(options)
-        try:
+        with transport.reaching(self._http.base_url):
             async with self._http.stream(**transport.arguments(call)) as response:
                 if response.status_code != 200:
                     await response.aread()
                     calls.answer(call, transport.reply(response))
                 return sum([file.write(chunk) async for chunk in response.aiter_bytes()])
-        except httpx2.TransportError as error:
-            raise transport.unreachable(self._http.base_url, error) from error
 
     async def import_results(self, file: IO[bytes], kind: str = "ndjson") -> wire.ImportAnswer:
         """See :meth:`StoreMethods.import_results`."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import httpx2
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from tilewright import calls, wire
 from tilewright.errors import ServiceError, ServiceUnreachable
+
+if TYPE_CHECKING:
+    import httpx2
 
 
 def arguments(call: calls.Call[Any]) -> dict[str, Any]:
@@ -29,6 +32,21 @@ def authorization(key: str | None) -> dict[str, str]:
 def reply(response: httpx2.Response) -> calls.Reply:
     """A response that was read to its end."""
     return calls.Reply(response.status_code, response.headers, response.content)
+
+
+@contextlib.contextmanager
+def reaching(url: object) -> Iterator[None]:
+    """Around a request to ``url``.
+
+    Raises:
+        ServiceUnreachable: the transport failed.
+    """
+    import httpx2
+
+    try:
+        yield
+    except httpx2.TransportError as error:
+        raise unreachable(url, error) from error
 
 
 def unreachable(url: object, error: Exception) -> ServiceUnreachable:

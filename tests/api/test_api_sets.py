@@ -12,12 +12,13 @@ from api_server import TUNED
 
 from tilewright import AsyncClient, Client, GemmProblem, bundle, wire
 from tilewright.errors import ArtifactError, InvalidProblem, ServiceError
+from tilewright.sets import ConfigSet
 
 NOWHERE = "sm_90-1sm-1gb"
 UNKNOWN = f"sha256:{'0' * 64}"
 
 
-def current(client: Client, tuned: wire.JobView) -> wire.ConfigSet:
+def current(client: Client, tuned: wire.JobView) -> ConfigSet:
     answer = client.current_set(tuned.device_class)
     assert answer is not None
     return answer.config_set
@@ -30,7 +31,7 @@ def tune_another(client: Client, m: int) -> None:
 def test_a_set_has_the_winners_with_what_they_are_worth(tuned: wire.JobView, client: Client) -> None:
     found = current(client, tuned)
     assert (found.device_class, found.arch) == (tuned.device_class, tuned.best.arch)
-    (entry,) = [entry for entry in found.entries if entry.problem.to_problem() == TUNED]
+    (entry,) = [entry for entry in found.entries if entry.problem == TUNED]
     best = client.best_config(TUNED, device_class=tuned.device_class)
     assert (entry.artifact, entry.median_us, entry.verdict) == (
         best.artifact.digest,

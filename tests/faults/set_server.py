@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tilewright import Artifact, GemmProblem, bundle, here
-from tilewright.wire.sets import ConfigSet, content_digest
+from tilewright.sets import ConfigSet, content_digest
 
 CREATED = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC).isoformat()
 

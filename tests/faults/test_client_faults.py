@@ -6,6 +6,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from set_server import SetService, config_set, entry, serving
 
 from kernels.build import build
 from kernels.families.host import HOST
-from tilewright import Client
+from tilewright import Client, forks
 from tuner.devices.host import query_host
 
 TIMEOUT_S = 0.5
@@ -139,6 +140,31 @@ def test_many_processes_share_one_cache(service: SetService, tmp_path: Path) -> 
 def _in_child(tw: Client, url: str, answers: Any) -> None:
     product_is_right(tw)
     answers.put((tw.refresh(20.0), dict(tw.stats), url))
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_fork_waits_for_an_import_and_the_child_may_import() -> None:
+    begun, done = threading.Event(), threading.Event()
+
+    def slow_import() -> None:
+        with forks.importing():
+            begun.set()
+            time.sleep(0.3)
+            done.set()
+
+    def next_import() -> None:
+        with forks.importing():
+            pass
+
+    threading.Thread(target=slow_import).start()
+    assert begun.wait(10)
+    child = os.fork()
+    if child == 0:
+        thread = threading.Thread(target=next_import, daemon=True)
+        thread.start()
+        thread.join(10)
+        os._exit(0 if done.is_set() and not thread.is_alive() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

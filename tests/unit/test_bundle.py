@@ -9,12 +9,13 @@ import struct
 from typing import Any
 
 import pytest
+from set_server import entry
 
 from tilewright import Artifact, bundle, calls, store_calls, wire
 from tilewright.artifact import Grid, LaunchPlan, Resources, Serves
 from tilewright.errors import ArtifactError
 from tilewright.problem import GemmProblem
-from tilewright.wire.sets import content_digest
+from tilewright.sets import ConfigSet, RegretBand, SetEntry, content_digest
 
 PLAN = LaunchPlan(
     format="elf",
@@ -76,8 +77,8 @@ def test_a_length_beyond_the_body_is_refused() -> None:
 
 def test_a_set_is_checked_against_its_digest() -> None:
     digest = content_digest(CONTENT)
-    assert wire.ConfigSet.from_bytes(snapshot(), digest).digest == digest
-    assert wire.ConfigSet.from_bytes(snapshot(created_at="2027-01-01T00:00:00Z")).digest == digest
+    assert ConfigSet.from_bytes(snapshot(), digest).digest == digest
+    assert ConfigSet.from_bytes(snapshot(created_at="2027-01-01T00:00:00Z")).digest == digest
     for damaged in (
         snapshot(arch="z"),
         snapshot(digest=f"sha256:{'0' * 64}"),
@@ -89,19 +90,56 @@ def test_a_set_is_checked_against_its_digest() -> None:
         b"\xff",
     ):
         with pytest.raises(ArtifactError):
-            wire.ConfigSet.from_bytes(damaged)
+            ConfigSet.from_bytes(damaged)
     with pytest.raises(ArtifactError, match="has the content of"):
-        wire.ConfigSet.from_bytes(snapshot(), f"sha256:{'0' * 64}")
+        ConfigSet.from_bytes(snapshot(), f"sha256:{'0' * 64}")
 
 
 def test_fields_of_a_newer_service_count_and_are_read_over() -> None:
     content = CONTENT | {"more": 1}
-    found = wire.ConfigSet.from_bytes(snapshot(more=1, digest=content_digest(content)))
+    found = ConfigSet.from_bytes(snapshot(more=1, digest=content_digest(content)))
     assert found.digest == content_digest(content)
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [(ConfigSet, wire.ConfigSet), (SetEntry, wire.SetEntry), (RegretBand, wire.RegretBand)],
+)
+def test_a_set_has_the_fields_of_the_wire(ours: Any, theirs: Any) -> None:
+    assert {field.name for field in dataclasses.fields(ours)} == set(theirs.model_fields)
+
+
+def test_an_entry_comes_back_from_the_wire_as_it_was_read() -> None:
+    raw = entry(GemmProblem(8, 16, 24, "bfloat16", "tn", batch=2), ONE)
+    read = SetEntry.from_dict(raw)
+    assert read.problem == GemmProblem(8, 16, 24, "bfloat16", "tn", batch=2)
+    assert wire.SetEntry.model_validate(read) == wire.SetEntry.model_validate(raw)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"speedup": None},
+        {"median_us": "2"},
+        {"median_us": 10**400},
+        {"use_vendor": "false"},
+        {"deterministic": 1},
+        {"artifact_bytes": True},
+        {"created": "yesterday"},
+        {"config": {"family": "host", "knobs": {"mc": 0.5}}},
+        {"problem": {"m": 8, "n": 8, "k": 0}},
+        {"problem": {"m": 8, "n": 8, "k": 8, "has_c": []}},
+        {"problem": {"m": 8, "n": 8}},
+    ],
+)
+def test_a_set_with_an_entry_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
+    content = CONTENT | {"entries": [entry(GemmProblem(8, 8, 8), ONE) | changes]}
+    with pytest.raises(ArtifactError, match="not a config set"):
+        ConfigSet.from_bytes(snapshot(**content, digest=content_digest(content)))
+
+
 def test_expected_regret_is_that_of_the_nearest_band() -> None:
-    found = wire.ConfigSet.from_bytes(snapshot())
+    found = ConfigSet.from_bytes(snapshot())
     assert [found.expected_regret(distance) for distance in (0.0, 1.0, 1.5, 2.5)] == [0.1, 0.1, 0.1, None]
 
 

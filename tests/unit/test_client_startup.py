@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from tilewright.backoff import LONGEST_S, OPENS_AFTER, Backoff
 from tilewright.cache import DiskCache
 from tilewright.catalog import Catalog, Policy
 from tilewright.errors import InvalidProblem
-from tilewright.wire.sets import ConfigSet
+from tilewright.sets import ConfigSet
 
 TUNED = GemmProblem(96, 80, 64, "float32", "nn")
 LARGER = dataclasses.replace(TUNED, m=192)
@@ -122,6 +124,18 @@ def test_a_pin_takes_that_set_and_no_other(service: SetService, tmp_path: Path) 
         assert (found.kind, found.reason) == ("vendor", "no config set yet")
     with pytest.raises(InvalidProblem, match="pin must be sha256:"):
         Client(service.url, pin="latest")
+
+
+def test_a_start_from_the_cache_imports_neither_schemas_nor_http(service: SetService, tmp_path: Path) -> None:
+    Client(service.url, cache_dir=tmp_path).start().close()
+    program = (
+        "import pathlib, sys; from tilewright import Client, GemmProblem\n"
+        "tw = Client(sys.argv[1], cache_dir=pathlib.Path(sys.argv[2]), offline=True).start(-1)\n"
+        f"print(tw.lookup(GemmProblem(**{TUNED.to_dict()}), -1).kind)\n"
+        "print(sorted({'pydantic', 'httpx2', 'numpy', 'ml_dtypes', 'cupy', 'torch'} & sys.modules.keys()))"
+    )
+    command = [sys.executable, "-c", program, service.url, str(tmp_path)]
+    assert subprocess.run(command, capture_output=True, check=True, text=True).stdout == "exact\n[]\n"
 
 
 def test_offline_takes_what_the_cache_has_and_asks_nobody(service: SetService, tmp_path: Path) -> None:

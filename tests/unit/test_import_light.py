@@ -13,8 +13,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HEAVY = (
-    "numpy", "cupy", "cuda", "optuna", "fastapi", "starlette", "uvicorn", "sqlalchemy", "alembic", "pydantic",
-    "httpx2", "typer", "rich", "structlog", "kernels", "tuner", "service", "asyncio", "ssl",
+    "numpy", "ml_dtypes", "safetensors", "torch", "cupy", "cuda", "optuna", "fastapi", "starlette", "uvicorn",
+    "sqlalchemy", "alembic", "pydantic", "httpx2", "typer", "rich", "structlog", "kernels", "tuner",
+    "service", "asyncio", "ssl",
 )  # fmt: skip
 
 _PROGRAM = """
@@ -33,8 +34,10 @@ def fresh_import(module: str) -> Any:
     return json.loads(result.stdout)
 
 
-@pytest.mark.parametrize("module", ["tilewright", "tilewright.trial", "tilewright.launch"])
-def test_importing_the_contract_imports_nothing_heavy(module: str) -> None:
+@pytest.mark.parametrize(
+    "module", ["tilewright", "tilewright.trial", "tilewright.launch", "tilewright.client"]
+)
+def test_importing_contract_and_client_imports_nothing_heavy(module: str) -> None:
     assert set(fresh_import(module)["modules"]) & set(HEAVY) == set()
 
 

@@ -29,6 +29,8 @@ class Policy(StrEnum):
 class ProblemFields(BaseModel):
     """A :class:`GemmProblem` on the wire; the defaults are its own."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     m: Extent
     n: Extent
     k: Extent

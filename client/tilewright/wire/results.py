@@ -102,7 +102,7 @@ class BaselineView(View):
     detail: dict[str, Any]
 
 
-class SpeedupView(BaseModel):
+class SpeedupView(View):
     """Vendor time over kernel time with its confidence interval; above 1 the kernel wins."""
 
     value: float

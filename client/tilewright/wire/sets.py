@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from tilewright.errors import ArtifactError
 from tilewright.wire.requests import KeyName, ProblemFields
-from tilewright.wire.results import BaselineView, ConfigView, SpeedupView
+from tilewright.wire.results import BaselineView, ConfigView, SpeedupView, View
 
 SetDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$", max_length=71)]
 ArtifactDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", max_length=64)]
-_OUTSIDE_THE_DIGEST = ("digest", "created_at")
 
 
-class SetEntry(BaseModel):
+class SetEntry(View):
     """One problem of a set and what to run for it.
 
     Attributes:
@@ -76,27 +72,6 @@ class ConfigSet(BaseModel):
     created_at: datetime
     entries: list[SetEntry]
     near: list[RegretBand] = []
-
-    @classmethod
-    def from_bytes(cls, content: bytes, digest: str | None = None) -> ConfigSet:
-        """A snapshot whose content was checked against its digest, and against the one expected.
-
-        Raises:
-            ArtifactError: it is damaged, or another one than expected.
-        """
-        try:
-            raw = json.loads(content)
-            found = cls.model_validate(raw)
-            real = content_digest(raw)
-        except (ValueError, ValidationError, RecursionError) as error:
-            raise ArtifactError(f"not a config set: {str(error)[:500]}") from error
-        if found.digest != real or (digest is not None and digest != real):
-            raise ArtifactError(f"a config set named {digest or found.digest} has the content of {real}")
-        return found
-
-    def expected_regret(self, distance: float) -> float | None:
-        """Mean regret of a match ``distance`` octaves away; None where nothing is known that far out."""
-        return regret_at(self.near, distance)
 
 
 class SetInfo(BaseModel):
@@ -163,15 +138,3 @@ class BundleBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     want: list[ArtifactDigest] = Field(min_length=1, max_length=900)
-
-
-def content_digest(raw: dict[str, Any]) -> str:
-    """The digest of a snapshot as parsed from JSON: fields that a newer service added count as well."""
-    content = {name: value for name, value in raw.items() if name not in _OUTSIDE_THE_DIGEST}
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-
-
-def regret_at(bands: list[RegretBand], distance: float) -> float | None:
-    """The mean regret of the nearest band that reaches ``distance`` octaves; None beyond the last one."""
-    return next((band.expected for band in bands if distance <= band.max_distance), None)
