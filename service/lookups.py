@@ -32,9 +32,9 @@ def answers(service: Service, body: wire.LookupBody) -> tuple[wire.LookupAnswer,
     catalogs: dict[str, Catalog] = {}
     for name in classes:
         digest, found = snapshots.current(service, name)
-        catalogs[name] = service.served.catalog(digest, policy)
+        catalogs[name] = service.served.catalog(digest)
         stale += found
-    return wire.LookupAnswer(items=[_answer(catalogs, problem) for problem in problems]), stale
+    return wire.LookupAnswer(items=[_answer(catalogs, problem, policy) for problem in problems]), stale
 
 
 def _problems(body: wire.LookupBody) -> list[GemmProblem]:
@@ -47,13 +47,18 @@ def _problems(body: wire.LookupBody) -> list[GemmProblem]:
     return found
 
 
-def _answer(catalogs: dict[str, Catalog], problem: GemmProblem) -> wire.LookupView:
+def _answer(catalogs: dict[str, Catalog], problem: GemmProblem, policy: Policy) -> wire.LookupView:
     """Of several classes of an architecture the closest match."""
-    picks = [(catalog.pick(problem), name) for name, catalog in catalogs.items()]
+    picks = [(catalog.pick(problem, policy), name) for name, catalog in catalogs.items()]
     pick, name = min(picks, key=_rank, default=(_NOTHING, None))
     fields = {field.name: getattr(pick, field.name) for field in dataclasses.fields(Pick)}
     return wire.LookupView(device_class=name, **fields)
 
 
-def _rank(answer: tuple[Pick, str]) -> tuple[int, float]:
-    return _ORDER.index(answer[0].kind), answer[0].distance
+def _rank(answer: tuple[Pick, str]) -> tuple[int, bool, float]:
+    pick, _ = answer
+    return (
+        _ORDER.index(pick.kind),
+        pick.miss,
+        pick.distance,
+    )  # a race that the vendor won tells more than none

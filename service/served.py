@@ -6,7 +6,7 @@ import functools
 from collections.abc import Hashable
 
 from service.trust import Trust
-from tilewright.catalog import Catalog, Policy
+from tilewright.catalog import Catalog
 from tilewright.sets import ConfigSet
 from tuner.store import sets
 from tuner.store.changes import Changes
@@ -21,7 +21,7 @@ class Served:
     A client that asks whether its set is still served costs no transaction that way, and no thread.
 
     Attributes:
-        catalog: ``catalog(digest, policy)`` is a set that exists, ready to be asked.
+        catalog: ``catalog(digest)`` is a set that exists, ready to be asked.
     """
 
     def __init__(self, store: Store, trust: Trust) -> None:
@@ -48,8 +48,8 @@ class Served:
         """Let go of the database."""
         self._changes.close()
 
-    def _catalog(self, digest: str, policy: Policy) -> Catalog:
+    def _catalog(self, digest: str) -> Catalog:
         with self._store.read() as session:
             content = sets.content(session, digest)
         assert content is not None
-        return Catalog(ConfigSet.from_bytes(content, digest), policy)
+        return Catalog(ConfigSet.from_bytes(content, digest))

@@ -62,9 +62,14 @@ class DiskCache:
         """Keep a content under a name, in place of the one before."""
         return self._write(self._pointer(name), content)
 
-    def note_use(self, name: str) -> None:
-        """Note that what is kept under a name is in use, so that it stays."""
-        prune.note_use(self._pointer(name), time.time())
+    def note_use(self, name: str, content: bytes) -> None:
+        """Note that what is kept under a name is in use, so that it stays; where it went nevertheless,
+        keep ``content`` again."""
+        pointer = self._pointer(name)
+        if os.path.exists(pointer):
+            prune.note_use(pointer, time.time())
+        else:
+            self._write(pointer, content)
 
     def prune(self, bounds: Bounds) -> None:
         """Remove what is out of bounds, unless any process did so within the last hour."""

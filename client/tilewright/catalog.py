@@ -59,47 +59,46 @@ class Catalog:
         config_set: what it was made of.
     """
 
-    def __init__(self, config_set: ConfigSet, policy: Policy) -> None:
+    def __init__(self, config_set: ConfigSet) -> None:
         self.config_set = config_set
-        self._policy = policy
         self._exact = {entry.problem: entry for entry in config_set.entries}
         self._near: collections.defaultdict[tuple[Serves, int], _Group] = collections.defaultdict(list)
         for problem, entry in self._exact.items():
             self._near[Serves.of(problem), problem.batch].append((problem, entry))
-        self._picks: dict[GemmProblem, Pick] = {}
+        self._picks: dict[tuple[GemmProblem, Policy], Pick] = {}
 
-    def pick(self, problem: GemmProblem) -> Pick:
+    def pick(self, problem: GemmProblem, policy: Policy) -> Pick:
         """The answer for a problem; under 2 microseconds from the second time on."""
-        found = self._picks.get(problem)
+        asked = problem, policy
+        found = self._picks.get(asked)
         if found is None:
             if len(self._picks) >= _MOST_PICKS:
                 self._picks.clear()
-            found = self._picks[problem] = self._search(problem)
+            found = self._picks[asked] = self._search(problem, policy)
         return found
 
-    def _search(self, problem: GemmProblem) -> Pick:
+    def _search(self, problem: GemmProblem, policy: Policy) -> Pick:
         entry = self._exact.get(problem)
         if entry is None:
-            return next(self._near_matches(problem), Pick("vendor", "no tuned kernel", miss=True))
+            return next(self._near_matches(problem, policy), Pick("vendor", "no tuned kernel", miss=True))
         if entry.use_vendor:
             return Pick("vendor", "the vendor library won the race", entry)
-        if self._policy.deterministic and not entry.deterministic:
+        if policy.deterministic and not entry.deterministic:
             return Pick("vendor", "the tuned kernel is not repeatable bit by bit", entry)
         return Pick("exact", "exact", entry)
 
-    def _near_matches(self, problem: GemmProblem) -> Iterator[Pick]:
+    def _near_matches(self, problem: GemmProblem, policy: Policy) -> Iterator[Pick]:
         """Those that may run and are expected to beat the vendor library nevertheless, nearest first."""
-        allowed = self._policy.max_regret
-        if allowed is None:
+        if policy.max_regret is None:
             return
         group = self._near.get((Serves.of(problem), problem.batch), [])
         for distance, entry in sorted(
             ((octaves(problem, other), entry) for other, entry in group), key=lambda pair: pair[0]
         ):
             regret = self.config_set.expected_regret(distance)
-            if regret is None or regret > allowed:
+            if regret is None or regret > policy.max_regret:
                 return
-            if entry.use_vendor or (self._policy.deterministic and not entry.deterministic):
+            if entry.use_vendor or (policy.deterministic and not entry.deterministic):
                 continue
             if entry.speedup.low >= 1.0 + regret:
                 yield Pick("nearest", "nearest", entry, distance, regret, miss=True)

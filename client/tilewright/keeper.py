@@ -52,6 +52,7 @@ class SetKeeper:
         self._disk = DiskCache(options.cache_dir or default_folder())
         self._stock = Stock(self._disk)
         self._name = f"{fetcher.url} {device_class} {options.pin or 'current'}"
+        self._kept: bytes | None = None  # as on disk, where another process may remove it
         self._wanting = False
         self._closed = False
         self.after_fork()
@@ -91,6 +92,8 @@ class SetKeeper:
 
         What is missing is fetched behind the scenes.
         """
+        if self._options.offline:
+            self._note_use()
         found = self._stock.artifact(digest)
         if found is None:
             self.rouse()
@@ -153,11 +156,11 @@ class SetKeeper:
         return pause
 
     def _look(self) -> None:
+        self._note_use()
         content = self._new_set()
         catalog = self.catalog if content is None else self._catalog(content)
         if catalog is not None:
             self._take(catalog, content)
-        self._disk.note_use(self._name)
         self._disk.prune(self._options.cache)
         self._chores()
 
@@ -172,7 +175,8 @@ class SetKeeper:
             self._turn.notify_all()  # whoever waits goes on while the disk is written to
         self._stock.write(fetched)
         if content is not None:
-            self._disk.name(self._name, catalog.config_set.digest.encode() + b"\n" + content)
+            self._kept = catalog.config_set.digest.encode() + b"\n" + content
+            self._disk.name(self._name, self._kept)
         with self._turn:
             self._writing = False
             self._turn.notify_all()
@@ -208,12 +212,17 @@ class SetKeeper:
         kept = self._disk.named(self._name)
         if kept is None:
             return
-        self._disk.note_use(self._name)
         digest, _, content = kept.partition(b"\n")
         try:
             self.catalog = self._catalog(content, digest.decode("ascii", "replace"))
         except TilewrightError:  # damaged: as if it were not there
             return
+        self._kept = kept
+        self._note_use()
+
+    def _note_use(self) -> None:
+        if self._kept is not None:
+            self._disk.note_use(self._name, self._kept)
 
     def _catalog(self, content: bytes, digest: str | None = None) -> Catalog:
         """A catalog of a set that was checked.
@@ -224,4 +233,4 @@ class SetKeeper:
         found = ConfigSet.from_bytes(content, self._options.pin or digest)
         if found.device_class != self._device_class:
             raise ArtifactError(f"a config set of {found.device_class} was sent to a {self._device_class}")
-        return Catalog(found, self._options.policy)
+        return Catalog(found)

@@ -34,7 +34,7 @@ def start_options(options: LocalOptions) -> StartOptions:
     """The options as they are used.
 
     Raises:
-        InvalidProblem: the pin is no digest of a config set.
+        InvalidProblem: the pin is no digest of a config set, or the cache's bounds cannot be kept.
     """
     bounds = Bounds()
     policy = Policy(options.get("max_regret", 0.1), options.get("deterministic", False))

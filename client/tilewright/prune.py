@@ -1,9 +1,9 @@
 """Keeps the client's cache on disk within bounds, whoever else uses it meanwhile.
 
-A config set is used when a process starts with it or looks for a newer one; that, and being named by a set
-that is kept, is noted in a file's time of modification, at most once a day. Every step is one operation on
-one file, and a file that is gone is a miss that is fetched again, so any number of processes may prune, read
-and write at once.
+A config set is used when a process starts with it, looks for a newer one or, offline, reads a kernel of it;
+that, and being named by a set that is kept, is noted in a file's time of modification, at most once a day.
+Every step is one operation on one file, and a file that is gone is a miss that is fetched again, so any
+number of processes may prune, read and write at once.
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tilewright.errors import InvalidProblem
+
 DAY_S = 86_400.0
 UNNAMED_S = 7 * DAY_S  # NOTE: a process may still run with the set before, and load kernels of it
 PAUSE_S = 3600.0
+FETCH_S = 3600.0  # NOTE: kernels are written before the set that names them
+_LEAST_DAYS = 2  # NOTE: a set in constant use was noted up to a day and a look ago
 _DIGEST = re.compile(rb"[0-9a-f]{64}")
 
 
@@ -28,11 +32,22 @@ class Bounds:
 
     Attributes:
         size: bytes in all; the set that was used last stays even where it alone is larger.
-        days: since a set was last used.
+        days: since a set was last used; at least 2.
+
+    Raises:
+        InvalidProblem: the size is negative, or the days are too few.
     """
 
     size: int = 2 * 2**30
     days: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise InvalidProblem(f"cache_bytes must not be negative, got {self.size}")
+        if not self.days >= _LEAST_DAYS:  # also where it is no number
+            raise InvalidProblem(
+                f"cache_days must be at least {_LEAST_DAYS}, as use is noted once a day; got {self.days}"
+            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,13 +102,14 @@ def prune(root: Path, bounds: Bounds, now: float) -> None:
     for file in unnamed:
         if now - file.used > UNNAMED_S:
             kernels.pop(file.path.name).remove()
-    _shrink(bounds.size, sets, kernels, [file for file in unnamed if file.path.name in kernels])
+    loose = [file for file in unnamed if FETCH_S < now - file.used <= UNNAMED_S]
+    _shrink(bounds.size, sets, kernels, loose)
 
 
 def _shrink(
     size: int, sets: list[tuple[_File, set[str]]], kernels: dict[str, _File], unnamed: list[_File]
 ) -> None:
-    """Remove the longest unused until the rest fits: kernels that no set names, then sets with theirs."""
+    """Remove the longest unused until the rest fits: ``unnamed`` kernels, then sets with theirs."""
     left = sum(file.size for file, _ in sets) + sum(file.size for file in kernels.values())
     while left > size and (unnamed or len(sets) > 1):
         if unnamed:

@@ -66,7 +66,7 @@ class LocalKernels:
             DeviceUnavailable: there is no such device.
         """
         catalog = self.keeper(device).catalog
-        return catalog.pick(problem) if catalog else _NO_SET
+        return catalog.pick(problem, self._options.policy) if catalog else _NO_SET
 
     def choose(self, problem: GemmProblem, device: int) -> Choice:
         """The same with its kernel: what :class:`LocalMatmul` asks."""

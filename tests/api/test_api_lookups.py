@@ -53,11 +53,11 @@ def test_the_answers_are_those_of_a_client_with_the_set(
     assert current is not None
     near = options.get("policy") == "nearest"
     policy = Policy(options.get("max_regret", 0.1) if near else None, options.get("deterministic", False))
-    catalog = Catalog(current.config_set, policy)
+    catalog = Catalog(current.config_set)
     asked = [TUNED, OTHER, GemmProblem(80, 48, 32, "float32", "nn"), NEVER]
     found = client.lookup_many(asked, device_class=place, **options)
     for problem, view in zip(asked, found, strict=True):
-        pick = catalog.pick(problem)
+        pick = catalog.pick(problem, policy)
         entry = None if pick.entry is None else wire.SetEntry.model_validate(pick.entry)
         assert (view.kind, view.reason, view.entry) == (pick.kind, pick.reason, entry)
         assert (view.distance, view.expected_regret) == (pick.distance, pick.expected_regret)

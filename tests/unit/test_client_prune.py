@@ -11,13 +11,15 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
+import numpy as np
 import pytest
 from host_samples import artifact_of, config_of
 from set_server import SetService, config_set, entry, serving
 
 from tilewright import Artifact, Client, GemmProblem
 from tilewright.cache import VERSION, DiskCache
-from tilewright.prune import DAY_S, PAUSE_S, UNNAMED_S, Bounds, prune
+from tilewright.errors import InvalidProblem
+from tilewright.prune import DAY_S, FETCH_S, PAUSE_S, UNNAMED_S, Bounds, prune
 
 NOW = 1_800_000_000.0
 SMALL = GemmProblem(64, 64, 64, "float32", "nn")
@@ -40,8 +42,11 @@ class Shelf:
     def kernel(self, content: bytes, days: float) -> str:
         digest = digest_of(content)
         assert self.cache.put(digest, content)
-        aged(self.root / digest[:2] / digest, days)
+        aged(self.place(digest), days)
         return digest
+
+    def place(self, digest: str) -> Path:
+        return self.root / digest[:2] / digest
 
     def set(self, name: str, kernels: Iterable[str], days: float) -> None:
         text = ",".join(f'{{"artifact":"{digest}"}}' for digest in kernels)
@@ -106,6 +111,24 @@ def test_over_the_size_the_longest_unused_goes_first(shelf: Shelf) -> None:
     assert here(Bounds(size=10)) == [False, False, False, False, True, True]  # the last set stays
 
 
+def test_over_the_size_kernels_stay_whose_set_may_be_on_its_way(shelf: Shelf) -> None:
+    young = shelf.kernel(b"y" * 1000, days=0)
+    shelf.set("current", [], days=20)
+    prune(shelf.root, Bounds(size=10), NOW + FETCH_S)
+    assert shelf.cache.has(young)
+    prune(shelf.root, Bounds(size=10), NOW + FETCH_S + 1)
+    assert not shelf.cache.has(young)
+
+
+def test_bounds_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
+    assert Bounds(size=0, days=2).size == 0
+    for days in (1.9, -1.0, float("nan")):
+        with pytest.raises(InvalidProblem, match="cache_days must be at least 2"):
+            Client("http://127.0.0.1:9", cache_dir=tmp_path, cache_days=days)
+    with pytest.raises(InvalidProblem, match="cache_bytes must not be negative, got -1"):
+        Client("http://127.0.0.1:9", cache_dir=tmp_path, cache_bytes=-1)
+
+
 def test_what_a_killed_writer_left_goes_after_a_day(shelf: Shelf) -> None:
     digest = shelf.kernel(b"kernel", days=0)
     shelf.set("current", [digest], days=0)
@@ -142,14 +165,15 @@ def test_no_folder_and_a_damaged_one_are_left_alone(tmp_path: Path) -> None:
 
 
 def _use(folder: Path, seed: int) -> int:
-    """Write, read and prune for a while; how many reads gave something else than what was written."""
+    """Write, read and prune for a while, as if what is written were older than a fetch takes; how many reads
+    gave something else than what was written."""
     cache, draw, wrong = DiskCache(folder), random.Random(seed), 0
     until = time.monotonic() + 1.0
     while time.monotonic() < until:
         content = bytes([draw.randrange(64)]) * 2000
         digest = digest_of(content)
         cache.put(digest, content)
-        prune(folder / VERSION, Bounds(size=30_000), time.time())
+        prune(folder / VERSION, Bounds(size=30_000), time.time() + 2 * FETCH_S)
         wrong += cache.get(digest) not in (None, content)
         cache.name(f"set {seed}", f'"{digest}"'.encode())
         wrong += cache.named(f"set {seed}") not in (None, f'"{digest}"'.encode())
@@ -162,7 +186,7 @@ def test_processes_and_threads_prune_write_and_read_at_once(tmp_path: Path) -> N
     assert found == [0] * 4
     with ThreadPoolExecutor(3) as pool:
         assert list(pool.map(_use, [tmp_path] * 3, range(3))) == [0] * 3
-    prune(tmp_path / VERSION, Bounds(size=30_000), time.time())
+    prune(tmp_path / VERSION, Bounds(size=30_000), time.time() + 2 * FETCH_S)
     left = [path for path in (tmp_path / VERSION).rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in left) <= 30_000
     assert not [path for path in left if path.name.startswith(".new-")]
@@ -195,10 +219,55 @@ def test_a_kernel_that_went_under_a_running_client_is_fetched_again(tmp_path: Pa
         assert DiskCache(tmp_path).has(mine.digest)
 
 
+def the_set_file(folder: Path) -> Path:
+    [file] = (folder / VERSION / "named").iterdir()
+    return file
+
+
+def test_a_set_that_went_under_a_running_client_is_written_again(tmp_path: Path) -> None:
+    mine = kernel_of(48)
+    made = SetService(config_set([entry(SMALL, mine)]), [mine])
+    with serving(made) as service:
+        for started in ("from the service", "from the cache"):
+            with Client(service.url, cache_dir=tmp_path) as tw:
+                tw.start().refresh(5.0)
+                the_set_file(tmp_path).unlink()
+                DiskCache(tmp_path).drop(mine.digest)
+                assert tw.refresh(5.0)
+            with Client(service.url, cache_dir=tmp_path, offline=True) as tw:
+                assert tw.start().lookup(SMALL).kind == "exact", started
+                assert DiskCache(tmp_path).has(mine.digest)
+
+
+def test_a_set_is_in_use_while_the_service_is_down(tmp_path: Path) -> None:
+    mine, long_ago = kernel_of(32), time.time() - 5 * DAY_S
+    made = SetService(config_set([entry(SMALL, mine)]), [mine])
+    with serving(made) as service, Client(service.url, cache_dir=tmp_path) as tw:
+        assert tw.start().refresh(5.0)
+        service.mode = "error"
+        os.utime(the_set_file(tmp_path), (long_ago, long_ago))
+        assert not tw.refresh(5.0)
+        assert the_set_file(tmp_path).stat().st_mtime > long_ago + DAY_S
+
+
+def test_a_set_is_in_use_while_its_kernels_are_read_offline(tmp_path: Path) -> None:
+    mine, long_ago = kernel_of(32), time.time() - 5 * DAY_S
+    with serving(SetService(config_set([entry(SMALL, mine)]), [mine])) as service:
+        Client(service.url, cache_dir=tmp_path).start().close()
+    with Client(service.url, cache_dir=tmp_path, offline=True) as tw:
+        tw.start()
+        os.utime(the_set_file(tmp_path), (long_ago, long_ago))
+        a, b = (np.ones(shape, "float32") for shape in (SMALL.a_shape, SMALL.b_shape))
+        tw.matmul(a, b)
+        assert tw.stats == {"tuned: exact": 1}
+        assert the_set_file(tmp_path).stat().st_mtime > long_ago + DAY_S
+
+
 def test_the_bounds_are_options_of_the_client(tmp_path: Path) -> None:
     mine, shelf = kernel_of(64), Shelf(tmp_path)
     with serving(SetService(config_set([entry(SMALL, mine)]), [mine])) as service:
         loose = shelf.kernel(b"x" * 5000, days=0)
+        os.utime(shelf.place(loose), (past := time.time() - FETCH_S - 60, past))
         with Client(service.url, cache_dir=tmp_path, cache_bytes=1) as tw:
             assert tw.start().refresh(5.0)
         assert (shelf.cache.has(loose), shelf.cache.has(mine.digest)) == (False, True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from set_server import SetService, config_set, entry, serving
 from tilewright import Client, GemmProblem
 from tilewright.backoff import LONGEST_S, OPENS_AFTER, Backoff
 from tilewright.cache import DiskCache
-from tilewright.catalog import Catalog, Policy
+from tilewright.catalog import Catalog, Pick, Policy
 from tilewright.errors import InvalidProblem
 from tilewright.sets import ConfigSet
 
@@ -178,8 +179,9 @@ def test_a_damaged_set_on_disk_is_a_miss(service: SetService, tmp_path: Path) ->
     assert service.asked.count("GET /config-sets/current") == 2
 
 
-def catalog(policy: Policy, **changes: Any) -> Catalog:
-    return Catalog(ConfigSet.from_bytes(config_set([entry(TUNED, KERNEL, **changes)], BANDS)), policy)
+def picks(policy: Policy, **changes: Any) -> Callable[[GemmProblem], Pick]:
+    catalog = Catalog(ConfigSet.from_bytes(config_set([entry(TUNED, KERNEL, **changes)], BANDS)))
+    return functools.partial(catalog.pick, policy=policy)
 
 
 def speedup(low: float) -> dict[str, float]:
@@ -189,29 +191,36 @@ def speedup(low: float) -> dict[str, float]:
 def test_the_fallback_chain() -> None:
     """``near`` is half an octave of m away or less, where 2 % are expected; ``far`` is 1, where 20 % are."""
     near, far = dataclasses.replace(TUNED, m=128), LARGER
-    default = catalog(Policy())
-    assert default.pick(TUNED).kind == "exact"
-    found = default.pick(near)
+    default = picks(Policy())
+    assert default(TUNED).kind == "exact"
+    found = default(near)
     assert (found.kind, found.expected_regret, found.miss) == ("nearest", 0.02, True)
     assert found.distance == pytest.approx(0.415, abs=1e-3)  # log2(128 / 96)
-    assert default.pick(far).reason == "no tuned kernel"
-    assert catalog(Policy(max_regret=0.3)).pick(far).kind == "nearest"
-    assert catalog(Policy(max_regret=3.0)).pick(dataclasses.replace(TUNED, m=960)).kind == "vendor"
-    assert catalog(Policy(max_regret=None)).pick(near).kind == "vendor"
+    assert default(far).reason == "no tuned kernel"
+    assert picks(Policy(max_regret=0.3))(far).kind == "nearest"
+    assert picks(Policy(max_regret=3.0))(dataclasses.replace(TUNED, m=960)).kind == "vendor"
+    assert picks(Policy(max_regret=None))(near).kind == "vendor"
     for other in ({"layout": "nt"}, {"batch": 2}, {"has_bias": True}, {"activation": "relu"}):
-        assert default.pick(dataclasses.replace(TUNED, **other)).kind == "vendor"
+        assert default(dataclasses.replace(TUNED, **other)).kind == "vendor"
 
 
 def test_what_is_not_expected_to_win_does_not_run() -> None:
     near = dataclasses.replace(TUNED, m=128)
-    lost = catalog(Policy(), use_vendor=True, verdict="vendor")
-    assert lost.pick(TUNED).reason == "the vendor library won the race"
-    assert lost.pick(near).kind == "vendor"
-    assert catalog(Policy(), speedup=speedup(1.01)).pick(near).kind == "vendor"  # less than the 2 % to lose
-    assert catalog(Policy(), speedup=speedup(1.03)).pick(near).kind == "nearest"
-    shaky = catalog(Policy(deterministic=True), deterministic=False)
-    assert shaky.pick(TUNED).reason == "the tuned kernel is not repeatable bit by bit"
-    assert shaky.pick(near).kind == "vendor"
+    lost = picks(Policy(), use_vendor=True, verdict="vendor")
+    assert lost(TUNED).reason == "the vendor library won the race"
+    assert lost(near).kind == "vendor"
+    assert picks(Policy(), speedup=speedup(1.01))(near).kind == "vendor"  # less than the 2 % to lose
+    assert picks(Policy(), speedup=speedup(1.03))(near).kind == "nearest"
+    shaky = picks(Policy(deterministic=True), deterministic=False)
+    assert shaky(TUNED).reason == "the tuned kernel is not repeatable bit by bit"
+    assert shaky(near).kind == "vendor"
+
+
+def test_one_catalog_answers_for_every_policy() -> None:
+    catalog = Catalog(ConfigSet.from_bytes(config_set([entry(TUNED, KERNEL)], BANDS)))
+    asked = (None, 0.1, 0.3, 0.1, None)
+    found = [catalog.pick(LARGER, Policy(max_regret)).kind for max_regret in asked]
+    assert found == ["vendor", "vendor", "nearest", "vendor", "vendor"]
 
 
 def test_pauses_grow_with_jitter_and_the_circuit_opens() -> None:
