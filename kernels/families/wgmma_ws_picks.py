@@ -145,7 +145,7 @@ def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
     operands = (problem.m + problem.n) * problem.k * problem.dtype.size * problem.batch
     parts = k.split_k * problem.m * problem.n * problem.batch * 8 / (_L2_BYTES * device.units)
     shared = 2000 + parts if k.split_k > 1 else 0.0
-    # NOTE: what L2 brings costs power, and with it clocks, even where it costs no time.
+    # NOTE: what L2 brings costs a little power, and with it clocks, even where it costs no time.
     busy = waves * (max(multiplied, loaded, read) + turn - hidden + 0.02 * loaded) + hidden
     streamed = operands / (_DRAM_BYTES * device.units)
     return max(busy, streamed) + _UNHIDDEN * min(busy, streamed) + shared + start
