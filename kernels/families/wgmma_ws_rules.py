@@ -104,7 +104,11 @@ def _beside_sums(k: Knobs, p: GemmProblem) -> int:
         # NOTE: where there is only one consumer, or parts were added up, the whole bias is loaded ahead.
         early = (k.consumers == 1 or gathers) and not k.swap_ab
         used += max(32, k.share[1] // 2 if early else 0)
-    return used + (24 if k.promote else 0)  # two sets of sums
+    if k.promote:
+        return used + 24  # two sets of sums
+    adds_up = k.split_k > 1 and k.reduction == "block"
+    # NOTE: two consumers that share a tile and add up parts of split-K spill a little from 128 sums on.
+    return max(used, 88) if adds_up and k.schedule == "cooperative" and k.consumers == 2 else used
 
 
 def _why_promote(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:

@@ -136,6 +136,7 @@ BROKEN = [
     ({"cluster_k": 2, "stream_k": 1, "tile_n": 64}, NT, "use reduction=kernel", "by a kernel after"),
     ({"cluster_k": 2, "split_k": 2, "tile_n": 64}, NT, "use reduction=kernel", "by a kernel after"),
     ({"tile_m": 256, "stages": 2}, NT, "256 accumulator registers a thread, 2 consumers have 208", None),
+    ({"split_k": 2, "stages": 3}, NT, "128 accumulator registers a thread, 2 consumers have 120", None),
 ]  # fmt: skip
 
 
@@ -161,15 +162,15 @@ def test_every_rule_is_broken_above() -> None:
     ("changes", "problem", "most"),
     [
         ({}, HALF, None),
-        # 2 * 64 * 192 / 128 = 192 sums fit; with a last block that adds up the parts 208 - 32 = 176 are left.
+        # 2 * 64 * 192 / 128 = 192 sums fit; with a last block that adds up the parts 208 - 88 = 120 are left.
         ({"tile_m": 256, "tile_n": 192, "stages": 3, "store_stages": 1}, NT, None),
-        ({"tile_m": 256, "tile_n": 192, "split_k": 2, "stages": 3, "store_stages": 1}, NT, 176),
+        ({"tile_m": 256, "tile_n": 192, "split_k": 2, "stages": 3, "store_stages": 1}, NT, 120),
         ({"tile_m": 256, "tile_n": 192, "split_k": 2, "reduction": "kernel", "stages": 3}, NT, None),
         ({"tile_m": 256, "tile_n": 192, "stream_k": 1, "stages": 3}, NT, 176),
         # Halves are unpacked where something is added to them.
         ({"tile_m": 256, "stages": 2}, HALF, None),
         ({"tile_m": 256, "stages": 2}, dataclasses.replace(HALF, has_bias=True), 176),
-        ({"tile_m": 256, "stages": 2, "split_k": 2}, HALF, 176),
+        ({"tile_m": 256, "stages": 2, "split_k": 2}, HALF, 120),
         ({"tile_m": 256, "stages": 2, "split_k": 2, "reduction": "kernel"}, HALF, None),
         # 32 for the other parts, 80 for addresses of D; half of a width of 256 for a bias read ahead.
         ({**DIRECT, "tile_n": 224, "split_k": 2}, FLOATS, 96),

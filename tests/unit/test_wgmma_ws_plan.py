@@ -81,8 +81,8 @@ def test_how_it_is_launched() -> None:
     ("changes", "zeroed", "rest"),
     [
         ({}, 0, 0),
-        # 32 x 16 tiles: a counter of 4 bytes for each of two consumers, and the sums of every part.
-        ({"split_k": 4}, 512 * 8, 512 * 4 * TILE),
+        # 32 x 32 tiles: a counter of 4 bytes for each of two consumers, and the sums of every part.
+        ({"tile_n": 128, "split_k": 4}, 1024 * 8, 1024 * 4 * TILE // 2),
         # The kernel after needs no counters.
         ({"split_k": 4, "reduction": "kernel"}, 0, 512 * 4 * TILE),
         # Stream-K: two unfinished tiles a block.
@@ -93,7 +93,7 @@ def test_how_it_is_launched() -> None:
             1024 * 4,
             1024 * 2 * 65_536,
         ),
-        ({"cluster_n": 2, "split_k": 2}, 512 * 8, 512 * 2 * TILE),
+        ({"tile_n": 128, "cluster_n": 2, "split_k": 2}, 1024 * 8, 1024 * 2 * TILE // 2),
     ],
     ids=str,
 )
