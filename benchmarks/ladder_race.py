@@ -23,9 +23,10 @@ from tilewright.launch import Kernel, Launch, load
 from tilewright.problem import GemmProblem
 from tuner.check import check
 from tuner.devices.base import Device
+from tuner.interleave import equal_samplers, interleave, mean_of_known
 from tuner.operands import bind, rotated_sets
-from tuner.race import equal_samplers, fastest, interleave, mean_of_known, vendor_choices
 from tuner.stats import median
+from tuner.vendor import fastest, vendor_choices
 
 ROUNDS = 31
 _RACE_SEED = 0

@@ -34,7 +34,7 @@ from tilewright.errors import TilewrightError
 from tilewright.local_client import LocalMethods
 from tuner.devices.base import Device
 from tuner.devices.cuda import CudaDevice
-from tuner.race import interleave, mean_of_known
+from tuner.interleave import interleave, mean_of_known
 
 _PROBES = 3
 _FETCH_S = 60.0

@@ -34,10 +34,11 @@ from tilewright.problem import GemmProblem
 from tuner.check import check
 from tuner.device_worker import open_device
 from tuner.devices.base import Device, Tensors
+from tuner.interleave import equal_samplers, interleave
 from tuner.measure import measure
 from tuner.operands import bind, rotated_sets
-from tuner.race import equal_samplers, fastest, interleave, vendor_choices
 from tuner.stats import median
+from tuner.vendor import fastest, vendor_choices
 
 SHAPES = (
     "1x6144x4096 4x6144x4096 16x6144x4096 1x28672x4096 16x28672x4096 1x4096x14336 8x4096x14336 "

@@ -16,7 +16,7 @@ from tilewright.launch import Launch
 from tilewright.problem import DType, GemmProblem
 from tuner.arrays import decode
 from tuner.devices.base import Device, Tensors, VendorChoice
-from tuner.race import fastest
+from tuner.vendor import fastest
 
 OURS, AGAIN = "ours", "ours_again"
 BEST, CUBLAS, TORCH = "cublaslt_best", "cublas", "torch"

@@ -31,8 +31,8 @@ from tilewright.launch import Kernel, load
 from tilewright.problem import GemmProblem
 from tuner.check import reference_values
 from tuner.devices.base import Device, Tensors
+from tuner.interleave import equal_samplers, mean_of_known, shuffled_rounds
 from tuner.operands import bind, rotated_sets
-from tuner.race import equal_samplers, mean_of_known, shuffled_rounds
 from tuner.settle import settle
 from tuner.stats import median
 

@@ -13,27 +13,18 @@ import dataclasses
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from tilewright.errors import DeviceUnavailable
-from tilewright.launch import Kernel, Launch
-from tilewright.problem import DType, GemmProblem
-from tilewright.trial import STANDS_IN
-from tuner.devices.base import Device, VendorChoice
-from tuner.measure import launches_per_sample, sampler
+from tilewright.launch import Kernel
+from tilewright.problem import GemmProblem
+from tuner.devices.base import Device
+from tuner.interleave import WARM_UP_S, Rows, States, each_round, equal_samplers, mean_of_known
 from tuner.operands import bind, rotated_sets, scratch
 from tuner.settle import load
-from tuner.stats import median
+from tuner.vendor import fastest, vendor_choices
 
 METHOD = "interleaved-v1, sustained"
-WARM_UP_S = 1.0
-Rows = list[list[float]]
-States = list[tuple[float | None, float | None]]
-_HEAT_ROUNDS = 5
-_SCREENS = ((48, 200.0), (12, 1000.0))  # how many stay, after so many microseconds of each
-_SCREEN_RATIO = 1.25
-_STAND_IN_OUT = {2: DType.FLOAT16, 4: DType.FLOAT32}  # by bytes of an element of D
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,7 +106,7 @@ class Race:
         self._rows: Rows = [[] for _ in self._samplers]
         self._states: States = []
         order = random.Random(seed)
-        self._rounds = _each_round(device, self._samplers, rounds, order, (self._rows, self._states))
+        self._rounds = each_round(device, self._samplers, rounds, order, (self._rows, self._states))
         self.done = rounds == 0
 
     def heat(self) -> None:
@@ -141,120 +132,3 @@ class Race:
             watts=mean_of_known([watts for _, watts in self._states]),
             method=METHOD,
         )
-
-
-def equal_samplers(device: Device, entrants: Sequence[Sequence[Launch]]) -> list[Callable[[int], float]]:
-    """A sampler for each entrant, all of as many launches as the fastest one needs for a sample.
-
-    Starting a replay costs a little, which more launches would spread thinner.
-    """
-    count = max(launches_per_sample(device, launches) for launches in entrants)
-    return [sampler(device, launches, count) for launches in entrants]
-
-
-def interleave(
-    device: Device, samplers: Sequence[Callable[[int], float]], rounds: int, seed: int
-) -> tuple[Rows, States]:
-    """Load the device for ``WARM_UP_S`` seconds, then sample: one row of microseconds a sampler, and the
-    clock in MHz and power in watts after each round."""
-    load(samplers, WARM_UP_S)
-    return shuffled_rounds(device, samplers, rounds, random.Random(seed))
-
-
-def shuffled_rounds(
-    device: Device, samplers: Sequence[Callable[[int], float]], rounds: int, order: random.Random
-) -> tuple[Rows, States]:
-    """``rounds`` rounds of one sample of each sampler, in a fresh random order: one row of microseconds a
-    sampler, and the clock in MHz and power in watts after each round."""
-    rows: Rows = [[] for _ in samplers]
-    states: States = []
-    for _ in _each_round(device, samplers, rounds, order, (rows, states)):
-        pass
-    return rows, states
-
-
-def _each_round(
-    device: Device,
-    samplers: Sequence[Callable[[int], float]],
-    rounds: int,
-    order: random.Random,
-    into: tuple[Rows, States],
-) -> Iterator[None]:
-    """Run one round at each step, into rows and states."""
-    rows, states = into
-    turn = list(range(len(samplers)))
-    for number in range(rounds):
-        order.shuffle(turn)
-        for index in turn:
-            rows[index].append(samplers[index](number))
-        now = device.telemetry()
-        states.append((now.mhz, now.watts))
-        yield
-
-
-def fastest(device: Device, choices: Sequence[VendorChoice]) -> VendorChoice:
-    """The choice with the lowest median of a few interleaved samples, among those that a quick look at
-    each did not rule out."""
-    if len(choices) == 1:
-        return choices[0]
-    choices = _screened(device, choices)
-    samplers = equal_samplers(device, [choice.launches for choice in choices])
-    rows, _ = shuffled_rounds(device, samplers, _HEAT_ROUNDS, random.Random(0))
-    return choices[min(range(len(choices)), key=lambda i: median(rows[i]))]
-
-
-def _screened(device: Device, choices: Sequence[VendorChoice]) -> Sequence[VendorChoice]:
-    """The first choice and the quickest others: each is looked at for a little while, then the quickest
-    of these for longer; whoever takes 25 % more than the quickest is out."""
-    probe = device.timer(choices[0].launches)
-    probe()
-    first_us = max(probe(), 0.1)
-    for kept, glance_us in _SCREENS:
-        if len(choices) > kept:
-            count = max(1, round(glance_us / first_us))
-            quick = [_glance(device, choice.launches[:count]) for choice in choices]
-            ranked = sorted(range(1, len(choices)), key=lambda i: quick[i])[: kept - 1]
-            limit = _SCREEN_RATIO * min(quick)
-            choices = [choices[0], *(choices[i] for i in ranked if quick[i] <= limit)]
-    return choices
-
-
-def _glance(device: Device, launches: Sequence[Launch]) -> float:
-    """The quicker of two runs of launches, after one that does not count: microseconds of a launch."""
-    sample = device.timer(launches)
-    sample()
-    return min(sample(), sample())
-
-
-def vendor_choices(device: Device, problem: GemmProblem) -> list[VendorChoice]:
-    """The algorithms of the vendor library, the one it would take itself first.
-
-    Raises:
-        DeviceUnavailable: the library is missing or has no algorithm for the problem.
-    """
-    choices = device.vendor(problem, rotated_sets(device, problem)) or _stand_ins(device, problem)
-    if not choices:
-        raise DeviceUnavailable(f"the vendor library proposes no algorithm for {problem}")
-    return choices
-
-
-def _stand_ins(device: Device, problem: GemmProblem) -> list[VendorChoice]:
-    """What one would run for operands of 8 bits and fewer without a kernel of their own: float16, which
-    holds all of their values. The conversion is not timed."""
-    if problem.dtype.bits > 8:
-        return []
-    wide = dataclasses.replace(
-        problem, dtype=DType.FLOAT16, acc_dtype=DType.FLOAT32, out_dtype=_STAND_IN_OUT[problem.out.size]
-    )
-    return [
-        dataclasses.replace(
-            choice, name=f"{choice.name} float16", detail=choice.detail | {STANDS_IN: problem.dtype.value}
-        )
-        for choice in device.vendor(wide, rotated_sets(device, wide))
-    ]
-
-
-def mean_of_known(values: Sequence[float | None]) -> float | None:
-    """The mean of what is not None; None where nothing is known."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

@@ -43,9 +43,8 @@ def tune(
 
     Trials that ``recorder`` holds already are replayed into the search, not measured again, so that an
     interrupted job goes on where it stood. ``seeds`` are tried first, then configs like what the vendor
-    library would run. The search ends after
-    ``max_trials`` measured trials, ``max_seconds``, four asks a granted trial, the whole space, or where
-    it gains too little; the last progress says which.
+    library would run. The search ends after ``max_trials`` measured trials, ``max_seconds``, four asks a
+    granted trial, the whole space, or where it gains too little; the last progress says which.
 
     Returns:
         The winner; None where no trial went well or ``cancelled`` was set (trials stay recorded).

@@ -18,7 +18,7 @@ from tilewright.launch.arguments import check_preconditions, scalar_values
 from tilewright.tensors import from_array, numpy_type
 from tilewright.trial import STANDS_IN
 from tilewright.wire import GemmQuery, TuneBody
-from tuner import race
+from tuner import vendor
 from tuner.arrays import decode, encode
 from tuner.check import reference_values
 from tuner.devices.base import VendorChoice
@@ -138,7 +138,7 @@ def test_the_vendor_stands_in_with_float16(monkeypatch: pytest.MonkeyPatch) -> N
         def vendor(self, wanted: GemmProblem, _sets: object) -> list[VendorChoice]:
             return [VendorChoice("blas", [], {})] if wanted.dtype == "float16" else []
 
-    monkeypatch.setattr(race, "rotated_sets", lambda _device, _problem: ())
+    monkeypatch.setattr(vendor, "rotated_sets", lambda _device, _problem: ())
     device: Any = Vendor()
-    (choice,) = race.vendor_choices(device, GemmProblem(64, 64, 64, dtype="uint1"))
+    (choice,) = vendor.vendor_choices(device, GemmProblem(64, 64, 64, dtype="uint1"))
     assert (choice.name, choice.detail) == ("blas float16", {STANDS_IN: "uint1"})

@@ -14,7 +14,7 @@ from benchmarks.suite_contenders import BEST, CUBLAS, OURS, TORCH, most_error, o
 from benchmarks.suite_race import race_shape
 from tilewright import GemmProblem
 from tilewright.errors import ArtifactError
-from tuner import race, settle
+from tuner import settle, vendor
 from tuner.check import reference_values
 from tuner.devices.base import Telemetry, VendorChoice
 from tuner.devices.host import HostDevice
@@ -86,7 +86,7 @@ def test_the_fastest_of_many_algorithms_is_found_without_a_long_look_at_each() -
     device = Timed()
     times = [50.0, *(100.0 + i for i in range(200)), 10.0, *(12.0 + i / 100 for i in range(30)), 11.0]
     choices = [VendorChoice("blas", [us] * 4, {"us": us}) for us in times]
-    won = race.fastest(device, choices)  # type: ignore[arg-type]
+    won = vendor.fastest(device, choices)  # type: ignore[arg-type]
     assert won.detail["us"] == 10.0
     assert device.runs[150.0] == 3  # a glance
     assert device.runs[11.0] > 3 * 3
@@ -95,7 +95,7 @@ def test_the_fastest_of_many_algorithms_is_found_without_a_long_look_at_each() -
 def test_few_algorithms_all_enter_the_heat() -> None:
     device = Timed()
     choices = [VendorChoice("blas", [us], {"us": us}) for us in (3.0, 90.0, 1.0)]
-    assert race.fastest(device, choices).detail["us"] == 1.0  # type: ignore[arg-type]
+    assert vendor.fastest(device, choices).detail["us"] == 1.0  # type: ignore[arg-type]
     assert device.runs[90.0] > 3
 
 

@@ -257,17 +257,17 @@ class NoVendor:
 
 
 def test_a_race_without_a_vendor_kernel_runs_float16(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tuner import race
+    from tuner import vendor
 
-    monkeypatch.setattr(race, "rotated_sets", lambda _device, _problem: ())
+    monkeypatch.setattr(vendor, "rotated_sets", lambda _device, _problem: ())
     device: Any = NoVendor()
-    (choice,) = race._stand_ins(device, problem("uint8", has_c=True))
+    (choice,) = vendor._stand_ins(device, problem("uint8", has_c=True))
     assert (choice.name, choice.detail) == ("blas float16", {"tile": 1, STANDS_IN: "uint8"})
     assert device.asked[0].out == "float32"
     assert device.asked[0].has_c
-    race._stand_ins(device, problem("float8_e5m2", out_dtype="bfloat16"))
+    vendor._stand_ins(device, problem("float8_e5m2", out_dtype="bfloat16"))
     assert device.asked[1].out == "float16"
-    assert race._stand_ins(device, problem("tfloat32")) == []
+    assert vendor._stand_ins(device, problem("tfloat32")) == []
 
 
 def test_gemm_without_a_kernel_says_what_to_do() -> None:

@@ -1,0 +1,83 @@
+"""The vendor library's algorithms for a problem, and the fastest of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Sequence
+
+from tilewright.errors import DeviceUnavailable
+from tilewright.launch import Launch
+from tilewright.problem import DType, GemmProblem
+from tilewright.trial import STANDS_IN
+from tuner.devices.base import Device, VendorChoice
+from tuner.interleave import equal_samplers, shuffled_rounds
+from tuner.operands import rotated_sets
+from tuner.stats import median
+
+_HEAT_ROUNDS = 5
+_SCREENS = ((48, 200.0), (12, 1000.0))  # how many stay, after so many microseconds of each
+_SCREEN_RATIO = 1.25
+_STAND_IN_OUT = {2: DType.FLOAT16, 4: DType.FLOAT32}  # by bytes of an element of D
+
+
+def fastest(device: Device, choices: Sequence[VendorChoice]) -> VendorChoice:
+    """The choice with the lowest median of a few interleaved samples, among those that a quick look at
+    each did not rule out."""
+    if len(choices) == 1:
+        return choices[0]
+    choices = _screened(device, choices)
+    samplers = equal_samplers(device, [choice.launches for choice in choices])
+    rows, _ = shuffled_rounds(device, samplers, _HEAT_ROUNDS, random.Random(0))
+    return choices[min(range(len(choices)), key=lambda i: median(rows[i]))]
+
+
+def _screened(device: Device, choices: Sequence[VendorChoice]) -> Sequence[VendorChoice]:
+    """The first choice and the quickest others: each is looked at for a little while, then the quickest
+    of these for longer; whoever takes 25 % more than the quickest is out."""
+    probe = device.timer(choices[0].launches)
+    probe()
+    first_us = max(probe(), 0.1)
+    for kept, glance_us in _SCREENS:
+        if len(choices) > kept:
+            count = max(1, round(glance_us / first_us))
+            quick = [_glance(device, choice.launches[:count]) for choice in choices]
+            ranked = sorted(range(1, len(choices)), key=lambda i: quick[i])[: kept - 1]
+            limit = _SCREEN_RATIO * min(quick)
+            choices = [choices[0], *(choices[i] for i in ranked if quick[i] <= limit)]
+    return choices
+
+
+def _glance(device: Device, launches: Sequence[Launch]) -> float:
+    """The quicker of two runs of launches, after one that does not count: microseconds of a launch."""
+    sample = device.timer(launches)
+    sample()
+    return min(sample(), sample())
+
+
+def vendor_choices(device: Device, problem: GemmProblem) -> list[VendorChoice]:
+    """The algorithms of the vendor library, the one it would take itself first.
+
+    Raises:
+        DeviceUnavailable: the library is missing or has no algorithm for the problem.
+    """
+    choices = device.vendor(problem, rotated_sets(device, problem)) or _stand_ins(device, problem)
+    if not choices:
+        raise DeviceUnavailable(f"the vendor library proposes no algorithm for {problem}")
+    return choices
+
+
+def _stand_ins(device: Device, problem: GemmProblem) -> list[VendorChoice]:
+    """What one would run for operands of 8 bits and fewer without a kernel of their own: float16, which
+    holds all of their values. The conversion is not timed."""
+    if problem.dtype.bits > 8:
+        return []
+    wide = dataclasses.replace(
+        problem, dtype=DType.FLOAT16, acc_dtype=DType.FLOAT32, out_dtype=_STAND_IN_OUT[problem.out.size]
+    )
+    return [
+        dataclasses.replace(
+            choice, name=f"{choice.name} float16", detail=choice.detail | {STANDS_IN: problem.dtype.value}
+        )
+        for choice in device.vendor(wide, rotated_sets(device, wide))
+    ]
