@@ -24,7 +24,7 @@
 #endif
 
 // TMA writes D only where it is asked to: a tensor map of other rows could not be encoded.
-#if EPILOGUE == 2
+#if EPILOGUE >= 2
 #define MAP_D_PARAMETER const __grid_constant__ TensorMap map_d,
 #define MAP_D &map_d
 #else
@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, 1)
     } else {
         if constexpr (cfg::consumers > 1) registers_increase<cfg::consumer_registers>();
         const int consumer = warp / 4 - 1;
-        const Store store{{c, d, bias, ldc, ldd, m, n, alpha, beta}, MAP_D, consumer};
+        const Store store({c, d, bias, ldc, ldd, m, n, alpha, beta}, MAP_D, consumer);
         const Partials partials(workspace, scheduler, consumer, smem.flag(consumer));
         await_barriers();
         await_previous_kernel();

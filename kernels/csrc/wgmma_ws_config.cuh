@@ -9,7 +9,8 @@
 //   SWAP_AB           1: wgmma computes D^T, so that TILE_N is its M and TILE_M its N
 //   ACCUMULATE        0 f32 (s32 for integers), 1 f16
 //   PROMOTE           8-bit floats: k tiles after which sums are promoted to f32; 0 never
-//   EPILOGUE          0 direct, 1 staged and copied, 2 staged and stored by TMA
+//   EPILOGUE          0 direct, 1 staged and copied, 2 staged and stored by TMA, 3 the same while the next tile is
+//                     multiplied
 //   STORE_STAGES      staged boxes a consumer has in shared memory
 //   HINT_A, HINT_B, HINT_D     L2 eviction: 0 normal, 1 first, 2 last; that of D where TMA stores it
 //   REDUCTION         parts of a tile are added up by 0 the last of them to arrive, 1 a kernel of their own
@@ -26,7 +27,7 @@ constexpr int threads = 128 * (consumers + 1);
 constexpr int stages = STAGES, in_flight = IN_FLIGHT, promote = PROMOTE;
 constexpr int cluster_m = CLUSTER_M, cluster_n = CLUSTER_N, cluster_k = CLUSTER_K;
 constexpr int cluster_tiles = cluster_m * cluster_n, cluster = cluster_tiles * cluster_k;
-constexpr bool staged = EPILOGUE != 0, tma_store = EPILOGUE == 2;
+constexpr bool staged = EPILOGUE != 0, tma_store = EPILOGUE >= 2, deferred = EPILOGUE == 3;
 constexpr int store_stages = STORE_STAGES;
 constexpr bool reduce_after = REDUCTION;
 constexpr CacheHint hint_a = CacheHint(HINT_A), hint_b = CacheHint(HINT_B), hint_d = CacheHint(HINT_D);
@@ -39,7 +40,8 @@ constexpr int k_steps = tile_k * int(sizeof(In)) / 32;
 
 // Registers of a thread: 65,536 are shared out among the roles in steps of 8. One consumer needs no more
 // than the 255 that a thread can have.
-constexpr bool large = blocks * width / 2 / (accumulate_f16 ? 2 : 1) * (promote > 0 ? 2 : 1) > 192;
+constexpr int sums = blocks * width / 2 / (accumulate_f16 ? 2 : 1) * (promote > 0 ? 2 : 1);
+constexpr bool large = sums + (deferred ? blocks * width / 4 : 0) > (deferred ? 176 : 192);
 constexpr int producer_registers = consumers == 3 ? 32 : large ? 24 : 40;
 constexpr int consumer_registers = consumers == 3 ? 160 : large ? 240 : 232;
 } // namespace cfg
@@ -79,7 +81,9 @@ static_assert(!cfg::stream_k || cfg::split_k == 1, "stream-K and split-K exclude
 static_assert(cfg::promote == 0 || IsFloat8<In>::value, "only sums of 8-bit floats are promoted");
 static_assert(!cfg::accumulate_f16 || IsF16<In>::value, "f16 accumulation needs f16 inputs");
 static_assert(!cfg::staged || Is16Bit<Out>::value, "stmatrix stages 16-bit elements");
-static_assert(!cfg::staged || cfg::swap_ab || cfg::width % 16 == 0, "a staged box is at least 16 columns wide");
+static_assert(EPILOGUE != 1 || cfg::swap_ab || cfg::width % 16 == 0, "a box that is copied is 16 columns wide, or 32 or 64");
+static_assert(!cfg::deferred || (!cfg::pingpong && cfg::split_k * cfg::cluster_k == 1 && !cfg::stream_k && cfg::promote == 0),
+              "only whole tiles that the consumers share are stored while the next is multiplied");
 static_assert(!cfg::tma_store || cfg::align_d == 16, "TMA stores rows that are multiples of 16 bytes");
 static_assert(cfg::store_stages >= 1 && cfg::store_stages <= 4, "STORE_STAGES is in 1 .. 4");
 static_assert(!cfg::reduce_after || (cfg::split_k > 1 && !cfg::stream_k), "the kernel after adds up the parts of split-K");

@@ -15,11 +15,13 @@ from kernels.families.wgmma_ws_knobs import (
     KNOBS,
     REDUCTIONS,
     SCHEDULES,
+    TMA_STORES,
     Knobs,
     grid,
     operand_tiles,
     smem_bytes,
     store_box,
+    store_swizzle,
     workspace,
 )
 from kernels.families.wgmma_ws_picks import candidates, cycles
@@ -169,9 +171,8 @@ def _maps(k: Knobs, problem: GemmProblem) -> tuple[Argument, ...]:
         TensorMap("a", a.box, promotion=k.l2_promotion),
         TensorMap("b", b.box, promotion=k.l2_promotion),
     ]
-    if k.epilogue == "tma":
-        box = store_box(k)
-        maps.append(TensorMap("d", box, swizzle=box[1] * problem.out.size, promotion=0))
+    if k.epilogue in TMA_STORES:
+        maps.append(TensorMap("d", store_box(k), swizzle=store_swizzle(k), promotion=0))
     return tuple(maps)
 
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 
 from kernels.families.wgmma_ws_knobs import KNOBS, Knobs
-from kernels.families.wgmma_ws_picks import candidate, cycles
+from kernels.families.wgmma_ws_picks import alike_but_stores, cycles
 from kernels.families.wgmma_ws_search import SMALL
 from kernels.outline import Outline
 from tilewright.device import DeviceSpec
@@ -51,4 +51,4 @@ def _candidates(outline: Outline, problem: GemmProblem, device: DeviceSpec) -> I
         consumers_m, consumers_n = reversed(consumers) if swap else consumers
         shape = (swap, schedule, outline.tile_m, outline.tile_n, consumers_m, consumers_n)
         if outline.tile_m % consumers_m == 0 == outline.tile_n % consumers_n:
-            yield candidate(problem, device, shape, tile_k, spread)
+            yield from alike_but_stores(problem, device, shape, tile_k, spread)

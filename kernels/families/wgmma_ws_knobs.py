@@ -13,7 +13,8 @@ from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
 SCHEDULES = ("cooperative", "pingpong")
-EPILOGUES = ("direct", "stmatrix", "tma")
+EPILOGUES = ("direct", "stmatrix", "tma", "deferred")
+TMA_STORES = ("tma", "deferred")
 REDUCTIONS = ("block", "kernel")
 HINTS = ("normal", "evict_first", "evict_last")
 
@@ -78,7 +79,7 @@ KNOBS = (
         "tile_n",
         tuple(range(8, 257, 8)),
         "columns of D of a tile",
-        (16, 32, 64, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256),
+        (16, 32, 64, 96, 112, 120, 128, 144, 160, 168, 176, 192, 200, 208, 224, 240, 256),
     ),
     Knob("consumers_m", (1, 2, 3), "warpgroups that split the rows of a tile"),
     Knob("consumers_n", (1, 2, 3), "warpgroups that split its columns", (1, 2)),
@@ -86,7 +87,7 @@ KNOBS = (
     Knob("cluster_m", (1, 2, 4), "tiles of a cluster along m, which share B"),
     Knob("cluster_n", (1, 2, 4), "tiles of a cluster along n, which share A"),
     Knob("cluster_k", (1, 2), "blocks of a cluster that share the k of their tile"),
-    Knob("epilogue", EPILOGUES, "registers to D: straight, staged and copied, or stored by TMA"),
+    Knob("epilogue", EPILOGUES, "registers to D: straight, staged and copied, stored by TMA at once or behind the next tile"),
     Knob("store_stages", (1, 2, 4), "staged boxes of a consumer", (1, 2)),
     Knob("stages", tuple(range(2, 17)), "k tiles in shared memory"),
     Knob("in_flight", (0, 1), "groups of wgmma left running while the next k tile is awaited", (1,)),
@@ -114,9 +115,22 @@ def operand_tiles(k: Knobs, problem: GemmProblem) -> tuple[OperandTile, OperandT
 
 
 def store_box(k: Knobs) -> tuple[int, int]:
-    """(rows, columns) of D in one staged box: 64 along wgmma's M, up to 64 along its N."""
-    width = math.gcd(k.share[1] // k.cluster_k, 64)
+    """(rows, columns) of D in one staged box: 64 along wgmma's M, up to 64 along its N.
+
+    As wide as TMA's swizzles go, a power of two; where that is no more than 8 columns, an odd number of
+    eights, whose rows are on different banks without a swizzle.
+    """
+    whole = k.share[1] // k.cluster_k
+    width = math.gcd(whole, 64)
+    if width == 8 and not k.swap_ab:
+        width = 8 * next(eights for eights in (7, 5, 3, 1) if whole // 8 % eights == 0)
     return (width, 64) if k.swap_ab else (64, width)
+
+
+def store_swizzle(k: Knobs) -> int:
+    """Bytes of TMA's swizzle of a staged box, 0 for none."""
+    row_bytes = store_box(k)[1] * 2
+    return row_bytes if row_bytes in (32, 64, 128) else 0
 
 
 def store_bytes(k: Knobs) -> int:
@@ -152,6 +166,12 @@ def sum_registers(k: Knobs, problem: GemmProblem) -> int:
     extent, width = k.share
     registers = extent * width // 128 * (2 if k.promote else 1)
     return registers // 2 if problem.accumulate is DType.FLOAT16 else registers
+
+
+def kept_registers(k: Knobs) -> int:
+    """Registers of a consumer's thread for finished elements that are yet to be stored."""
+    extent, width = k.share
+    return extent * width // 256 if k.epilogue == "deferred" else 0
 
 
 def registers(k: Knobs) -> int | None:

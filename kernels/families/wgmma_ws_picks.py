@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 from kernels import cuda
-from kernels.families.wgmma_ws_knobs import Knobs, fixed_bytes, grid, stage_bytes, sum_registers
+from kernels.families.wgmma_ws_knobs import Knobs, fixed_bytes, grid, kept_registers, stage_bytes, sum_registers
 from kernels.families.wgmma_ws_search import SMALL
 from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
@@ -76,28 +76,45 @@ def candidates(problem: GemmProblem, device: DeviceSpec) -> Iterator[Knobs]:
     ):
         if shape[1] == "pingpong" and split > 1:
             continue
-        yield candidate(problem, device, shape, tile_k, (*cluster, split))
+        yield from alike_but_stores(problem, device, shape, tile_k, (*cluster, split))
 
 
-def candidate(
+def alike_but_stores(
     problem: GemmProblem,
     device: DeviceSpec,
     shape: tuple[int, str, int, int, int, int],
     tile_k: int,
     spread: tuple[int, int, int, int],
+) -> Iterator[Knobs]:
+    """Configs of a shape (swap_ab, schedule, tile_m, tile_n, consumers_m, consumers_n) and a spread
+    (cluster_m, cluster_n, cluster_k, split_k), D stored in one way or several, the rest as it usually does
+    best; not all are valid."""
+    width = shape[2] // shape[4] if shape[0] else shape[3] // shape[5]
+    if problem.out not in (DType.FLOAT16, DType.BFLOAT16):
+        yield _candidate(problem, device, shape, tile_k, spread, "direct")
+    elif problem.stride_alignment("d") >= 16:
+        yield _candidate(problem, device, shape, tile_k, spread, "tma")
+        yield _candidate(problem, device, shape, tile_k, spread, "deferred")
+    else:
+        staged = shape[0] or width % 16 == 0
+        yield _candidate(problem, device, shape, tile_k, spread, "stmatrix" if staged else "direct")
+
+
+def _candidate(
+    problem: GemmProblem,
+    device: DeviceSpec,
+    shape: tuple[int, str, int, int, int, int],
+    tile_k: int,
+    spread: tuple[int, int, int, int],
+    epilogue: str,
 ) -> Knobs:
-    """A config of a shape (swap_ab, schedule, tile_m, tile_n, consumers_m, consumers_n) and a spread
-    (cluster_m, cluster_n, cluster_k, split_k), the rest as it usually does best; not always valid."""
     swap, schedule, tile_m, tile_n, consumers_m, consumers_n = shape
     cluster_m, cluster_n, cluster_k, split_k = spread
-    width = tile_m // consumers_m if swap else tile_n // consumers_n
-    staged = problem.out in (DType.FLOAT16, DType.BFLOAT16) and (swap or width % 16 == 0)
-    epilogue = ("tma" if problem.stride_alignment("d") >= 16 else "stmatrix") if staged else "direct"
     rows = -(-problem.m // (tile_m * cluster_m))
     knobs = Knobs(
         schedule=schedule, swap_ab=swap, tile_m=tile_m, tile_n=tile_n, consumers_m=consumers_m,
         consumers_n=consumers_n, tile_k=tile_k, cluster_m=cluster_m, cluster_n=cluster_n,
-        cluster_k=cluster_k, epilogue=epilogue, store_stages=2 if staged else 1, stages=0, in_flight=1,
+        cluster_k=cluster_k, epilogue=epilogue, store_stages=1 if epilogue == "direct" else 2, stages=0, in_flight=1,
         promote=2 if problem.dtype in cuda.FLOAT8 else 0, split_k=split_k,
         reduction="kernel" if split_k > 1 else "block", stream_k=0, raster="m",
         group=8 if rows >= 8 else 1, snake=int(rows > 8), l2_promotion=256, hint_a="normal",
@@ -118,7 +135,7 @@ _SMEM_BYTES = 128
 _DRAM_BYTES = 20
 _TURN_CYCLES = 1500  # first loads and turn-over of a tile,
 _SUM_CYCLES = 20  # and storing one sum of each thread, where nothing hides them
-_HIDDEN = 0.8  # share of both that ping-pong hides
+_HIDDEN = 0.8  # share of both that ping-pong hides, or a store behind the next tile
 _UNHIDDEN = 0.1  # share of the lesser of DRAM's time and the rest that does not overlap the greater
 _LAUNCH_CYCLES = 3000
 
@@ -138,7 +155,7 @@ def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
         read /= k.consumers  # they read in turns
     turn = _TURN_CYCLES + _SUM_CYCLES * sum_registers(k, problem) + (1000 if k.cluster_k > 1 else 0)
     start = _LAUNCH_CYCLES + 300 * (k.cluster - 1)
-    hidden = _HIDDEN * turn if k.schedule == "pingpong" else 0.0
+    hidden = _HIDDEN * turn if k.schedule == "pingpong" or kept_registers(k) else 0.0
     blocks = grid(k, device)
     units = blocks.tiles(problem) * problem.batch * k.split_k
     waves = -(-units * k.cluster_k // (blocks.max_blocks // k.cluster * k.cluster))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from kernels import cuda
-from kernels.families.wgmma_ws_knobs import Knobs, smem_bytes, sum_registers
+from kernels.families.wgmma_ws_knobs import TMA_STORES, Knobs, kept_registers, smem_bytes, sum_registers
 from kernels.family import Rule
 from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
 # Accumulator registers of a thread, by consumers, that leave room for the rest: found by compiling.
 MAX_SUMS = {1: 208, 2: 208, 3: 100}
+MAX_KEPT = {1: 216, 2: 216, 3: 144}  # and with what is kept of the tile before
 
 
 def _why_schedule(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
@@ -62,9 +63,9 @@ def _why_epilogue(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
         return None
     if p.out not in (DType.FLOAT16, DType.BFLOAT16):
         return f"staged epilogues store 16-bit elements, D is {p.out}; use epilogue=direct"
-    if not k.swap_ab and k.share[1] % 16:
-        return f"a staged epilogue needs columns in multiples of 16, a consumer has {k.share[1]}"
-    if k.epilogue == "tma" and p.stride_alignment("d") < 16:
+    if k.epilogue == "stmatrix" and not k.swap_ab and k.share[1] % 16:
+        return f"boxes that are copied need columns in multiples of 16, a consumer has {k.share[1]}"
+    if k.epilogue in TMA_STORES and p.stride_alignment("d") < 16:
         return "TMA stores rows of D that are multiples of 16 bytes; use epilogue=stmatrix"
     return None
 
@@ -76,7 +77,8 @@ def _why_boxes(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 
 def _why_sums(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    sums, most = sum_registers(k, p), MAX_SUMS.get(k.consumers, 0) - _beside_sums(k, p)
+    sums, kept = sum_registers(k, p), kept_registers(k)
+    most = (MAX_KEPT if kept else MAX_SUMS).get(k.consumers, 0) - kept - _beside_sums(k, p)
     # NOTE: where something is added to f16 sums, the assembler unpacks them ahead of their use.
     if p.accumulate is DType.FLOAT16 and (p.has_c or p.has_bias or _gathers(k)):
         sums *= 2
@@ -101,8 +103,9 @@ def _beside_sums(k: Knobs, p: GemmProblem) -> int:
     if p.has_c:
         used += 32
     if p.has_bias:
-        # NOTE: where there is only one consumer, or parts were added up, the whole bias is loaded ahead.
-        early = (k.consumers == 1 or gathers) and not k.swap_ab
+        # NOTE: where there is only one consumer, parts were added up, or the tile is finished at once to be
+        # stored later, the whole bias is loaded ahead.
+        early = (k.consumers == 1 or gathers or k.epilogue == "deferred") and not k.swap_ab
         used += max(32, k.share[1] // 2 if early else 0)
     if k.promote:
         return used + 24  # two sets of sums
@@ -131,6 +134,16 @@ def _why_decomposition(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
     return None
 
 
+def _why_deferred(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.epilogue != "deferred":
+        return None
+    if k.schedule == "pingpong":
+        return "ping-pong hides a store behind the other consumer: use epilogue=tma"
+    if k.split_k * k.cluster_k > 1 or k.stream_k or k.promote:
+        return "only tiles whose sums one block keeps in one set of registers can be deferred: use epilogue=tma"
+    return None
+
+
 SHARE = ("swap_ab", "tile_m", "tile_n", "consumers_m", "consumers_n")
 RING = ("schedule", *SHARE, "tile_k", "cluster_k", "epilogue", "store_stages", "stages")
 
@@ -143,6 +156,7 @@ RULES: tuple[Rule[Knobs], ...] = (
     Rule((*SHARE, "cluster_k"), _why_halves),
     Rule((*SHARE, "epilogue"), _why_epilogue),
     Rule(("epilogue", "store_stages"), _why_boxes, compiled=False),
+    Rule(("schedule", "cluster_k", "epilogue", "promote", "split_k", "stream_k"), _why_deferred),
     Rule(("promote",), _why_promote),
     Rule(RING, _why_smem, compiled=False),
     Rule(("cluster_k", "split_k", "reduction", "stream_k"), _why_decomposition),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernels import cuda
-from kernels.families.wgmma_ws_knobs import Knobs, fixed_bytes, room_of_fours, stage_bytes
+from kernels.families.wgmma_ws_knobs import TMA_STORES, Knobs, fixed_bytes, room_of_fours, stage_bytes
 from kernels.families.wgmma_ws_rules import RING, SHARE
 from kernels.family import Rule
 from tilewright.artifact import Grid
@@ -44,13 +44,19 @@ def _why_stages(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 
 
 def _why_store(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    narrow = p.out in (DType.FLOAT16, DType.BFLOAT16) and (k.swap_ab or k.share[1] % 16 == 0)
-    if k.epilogue == "direct" and narrow:
+    boxes = k.swap_ab or k.share[1] % 16 == 0 or p.stride_alignment("d") >= 16
+    if k.epilogue == "direct" and boxes and p.out in (DType.FLOAT16, DType.BFLOAT16):
         return "staged stores are wider"
     if k.epilogue != "direct" and k.store_stages != 2:
         return "two staged boxes are enough to overlap"
     if k.epilogue == "stmatrix" and p.stride_alignment("d") >= 16:
         return "TMA stores the same boxes in fewer instructions"
+    return None
+
+
+def _why_deferred(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    if k.epilogue == "deferred" and Grid(k.tile_m, k.tile_n).tiles(p) * p.batch <= d.units:
+        return "with one tile a multiprocessor there is no next one to store behind"
     return None
 
 
@@ -102,7 +108,7 @@ def _why_hint(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 
 def _why_hint_d(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    if k.hint_d != "normal" and (k.epilogue != "tma" or p.m * p.n * p.out.size * p.batch < d.l2_bytes // 4):
+    if k.hint_d != "normal" and (k.epilogue not in TMA_STORES or p.m * p.n * p.out.size * p.batch < d.l2_bytes // 4):
         return "D leaves the L2 to A and B"
     return None
 
@@ -126,6 +132,7 @@ SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("tile_m", "tile_n"), _why_small),
     Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k"), _why_cluster),
     Rule((*SHARE, "epilogue", "store_stages"), _why_store),
+    Rule(("tile_m", "tile_n", "epilogue"), _why_deferred),
     Rule((*RING, "split_k"), _why_stages),
     Rule(("promote",), _why_promote),
     Rule(("schedule", "tile_m", "tile_n", "split_k", "stream_k"), _why_pingpong),

@@ -109,8 +109,6 @@ def test_every_knob(hopper, variant, layout) -> None:
 @pytest.mark.parametrize("tile_n", range(8, 257, 8))
 def test_every_width(hopper, tile_n) -> None:
     for epilogue in ("direct", "tma"):
-        if epilogue == "tma" and tile_n % 16:
-            continue
         knobs = {"tile_n": tile_n, "epilogue": epilogue, "store_stages": 1}
         assert wrong(hopper, GemmProblem(136, 520, 200), **knobs) is None
         assert wrong(hopper, GemmProblem(136, 520, 200, acc_dtype="float16"), **knobs) is None
@@ -164,6 +162,37 @@ def test_staging_that_a_tile_does_not_fill_evenly(hopper, tile_n, epilogue, stor
     knobs = {"tile_n": tile_n, "epilogue": epilogue, "store_stages": store_stages, "stages": 3}
     for _ in range(5):
         assert wrong(hopper, GemmProblem(8192, 8448, 64), **knobs) is None
+
+
+DEFERRED = [
+    {},
+    {"store_stages": 1},
+    {"store_stages": 4, "tile_n": 176},
+    {"tile_n": 256, "cluster_m": 2},
+    {"tile_m": 256, "cluster_n": 2, "in_flight": 0},
+    {"tile_n": 168, "cluster_m": 2},
+    {"tile_m": 192, "consumers_m": 3, "tile_n": 192, "stages": 3},
+    {"consumers_m": 1, "tile_n": 144},
+    {"tile_m": 64, "consumers_m": 1, "consumers_n": 2, "tile_n": 256},
+    SWAPPED,
+]
+
+
+@pytest.mark.parametrize("variant", DEFERRED, ids=str)
+@pytest.mark.parametrize("k", [8, 64, 1000])
+def test_a_tile_that_is_stored_behind_the_next(hopper, variant, k) -> None:
+    """Several tiles a block, with fewer and with more k tiles than a tile has boxes."""
+    for problem in (GemmProblem(2568, 2312, k), GemmProblem(1160, 1544, k, dtype="bfloat16", batch=3)):
+        assert wrong(hopper, problem, **variant, epilogue="deferred") is None
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_deferred_tile_has_its_own_bias_and_c(hopper, layout) -> None:
+    for extra in EXTRAS:
+        problem = GemmProblem(2568, 2312, 200, layout=layout, **extra)
+        assert wrong(hopper, problem, epilogue="deferred") is None
+    halves = GemmProblem(2568, 2312, 200, layout=layout, acc_dtype="float16")
+    assert wrong(hopper, halves, tile_n=256, epilogue="deferred") is None
 
 
 EXTRAS = [

@@ -34,7 +34,7 @@ public:
             if constexpr (cfg::promote > 0)
                 multiply_promoted(acc, work.k_tiles());
             else
-                multiply(acc, work.k_tiles());
+                multiply(acc, work.k_tiles(), store);
             if constexpr (cfg::pingpong) pass_turn();
             if constexpr (cfg::promote == 0) finish(acc, work.k_tiles());
             if constexpr (cfg::cluster_k > 1) exchange.run(acc);
@@ -42,9 +42,16 @@ public:
                 store.row0 = work.m + own_row, store.col0 = work.n + own_column, store.batch = work.batch;
                 store.epilogue.d = d + work.batch * stride_d;
                 if constexpr (cfg::has_c) store.epilogue.c = c + work.batch * stride_c;
-                store.run(acc, smem);
+                if constexpr (cfg::deferred)
+                    store.keep(acc);
+                else
+                    store.run(acc, smem);
             }
             if (cfg::pingpong && !skip_other(scheduler)) break;
+        }
+        if constexpr (cfg::deferred) {
+#pragma unroll
+            for (int box = 0; box < Store::boxes; ++box) store.store_kept(smem, box);
         }
         if (cfg::tma_store && threadIdx.x % 128 == 0) tma_store_wait<0>();
     }
@@ -70,14 +77,25 @@ private:
 
     // NOTE: a stage is released only when wgmma_wait has said that its wgmma are done; that they were
     // issued is not enough.
-    __device__ __forceinline__ void multiply(Sums& acc, int k_tiles) {
-        for (int index = 0; index < k_tiles; ++index) {
-            mbarrier_wait(smem.ring.full(slot.stage), slot.phase);
-            multiply_tile(acc, slot.stage, index);
-            wgmma_wait<cfg::in_flight>();
-            if (index >= cfg::in_flight) release(slot.stage >= cfg::in_flight ? slot.stage - cfg::in_flight : cfg::stages - 1);
-            slot.advance();
+    __device__ __forceinline__ void multiply(Sums& acc, int k_tiles, const Store& store) {
+        int index = 0;
+        if constexpr (cfg::deferred) {
+            // The tile before leaves box by box, each behind the products of one k tile.
+#pragma unroll
+            for (int box = 0; box < Store::boxes; ++box) {
+                if (index < k_tiles) multiply_next(acc, index++);
+                store.store_kept(smem, box);
+            }
         }
+        while (index < k_tiles) multiply_next(acc, index++);
+    }
+
+    __device__ __forceinline__ void multiply_next(Sums& acc, int index) {
+        mbarrier_wait(smem.ring.full(slot.stage), slot.phase);
+        multiply_tile(acc, slot.stage, index);
+        wgmma_wait<cfg::in_flight>();
+        if (index >= cfg::in_flight) release(slot.stage >= cfg::in_flight ? slot.stage - cfg::in_flight : cfg::stages - 1);
+        slot.advance();
     }
 
     // The tensor cores keep some 13 bits of a sum of 8-bit floats, so every few k tiles it is added to sums

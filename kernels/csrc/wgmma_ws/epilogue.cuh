@@ -7,30 +7,60 @@
 #include "tile/finish_pair.cuh"
 #include "wgmma_ws/stages.cuh"
 
-struct Store {
+class Store {
+public:
     Epilogue epilogue;
-    const TensorMap* map_d;
-    int consumer;
     int row0, col0, batch; // of the consumer's share of D
+
+    __device__ __forceinline__ Store(const Epilogue& epilogue_, const TensorMap* map_d_, int consumer_)
+        : epilogue(epilogue_), map_d(map_d_), consumer(consumer_) {}
 
     __device__ __forceinline__ void run(const Sums& acc, const SharedMemory& smem) const {
 #pragma unroll
         for (int block = 0; block < cfg::blocks; ++block) {
             if constexpr (cfg::staged) {
 #pragma unroll
-                for (int box = 0; box < cfg::own_width / box_width; ++box) store_box(acc, smem, block, box);
+                for (int box = 0; box < block_boxes; ++box)
+                    store_box([&](int p, int x, int y) { return finish(acc, block, p, x, y); }, smem, block, box);
             } else {
                 store_block(acc, block);
             }
         }
     }
 
+    // Keeps a tile, for store_kept().
+    __device__ __forceinline__ void keep(const Sums& acc) {
+        const int x = thread() / 32 * 16 + thread() % 32 / 4, y = thread() % 4 * 2;
+#pragma unroll
+        for (int block = 0; block < cfg::blocks; ++block)
+#pragma unroll
+            for (int p = 0; p < Sums::pairs; ++p) kept[block][p] = finish(acc, block, p, x + p % 2 * 8, y + p / 2 * 8);
+        any = true;
+    }
+    // Box `number` of a tile that was kept, if any was.
+    __device__ __forceinline__ void store_kept(const SharedMemory& smem, int number) const {
+        if (!any) return;
+        const int block = number / block_boxes;
+        store_box([&](int p, int, int) { return kept[block][p]; }, smem, block, number % block_boxes);
+    }
+    static constexpr int block_boxes = cfg::own_width / box_width, boxes = cfg::blocks * block_boxes;
+
 private:
+    const TensorMap* map_d;
+    int consumer;
+    unsigned kept[cfg::deferred ? cfg::blocks : 1][cfg::deferred ? Sums::pairs : 1];
+    bool any = false;
+
     static __device__ __forceinline__ int thread() { return threadIdx.x % 128; }
 
     // Position in D of accumulator (x, y) of a block, x along wgmma's M and y along its N.
     __device__ __forceinline__ int row(int block, int x, int y) const { return row0 + (cfg::swap_ab ? y : block * 64 + x); }
     __device__ __forceinline__ int column(int block, int x, int y) const { return col0 + (cfg::swap_ab ? block * 64 + x : y); }
+
+    // Pair p of a block, whose first element is at (x, y), as D has it.
+    __device__ __forceinline__ unsigned finish(const Sums& acc, int block, int p, int x, int y) const {
+        return finish_pair<cfg::swap_ab>(acc.pair(block, p), epilogue, row(block, x, y), column(block, x, y));
+    }
 
     __device__ __forceinline__ void store_block(const Sums& acc, int block) const {
         const int x = thread() / 32 * 16 + thread() % 32 / 4, y = thread() % 4 * 2;
@@ -49,12 +79,13 @@ private:
 
     // NOTE: the barrier before a box is written makes sure that its last content has left: TMA has read it
     // (the storing thread has waited) or all threads have copied it.
-    __device__ __forceinline__ void store_box(const Sums& acc, const SharedMemory& smem, int block, int box) const {
-        const int number = block * (cfg::own_width / box_width) + box;
+    template <class Value>
+    __device__ __forceinline__ void store_box(Value value, const SharedMemory& smem, int block, int box) const {
+        const int number = block * block_boxes + box;
         const unsigned target = smem.box(consumer, number % cfg::store_stages);
         // NOTE: the boxes of a tile start with the first place in staging again; unless they fill all places
         // evenly, it may be the one used last.
-        constexpr bool uneven = cfg::blocks * (cfg::own_width / box_width) % cfg::store_stages != 0;
+        constexpr bool uneven = boxes % cfg::store_stages != 0;
         const bool restart = uneven && number == 0;
         if (cfg::tma_store && thread() == 0) {
             if (restart)
@@ -63,7 +94,7 @@ private:
                 tma_store_wait<cfg::store_stages - 1>();
         }
         if (cfg::tma_store || cfg::store_stages == 1 || restart) named_barrier_sync(1 + consumer, 128);
-        stage_box(acc, target, block, box);
+        stage_box(value, target, box);
         if constexpr (cfg::tma_store) tma_store_fence();
         named_barrier_sync(1 + consumer, 128);
         const int at_row = row(block, 0, box * box_width), at_column = column(block, 0, box * box_width);
@@ -78,22 +109,21 @@ private:
     }
 
     // NOTE: pairs 4 q .. 4 q + 3 are four 8 x 8 matrices: x and x + 8 at one y, then at y + 8.
-    __device__ __forceinline__ void stage_box(const Sums& acc, unsigned target, int block, int box) const {
+    template <class Value> static __device__ __forceinline__ void stage_box(Value value, unsigned target, int box) {
         const int lane = thread() % 32, warp = thread() / 32;
         const int x = warp * 16 + lane / 4, y = lane % 4 * 2;
 #pragma unroll
         for (int p = 0; p < box_width / 4; p += 4) {
-            constexpr int matrices = box_width % 16 == 0 ? 4 : 2;
+            const int matrices = box_width / 4 - p < 4 ? 2 : 4;
             unsigned values[4] = {};
 #pragma unroll
             for (int i = 0; i < matrices; ++i) {
                 const int at = box * (box_width / 4) + p + i;
-                const int ax = x + at % 2 * 8, ay = y + at / 2 * 8;
-                values[i] = finish_pair<cfg::swap_ab>(acc.pair(block, at), epilogue, row(block, ax, ay), column(block, ax, ay));
+                values[i] = value(at, x + at % 2 * 8, y + at / 2 * 8);
             }
             const int chunk = cfg::swap_ab ? Box::chunk(p / 2 * 8 + lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2)
                                            : Box::chunk(warp * 16 + lane % 16, p / 2 + lane / 16);
-            if constexpr (matrices == 4)
+            if (matrices == 4)
                 stmatrix_x4<cfg::swap_ab>(target + chunk, values);
             else
                 stmatrix_x2<cfg::swap_ab>(target + chunk, values[0], values[1]);
