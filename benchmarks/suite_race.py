@@ -2,7 +2,8 @@
 
 Inputs are N(0, 1) and rotate over sets that together exceed twice the last-level cache. Every contender's
 D is held against float64 first. The device is loaded until its clock is steady; then every round takes one
-sample of each in a fresh random order, ours twice, so that the race shows how far apart equals come out.
+sample of each in a fresh random order, ours twice, so that the race shows how far apart equals come out. At
+the device's power limit a sample lasts until the clock is the contender's own (:mod:`tuner.interleave`).
 Large problems are also sampled in a burst, each time after a pause: clocks are higher there than any load
 can hold.
 """
@@ -36,7 +37,10 @@ from tuner.operands import bind, rotated_sets
 from tuner.settle import settle
 from tuner.stats import median
 
-METHOD = "suite-v1: interleaved rounds, settled clocks, rotated N(0, 1) operands"
+METHOD = (
+    "suite-v2: interleaved rounds, settled clocks, turns of 0.1 s where power is the limit,"
+    " rotated N(0, 1) operands"
+)
 ROUNDS = 61
 BURST_FLOPS = 2 * 4096**3
 BURST_IDLE_S = 0.3

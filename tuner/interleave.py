@@ -1,16 +1,27 @@
-"""Samples of several contenders on one device, interleaved: what drifts hits all alike."""
+"""Samples of several contenders on one device, interleaved: what drifts hits all alike.
+
+A device at its power limit sets its clock by the power that it draws, and on an H200 follows a change of
+kernel within 40 to 80 ms (docs/hopper.md). Short samples would then give all contenders the clock of their
+mean, and a kernel that needs much energy would run on what the others save. So there a contender runs for
+``TURN_S`` in its turn, and its sample is the median of the second half.
+"""
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 from tilewright.launch import Launch
 from tuner.devices.base import Device
 from tuner.measure import launches_per_sample, sampler
 from tuner.settle import load
+from tuner.stats import median
 
 WARM_UP_S = 1.0
+TURN_S = 0.1
+AT_LIMIT = 0.95  # of the power that a device may draw
+TURNS_SHARE, FEWEST_TURNS = 4, 2  # turns are long: one for so many rounds, so many at least
 Rows = list[list[float]]
 States = list[tuple[float | None, float | None]]
 
@@ -36,7 +47,7 @@ def interleave(
 def shuffled_rounds(
     device: Device, samplers: Sequence[Callable[[int], float]], rounds: int, order: random.Random
 ) -> tuple[Rows, States]:
-    """``rounds`` rounds of one sample of each sampler, in a fresh random order: one row of microseconds a
+    """As many rounds of one sample of each sampler as :func:`each_round` runs: one row of microseconds a
     sampler, and the clock in MHz and power in watts after each round."""
     rows: Rows = [[] for _ in samplers]
     states: States = []
@@ -52,16 +63,44 @@ def each_round(
     order: random.Random,
     into: tuple[Rows, States],
 ) -> Iterator[None]:
-    """Run one round at each step, into rows and states."""
+    """Take one sample at each step, into rows and, after each round, states; the device is under load.
+
+    Each round has a fresh random order. There are ``rounds`` of them; where the device is at its power limit,
+    a quarter of that, two at least, of turns of ``TURN_S``.
+    """
     rows, states = into
+    if at_power_limit(device):
+        samplers = [_alone(sample) for sample in samplers]
+        rounds = max(FEWEST_TURNS, rounds // TURNS_SHARE)
     turn = list(range(len(samplers)))
     for number in range(rounds):
         order.shuffle(turn)
-        for index in turn:
+        for index in turn[:-1]:
             rows[index].append(samplers[index](number))
+            yield
+        rows[turn[-1]].append(samplers[turn[-1]](number))
         now = device.telemetry()
         states.append((now.mhz, now.watts))
         yield
+
+
+def at_power_limit(device: Device) -> bool:
+    """Whether power, not the highest clock, bounds how fast the device runs what it runs now."""
+    watts = device.telemetry().watts
+    return watts is not None and watts >= AT_LIMIT * device.spec.power_watts > 0
+
+
+def _alone(sample: Callable[[int], float]) -> Callable[[int], float]:
+    """Samples for ``TURN_S``; the median of those of the second half."""
+
+    def turn(number: int) -> float:
+        taken: list[float] = []
+        end = time.monotonic() + TURN_S
+        while not taken or time.monotonic() < end:
+            taken.append(sample(number + len(taken)))
+        return median(taken[len(taken) // 2 :])
+
+    return turn
 
 
 def mean_of_known(values: Sequence[float | None]) -> float | None:

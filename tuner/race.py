@@ -1,7 +1,8 @@
 """Finalists and the vendor library against each other: interleaved rounds on the same operands.
 
 Every round takes one sample of each contender in a fresh random order, so that drifting clocks and
-temperatures hit all alike; ratios are formed within rounds. Where the vendor library does not compute
+temperatures hit all alike; ratios are formed within rounds. At the device's power limit a sample lasts
+until the clock is the contender's own (:mod:`tuner.interleave`). Where the vendor library does not compute
 the problem, it runs the same product in float16 instead, and says so. The device is loaded for ``WARM_UP_S``
 before the first round, and again after others used it, and never idles in between, so the figures are
 sustained ones.
@@ -24,7 +25,7 @@ from tuner.operands import bind, rotated_sets, scratch
 from tuner.settle import load
 from tuner.vendor import fastest, vendor_choices
 
-METHOD = "interleaved-v1, sustained"
+METHOD = "interleaved-v2, sustained"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 from collections.abc import Sequence
 
 from tilewright.errors import DeviceUnavailable
@@ -11,24 +10,24 @@ from tilewright.launch import Launch
 from tilewright.problem import DType, GemmProblem
 from tilewright.trial import STANDS_IN
 from tuner.devices.base import Device, VendorChoice
-from tuner.interleave import equal_samplers, shuffled_rounds
+from tuner.interleave import equal_samplers, interleave
 from tuner.operands import rotated_sets
 from tuner.stats import median
 
-_HEAT_ROUNDS = 5
+_HEAT_ROUNDS = 12
 _SCREENS = ((48, 200.0), (12, 1000.0))  # how many stay, after so many microseconds of each
 _SCREEN_RATIO = 1.25
 _STAND_IN_OUT = {2: DType.FLOAT16, 4: DType.FLOAT32}  # by bytes of an element of D
 
 
 def fastest(device: Device, choices: Sequence[VendorChoice]) -> VendorChoice:
-    """The choice with the lowest median of a few interleaved samples, among those that a quick look at
-    each did not rule out."""
+    """The choice with the lowest median of a few interleaved samples under load, among those that a quick
+    look at each did not rule out."""
     if len(choices) == 1:
         return choices[0]
     choices = _screened(device, choices)
     samplers = equal_samplers(device, [choice.launches for choice in choices])
-    rows, _ = shuffled_rounds(device, samplers, _HEAT_ROUNDS, random.Random(0))
+    rows, _ = interleave(device, samplers, _HEAT_ROUNDS, seed=0)
     return choices[min(range(len(choices)), key=lambda i: median(rows[i]))]
 
 

@@ -27,16 +27,16 @@ _CONSUMERS = (
 def alike(
     outline: Outline, problem: GemmProblem, device: DeviceSpec, valid: Callable[[Knobs], bool]
 ) -> list[Knobs]:
-    """The fastest by the model of either schedule that follow the outline, or the first of those like it
-    that any config can follow; with its own k of a stage where that is valid."""
+    """The fastest by the model of either schedule and each number of consumers that follow the outline, or
+    the first of those like it that any config can follow; with its own k of a stage where that is valid."""
 
     def rank(k: Knobs) -> tuple[bool, float]:
         return k.tile_k != outline.tile_k, cycles(k, problem, device)
 
     for told in outline.alike:
-        best: dict[str, Knobs] = {}
+        best: dict[tuple[str, int], Knobs] = {}
         for k in sorted(filter(valid, _candidates(told, problem, device)), key=rank):
-            best.setdefault(k.schedule, k)
+            best.setdefault((k.schedule, k.consumers), k)
         if best:
             return list(best.values())
     return []

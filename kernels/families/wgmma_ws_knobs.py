@@ -87,7 +87,11 @@ KNOBS = (
     Knob("cluster_m", (1, 2, 4), "tiles of a cluster along m, which share B"),
     Knob("cluster_n", (1, 2, 4), "tiles of a cluster along n, which share A"),
     Knob("cluster_k", (1, 2), "blocks of a cluster that share the k of their tile"),
-    Knob("epilogue", EPILOGUES, "registers to D: straight, staged and copied, stored by TMA at once or behind the next tile"),
+    Knob(
+        "epilogue",
+        EPILOGUES,
+        "registers to D: straight, or staged and copied, stored by TMA at once or late",
+    ),
     Knob("store_stages", (1, 2, 4), "staged boxes of a consumer", (1, 2)),
     Knob("stages", tuple(range(2, 17)), "k tiles in shared memory"),
     Knob("in_flight", (0, 1), "groups of wgmma left running while the next k tile is awaited", (1,)),
@@ -98,7 +102,7 @@ KNOBS = (
     Knob("raster", RASTERS, "axis along which bands of tiles are laid, or a Hilbert curve in squares"),
     Knob("group", (1, 2, 4, 8, 16), "tiles of a band"),
     Knob("snake", (0, 1), "walk every other band backwards"),
-    Knob("l2_promotion", (0, 128, 256), "bytes that the L2 fetches for TMA at least", (256,)),
+    Knob("l2_promotion", (0, 128, 256), "bytes that the L2 fetches for TMA at least", (128, 256)),
     Knob("hint_a", HINTS, "how long the L2 keeps A", ("normal",)),
     Knob("hint_b", HINTS, "how long the L2 keeps B", ("normal", "evict_first")),
     Knob("hint_d", HINTS, "how long the L2 keeps D, where TMA stores it", ("normal", "evict_first")),
@@ -112,6 +116,15 @@ def operand_tiles(k: Knobs, problem: GemmProblem) -> tuple[OperandTile, OperandT
         OperandTile(k.tile_m, k.tile_k, not problem.layout.a_transposed, size, k.cluster_n),
         OperandTile(k.tile_n, k.tile_k, problem.layout.b_transposed, size, k.cluster_m),
     )
+
+
+def fetch_bytes(problem: GemmProblem) -> int:
+    """What the L2 had best fetch at least: 256 bytes, but half of that where rows start in their middle."""
+    extents = (
+        problem.m if problem.layout.a_transposed else problem.k,
+        problem.k if problem.layout.b_transposed else problem.n,
+    )
+    return 256 if all(extent * problem.dtype.size % 256 == 0 for extent in extents) else 128
 
 
 def store_box(k: Knobs) -> tuple[int, int]:

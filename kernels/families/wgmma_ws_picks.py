@@ -6,7 +6,15 @@ import itertools
 from collections.abc import Iterator
 
 from kernels import cuda
-from kernels.families.wgmma_ws_knobs import Knobs, fixed_bytes, grid, kept_registers, stage_bytes, sum_registers
+from kernels.families.wgmma_ws_knobs import (
+    Knobs,
+    fetch_bytes,
+    fixed_bytes,
+    grid,
+    kept_registers,
+    stage_bytes,
+    sum_registers,
+)
 from kernels.families.wgmma_ws_search import SMALL
 from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
@@ -23,6 +31,8 @@ _SHAPES = (
     ("cooperative", 192, 192, 3, 1),
     ("cooperative", 256, 192, 2, 1),
     ("cooperative", 256, 160, 2, 1),
+    ("cooperative", 256, 144, 2, 1),
+    ("cooperative", 256, 112, 2, 1),
     ("cooperative", 192, 160, 3, 1),
     ("cooperative", 192, 128, 3, 1),
     ("cooperative", 128, 128, 2, 1),
@@ -30,13 +40,17 @@ _SHAPES = (
     ("cooperative", 128, 144, 1, 1),
     ("cooperative", 128, 96, 2, 1),
     ("cooperative", 128, 64, 2, 1),
+    ("cooperative", 128, 64, 1, 1),
     ("cooperative", 64, 256, 1, 2),
     ("cooperative", 64, 128, 1, 2),
+    ("cooperative", 64, 224, 1, 1),
     ("cooperative", 64, 192, 1, 1),
     ("cooperative", 64, 144, 1, 1),
     ("cooperative", 64, 128, 1, 1),
+    ("cooperative", 64, 112, 1, 1),
     ("cooperative", 64, 96, 1, 1),
     ("cooperative", 64, 64, 1, 1),
+    ("pingpong", 128, 200, 1, 1),
     ("pingpong", 128, 192, 1, 1),
     ("pingpong", 128, 176, 1, 1),
     ("pingpong", 128, 168, 1, 1),
@@ -52,7 +66,10 @@ _SHAPES = (
 # tile_m, tile_n, consumers_n with D transposed.
 _SWAPPED = (
     (16, 128, 2),
+    (16, 128, 1),
     (16, 64, 1),
+    (24, 128, 1),
+    (24, 64, 1),
     (32, 128, 2),
     (64, 128, 2),
     (64, 256, 2),
@@ -114,10 +131,10 @@ def _candidate(
     knobs = Knobs(
         schedule=schedule, swap_ab=swap, tile_m=tile_m, tile_n=tile_n, consumers_m=consumers_m,
         consumers_n=consumers_n, tile_k=tile_k, cluster_m=cluster_m, cluster_n=cluster_n,
-        cluster_k=cluster_k, epilogue=epilogue, store_stages=1 if epilogue == "direct" else 2, stages=0, in_flight=1,
-        promote=2 if problem.dtype in cuda.FLOAT8 else 0, split_k=split_k,
+        cluster_k=cluster_k, epilogue=epilogue, store_stages=1 if epilogue == "direct" else 2, stages=0,
+        in_flight=1, promote=2 if problem.dtype in cuda.FLOAT8 else 0, split_k=split_k,
         reduction="kernel" if split_k > 1 else "block", stream_k=0, raster="m",
-        group=8 if rows >= 8 else 1, snake=int(rows > 8), l2_promotion=256, hint_a="normal",
+        group=8 if rows >= 8 else 1, snake=int(rows > 8), l2_promotion=fetch_bytes(problem), hint_a="normal",
         hint_b="evict_first" if problem.m <= 2 * SMALL else "normal", hint_d="normal",
     )  # fmt: skip
     free = device.smem_per_block - fixed_bytes(knobs)
@@ -135,7 +152,8 @@ _SMEM_BYTES = 128
 _DRAM_BYTES = 20
 _TURN_CYCLES = 1500  # first loads and turn-over of a tile,
 _SUM_CYCLES = 20  # and storing one sum of each thread, where nothing hides them
-_HIDDEN = 0.8  # share of both that ping-pong hides, or a store behind the next tile
+_HIDDEN = 0.8  # share of both that ping-pong hides, of the latter that a store behind the next tile hides
+_POWER_BYTES = 600  # that a block loads: their power costs a clock, whoever shares them
 _UNHIDDEN = 0.1  # share of the lesser of DRAM's time and the rest that does not overlap the greater
 _LAUNCH_CYCLES = 3000
 
@@ -155,14 +173,18 @@ def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
         read /= k.consumers  # they read in turns
     turn = _TURN_CYCLES + _SUM_CYCLES * sum_registers(k, problem) + (1000 if k.cluster_k > 1 else 0)
     start = _LAUNCH_CYCLES + 300 * (k.cluster - 1)
-    hidden = _HIDDEN * turn if k.schedule == "pingpong" or kept_registers(k) else 0.0
+    hidden = 0.0
+    if k.schedule == "pingpong":
+        hidden = _HIDDEN * turn
+    elif kept_registers(k) and k.consumers > 1:
+        hidden = _HIDDEN * _SUM_CYCLES * sum_registers(k, problem)
     blocks = grid(k, device)
     units = blocks.tiles(problem) * problem.batch * k.split_k
     waves = -(-units * k.cluster_k // (blocks.max_blocks // k.cluster * k.cluster))
     operands = (problem.m + problem.n) * problem.k * problem.dtype.size * problem.batch
     parts = k.split_k * problem.m * problem.n * problem.batch * 8 / (_L2_BYTES * device.units)
     shared = 2000 + parts if k.split_k > 1 else 0.0
-    # NOTE: what L2 brings costs a little power, and with it clocks, even where it costs no time.
-    busy = waves * (max(multiplied, loaded, read) + turn - hidden + 0.02 * loaded) + hidden
+    power = (k.tile_m + k.tile_n) * depth / _POWER_BYTES
+    busy = waves * (max(multiplied, loaded, read) + turn - hidden + power) + hidden
     streamed = operands / (_DRAM_BYTES * device.units)
     return max(busy, streamed) + _UNHIDDEN * min(busy, streamed) + shared + start

@@ -140,7 +140,7 @@ def _why_deferred(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
     if k.schedule == "pingpong":
         return "ping-pong hides a store behind the other consumer: use epilogue=tma"
     if k.split_k * k.cluster_k > 1 or k.stream_k or k.promote:
-        return "only tiles whose sums one block keeps in one set of registers can be deferred: use epilogue=tma"
+        return "only a tile whose sums one block keeps, in one set of registers, can wait: use epilogue=tma"
     return None
 
 

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from kernels import cuda
-from kernels.families.wgmma_ws_knobs import TMA_STORES, Knobs, fixed_bytes, room_of_fours, stage_bytes
+from kernels.families.wgmma_ws_knobs import (
+    TMA_STORES,
+    Knobs,
+    fetch_bytes,
+    fixed_bytes,
+    room_of_fours,
+    stage_bytes,
+)
 from kernels.families.wgmma_ws_rules import RING, SHARE
 from kernels.family import Rule
 from tilewright.artifact import Grid
@@ -101,6 +108,11 @@ def _why_cluster(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     return None
 
 
+def _why_fetch(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    best = fetch_bytes(p)
+    return f"the L2 had best fetch {best} bytes of such rows" if k.l2_promotion != best else None
+
+
 def _why_hint(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     if k.hint_b != "normal" and p.m > 4 * k.tile_m:
         return "B is read again by later rows of tiles"
@@ -108,7 +120,9 @@ def _why_hint(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 
 def _why_hint_d(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    if k.hint_d != "normal" and (k.epilogue not in TMA_STORES or p.m * p.n * p.out.size * p.batch < d.l2_bytes // 4):
+    if k.hint_d != "normal" and (
+        k.epilogue not in TMA_STORES or p.m * p.n * p.out.size * p.batch < d.l2_bytes // 4
+    ):
         return "D leaves the L2 to A and B"
     return None
 
@@ -138,6 +152,7 @@ SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("schedule", "tile_m", "tile_n", "split_k", "stream_k"), _why_pingpong),
     Rule(("tile_m", "tile_n", "tile_k", "cluster_k", "split_k", "stream_k"), _why_split),
     Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "raster", "group", "snake"), _why_walk),
+    Rule(("l2_promotion",), _why_fetch),
     Rule(("tile_m", "hint_b"), _why_hint),
     Rule(("epilogue", "hint_d"), _why_hint_d),
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import random
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -14,7 +16,7 @@ from benchmarks.suite_contenders import BEST, CUBLAS, OURS, TORCH, most_error, o
 from benchmarks.suite_race import race_shape
 from tilewright import GemmProblem
 from tilewright.errors import ArtifactError
-from tuner import settle, vendor
+from tuner import interleave, settle, vendor
 from tuner.check import reference_values
 from tuner.devices.base import Telemetry, VendorChoice
 from tuner.devices.host import HostDevice
@@ -90,6 +92,54 @@ def test_the_fastest_of_many_algorithms_is_found_without_a_long_look_at_each() -
     assert won.detail["us"] == 10.0
     assert device.runs[150.0] == 3  # a glance
     assert device.runs[11.0] > 3 * 3
+
+
+class Drawing(HostDevice):
+    """A device that draws ``watts`` of the 700 that it may."""
+
+    def __init__(self, watts: float | None) -> None:
+        super().__init__()
+        self.spec = dataclasses.replace(self.spec, power_watts=700)
+        self.watts = watts
+
+    def telemetry(self) -> Telemetry:
+        return Telemetry(1400.0, self.watts)
+
+
+def warming(late_us: float) -> Callable[[int], float]:
+    """A sampler at 1 us for 20 ms from its first sample on, then at ``late_us``."""
+    began: list[float] = []
+
+    def sample(_number: int) -> float:
+        time.sleep(0.001)
+        began[:] = began or [time.monotonic()]
+        return 1.0 if time.monotonic() < began[0] + 0.02 else late_us
+
+    return sample
+
+
+def test_at_the_power_limit_contenders_run_until_the_clock_is_their_own(monkeypatch) -> None:
+    monkeypatch.setattr(interleave, "TURN_S", 0.06)
+    samplers = [warming(3.0), warming(2.0)]
+    rows, states = interleave.shuffled_rounds(Drawing(690.0), samplers, 12, random.Random(0))
+    assert rows == [[3.0] * 3, [2.0] * 3]  # a quarter of the rounds
+    assert states == [(1400.0, 690.0)] * 3
+
+
+@pytest.mark.parametrize("watts", [600.0, None])
+def test_below_it_a_sample_is_a_sample(watts) -> None:
+    counts = [0, 0]
+
+    def counted(index: int) -> Callable[[int], float]:
+        def sample(number: int) -> float:
+            counts[index] += 1
+            return float(number)
+
+        return sample
+
+    rows, _ = interleave.shuffled_rounds(Drawing(watts), [counted(0), counted(1)], 5, random.Random(0))
+    assert rows == [[0.0, 1.0, 2.0, 3.0, 4.0]] * 2
+    assert counts == [5, 5]
 
 
 def test_few_algorithms_all_enter_the_heat() -> None:
