@@ -110,8 +110,8 @@ def run_suite(request: SuiteRequest, tell: Tell) -> SuiteResult:
 
 
 def _earlier_rows(request: SuiteRequest, path: Path) -> list[Row]:
-    """Of every suite of the same device and type, in the folder of the results and in the checkout."""
-    prefix = path.stem.removesuffix(f"-{request.part}" if request.part else "")
+    """Of every suite of the same device class, in the folder of the results and in the checkout."""
+    prefix = path.stem.removesuffix(f"-{request.part}" if request.part else "").removesuffix(request.dtype)
     folders = dict.fromkeys((request.out.resolve(), RESULTS))
     files = [file for folder in folders for file in sorted(folder.glob(f"{prefix}*.json"))]
     return [row for file in files if "." not in file.stem for row in load_rows(file)]

@@ -16,7 +16,7 @@ from benchmarks.suite_rows import Row
 from tilewright.artifact import Artifact
 from tilewright.config import Config
 from tilewright.errors import DeviceUnavailable, TilewrightError
-from tilewright.problem import GemmProblem
+from tilewright.problem import DType, GemmProblem
 from tilewright.trial import BestConfig
 from tuner.builder import Builder
 from tuner.job import Progress, TuneRequest
@@ -166,7 +166,8 @@ class _Watched(JobRecorder):
 
 
 def near_rows(rows: Sequence[Row], problem: GemmProblem) -> list[Config]:
-    """Winners of an earlier suite for the shapes nearest to a problem, in a database or not."""
+    """Winners of an earlier suite for the shapes nearest to a problem, in a database or not; where two are
+    as near, first the one in its own element type. Types of one size run the same kernels as fast."""
 
     def distance(row: Row) -> float:
         pairs = ((row.m, problem.m), (row.n, problem.n), (row.k, problem.k))
@@ -175,6 +176,8 @@ def near_rows(rows: Sequence[Row], problem: GemmProblem) -> list[Config]:
     alike = [
         row
         for row in rows
-        if (row.dtype, row.layout, row.accumulate) == (problem.dtype, problem.layout, problem.accumulate)
+        if DType(row.dtype).size == problem.dtype.size
+        and (row.layout, row.accumulate) == (problem.layout, problem.accumulate)
     ]
-    return [Config.of(row.family, row.config) for row in sorted(alike, key=distance)[:_NEAR]]
+    alike.sort(key=lambda row: (distance(row), row.dtype != problem.dtype))
+    return [Config.of(row.family, row.config) for row in alike[:_NEAR]]

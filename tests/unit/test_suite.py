@@ -166,7 +166,8 @@ def test_earlier_winners_are_tried_first_the_nearest_before() -> None:
     ]
     found = near_rows(rows, GemmProblem(2048, 2048, 2048))
     assert [config["tile_m"] for config in found] == [4096, 8192]
-    assert near_rows(rows, GemmProblem(64, 64, 64, "bfloat16")) == []
+    assert near_rows(rows, GemmProblem(2048, 2048, 2048, "bfloat16")) == found  # of the same size
+    assert near_rows(rows, GemmProblem(64, 64, 64, "float8_e4m3fn")) == []
 
 
 class NoDevice:
