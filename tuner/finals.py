@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FIELD = 32
 FINALISTS = 8
 WITHIN = 1.15
-NEGLIGIBLE = 1.02
+NEGLIGIBLE = 1.003
 RACE_SECONDS = 20.0
 SEMIFINAL_SECONDS = RACE_SECONDS / 4
 SEMIFINAL_ROUNDS = (6, 6)
@@ -101,7 +101,7 @@ def standing(finalists: Sequence[Finalist], rows: Sequence[Sequence[float]]) -> 
     """Who won, from one row of microseconds a finalist, all from the same rounds.
 
     The fastest median leads, and whoever's paired ratio to it may be 1 ties with it. Among those that
-    are at most 2 % behind, the one that costs least wins: a noisy race ties much, and must not crown
+    are at most 0.3 % behind, the one that costs least wins: a noisy race ties much, and must not crown
     a slow kernel for being small.
     """
     fastest = min(range(len(rows)), key=lambda i: (median(rows[i]), i))

@@ -3,12 +3,14 @@
 A device at its power limit sets its clock by the power that it draws, and on an H200 follows a change of
 kernel within 40 to 80 ms (docs/hopper.md). Short samples would then give all contenders the clock of their
 mean, and a kernel that needs much energy would run on what the others save. So there a contender runs for
-``TURN_S`` in its turn, and its sample is the median of the second half.
+``TURN_S`` in its turn, and its sample is the mean of the second half: the clock swings between steps of one
+percent, so a median would be one step or the other.
 """
 
 from __future__ import annotations
 
 import random
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -16,7 +18,6 @@ from tilewright.launch import Launch
 from tuner.devices.base import Device
 from tuner.measure import launches_per_sample, sampler
 from tuner.settle import load
-from tuner.stats import median
 
 WARM_UP_S = 1.0
 TURN_S = 0.1
@@ -91,14 +92,14 @@ def at_power_limit(device: Device) -> bool:
 
 
 def _alone(sample: Callable[[int], float]) -> Callable[[int], float]:
-    """Samples for ``TURN_S``; the median of those of the second half."""
+    """Samples for ``TURN_S``; the mean of those of the second half."""
 
     def turn(number: int) -> float:
         taken: list[float] = []
         end = time.monotonic() + TURN_S
         while not taken or time.monotonic() < end:
             taken.append(sample(number + len(taken)))
-        return median(taken[len(taken) // 2 :])
+        return statistics.fmean(taken[len(taken) // 2 :])
 
     return turn
 

@@ -23,7 +23,7 @@ from tuner.devices.base import Device
 from tuner.interleave import WARM_UP_S, Rows, States, each_round, equal_samplers, mean_of_known
 from tuner.operands import bind, rotated_sets, scratch
 from tuner.settle import load
-from tuner.vendor import fastest, vendor_choices
+from tuner.vendor import fastest_for
 
 METHOD = "interleaved-v2, sustained"
 
@@ -100,7 +100,7 @@ class Race:
         sets = rotated_sets(device, problem)
         shared = scratch(device, kernels, problem)
         self._bound = [bind(device, kernel, problem, sets, shared) for kernel in kernels]
-        self._vendor = fastest(device, vendor_choices(device, problem)) if vendor else None
+        self._vendor = fastest_for(device, problem) if vendor else None
         guests = [self._vendor.launches] if self._vendor else []
         self._samplers = equal_samplers(device, [*(one.launches for one in self._bound), *guests])
         self._contenders = (*(kernel.artifact.digest for kernel in kernels), *["vendor"] * vendor)

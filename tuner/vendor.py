@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 from tilewright.errors import DeviceUnavailable
@@ -18,6 +19,21 @@ _HEAT_ROUNDS = 12
 _SCREENS = ((48, 200.0), (12, 1000.0))  # how many stay, after so many microseconds of each
 _SCREEN_RATIO = 1.25
 _STAND_IN_OUT = {2: DType.FLOAT16, 4: DType.FLOAT32}  # by bytes of an element of D
+
+
+def fastest_for(device: Device, problem: GemmProblem) -> VendorChoice:
+    """The library's fastest algorithm for a problem; a process looks for it once, the last 8 are remembered.
+
+    Raises:
+        DeviceUnavailable: as :func:`vendor_choices`.
+    """
+    return vendor_choices(device, problem)[_place_of_the_fastest(device, problem)]
+
+
+@functools.lru_cache(maxsize=8)
+def _place_of_the_fastest(device: Device, problem: GemmProblem) -> int:
+    choices = vendor_choices(device, problem)
+    return choices.index(fastest(device, choices))
 
 
 def fastest(device: Device, choices: Sequence[VendorChoice]) -> VendorChoice:
