@@ -119,12 +119,16 @@ def operand_tiles(k: Knobs, problem: GemmProblem) -> tuple[OperandTile, OperandT
 
 
 def fetch_bytes(problem: GemmProblem) -> int:
-    """What the L2 had best fetch at least: 256 bytes, but half of that where rows start in their middle."""
+    """What the L2 had best fetch at least: 256 bytes, but half of that where rows start in their middle.
+
+    Rows that TMA cannot take count as they are repacked: in whole 128 bytes.
+    """
     extents = (
         problem.m if problem.layout.a_transposed else problem.k,
         problem.k if problem.layout.b_transposed else problem.n,
     )
-    return 256 if all(extent * problem.dtype.size % 256 == 0 for extent in extents) else 128
+    rows = [extent * problem.dtype.size for extent in extents]
+    return 256 if all((-(-row // 128) * 128 if row % 16 else row) % 256 == 0 for row in rows) else 128
 
 
 def store_box(k: Knobs) -> tuple[int, int]:
@@ -138,6 +142,13 @@ def store_box(k: Knobs) -> tuple[int, int]:
     if width == 8 and not k.swap_ab:
         width = 8 * next(eights for eights in (7, 5, 3, 1) if whole // 8 % eights == 0)
     return (width, 64) if k.swap_ab else (64, width)
+
+
+def store_boxes(k: Knobs) -> int:
+    """Staged boxes that hold a consumer's share of a tile."""
+    extent, width = k.share
+    rows, columns = store_box(k)
+    return extent * width // k.cluster_k // (rows * columns)
 
 
 def store_swizzle(k: Knobs) -> int:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from kernels import cuda
-from kernels.families.wgmma_ws_knobs import TMA_STORES, Knobs, kept_registers, smem_bytes, sum_registers
+from kernels.families.wgmma_ws_knobs import (
+    TMA_STORES,
+    Knobs,
+    kept_registers,
+    smem_bytes,
+    store_boxes,
+    sum_registers,
+)
 from kernels.family import Rule
 from tilewright.device import DeviceSpec
-from tilewright.problem import DType, GemmProblem
+from tilewright.problem import Activation, DType, GemmProblem, Layout
 
 # Accumulator registers of a thread, by consumers, that leave room for the rest: found by compiling.
 MAX_SUMS = {1: 208, 2: 208, 3: 100}
-MAX_KEPT = {1: 216, 2: 216, 3: 144}  # and with what is kept of the tile before
+MAX_KEPT = {1: 216, 2: 216, 3: 132}  # and with what is kept of the tile before
 
 
 def _why_schedule(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
@@ -100,18 +107,30 @@ def _beside_sums(k: Knobs, p: GemmProblem) -> int:
         used += 64 if p.has_c or gathers else 32  # addresses of the rows it copies, and reads
     if k.epilogue == "direct":
         used += 80 if gathers else 24  # addresses of D
+    if k.epilogue == "deferred":
+        used += 2 * store_boxes(k) + 8 * (k.share[0] // 64 - 1)  # addresses of boxes and of blocks of wgmma
+        used += 20 if p.layout is not Layout.NT else 0
+        used += 16 if p.activation is Activation.GELU else 0
     if p.has_c:
-        used += 32
+        used += 48 if k.epilogue == "deferred" else 32
     if p.has_bias:
-        # NOTE: where there is only one consumer, parts were added up, or the tile is finished at once to be
-        # stored later, the whole bias is loaded ahead.
-        early = (k.consumers == 1 or gathers or k.epilogue == "deferred") and not k.swap_ab
-        used += max(32, k.share[1] // 2 if early else 0)
+        used += _beside_bias(k, p)
     if k.promote:
         return used + 24  # two sets of sums
     adds_up = k.split_k > 1 and k.reduction == "block"
     # NOTE: two consumers that share a tile and add up parts of split-K spill a little from 128 sums on.
     return max(used, 88) if adds_up and k.schedule == "cooperative" and k.consumers == 2 else used
+
+
+def _beside_bias(k: Knobs, p: GemmProblem) -> int:
+    gelu = p.activation is Activation.GELU
+    if k.epilogue == "deferred":
+        return (80 if gelu else 0) + (100 if p.has_c else 0)
+    blocks_of_both = 32 if p.has_c and k.share[0] > 64 else 0
+    if _gathers(k) and not k.swap_ab:
+        # NOTE: where parts were added up the whole bias is loaded ahead.
+        return max(48, k.share[1] // 2) + blocks_of_both
+    return {1: 32, 2: 48, 3: 4}.get(k.consumers, 0) + (8 if gelu else 0) + blocks_of_both
 
 
 def _why_promote(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:

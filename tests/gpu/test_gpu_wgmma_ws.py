@@ -171,7 +171,7 @@ DEFERRED = [
     {"tile_n": 256, "cluster_m": 2},
     {"tile_m": 256, "cluster_n": 2, "in_flight": 0},
     {"tile_n": 168, "cluster_m": 2},
-    {"tile_m": 192, "consumers_m": 3, "tile_n": 192, "stages": 3},
+    {"tile_m": 192, "consumers_m": 3, "tile_n": 176, "stages": 3},
     {"consumers_m": 1, "tile_n": 144},
     {"tile_m": 64, "consumers_m": 1, "consumers_n": 2, "tile_n": 256},
     SWAPPED,

@@ -25,6 +25,8 @@ PROBLEMS = [
     ),
     GemmProblem(2048, 4096, 1024, layout="nn", acc_dtype="float16"),
     GemmProblem(16, 4096, 4096, dtype="bfloat16", has_bias=True),
+    GemmProblem(4096, 14336, 4096, has_bias=True),
+    GemmProblem(2048, 4096, 4096, dtype="bfloat16", has_bias=True, activation="gelu"),
     GemmProblem(256, 512, 16384, layout="tn"),
     GemmProblem(640, 1280, 8192, dtype="float8_e4m3fn", out_dtype="float32", has_c=True),
     GemmProblem(999, 1111, 777, batch=2, has_bias=True),

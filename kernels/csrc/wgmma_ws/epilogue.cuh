@@ -20,8 +20,10 @@ public:
         for (int block = 0; block < cfg::blocks; ++block) {
             if constexpr (cfg::staged) {
 #pragma unroll
-                for (int box = 0; box < block_boxes; ++box)
-                    store_box([&](int p, int x, int y) { return finish(acc, block, p, x, y); }, smem, block, box);
+                for (int box = 0; box < block_boxes; ++box) {
+                    const Epilogue here = pinned();
+                    store_box([&](int p, int x, int y) { return finish(here, acc, block, p, x, y); }, smem, block, box);
+                }
             } else {
                 store_block(acc, block);
             }
@@ -34,7 +36,12 @@ public:
 #pragma unroll
         for (int block = 0; block < cfg::blocks; ++block)
 #pragma unroll
-            for (int p = 0; p < Sums::pairs; ++p) kept[block][p] = finish(acc, block, p, x + p % 2 * 8, y + p / 2 * 8);
+            for (int first = 0; first < Sums::pairs; first += pinned_pairs) {
+                const Epilogue here = pinned();
+#pragma unroll
+                for (int p = first; p < first + pinned_pairs && p < Sums::pairs; ++p)
+                    kept[block][p] = finish(here, acc, block, p, x + p % 2 * 8, y + p / 2 * 8);
+            }
         any = true;
     }
     // Box `number` of a tile that was kept, if any was.
@@ -58,21 +65,34 @@ private:
     __device__ __forceinline__ int column(int block, int x, int y) const { return col0 + (cfg::swap_ab ? block * 64 + x : y); }
 
     // Pair p of a block, whose first element is at (x, y), as D has it.
-    __device__ __forceinline__ unsigned finish(const Sums& acc, int block, int p, int x, int y) const {
-        return finish_pair<cfg::swap_ab>(acc.pair(block, p), epilogue, row(block, x, y), column(block, x, y));
+    __device__ __forceinline__ unsigned finish(const Epilogue& here, const Sums& acc, int block, int p, int x, int y) const {
+        return finish_pair<cfg::swap_ab>(acc.pair(block, p), here, row(block, x, y), column(block, x, y));
     }
+
+    // NOTE: the compiler would load the bias of all columns ahead, for which there are no registers. It
+    // cannot load through a pointer that it has not yet been given.
+    __device__ __forceinline__ Epilogue pinned() const {
+        Epilogue here = epilogue;
+        if constexpr (cfg::has_bias) asm volatile("" : "+l"(here.bias));
+        return here;
+    }
+    static constexpr int pinned_pairs = 8;
 
     __device__ __forceinline__ void store_block(const Sums& acc, int block) const {
         const int x = thread() / 32 * 16 + thread() % 32 / 4, y = thread() % 4 * 2;
 #pragma unroll
-        for (int p = 0; p < cfg::own_width / 4; ++p) {
-            const Pair pair = acc.pair(block, p);
-            const int at_row = row(block, x + p % 2 * 8, y + p / 2 * 8), at_column = column(block, x + p % 2 * 8, y + p / 2 * 8);
-            if constexpr (cfg::swap_ab) {
-                epilogue.store(pair.x, at_row, at_column);
-                epilogue.store(pair.y, at_row + 1, at_column);
-            } else {
-                epilogue.store2(pair.x, pair.y, at_row, at_column);
+        for (int first = 0; first < cfg::own_width / 4; first += pinned_pairs) {
+            const Epilogue here = pinned();
+#pragma unroll
+            for (int p = first; p < first + pinned_pairs && p < cfg::own_width / 4; ++p) {
+                const Pair pair = acc.pair(block, p);
+                const int ax = x + p % 2 * 8, ay = y + p / 2 * 8;
+                if constexpr (cfg::swap_ab) {
+                    here.store(pair.x, row(block, ax, ay), column(block, ax, ay));
+                    here.store(pair.y, row(block, ax, ay) + 1, column(block, ax, ay));
+                } else {
+                    here.store2(pair.x, pair.y, row(block, ax, ay), column(block, ax, ay));
+                }
             }
         }
     }
