@@ -28,6 +28,7 @@ from tuner.tune import tune
 
 OWNER = "bench-suite"
 _NEAR = 3
+_TWINS = {DType.BFLOAT16: DType.FLOAT16, DType.FLOAT8_E5M2: DType.FLOAT8_E4M3FN, DType.UINT8: DType.INT8}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ class _Watched(JobRecorder):
 
 def near_rows(rows: Sequence[Row], problem: GemmProblem) -> list[Config]:
     """Winners of an earlier suite for the shapes nearest to a problem, in a database or not; where two are
-    as near, first the one in its own element type. Types of one size run the same kernels as fast."""
+    as near, first the one in its own element type. One config of each shape; twins run the same kernels."""
 
     def distance(row: Row) -> float:
         pairs = ((row.m, problem.m), (row.n, problem.n), (row.k, problem.k))
@@ -176,8 +177,10 @@ def near_rows(rows: Sequence[Row], problem: GemmProblem) -> list[Config]:
     alike = [
         row
         for row in rows
-        if DType(row.dtype).size == problem.dtype.size
+        if _TWINS.get(DType(row.dtype), row.dtype) == _TWINS.get(problem.dtype, problem.dtype)
         and (row.layout, row.accumulate) == (problem.layout, problem.accumulate)
     ]
     alike.sort(key=lambda row: (distance(row), row.dtype != problem.dtype))
-    return [Config.of(row.family, row.config) for row in alike[:_NEAR]]
+    of_shape = {row.shape: Config.of(row.family, row.config) for row in reversed(alike)}
+    nearest = dict.fromkeys(of_shape[row.shape] for row in alike)
+    return list(nearest)[:_NEAR]

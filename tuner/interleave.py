@@ -18,11 +18,16 @@ from tilewright.launch import Launch
 from tuner.devices.base import Device
 from tuner.measure import launches_per_sample, sampler
 from tuner.settle import load
+from tuner.stats import CONFIDENCE, rounds_needed
 
 WARM_UP_S = 1.0
 TURN_S = 0.1
 AT_LIMIT = 0.95  # of the power that a device may draw
-TURNS_SHARE, FEWEST_TURNS = 4, 2  # turns are long: one for so many rounds, so many at least
+BELOW_TOP = 0.99  # of its highest clock
+TURNS_SHARE = (
+    4  # turns are long: one for so many rounds, but as many as statistics need where rounds would do
+)
+THINNING = 3  # where rounds would not, and a race only thins out
 Rows = list[list[float]]
 States = list[tuple[float | None, float | None]]
 
@@ -64,31 +69,37 @@ def each_round(
     order: random.Random,
     into: tuple[Rows, States],
 ) -> Iterator[None]:
-    """Take one sample at each step, into rows and, after each round, states; the device is under load.
+    """Run one round at each step, into rows and states; the device is under load.
 
     Each round has a fresh random order. There are ``rounds`` of them; where the device is at its power limit,
-    a quarter of that, two at least, of turns of ``TURN_S``.
+    :func:`turns` of ``TURN_S``.
     """
     rows, states = into
     if at_power_limit(device):
         samplers = [_alone(sample) for sample in samplers]
-        rounds = max(FEWEST_TURNS, rounds // TURNS_SHARE)
+        rounds = turns(rounds)
     turn = list(range(len(samplers)))
     for number in range(rounds):
         order.shuffle(turn)
-        for index in turn[:-1]:
+        for index in turn:
             rows[index].append(samplers[index](number))
-            yield
-        rows[turn[-1]].append(samplers[turn[-1]](number))
         now = device.telemetry()
         states.append((now.mhz, now.watts))
         yield
 
 
+def turns(rounds: int) -> int:
+    """How many rounds of turns stand for so many rounds: a quarter, and no fewer than an interval needs
+    unless ``rounds`` is fewer too."""
+    needed = rounds_needed(CONFIDENCE)
+    return max(needed, rounds // TURNS_SHARE) if rounds >= needed else min(rounds, THINNING)
+
+
 def at_power_limit(device: Device) -> bool:
     """Whether power, not the highest clock, bounds how fast the device runs what it runs now."""
-    watts = device.telemetry().watts
-    return watts is not None and watts >= AT_LIMIT * device.spec.power_watts > 0
+    now, spec = device.telemetry(), device.spec
+    at_top = now.mhz is not None and now.mhz >= BELOW_TOP * spec.clock_mhz > 0
+    return not at_top and now.watts is not None and now.watts >= AT_LIMIT * spec.power_watts > 0
 
 
 def _alone(sample: Callable[[int], float]) -> Callable[[int], float]:

@@ -81,9 +81,11 @@ static_assert(!cfg::stream_k || cfg::split_k == 1, "stream-K and split-K exclude
 static_assert(cfg::promote == 0 || IsFloat8<In>::value, "only sums of 8-bit floats are promoted");
 static_assert(!cfg::accumulate_f16 || IsF16<In>::value, "f16 accumulation needs f16 inputs");
 static_assert(!cfg::staged || Is16Bit<Out>::value, "stmatrix stages 16-bit elements");
+static_assert(EPILOGUE >= 0 && EPILOGUE <= 3, "EPILOGUE is in 0 .. 3");
 static_assert(EPILOGUE != 1 || cfg::swap_ab || cfg::width % 16 == 0, "a box that is copied is 16 columns wide, or 32 or 64");
 static_assert(!cfg::deferred || (!cfg::pingpong && cfg::split_k * cfg::cluster_k == 1 && !cfg::stream_k && cfg::promote == 0),
               "only whole tiles that the consumers share are stored while the next is multiplied");
+static_assert(!cfg::deferred || !cfg::has_c || !cfg::has_bias, "a tile that reads C and a bias is stored at once");
 static_assert(!cfg::tma_store || cfg::align_d == 16, "TMA stores rows that are multiples of 16 bytes");
 static_assert(cfg::store_stages >= 1 && cfg::store_stages <= 4, "STORE_STAGES is in 1 .. 4");
 static_assert(!cfg::reduce_after || (cfg::split_k > 1 && !cfg::stream_k), "the kernel after adds up the parts of split-K");

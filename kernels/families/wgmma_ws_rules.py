@@ -111,9 +111,10 @@ def _beside_sums(k: Knobs, p: GemmProblem) -> int:
         used += 2 * store_boxes(k) + 8 * (k.share[0] // 64 - 1)  # addresses of boxes and of blocks of wgmma
         used += 20 if p.layout is not Layout.NT else 0
         used += 16 if p.activation is Activation.GELU else 0
-    if p.has_c:
+    reads = k.reduction == "block"  # else C and bias are the business of the kernel after
+    if p.has_c and reads:
         used += 48 if k.epilogue == "deferred" else 32
-    if p.has_bias:
+    if p.has_bias and reads:
         used += _beside_bias(k, p)
     if k.promote:
         return used + 24  # two sets of sums
@@ -125,12 +126,12 @@ def _beside_sums(k: Knobs, p: GemmProblem) -> int:
 def _beside_bias(k: Knobs, p: GemmProblem) -> int:
     gelu = p.activation is Activation.GELU
     if k.epilogue == "deferred":
-        return (80 if gelu else 0) + (100 if p.has_c else 0)
-    blocks_of_both = 32 if p.has_c and k.share[0] > 64 else 0
+        return 80 if gelu else 0
     if _gathers(k) and not k.swap_ab:
-        # NOTE: where parts were added up the whole bias is loaded ahead.
-        return max(48, k.share[1] // 2) + blocks_of_both
-    return {1: 32, 2: 48, 3: 4}.get(k.consumers, 0) + (8 if gelu else 0) + blocks_of_both
+        return max(32, k.share[1] // 2)
+    if p.has_c:
+        return 32 + (48 if k.share[0] > 64 and k.epilogue != "stmatrix" else 0)
+    return {1: 32, 2: 48, 3: 4}.get(k.consumers, 0) + (8 if gelu else 0)
 
 
 def _why_promote(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
@@ -153,13 +154,15 @@ def _why_decomposition(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
     return None
 
 
-def _why_deferred(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
+def _why_deferred(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     if k.epilogue != "deferred":
         return None
     if k.schedule == "pingpong":
         return "ping-pong hides a store behind the other consumer: use epilogue=tma"
     if k.split_k * k.cluster_k > 1 or k.stream_k or k.promote:
         return "only a tile whose sums one block keeps, in one set of registers, can wait: use epilogue=tma"
+    if p.has_c and p.has_bias:
+        return "registers do not hold a kept tile beside C and a bias: use epilogue=tma"
     return None
 
 

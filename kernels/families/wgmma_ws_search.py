@@ -10,6 +10,7 @@ from kernels.families.wgmma_ws_knobs import (
     fixed_bytes,
     room_of_fours,
     stage_bytes,
+    store_boxes,
 )
 from kernels.families.wgmma_ws_rules import RING, SHARE
 from kernels.family import Rule
@@ -17,6 +18,7 @@ from tilewright.artifact import Grid
 from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
+MOST_BOXES = 16  # each is a copy of the loop over k
 SMALL = 64  # extents of D up to which weights fill wgmma's M rather than activations
 
 
@@ -62,9 +64,13 @@ def _why_store(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 
 def _why_deferred(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    if k.epilogue == "deferred" and Grid(k.tile_m, k.tile_n).tiles(p) * p.batch <= d.units:
+    if k.epilogue != "deferred":
+        return None
+    if Grid(k.tile_m, k.tile_n).tiles(p) * p.batch <= d.units:
         return "with one tile a multiprocessor there is no next one to store behind"
-    return None
+    most = min(MOST_BOXES, -(-p.k // k.tile_k))
+    boxes = store_boxes(k)
+    return f"{boxes} boxes to store behind k tiles, {most} can be" if boxes > most else None
 
 
 def _why_split(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
@@ -146,7 +152,7 @@ SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("tile_m", "tile_n"), _why_small),
     Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k"), _why_cluster),
     Rule((*SHARE, "epilogue", "store_stages"), _why_store),
-    Rule(("tile_m", "tile_n", "epilogue"), _why_deferred),
+    Rule((*SHARE, "tile_k", "cluster_k", "epilogue"), _why_deferred),
     Rule((*RING, "split_k"), _why_stages),
     Rule(("promote",), _why_promote),
     Rule(("schedule", "tile_m", "tile_n", "split_k", "stream_k"), _why_pingpong),

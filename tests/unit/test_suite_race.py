@@ -71,6 +71,7 @@ class Timed:
     """A device whose timer reads what the launches carry; counts what each choice was run."""
 
     def __init__(self) -> None:
+        self.spec = HostDevice().spec
         self.runs: dict[float, int] = {}
 
     def timer(self, launches: Sequence[float]) -> Callable[[], float]:
@@ -97,13 +98,13 @@ def test_the_fastest_of_many_algorithms_is_found_without_a_long_look_at_each() -
 class Drawing(HostDevice):
     """A device that draws ``watts`` of the 700 that it may."""
 
-    def __init__(self, watts: float | None) -> None:
+    def __init__(self, watts: float | None, mhz: float = 1400.0) -> None:
         super().__init__()
-        self.spec = dataclasses.replace(self.spec, power_watts=700)
-        self.watts = watts
+        self.spec = dataclasses.replace(self.spec, power_watts=700, clock_mhz=1980)
+        self.told = Telemetry(mhz, watts)
 
     def telemetry(self) -> Telemetry:
-        return Telemetry(1400.0, self.watts)
+        return self.told
 
 
 def warming(late_us: float) -> Callable[[int], float]:
@@ -121,13 +122,18 @@ def warming(late_us: float) -> Callable[[int], float]:
 def test_at_the_power_limit_contenders_run_until_the_clock_is_their_own(monkeypatch) -> None:
     monkeypatch.setattr(interleave, "TURN_S", 0.06)
     samplers = [warming(3.0), warming(2.0)]
-    rows, states = interleave.shuffled_rounds(Drawing(690.0), samplers, 12, random.Random(0))
-    assert rows == [[3.0] * 3, [2.0] * 3]  # a quarter of the rounds
+    rows, states = interleave.shuffled_rounds(Drawing(690.0), samplers, 6, random.Random(0))
+    assert rows == [[3.0] * 3, [2.0] * 3]
     assert states == [(1400.0, 690.0)] * 3
 
 
-@pytest.mark.parametrize("watts", [600.0, None])
-def test_below_it_a_sample_is_a_sample(watts) -> None:
+def test_turns_are_enough_for_an_interval_where_rounds_were() -> None:
+    given = (1, 2, 6, 8, 16, 31, 32, 61, 64)
+    assert [interleave.turns(rounds) for rounds in given] == [1, 2, 3, 8, 8, 8, 8, 15, 16]
+
+
+@pytest.mark.parametrize(("watts", "mhz"), [(600.0, 1400.0), (None, 1400.0), (690.0, 1980.0)])
+def test_below_it_a_sample_is_a_sample(watts, mhz) -> None:
     counts = [0, 0]
 
     def counted(index: int) -> Callable[[int], float]:
@@ -137,7 +143,7 @@ def test_below_it_a_sample_is_a_sample(watts) -> None:
 
         return sample
 
-    rows, _ = interleave.shuffled_rounds(Drawing(watts), [counted(0), counted(1)], 5, random.Random(0))
+    rows, _ = interleave.shuffled_rounds(Drawing(watts, mhz), [counted(0), counted(1)], 5, random.Random(0))
     assert rows == [[0.0, 1.0, 2.0, 3.0, 4.0]] * 2
     assert counts == [5, 5]
 

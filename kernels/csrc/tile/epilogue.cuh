@@ -10,6 +10,14 @@ struct Epilogue {
     int m, n;
     Real alpha, beta;
 
+    // The same, for a few elements each time. NOTE: the compiler would load the bias of all columns ahead, for which
+    // there are no registers. It cannot load through a pointer that it has not yet been given.
+    __device__ __forceinline__ Epilogue pinned() const {
+        Epilogue here = *this;
+        if constexpr (cfg::has_bias) asm volatile("" : "+l"(here.bias));
+        return here;
+    }
+
     __device__ __forceinline__ Out apply(Real accumulator, int row, int col) const {
         Real x = alpha * accumulator;
         // NOTE: beta = 0 means that C is not read, as in every BLAS: it may hold NaN.

@@ -38,10 +38,11 @@ __device__ __forceinline__ void stage_strip(const Sums& acc, int block, const Ep
     const int row = origin.m + base + lane / 4, col = origin.n + lane % 4 * 2;
 #pragma unroll
     for (int p = 0; p < Sums::pairs; p += 4) {
+        const Epilogue here = epilogue.pinned();
         unsigned four[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-            four[i] = finish_pair<false>(acc.pair(block, p + i), epilogue, row + i % 2 * 8, col + (p + i) / 2 * 8);
+            four[i] = finish_pair<false>(acc.pair(block, p + i), here, row + i % 2 * 8, col + (p + i) / 2 * 8);
         stmatrix_x4(smem + TileD::chunk_from(base, lane % 16, p / 2 + lane / 16), four);
     }
 }

@@ -21,7 +21,7 @@ public:
             if constexpr (cfg::staged) {
 #pragma unroll
                 for (int box = 0; box < block_boxes; ++box) {
-                    const Epilogue here = pinned();
+                    const Epilogue here = epilogue.pinned();
                     store_box([&](int p, int x, int y) { return finish(here, acc, block, p, x, y); }, smem, block, box);
                 }
             } else {
@@ -37,7 +37,7 @@ public:
         for (int block = 0; block < cfg::blocks; ++block)
 #pragma unroll
             for (int first = 0; first < Sums::pairs; first += pinned_pairs) {
-                const Epilogue here = pinned();
+                const Epilogue here = epilogue.pinned();
 #pragma unroll
                 for (int p = first; p < first + pinned_pairs && p < Sums::pairs; ++p)
                     kept[block][p] = finish(here, acc, block, p, x + p % 2 * 8, y + p / 2 * 8);
@@ -69,20 +69,13 @@ private:
         return finish_pair<cfg::swap_ab>(acc.pair(block, p), here, row(block, x, y), column(block, x, y));
     }
 
-    // NOTE: the compiler would load the bias of all columns ahead, for which there are no registers. It
-    // cannot load through a pointer that it has not yet been given.
-    __device__ __forceinline__ Epilogue pinned() const {
-        Epilogue here = epilogue;
-        if constexpr (cfg::has_bias) asm volatile("" : "+l"(here.bias));
-        return here;
-    }
     static constexpr int pinned_pairs = 8;
 
     __device__ __forceinline__ void store_block(const Sums& acc, int block) const {
         const int x = thread() / 32 * 16 + thread() % 32 / 4, y = thread() % 4 * 2;
 #pragma unroll
         for (int first = 0; first < cfg::own_width / 4; first += pinned_pairs) {
-            const Epilogue here = pinned();
+            const Epilogue here = epilogue.pinned();
 #pragma unroll
             for (int p = first; p < first + pinned_pairs && p < cfg::own_width / 4; ++p) {
                 const Pair pair = acc.pair(block, p);
