@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from kernels import cuda
 from kernels.families.wgmma_ws_knobs import (
+    TMA_STORES,
     Knobs,
     fetch_bytes,
     fixed_bytes,
@@ -106,15 +107,15 @@ def alike_but_stores(
     """Configs of a shape (swap_ab, schedule, tile_m, tile_n, consumers_m, consumers_n) and a spread
     (cluster_m, cluster_n, cluster_k, split_k), D stored in one way or several, the rest as it usually does
     best; not all are valid."""
-    width = shape[2] // shape[4] if shape[0] else shape[3] // shape[5]
-    if problem.out not in (DType.FLOAT16, DType.BFLOAT16):
-        yield _candidate(problem, device, shape, tile_k, spread, "direct")
-    elif problem.stride_alignment("d") >= 16:
-        yield _candidate(problem, device, shape, tile_k, spread, "tma")
-        yield _candidate(problem, device, shape, tile_k, spread, "deferred")
-    else:
-        staged = shape[0] or width % 16 == 0
-        yield _candidate(problem, device, shape, tile_k, spread, "stmatrix" if staged else "direct")
+    swap, _, _, tile_n, _, consumers_n = shape
+    stores: tuple[str, ...] = ("direct",)
+    if problem.out in (DType.FLOAT16, DType.BFLOAT16):
+        if problem.stride_alignment("d") >= 16:
+            stores = TMA_STORES
+        elif swap or tile_n // consumers_n % 16 == 0:
+            stores = ("stmatrix",)
+    for epilogue in stores:
+        yield _candidate(problem, device, shape, tile_k, spread, epilogue)
 
 
 def _candidate(
