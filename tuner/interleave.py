@@ -24,10 +24,8 @@ WARM_UP_S = 1.0
 TURN_S = 0.1
 AT_LIMIT = 0.95  # of the power that a device may draw
 BELOW_TOP = 0.99  # of its highest clock
-TURNS_SHARE = (
-    4  # turns are long: one for so many rounds, but as many as statistics need where rounds would do
-)
-THINNING = 3  # where rounds would not, and a race only thins out
+TURNS_SHARE = 4  # turns are long: one for so many rounds, but enough for an interval where rounds are
+THINNING = 3  # turns where rounds are not, and a race only thins out
 Rows = list[list[float]]
 States = list[tuple[float | None, float | None]]
 
