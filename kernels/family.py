@@ -25,12 +25,14 @@ class Knob:
         legal: every value the kernel accepts, in order.
         searched: the values the tuner tries; all legal ones unless given.
         doc: one line for people.
+        before: what configs do that were stored before there was such a knob; None where there always was.
     """
 
     name: str
     legal: tuple[KnobValue, ...]
     doc: str
     searched: tuple[KnobValue, ...] = ()
+    before: KnobValue | None = None
 
     @property
     def values(self) -> tuple[KnobValue, ...]:
@@ -92,6 +94,11 @@ class ConfigSpace(abc.ABC, Generic[K]):
     def config(self, knobs: K) -> Config:
         """The inverse of :meth:`knob_values`."""
         return Config.of(self.name, dataclasses.asdict(cast(Any, knobs)))
+
+    def completed(self, config: Config) -> Config:
+        """A config stored by an earlier version, with the knobs that came later."""
+        later = {knob.name: knob.before for knob in self.knobs if knob.before is not None}
+        return Config.of(config.family, {**later, **dict(config.knobs)})
 
     def why_invalid(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> str | None:
         """The rule that ``config`` breaks for ``problem`` on ``device``, or None if it is valid."""

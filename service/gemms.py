@@ -59,13 +59,13 @@ def kernel_for(
 ) -> tuple[Config, Artifact] | None:
     """The tuned kernel that may run a problem; None where the vendor library is to run it.
 
-    Also None where the race of that kernel was won by the vendor.
+    Also None where the vendor library was the faster one in the race of that kernel.
     """
     if policy is Policy.EXACT:
         found = best.exact(session, device_class, problem)
     else:
         found = best.nearest(session, device_class, problem, _NEAR)
-    for winner in (stored.best for stored in found if stored.best.verdict != "vendor"):
+    for winner in (stored.best for stored in found if not stored.best.use_vendor):
         data = artifacts.get(session, winner.artifact)
         artifact = Artifact.from_bytes(data, winner.artifact) if data else None
         if artifact and artifact.plan.why_not(problem) is None:

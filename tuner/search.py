@@ -178,14 +178,16 @@ def open_search(
     seeds: Iterable[Config] = (),
     policy: Policy = Policy.STAGED,
 ) -> Search:
-    """A search over the valid configs of ``families``; seeds that are not valid here are left out."""
+    """A search over the valid configs of ``families``; seeds of an earlier version are
+    completed, and those that are not valid here left out."""
     given = list(seeds)
     share = max(1, int(SEED_SHARE * budget) // max(1, len(families)))
     pools = [Pool.of(family, problem, device) for family in families]
     size = sum(len(pool) for pool in pools)
     arms = []
     for family, pool in zip(families, pools, strict=True):
-        picks = [config for config in given if config.family == family.name] + family.picks(problem, device)
+        known = [family.completed(config) for config in given if config.family == family.name]
+        picks = known + family.picks(problem, device)
         valid = [config for config in picks if family.why_invalid(config, problem, device) is None]
         drawn_by = Policy.BRUTE if size <= budget else policy
         arms.append(Arm(pool, list(dict.fromkeys(valid))[:share], drawn_by))

@@ -153,6 +153,12 @@ class BestConfig:
         return "vendor" if self.speedup_high < 1.0 else "tie"
 
     @property
+    def use_vendor(self) -> bool:
+        """Whether to run the vendor library: the kernel's median time in the race was the longer one, if
+        only by less than the race can tell."""
+        return self.speedup < 1.0 and not self.baseline.stands_in
+
+    @property
     def tflops(self) -> float:
         """Throughput of the winner in TFLOP/s at its median."""
         return self.problem.flops / self.timing.median_us / 1e6

@@ -15,6 +15,7 @@
 //   -DFRAGMENT_LOAD=1 -DSMEM_LAYOUT=2 -DDOUBLE_BUFFER=1 -DSNAKE=1 -DACCUMULATE=0 -DEPILOGUE=1
 //   -DCOPY_A=16 -DCOPY_B=16 -DMIN_BLOCKS=1 mma_sync.cu
 #include "mma_sync_config.cuh"
+#include "ptx/dependent.cuh"
 #include "tile/accumulators.cuh"
 #include "tile/epilogue.cuh"
 #include "tile/fragments.cuh"
@@ -133,6 +134,7 @@ struct MainLoop {
 };
 
 extern "C" __global__ void __launch_bounds__(cfg::threads, MIN_BLOCKS) mma_sync(GEMM_PARAMETERS) {
+    release_next_kernel();
     const int tiles_m = (m + cfg::tile_m - 1) / cfg::tile_m, tiles_n = (n + cfg::tile_n - 1) / cfg::tile_n;
     const TileCoord tile = raster_tile(blockIdx.x, tiles_m, tiles_n);
     const int split = blockIdx.y;
@@ -157,6 +159,7 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, MIN_BLOCKS) mma_sync(
                         slice * cfg::k_steps};
     Accumulators<cfg::accumulate_f16> acc;
     acc.clear();
+    await_previous_kernel();
     if constexpr (cfg::stages == 1)
         loop.run_single(acc);
     else if constexpr (cfg::double_buffer)

@@ -85,7 +85,7 @@ __device__ __forceinline__ int split_end(int k, int split) {
 }
 
 extern "C" __global__ void __launch_bounds__(cfg::threads, cfg::min_blocks) skinny(GEMM_PARAMETERS) {
-    release_next_kernel();
+    if constexpr (!cfg::release_late) release_next_kernel();
     const int tiles_m = (m + cfg::tile_m - 1) / cfg::tile_m, tiles_n = (n + cfg::tile_n - 1) / cfg::tile_n;
     const int thin_tiles = cfg::weights_are_a ? tiles_n : tiles_m, tile = blockIdx.x;
     const int wide_tile = thin_tiles == 1 ? tile : tile / thin_tiles;
@@ -97,11 +97,15 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, cfg::min_blocks) skin
     const int warp_wide = warp % cfg::warps_wide * cfg::warp_tiles * cfg::warp_tile;
     const int k0 = split_end(k, blockIdx.y) + warp_k * cfg::tile_k, k_end = split_end(k, blockIdx.y + 1);
     Sums<In, cfg::mma> sums;
+    if constexpr (cfg::prefetch > 0)
+        prefetch_weights(cfg::weights_are_a ? a : b, cfg::weights_are_a ? lda : ldb, wide0, cfg::weights_are_a ? m : n,
+                         split_end(k, blockIdx.y), split_end(k, blockIdx.y + 1));
     await_previous_kernel();
     run_slots(sums,
               cfg::weights_are_a ? Weights(a, lda, wide0 + warp_wide, m, k0, k_end)
                                  : Weights(b, ldb, wide0 + warp_wide, n, k0, k_end),
               cfg::weights_are_a ? ThinRows(b, ldb, thin0, n, k0, k_end) : ThinRows(a, lda, thin0, m, k0, k_end), k_end - k0);
+    if constexpr (cfg::release_late) release_next_kernel();
     __shared__ Real smem[cfg::warps_k * cfg::tile_thin * sums_stride];
     sums.put(smem + warp_k * cfg::tile_thin * sums_stride + warp_wide);
     __syncthreads();

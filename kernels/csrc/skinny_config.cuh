@@ -9,6 +9,8 @@
 //   MIN_BLOCKS        blocks per SM the register budget allows for
 //   WEIGHT_CACHE      0 plain, 1 not in the L1, 2 first to leave the L2 besides
 //   L2_FETCH          0, 128, 256: bytes the L2 fetches at least
+//   PREFETCH          slots of every warp that the block brings into the L2 while the kernel before ends
+//   RELEASE           the next kernel may start once all blocks of this one 0 have, 1 have issued their loads
 //   ALIGN_WEIGHTS, ALIGN_THIN    bytes that divide row strides and addresses
 #pragma once
 #include "config.cuh"
@@ -25,6 +27,8 @@ constexpr int threads = 32 * warps_wide * warps_k;
 constexpr int align_weights = ALIGN_WEIGHTS, align_thin = ALIGN_THIN;
 constexpr StreamCache weight_cache = static_cast<StreamCache>(WEIGHT_CACHE);
 constexpr int l2_fetch = L2_FETCH;
+constexpr int prefetch = PREFETCH;
+constexpr bool release_late = RELEASE;
 
 constexpr int size = sizeof(In), lane_elements = 16 / size; // elements of a 16-byte chunk
 constexpr int warp_tile = k_across ? 16 : 8 * lane_elements; // of the wide axis
@@ -41,6 +45,9 @@ static_assert(WEIGHTS_A == 0 || WEIGHTS_A == 1, "WEIGHTS_A is 0 or 1");
 static_assert(MATH == 0 || MATH == 1, "MATH is 0 (fma) or 1 (mma)");
 static_assert(WEIGHT_CACHE >= 0 && WEIGHT_CACHE <= 2, "WEIGHT_CACHE is 0, 1 or 2");
 static_assert(cfg::l2_fetch == 0 || cfg::l2_fetch == 128 || cfg::l2_fetch == 256, "L2_FETCH is 0, 128 or 256");
+static_assert(PREFETCH >= 0 && PREFETCH <= 16, "PREFETCH is in 0 .. 16");
+static_assert(PREFETCH == 0 || cfg::align_weights == 16, "what is brought into the L2 is whole chunks of 16 bytes");
+static_assert(RELEASE == 0 || RELEASE == 1, "RELEASE is 0 or 1");
 static_assert(cfg::tile_wide == cfg::warp_tile * cfg::warp_tiles * cfg::warps_wide, "warp tiles fill the block's tile");
 static_assert(cfg::tile_k == cfg::steps * cfg::step_k, "TILE_K is the k of a slot");
 static_assert(cfg::tile_thin >= 1 && cfg::tile_thin <= 16, "the thin axis has 1 to 16 rows a tile");

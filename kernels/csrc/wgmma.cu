@@ -13,6 +13,7 @@
 //   -DACTIVATION=0 -DHAS_BIAS=0 -DHAS_C=0 -DWARPGROUPS=2 -DSTAGES=4 -DIN_FLIGHT=1 -DACCUMULATE=0
 //   -DEPILOGUE=1 wgmma.cu
 #include "ptx/cp_async.cuh"
+#include "ptx/dependent.cuh"
 #include "ptx/elect.cuh"
 #include "tile/epilogue.cuh"
 #include "tile/raster.cuh"
@@ -89,6 +90,7 @@ struct MainLoop {
 
 extern "C" __global__ void __launch_bounds__(cfg::threads, 1)
     wgmma_gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, GEMM_PARAMETERS) {
+    release_next_kernel();
     const int tiles_m = (m + cfg::tile_m - 1) / cfg::tile_m, tiles_n = (n + cfg::tile_n - 1) / cfg::tile_n;
     const TileCoord tile = raster_tile(blockIdx.x, tiles_m, tiles_n);
     const TileCoord origin{tile.m * cfg::tile_m, tile.n * cfg::tile_n};
@@ -103,6 +105,9 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, 1)
         tma_prefetch_map(&map_a);
         tma_prefetch_map(&map_b);
         loop.ring.init(cfg::warps);
+    }
+    await_previous_kernel();
+    if (warp == 0 && elect_lane()) {
         for (int i = 0; i < min(cfg::stages, loop.k_tiles); ++i) loop.load_tile(i, i);
     }
     Sums acc;

@@ -65,8 +65,13 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, 1)
             __syncwarp();
         }
         announce_barriers(warp);
-        await_previous_kernel();
-        if (warp == 0 && elect_lane()) produce(smem, scheduler, &map_a, &map_b);
+        if (cfg::prefetch > 0 && warp == 1) prefetch(scheduler, &map_a, &map_b);
+        if (warp == 0 && elect_lane()) {
+            tma_prefetch_map(&map_a);
+            tma_prefetch_map(&map_b);
+            await_previous_kernel();
+            produce(smem, scheduler, &map_a, &map_b);
+        }
     } else {
         if constexpr (cfg::consumers > 1) registers_increase<cfg::consumer_registers>();
         const int consumer = warp / 4 - 1;

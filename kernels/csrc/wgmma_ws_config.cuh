@@ -14,6 +14,7 @@
 //   STORE_STAGES      staged boxes a consumer has in shared memory
 //   HINT_A, HINT_B, HINT_D     L2 eviction: 0 normal, 1 first, 2 last; that of D where TMA stores it
 //   REDUCTION         parts of a tile are added up by 0 the last of them to arrive, 1 a kernel of their own
+//   PREFETCH          k tiles of the longer operand that a block brings into the L2 while the kernel before ends
 //   REPACK            1: with the kernel that copies rows TMA cannot take
 #pragma once
 #include "config.cuh"
@@ -30,6 +31,7 @@ constexpr int cluster_tiles = cluster_m * cluster_n, cluster = cluster_tiles * c
 constexpr bool staged = EPILOGUE != 0, tma_store = EPILOGUE >= 2, deferred = EPILOGUE == 3;
 constexpr int store_stages = STORE_STAGES;
 constexpr bool reduce_after = REDUCTION;
+constexpr int prefetch = PREFETCH;
 constexpr CacheHint hint_a = CacheHint(HINT_A), hint_b = CacheHint(HINT_B), hint_d = CacheHint(HINT_D);
 
 // What one consumer computes, and the accumulators for it: blocks of 64 along wgmma's M, width along its N.
@@ -72,7 +74,7 @@ static_assert(cfg::tile_m <= 256 && cfg::tile_n <= 256, "a TMA box has at most 2
 static_assert(cfg::tile_k * sizeof(In) == 128 || cfg::tile_k * sizeof(In) == 256, "TILE_K is 128 or 256 bytes");
 static_assert(cfg::stages >= 2 && cfg::stages <= 16, "STAGES is in 2 .. 16");
 static_assert(IN_FLIGHT == 0 || IN_FLIGHT == 1, "IN_FLIGHT is 0 or 1");
-static_assert(cfg::cluster_m >= 1 && cfg::cluster_n >= 1 && cfg::cluster <= 4, "a cluster has at most 4 blocks");
+static_assert(cfg::cluster_m >= 1 && cfg::cluster_n >= 1 && cfg::cluster <= 8, "a cluster has at most 8 blocks");
 static_assert(cfg::cluster_k == 1 || cfg::cluster_k == 2, "CLUSTER_K is 1 or 2");
 static_assert(cfg::cluster_k == 1 || cfg::width % 32 == 0, "the blocks of a cluster finish halves of 16 columns or a multiple");
 static_assert(cfg::cluster_k == 1 || (!cfg::stream_k && (cfg::split_k == 1 || cfg::reduce_after)),
@@ -89,4 +91,5 @@ static_assert(!cfg::deferred || !cfg::has_c || !cfg::has_bias, "a tile that read
 static_assert(!cfg::tma_store || cfg::align_d == 16, "TMA stores rows that are multiples of 16 bytes");
 static_assert(cfg::store_stages >= 1 && cfg::store_stages <= 4, "STORE_STAGES is in 1 .. 4");
 static_assert(!cfg::reduce_after || (cfg::split_k > 1 && !cfg::stream_k), "the kernel after adds up the parts of split-K");
+static_assert(PREFETCH >= 0 && PREFETCH <= 32, "PREFETCH is in 0 .. 32: one lane a k tile");
 static_assert(HINT_A >= 0 && HINT_A <= 2 && HINT_B >= 0 && HINT_B <= 2 && HINT_D >= 0 && HINT_D <= 2, "hints are 0, 1 or 2");

@@ -72,6 +72,7 @@ class MmaSync(Family[Knobs]):
             args=cuda.gemm_arguments(problem),
             serves=Serves.of(problem),
             dynamic_smem=smem_bytes(k, problem),
+            programmatic=device.arch == "sm_90",
             workspace=Workspace(4, partials) if k.split_k > 1 else Workspace(),
             preconditions=cuda.preconditions(
                 problem, tiling.copy_bytes(k, problem, "a"), tiling.copy_bytes(k, problem, "b")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from kernels import cuda
-from kernels.families.skinny_knobs import KNOBS, MATHS, SPLITS, WEIGHT_CACHES, Knobs, Shape
+from kernels.families.skinny_knobs import KNOBS, MATHS, RELEASES, SPLITS, WEIGHT_CACHES, Knobs, Shape
 from kernels.families.skinny_rules import RULES, SEARCH_RULES
 from kernels.family import BuildSpec, Family
 from tilewright.artifact import Grid, LaunchPlan, Serves, Workspace
@@ -19,7 +19,14 @@ from tilewright.problem import DType, GemmProblem
 
 MOST_THIN = 16
 _PICKS = 6
+_PREFETCHED = 2  # slots
 _RESIDENT_THREADS = 512  # of a multiprocessor, at 128 registers a thread
+
+
+# Knobs whose values are those of the macros of the same name.
+_AS_THEY_ARE = (
+    "warp_tiles", "warps_wide", "warps_k", "steps", "slots", "min_blocks", "l2_fetch", "prefetch",
+)  # fmt: skip
 
 
 def grid(k: Knobs, shape: Shape) -> Grid:
@@ -51,13 +58,13 @@ class Skinny(Family[Knobs]):
         """One compilation of ``skinny.cu``."""
         k, shape = self.knob_values(config), Shape.of(problem)
         defines = cuda.gemm_defines(problem, grid(k, shape), "m", 1)
-        plain = ("warp_tiles", "warps_wide", "warps_k", "steps", "slots", "min_blocks", "l2_fetch")
-        defines |= {name.upper(): getattr(k, name) for name in plain}
+        defines |= {name.upper(): getattr(k, name) for name in _AS_THEY_ARE}
         defines |= {
             "TILE_K": shape.tile_k(k),
             "WEIGHTS_A": int(shape.weights == "a"),
             "MATH": MATHS.index(k.math),
             "WEIGHT_CACHE": WEIGHT_CACHES.index(k.weight_cache),
+            "RELEASE": RELEASES.index(k.release),
             "ALIGN_WEIGHTS": problem.stride_alignment(shape.weights),
             "ALIGN_THIN": problem.stride_alignment(shape.thin),
         }
@@ -124,12 +131,27 @@ def _filled(structure: tuple[int, ...], problem: GemmProblem, device: DeviceSpec
     warp_tiles, warps_wide, warps_k, steps, slots, min_blocks = structure
     if math == "fma":
         min_blocks = 1
-    knobs = Knobs(math, warp_tiles, warps_wide, warps_k, steps, slots, min_blocks, 1, "no_allocate", 128)
+    knobs = Knobs(
+        math, warp_tiles, warps_wide, warps_k, steps, slots, min_blocks, split_k=1,
+        weight_cache="no_allocate", l2_fetch=128, prefetch=0, release="started",
+    )  # fmt: skip
     tiles = grid(knobs, shape).tiles(problem) * problem.batch
     wanted = device.units * max(knobs.min_blocks, _RESIDENT_THREADS // knobs.threads) // tiles
     turns = problem.k // (shape.tile_k(knobs) * knobs.warps_k * knobs.slots)
     legal = [s for s in SPLITS if s <= max(1, min(wanted, turns))]
-    return dataclasses.replace(knobs, split_k=legal[-1])
+    knobs = dataclasses.replace(knobs, split_k=legal[-1])
+    return _overlapped(knobs, tiles * knobs.split_k, problem, device)
+
+
+def _overlapped(knobs: Knobs, blocks: int, problem: GemmProblem, device: DeviceSpec) -> Knobs:
+    """What is worth it to start before the kernel before has ended; blocks that are all at work at once
+    leave room for those of the next kernel too early."""
+    if device.arch != "sm_90":
+        return knobs
+    at_once = blocks <= device.units * _RESIDENT_THREADS // knobs.threads
+    late = dataclasses.replace(knobs, release="loaded" if at_once else "started")
+    early = dataclasses.replace(late, prefetch=_PREFETCHED)
+    return late if any(rule.why(early, problem, device) for rule in (*RULES, *SEARCH_RULES)) else early
 
 
 SKINNY = Skinny()

@@ -12,6 +12,7 @@ from tilewright.problem import DType, GemmProblem
 
 MATHS = ("fma", "mma")
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
+RELEASES = ("started", "loaded")
 WEIGHT_CACHES = ("plain", "no_allocate", "evict_first")
 
 # Registers of a thread beside weights, thin rows and sums: addresses, predicates, fragments.
@@ -34,6 +35,8 @@ class Knobs:
     split_k: int
     weight_cache: str
     l2_fetch: int
+    prefetch: int
+    release: str
 
     @property
     def threads(self) -> int:
@@ -51,7 +54,15 @@ KNOBS = (
     Knob("min_blocks", (1, 2, 3, 4, 6, 8), "blocks a multiprocessor must hold"),
     Knob("split_k", SPLITS, "blocks that share a tile", (1, 2, 3, 4, 6, 8, 12, 16)),
     Knob("weight_cache", WEIGHT_CACHES, "caches that weights pass by", ("no_allocate", "evict_first")),
-    Knob("l2_fetch", (0, 128, 256), "bytes the L2 fetches at least; 0 is its own choice", (0, 128, 256)),
+    Knob("l2_fetch", (0, 128, 256), "bytes the L2 fetches at least; 0 is its own choice", (128,)),
+    Knob(
+        "prefetch",
+        (0, 1, 2, 4, 8, 16),
+        "slots brought to the L2 while the kernel before ends",
+        (0, 2, 4),
+        before=0,
+    ),
+    Knob("release", RELEASES, "what of this kernel lets the next one start", before="started"),
 )
 
 
@@ -137,11 +148,24 @@ def register_estimate(k: Knobs, problem: GemmProblem, arch: str) -> int:
     narrow = problem.stride_alignment(shape.weights) < 16
     permuted = k.math == "mma" and not shape.along
     moved = 4 * shape.chunks(k) // k.slots if narrow or permuted else 0
-    # NOTE: sm_90 unpacks 8-bit floats to float16 before it multiplies them.
-    unpacks = k.math == "mma" and problem.dtype in cuda.FLOAT8 and arch == "sm_90"
-    unpacked = 60 + 4 * shape.chunks(k) if unpacks else 0
+    unpacked = 60 + 4 * shape.chunks(k) if _unpacks(k, problem, arch) else 0
     gathered = 0 if _thin_along(problem, shape) else 16
     return held + math + moved + (40 if narrow else 0) + gathered + unpacked
+
+
+def early_registers(k: Knobs, problem: GemmProblem, arch: str) -> int:
+    """What prefetch and a late release take beside the estimate: found by compiling."""
+    if not k.prefetch and k.release == "started":
+        return 0
+    if _unpacks(k, problem, arch) or k.slots > 2:
+        return 16
+    few = k.math == "mma" and k.warp_tiles == 1 and Shape.of(problem).tile_thin(k) <= 8
+    return 4 if few else 8
+
+
+def _unpacks(k: Knobs, problem: GemmProblem, arch: str) -> bool:
+    """Whether 8-bit floats become float16 before they are multiplied, as they must on sm_90."""
+    return k.math == "mma" and problem.dtype in cuda.FLOAT8 and arch == "sm_90"
 
 
 def _thin_along(problem: GemmProblem, shape: Shape) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernels import cuda
-from kernels.families.skinny_knobs import Knobs, Shape, register_estimate, smem_bytes
+from kernels.families.skinny_knobs import Knobs, Shape, early_registers, register_estimate, smem_bytes
 from kernels.family import Rule
 from tilewright.device import DeviceSpec
 from tilewright.problem import GemmProblem
@@ -33,6 +33,21 @@ def _why_registers(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     if loads > _MOST_LOADS:
         return f"{loads} loads of 16 bytes in flight a lane, at most {_MOST_LOADS}"
     return cuda.why_registers(register_estimate(k, p, d.arch), k.threads, k.min_blocks)
+
+
+def _why_early(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    if d.arch != "sm_90":
+        return "kernels overlap on sm_90 alone" if (k.prefetch, k.release) != (0, "started") else None
+    if k.prefetch and p.stride_alignment(Shape.of(p).weights) < 16:
+        return "only rows of whole 16 bytes are brought into the L2 ahead"
+    return None
+
+
+def _why_early_registers(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    extra = early_registers(k, p, d.arch)
+    if not extra:
+        return None
+    return cuda.why_registers(register_estimate(k, p, d.arch) + extra, k.threads, k.min_blocks)
 
 
 def _why_fma(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
@@ -84,6 +99,12 @@ def _why_min_blocks(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     return None
 
 
+def _why_prefetch(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    if k.prefetch and p.operand_bytes < d.l2_bytes // 4:
+        return "small operands wait in the L2 anyway"
+    return None
+
+
 _TILE = ("warp_tiles", "warps_wide")
 _BLOCK = (*_TILE, "warps_k")
 RULES: tuple[Rule[Knobs], ...] = (
@@ -92,6 +113,8 @@ RULES: tuple[Rule[Knobs], ...] = (
     Rule(("warps_wide", "warps_k"), _why_threads),
     Rule(_BLOCK, _why_smem),
     Rule(("math", *_BLOCK, "steps", "slots", "min_blocks"), _why_registers, compiled=False),
+    Rule(("prefetch", "release"), _why_early, compiled=False),
+    Rule(("min_blocks", "prefetch", "release"), _why_early_registers, compiled=False),
 )
 SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("math",), _why_fma),
@@ -100,4 +123,5 @@ SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("warps_k", "steps"), _why_idle_warps),
     Rule((*_BLOCK, "steps", "split_k"), _why_split),
     Rule((*_BLOCK, "split_k", "min_blocks"), _why_min_blocks),
+    Rule(("prefetch",), _why_prefetch),
 )

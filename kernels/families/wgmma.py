@@ -205,6 +205,7 @@ class Wgmma(Family[Knobs]):
             args=(*maps, *cuda.gemm_arguments(problem)),
             serves=Serves.of(problem),
             dynamic_smem=smem_bytes(k, problem),
+            programmatic=True,
             preconditions=cuda.preconditions(problem, ALIGNMENT, ALIGNMENT),
         )
 

@@ -48,6 +48,7 @@ class Knobs:
     hint_a: str
     hint_b: str
     hint_d: str
+    prefetch: int
 
     @property
     def consumers(self) -> int:
@@ -105,7 +106,20 @@ KNOBS = (
     Knob("l2_promotion", (0, 128, 256), "bytes that the L2 fetches for TMA at least", (128, 256)),
     Knob("hint_a", HINTS, "how long the L2 keeps A", ("normal",)),
     Knob("hint_b", HINTS, "how long the L2 keeps B", ("normal", "evict_first")),
-    Knob("hint_d", HINTS, "how long the L2 keeps D, where TMA stores it", ("normal", "evict_first")),
+    Knob(
+        "hint_d",
+        HINTS,
+        "how long the L2 keeps D, where TMA stores it",
+        ("normal", "evict_first"),
+        before="normal",
+    ),
+    Knob(
+        "prefetch",
+        (0, 2, 4, 8, 16, 32),
+        "k tiles brought to the L2 while the kernel before ends",
+        (0, 4),
+        before=0,
+    ),
 )
 
 
@@ -118,8 +132,8 @@ def operand_tiles(k: Knobs, problem: GemmProblem) -> tuple[OperandTile, OperandT
     )
 
 
-def fetch_bytes(problem: GemmProblem) -> int:
-    """What the L2 had best fetch at least: 256 bytes, but half of that where rows start in their middle.
+def row_alignment(problem: GemmProblem) -> int:
+    """Bytes that divide where rows of A and B start, 256 at most.
 
     Rows that TMA cannot take count as they are repacked: in whole 128 bytes.
     """
@@ -128,7 +142,12 @@ def fetch_bytes(problem: GemmProblem) -> int:
         problem.k if problem.layout.b_transposed else problem.n,
     )
     rows = [extent * problem.dtype.size for extent in extents]
-    return 256 if all((-(-row // 128) * 128 if row % 16 else row) % 256 == 0 for row in rows) else 128
+    return math.gcd(256, *(-(-row // 128) * 128 if row % 16 else row for row in rows))
+
+
+def fetch_bytes(problem: GemmProblem) -> int:
+    """What the L2 had best fetch at least: 256 bytes, but half of that where rows start in their middle."""
+    return 256 if row_alignment(problem) == 256 else 128
 
 
 def store_box(k: Knobs) -> tuple[int, int]:
@@ -206,14 +225,14 @@ def registers(k: Knobs) -> int | None:
     return None if k.consumers == 1 else 65536 // k.threads // 8 * 8
 
 
-def room_of_fours(device: DeviceSpec) -> int:
-    """Blocks that find room in clusters of 4: of an H200's 132 multiprocessors they fill 120."""
+def room_in_clusters(device: DeviceSpec) -> int:
+    """Blocks that find room in clusters of 4 or 8: of an H200's 132 multiprocessors they fill 120."""
     return device.units * 10 // 11
 
 
 def grid(k: Knobs, device: DeviceSpec) -> Grid:
     """Persistent blocks, one a multiprocessor that their clusters can fill."""
-    blocks = device.units if k.cluster <= 2 else room_of_fours(device)
+    blocks = device.units if k.cluster <= 2 else room_in_clusters(device)
     clusters = (k.cluster_m, k.cluster_n, k.cluster_k)
     return Grid(k.tile_m, k.tile_n, k.split_k, blocks, *clusters, bool(k.stream_k))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator
 
@@ -13,10 +14,11 @@ from kernels.families.wgmma_ws_knobs import (
     fixed_bytes,
     grid,
     kept_registers,
+    row_alignment,
     stage_bytes,
     sum_registers,
 )
-from kernels.families.wgmma_ws_search import SMALL
+from kernels.families.wgmma_ws_search import SMALL, why_prefetch
 from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
@@ -79,7 +81,10 @@ _SWAPPED = (
     (64, 64, 1),
 )
 
-_CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 4, 1), (4, 1, 1), (2, 2, 1), (1, 1, 2))
+_PREFETCHED = 4  # k tiles, where any
+_CLUSTERS = (
+    (1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 4, 1), (4, 1, 1), (2, 2, 1), (4, 2, 1), (2, 4, 1), (1, 1, 2),
+)  # fmt: skip
 
 
 def candidates(problem: GemmProblem, device: DeviceSpec) -> Iterator[Knobs]:
@@ -136,8 +141,10 @@ def _candidate(
         in_flight=1, promote=2 if problem.dtype in cuda.FLOAT8 else 0, split_k=split_k,
         reduction="kernel" if split_k > 1 else "block", stream_k=0, raster="m",
         group=8 if rows >= 8 else 1, snake=int(rows > 8), l2_promotion=fetch_bytes(problem), hint_a="normal",
-        hint_b="evict_first" if problem.m <= 2 * SMALL else "normal", hint_d="normal",
+        hint_b="evict_first" if problem.m <= 2 * SMALL else "normal", hint_d="normal", prefetch=0,
     )  # fmt: skip
+    if not why_prefetch(dataclasses.replace(knobs, prefetch=_PREFETCHED), problem, device):
+        knobs.prefetch = _PREFETCHED
     free = device.smem_per_block - fixed_bytes(knobs)
     depth = -(-problem.k // (tile_k * split_k * cluster_k))
     most = 12 * 64 // tile_k * (2 // problem.dtype.size)
@@ -169,6 +176,8 @@ def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
     extent, width = k.share
     multiplied = k.tile_m * k.tile_n * depth / 2 / _MULTIPLY_ADDS
     loaded = (k.tile_m / k.cluster_n + k.tile_n / k.cluster_m) * depth / _L2_BYTES
+    if row_alignment(problem) < 128:
+        loaded *= 2  # a panel's row lies in two lines
     read = k.consumers * (extent + extent // 64 * width) * depth / _SMEM_BYTES
     if k.schedule == "pingpong":
         read /= k.consumers  # they read in turns

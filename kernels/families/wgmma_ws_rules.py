@@ -56,7 +56,7 @@ def _why_panels(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 
 def _why_cluster(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
-    return f"a cluster has at most 4 blocks, got {k.cluster}" if k.cluster > 4 else None
+    return f"a cluster has at most 8 blocks, got {k.cluster}" if k.cluster > 8 else None
 
 
 def _why_halves(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
@@ -103,6 +103,8 @@ def _beside_sums(k: Knobs, p: GemmProblem) -> int:
     """Registers of a thread that :data:`MAX_SUMS` does not foresee; found by compiling."""
     gathers = _gathers(k)
     used = 32 if gathers else 0  # addresses and values of the other parts
+    if k.reduction == "kernel":
+        used += 16  # addresses of what it leaves
     if k.epilogue == "stmatrix":
         used += 64 if p.has_c or gathers else 32  # addresses of the rows it copies, and reads
     if k.epilogue == "direct":
@@ -131,7 +133,8 @@ def _beside_bias(k: Knobs, p: GemmProblem) -> int:
         return max(32, k.share[1] // 2)
     if p.has_c:
         return 32 + (48 if k.share[0] > 64 and k.epilogue != "stmatrix" else 0)
-    return {1: 32, 2: 48, 3: 4}.get(k.consumers, 0) + (8 if gelu else 0)
+    copies = k.epilogue == "stmatrix" and k.share[0] > 128
+    return {1: 32, 2: 48, 3: 4}.get(k.consumers, 0) + (8 if gelu or copies else 0)
 
 
 def _why_promote(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:

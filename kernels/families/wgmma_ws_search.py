@@ -8,7 +8,7 @@ from kernels.families.wgmma_ws_knobs import (
     Knobs,
     fetch_bytes,
     fixed_bytes,
-    room_of_fours,
+    room_in_clusters,
     stage_bytes,
     store_boxes,
 )
@@ -105,10 +105,10 @@ def _why_walk(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 
 def _why_cluster(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     rows, columns = -(-p.m // k.tile_m), -(-p.n // k.tile_n)
-    room = room_of_fours(d)
+    room = room_in_clusters(d)
     tiles = -(-rows // k.cluster_m) * k.cluster_m * -(-columns // k.cluster_n) * k.cluster_n
     if k.cluster > 2 and p.m > 2 * SMALL and tiles * p.batch * k.split_k * k.cluster_k > room:
-        return f"clusters of 4 find room for {room} blocks: worth it for a single wave of them"
+        return f"clusters of {k.cluster} find room for {room} blocks: worth it for a single wave of them"
     if (k.cluster_m > 1 and rows == 1) or (k.cluster_n > 1 and columns == 1):
         return "half of each cluster would lie outside D"
     return None
@@ -130,6 +130,15 @@ def _why_hint_d(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
         k.epilogue not in TMA_STORES or p.m * p.n * p.out.size * p.batch < d.l2_bytes // 4
     ):
         return "D leaves the L2 to A and B"
+    return None
+
+
+def why_prefetch(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    weights = max(p.m, p.n) * p.k * p.dtype.size * p.batch
+    if k.prefetch and (min(p.m, p.n) > 2 * SMALL or weights < d.l2_bytes // 4):
+        return "operands that are small, or read by many tiles, wait in the L2 anyway"
+    if k.prefetch and p.stride_alignment("a" if k.tile_m > k.tile_n else "b") < 16:
+        return "rows that are copied for TMA are copied to the L2"
     return None
 
 
@@ -155,6 +164,7 @@ SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule((*SHARE, "tile_k", "cluster_k", "epilogue"), _why_deferred),
     Rule((*RING, "split_k"), _why_stages),
     Rule(("promote",), _why_promote),
+    Rule(("tile_m", "tile_n", "prefetch"), why_prefetch),
     Rule(("schedule", "tile_m", "tile_n", "split_k", "stream_k"), _why_pingpong),
     Rule(("tile_m", "tile_n", "tile_k", "cluster_k", "split_k", "stream_k"), _why_split),
     Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "raster", "group", "snake"), _why_walk),

@@ -39,7 +39,7 @@ def test_a_set_has_the_winners_with_what_they_are_worth(tuned: wire.JobView, cli
         best.verdict,
     )
     assert (entry.numerics, entry.deterministic, entry.staleness) == ("ieee", True, "fresh")
-    assert entry.use_vendor is (best.verdict == "vendor")
+    assert entry.use_vendor is best.use_vendor
     assert entry.artifact_bytes == len(client.artifact(entry.artifact).to_bytes())
 
 

@@ -13,7 +13,7 @@ from tilewright import Config, GemmProblem
 LAYOUTS = ["nn", "nt", "tn", "tt"]
 BASE = {
     "math": "mma", "warp_tiles": 1, "warps_wide": 2, "warps_k": 4, "steps": 1, "slots": 2, "min_blocks": 1,
-    "split_k": 1, "weight_cache": "no_allocate", "l2_fetch": 128,
+    "split_k": 1, "weight_cache": "no_allocate", "l2_fetch": 128, "prefetch": 0, "release": "started",
 }  # fmt: skip
 
 
@@ -51,6 +51,16 @@ VARIANTS = [
 def test_every_knob_of_skinny(device, variant, layout) -> None:
     for size in ((1, 520, 1000), (16, 519, 999), (304, 5, 520)):
         assert wrong(device, variant, GemmProblem(*size, layout=layout)) is None
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize("release", ["started", "loaded"])
+@pytest.mark.parametrize("prefetch", [1, 4, 16])
+def test_weights_that_are_fetched_early(device, prefetch, release, layout) -> None:
+    for size in ((1, 520, 1000), (16, 264, 72), (304, 5, 520)):
+        for split_k in (1, 3):
+            knobs = {"prefetch": prefetch, "release": release, "split_k": split_k}
+            assert wrong(device, knobs, GemmProblem(*size, layout=layout)) is None
 
 
 @pytest.mark.parametrize("variant", [

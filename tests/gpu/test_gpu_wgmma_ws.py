@@ -17,7 +17,7 @@ BASE = {
     "tile_k": 64, "cluster_m": 1, "cluster_n": 1, "cluster_k": 1, "epilogue": "tma", "store_stages": 2,
     "stages": 4, "in_flight": 1, "promote": 0, "split_k": 1, "reduction": "block", "stream_k": 0,
     "raster": "m", "group": 8, "snake": 0, "l2_promotion": 256, "hint_a": "normal", "hint_b": "normal",
-    "hint_d": "normal",
+    "hint_d": "normal", "prefetch": 0,
 }  # fmt: skip
 PINGPONG = {"schedule": "pingpong", "consumers_m": 1}
 SWAPPED = {"swap_ab": 1, "tile_m": 64, "consumers_m": 1, "consumers_n": 2}
@@ -68,6 +68,11 @@ VARIANTS = [
     {"l2_promotion": 0, "hint_a": "evict_first", "hint_b": "evict_last", "hint_d": "evict_first"},
     {"l2_promotion": 128, "hint_a": "evict_last", "hint_b": "evict_first"},
     *({"split_k": x} for x in (2, 3, 8, 32)),
+    *({"prefetch": x} for x in (2, 4, 32)),
+    *({"cluster_m": x, "cluster_n": y} for x, y in ((4, 2), (2, 4))),
+    {"cluster_k": 2, "cluster_m": 2, "cluster_n": 2},
+    {"prefetch": 8, "cluster_m": 2, "cluster_n": 2},
+    {**PINGPONG, "prefetch": 4, "cluster_m": 2},
     {"cluster_k": 2},
     {"cluster_k": 2, "cluster_n": 2, "tile_m": 64, "tile_n": 64, "consumers_m": 1},
     {"cluster_k": 2, "cluster_m": 2, "tile_m": 256, "stages": 2},

@@ -30,7 +30,7 @@ ODD = GemmProblem(3, 4097, 4093, layout="tt", dtype="bfloat16", has_bias=True, a
 TALL = GemmProblem(4096, 7, 1000, layout="nn", has_c=True)
 BASE = {
     "math": "mma", "warp_tiles": 1, "warps_wide": 2, "warps_k": 4, "steps": 2, "slots": 2, "min_blocks": 1,
-    "split_k": 1, "weight_cache": "no_allocate", "l2_fetch": 128,
+    "split_k": 1, "weight_cache": "no_allocate", "l2_fetch": 128, "prefetch": 0, "release": "started",
 }  # fmt: skip
 
 

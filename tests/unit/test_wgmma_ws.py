@@ -30,7 +30,7 @@ BASE: dict[str, Any] = {
     "tile_k": 64, "cluster_m": 1, "cluster_n": 1, "cluster_k": 1, "epilogue": "tma", "store_stages": 2,
     "stages": 4, "in_flight": 1, "promote": 0, "split_k": 1, "reduction": "block", "stream_k": 0,
     "raster": "m", "group": 8, "snake": 0, "l2_promotion": 256, "hint_a": "normal", "hint_b": "normal",
-    "hint_d": "normal",
+    "hint_d": "normal", "prefetch": 0,
 }  # fmt: skip
 PINGPONG = {"schedule": "pingpong", "consumers_m": 1, "tile_n": 160, "stages": 5}
 SWAPPED = {"swap_ab": 1, "tile_m": 16, "tile_n": 128, "consumers_m": 1, "consumers_n": 2}
@@ -124,7 +124,7 @@ BROKEN = [
     ({"tile_k": 256}, NT, "128 or 256 bytes, got 512", "TILE_K is 128 or 256 bytes"),
     ({"tile_n": 96}, NN, "multiple of 64 where B is stored K x N, got 96", "whole panels"),
     ({**SWAPPED, "tile_m": 32}, TN, "multiple of 64 where A is stored K x M, got 32", "whole panels"),
-    ({"cluster_m": 4, "cluster_n": 2}, NT, "at most 4 blocks, got 8", "at most 4 blocks"),
+    ({"cluster_m": 4, "cluster_n": 4}, NT, "at most 8 blocks, got 16", "at most 8 blocks"),
     ({"cluster_k": 2, "tile_n": 144}, NT, "N must be a multiple of 32, got 144", "finish halves of 16"),
     ({}, FLOATS, "D is float32; use epilogue=direct", "stmatrix stages 16-bit"),
     ({"tile_n": 136, "epilogue": "stmatrix"}, NT, "16, a consumer has 136", "a box that is copied"),

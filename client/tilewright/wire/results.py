@@ -138,7 +138,8 @@ class TrustView(BaseModel):
 class BestConfigView(TrustView):
     """The winner of a race, and what it won against.
 
-    ``verdict`` is ``kernel``, ``vendor`` or ``tie``; ``use_vendor`` is true where the vendor library won.
+    ``verdict`` is ``kernel``, ``vendor`` or ``tie``; ``use_vendor`` is true where the vendor
+    library had the shorter median time, if only by less than the race can tell.
     ``expected_regret`` is for near matches: by how much the time is expected to exceed that of a kernel
     tuned for the very problem (0.1: by a tenth), None where the store cannot tell.
     """
@@ -179,7 +180,7 @@ class BestConfigView(TrustView):
             baseline=BaselineView.model_validate(best.baseline),
             speedup=speedup,
             verdict=best.verdict,
-            use_vendor=best.verdict == "vendor",
+            use_vendor=best.use_vendor,
             ties=[ConfigView.model_validate(config) for config in best.ties],
             match=match,
             provenance=ProvenanceView.model_validate(best.provenance),

@@ -34,3 +34,11 @@ TILEWRIGHT_STREAM_CACHES(128, ".L2::128B")
 TILEWRIGHT_STREAM_CACHES(256, ".L2::256B")
 #undef TILEWRIGHT_STREAM_CACHES
 #undef TILEWRIGHT_STREAM
+
+// Brings `bytes`, a multiple of 16 from a 16-byte boundary on, into the L2 and no further (sm_90+, nothing before).
+// Nothing is read that an instruction could see, so they may still be written: the L2 is where all writes meet.
+__device__ __forceinline__ void l2_prefetch(const void* from, unsigned bytes) {
+#if __CUDA_ARCH__ >= 900
+    if (bytes) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}

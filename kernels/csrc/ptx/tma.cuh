@@ -37,7 +37,15 @@ __device__ __forceinline__ void tma_load(unsigned smem, const TensorMap* map, un
                      : "memory");
 }
 
-// As above, into the same place of every block of the cluster whose bit is set in `blocks`, where the
+// Brings a box into the L2 and no further. Nothing is read that an instruction could see, so the box may still be
+// written: the L2 is where all writes meet.
+__device__ __forceinline__ void tma_prefetch(const TensorMap* map, int column, int row, int batch) {
+    asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(map), "r"(column), "r"(row),
+                 "r"(batch)
+                 : "memory");
+}
+
+// As tma_load(), into the same place of every block of the cluster whose bit is set in `blocks`, where the
 // barrier at the same place gets the bytes.
 template <CacheHint HINT>
 __device__ __forceinline__ void tma_load_multicast(unsigned smem, const TensorMap* map, unsigned barrier, int column, int row,

@@ -39,6 +39,15 @@ __device__ __forceinline__ Real element(const unsigned* word, int e) {
     return Real(to_real(x));
 }
 
+// Brings the first PREFETCH slots of all warps of a block into the L2, row by row of the weights.
+__device__ __forceinline__ void prefetch_weights(const In* matrix, long long ld, int wide0, int extent, int k0, int k_end) {
+    const int depth = min(k_end - k0, cfg::prefetch * cfg::slot_distance), width = min(extent - wide0, cfg::tile_wide);
+    const int rows = cfg::k_across ? width : depth, length = cfg::k_across ? depth : width;
+    const In* const from = cfg::k_across ? matrix + wide0 * ld + k0 : matrix + k0 * ld + wide0;
+    for (int row = threadIdx.x; row < rows; row += cfg::threads)
+        l2_prefetch(from + row * ld, length * cfg::size / 16 * 16);
+}
+
 // The warp's share of the weights, slot by slot. What lies at or beyond the end of the block's share of k is zero.
 // NOTE: pointers move along with the loads: offsets from a fixed one would each keep registers over the loop.
 class Weights {

@@ -37,18 +37,17 @@ template <class T, int EXTENT, int DEPTH, bool K_MAJOR, int SHARES = 1> struct W
     template <CacheHint HINT>
     static __device__ __forceinline__ void load_share(unsigned smem, const TensorMap* map, unsigned barrier, int x0, int index,
                                                       int batch, int share, unsigned short blocks) {
-        if (!divided && index % SHARES != share) return;
-        constexpr int share_lines = divided ? lines / SHARES : 0;
-        const int k0 = index * DEPTH;
-#pragma unroll
-        for (int p = 0; p < panels; ++p) {
-            const int column = (K_MAJOR ? k0 : x0) + p * panel, row = (K_MAJOR ? x0 : k0) + share * share_lines;
-            const unsigned target = smem + p * panel_bytes + share * (share_lines * 128);
+        each_box(x0, index, share, [&](int offset, int column, int row) {
             if constexpr (SHARES > 1)
-                tma_load_multicast<HINT>(target, map, barrier, column, row, batch, blocks);
+                tma_load_multicast<HINT>(smem + offset, map, barrier, column, row, batch, blocks);
             else
-                tma_load<HINT>(target, map, barrier, column, row, batch);
-        }
+                tma_load<HINT>(smem + offset, map, barrier, column, row, batch);
+        });
+    }
+
+    // Brings into the L2 what load_share() will load.
+    static __device__ __forceinline__ void prefetch_share(const TensorMap* map, int x0, int index, int batch, int share) {
+        each_box(x0, index, share, [&](int, int column, int row) { tma_prefetch(map, column, row, batch); });
     }
 
     // NOTE: the stride offset goes from 8 lines to the next 8, the leading offset from panel to panel; a
@@ -64,5 +63,17 @@ template <class T, int EXTENT, int DEPTH, bool K_MAJOR, int SHARES = 1> struct W
     }
     static constexpr __device__ __forceinline__ unsigned extent_offset(int x) {
         return K_MAJOR ? x * 8 : x / 64 * (panel_bytes / 16);
+    }
+
+private:
+    // The boxes of a share, one a panel: where they go in the tile and come from.
+    template <class Box> static __device__ __forceinline__ void each_box(int x0, int index, int share, Box box) {
+        if (!divided && index % SHARES != share) return;
+        constexpr int share_lines = divided ? lines / SHARES : 0;
+        const int k0 = index * DEPTH;
+#pragma unroll
+        for (int p = 0; p < panels; ++p)
+            box(p * panel_bytes + share * (share_lines * 128), (K_MAJOR ? k0 : x0) + p * panel,
+                (K_MAJOR ? x0 : k0) + share * share_lines);
     }
 };

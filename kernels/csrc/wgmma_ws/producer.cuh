@@ -1,14 +1,27 @@
-// Producer: one lane that keeps the ring full.
+// Producer: one lane that keeps the ring full, and a warp that fetches ahead of it.
 #pragma once
 #include "wgmma_ws/scheduler.cuh"
 #include "wgmma_ws/stages.cuh"
+
+// Brings the longer operand's part of the first k tiles of a block into the L2, one a lane, while the kernel
+// before this one ends and whether or not it writes them.
+__device__ __forceinline__ void prefetch(Scheduler scheduler, const TensorMap* map_a, const TensorMap* map_b) {
+    const int lane = threadIdx.x % 32;
+    Work work;
+    if (lane >= cfg::prefetch || !scheduler.next(work)) return;
+    const int index = work.k_begin + lane;
+    if (index >= work.k_end) return;
+    const Neighbours neighbours;
+    if constexpr (cfg::tile_m > cfg::tile_n)
+        TileA::prefetch_share(map_a, work.m, index, work.batch, neighbours.column);
+    else
+        TileB::prefetch_share(map_b, work.n, index, work.batch, neighbours.row);
+}
 
 // NOTE: a stage is refilled when the consumers of all neighbours have emptied it, since their copies of it
 // are written too.
 __device__ __forceinline__ void produce(const SharedMemory& smem, Scheduler scheduler, const TensorMap* map_a,
                                         const TensorMap* map_b) {
-    tma_prefetch_map(map_a);
-    tma_prefetch_map(map_b);
     const Neighbours neighbours;
     const unsigned short row_mask = neighbours.row_mask(), column_mask = neighbours.column_mask();
     const Stages& ring = smem.ring;

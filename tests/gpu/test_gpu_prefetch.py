@@ -1,0 +1,80 @@
+"""Kernels that bring operands into the L2 while the kernel before still writes them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import gate
+import numpy
+import pytest
+from test_gpu_skinny import BASE as SKINNY_BASE
+from test_gpu_wgmma_ws import BASE as WGMMA_WS_BASE
+
+from kernels.families.skinny import SKINNY
+from kernels.families.wgmma_ws import WGMMA_WS
+from tilewright import Config, GemmProblem
+from tuner.devices.base import Device, Tensors
+from tuner.operands import bind
+
+SIZE, STEPS = 1024, 24
+SQUARE, ROWS = GemmProblem(SIZE, SIZE, SIZE, layout="nn"), GemmProblem(16, SIZE, SIZE, layout="nn")
+VARIANTS = [
+    {"prefetch": 4},
+    {"prefetch": 8, "tile_m": 64, "consumers_m": 1},
+    {"prefetch": 16, "stages": 3, "tile_n": 64},
+    {"prefetch": 4, "cluster_m": 2, "cluster_n": 2},
+    {"prefetch": 4, "split_k": 2, "reduction": "kernel"},
+    {"prefetch": 4, "split_k": 2},
+    {"prefetch": 4, "stream_k": 1},
+]
+
+
+def turned(device: Device) -> Any:
+    """The matrix that moves each column one place on, the last to the first."""
+    return device.xp.asarray(numpy.roll(numpy.eye(SIZE, dtype="float16"), 1, axis=1)[None])
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_each_kernel_reads_what_the_one_before_wrote(hopper, variant) -> None:
+    """A is turned by one column a launch, in three buffers in turn; a late line would turn too few times."""
+    kernel = gate.built(hopper, WGMMA_WS, Config.of("wgmma_ws", {**WGMMA_WS_BASE, **variant}), SQUARE)
+    buffers = [hopper.xp.zeros((1, SIZE, SIZE), dtype="float16") for _ in range(3)]
+    turn = turned(hopper)
+    sets = [Tensors(buffers[i % 3], turn, buffers[(i + 1) % 3]) for i in range(STEPS)]
+    bound = bind(hopper, kernel, SQUARE, sets)
+    replay = hopper.timer(bound.launches)
+    for seed in range(10):
+        start = numpy.random.default_rng(seed).standard_normal((1, SIZE, SIZE)).astype("float16")
+        buffers[0][:] = hopper.xp.asarray(start)
+        hopper.xp.cuda.get_current_stream().synchronize()
+        replay()
+        assert numpy.array_equal(buffers[STEPS % 3].get(), numpy.roll(start, STEPS, axis=2))
+    kernel.close()
+
+
+@pytest.mark.parametrize("release", ["started", "loaded"])
+def test_weights_that_the_kernel_before_wrote(hopper, release) -> None:
+    """Weights are turned, and rows of the identity times the weights must be those of the newest."""
+    early = {"prefetch": 4, "release": release}
+    mover = gate.built(hopper, WGMMA_WS, Config.of("wgmma_ws", WGMMA_WS_BASE), SQUARE)
+    reader = gate.built(hopper, SKINNY, Config.of("skinny", {**SKINNY_BASE, **early}), ROWS)
+    weights = [hopper.xp.zeros((1, SIZE, SIZE), dtype="float16") for _ in range(3)]
+    first = random.Random(release).randrange(SIZE - 16)
+    chosen = hopper.xp.asarray(numpy.eye(SIZE, dtype="float16")[None, first : first + 16])
+    seen = [hopper.xp.zeros((1, 16, SIZE), dtype="float16") for _ in range(STEPS)]
+    turn = turned(hopper)
+    newest = [weights[(step + 1) % 3] for step in range(STEPS)]
+    moved = [Tensors(weights[step % 3], turn, newest[step]) for step in range(STEPS)]
+    moves = bind(hopper, mover, SQUARE, moved)
+    reads = bind(hopper, reader, ROWS, [Tensors(chosen, newest[i], seen[i]) for i in range(STEPS)])
+    replay = hopper.timer([one for pair in zip(moves.launches, reads.launches, strict=True) for one in pair])
+    for seed in range(10):
+        start = numpy.random.default_rng(seed).standard_normal((1, SIZE, SIZE)).astype("float16")
+        weights[0][:] = hopper.xp.asarray(start)
+        hopper.xp.cuda.get_current_stream().synchronize()
+        replay()
+        for step, rows in enumerate(seen):
+            assert numpy.array_equal(rows.get(), numpy.roll(start, step + 1, axis=2)[:, first : first + 16])
+    mover.close()
+    reader.close()

@@ -1,0 +1,64 @@
+"""Kernels that start while the one before them ends, and what they fetch meanwhile."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from kernels.families.mma_sync import MMA_SYNC
+from kernels.families.skinny import SKINNY
+from kernels.families.wgmma import WGMMA
+from kernels.families.wgmma_ws import WGMMA_WS
+from tilewright import Config, DeviceSpec, GemmProblem
+
+HOPPER = DeviceSpec("cuda", "sm_90", "H200", 132, 141 << 30, 50 << 20, 227 << 10, 228 << 10)
+AMPERE = dataclasses.replace(HOPPER, arch="sm_80", name="A100", units=108, smem_per_block=163 << 10)
+DECODE, SQUARE = GemmProblem(16, 6144, 4096), GemmProblem(2048, 2048, 2048)
+
+
+@pytest.mark.parametrize("family", [MMA_SYNC, SKINNY], ids=lambda one: one.name)
+def test_only_hopper_starts_kernels_early(family) -> None:
+    for device in (HOPPER, AMPERE):
+        plans = [family.plan(config, DECODE, device) for config in family.picks(DECODE, device)]
+        assert {plan.programmatic for plan in plans} == {device is HOPPER}
+
+
+@pytest.mark.parametrize("family", [WGMMA, WGMMA_WS], ids=lambda one: one.name)
+def test_kernels_of_hopper_start_early(family) -> None:
+    assert all(family.plan(config, SQUARE, HOPPER).programmatic for config in family.picks(SQUARE, HOPPER))
+
+
+def test_weights_are_fetched_early_where_they_are_read_once() -> None:
+    assert {dict(one.knobs)["prefetch"] for one in WGMMA_WS.picks(DECODE, HOPPER)} == {4}
+    assert {dict(one.knobs)["prefetch"] for one in WGMMA_WS.picks(SQUARE, HOPPER)} == {0}
+    assert 2 in {dict(one.knobs)["prefetch"] for one in SKINNY.picks(DECODE, HOPPER)}
+    small = GemmProblem(16, 512, 1024)
+    for family in (WGMMA_WS, SKINNY):
+        assert {dict(one.knobs)["prefetch"] for one in family.picks(small, HOPPER)} == {0}
+
+
+@pytest.mark.parametrize("knobs", [{"prefetch": 2}, {"release": "loaded"}], ids=str)
+def test_skinny_kernels_do_not_overlap_before_hopper(knobs) -> None:
+    config = next(one for one in SKINNY.picks(DECODE, AMPERE))
+    early = Config.of("skinny", {**dict(config.knobs), **knobs})
+    assert SKINNY.why_invalid(early, DECODE, AMPERE) == "kernels overlap on sm_90 alone"
+    assert SKINNY.why_invalid(early, DECODE, HOPPER) is None
+
+
+def test_rows_of_odd_bytes_are_not_fetched_early() -> None:
+    odd = GemmProblem(16, 6144, 4099)
+    config = next(one for one in SKINNY.picks(odd, HOPPER))
+    early = Config.of("skinny", {**dict(config.knobs), "prefetch": 2})
+    assert "rows of whole 16 bytes" in (SKINNY.why_invalid(early, odd, HOPPER) or "")
+    assert {dict(one.knobs)["prefetch"] for one in WGMMA_WS.picks(odd, HOPPER)} == {0}
+
+
+def test_a_config_from_before_a_knob_is_completed() -> None:
+    now = WGMMA_WS.picks(DECODE, HOPPER)[0]
+    before = Config.of("wgmma_ws", {k: v for k, v in now.knobs if k not in ("prefetch", "hint_d")})
+    assert "exactly the knobs" in (WGMMA_WS.why_invalid(before, DECODE, HOPPER) or "")
+    completed = WGMMA_WS.completed(before)
+    assert dict(completed.knobs) == {**dict(now.knobs), "prefetch": 0, "hint_d": "normal"}
+    assert WGMMA_WS.why_invalid(completed, DECODE, HOPPER) is None
+    assert WGMMA_WS.completed(now) == now
