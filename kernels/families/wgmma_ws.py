@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from operator import itemgetter
 from typing import Literal
 
@@ -113,24 +113,25 @@ class WgmmaWs(Family[Knobs]):
         )
 
     def picks(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
-        """The fastest of the known shapes by the model, no shape more than twice, not all of one schedule,
-        none that should take more than 25 % longer than the first."""
+        """The fastest of the known shapes by the model, no shape spread over blocks in more than two ways,
+        not all of one schedule, none that should take more than 25 % longer than the first."""
         timed = sorted(
             ((cycles(k, problem, device), k) for k in candidates(problem, device)), key=itemgetter(0)
         )
         chosen: list[Config] = []
         of_schedule: Counter[str] = Counter()
-        of_shape: Counter[tuple[str, int, int, int]] = Counter()
+        spreads: dict[tuple[str, int, int, int], set[tuple[int, ...]]] = defaultdict(set)
         limit = math.inf
         for expected, k in timed:
             if len(chosen) == PICKS or expected > limit:
                 break
-            shape = (k.schedule, k.swap_ab, k.tile_m, k.tile_n)
-            if of_schedule[k.schedule] == MOST_OF_A_SCHEDULE or of_shape[shape] == 2:
+            known = spreads[k.schedule, k.swap_ab, k.tile_m, k.tile_n]
+            spread = (k.cluster_m, k.cluster_n, k.cluster_k, k.split_k)
+            if of_schedule[k.schedule] == MOST_OF_A_SCHEDULE or len(known) == 2 or spread in known:
                 continue
             if self._worth_a_trial(k, problem, device):
                 of_schedule[k.schedule] += 1
-                of_shape[shape] += 1
+                known.add(spread)
                 chosen.append(self.config(k))
                 limit = min(limit, WITHIN * expected)
         return chosen

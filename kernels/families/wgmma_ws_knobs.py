@@ -117,7 +117,7 @@ KNOBS = (
         "prefetch",
         (0, 2, 4, 8, 16, 32),
         "k tiles brought to the L2 while the kernel before ends",
-        (0, 4),
+        (0, 4, 8),
         before=0,
     ),
 )

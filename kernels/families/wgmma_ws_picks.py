@@ -39,6 +39,8 @@ _SHAPES = (
     ("cooperative", 192, 160, 3, 1),
     ("cooperative", 192, 128, 3, 1),
     ("cooperative", 128, 128, 2, 1),
+    ("cooperative", 128, 120, 2, 1),
+    ("cooperative", 128, 112, 2, 1),
     ("cooperative", 128, 112, 1, 1),
     ("cooperative", 128, 144, 1, 1),
     ("cooperative", 128, 96, 2, 1),
