@@ -24,7 +24,7 @@ from tilewright.problem import DType, GemmProblem, Layout
 _SEARCH_S = 60.0
 _VERDICTS = {
     "kernel": "the tuned kernel is faster than {vendor}",
-    "vendor": "{vendor} is faster here, so the service runs {vendor} for this problem",
+    "vendor": "{vendor} is faster here",
     "tie": "the race shows no difference to {vendor}",
 }
 
@@ -91,6 +91,8 @@ class Demo:
     def _show(self, problem: GemmProblem, best: wire.BestConfigView) -> None:
         timing, speedup, vendor = best.timing, best.speedup, best.baseline
         verdict = _VERDICTS[best.verdict].format(vendor=vendor.name)
+        if best.use_vendor:
+            verdict += f"; the service runs {vendor.name} for this problem"
         interval = f"[{timing.low_us:.1f}, {timing.high_us:.1f}] us"
         self.say("winner", str(best.config.to_config()))
         self.say("", f"{speed(problem, timing.median_us)}, {interval}")

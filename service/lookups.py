@@ -57,8 +57,5 @@ def _answer(catalogs: dict[str, Catalog], problem: GemmProblem, policy: Policy) 
 
 def _rank(answer: tuple[Pick, str]) -> tuple[int, bool, float]:
     pick, _ = answer
-    return (
-        _ORDER.index(pick.kind),
-        pick.miss,
-        pick.distance,
-    )  # a race that the vendor won tells more than none
+    # Of two classes with the vendor library the one that raced it tells more than one without a result.
+    return _ORDER.index(pick.kind), pick.miss, pick.distance

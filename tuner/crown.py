@@ -86,7 +86,7 @@ def _final(context: JobContext, finalists: list[Finalist]) -> Standing:
     if len(finalists) == 1:
         return Standing(finalists[0], ())
     finalists, samples = _raced(context, finalists, RACE_ROUNDS, seed=1)
-    return standing(finalists, samples.samples_us[:-1])
+    return standing(finalists, samples.samples_us[: len(finalists)])
 
 
 def _raced(

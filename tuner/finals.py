@@ -113,8 +113,12 @@ def standing(finalists: Sequence[Finalist], rows: Sequence[Sequence[float]]) -> 
 
 
 def best_config(context: JobContext, won: Standing, duel: RaceSamples) -> BestConfig:
-    """What the job found: the winner with its lead over the vendor in ``duel``, a race of these two."""
-    ratio = paired_ratio(duel.samples_us[1], duel.samples_us[0])
+    """What the job found: the winner with its lead over the vendor in ``duel``, a race of these two.
+
+    Where they were also raced apart the lead is the lesser of the two; times are of launches back to back.
+    """
+    pairs = zip(duel.samples_us[::2], duel.samples_us[1::2], strict=True)
+    ratio = min((paired_ratio(vendor, kernel) for kernel, vendor in pairs), key=lambda one: one.value)
     artifact = won.winner.artifact
     return BestConfig(
         problem=context.problem,

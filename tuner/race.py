@@ -6,18 +6,23 @@ until the clock is the contender's own (:mod:`tuner.interleave`). Where the vend
 the problem, it runs the same product in float16 instead, and says so. The device is loaded for ``WARM_UP_S``
 before the first round, and again after others used it, and never idles in between, so the figures are
 sustained ones.
+
+A kernel that may start while the one before it ends (programmatic dependent launch) looks faster in a
+stream of its own launches than between kernels of others. So its duel with the vendor library is run in both
+ways, in the same rounds: launches back to back, and *apart*, each after a step that does nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import random
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from tilewright.launch import Kernel
+from tilewright.launch import Kernel, Launch
 from tilewright.problem import GemmProblem
 from tuner.devices.base import Device
 from tuner.interleave import WARM_UP_S, Rows, States, each_round, equal_samplers, mean_of_known
@@ -25,7 +30,7 @@ from tuner.operands import bind, rotated_sets, scratch
 from tuner.settle import load
 from tuner.vendor import fastest_for
 
-METHOD = "interleaved-v2, sustained"
+METHOD = "interleaved-v3, sustained"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,7 +38,8 @@ class RaceSamples:
     """What a race measured.
 
     Attributes:
-        contenders: digests of the artifacts in the order given, then ``vendor`` where it took part.
+        contenders: digests of the artifacts in the order given, then ``vendor`` where it took part; where
+            these two ran a duel of launches that overlap, both again, apart.
         samples_us: one row a contender, one column a round, in microseconds.
         vendor_name: which library, empty where none took part; ``vendor_detail``: the algorithm it won its
             own heat with.
@@ -78,6 +84,8 @@ def race(
 class Race:
     """A race in progress: prepared once, then run in slices, so that others may use the device in between.
 
+    With one kernel and the vendor library it is a duel.
+
     Attributes:
         done: every round was run.
     """
@@ -101,9 +109,16 @@ class Race:
         shared = scratch(device, kernels, problem)
         self._bound = [bind(device, kernel, problem, sets, shared) for kernel in kernels]
         self._vendor = fastest_for(device, problem) if vendor else None
-        guests = [self._vendor.launches] if self._vendor else []
-        self._samplers = equal_samplers(device, [*(one.launches for one in self._bound), *guests])
-        self._contenders = (*(kernel.artifact.digest for kernel in kernels), *["vendor"] * vendor)
+        entrants = [one.launches for one in self._bound]
+        names = [kernel.artifact.digest for kernel in kernels]
+        if self._vendor:
+            entrants.append(self._vendor.launches)
+            names.append("vendor")
+        self._samplers = equal_samplers(device, entrants)
+        if vendor and [kernel.artifact.plan.programmatic for kernel in kernels] == [True]:
+            self._samplers += equal_samplers(device, [_apart(device, launches) for launches in entrants])
+            names += [f"{name}, apart" for name in names]
+        self._contenders = tuple(names)
         self._rows: Rows = [[] for _ in self._samplers]
         self._states: States = []
         order = random.Random(seed)
@@ -133,3 +148,13 @@ class Race:
             watts=mean_of_known([watts for _, watts in self._states]),
             method=METHOD,
         )
+
+
+def _apart(device: Device, launches: Sequence[Launch]) -> list[Launch]:
+    """The launches, each after a pause, whose time counts as theirs."""
+
+    def after_pause(launch: Launch, stream: int = 0) -> None:
+        device.pause(stream)
+        launch(stream)
+
+    return [functools.partial(after_pause, launch) for launch in launches]

@@ -82,7 +82,7 @@ class Catalog:
         if entry is None:
             return next(self._near_matches(problem, policy), Pick("vendor", "no tuned kernel", miss=True))
         if entry.use_vendor:
-            return Pick("vendor", "the vendor library won the race", entry)
+            return Pick("vendor", "the vendor library was faster in the race", entry)
         if policy.deterministic and not entry.deterministic:
             return Pick("vendor", "the tuned kernel is not repeatable bit by bit", entry)
         return Pick("exact", "exact", entry)

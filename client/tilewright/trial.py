@@ -154,8 +154,8 @@ class BestConfig:
 
     @property
     def use_vendor(self) -> bool:
-        """Whether to run the vendor library: the kernel's median time in the race was the longer one, if
-        only by less than the race can tell."""
+        """Whether to run the vendor library: the speed-up is below 1, if only by less than the race can
+        tell."""
         return self.speedup < 1.0 and not self.baseline.stands_in
 
     @property

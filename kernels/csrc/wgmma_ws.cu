@@ -12,7 +12,8 @@
 //   -DB_TRANSPOSED=1 -DTILE_M=128 -DTILE_N=256 -DTILE_K=64 -DRASTER=0 -DRASTER_SNAKE=0 -DGROUP=8 -DSPLIT_K=1
 //   -DALIGN_D=16 -DACTIVATION=0 -DHAS_BIAS=0 -DHAS_C=0 -DSCHEDULE=0 -DCONSUMERS_M=2 -DCONSUMERS_N=1 -DSTAGES=4
 //   -DIN_FLIGHT=1 -DCLUSTER_M=2 -DCLUSTER_N=1 -DCLUSTER_K=1 -DSTREAM_K=0 -DSWAP_AB=0 -DACCUMULATE=0 -DEPILOGUE=2
-//   -DSTORE_STAGES=2 -DHINT_A=0 -DHINT_B=0 -DHINT_D=0 -DREDUCTION=0 -DREPACK=0 -DPROMOTE=0 wgmma_ws.cu
+//   -DSTORE_STAGES=2 -DHINT_A=0 -DHINT_B=0 -DHINT_D=0 -DREDUCTION=0 -DREPACK=0 -DPROMOTE=0
+//   -DPREFETCH=0 -DPREFETCH_A=0 wgmma_ws.cu
 #include "ptx/dependent.cuh"
 #if REPACK
 #include "tile/repack.cuh"
@@ -59,13 +60,13 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, 1)
     const Scheduler scheduler(m, n, k, batch);
     // NOTE: the roles part at the top, so that the assembler gives each the registers it asks for.
     if (warp < 4) {
+        if (cfg::prefetch > 0 && warp == 1) prefetch(scheduler, &map_a, &map_b);
         if constexpr (cfg::consumers > 1) registers_decrease<cfg::producer_registers>();
         if (warp == 0) {
             if (elect_lane()) smem.init((cfg::pingpong ? 1 : cfg::consumers) * Neighbours::count);
             __syncwarp();
         }
         announce_barriers(warp);
-        if (cfg::prefetch > 0 && warp == 1) prefetch(scheduler, &map_a, &map_b);
         if (warp == 0 && elect_lane()) {
             tma_prefetch_map(&map_a);
             tma_prefetch_map(&map_b);

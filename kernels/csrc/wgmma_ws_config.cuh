@@ -14,7 +14,8 @@
 //   STORE_STAGES      staged boxes a consumer has in shared memory
 //   HINT_A, HINT_B, HINT_D     L2 eviction: 0 normal, 1 first, 2 last; that of D where TMA stores it
 //   REDUCTION         parts of a tile are added up by 0 the last of them to arrive, 1 a kernel of their own
-//   PREFETCH          k tiles of the longer operand that a block brings into the L2 while the kernel before ends
+//   PREFETCH          k tiles of an operand that a block brings into the L2 while the kernel before ends
+//   PREFETCH_A        which operand: 0 B, 1 A
 //   REPACK            1: with the kernel that copies rows TMA cannot take
 #pragma once
 #include "config.cuh"
@@ -32,6 +33,7 @@ constexpr bool staged = EPILOGUE != 0, tma_store = EPILOGUE >= 2, deferred = EPI
 constexpr int store_stages = STORE_STAGES;
 constexpr bool reduce_after = REDUCTION;
 constexpr int prefetch = PREFETCH;
+constexpr bool prefetch_a = PREFETCH_A;
 constexpr CacheHint hint_a = CacheHint(HINT_A), hint_b = CacheHint(HINT_B), hint_d = CacheHint(HINT_D);
 
 // What one consumer computes, and the accumulators for it: blocks of 64 along wgmma's M, width along its N.

@@ -151,7 +151,9 @@ def _overlapped(knobs: Knobs, blocks: int, problem: GemmProblem, device: DeviceS
     at_once = blocks <= device.units * _RESIDENT_THREADS // knobs.threads
     late = dataclasses.replace(knobs, release="loaded" if at_once else "started")
     early = dataclasses.replace(late, prefetch=_PREFETCHED)
-    return late if any(rule.why(early, problem, device) for rule in (*RULES, *SEARCH_RULES)) else early
+    rules = (*RULES, *SEARCH_RULES)
+    fitting = (k for k in (early, late) if not any(rule.why(k, problem, device) for rule in rules))
+    return next(fitting, knobs)
 
 
 SKINNY = Skinny()

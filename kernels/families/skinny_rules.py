@@ -107,14 +107,15 @@ def _why_prefetch(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 
 _TILE = ("warp_tiles", "warps_wide")
 _BLOCK = (*_TILE, "warps_k")
+_HELD = ("math", *_BLOCK, "steps", "slots", "min_blocks")
 RULES: tuple[Rule[Knobs], ...] = (
     # NOTE: the source asserts types and layouts, the assembler knows the architectures.
     Rule(("math",), _why_math),
     Rule(("warps_wide", "warps_k"), _why_threads),
     Rule(_BLOCK, _why_smem),
-    Rule(("math", *_BLOCK, "steps", "slots", "min_blocks"), _why_registers, compiled=False),
+    Rule(_HELD, _why_registers, compiled=False),
     Rule(("prefetch", "release"), _why_early, compiled=False),
-    Rule(("min_blocks", "prefetch", "release"), _why_early_registers, compiled=False),
+    Rule((*_HELD, "prefetch", "release"), _why_early_registers, compiled=False),
 )
 SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("math",), _why_fma),

@@ -7,6 +7,7 @@ from kernels.families.wgmma_ws_knobs import (
     TMA_STORES,
     Knobs,
     kept_registers,
+    room_in_clusters,
     smem_bytes,
     store_boxes,
     sum_registers,
@@ -55,8 +56,9 @@ def _why_panels(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     return None
 
 
-def _why_cluster(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
-    return f"a cluster has at most 8 blocks, got {k.cluster}" if k.cluster > 8 else None
+def _why_cluster(k: Knobs, _p: GemmProblem, d: DeviceSpec) -> str | None:
+    most = min(8, max(2, room_in_clusters(d)))
+    return f"a cluster has at most {most} blocks, got {k.cluster}" if k.cluster > most else None
 
 
 def _why_halves(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:

@@ -11,6 +11,7 @@ from kernels.families.wgmma_ws_knobs import (
     room_in_clusters,
     stage_bytes,
     store_boxes,
+    weights,
 )
 from kernels.families.wgmma_ws_rules import RING, SHARE
 from kernels.family import Rule
@@ -134,10 +135,9 @@ def _why_hint_d(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 
 
 def why_prefetch(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    weights = max(p.m, p.n) * p.k * p.dtype.size * p.batch
-    if k.prefetch and (min(p.m, p.n) > 2 * SMALL or weights < d.l2_bytes // 4):
+    if k.prefetch and (min(p.m, p.n) > 2 * SMALL or p.operand_bytes < d.l2_bytes // 4):
         return "operands that are small, or read by many tiles, wait in the L2 anyway"
-    if k.prefetch and p.stride_alignment("a" if k.tile_m > k.tile_n else "b") < 16:
+    if k.prefetch and p.stride_alignment(weights(p)) < 16:
         return "rows that are copied for TMA are copied to the L2"
     return None
 
@@ -164,7 +164,7 @@ SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule((*SHARE, "tile_k", "cluster_k", "epilogue"), _why_deferred),
     Rule((*RING, "split_k"), _why_stages),
     Rule(("promote",), _why_promote),
-    Rule(("tile_m", "tile_n", "prefetch"), why_prefetch),
+    Rule(("prefetch",), why_prefetch),
     Rule(("schedule", "tile_m", "tile_n", "split_k", "stream_k"), _why_pingpong),
     Rule(("tile_m", "tile_n", "tile_k", "cluster_k", "split_k", "stream_k"), _why_split),
     Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "raster", "group", "snake"), _why_walk),

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from service.commands.options import AsJson, ElementType, OperandLayout, Url
-from service.commands.output import connect, print_best, print_json, print_table
+from service.commands.output import connect, print_best, print_json, print_table, to_run
 from tilewright import wire
 from tilewright.problem import DType, GemmProblem, Layout
 from tilewright.requests import BestOptions
@@ -52,7 +52,7 @@ def _show_list(found: list[wire.BestConfigView], as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    headers = ("problem", "device class", "us", "TFLOP/s", "speed-up", "verdict", "config")
+    headers = ("problem", "device class", "us", "TFLOP/s", "speed-up", "verdict", "run", "config")
     print_table(
         headers,
         (
@@ -63,6 +63,7 @@ def _show_list(found: list[wire.BestConfigView], as_json: bool) -> None:
                 f"{item.tflops:.3f}",
                 f"{item.speedup.value:.3f} [{item.speedup.low:.3f}, {item.speedup.high:.3f}]",
                 item.verdict,
+                to_run(item),
                 item.config.to_config(),
             )
             for item in found

@@ -41,10 +41,15 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     (terminal if terminal.is_terminal else Console(width=_PIPE_COLUMNS)).print(table)
 
 
+def to_run(best: wire.BestConfigView) -> str:
+    """What to run: ``kernel``, or the vendor library by its name, which may be so in a tie."""
+    return best.baseline.name if best.use_vendor else "kernel"
+
+
 def print_best(best: wire.BestConfigView) -> None:
     """A winner against the vendor library, in words."""
     speedup, timing = best.speedup, best.timing
-    verdict = {"kernel": "the kernel wins", "vendor": "use the vendor library", "tie": "no difference"}
+    verdict = {"kernel": "the kernel wins", "vendor": "the vendor library wins", "tie": "no difference"}
     typer.echo(f"problem    {best.problem.to_problem()} on {best.device_class} ({best.match.kind} match)")
     typer.echo(f"winner     {best.config.to_config()}")
     typer.echo(
@@ -56,4 +61,5 @@ def print_best(best: wire.BestConfigView) -> None:
         f"speed-up   {speedup.value:.3f} [{speedup.low:.3f}, {speedup.high:.3f}] at "
         f"{speedup.confidence:.0%} confidence: {verdict[best.verdict]}"
     )
+    typer.echo(f"run        {to_run(best)}")
     typer.echo(f"artifact   {best.artifact.digest}")

@@ -18,6 +18,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from service.cli import app
+from service.commands.output import to_run
 from tilewright import wire
 
 Run = Callable[..., Result]
@@ -55,7 +56,9 @@ def test_best_shows_one_or_all(run: Run, tuned: wire.JobView) -> None:
     assert tuned.best is not None
     one = data(run("best", *SHAPE, "--json"))
     assert one["artifact"]["digest"] == tuned.best.artifact.digest
-    assert tuned.best.artifact.digest in run("best", *SHAPE).stdout
+    shown = run("best", *SHAPE).stdout
+    assert tuned.best.artifact.digest in shown
+    assert f"\nrun        {to_run(tuned.best)}\n" in shown
     listed = data(run("best", "--arch", tuned.best.arch, "--json"))
     assert tuned.best.job_id in [item["job_id"] for item in listed]
     assert str(TUNED) in run("best").stdout

@@ -11,8 +11,11 @@ import pytest
 from test_gpu_skinny import BASE as SKINNY_BASE
 from test_gpu_wgmma_ws import BASE as WGMMA_WS_BASE
 
+from kernels.families.mma_sync import MMA_SYNC
 from kernels.families.skinny import SKINNY
+from kernels.families.wgmma import WGMMA
 from kernels.families.wgmma_ws import WGMMA_WS
+from kernels.family import Family
 from tilewright import Config, GemmProblem
 from tuner.devices.base import Device, Tensors
 from tuner.operands import bind
@@ -35,28 +38,45 @@ def turned(device: Device) -> Any:
     return device.xp.asarray(numpy.roll(numpy.eye(SIZE, dtype="float16"), 1, axis=1)[None])
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_each_kernel_reads_what_the_one_before_wrote(hopper, variant) -> None:
-    """A is turned by one column a launch, in three buffers in turn; a late line would turn too few times."""
-    kernel = gate.built(hopper, WGMMA_WS, Config.of("wgmma_ws", {**WGMMA_WS_BASE, **variant}), SQUARE)
-    buffers = [hopper.xp.zeros((1, SIZE, SIZE), dtype="float16") for _ in range(3)]
-    turn = turned(hopper)
-    sets = [Tensors(buffers[i % 3], turn, buffers[(i + 1) % 3]) for i in range(STEPS)]
-    bound = bind(hopper, kernel, SQUARE, sets)
-    replay = hopper.timer(bound.launches)
+def chained(device: Device, family: Family[Any], config: Config, axis: int) -> None:
+    """An operand is turned by one place a launch, in three buffers in turn; stale lines lag behind."""
+    kernel = gate.built(device, family, config, SQUARE)
+    buffers = [device.xp.zeros((1, SIZE, SIZE), dtype="float16") for _ in range(3)]
+    turn = turned(device)
+    if axis == 1:
+        turn = device.xp.ascontiguousarray(turn.transpose(0, 2, 1))
+    steps = [(buffers[step % 3], buffers[(step + 1) % 3]) for step in range(STEPS)]
+    sets = [Tensors(old, turn, new) if axis == 2 else Tensors(turn, old, new) for old, new in steps]
+    bound = bind(device, kernel, SQUARE, sets)
+    replay = device.timer(bound.launches)
     for seed in range(10):
         start = numpy.random.default_rng(seed).standard_normal((1, SIZE, SIZE)).astype("float16")
-        buffers[0][:] = hopper.xp.asarray(start)
-        hopper.xp.cuda.get_current_stream().synchronize()
+        buffers[0][:] = device.xp.asarray(start)
+        device.xp.cuda.get_current_stream().synchronize()
         replay()
-        assert numpy.array_equal(buffers[STEPS % 3].get(), numpy.roll(start, STEPS, axis=2))
+        assert numpy.array_equal(buffers[STEPS % 3].get(), numpy.roll(start, STEPS, axis=axis))
     kernel.close()
 
 
+@pytest.mark.parametrize("axis", [1, 2], ids=["B", "A"])
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_each_kernel_reads_what_the_one_before_wrote(hopper, variant, axis) -> None:
+    """B is what is fetched early where both operands are of one length."""
+    chained(hopper, WGMMA_WS, Config.of("wgmma_ws", {**WGMMA_WS_BASE, **variant}), axis)
+
+
+@pytest.mark.parametrize("axis", [1, 2], ids=["B", "A"])
+@pytest.mark.parametrize("family", [MMA_SYNC, WGMMA], ids=lambda one: one.name)
+def test_other_families_wait_for_the_kernel_before(hopper, family, axis) -> None:
+    for config in family.picks(SQUARE, hopper.spec)[:4]:
+        chained(hopper, family, config, axis)
+
+
+@pytest.mark.parametrize("split_k", [1, 3])
 @pytest.mark.parametrize("release", ["started", "loaded"])
-def test_weights_that_the_kernel_before_wrote(hopper, release) -> None:
+def test_weights_that_the_kernel_before_wrote(hopper, release, split_k) -> None:
     """Weights are turned, and rows of the identity times the weights must be those of the newest."""
-    early = {"prefetch": 4, "release": release}
+    early = {"prefetch": 4, "release": release, "split_k": split_k}
     mover = gate.built(hopper, WGMMA_WS, Config.of("wgmma_ws", WGMMA_WS_BASE), SQUARE)
     reader = gate.built(hopper, SKINNY, Config.of("skinny", {**SKINNY_BASE, **early}), ROWS)
     weights = [hopper.xp.zeros((1, SIZE, SIZE), dtype="float16") for _ in range(3)]

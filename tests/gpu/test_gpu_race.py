@@ -9,7 +9,7 @@ from kernels.families.mma_sync import MMA_SYNC
 from tilewright import GemmProblem
 from tilewright.launch import load
 from tuner import race as races
-from tuner.stats import paired_ratio
+from tuner.stats import median, paired_ratio
 
 PROBLEM = GemmProblem(1024, 1024, 1024)
 RACES = 60
@@ -37,6 +37,17 @@ def test_cublaslt_names_its_algorithm(device, kernel) -> None:
     assert samples.vendor_detail["tile"].startswith("TILE_")
     assert samples.mhz is not None
     assert samples.watts is not None
+
+
+def test_a_duel_is_run_apart_as_well(device, kernel) -> None:
+    if device.spec.arch != "sm_90":
+        pytest.skip("kernels overlap on sm_90 alone")
+    samples = races.race(device, [kernel], PROBLEM, 16, 0)
+    digest = kernel.artifact.digest
+    assert samples.contenders == (digest, "vendor", f"{digest}, apart", "vendor, apart")
+    ours, vendor, ours_apart, vendor_apart = map(median, samples.samples_us)
+    assert 0.5 < ours_apart - ours < 10.0  # an empty kernel, and what overlapped
+    assert 0.5 < vendor_apart - vendor < 10.0
 
 
 @pytest.mark.parametrize(

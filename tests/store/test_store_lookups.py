@@ -21,7 +21,7 @@ SHARED, FIRST_ALONE = problem(64), problem(4096)
 
 @pytest.fixture
 def service(url: str) -> Iterator[Service]:
-    """Two classes of one architecture: in the later one by name the vendor library won a race."""
+    """Two classes of one architecture: in the later one by name the vendor library was faster in a race."""
     made: Service = create_app(Settings(database_url=url)).state.service
     first, last = sorted((HOST, OTHER_HOST), key=lambda device: device.device_class.id)
     lost = dataclasses.replace(best(SHARED, last, 0.8), speedup_low=0.7, speedup_high=0.9)
@@ -40,12 +40,12 @@ def body(max_regret: float = 0.1) -> wire.LookupBody:
     return wire.LookupBody.model_validate(fields)
 
 
-def test_a_race_that_the_vendor_won_answers_before_a_class_without_one(service: Service) -> None:
+def test_a_race_that_favours_the_vendor_answers_before_a_class_without_one(service: Service) -> None:
     answer, _ = lookups.answers(service, body())
     lost, won = answer.items
     first, last = sorted((HOST_CLASS, OTHER_CLASS))
     assert (lost.kind, lost.device_class, lost.miss) == ("vendor", last, False)
-    assert (lost.reason, lost.entry is None) == ("the vendor library won the race", False)
+    assert (lost.reason, lost.entry is None) == ("the vendor library was faster in the race", False)
     assert (won.kind, won.device_class) == ("exact", first)
 
 

@@ -1,18 +1,21 @@
-"""Rounding classes, repeatability, estimates of unmeasured times, and the T4 mapping."""
+"""Rounding classes, repeatability, what to run, estimates of unmeasured times, and the T4 mapping."""
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC, datetime
 
 import pytest
+from suite_samples import best_of
 
+from benchmarks.suite_shapes import Shape
 from kernels.registry import FAMILIES
 from service import etag, importing, t4
 from service.estimates import Estimates
 from service.trust import numerics
 from tilewright import wire
 from tilewright.problem import DType, GemmProblem
-from tilewright.trial import Outcome
+from tilewright.trial import STANDS_IN, Baseline, Outcome
 from tilewright.wire.exchange import TrialLine
 
 
@@ -32,6 +35,30 @@ from tilewright.wire.exchange import TrialLine
 def test_the_class_of_rounding(dtype: str, family: str, expected: str) -> None:
     assert family in FAMILIES
     assert numerics(GemmProblem(8, 8, 8, DType(dtype)), family) == expected
+
+
+@pytest.mark.parametrize(
+    ("speedup", "low", "high", "detail", "verdict", "use_vendor"),
+    [
+        (0.98, 0.95, 1.01, {}, "tie", True),
+        (1.02, 0.99, 1.05, {}, "tie", False),
+        (1.0, 0.98, 1.02, {}, "tie", False),
+        (1.1, 1.08, 1.12, {}, "kernel", False),
+        (0.9, 0.88, 0.92, {}, "vendor", True),
+        (0.9, 0.88, 0.92, {STANDS_IN: "float8_e5m2"}, "kernel", False),
+    ],
+)
+def test_what_to_run_and_what_the_race_can_tell(
+    speedup: float, low: float, high: float, detail: dict[str, str], verdict: str, use_vendor: bool
+) -> None:
+    best = dataclasses.replace(
+        best_of(Shape("squares", 512, 512, 512)),
+        baseline=Baseline("cublaslt", 1.0, detail),
+        speedup=speedup,
+        speedup_low=low,
+        speedup_high=high,
+    )
+    assert (best.verdict, best.use_vendor) == (verdict, use_vendor)
 
 
 def test_an_estimate_is_bound_by_arithmetic_or_by_memory() -> None:

@@ -87,6 +87,9 @@ class Device(Protocol):
         the host they run in a loop around a monotonic clock.
         """
 
+    def pause(self, stream: int = 0) -> None:
+        """Enqueue a step that does nothing and overlaps no launch before or after it."""
+
     def telemetry(self) -> Telemetry:
         """Clock and power now."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -73,6 +74,17 @@ class CudaDevice:
                 return float(cupy.cuda.get_elapsed_time(start, end)) * 1000 / len(launches)
 
         return sample
+
+    def pause(self, stream: int = 0) -> None:
+        """A kernel that does nothing and says nothing to the next one before it ends."""
+        with _launch_errors(), cupy.cuda.ExternalStream(stream):
+            self._idle((1,), (32,), ())
+
+    @functools.cached_property
+    def _idle(self) -> Any:
+        idle = cupy.RawKernel('extern "C" __global__ void idle() {}', "idle")
+        idle.compile()
+        return idle
 
     def telemetry(self) -> Telemetry:
         """SM clock and board power from NVML."""

@@ -63,6 +63,9 @@ class HostDevice:
 
         return run
 
+    def pause(self, stream: int = 0) -> None:
+        """Nothing: launches end before they return."""
+
     def telemetry(self) -> Telemetry:
         """The clock of the first core where the kernel tells it; no power."""
         kilohertz = _kilohertz("scaling_cur_freq")

@@ -86,7 +86,8 @@ class LaunchPlan:
         cluster: blocks of a cluster in x, y, z; the grid must be a multiple.
         dynamic_smem: dynamic shared memory of a block in bytes.
         programmatic: the kernel may start while the one before it in the stream ends; it waits for that
-            itself before it touches memory (programmatic dependent launch).
+            itself before it reads or writes memory; before, it may bring operands into the L2
+            (programmatic dependent launch).
         repacks: launches before the kernel's own; ``finish`` the one after it, if there is one.
         grid, args, workspace, serves, preconditions: see their classes.
     """

@@ -139,7 +139,7 @@ class BestConfigView(TrustView):
     """The winner of a race, and what it won against.
 
     ``verdict`` is ``kernel``, ``vendor`` or ``tie``; ``use_vendor`` is true where the vendor
-    library had the shorter median time, if only by less than the race can tell.
+    library was faster in the race, if only by less than the race can tell.
     ``expected_regret`` is for near matches: by how much the time is expected to exceed that of a kernel
     tuned for the very problem (0.1: by a tenth), None where the store cannot tell.
     """

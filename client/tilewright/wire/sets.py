@@ -20,7 +20,7 @@ class SetEntry(View):
     Attributes:
         artifact: digest of the kernel, ``artifact_bytes`` long; the set's bundle has it.
         median_us: microseconds of one GEMM in the final race; ``low_us`` and ``high_us`` enclose it.
-        use_vendor: the tuned kernel did not win: run the vendor library.
+        use_vendor: the vendor library was faster in the race, if only by less than it can tell: run that.
         numerics, deterministic, staleness: as in :class:`tilewright.wire.BestConfigView`.
     """
 

@@ -12,7 +12,7 @@ __device__ __forceinline__ void prefetch(Scheduler scheduler, const TensorMap* m
     const int index = work.k_begin + lane;
     if (index >= work.k_end) return;
     const Neighbours neighbours;
-    if constexpr (cfg::tile_m > cfg::tile_n)
+    if constexpr (cfg::prefetch_a)
         TileA::prefetch_share(map_a, work.m, index, work.batch, neighbours.column);
     else
         TileB::prefetch_share(map_b, work.n, index, work.batch, neighbours.row);

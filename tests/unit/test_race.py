@@ -1,0 +1,100 @@
+"""A duel of launches that overlap is run in two ways; the lesser lead counts."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import host_kernels
+import pytest
+from toy_family import TOY
+from tune_lab import Lab, LabBench
+
+from kernels.registry import FAMILIES
+from tilewright import Artifact
+from tilewright.launch import load
+from tuner import measure
+from tuner import race as races
+from tuner.devices.host import HostDevice
+from tuner.race import RaceSamples
+from tuner.stats import median
+
+PAUSE_S = 500e-6
+
+
+class Pausing(HostDevice):
+    """A host whose pauses take time."""
+
+    def pause(self, stream: int = 0) -> None:
+        del stream
+        time.sleep(PAUSE_S)
+
+
+class Overlapping:
+    """A host kernel that says its launches overlap."""
+
+    def __init__(self, arch: str) -> None:
+        self._kernel = load(host_kernels.artifact(arch, ""))
+        plan = dataclasses.replace(self._kernel.artifact.plan, programmatic=True)
+        self.artifact = dataclasses.replace(self._kernel.artifact, plan=plan)
+
+    def bind(self, *given: Any) -> Any:
+        return self._kernel.bind(*given)
+
+
+@pytest.fixture
+def device(monkeypatch) -> HostDevice:
+    monkeypatch.setattr(measure, "SAMPLE_US", 200.0)
+    monkeypatch.setattr(races, "WARM_UP_S", 0.01)
+    return Pausing()
+
+
+def test_a_duel_of_launches_that_overlap_is_run_apart_as_well(device) -> None:
+    kernel: Any = Overlapping(device.spec.arch)
+    samples = races.race(device, [kernel], host_kernels.PROBLEM, 8, 0)
+    digest = kernel.artifact.digest
+    assert samples.contenders == (digest, "vendor", f"{digest}, apart", "vendor, apart")
+    ours, vendor, ours_apart, vendor_apart = map(median, samples.samples_us)
+    assert ours_apart - ours > PAUSE_S * 1e6 / 2
+    assert vendor_apart - vendor > PAUSE_S * 1e6 / 2
+
+
+def test_other_races_are_not(device) -> None:
+    overlapping: Any = Overlapping(device.spec.arch)
+    plain = load(host_kernels.artifact(device.spec.arch, ""))
+    assert len(races.race(device, [plain], host_kernels.PROBLEM, 2, 0).samples_us) == 2
+    assert len(races.race(device, [overlapping, plain], host_kernels.PROBLEM, 2, 0).samples_us) == 3
+
+
+class DuelBench(LabBench):
+    """Duels have the rows that the test wants."""
+
+    rows: tuple[float, ...] = ()
+
+    def race(self, artifacts: Sequence[Artifact], *given: Any, **options: Any) -> RaceSamples:
+        samples = super().race(artifacts, *given, **options)
+        if len(artifacts) > 1:
+            return samples
+        return dataclasses.replace(samples, samples_us=tuple((us,) * 16 for us in self.rows))
+
+
+@pytest.mark.parametrize(
+    ("rows", "speedup"),
+    [
+        ((10.0, 11.0), 1.1),
+        ((10.0, 11.0, 12.5, 12.0), 0.96),  # it led by its overlap alone
+        ((10.0, 11.0, 11.0, 13.2), 1.1),
+    ],
+)
+def test_the_lesser_lead_counts_and_times_are_back_to_back(rows, speedup, monkeypatch) -> None:
+    monkeypatch.setitem(FAMILIES, "toy", TOY)
+    lab = Lab()
+    lab.bench = DuelBench()
+    lab.bench.rows = rows
+    best = lab.tune()
+    assert best is not None
+    assert best.speedup == pytest.approx(speedup)
+    assert (best.timing.median_us, best.baseline.median_us) == rows[:2]
+    assert best.use_vendor is (speedup < 1.0)
