@@ -168,8 +168,8 @@ class _Watched(JobRecorder):
 
 def near_rows(rows: Sequence[Row], problem: GemmProblem) -> list[Config]:
     """Winners of an earlier suite for the shapes nearest to a problem, in a database or not; where two are
-    as near, first the one in its own element type, then the one that did best. One config of each shape;
-    twins run the same kernels."""
+    as near, first the one that did best, whichever of the twins' element types it ran in. One config of each
+    shape: twins run the same kernels."""
 
     def distance(row: Row) -> float:
         pairs = ((row.m, problem.m), (row.n, problem.n), (row.k, problem.k))
@@ -181,7 +181,7 @@ def near_rows(rows: Sequence[Row], problem: GemmProblem) -> list[Config]:
         if _TWINS.get(DType(row.dtype), row.dtype) == _TWINS.get(problem.dtype, problem.dtype)
         and (row.layout, row.accumulate) == (problem.layout, problem.accumulate)
     ]
-    alike.sort(key=lambda row: (distance(row), row.dtype != problem.dtype, -row.ratio_vs_cublaslt_best))
+    alike.sort(key=lambda row: (distance(row), -row.ratio_vs_cublaslt_best))
     of_shape = {row.shape: Config.of(row.family, row.config) for row in reversed(alike)}
     nearest = dict.fromkeys(of_shape[row.shape] for row in alike)
     return list(nearest)[:_NEAR]
