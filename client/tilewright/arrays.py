@@ -56,6 +56,10 @@ class ArrayLibrary(Protocol):
     def stream(self) -> Callable[[int], int]:
         """The handle of the stream that the library works on now, on a device; 0 on the host."""
 
+    @property
+    def linear(self) -> Callable[[Any, Any, Any], Any]:
+        """``x @ weight.T + bias``, the bias None for none, by the library's own means."""
+
     def key(self, a: Any, b: Any, out: Any, bias: Any) -> Hashable | None:
         """Everything that decides how operands are multiplied, but their addresses; None where the library
         must do it itself this time (a gradient is wanted, autocast is on)."""
@@ -84,7 +88,7 @@ class Weights:
         self.address, self.empty, self.stream = library.address, library.empty, library.stream
         self.describe, self.operand_type = library.describe, library.operand_type
         self.zero_bytes = library.zero_bytes
-        self._key, self._product = library.key, library.product
+        self._key, self._product, self.linear = library.key, library.product, library.linear
 
     def key(self, a: Any, b: Any, out: Any, bias: Any) -> Hashable | None:
         """See :class:`ArrayLibrary`."""
@@ -93,6 +97,8 @@ class Weights:
 
     def product(self, a: Any, b: Any, out: Any, bias: Any, epilogue: Epilogue) -> Any:
         """See :class:`ArrayLibrary`."""
+        if out is None and epilogue.plain:
+            return self.linear(a, b, bias)
         return self._product(a, b.T, out, bias, epilogue)
 
 

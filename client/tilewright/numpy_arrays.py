@@ -72,6 +72,10 @@ class NumpyArrays:
         out[...] = d
         return out
 
+    def linear(self, x: Any, weight: Any, bias: Any) -> Any:
+        """See :class:`ArrayLibrary`."""
+        return x @ weight.T if bias is None else x @ weight.T + bias
+
     def _finished(self, d: Any, c: Any, bias: Any, epilogue: Epilogue) -> Any:
         kind = d.dtype.type
         d = d if epilogue.alpha == 1.0 else d * kind(epilogue.alpha)

@@ -13,6 +13,8 @@ from tilewright.problem import Activation, DType
 
 # NOTE: subclasses (fake, functional, distributed tensors) have no memory to launch on, or not their own.
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+# NOTE: the public is_autocast_enabled asks for one kind of device only, and takes longer.
+any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)
 
 
 class TorchArrays:
@@ -24,8 +26,8 @@ class TorchArrays:
         self.stream: Callable[[int], int] = _raw_stream()
         self._several = torch.cuda.device_count() > 1
         self._grad_enabled = torch.is_grad_enabled
-        # NOTE: the public is_autocast_enabled asks for one kind of device only.
-        self._autocast = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)
+        self.linear: Callable[[Any, Any, Any], Any] = torch.nn.functional.linear
+        self._autocast = any_autocast
         self._allow_tf32: Callable[[], Any] = _allow_tf32()
         self._float32 = torch.float32
 
@@ -48,11 +50,11 @@ class TorchArrays:
         return key if out is None and bias is None else self._longer(key, out, bias)
 
     def _longer(self, key: tuple[Any, ...], out: Any, bias: Any) -> Hashable | None:
-        others = [array for array in (out, bias) if array is not None]
-        if any(type(array) not in _PLAIN for array in others):
-            return None
-        if any(array.requires_grad for array in others) and self._grad_enabled():
-            return None
+        for array in (out, bias):
+            if array is None:
+                continue
+            if type(array) not in _PLAIN or (array.requires_grad and self._grad_enabled()):
+                return None
         return (*key, _facts(out), _facts(bias))
 
     def describe(self, array: Any) -> Strided:

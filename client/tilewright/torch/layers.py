@@ -9,6 +9,7 @@ import torch
 
 from tilewright.local_client import LocalMethods
 from tilewright.torch.operator import kernels_of, matmul, source
+from tilewright.torch_arrays import any_autocast
 
 
 class Routed:
@@ -57,9 +58,11 @@ def use(model: Any, client: LocalMethods) -> Routed:
 
 def _forward(self: Any, x: Any) -> Any:
     weight, bias = self.weight, self.bias
-    if torch.is_autocast_enabled(x.device.type) or x.dim() < 2:
+    compiling = torch.compiler.is_compiling()
+    autocast = torch.is_autocast_enabled(x.device.type) if compiling else any_autocast()
+    if autocast or x.dim() < 2:
         return torch.nn.functional.linear(x, weight, bias)
-    if torch.compiler.is_compiling():
+    if compiling:
         return matmul(x, weight.t(), bias)
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         return matmul(x, weight.t(), bias)
