@@ -181,7 +181,7 @@ def near_rows(rows: Sequence[Row], problem: GemmProblem) -> list[Config]:
         if _TWINS.get(DType(row.dtype), row.dtype) == _TWINS.get(problem.dtype, problem.dtype)
         and (row.layout, row.accumulate) == (problem.layout, problem.accumulate)
     ]
-    alike.sort(key=lambda row: (distance(row), -row.ratio_vs_cublaslt_best))
+    alike.sort(key=lambda row: (distance(row), -(row.ratio_vs_cublaslt_best or 0.0)))
     of_shape = {row.shape: Config.of(row.family, row.config) for row in reversed(alike)}
     nearest = dict.fromkeys(of_shape[row.shape] for row in alike)
     return list(nearest)[:_NEAR]

@@ -65,6 +65,8 @@ def kernel_for(
         found = best.exact(session, device_class, problem)
     else:
         found = best.nearest(session, device_class, problem, _NEAR)
+    if found and found[0].best.problem == problem and found[0].best.use_vendor:
+        return None
     for winner in (stored.best for stored in found if not stored.best.use_vendor):
         data = artifacts.get(session, winner.artifact)
         artifact = Artifact.from_bytes(data, winner.artifact) if data else None

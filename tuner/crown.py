@@ -86,7 +86,7 @@ def _final(context: JobContext, finalists: list[Finalist]) -> Standing:
     if len(finalists) == 1:
         return Standing(finalists[0], ())
     finalists, samples = _raced(context, finalists, RACE_ROUNDS, seed=1)
-    return standing(finalists, samples.samples_us[: len(finalists)])
+    return standing(finalists, samples.samples_us[:-1])
 
 
 def _raced(
@@ -121,6 +121,8 @@ def _race(
 ) -> RaceSamples:
     each_s = [finalist.sample_s for finalist in finalists]
     round_s = sum(each_s) + max(each_s)
+    if vendor and [finalist.artifact.plan.programmatic for finalist in finalists] == [True]:
+        round_s *= 2  # a duel is run apart as well
     count = rounds(round_s, bounds)
     return context.bench.race(
         [finalist.artifact for finalist in finalists],

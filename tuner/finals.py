@@ -115,10 +115,13 @@ def standing(finalists: Sequence[Finalist], rows: Sequence[Sequence[float]]) -> 
 def best_config(context: JobContext, won: Standing, duel: RaceSamples) -> BestConfig:
     """What the job found: the winner with its lead over the vendor in ``duel``, a race of these two.
 
-    Where they were also raced apart the lead is the lesser of the two; times are of launches back to back.
+    Where they were also raced apart the lead and either end of its interval are the lesser of the two;
+    times are of launches back to back, and the baseline's detail has the medians apart.
     """
-    pairs = zip(duel.samples_us[::2], duel.samples_us[1::2], strict=True)
-    ratio = min((paired_ratio(vendor, kernel) for kernel, vendor in pairs), key=lambda one: one.value)
+    both = [duel.samples_us] + ([duel.apart_us] if duel.apart_us else [])
+    ratios = [paired_ratio(vendor, kernel) for kernel, vendor in both]
+    apart = dict(zip(("kernel", "vendor"), map(median, duel.apart_us), strict=False))
+    detail = duel.vendor_detail | ({"apart_us": apart} if apart else {})
     artifact = won.winner.artifact
     return BestConfig(
         problem=context.problem,
@@ -128,10 +131,10 @@ def best_config(context: JobContext, won: Standing, duel: RaceSamples) -> BestCo
         artifact=artifact.digest,
         timing=_winner_timing(duel),
         ties=won.ties,
-        baseline=Baseline(duel.vendor_name, median(duel.samples_us[1]), duel.vendor_detail),
-        speedup=ratio.value,
-        speedup_low=ratio.low,
-        speedup_high=ratio.high,
+        baseline=Baseline(duel.vendor_name, median(duel.samples_us[1]), detail),
+        speedup=min(ratio.value for ratio in ratios),
+        speedup_low=min(ratio.low for ratio in ratios),
+        speedup_high=min(ratio.high for ratio in ratios),
         confidence=CONFIDENCE,
         provenance=context.provenance(artifact, duel.method),
         resources=artifact.resources,

@@ -38,9 +38,9 @@ class RaceSamples:
     """What a race measured.
 
     Attributes:
-        contenders: digests of the artifacts in the order given, then ``vendor`` where it took part; where
-            these two ran a duel of launches that overlap, both again, apart.
+        contenders: digests of the artifacts in the order given, then ``vendor`` where it took part.
         samples_us: one row a contender, one column a round, in microseconds.
+        apart_us: the same rows of a duel of launches that overlap, each launch apart; empty for other races.
         vendor_name: which library, empty where none took part; ``vendor_detail``: the algorithm it won its
             own heat with.
         mhz, watts: mean over the rounds; None where unknown.
@@ -54,6 +54,7 @@ class RaceSamples:
     mhz: float | None
     watts: float | None
     method: str
+    apart_us: tuple[tuple[float, ...], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -62,8 +63,8 @@ class RaceSamples:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> RaceSamples:
         """The inverse of :meth:`to_dict`."""
-        rows = tuple(tuple(row) for row in data["samples_us"])
-        return cls(**{**data, "contenders": tuple(data["contenders"]), "samples_us": rows})
+        rows = {name: tuple(map(tuple, data[name])) for name in ("samples_us", "apart_us")}
+        return cls(**{**data, "contenders": tuple(data["contenders"]), **rows})
 
 
 def race(
@@ -109,16 +110,13 @@ class Race:
         shared = scratch(device, kernels, problem)
         self._bound = [bind(device, kernel, problem, sets, shared) for kernel in kernels]
         self._vendor = fastest_for(device, problem) if vendor else None
-        entrants = [one.launches for one in self._bound]
-        names = [kernel.artifact.digest for kernel in kernels]
-        if self._vendor:
-            entrants.append(self._vendor.launches)
-            names.append("vendor")
+        guests = [self._vendor.launches] if self._vendor else []
+        entrants = [*(one.launches for one in self._bound), *guests]
+        self._contenders = (*(kernel.artifact.digest for kernel in kernels), *["vendor"] * vendor)
         self._samplers = equal_samplers(device, entrants)
         if vendor and [kernel.artifact.plan.programmatic for kernel in kernels] == [True]:
+            device.pause()
             self._samplers += equal_samplers(device, [_apart(device, launches) for launches in entrants])
-            names += [f"{name}, apart" for name in names]
-        self._contenders = tuple(names)
         self._rows: Rows = [[] for _ in self._samplers]
         self._states: States = []
         order = random.Random(seed)
@@ -141,7 +139,8 @@ class Race:
         """What was measured."""
         return RaceSamples(
             contenders=self._contenders,
-            samples_us=tuple(tuple(row) for row in self._rows),
+            samples_us=tuple(map(tuple, self._rows[: len(self._contenders)])),
+            apart_us=tuple(map(tuple, self._rows[len(self._contenders) :])),
             vendor_name=self._vendor.name if self._vendor else "",
             vendor_detail=self._vendor.detail if self._vendor else {},
             mhz=mean_of_known([mhz for mhz, _ in self._states]),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +20,7 @@ from tilewright.launch import load
 from tuner import measure
 from tuner import race as races
 from tuner.devices.host import HostDevice
-from tuner.race import RaceSamples
+from tuner.race import Race, RaceSamples
 from tuner.stats import median
 
 PAUSE_S = 500e-6
@@ -54,9 +56,9 @@ def device(monkeypatch) -> HostDevice:
 def test_a_duel_of_launches_that_overlap_is_run_apart_as_well(device) -> None:
     kernel: Any = Overlapping(device.spec.arch)
     samples = races.race(device, [kernel], host_kernels.PROBLEM, 8, 0)
-    digest = kernel.artifact.digest
-    assert samples.contenders == (digest, "vendor", f"{digest}, apart", "vendor, apart")
-    ours, vendor, ours_apart, vendor_apart = map(median, samples.samples_us)
+    assert samples.contenders == (kernel.artifact.digest, "vendor")
+    assert RaceSamples.from_dict(json.loads(json.dumps(samples.to_dict()))) == samples
+    ours, vendor, ours_apart, vendor_apart = map(median, (*samples.samples_us, *samples.apart_us))
     assert ours_apart - ours > PAUSE_S * 1e6 / 2
     assert vendor_apart - vendor > PAUSE_S * 1e6 / 2
 
@@ -64,37 +66,46 @@ def test_a_duel_of_launches_that_overlap_is_run_apart_as_well(device) -> None:
 def test_other_races_are_not(device) -> None:
     overlapping: Any = Overlapping(device.spec.arch)
     plain = load(host_kernels.artifact(device.spec.arch, ""))
-    assert len(races.race(device, [plain], host_kernels.PROBLEM, 2, 0).samples_us) == 2
-    assert len(races.race(device, [overlapping, plain], host_kernels.PROBLEM, 2, 0).samples_us) == 3
+    for kernels in ([plain], [overlapping, plain]):
+        samples = races.race(device, kernels, host_kernels.PROBLEM, 2, 0)
+        assert (len(samples.samples_us), samples.apart_us) == (len(kernels) + 1, ())
+    alone = Race(device, [overlapping], host_kernels.PROBLEM, 2, 0, vendor=False)
+    alone.run(math.inf)
+    assert (len(alone.samples().samples_us), alone.samples().apart_us) == (1, ())
 
 
 class DuelBench(LabBench):
     """Duels have the rows that the test wants."""
 
     rows: tuple[float, ...] = ()
+    apart: tuple[float, ...] = ()
 
     def race(self, artifacts: Sequence[Artifact], *given: Any, **options: Any) -> RaceSamples:
         samples = super().race(artifacts, *given, **options)
         if len(artifacts) > 1:
             return samples
-        return dataclasses.replace(samples, samples_us=tuple((us,) * 16 for us in self.rows))
+        rows = (tuple((us,) * 16 for us in which) for which in (self.rows, self.apart))
+        return dataclasses.replace(samples, **dict(zip(("samples_us", "apart_us"), rows, strict=True)))
 
 
 @pytest.mark.parametrize(
-    ("rows", "speedup"),
+    ("apart", "speedup"),
     [
-        ((10.0, 11.0), 1.1),
-        ((10.0, 11.0, 12.5, 12.0), 0.96),  # it led by its overlap alone
-        ((10.0, 11.0, 11.0, 13.2), 1.1),
+        ((), 1.1),
+        ((12.5, 12.0), 0.96),  # it led by its overlap alone
+        ((11.0, 13.2), 1.1),
     ],
 )
-def test_the_lesser_lead_counts_and_times_are_back_to_back(rows, speedup, monkeypatch) -> None:
+def test_the_lesser_lead_counts_and_times_are_back_to_back(apart, speedup, monkeypatch) -> None:
     monkeypatch.setitem(FAMILIES, "toy", TOY)
     lab = Lab()
     lab.bench = DuelBench()
-    lab.bench.rows = rows
+    lab.bench.rows, lab.bench.apart = (10.0, 11.0), apart
     best = lab.tune()
     assert best is not None
     assert best.speedup == pytest.approx(speedup)
-    assert (best.timing.median_us, best.baseline.median_us) == rows[:2]
+    assert (best.speedup_low, best.speedup_high) == pytest.approx((speedup, speedup))
+    assert (best.timing.median_us, best.baseline.median_us) == (10.0, 11.0)
+    kept = best.baseline.detail.get("apart_us")
+    assert kept == (dict(zip(("kernel", "vendor"), apart, strict=True)) if apart else None)
     assert best.use_vendor is (speedup < 1.0)

@@ -176,6 +176,9 @@ def test_of_one_shape_the_winner_that_did_best_in_either_type_is_tried() -> None
     for rows in ([own, twin], [twin, own]):
         found = near_rows(rows, GemmProblem(4096, 4096, 4096, "bfloat16"))
         assert [config["tile_m"] for config in found] == [128]
+    alone = row_of(SQUARE, 1.0, 1.0, config={"tile_m": 256}, ratio_vs_cublaslt_best=None)
+    found = near_rows([alone, own], GemmProblem(4096, 4096, 4096, "bfloat16"))
+    assert [config["tile_m"] for config in found] == [64]
 
 
 class NoDevice:

@@ -88,7 +88,8 @@ class Device(Protocol):
         """
 
     def pause(self, stream: int = 0) -> None:
-        """Enqueue a step that does nothing and overlaps no launch before or after it."""
+        """Enqueue a step that does nothing, after the launch before it has ended; the next one starts when
+        it ends itself. The first call is not for a graph that is being captured."""
 
     def telemetry(self) -> Telemetry:
         """Clock and power now."""

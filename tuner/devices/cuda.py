@@ -16,6 +16,7 @@ from kernels.nvrtc import compile_text
 from tilewright.device import DeviceSpec
 from tilewright.errors import DeviceUnavailable, LaunchError
 from tilewright.launch import Launch, driver
+from tilewright.launch.cuda import BareKernel
 from tilewright.problem import GemmProblem
 from tuner.devices.base import Telemetry, Tensors, VendorChoice
 
@@ -39,7 +40,6 @@ class CudaDevice:
         cupy.cuda.Device(index).use()
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._nvml = _nvml_handle(index)
-        self._one_warp = driver.LaunchConfig(grid=(1, 1, 1), block=(32, 1, 1))
         self.spec = query_cuda(index)
         version = driver.driver_version()
         name = pynvml.nvmlSystemGetDriverVersion()
@@ -80,19 +80,12 @@ class CudaDevice:
 
     def pause(self, stream: int = 0) -> None:
         """A kernel that does nothing and says nothing to the next one before it ends."""
-        self._one_warp.stream = stream
-        status = driver.libcuda().cuLaunchKernelEx(ctypes.byref(self._one_warp), self._idle, None, None)
-        driver.check(status, "launch a pause")
+        self._idle(stream)
 
     @functools.cached_property
-    def _idle(self) -> ctypes.c_void_p:
-        target = TARGETS[self.spec.arch]
-        cubin = compile_text('extern "C" __global__ void idle() {}', target, entry="idle").binary
-        module, function, library = ctypes.c_void_p(), ctypes.c_void_p(), driver.libcuda()
-        driver.check(library.cuModuleLoadData(ctypes.byref(module), cubin), "load a pause")
-        status = library.cuModuleGetFunction(ctypes.byref(function), module, b"idle")
-        driver.check(status, "find a pause in its cubin")
-        return function
+    def _idle(self) -> BareKernel:
+        built = compile_text('extern "C" __global__ void idle() {}', TARGETS[self.spec.arch], entry="idle")
+        return BareKernel(built.binary, "idle")
 
     def telemetry(self) -> Telemetry:
         """SM clock and board power from NVML."""

@@ -29,16 +29,11 @@ class CudaKernel:
         self.artifact = artifact
         device = driver.ensure_context()
         _check_device(artifact.plan, device)
-        library = driver.libcuda()
-        self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
         entry = artifact.plan.entry
-        driver.check(library.cuModuleLoadData(ctypes.byref(self._module), artifact.binary), f"load {entry}")
+        self._module = _module(artifact.binary, entry)
+        self._function = self.other(entry)
         driver.check(
-            library.cuModuleGetFunction(ctypes.byref(self._function), self._module, entry.encode()),
-            f"find {entry} in its cubin",
-        )
-        driver.check(
-            library.cuFuncSetAttribute(
+            driver.libcuda().cuFuncSetAttribute(
                 self._function,
                 driver.FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE,
                 artifact.plan.dynamic_smem,
@@ -59,15 +54,41 @@ class CudaKernel:
 
     def other(self, entry: str) -> ctypes.c_void_p:
         """``CUfunction`` of another symbol of the cubin."""
-        function = ctypes.c_void_p()
-        status = driver.libcuda().cuModuleGetFunction(ctypes.byref(function), self._module, entry.encode())
-        driver.check(status, f"find {entry} in its cubin")
-        return function
+        return _function(self._module, entry)
 
     @property
     def function(self) -> ctypes.c_void_p:
         """``CUfunction``."""
         return self._function
+
+
+class BareKernel:
+    """One warp of a kernel without arguments, loaded for as long as the context lives.
+
+    NOTE: not while a graph is captured.
+    """
+
+    def __init__(self, cubin: bytes, entry: str) -> None:
+        driver.ensure_context()
+        function = _function(_module(cubin, entry), entry)
+        self._step = _Step(function, entry, [], ((1, 1, 1), (32, 1, 1), 0), [])
+
+    def __call__(self, stream: int = 0) -> None:
+        """Enqueue on a stream handle."""
+        self._step(stream)
+
+
+def _module(cubin: bytes, entry: str) -> ctypes.c_void_p:
+    module = ctypes.c_void_p()
+    driver.check(driver.libcuda().cuModuleLoadData(ctypes.byref(module), cubin), f"load {entry}")
+    return module
+
+
+def _function(module: ctypes.c_void_p, entry: str) -> ctypes.c_void_p:
+    function = ctypes.c_void_p()
+    status = driver.libcuda().cuModuleGetFunction(ctypes.byref(function), module, entry.encode())
+    driver.check(status, f"find {entry} in its cubin")
+    return function
 
 
 class CudaLaunch:
