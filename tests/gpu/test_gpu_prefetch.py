@@ -21,7 +21,8 @@ from tuner.devices.base import Device, Tensors
 from tuner.operands import bind
 
 SIZE, STEPS = 1024, 24
-SQUARE, ROWS = GemmProblem(SIZE, SIZE, SIZE, layout="nn"), GemmProblem(16, SIZE, SIZE, layout="nn")
+SQUARE = GemmProblem(SIZE, SIZE, SIZE, layout="nn")
+ROWS, COLUMNS = GemmProblem(16, SIZE, SIZE, layout="nn"), GemmProblem(SIZE, 16, SIZE, layout="nn")
 VARIANTS = [
     {"prefetch": 4},
     {"prefetch": 8, "tile_m": 64, "consumers_m": 1},
@@ -72,29 +73,43 @@ def test_other_families_wait_for_the_kernel_before(hopper, family, axis) -> None
         chained(hopper, family, config, axis)
 
 
-@pytest.mark.parametrize("split_k", [1, 3])
-@pytest.mark.parametrize("release", ["started", "loaded"])
-def test_weights_that_the_kernel_before_wrote(hopper, release, split_k) -> None:
-    """Weights are turned, and rows of the identity times the weights must be those of the newest."""
-    early = {"prefetch": 4, "release": release, "split_k": split_k}
+READERS = {
+    f"skinny {release} {split_k}": (
+        SKINNY,
+        {**SKINNY_BASE, "prefetch": 4, "release": release, "split_k": split_k},
+    )
+    for release in ("started", "loaded")
+    for split_k in (1, 3)
+}
+READERS["wgmma_ws"] = WGMMA_WS, {**WGMMA_WS_BASE, "tile_n": 64, "prefetch": 4}
+
+
+@pytest.mark.parametrize("problem", [ROWS, COLUMNS], ids=["B", "A"])
+@pytest.mark.parametrize("reader", READERS)
+def test_weights_that_the_kernel_before_wrote(hopper, reader, problem) -> None:
+    """Weights are turned; rows of the identity times them, or they times columns, must be of the newest."""
+    family, knobs = READERS[reader]
     mover = gate.built(hopper, WGMMA_WS, Config.of("wgmma_ws", WGMMA_WS_BASE), SQUARE)
-    reader = gate.built(hopper, SKINNY, Config.of("skinny", {**SKINNY_BASE, **early}), ROWS)
+    kernel = gate.built(hopper, family, Config.of(family.name, knobs), problem)
     weights = [hopper.xp.zeros((1, SIZE, SIZE), dtype="float16") for _ in range(3)]
-    first = random.Random(release).randrange(SIZE - 16)
-    chosen = hopper.xp.asarray(numpy.eye(SIZE, dtype="float16")[None, first : first + 16])
-    seen = [hopper.xp.zeros((1, 16, SIZE), dtype="float16") for _ in range(STEPS)]
+    place = random.Random(reader).randrange(SIZE - 16)
+    chosen = slice(place, place + 16)
+    where = (slice(None), chosen) if problem is ROWS else (slice(None), slice(None), chosen)
+    few = hopper.xp.asarray(numpy.ascontiguousarray(numpy.eye(SIZE, dtype="float16")[None][where]))
+    seen = [hopper.xp.zeros((1, problem.m, problem.n), dtype="float16") for _ in range(STEPS)]
     turn = turned(hopper)
     newest = [weights[(step + 1) % 3] for step in range(STEPS)]
     moved = [Tensors(weights[step % 3], turn, newest[step]) for step in range(STEPS)]
-    moves = bind(hopper, mover, SQUARE, moved)
-    reads = bind(hopper, reader, ROWS, [Tensors(chosen, newest[i], seen[i]) for i in range(STEPS)])
-    replay = hopper.timer([one for pair in zip(moves.launches, reads.launches, strict=True) for one in pair])
+    pairs = [(few, new) if problem is ROWS else (new, few) for new in newest]
+    read = [Tensors(*pair, d) for pair, d in zip(pairs, seen, strict=True)]
+    moves, reads = bind(hopper, mover, SQUARE, moved), bind(hopper, kernel, problem, read)
+    replay = hopper.timer([one for both in zip(moves.launches, reads.launches, strict=True) for one in both])
     for seed in range(10):
         start = numpy.random.default_rng(seed).standard_normal((1, SIZE, SIZE)).astype("float16")
         weights[0][:] = hopper.xp.asarray(start)
         hopper.xp.cuda.get_current_stream().synchronize()
         replay()
-        for step, rows in enumerate(seen):
-            assert numpy.array_equal(rows.get(), numpy.roll(start, step + 1, axis=2)[:, first : first + 16])
+        for step, part in enumerate(seen):
+            assert numpy.array_equal(part.get(), numpy.roll(start, step + 1, axis=2)[where])
     mover.close()
-    reader.close()
+    kernel.close()
