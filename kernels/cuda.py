@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from kernels.family import BuildSpec
 from kernels.raster import RASTERS
@@ -96,6 +97,11 @@ def gemm_defines(
 def real_bytes(problem: GemmProblem) -> int:
     """Bytes of a sum outside of the tensor cores."""
     return 8 if problem.accumulate is DType.FLOAT64 else 4
+
+
+def weights(problem: GemmProblem) -> Literal["a", "b"]:
+    """The longer operand, read once where the other one has few rows; B where both are alike."""
+    return "a" if problem.m > problem.n else "b"
 
 
 def build_spec(source: str, entry: str, defines: Mapping[str, int | str], device: DeviceSpec) -> BuildSpec:

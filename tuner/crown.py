@@ -18,6 +18,7 @@ from tuner.finals import (
     advancing,
     best_config,
     field,
+    overlapping,
     rounds,
     shortlist,
     standing,
@@ -121,8 +122,8 @@ def _race(
 ) -> RaceSamples:
     each_s = [finalist.sample_s for finalist in finalists]
     round_s = sum(each_s) + max(each_s)
-    if vendor and [finalist.artifact.plan.programmatic for finalist in finalists] == [True]:
-        round_s *= 2  # a duel is run apart as well
+    if vendor and overlapping([finalist.artifact for finalist in finalists]):
+        round_s *= 2  # run apart as well
     count = rounds(round_s, bounds)
     return context.bench.race(
         [finalist.artifact for finalist in finalists],

@@ -112,6 +112,11 @@ def standing(finalists: Sequence[Finalist], rows: Sequence[Sequence[float]]) -> 
     return Standing(finalists[winner], tuple(finalists[i].config for i in tied if i != winner))
 
 
+def overlapping(artifacts: Sequence[Artifact]) -> bool:
+    """Whether this is the one entrant of a duel, and starts while the kernel before it ends."""
+    return [artifact.plan.programmatic for artifact in artifacts] == [True]
+
+
 def best_config(context: JobContext, won: Standing, duel: RaceSamples) -> BestConfig:
     """What the job found: the winner with its lead over the vendor in ``duel``, a race of these two.
 

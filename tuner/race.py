@@ -25,6 +25,7 @@ from typing import Any
 from tilewright.launch import Kernel, Launch
 from tilewright.problem import GemmProblem
 from tuner.devices.base import Device
+from tuner.finals import overlapping
 from tuner.interleave import WARM_UP_S, Rows, States, each_round, equal_samplers, mean_of_known
 from tuner.operands import bind, rotated_sets, scratch
 from tuner.settle import load
@@ -114,7 +115,7 @@ class Race:
         entrants = [*(one.launches for one in self._bound), *guests]
         self._contenders = (*(kernel.artifact.digest for kernel in kernels), *["vendor"] * vendor)
         self._samplers = equal_samplers(device, entrants)
-        if vendor and [kernel.artifact.plan.programmatic for kernel in kernels] == [True]:
+        if vendor and overlapping([kernel.artifact for kernel in kernels]):
             device.pause()
             self._samplers += equal_samplers(device, [_apart(device, launches) for launches in entrants])
         self._rows: Rows = [[] for _ in self._samplers]

@@ -89,7 +89,7 @@ class Shape:
         """The longer operand is the weights; B where both are alike."""
         thin = min(problem.m, problem.n, 16)
         rows = 1 << (thin - 1).bit_length()
-        if problem.m > problem.n:
+        if cuda.weights(problem) == "a":
             return cls("a", not problem.layout.a_transposed, rows, problem.m, problem.dtype)
         return cls("b", problem.layout.b_transposed, rows, problem.n, problem.dtype)
 

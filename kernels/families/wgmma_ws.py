@@ -22,7 +22,6 @@ from kernels.families.wgmma_ws_knobs import (
     smem_bytes,
     store_box,
     store_swizzle,
-    weights,
     workspace,
 )
 from kernels.families.wgmma_ws_picks import candidates, cycles
@@ -86,7 +85,7 @@ class WgmmaWs(Family[Knobs]):
             "EPILOGUE": EPILOGUES.index(k.epilogue),
             "REDUCTION": REDUCTIONS.index(k.reduction),
             "REPACK": int(bool(_repacks(problem))),
-            "PREFETCH_A": int(k.prefetch > 0 and weights(problem) == "a"),
+            "PREFETCH_A": int(k.prefetch > 0 and cuda.weights(problem) == "a"),
             "HINT_A": HINTS.index(k.hint_a),
             "HINT_B": HINTS.index(k.hint_b),
             "HINT_D": HINTS.index(k.hint_d),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal
 
 from kernels.family import Knob
 from kernels.raster import RASTERS
@@ -131,11 +130,6 @@ def operand_tiles(k: Knobs, problem: GemmProblem) -> tuple[OperandTile, OperandT
         OperandTile(k.tile_m, k.tile_k, not problem.layout.a_transposed, size, k.cluster_n),
         OperandTile(k.tile_n, k.tile_k, problem.layout.b_transposed, size, k.cluster_m),
     )
-
-
-def weights(problem: GemmProblem) -> Literal["a", "b"]:
-    """The longer operand; B where both are alike."""
-    return "a" if problem.m > problem.n else "b"
 
 
 def row_alignment(problem: GemmProblem) -> int:

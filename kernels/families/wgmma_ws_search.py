@@ -11,7 +11,6 @@ from kernels.families.wgmma_ws_knobs import (
     room_in_clusters,
     stage_bytes,
     store_boxes,
-    weights,
 )
 from kernels.families.wgmma_ws_rules import RING, SHARE
 from kernels.family import Rule
@@ -137,7 +136,7 @@ def _why_hint_d(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 def why_prefetch(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     if k.prefetch and (min(p.m, p.n) > 2 * SMALL or p.operand_bytes < d.l2_bytes // 4):
         return "operands that are small, or read by many tiles, wait in the L2 anyway"
-    if k.prefetch and p.stride_alignment(weights(p)) < 16:
+    if k.prefetch and p.stride_alignment(cuda.weights(p)) < 16:
         return "rows that are copied for TMA are copied to the L2"
     return None
 
