@@ -82,6 +82,4 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, 1)
         await_previous_kernel();
         Consumer(smem, consumer).run(scheduler, store, partials, stride_c, stride_d);
     }
-    // NOTE: a block must not leave while a neighbour may still write to its shared memory.
-    if constexpr (cfg::cluster > 1) cluster_sync();
 }

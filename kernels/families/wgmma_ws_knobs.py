@@ -17,6 +17,7 @@ EPILOGUES = ("direct", "stmatrix", "tma", "deferred")
 TMA_STORES = ("tma", "deferred")
 REDUCTIONS = ("block", "kernel")
 HINTS = ("normal", "evict_first", "evict_last")
+FETCH = 128  # bytes that the L2 had best fetch at least, if anything
 
 
 @dataclasses.dataclass(slots=True)
@@ -80,7 +81,10 @@ KNOBS = (
         "tile_n",
         tuple(range(8, 257, 8)),
         "columns of D of a tile",
-        (16, 32, 64, 96, 112, 120, 128, 144, 160, 168, 176, 192, 200, 208, 224, 240, 256),
+        (
+            *(16, 32, 48, 64, 72, 80, 88, 96, 104, 112, 120, 128),
+            *(144, 160, 168, 176, 192, 200, 208, 224, 240, 256),
+        ),
     ),
     Knob("consumers_m", (1, 2, 3), "warpgroups that split the rows of a tile"),
     Knob("consumers_n", (1, 2, 3), "warpgroups that split its columns", (1, 2)),
@@ -145,21 +149,16 @@ def row_alignment(problem: GemmProblem) -> int:
     return math.gcd(256, *(-(-row // 128) * 128 if row % 16 else row for row in rows))
 
 
-def fetch_bytes(problem: GemmProblem) -> int:
-    """What the L2 had best fetch at least: 256 bytes, but half of that where rows start in their middle."""
-    return 256 if row_alignment(problem) == 256 else 128
-
-
 def store_box(k: Knobs) -> tuple[int, int]:
-    """(rows, columns) of D in one staged box: 64 along wgmma's M, up to 64 along its N.
+    """(rows, columns) of D in one staged box: 64 along wgmma's M, as much along its N as divides it.
 
-    As wide as TMA's swizzles go, a power of two; where that is no more than 8 columns, an odd number of
-    eights, whose rows are on different banks without a swizzle.
+    Rows of 64 elements with swap_ab, up to 64 of them. Else rows as wide as a swizzle of TMA, or, where TMA
+    stores them, an odd number of 16-byte chunks, which are on different banks without a swizzle.
     """
     whole = k.share[1] // k.cluster_k
-    width = math.gcd(whole, 64)
-    if width == 8 and not k.swap_ab:
-        width = 8 * next(eights for eights in (7, 5, 3, 1) if whole // 8 % eights == 0)
+    odd = range(8, 105, 16) if k.epilogue in TMA_STORES else (8,)
+    widths = range(8, 65, 8) if k.swap_ab else (16, 32, 64, *odd)
+    width = max((width for width in widths if whole % width == 0), default=8)
     return (width, 64) if k.swap_ab else (64, width)
 
 

@@ -8,17 +8,15 @@ from collections.abc import Iterator
 
 from kernels import cuda
 from kernels.families.wgmma_ws_knobs import (
+    FETCH,
     TMA_STORES,
     Knobs,
-    fetch_bytes,
-    fixed_bytes,
     grid,
     kept_registers,
     row_alignment,
-    stage_bytes,
     sum_registers,
 )
-from kernels.families.wgmma_ws_search import SMALL, why_prefetch
+from kernels.families.wgmma_ws_search import SMALL, enough_stages, why_prefetch
 from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
@@ -44,6 +42,8 @@ _SHAPES = (
     ("cooperative", 128, 112, 1, 1),
     ("cooperative", 128, 144, 1, 1),
     ("cooperative", 128, 96, 2, 1),
+    ("cooperative", 128, 88, 2, 1),
+    ("cooperative", 128, 72, 2, 1),
     ("cooperative", 128, 64, 2, 1),
     ("cooperative", 128, 64, 1, 1),
     ("cooperative", 64, 256, 1, 2),
@@ -54,7 +54,9 @@ _SHAPES = (
     ("cooperative", 64, 128, 1, 1),
     ("cooperative", 64, 112, 1, 1),
     ("cooperative", 64, 96, 1, 1),
+    ("cooperative", 64, 80, 1, 1),
     ("cooperative", 64, 64, 1, 1),
+    ("cooperative", 64, 48, 1, 1),
     ("pingpong", 128, 200, 1, 1),
     ("pingpong", 128, 192, 1, 1),
     ("pingpong", 128, 176, 1, 1),
@@ -84,6 +86,7 @@ _SWAPPED = (
 )
 
 _PREFETCHED = 4  # k tiles, where any
+_ENOUGH_STAGES = 5  # fewer, and a second staged box is not worth one
 _CLUSTERS = (
     (1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 4, 1), (4, 1, 1), (2, 2, 1), (4, 2, 1), (2, 4, 1), (1, 1, 2),
 )  # fmt: skip
@@ -95,7 +98,7 @@ def candidates(problem: GemmProblem, device: DeviceSpec) -> Iterator[Knobs]:
     if problem.m <= 2 * SMALL:
         shapes += [(1, "cooperative", tile_m, tile_n, 1, n) for tile_m, tile_n, n in _SWAPPED]
     deep = 256 // problem.dtype.size
-    depths = (deep // 2, deep) if problem.m <= 2 * SMALL else (deep // 2,)
+    depths = (deep, deep // 2) if problem.m <= 2 * SMALL else (deep // 2,)
     for shape, tile_k, cluster, split in itertools.product(
         shapes, depths, _CLUSTERS, (1, 2, 3, 4, 6, 8, 12, 16)
     ):
@@ -142,15 +145,16 @@ def _candidate(
         cluster_k=cluster_k, epilogue=epilogue, store_stages=1 if epilogue == "direct" else 2, stages=0,
         in_flight=1, promote=2 if problem.dtype in cuda.FLOAT8 else 0, split_k=split_k,
         reduction="kernel" if split_k > 1 else "block", stream_k=0, raster="m",
-        group=8 if rows >= 8 else 1, snake=int(rows > 8), l2_promotion=fetch_bytes(problem), hint_a="normal",
+        group=8 if rows >= 8 else 1, snake=int(rows > 8), l2_promotion=FETCH, hint_a="normal",
         hint_b="evict_first" if problem.m <= 2 * SMALL else "normal", hint_d="normal", prefetch=0,
     )  # fmt: skip
     if not why_prefetch(dataclasses.replace(knobs, prefetch=_PREFETCHED), problem, device):
         knobs.prefetch = _PREFETCHED
-    free = device.smem_per_block - fixed_bytes(knobs)
-    depth = -(-problem.k // (tile_k * split_k * cluster_k))
-    most = 12 * 64 // tile_k * (2 // problem.dtype.size)
-    knobs.stages = min(free // stage_bytes(knobs, problem), most, max(3, depth))
+    knobs.stages = enough_stages(knobs, problem, device)
+    if epilogue != "direct" and knobs.stages < _ENOUGH_STAGES:
+        lean = dataclasses.replace(knobs, store_stages=1)
+        lean.stages = enough_stages(lean, problem, device)
+        return lean if lean.stages > knobs.stages else knobs
     return knobs
 
 
@@ -184,7 +188,7 @@ def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
     if k.schedule == "pingpong":
         read /= k.consumers  # they read in turns
     turn = _TURN_CYCLES + _SUM_CYCLES * sum_registers(k, problem) + (1000 if k.cluster_k > 1 else 0)
-    start = _LAUNCH_CYCLES + 300 * (k.cluster - 1)
+    start = _LAUNCH_CYCLES + 100 * (k.cluster - 1)
     hidden = 0.0
     if k.schedule == "pingpong":
         hidden = _HIDDEN * turn

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 from kernels import cuda
 from kernels.families.wgmma_ws_knobs import (
+    FETCH,
     TMA_STORES,
     Knobs,
-    fetch_bytes,
     fixed_bytes,
     room_in_clusters,
+    row_alignment,
     stage_bytes,
+    store_box,
     store_boxes,
 )
 from kernels.families.wgmma_ws_rules import RING, SHARE
@@ -20,6 +24,7 @@ from tilewright.problem import DType, GemmProblem
 
 MOST_BOXES = 16  # each is a copy of the loop over k
 SMALL = 64  # extents of D up to which weights fill wgmma's M rather than activations
+_LARGE_BOX = 64 * 56  # elements of D from which a second staged box may cost the ring a stage
 
 
 def _why_oversized(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
@@ -43,10 +48,15 @@ def _why_small(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     return None
 
 
-def _why_stages(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+def enough_stages(k: Knobs, p: GemmProblem, d: DeviceSpec) -> int:
+    """As many as fit and can be used."""
     deepest = (d.smem_per_block - fixed_bytes(k)) // stage_bytes(k, p)
     depth = -(-p.k // (k.tile_k * k.split_k * k.cluster_k))
-    enough = min(deepest, 12 * 64 // k.tile_k * (2 // p.dtype.size), max(3, depth))
+    return min(deepest, 12 * 64 // k.tile_k * (2 // p.dtype.size), max(3, depth))
+
+
+def _why_stages(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    enough = enough_stages(k, p, d)
     if k.stages < 3:
         return "two stages do not hide the latency of TMA"
     return f"{enough} stages fit and can be used" if k.stages != enough else None
@@ -56,8 +66,10 @@ def _why_store(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     boxes = k.swap_ab or k.share[1] % 16 == 0 or p.stride_alignment("d") >= 16
     if k.epilogue == "direct" and boxes and p.out in (DType.FLOAT16, DType.BFLOAT16):
         return "staged stores are wider"
-    if k.epilogue != "direct" and k.store_stages != 2:
+    if k.epilogue != "direct" and k.store_stages > 2:
         return "two staged boxes are enough to overlap"
+    if k.epilogue != "direct" and k.store_stages == 1 and math.prod(store_box(k)) < _LARGE_BOX:
+        return "two staged boxes overlap, and are small"
     if k.epilogue == "stmatrix" and p.stride_alignment("d") >= 16:
         return "TMA stores the same boxes in fewer instructions"
     return None
@@ -115,8 +127,9 @@ def _why_cluster(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 
 
 def _why_fetch(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    best = fetch_bytes(p)
-    return f"the L2 had best fetch {best} bytes of such rows" if k.l2_promotion != best else None
+    if k.l2_promotion > FETCH and row_alignment(p) < k.l2_promotion:
+        return f"rows start in the middle of {k.l2_promotion} bytes"
+    return None
 
 
 def _why_hint(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:

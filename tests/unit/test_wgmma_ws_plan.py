@@ -40,9 +40,9 @@ def plan(changes: dict[str, Any], problem: GemmProblem = NT) -> LaunchPlan:
 @pytest.mark.parametrize(
     ("changes", "problem", "maps"),
     [
-        # A in boxes of 128 rows x 64 k, B of 256 x 64; D of 64 x 64, or 32 columns where 64 do not divide.
+        # A in boxes of 128 rows x 64 k, B of 256 x 64; D of 64 x 64, or 40 columns where 64 do not divide.
         ({}, NT, [A, ("b", (256, 64), 128, 256), D]),
-        ({"tile_n": 160}, NT, [A, ("b", (160, 64), 128, 256), ("d", (64, 32), 64, 0)]),
+        ({"tile_n": 160}, NT, [A, ("b", (160, 64), 128, 256), ("d", (64, 40), 0, 0)]),
         # A cluster of two along n loads halves of A; along m, halves of B, which in nn has lines of 64.
         ({"cluster_n": 2}, NT, [("a", (64, 64), 128, 256), ("b", (256, 64), 128, 256), D]),
         ({"cluster_m": 2}, NN, [A, ("b", (32, 64), 128, 256), D]),

@@ -53,6 +53,7 @@ public:
 #pragma unroll
             for (int box = 0; box < Store::boxes; ++box) store.store_kept(smem, box);
         }
+        if constexpr (cfg::cluster_k > 1) exchange.leave();
         if (cfg::tma_store && threadIdx.x % 128 == 0) tma_store_wait<0>();
     }
 

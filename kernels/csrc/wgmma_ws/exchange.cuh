@@ -45,6 +45,9 @@ public:
         phase ^= 1;
     }
 
+    // Waits until the partner has read what it was sent last, and will not write to this block again.
+    __device__ __forceinline__ void leave() const { mbarrier_wait(taken, phase ^ 1); }
+
 private:
     static constexpr int half = Sums::pairs / 2;
     struct alignas(16) Sent { Real a, b, c, d; };

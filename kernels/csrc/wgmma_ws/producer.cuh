@@ -35,4 +35,10 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, Scheduler sche
             TileB::load_share<cfg::hint_b>(ring.tile_b(slot.stage), map_b, full, work.n, index, work.batch, neighbours.row, column_mask);
             slot.advance();
         }
+    // NOTE: a block must not leave while a neighbour may still write to its shared memory, be it an arrival.
+    if constexpr (cfg::cluster > 1)
+        for (int stage = 0; stage < cfg::stages; ++stage) {
+            mbarrier_wait(ring.empty(slot.stage), slot.phase ^ 1);
+            slot.advance();
+        }
 }

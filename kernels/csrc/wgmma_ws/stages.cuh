@@ -16,19 +16,20 @@ using Sums = Accumulators<cfg::blocks, cfg::width, cfg::accumulate_f16,
                           cfg::swap_ab ? !cfg::b_transposed : cfg::a_transposed,
                           cfg::swap_ab ? cfg::a_transposed : !cfg::b_transposed>;
 
-// A staged box: 64 of wgmma's M by `box_width` of its N. Its rows hold 64 elements with SWAP_AB, else
-// box_width; the xor layout is then TMA's swizzle of that many bytes. Where the width is an odd number of
-// eights, so is that of a box: its rows, an odd number of 16-byte chunks apart, need no swizzle.
-constexpr __device__ int odd_eights(int width) {
-    int eights = 7;
-    while (width / 8 % eights) eights -= 2;
-    return 8 * eights;
+// A staged box: 64 of wgmma's M by as much of its N as divides it, the fewer boxes the better. With SWAP_AB it
+// is rows of 64 elements, up to 64 of them, else 64 rows of `box_width`. Those are 16, 32 or 64 elements, in TMA's
+// swizzle of that many bytes, or, where TMA stores them, an odd number of 16-byte chunks: such rows fall on
+// different banks without a swizzle.
+constexpr __device__ int widest_box(int width) {
+    int widest = 8;
+    for (int box = 16; box <= 104; box += 8) {
+        const bool swizzled = box == 16 || box == 32 || box == 64, odd = box / 8 % 2;
+        const bool possible = cfg::swap_ab ? box <= 64 : swizzled || (cfg::tma_store && odd);
+        if (width % box == 0 && possible) widest = box;
+    }
+    return widest;
 }
-constexpr int box_width = cfg::own_width % 64 == 0   ? 64
-                          : cfg::own_width % 32 == 0 ? 32
-                          : cfg::own_width % 16 == 0 ? 16
-                          : cfg::swap_ab             ? 8
-                                                     : odd_eights(cfg::own_width);
+constexpr int box_width = widest_box(cfg::own_width);
 constexpr int box_rows = cfg::swap_ab ? box_width : 64, box_columns = cfg::swap_ab ? 64 : box_width;
 using Box = SmemTile<box_rows, box_columns * 2, SmemLayout::xor_>;
 constexpr int staging_bytes = cfg::staged ? cfg::store_stages * Box::bytes : 0; // of one consumer
