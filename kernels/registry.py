@@ -8,6 +8,7 @@ from kernels.families.host import HOST
 from kernels.families.mma_sync import MMA_SYNC
 from kernels.families.simt import SIMT
 from kernels.families.skinny import SKINNY
+from kernels.families.stream import STREAM
 from kernels.families.wgmma import WGMMA
 from kernels.families.wgmma_ws import WGMMA_WS
 from kernels.families.wmma import WMMA
@@ -16,7 +17,7 @@ from tilewright.device import DeviceSpec
 from tilewright.problem import GemmProblem
 
 FAMILIES: dict[str, Family[Any]] = {
-    family.name: family for family in (WGMMA_WS, WGMMA, MMA_SYNC, WMMA, SKINNY, SIMT, HOST)
+    family.name: family for family in (WGMMA_WS, WGMMA, MMA_SYNC, WMMA, STREAM, SKINNY, SIMT, HOST)
 }
 
 

@@ -16,9 +16,7 @@
 //   -DALIGN_THIN=16 -DPREFETCH=0 -DRELEASE=0 skinny.cu
 #include "ptx/dependent.cuh"
 #include "skinny_config.cuh"
-#include "tile/epilogue.cuh"
 #include "tile/skinny_sums.cuh"
-#include "tile/split_k.cuh"
 
 using Held = Chunk[cfg::steps][cfg::chunks];
 
@@ -47,33 +45,6 @@ __device__ __forceinline__ void run_slots(Sums<In, cfg::mma>& sums, Weights weig
             multiply_slot(sums, held[s], thin);
             weights.next(held[s]);
         }
-    }
-}
-
-// Adds up the warps along k, then the splits, and stores.
-__device__ __forceinline__ void finish_tile(const Real* sums, const Epilogue& epilogue, int row0, int col0, void* workspace,
-                                            int tile, int tiles) {
-    constexpr int elements = cfg::tile_wide * cfg::tile_thin, values = (elements + cfg::threads - 1) / cfg::threads;
-    Real value[values] = {};
-#pragma unroll
-    for (int v = 0; v < values; ++v) {
-        const int at = threadIdx.x + v * cfg::threads;
-        const int wide = cfg::weights_are_a ? at / cfg::tile_n : at % cfg::tile_n;
-        const int thin = cfg::weights_are_a ? at % cfg::tile_n : at / cfg::tile_n;
-        if (at < elements)
-#pragma unroll
-            for (int w = 0; w < cfg::warps_k; ++w) value[v] += sums[(w * cfg::tile_thin + thin) * sums_stride + wide];
-    }
-    if constexpr (cfg::split_k > 1) {
-        SplitK<values, cfg::threads> reducer(workspace, tile, tiles);
-        if (!reducer.reduce(value, threadIdx.x, true, blockIdx.y)) return;
-    }
-#pragma unroll
-    for (int v = 0; v < values; ++v) {
-        const int at = threadIdx.x + v * cfg::threads;
-        const int row = row0 + at / cfg::tile_n, col = col0 + at % cfg::tile_n;
-        if (at < elements && row < epilogue.m && col < epilogue.n)
-            epilogue.d[row * epilogue.ldd + col] = epilogue.apply(value[v], row, col);
     }
 }
 
@@ -114,6 +85,8 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, cfg::min_blocks) skin
     if constexpr (cfg::has_c) c += batch * stride_c;
     const Epilogue epilogue{c, d, bias, ldc, ldd, m, n, alpha, beta};
     const int tiles = tiles_m * tiles_n;
-    finish_tile(smem, epilogue, cfg::weights_are_a ? wide0 : thin0, cfg::weights_are_a ? thin0 : wide0, workspace,
-                int(batch) * tiles + tile, tiles * int(gridDim.z));
+    ThinFinish<cfg::warps_k> finish;
+    finish.add_warps(smem);
+    finish.store(epilogue, cfg::weights_are_a ? wide0 : thin0, cfg::weights_are_a ? thin0 : wide0, workspace,
+                 int(batch) * tiles + tile, tiles * int(gridDim.z), blockIdx.y);
 }

@@ -117,6 +117,19 @@ def test_extents_beyond_the_arithmetic_of_a_stored_kernel(axis: str, padding: in
     assert refusal(PACKED, above, preconditions=Preconditions()) == ""  # artifacts of earlier releases
 
 
+@pytest.mark.parametrize("padding", [0, 16])
+def test_k_beyond_what_a_kernel_holds(padding: int) -> None:
+    needs: dict[str, Any] = {"preconditions": Preconditions(max_k=1024)}
+    for problem, allowed in (
+        (GemmProblem(64, 2048, 1024), True),
+        (GemmProblem(2048, 64, 64), True),
+        (GemmProblem(64, 64, 1025), False),
+    ):
+        message = "" if allowed else "k must be at most 1024, the thin operand of which fits in shared memory"
+        operands = with_operands(lda=problem.k + padding) if padding else PACKED
+        assert refusal(operands, problem, **needs) == message
+
+
 @pytest.mark.parametrize(
     "other",
     [

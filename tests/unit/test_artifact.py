@@ -101,6 +101,13 @@ def test_a_bound_on_extents_is_kept_where_there_is_one() -> None:
     assert LaunchPlan.from_dict(unbound.to_dict()) == unbound
 
 
+def test_a_bound_on_k_is_kept_where_there_is_one() -> None:
+    assert "max_k" not in PLAN.to_dict()["preconditions"]
+    bound = dataclasses.replace(PLAN, preconditions=Preconditions(16, 16, 8, 13000, max_k=4096))
+    assert bound.to_dict()["preconditions"]["max_k"] == 4096
+    assert LaunchPlan.from_dict(bound.to_dict()) == bound
+
+
 @pytest.mark.parametrize(
     "change",
     [

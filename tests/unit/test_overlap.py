@@ -8,6 +8,7 @@ import pytest
 
 from kernels.families.mma_sync import MMA_SYNC
 from kernels.families.skinny import SKINNY
+from kernels.families.stream import STREAM
 from kernels.families.wgmma import WGMMA
 from kernels.families.wgmma_ws import WGMMA_WS
 from tilewright import Config, DeviceSpec, GemmProblem
@@ -24,9 +25,13 @@ def test_only_hopper_starts_kernels_early(family) -> None:
         assert {plan.programmatic for plan in plans} == {device is HOPPER}
 
 
-@pytest.mark.parametrize("family", [WGMMA, WGMMA_WS], ids=lambda one: one.name)
-def test_kernels_of_hopper_start_early(family) -> None:
-    plans = [family.plan(config, SQUARE, HOPPER) for config in family.picks(SQUARE, HOPPER)]
+@pytest.mark.parametrize(
+    ("family", "problem"),
+    [(WGMMA, SQUARE), (WGMMA_WS, SQUARE), (STREAM, DECODE)],
+    ids=lambda one: getattr(one, "name", str(one)),
+)
+def test_kernels_of_hopper_start_early(family, problem) -> None:
+    plans = [family.plan(config, problem, HOPPER) for config in family.picks(problem, HOPPER)]
     assert {plan.programmatic for plan in plans} == {True}
 
 
@@ -34,8 +39,9 @@ def test_weights_are_fetched_early_where_they_are_read_once() -> None:
     assert {dict(one.knobs)["prefetch"] for one in WGMMA_WS.picks(DECODE, HOPPER)} == {4}
     assert {dict(one.knobs)["prefetch"] for one in WGMMA_WS.picks(SQUARE, HOPPER)} == {0}
     assert 2 in {dict(one.knobs)["prefetch"] for one in SKINNY.picks(DECODE, HOPPER)}
+    assert {dict(one.knobs)["prefetch"] for one in STREAM.picks(DECODE, HOPPER)} == {2}
     small = GemmProblem(16, 512, 1024)
-    for family in (WGMMA_WS, SKINNY):
+    for family in (WGMMA_WS, STREAM, SKINNY):
         assert {dict(one.knobs)["prefetch"] for one in family.picks(small, HOPPER)} == {0}
 
 

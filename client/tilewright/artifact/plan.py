@@ -65,6 +65,7 @@ class Preconditions:
             (``align_d`` holds for C and D).
         min_driver: lowest CUDA version of the driver as in ``cuDriverGetVersion``; 0 for none.
         max_extent: largest m, n and k that the kernel's 32-bit arithmetic holds; 0 for no bound.
+        max_k: largest k whose slice of the thin operand fits in shared memory; 0 for no bound.
     """
 
     align_a: int = 1
@@ -72,6 +73,7 @@ class Preconditions:
     align_d: int = 1
     min_driver: int = 0
     max_extent: int = 0
+    max_k: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -114,6 +116,9 @@ class LaunchPlan:
         most = self.preconditions.max_extent
         if most and max(problem.m, problem.n, problem.k) > most:
             return f"m, n and k must be at most {most}"
+        longest = self.preconditions.max_k
+        if longest and problem.k > longest:
+            return f"k must be at most {longest}, the thin operand of which fits in shared memory"
         return None
 
     def why_not(self, problem: GemmProblem) -> str | None:
@@ -154,8 +159,9 @@ class LaunchPlan:
         """Plain data."""
         data = dataclasses.asdict(self)
         # NOTE: left out where it says nothing, so that artifacts of earlier releases keep their digests.
-        if not self.preconditions.max_extent:
-            del data["preconditions"]["max_extent"]
+        for bound in ("max_extent", "max_k"):
+            if not data["preconditions"][bound]:
+                del data["preconditions"][bound]
         return data
 
     @classmethod

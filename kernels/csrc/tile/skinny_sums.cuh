@@ -5,8 +5,7 @@
 #pragma once
 #include "ptx/mma.cuh"
 #include "tile/skinny_operands.cuh"
-
-constexpr int sums_stride = cfg::tile_wide + 4; // NOTE: 4 words keep the four lanes of a row off each other's banks
+#include "tile/thin_finish.cuh"
 
 template <class T, bool MMA> struct Sums {
     static constexpr int wide = cfg::chunks / (cfg::k_across ? 1 : 4) * (cfg::k_across ? 1 : cfg::lane_elements);

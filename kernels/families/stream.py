@@ -1,0 +1,150 @@
+"""Family ``stream``: M or N of at most 16, the large operand streamed through shared memory by TMA, sm_90
+(``csrc/stream.cu``).
+
+The *weights* are the operand with many rows, the *thin* operand has few; *wide* is the axis of D along the
+weights' rows. A *panel* is 128 bytes of k, a *unit* one split of a tile.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from kernels import cuda
+from kernels.families.skinny_knobs import Shape
+from kernels.families.stream_knobs import (
+    HINTS,
+    KNOBS,
+    PANEL_BYTES,
+    PREFETCHES,
+    SPLITS,
+    Knobs,
+    grid,
+    max_k,
+    panel_elements,
+    smem_bytes,
+    smem_left,
+    thin_panels,
+)
+from kernels.families.stream_rules import (
+    RING_BYTES,
+    ROOM,
+    RULES,
+    SEARCH_RULES,
+    ring_stages,
+    why_prefetch,
+)
+from kernels.family import BuildSpec, Family
+from tilewright.artifact import LaunchPlan, Scalar, Serves, TensorMap, Workspace
+from tilewright.config import Config
+from tilewright.device import DeviceSpec
+from tilewright.problem import DType, GemmProblem
+
+MOST_THIN = 16
+ALIGNMENT = 16  # bytes that TMA and cp.async ask of addresses and row strides
+TYPES = (DType.FLOAT16, DType.BFLOAT16, *cuda.FLOAT8, DType.INT8, DType.UINT8)
+_SMALLEST = Knobs(warp_tiles=1, warps=4, panels=1, split_k=SPLITS[-1])
+# Knobs whose values are those of the macros of the same name.
+_AS_THEY_ARE = ("warp_tiles", "warps", "panels", "stages", "lockstep", "prefetch")
+
+
+class Stream(Family[Knobs]):
+    """Weights by TMA through a ring of every warp, the thin operand resident, mma.sync from shared memory."""
+
+    name = "stream"
+    doc = "m or n up to 16: the long operand streamed by TMA; sm_90, 8- and 16-bit types, layout nt"
+    device_kind = "cuda"
+    knobs = KNOBS
+    knobs_type = Knobs
+    rules = RULES
+    search_rules = SEARCH_RULES
+
+    def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
+        """sm_90, M or N at most 16, 8- or 16-bit types along k in rows that TMA can describe, and a k whose
+        parts fit in shared memory."""
+        reason = cuda.why_unsupported(problem, device)
+        if reason:
+            return reason
+        if device.arch != "sm_90":
+            return f"stream needs the TMA of sm_90, {device.arch} has none"
+        if min(problem.m, problem.n) > MOST_THIN:
+            return f"stream is for m or n up to {MOST_THIN}, not {problem.m} x {problem.n}"
+        if problem.dtype not in TYPES:
+            return f"stream multiplies {', '.join(TYPES)}, not {problem.dtype}"
+        if problem.accumulate is DType.FLOAT16:
+            return "stream accumulates in float32 or int32, not float16"
+        if problem.layout.value != "nt":
+            return f"stream reads operands that lie along k, layout nt, not {problem.layout.value}"
+        for operand in ("a", "b"):
+            if problem.stride_alignment(operand) < ALIGNMENT:
+                return f"TMA needs rows of {operand} that are multiples of {ALIGNMENT} bytes: pad them"
+        return next((why for rule in RULES if (why := rule.why(_SMALLEST, problem, device))), None)
+
+    def build_spec(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> BuildSpec:
+        """One compilation of ``stream.cu``."""
+        k = self.knob_values(config)
+        defines = cuda.gemm_defines(problem, grid(k, problem, device), "m", 1)
+        defines |= {name.upper(): getattr(k, name) for name in _AS_THEY_ARE}
+        defines |= {
+            "TILE_K": k.stage_panels * panel_elements(problem),
+            "WEIGHTS_A": int(Shape.of(problem).weights == "a"),
+            "THIN_PANELS": thin_panels(k, problem),
+            "WEIGHT_HINT": HINTS.index(k.hint),
+        }
+        return cuda.build_spec("stream.cu", "stream", defines, device)
+
+    def plan(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> LaunchPlan:
+        """Persistent blocks, one a multiprocessor, with a tensor map of the weights."""
+        k, shape = self.knob_values(config), Shape.of(problem)
+        weights = TensorMap(
+            shape.weights, (k.tile_wide, PANEL_BYTES // problem.dtype.size), promotion=k.l2_promotion
+        )
+        per_thread = -(-k.tile_wide * shape.rows // k.threads)
+        partials = k.split_k * per_thread * k.threads * cuda.real_bytes(problem)
+        needs = cuda.preconditions(problem, ALIGNMENT, ALIGNMENT)
+        return LaunchPlan(
+            format="cubin",
+            target=cuda.TARGETS[device.arch],
+            entry="stream",
+            block=(k.threads, 1, 1),
+            grid=grid(k, problem, device),
+            args=(weights, Scalar("batch", "int32"), *cuda.gemm_arguments(problem)),
+            serves=Serves.of(problem),
+            dynamic_smem=smem_bytes(k, problem),
+            programmatic=True,
+            workspace=Workspace(4, partials) if k.split_k > 1 else Workspace(),
+            preconditions=dataclasses.replace(needs, max_k=max_k(k, problem)),
+        )
+
+    def picks(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
+        """What won on an H200, with as few splits as hold the thin operand."""
+        if self.why_unsupported(problem, device):
+            return []
+        configs = dict.fromkeys(self.config(_filled(one, problem, device)) for one in _STRUCTURES)
+        return [one for one in configs if self.why_invalid(one, problem, device) is None]
+
+
+# warp_tiles, warps, panels; what won on an H200 (docs/hopper.md). Splits, stages and prefetch are filled in.
+_STRUCTURES = (
+    Knobs(1, 8, 1, hint="evict_first"),
+    Knobs(1, 8, 2, hint="evict_first"),
+    Knobs(1, 16, 1, hint="evict_first"),
+    Knobs(2, 8, 1, hint="evict_first"),
+    Knobs(1, 16, 2, hint="evict_first"),
+    Knobs(2, 4, 2, lockstep=1, hint="evict_first"),
+    Knobs(1, 8, 2, lockstep=1, hint="evict_first"),
+    Knobs(1, 4, 1),
+)
+
+
+def _filled(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
+    """With the fewest splits that leave the ring its room, stages to fill it, and as many of them brought
+    ahead as may pay."""
+    split = (dataclasses.replace(k, split_k=split) for split in SPLITS)
+    roomy = (one for one in split if smem_left(one, problem, device) >= ROOM)
+    k = next(roomy, dataclasses.replace(k, split_k=SPLITS[-1]))
+    k = dataclasses.replace(k, stages=ring_stages(k, RING_BYTES, problem, device))
+    ahead = (dataclasses.replace(k, prefetch=stages) for stages in sorted(PREFETCHES, reverse=True))
+    return next(one for one in ahead if why_prefetch(one, problem, device) is None)
+
+
+STREAM = Stream()

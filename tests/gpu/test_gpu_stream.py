@@ -1,0 +1,213 @@
+"""Family stream: every knob at awkward sizes, against exact integers and float64."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import gate
+import numpy
+import pytest
+from test_gpu_prefetch import SIZE, SQUARE, STEPS, turned
+from test_gpu_wgmma_ws import BASE as WGMMA_WS_BASE
+
+from kernels.families.stream import STREAM
+from kernels.families.stream_knobs import SPLITS
+from kernels.families.wgmma_ws import WGMMA_WS
+from tilewright import Config, GemmProblem
+from tuner.check import check
+from tuner.devices.base import Tensors
+from tuner.operands import bind, make_tensors
+
+TYPES = ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8"]
+BASE = {
+    "warp_tiles": 1, "warps": 4, "panels": 1, "split_k": 1, "stages": 4, "lockstep": 0, "hint": "normal",
+    "l2_promotion": 128, "prefetch": 0,
+}  # fmt: skip
+
+
+def config(**knobs: int | str) -> Config:
+    return Config.of("stream", {**BASE, **knobs})
+
+
+def wrong(device, knobs: dict[str, int | str], problem: GemmProblem) -> str | None:
+    return gate.wrong(device, STREAM, config(**knobs), problem)
+
+
+@pytest.mark.parametrize("thin", [1, 2, 3, 4, 5, 8, 9, 15, 16])
+def test_every_thin_extent_on_either_side(hopper, thin) -> None:
+    """Wide extents that are no multiple of a tile, and thin ones below and at their tile."""
+    for wide in (1, 15, 17, 257):
+        assert wrong(hopper, {}, GemmProblem(thin, wide, 520)) is None
+        assert wrong(hopper, {"warp_tiles": 2}, GemmProblem(wide, thin, 264, dtype="bfloat16")) is None
+
+
+@pytest.mark.parametrize("k", [8, 56, 64, 72, 256, 264, 1000, 4088])
+@pytest.mark.parametrize("lockstep", [0, 1])
+def test_every_depth(hopper, lockstep, k) -> None:
+    """Parts of a panel, of a stage, of the ring; splits without a single panel."""
+    for size in ((1, 16), (3, 104), (16, 304)):
+        for split_k in (1, 3, 12):
+            assert wrong(hopper, {"split_k": split_k, "lockstep": lockstep}, GemmProblem(*size, k)) is None
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_type(hopper, dtype) -> None:
+    for size in ((1, 304, 4096), (16, 160, 1040), (96, 5, 144)):
+        for split_k in (1, 2):
+            assert wrong(hopper, {"split_k": split_k}, GemmProblem(*size, dtype=dtype)) is None
+
+
+VARIANTS = [
+    *({"warps": x, "panels": y, "stages": 2} for x in (4, 8, 16) for y in (1, 2)),
+    {"panels": 4},
+    {"panels": 4, "lockstep": 1},
+    {"warps": 8, "lockstep": 1, "stages": 3},
+    {"warps": 16, "warp_tiles": 2, "stages": 2, "split_k": 2},
+    *({"stages": x} for x in (2, 3, 5, 7, 16)),
+    *({"split_k": x} for x in SPLITS),
+    *({"l2_promotion": x} for x in (0, 64, 256)),
+    {"hint": "evict_first"},
+    {"prefetch": 2},
+    {"prefetch": 4, "panels": 4},
+    {"prefetch": 4, "split_k": 11},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_every_knob_of_stream(hopper, variant) -> None:
+    for size in ((1, 520, 1000), (16, 519, 2056), (304, 5, 520)):
+        assert wrong(hopper, variant, GemmProblem(*size)) is None
+
+
+@pytest.mark.parametrize("lockstep", [0, 1])
+@pytest.mark.parametrize("split_k", [1, 3, 8])
+def test_blocks_of_many_units(hopper, split_k, lockstep) -> None:
+    """More units than blocks: rings run on from one to the next, sums and barriers are used again. Batches,
+    and splits that do not divide the grid, load the thin operand anew."""
+    knobs = {"split_k": split_k, "lockstep": lockstep}
+    for size in ((2, 16 * 132 * 3 + 8, 136), (8192, 16, 520)):
+        for batch in (1, 3, 5):
+            assert wrong(hopper, knobs, GemmProblem(*size, batch=batch)) is None
+
+
+EPILOGUES = [
+    {"out_dtype": "float32"},
+    {"has_bias": True, "activation": "relu"},
+    {"has_c": True, "activation": "gelu", "has_bias": True},
+    {"batch": 3},
+    {"batch": 2, "has_c": True},
+]
+
+
+@pytest.mark.parametrize("extra", EPILOGUES, ids=str)
+def test_stream_epilogues(hopper, extra) -> None:
+    for size in ((4, 132, 520), (257, 13, 96)):
+        for split_k in (1, 4):
+            problem = GemmProblem(*size, dtype="bfloat16", **extra)
+            assert wrong(hopper, {"split_k": split_k}, problem) is None
+
+
+@pytest.mark.parametrize("split_k", [1, 3])
+def test_an_artifact_serves_other_extents(hopper, split_k) -> None:
+    """More thin rows than a tile has are more tiles; k may be shorter, or longer up to what is held."""
+    built_for = GemmProblem(8, 512, 1032)
+    kernel = gate.built(hopper, STREAM, config(split_k=split_k), built_for)
+    longest = STREAM.plan(config(split_k=split_k), built_for, hopper.spec).preconditions.max_k
+    for m, n, k in ((40, 512, 1032), (21, 2600, 64), (8, 64, longest), (1, 8, 8)):
+        assert check(hopper, kernel, dataclasses.replace(built_for, m=m, n=n, k=k)) is None
+    kernel.close()
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {},
+        {"lockstep": 1},
+        {"split_k": 11, "stages": 3},
+        {"split_k": 8, "lockstep": 1},
+        {"split_k": 3, "batch": 2},
+        {"warps": 16, "stages": 2, "warp_tiles": 2, "split_k": 2},
+        {"prefetch": 4, "split_k": 3},
+    ],
+    ids=str,
+)
+def test_many_runs_give_the_same_bits(hopper, knobs) -> None:
+    """A panel refilled too early, sums overwritten before they were read, or splits added as they come show
+    as a rare difference."""
+    knobs = dict(knobs)
+    problem = GemmProblem(16, 6144, 2048, batch=knobs.pop("batch", 1))
+    kernel = gate.built(hopper, STREAM, config(**knobs), problem)
+    tensors = make_tensors(hopper, problem, 1, "normal")
+    bound = bind(hopper, kernel, problem, [tensors])
+    bound.launches[0]()
+    hopper.synchronize()
+    first = tensors.d.copy()
+    for _ in range(300):
+        tensors.d.fill(0)
+        hopper.xp.cuda.get_current_stream().synchronize()
+        bound.launches[0]()
+        hopper.synchronize()
+        assert bool((tensors.d == first).all())
+    kernel.close()
+
+
+@pytest.mark.parametrize("side", ["A", "B"])
+@pytest.mark.parametrize("knobs", [{"prefetch": 4}, {"prefetch": 2, "warps": 8, "split_k": 3}], ids=str)
+def test_weights_that_the_kernel_before_wrote(hopper, knobs, side) -> None:
+    """Weights are turned by one column a launch; columns of them must be those of the newest."""
+    problem = GemmProblem(16, SIZE, SIZE) if side == "B" else GemmProblem(SIZE, 16, SIZE)
+    mover = gate.built(hopper, WGMMA_WS, Config.of("wgmma_ws", WGMMA_WS_BASE), SQUARE)
+    kernel = gate.built(hopper, STREAM, config(**knobs), problem)
+    weights = [hopper.xp.zeros((1, SIZE, SIZE), dtype="float16") for _ in range(3)]
+    place = random.Random(side).randrange(SIZE - 16)
+    few = hopper.xp.asarray(numpy.eye(SIZE, dtype="float16")[None, place : place + 16].copy())
+    seen = [hopper.xp.zeros((1, problem.m, problem.n), dtype="float16") for _ in range(STEPS)]
+    turn = turned(hopper)
+    newest = [weights[(step + 1) % 3] for step in range(STEPS)]
+    moved = [Tensors(weights[step % 3], turn, newest[step]) for step in range(STEPS)]
+    pairs = [(few, new) if side == "B" else (new, few) for new in newest]
+    read = [Tensors(*pair, d) for pair, d in zip(pairs, seen, strict=True)]
+    moves, reads = bind(hopper, mover, SQUARE, moved), bind(hopper, kernel, problem, read)
+    replay = hopper.timer([one for both in zip(moves.launches, reads.launches, strict=True) for one in both])
+    for seed in range(10):
+        start = numpy.random.default_rng(seed).standard_normal((1, SIZE, SIZE)).astype("float16")
+        weights[0][:] = hopper.xp.asarray(start)
+        hopper.xp.cuda.get_current_stream().synchronize()
+        replay()
+        for step, part in enumerate(seen):
+            columns = numpy.roll(start, step + 1, axis=2)[:, :, place : place + 16]
+            expected = columns.transpose(0, 2, 1) if side == "B" else columns
+            assert numpy.array_equal(part.get(), expected)
+    mover.close()
+    kernel.close()
+
+
+@pytest.mark.parametrize("knobs", [{"prefetch": 4}, {"split_k": 4, "lockstep": 1}], ids=str)
+def test_each_kernel_reads_what_the_one_before_wrote(hopper, knobs) -> None:
+    """The thin operand is turned by one place a launch, in three buffers in turn; stale rows lag behind."""
+    problem = GemmProblem(16, SIZE, SIZE)
+    kernel = gate.built(hopper, STREAM, config(**knobs), problem)
+    turn = hopper.xp.ascontiguousarray(turned(hopper).transpose(0, 2, 1))  # B is stored N x K
+    buffers = [hopper.xp.zeros((1, 16, SIZE), dtype="float16") for _ in range(3)]
+    sets = [Tensors(buffers[step % 3], turn, buffers[(step + 1) % 3]) for step in range(STEPS)]
+    bound = bind(hopper, kernel, problem, sets)
+    replay = hopper.timer(bound.launches)
+    for seed in range(10):
+        start = numpy.random.default_rng(seed).standard_normal((1, 16, SIZE)).astype("float16")
+        buffers[0][:] = hopper.xp.asarray(start)
+        hopper.xp.cuda.get_current_stream().synchronize()
+        replay()
+        assert numpy.array_equal(buffers[STEPS % 3].get(), numpy.roll(start, STEPS, axis=2))
+    kernel.close()
+
+
+@pytest.mark.parametrize("problem", [
+    GemmProblem(1, 6144, 4096), GemmProblem(16, 4096, 14336), GemmProblem(8, 4096, 1024, dtype="int8"),
+    GemmProblem(2048, 3, 1000, dtype="bfloat16"), GemmProblem(7, 4104, 4096, dtype="float8_e4m3fn", batch=2),
+], ids=str)  # fmt: skip
+def test_random_valid_configs_of_stream_are_right(hopper, problem) -> None:
+    points = list(STREAM.enumerate(problem, hopper.spec))
+    configs = [STREAM.at(point) for point in random.Random(1).sample(points, min(8, len(points)))]
+    for one in configs + STREAM.picks(problem, hopper.spec):
+        assert gate.wrong(hopper, STREAM, one, problem) is None, str(one)
