@@ -27,7 +27,7 @@ from tuner.store.records import JobStatus
 from tuner.tune import tune
 
 OWNER = "bench-suite"
-_NEAR = 3
+_NEAR = 6
 _TWINS = {DType.BFLOAT16: DType.FLOAT16, DType.FLOAT8_E5M2: DType.FLOAT8_E4M3FN, DType.UINT8: DType.INT8}
 
 
@@ -168,8 +168,8 @@ class _Watched(JobRecorder):
 
 def near_rows(rows: Sequence[Row], problem: GemmProblem) -> list[Config]:
     """Winners of an earlier suite for the shapes nearest to a problem, in a database or not; where two are
-    as near, first the one that did best, whichever of the twins' element types it ran in. One config of each
-    shape: twins run the same kernels."""
+    as near, first the one that did best, whichever of the twins' element types it ran in. All of the
+    problem's own shape, one of each other: twins run the same kernels."""
 
     def distance(row: Row) -> float:
         pairs = ((row.m, problem.m), (row.n, problem.n), (row.k, problem.k))
@@ -183,5 +183,5 @@ def near_rows(rows: Sequence[Row], problem: GemmProblem) -> list[Config]:
     ]
     alike.sort(key=lambda row: (distance(row), -(row.ratio_vs_cublaslt_best or 0.0)))
     of_shape = {row.shape: Config.of(row.family, row.config) for row in reversed(alike)}
-    nearest = dict.fromkeys(of_shape[row.shape] for row in alike)
-    return list(nearest)[:_NEAR]
+    own = [Config.of(row.family, row.config) for row in alike if distance(row) == 0]
+    return list(dict.fromkeys([*own, *(of_shape[row.shape] for row in alike)]))[:_NEAR]

@@ -2,13 +2,13 @@
 
 Each family is an arm with its own study, since their knobs differ. The rule:
 
-1. Seeds, families in turn: the caller's configs (the best of near shapes, then what follows the vendor
-   library's own choice), then the family's picks; together at most half of the budget.
-2. Then the family that has had the least for its weight: (best time of any family / its own best
+1. The family that has had the least for its weight: (best time of any family / its own best
    time) ** e, at least 0.05, where only as many results of each family count as this one has had, so
    that none stays behind because another one was asked more often. e is a quarter of these results, at
    most 4: luck counts little early, and later a family half as fast gets one ask in sixteen.
-3. Within a family the policy draws: by default :class:`tuner.staged.StagedSampler`.
+2. For the first half of the budget its seeds: the caller's configs (the best of near shapes, then what
+   follows the vendor library's own choice), then its picks.
+3. Then what the policy draws: by default :class:`tuner.staged.StagedSampler`.
 
 So at least half of a budget is the search's own, whatever the seeds say. A failed config teaches too: the
 model ranks it below every measured one. Where the budget holds the whole space, the order is all that is
@@ -82,6 +82,7 @@ class Search:
         self._arms = {arm.pool.family: arm for arm in arms}
         self._seed = seed
         self._open: deque[tuple[Proposal, Draw]] = deque()
+        self._seeds_left = max(len(arms), int(SEED_SHARE * budget))
         self.size = sum(len(arm.pool) for arm in arms)
         self.budget = min(budget, self.size)
         self.measured = 0
@@ -105,14 +106,13 @@ class Search:
         """
         self._need_ready()
         seeding = [arm for arm in self._arms.values() if arm.seeds]
-        if seeding:
-            arm = min(seeding, key=lambda one: one.asked)
+        searching = [arm for arm in self._arms.values() if arm.pool.free]
+        if seeding and (self._seeds_left > 0 or not searching):
+            arm = self._due(seeding)
             return self._propose(arm.fixed(arm.seeds[0], self._ask_seed, is_seed=True), SEED)
-        arms = [arm for arm in self._arms.values() if not arm.exhausted]
-        if not arms:
+        if not searching:
             return None
-        arm = min(arms, key=lambda one: (one.asked + 1) / self._weight(one))
-        return self._propose(arm.search(self._ask_seed), "search")
+        return self._propose(self._due(searching).search(self._ask_seed), "search")
 
     def replay(self, config: Config, origin: str) -> Proposal:
         """Propose what an earlier run proposed at this point; told like any other.
@@ -153,11 +153,15 @@ class Search:
         proposal = Proposal(self.asked, draw.config, origin)
         self._open.append((proposal, draw))
         self.asked += 1
+        self._seeds_left -= origin == SEED
         return proposal
 
     def _need_ready(self) -> None:
         if not self.ready:
             raise RuntimeError(f"{DEPTH} proposals are open; tell the oldest before the next ask")
+
+    def _due(self, arms: Sequence[Arm]) -> Arm:
+        return min(arms, key=lambda one: (one.asked + 1) / self._weight(one))
 
     def _weight(self, arm: Arm) -> float:
         results = len(arm.shown_us)
@@ -181,7 +185,6 @@ def open_search(
     """A search over the valid configs of ``families``; seeds of an earlier version are
     completed, and those that are not valid here left out."""
     given = list(seeds)
-    share = max(1, int(SEED_SHARE * budget) // max(1, len(families)))
     pools = [Pool.of(family, problem, device) for family in families]
     size = sum(len(pool) for pool in pools)
     arms = []
@@ -190,5 +193,5 @@ def open_search(
         picks = known + family.picks(problem, device)
         valid = [config for config in picks if family.why_invalid(config, problem, device) is None]
         drawn_by = Policy.BRUTE if size <= budget else policy
-        arms.append(Arm(pool, list(dict.fromkeys(valid))[:share], drawn_by))
+        arms.append(Arm(pool, dict.fromkeys(valid), drawn_by))
     return Search([arm for arm in arms if not arm.exhausted], min(budget, size), seed)

@@ -170,14 +170,16 @@ def test_earlier_winners_are_tried_first_the_nearest_before() -> None:
     assert near_rows(rows, GemmProblem(64, 64, 64, "float8_e4m3fn")) == []
 
 
-def test_of_one_shape_the_winner_that_did_best_in_either_type_is_tried() -> None:
+def test_of_another_shape_the_winner_that_did_best_in_either_type_is_tried() -> None:
     own = row_of(SQUARE, 0.9, 0.9, config={"tile_m": 64}, dtype="bfloat16", ratio_vs_cublaslt_best=0.9)
     twin = row_of(SQUARE, 1.1, 1.1, config={"tile_m": 128}, ratio_vs_cublaslt_best=1.1)
     for rows in ([own, twin], [twin, own]):
-        found = near_rows(rows, GemmProblem(4096, 4096, 4096, "bfloat16"))
+        found = near_rows(rows, GemmProblem(2048, 4096, 4096, "bfloat16"))
         assert [config["tile_m"] for config in found] == [128]
+        same = near_rows(rows, GemmProblem(4096, 4096, 4096, "bfloat16"))
+        assert [config["tile_m"] for config in same] == [128, 64]
     alone = row_of(SQUARE, 1.0, 1.0, config={"tile_m": 256}, ratio_vs_cublaslt_best=None)
-    found = near_rows([alone, own], GemmProblem(4096, 4096, 4096, "bfloat16"))
+    found = near_rows([alone, own], GemmProblem(2048, 4096, 4096, "bfloat16"))
     assert [config["tile_m"] for config in found] == [64]
 
 
