@@ -168,7 +168,7 @@ class _Watched(JobRecorder):
 
 def near_rows(rows: Sequence[Row], problem: GemmProblem) -> list[Config]:
     """Winners of an earlier suite for the shapes nearest to a problem, in a database or not; where two are
-    as near, first the one that did best, whichever of the twins' element types it ran in. All of the
+    as near, first the one that did best, whichever of the twins' element types it ran in. Several of the
     problem's own shape, one of each other: twins run the same kernels."""
 
     def distance(row: Row) -> float:
@@ -184,4 +184,4 @@ def near_rows(rows: Sequence[Row], problem: GemmProblem) -> list[Config]:
     alike.sort(key=lambda row: (distance(row), -(row.ratio_vs_cublaslt_best or 0.0)))
     of_shape = {row.shape: Config.of(row.family, row.config) for row in reversed(alike)}
     own = [Config.of(row.family, row.config) for row in alike if distance(row) == 0]
-    return list(dict.fromkeys([*own, *(of_shape[row.shape] for row in alike)]))[:_NEAR]
+    return list(dict.fromkeys([*own[: _NEAR // 2], *(of_shape[row.shape] for row in alike)]))[:_NEAR]

@@ -64,9 +64,9 @@ class Arm:
         """
         if self._tried(config):
             raise ValueError(f"{config} was proposed before")
-        self._sampler.seeds += is_seed
         row = self.pool.index_of(config)
         if row is not None:
+            self._sampler.seeds += is_seed
             return self._draw(FixedSampler(self._sampler, row), seed)
         self._outside.add(config)
         self.asked += 1

@@ -5,14 +5,16 @@ Each family is an arm with its own study, since their knobs differ. The rule:
 1. The family that has had the least for its weight: (best time of any family / its own best
    time) ** e, at least 0.05, where only as many results of each family count as this one has had, so
    that none stays behind because another one was asked more often. e is a quarter of these results, at
-   most 4: luck counts little early, and later a family half as fast gets one ask in sixteen.
-2. For the first half of the budget its seeds: the caller's configs (the best of near shapes, then what
-   follows the vendor library's own choice), then its picks.
-3. Then what the policy draws: by default :class:`tuner.staged.StagedSampler`.
+   most 4: luck counts little early, and later a family half as fast gets one ask in sixteen. The weight of
+   one whose configs all failed falls as slowly.
+2. Of it a seed: the caller's configs (the best of near shapes, then what follows the vendor library's own
+   choice), then its picks. As many seeds as half of the budget, one of each family in any case.
+3. Where it has none left, or they are spent, what the policy draws: by default
+   :class:`tuner.staged.StagedSampler`.
 
-So at least half of a budget is the search's own, whatever the seeds say. A failed config teaches too: the
-model ranks it below every measured one. Where the budget holds the whole space, the order is all that is
-left to choose, and it is brute force.
+So half of a budget, if it is not very small, is the search's own, whatever the seeds say. A failed config
+teaches too: the model ranks it below every measured one. Where the budget holds the whole space, the order
+is all that is left to choose, and it is brute force.
 
 Proposals are a function of the seed, of the configs given as seeds and of what was told before each ask.
 Tells come in the order of asks, and :attr:`Search.ready` holds asks at most ``DEPTH`` ahead of tells; who
@@ -105,14 +107,14 @@ class Search:
             RuntimeError: the search is not :attr:`ready`.
         """
         self._need_ready()
-        seeding = [arm for arm in self._arms.values() if arm.seeds]
-        searching = [arm for arm in self._arms.values() if arm.pool.free]
-        if seeding and (self._seeds_left > 0 or not searching):
-            arm = self._due(seeding)
-            return self._propose(arm.fixed(arm.seeds[0], self._ask_seed, is_seed=True), SEED)
-        if not searching:
+        arms = [arm for arm in self._arms.values() if not arm.exhausted]
+        if not arms:
             return None
-        return self._propose(self._due(searching).search(self._ask_seed), "search")
+        arm = min(arms, key=lambda one: (one.asked + 1) / self._weight(one))
+        seeds = arm.seeds if self._seeds_left > 0 or not arm.pool.free else []
+        if seeds:
+            return self._propose(arm.fixed(seeds[0], self._ask_seed, is_seed=True), SEED)
+        return self._propose(arm.search(self._ask_seed), "search")
 
     def replay(self, config: Config, origin: str) -> Proposal:
         """Propose what an earlier run proposed at this point; told like any other.
@@ -160,16 +162,13 @@ class Search:
         if not self.ready:
             raise RuntimeError(f"{DEPTH} proposals are open; tell the oldest before the next ask")
 
-    def _due(self, arms: Sequence[Arm]) -> Arm:
-        return min(arms, key=lambda one: (one.asked + 1) / self._weight(one))
-
     def _weight(self, arm: Arm) -> float:
         results = len(arm.shown_us)
         own_us = arm.best_us(results)
         times = [us for one in self._arms.values() if (us := one.best_us(results)) is not None]
-        if own_us is None:
-            return LEAST_WEIGHT if times else 1.0
         sharpness = min(SHARPEST, results / RESULTS_PER_POWER)
+        if own_us is None:
+            return math.pow(LEAST_WEIGHT, sharpness / SHARPEST) if times else 1.0
         return max(LEAST_WEIGHT, math.pow(min(times) / own_us, sharpness))
 
 

@@ -30,8 +30,10 @@ from kernels.families.stream_rules import (
     ROOM,
     RULES,
     SEARCH_RULES,
+    balance,
     ring_stages,
     why_prefetch,
+    why_split,
 )
 from kernels.family import BuildSpec, Family
 from tilewright.artifact import LaunchPlan, Scalar, Serves, TensorMap, Workspace
@@ -42,6 +44,7 @@ from tilewright.problem import DType, GemmProblem
 MOST_THIN = 16
 ALIGNMENT = 16  # bytes that TMA and cp.async ask of addresses and row strides
 TYPES = (DType.FLOAT16, DType.BFLOAT16, *cuda.FLOAT8, DType.INT8, DType.UINT8)
+_BALANCED = 0.9  # of the multiprocessors' time
 _SMALLEST = Knobs(warp_tiles=1, warps=4, panels=1, split_k=SPLITS[-1])
 # Knobs whose values are those of the macros of the same name.
 _AS_THEY_ARE = ("warp_tiles", "warps", "panels", "stages", "lockstep", "prefetch")
@@ -116,10 +119,12 @@ class Stream(Family[Knobs]):
         )
 
     def picks(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
-        """What won on an H200, with as few splits as hold the thin operand."""
+        """What won on an H200, with as few splits as hold the thin operand and share the work out."""
         if self.why_unsupported(problem, device):
             return []
-        configs = dict.fromkeys(self.config(_filled(one, problem, device)) for one in _STRUCTURES)
+        filled = [_filled(one, problem, device) for one in _STRUCTURES]
+        fitting = [one for one in filled if not any(rule.why(one, problem, device) for rule in SEARCH_RULES)]
+        configs = dict.fromkeys(self.config(one) for one in fitting or filled)
         return [one for one in configs if self.why_invalid(one, problem, device) is None]
 
 
@@ -137,11 +142,13 @@ _STRUCTURES = (
 
 
 def _filled(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
-    """With the fewest splits that leave the ring its room, stages to fill it, and as many of them brought
-    ahead as may pay."""
-    split = (dataclasses.replace(k, split_k=split) for split in SPLITS)
-    roomy = (one for one in split if smem_left(one, problem, device) >= ROOM)
-    k = next(roomy, dataclasses.replace(k, split_k=SPLITS[-1]))
+    """With the fewest splits that leave the ring its room and share the work out, stages to fill the ring,
+    and as many of them brought ahead as may pay."""
+    options = [dataclasses.replace(k, split_k=split) for split in SPLITS]
+    roomy = [one for one in options if smem_left(one, problem, device) >= ROOM] or options[-1:]
+    worth = [one for one in roomy if why_split(one, problem, device) is None] or roomy[:1]
+    even = (one for one in worth if balance(one, problem, device) >= _BALANCED)
+    k = next(even, max(worth, key=lambda one: balance(one, problem, device)))
     k = dataclasses.replace(k, stages=ring_stages(k, RING_BYTES, problem, device))
     ahead = (dataclasses.replace(k, prefetch=stages) for stages in sorted(PREFETCHES, reverse=True))
     return next(one for one in ahead if why_prefetch(one, problem, device) is None)

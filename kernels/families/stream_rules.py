@@ -52,7 +52,7 @@ def _why_smem(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 
 def _why_oversized(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     if k.tile_wide >= 2 * max(Shape.of(p).wide, 16):
-        return "more than half of the tile would lie outside D"
+        return "half of the tile or more would lie outside D"
     return None
 
 
@@ -62,7 +62,7 @@ def _why_short(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     return None
 
 
-def _why_split(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+def why_split(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     if k.split_k == 1:
         return None
     whole = Knobs(k.warp_tiles, k.warps, k.panels)
@@ -94,7 +94,7 @@ RULES: tuple[Rule[Knobs], ...] = (Rule(_RING, _why_smem, compiled=False),)
 SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("warp_tiles",), _why_oversized),
     Rule(("warps", "panels", "split_k"), _why_short),
-    Rule((*_STAGE, "split_k"), _why_split),
+    Rule((*_STAGE, "split_k"), why_split),
     Rule(_RING, _why_depth),
     Rule(("warps", "panels", "split_k", "prefetch"), why_prefetch),
 )

@@ -14,6 +14,7 @@ from kernels.families.wgmma_ws_knobs import (
     grid,
     kept_registers,
     row_alignment,
+    store_boxes,
     sum_registers,
 )
 from kernels.families.wgmma_ws_search import SMALL, enough_stages, why_prefetch
@@ -86,7 +87,7 @@ _SWAPPED = (
 )
 
 _PREFETCHED = 4  # k tiles, where any
-_ENOUGH_STAGES = 5  # fewer, and a second staged box is not worth one
+_ENOUGH_STAGES = 5  # of fewer none is given for a second staged box
 _CLUSTERS = (
     (1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 4, 1), (4, 1, 1), (2, 2, 1), (4, 2, 1), (2, 4, 1), (1, 1, 2),
 )  # fmt: skip
@@ -98,7 +99,9 @@ def candidates(problem: GemmProblem, device: DeviceSpec) -> Iterator[Knobs]:
     if problem.m <= 2 * SMALL:
         shapes += [(1, "cooperative", tile_m, tile_n, 1, n) for tile_m, tile_n, n in _SWAPPED]
     deep = 256 // problem.dtype.size
-    depths = (deep, deep // 2) if problem.m <= 2 * SMALL else (deep // 2,)
+    # NOTE: the model rates both alike, and of equals the first is taken: where weights are read once, as much
+    # of each row together as there is.
+    depths = (deep, deep // 2) if problem.m <= 2 * SMALL and problem.k >= deep else (deep // 2,)
     for shape, tile_k, cluster, split in itertools.product(
         shapes, depths, _CLUSTERS, (1, 2, 3, 4, 6, 8, 12, 16)
     ):
@@ -142,7 +145,7 @@ def _candidate(
     knobs = Knobs(
         schedule=schedule, swap_ab=swap, tile_m=tile_m, tile_n=tile_n, consumers_m=consumers_m,
         consumers_n=consumers_n, tile_k=tile_k, cluster_m=cluster_m, cluster_n=cluster_n,
-        cluster_k=cluster_k, epilogue=epilogue, store_stages=1 if epilogue == "direct" else 2, stages=0,
+        cluster_k=cluster_k, epilogue=epilogue, store_stages=1, stages=0,
         in_flight=1, promote=2 if problem.dtype in cuda.FLOAT8 else 0, split_k=split_k,
         reduction="kernel" if split_k > 1 else "block", stream_k=0, raster="m",
         group=8 if rows >= 8 else 1, snake=int(rows > 8), l2_promotion=FETCH, hint_a="normal",
@@ -151,10 +154,10 @@ def _candidate(
     if not why_prefetch(dataclasses.replace(knobs, prefetch=_PREFETCHED), problem, device):
         knobs.prefetch = _PREFETCHED
     knobs.stages = enough_stages(knobs, problem, device)
-    if epilogue != "direct" and knobs.stages < _ENOUGH_STAGES:
-        lean = dataclasses.replace(knobs, store_stages=1)
-        lean.stages = enough_stages(lean, problem, device)
-        return lean if lean.stages > knobs.stages else knobs
+    if epilogue != "direct" and store_boxes(knobs) > 1:
+        roomy = dataclasses.replace(knobs, store_stages=2)
+        roomy.stages = enough_stages(roomy, problem, device)
+        return roomy if roomy.stages >= min(knobs.stages, _ENOUGH_STAGES) else knobs
     return knobs
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from kernels import cuda
 from kernels.families.wgmma_ws_knobs import (
     FETCH,
@@ -13,8 +11,8 @@ from kernels.families.wgmma_ws_knobs import (
     room_in_clusters,
     row_alignment,
     stage_bytes,
-    store_box,
     store_boxes,
+    store_bytes,
 )
 from kernels.families.wgmma_ws_rules import RING, SHARE
 from kernels.family import Rule
@@ -24,7 +22,6 @@ from tilewright.problem import DType, GemmProblem
 
 MOST_BOXES = 16  # each is a copy of the loop over k
 SMALL = 64  # extents of D up to which weights fill wgmma's M rather than activations
-_LARGE_BOX = 64 * 56  # elements of D from which a second staged box may cost the ring a stage
 
 
 def _why_oversized(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
@@ -48,9 +45,9 @@ def _why_small(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     return None
 
 
-def enough_stages(k: Knobs, p: GemmProblem, d: DeviceSpec) -> int:
-    """As many as fit and can be used."""
-    deepest = (d.smem_per_block - fixed_bytes(k)) // stage_bytes(k, p)
+def enough_stages(k: Knobs, p: GemmProblem, d: DeviceSpec, spared: int = 0) -> int:
+    """As many as fit and can be used, with so many bytes to spare."""
+    deepest = (d.smem_per_block - fixed_bytes(k) - spared) // stage_bytes(k, p)
     depth = -(-p.k // (k.tile_k * k.split_k * k.cluster_k))
     return min(deepest, 12 * 64 // k.tile_k * (2 // p.dtype.size), max(3, depth))
 
@@ -62,14 +59,17 @@ def _why_stages(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     return f"{enough} stages fit and can be used" if k.stages != enough else None
 
 
-def _why_store(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+def _why_store(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     boxes = k.swap_ab or k.share[1] % 16 == 0 or p.stride_alignment("d") >= 16
     if k.epilogue == "direct" and boxes and p.out in (DType.FLOAT16, DType.BFLOAT16):
         return "staged stores are wider"
-    if k.epilogue != "direct" and k.store_stages > 2:
-        return "two staged boxes are enough to overlap"
-    if k.epilogue != "direct" and k.store_stages == 1 and math.prod(store_box(k)) < _LARGE_BOX:
-        return "two staged boxes overlap, and are small"
+    if k.epilogue != "direct":
+        enough = min(2, store_boxes(k))
+        if k.store_stages > enough:
+            return f"{enough} staged boxes are enough for a tile of {store_boxes(k)}"
+        second = store_bytes(k)  # of all consumers, which have one
+        if k.store_stages < enough and enough_stages(k, p, d, second) == enough_stages(k, p, d):
+            return "two staged boxes overlap, and cost the ring no stage"
     if k.epilogue == "stmatrix" and p.stride_alignment("d") >= 16:
         return "TMA stores the same boxes in fewer instructions"
     return None
@@ -172,7 +172,7 @@ SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("swap_ab", "tile_m", "tile_n"), _why_swap),
     Rule(("tile_m", "tile_n"), _why_small),
     Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k"), _why_cluster),
-    Rule((*SHARE, "epilogue", "store_stages"), _why_store),
+    Rule((*SHARE, "schedule", "tile_k", "cluster_k", "epilogue", "store_stages", "split_k"), _why_store),
     Rule((*SHARE, "tile_k", "cluster_k", "epilogue"), _why_deferred),
     Rule((*RING, "split_k"), _why_stages),
     Rule(("promote",), _why_promote),

@@ -135,7 +135,7 @@ def test_rows_that_a_cluster_loads_in_turns(hopper, layout) -> None:
         assert wrong(hopper, GemmProblem(*size, layout=layout), **knobs) is None
 
 
-@pytest.mark.parametrize("tile_m", [8, 16, 24, 32, 48, 64])
+@pytest.mark.parametrize("tile_m", [8, 16, 24, 32, 48, 64, 96])
 @pytest.mark.parametrize("epilogue", ["direct", "stmatrix", "tma"])
 def test_every_width_of_a_transposed_tile(hopper, tile_m, epilogue) -> None:
     knobs = {**SWAPPED, "tile_m": tile_m, "epilogue": epilogue, "store_stages": 1}
@@ -168,6 +168,15 @@ def test_staging_that_a_tile_does_not_fill_evenly(hopper, tile_n, epilogue, stor
     knobs = {"tile_n": tile_n, "epilogue": epilogue, "store_stages": store_stages, "stages": 3}
     for _ in range(5):
         assert wrong(hopper, GemmProblem(8192, 8448, 64), **knobs) is None
+
+
+@pytest.mark.parametrize("tile_n", [24, 56, 72, 88, 104, 144, 176])
+@pytest.mark.parametrize("store_stages", [2, 4])
+@pytest.mark.parametrize("epilogue", ["tma", "deferred"])
+def test_tiles_of_few_wide_boxes(hopper, tile_n, store_stages, epilogue) -> None:
+    knobs = {"tile_n": tile_n, "epilogue": epilogue, "store_stages": store_stages, "stages": 3}
+    for size in ((136, 520, 200), (4104, 4360, 64)):
+        assert wrong(hopper, GemmProblem(*size), **knobs) is None
 
 
 DEFERRED = [

@@ -125,7 +125,9 @@ def test_k_beyond_what_a_kernel_holds(padding: int) -> None:
         (GemmProblem(2048, 64, 64), True),
         (GemmProblem(64, 64, 1025), False),
     ):
-        message = "" if allowed else "k must be at most 1024, the thin operand of which fits in shared memory"
+        message = (
+            "" if allowed else "k must be at most 1024: the kernel was built to hold one operand of that"
+        )
         operands = with_operands(lda=problem.k + padding) if padding else PACKED
         assert refusal(operands, problem, **needs) == message
 

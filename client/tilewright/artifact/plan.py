@@ -65,7 +65,7 @@ class Preconditions:
             (``align_d`` holds for C and D).
         min_driver: lowest CUDA version of the driver as in ``cuDriverGetVersion``; 0 for none.
         max_extent: largest m, n and k that the kernel's 32-bit arithmetic holds; 0 for no bound.
-        max_k: largest k whose slice of the thin operand fits in shared memory; 0 for no bound.
+        max_k: largest k of which the kernel was built to hold one operand; 0 for no bound.
     """
 
     align_a: int = 1
@@ -118,7 +118,7 @@ class LaunchPlan:
             return f"m, n and k must be at most {most}"
         longest = self.preconditions.max_k
         if longest and problem.k > longest:
-            return f"k must be at most {longest}, the thin operand of which fits in shared memory"
+            return f"k must be at most {longest}: the kernel was built to hold one operand of that"
         return None
 
     def why_not(self, problem: GemmProblem) -> str | None:
