@@ -9,7 +9,16 @@ from __future__ import annotations
 import dataclasses
 
 from kernels import cuda
-from kernels.families.skinny_knobs import KNOBS, MATHS, RELEASES, SPLITS, WEIGHT_CACHES, Knobs, Shape
+from kernels.families.skinny_knobs import (
+    KNOBS,
+    MATHS,
+    MOST_THIN,
+    RELEASES,
+    SPLITS,
+    WEIGHT_CACHES,
+    Knobs,
+    Shape,
+)
 from kernels.families.skinny_rules import RULES, SEARCH_RULES
 from kernels.family import BuildSpec, Family
 from tilewright.artifact import Grid, LaunchPlan, Serves, Workspace
@@ -17,7 +26,6 @@ from tilewright.config import Config
 from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
-MOST_THIN = 16
 _PICKS = 6
 _PREFETCHED = 2  # slots
 _RESIDENT_THREADS = 512  # of a multiprocessor, at 128 registers a thread

@@ -10,6 +10,7 @@ from kernels.family import Knob
 from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
+MOST_THIN = 16  # rows of the thin operand
 MATHS = ("fma", "mma")
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 RELEASES = ("started", "loaded")
@@ -87,7 +88,7 @@ class Shape:
     @classmethod
     def of(cls, problem: GemmProblem) -> Shape:
         """The longer operand is the weights; B where both are alike."""
-        thin = min(problem.m, problem.n, 16)
+        thin = min(problem.m, problem.n, MOST_THIN)
         rows = 1 << (thin - 1).bit_length()
         if cuda.weights(problem) == "a":
             return cls("a", not problem.layout.a_transposed, rows, problem.m, problem.dtype)

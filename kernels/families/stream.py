@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from kernels import cuda
-from kernels.families.skinny_knobs import Shape
+from kernels.families.skinny_knobs import MOST_THIN, Shape
 from kernels.families.stream_knobs import (
     HINTS,
     KNOBS,
@@ -41,7 +41,6 @@ from tilewright.config import Config
 from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
-MOST_THIN = 16
 ALIGNMENT = 16  # bytes that TMA and cp.async ask of addresses and row strides
 TYPES = (DType.FLOAT16, DType.BFLOAT16, *cuda.FLOAT8, DType.INT8, DType.UINT8)
 _BALANCED = 0.9  # of the multiprocessors' time
