@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kernels.build import CompileError, build, compile_spec
-from kernels.families.wgmma import WGMMA, Knobs, accumulator_registers, register_estimate, smem_bytes
+from kernels.families.wgmma import WGMMA
+from kernels.families.wgmma_knobs import Knobs, accumulator_registers, register_estimate, smem_bytes
 from kernels.nvrtc import compile_text
 from tilewright import DeviceSpec, GemmProblem
 from tilewright.artifact import Pointer, TensorMap
