@@ -162,10 +162,12 @@ def _candidate(
 
 
 # Per multiprocessor and clock: multiply-adds of 16-bit wgmma at the share of its peak that main loops reach,
-# bytes from L2, from shared memory and from DRAM. Fitted to clocks that ncu read on an H200 (docs/hopper.md).
+# bytes from L2, from shared memory and from DRAM. Fitted to clocks that ncu read on an H200, those of parts and
+# of clusters to times (docs/hopper.md).
 _MULTIPLY_ADDS = 2048 * 0.975
 _L2_BYTES = 72
 _SMEM_BYTES = 128
+_PART_BYTES = 18  # written and read again, of parts of k
 _DRAM_BYTES = 20
 _TURN_CYCLES = 1500  # first loads and turn-over of a tile,
 _SUM_CYCLES = 20  # and storing one sum of each thread, where nothing hides them
@@ -173,6 +175,8 @@ _HIDDEN = 0.8  # share of both that ping-pong hides, of the latter that a store 
 _POWER_BYTES = 600  # that a block loads: their power costs a clock, whoever shares them
 _UNHIDDEN = 0.1  # share of the lesser of DRAM's time and the rest that does not overlap the greater
 _LAUNCH_CYCLES = 3000
+_PARTS_CYCLES = 2000  # of adding up parts, however small, and what
+_LATE_CYCLES = 1500  # it starts later where the registers of several consumers leave the kernel after no room
 
 
 def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
@@ -201,8 +205,9 @@ def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
     units = blocks.tiles(problem) * problem.batch * k.split_k
     waves = -(-units * k.cluster_k // (blocks.max_blocks // k.cluster * k.cluster))
     operands = (problem.m + problem.n) * problem.k * problem.dtype.size * problem.batch
-    parts = k.split_k * problem.m * problem.n * problem.batch * 8 / (_L2_BYTES * device.units)
-    shared = 2000 + parts if k.split_k > 1 else 0.0
+    parts = k.split_k * problem.m * problem.n * problem.batch * 8 / (_PART_BYTES * device.units)
+    late = _LATE_CYCLES if k.consumers > 1 else 0
+    shared = _PARTS_CYCLES + late + parts if k.split_k > 1 else 0.0
     power = (k.tile_m + k.tile_n) * depth / _POWER_BYTES
     busy = waves * (max(multiplied, loaded, read) + turn - hidden + power) + hidden
     streamed = operands / (_DRAM_BYTES * device.units)
