@@ -162,8 +162,8 @@ def _candidate(
 
 
 # Per multiprocessor and clock: multiply-adds of 16-bit wgmma at the share of its peak that main loops reach,
-# bytes from L2, from shared memory and from DRAM. Fitted to clocks that ncu read on an H200, those of parts and
-# of clusters to times (docs/hopper.md).
+# bytes from L2, from shared memory and from DRAM. Fitted to clocks that ncu read on an H200, those of parts
+# and of clusters to times (docs/hopper.md).
 _MULTIPLY_ADDS = 2048 * 0.975
 _L2_BYTES = 72
 _SMEM_BYTES = 128
