@@ -45,11 +45,16 @@ def _why_small(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     return None
 
 
-def enough_stages(k: Knobs, p: GemmProblem, d: DeviceSpec, spared: int = 0) -> int:
-    """As many as fit and can be used, with so many bytes to spare."""
-    deepest = (d.smem_per_block - fixed_bytes(k) - spared) // stage_bytes(k, p)
+def enough_stages(k: Knobs, p: GemmProblem, d: DeviceSpec) -> int:
+    """As many as fit and can be used."""
     depth = -(-p.k // (k.tile_k * k.split_k * k.cluster_k))
-    return min(deepest, 12 * 64 // k.tile_k * (2 // p.dtype.size), max(3, depth))
+    return min(_useful_stages(k, p, d), max(3, depth))
+
+
+def _useful_stages(k: Knobs, p: GemmProblem, d: DeviceSpec, spared: int = 0) -> int:
+    """As many as fit, with so many bytes to spare, and hide latency."""
+    deepest = (d.smem_per_block - fixed_bytes(k) - spared) // stage_bytes(k, p)
+    return min(deepest, 12 * 64 // k.tile_k * (2 // p.dtype.size))
 
 
 def _why_stages(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
@@ -68,7 +73,7 @@ def _why_store(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
         if k.store_stages > enough:
             return f"{enough} staged boxes are enough for a tile of {store_boxes(k)}"
         second = store_bytes(k)  # of all consumers, which have one
-        if k.store_stages < enough and enough_stages(k, p, d, second) == enough_stages(k, p, d):
+        if k.store_stages < enough and _useful_stages(k, p, d, second) == _useful_stages(k, p, d):
             return "two staged boxes overlap, and cost the ring no stage"
     if k.epilogue == "stmatrix" and p.stride_alignment("d") >= 16:
         return "TMA stores the same boxes in fewer instructions"
@@ -172,7 +177,7 @@ SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("swap_ab", "tile_m", "tile_n"), _why_swap),
     Rule(("tile_m", "tile_n"), _why_small),
     Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k"), _why_cluster),
-    Rule((*SHARE, "schedule", "tile_k", "cluster_k", "epilogue", "store_stages", "split_k"), _why_store),
+    Rule((*SHARE, "schedule", "tile_k", "cluster_k", "epilogue", "store_stages"), _why_store),
     Rule((*SHARE, "tile_k", "cluster_k", "epilogue"), _why_deferred),
     Rule((*RING, "split_k"), _why_stages),
     Rule(("promote",), _why_promote),
