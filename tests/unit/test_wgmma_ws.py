@@ -97,6 +97,22 @@ def test_the_source_lays_out_the_same(changes: dict[str, Any], problem: GemmProb
     compile_text(text, "sm_90a", defines, entry="nothing")
 
 
+@pytest.mark.parametrize("epilogue", ["stmatrix", "tma", "deferred"])
+@pytest.mark.parametrize("swap_ab", [0, 1])
+def test_boxes_of_every_width(swap_ab: int, epilogue: str) -> None:
+    """As the source has them; unless TMA stores them swizzled, rows an odd number of 16-byte chunks long."""
+    base = {**(SWAPPED if swap_ab else {}), "epilogue": epilogue}
+    axis = "tile_m" if swap_ab else "tile_n"
+    of_width = {width: store_box(knobs({**base, axis: width})) for width in range(8, 257, 8)}
+    asserts = [f'static_assert(widest_box({w}) == {box[1 - swap_ab]}, "");' for w, box in of_width.items()]
+    text = "\n".join(['#include "wgmma_ws/stages.cuh"', *asserts, 'extern "C" __global__ void nothing() {}'])
+    defines = WGMMA_WS.build_spec(config(base), NT, HOPPER).defines
+    compile_text(text, "sm_90a", defines, entry="nothing")
+    for rows, columns in () if swap_ab else of_width.values():
+        assert rows == 64
+        assert columns in (8, 16, 32, 64) or (columns // 8 % 2 and epilogue != "stmatrix")
+
+
 def test_registers_by_hand() -> None:
     # 65,536 over 384 threads are 170, in eights 168; over 512 they are 128; one consumer has what it needs.
     assert registers(knobs({})) == registers(knobs(PINGPONG)) == 168
