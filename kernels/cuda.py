@@ -14,6 +14,7 @@ from tilewright.problem import Activation, DType, GemmProblem
 TARGETS = {"sm_80": "sm_80", "sm_86": "sm_86", "sm_89": "sm_89", "sm_90": "sm_90a"}
 MAX_EXTENT = 2**28 - 1  # a row of any type has less than 2 GiB
 MIN_DRIVER = 13000
+TMA_ALIGNMENT = 16  # bytes that TMA asks of addresses and row strides
 FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
 _REGISTERS = 65536  # of a multiprocessor
 _MOST_REGISTERS = 255  # of a thread
@@ -49,6 +50,14 @@ def why_unsupported(problem: GemmProblem, device: DeviceSpec) -> str | None:
         return f"m, n and k must be at most {MAX_EXTENT}"
     if problem.batch > 65535:
         return "batch must be at most 65535"
+    return None
+
+
+def why_no_tma(problem: GemmProblem) -> str | None:
+    """A row of A or B that TMA cannot describe."""
+    for operand in ("a", "b"):
+        if problem.stride_alignment(operand) < TMA_ALIGNMENT:
+            return f"TMA needs rows of {operand} that are multiples of {TMA_ALIGNMENT} bytes: pad them"
     return None
 
 

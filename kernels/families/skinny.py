@@ -18,10 +18,11 @@ from kernels.families.skinny_knobs import (
     WEIGHT_CACHES,
     Knobs,
     Shape,
+    finish_workspace,
 )
 from kernels.families.skinny_rules import RULES, SEARCH_RULES
 from kernels.family import BuildSpec, Family
-from tilewright.artifact import Grid, LaunchPlan, Serves, Workspace
+from tilewright.artifact import Grid, LaunchPlan, Serves
 from tilewright.config import Config
 from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
@@ -81,8 +82,7 @@ class Skinny(Family[Knobs]):
     def plan(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> LaunchPlan:
         """Blocks of all warps, one a tile and split."""
         k, shape = self.knob_values(config), Shape.of(problem)
-        per_thread = -(-shape.tile_wide(k) * shape.tile_thin(k) // k.threads)
-        partials = k.split_k * per_thread * k.threads * cuda.real_bytes(problem)
+        tile = shape.tile_wide(k) * shape.tile_thin(k)
         aligned = {side: problem.stride_alignment(side) for side in ("a", "b")}
         return LaunchPlan(
             format="cubin",
@@ -93,7 +93,7 @@ class Skinny(Family[Knobs]):
             args=cuda.gemm_arguments(problem),
             serves=Serves.of(problem),
             programmatic=device.arch == "sm_90",
-            workspace=Workspace(4, partials) if k.split_k > 1 else Workspace(),
+            workspace=finish_workspace(problem, tile, k.threads, k.split_k),
             preconditions=cuda.preconditions(problem, aligned["a"], aligned["b"]),
         )
 

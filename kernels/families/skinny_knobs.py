@@ -7,6 +7,7 @@ from typing import Literal
 
 from kernels import cuda
 from kernels.family import Knob
+from tilewright.artifact import Workspace
 from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
@@ -130,6 +131,13 @@ class Shape:
         if self.dtype in cuda.FLOAT8 and device.arch in ("sm_80", "sm_86"):
             return f"{device.arch} has no mma of {self.dtype}: use fma"
         return None
+
+
+def finish_workspace(problem: GemmProblem, tile: int, threads: int, split_k: int) -> Workspace:
+    """Counters and sums of the splits of a tile of so many elements, as in ``tile/thin_finish.cuh``."""
+    if split_k == 1:
+        return Workspace()
+    return Workspace(4, split_k * -(-tile // threads) * threads * cuda.real_bytes(problem))
 
 
 def smem_bytes(k: Knobs, problem: GemmProblem) -> int:

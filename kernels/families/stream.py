@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from kernels import cuda
-from kernels.families.skinny_knobs import MOST_THIN, Shape
+from kernels.families.skinny_knobs import MOST_THIN, Shape, finish_workspace
 from kernels.families.stream_knobs import (
     HINTS,
     KNOBS,
@@ -36,12 +36,11 @@ from kernels.families.stream_rules import (
     why_split,
 )
 from kernels.family import BuildSpec, Family
-from tilewright.artifact import LaunchPlan, Scalar, Serves, TensorMap, Workspace
+from tilewright.artifact import LaunchPlan, Scalar, Serves, TensorMap
 from tilewright.config import Config
 from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
-ALIGNMENT = 16  # bytes that TMA and cp.async ask of addresses and row strides
 TYPES = (DType.FLOAT16, DType.BFLOAT16, *cuda.FLOAT8, DType.INT8, DType.UINT8)
 _BALANCED = 0.9  # of the multiprocessors' time
 _SMALLEST = Knobs(warp_tiles=1, warps=4, panels=1, split_k=SPLITS[-1])
@@ -76,10 +75,8 @@ class Stream(Family[Knobs]):
             return "stream accumulates in float32 or int32, not float16"
         if problem.layout.value != "nt":
             return f"stream reads operands that lie along k, layout nt, not {problem.layout.value}"
-        for operand in ("a", "b"):
-            if problem.stride_alignment(operand) < ALIGNMENT:
-                return f"TMA needs rows of {operand} that are multiples of {ALIGNMENT} bytes: pad them"
-        return next((why for rule in RULES if (why := rule.why(_SMALLEST, problem, device))), None)
+        reasons = (rule.why(_SMALLEST, problem, device) for rule in RULES)
+        return cuda.why_no_tma(problem) or next(filter(None, reasons), None)
 
     def build_spec(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> BuildSpec:
         """One compilation of ``stream.cu``."""
@@ -100,9 +97,8 @@ class Stream(Family[Knobs]):
         weights = TensorMap(
             shape.weights, (k.tile_wide, PANEL_BYTES // problem.dtype.size), promotion=k.l2_promotion
         )
-        per_thread = -(-k.tile_wide * shape.rows // k.threads)
-        partials = k.split_k * per_thread * k.threads * cuda.real_bytes(problem)
-        needs = cuda.preconditions(problem, ALIGNMENT, ALIGNMENT)
+        tile = k.tile_wide * shape.rows
+        needs = cuda.preconditions(problem, cuda.TMA_ALIGNMENT, cuda.TMA_ALIGNMENT)
         return LaunchPlan(
             format="cubin",
             target=cuda.TARGETS[device.arch],
@@ -113,7 +109,7 @@ class Stream(Family[Knobs]):
             serves=Serves.of(problem),
             dynamic_smem=smem_bytes(k, problem),
             programmatic=True,
-            workspace=Workspace(4, partials) if k.split_k > 1 else Workspace(),
+            workspace=finish_workspace(problem, tile, k.threads, k.split_k),
             preconditions=dataclasses.replace(needs, max_k=max_k(k, problem)),
         )
 

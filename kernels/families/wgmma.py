@@ -21,7 +21,6 @@ from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
 ENTRY = "wgmma_gemm"
-ALIGNMENT = 16  # bytes that TMA asks of addresses and row strides
 
 
 class Wgmma(Family[Knobs]):
@@ -44,10 +43,7 @@ class Wgmma(Family[Knobs]):
             return f"wgmma exists on sm_90 alone, not on {device.arch}"
         if problem.dtype.size != 2:
             return f"wgmma multiplies float16 and bfloat16, not {problem.dtype}"
-        for operand in ("a", "b"):
-            if problem.stride_alignment(operand) < ALIGNMENT:
-                return f"TMA needs rows of {operand} that are multiples of {ALIGNMENT} bytes: pad them"
-        return None
+        return cuda.why_no_tma(problem)
 
     def build_spec(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> BuildSpec:
         """One compilation of ``wgmma.cu``."""
@@ -80,7 +76,7 @@ class Wgmma(Family[Knobs]):
             serves=Serves.of(problem),
             dynamic_smem=smem_bytes(k, problem),
             programmatic=True,
-            preconditions=cuda.preconditions(problem, ALIGNMENT, ALIGNMENT),
+            preconditions=cuda.preconditions(problem, cuda.TMA_ALIGNMENT, cuda.TMA_ALIGNMENT),
         )
 
     def picks(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:

@@ -8,6 +8,14 @@ from operator import itemgetter
 from typing import Literal
 
 from kernels import cuda
+from kernels.families.wgmma_ws_budgets import (
+    grid,
+    operand_tiles,
+    smem_bytes,
+    store_box,
+    store_swizzle,
+    workspace,
+)
 from kernels.families.wgmma_ws_imitation import alike
 from kernels.families.wgmma_ws_knobs import (
     EPILOGUES,
@@ -17,12 +25,6 @@ from kernels.families.wgmma_ws_knobs import (
     SCHEDULES,
     TMA_STORES,
     Knobs,
-    grid,
-    operand_tiles,
-    smem_bytes,
-    store_box,
-    store_swizzle,
-    workspace,
 )
 from kernels.families.wgmma_ws_picks import candidates, cycles
 from kernels.families.wgmma_ws_rules import RULES
@@ -35,7 +37,6 @@ from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
 ENTRY = "wgmma_ws_gemm"
-ALIGNMENT = 16  # bytes that TMA asks of addresses and row strides
 PICKS, MOST_OF_A_SCHEDULE, WITHIN = 16, 11, 1.25
 
 _TYPES = (
@@ -155,7 +156,9 @@ class WgmmaWs(Family[Knobs]):
 
 def _alignment(problem: GemmProblem, operand: str) -> int:
     """Bytes that must divide address and row stride: those of TMA, or of an element where it is repacked."""
-    return ALIGNMENT if problem.stride_alignment(operand) >= ALIGNMENT else problem.dtype.size
+    return (
+        cuda.TMA_ALIGNMENT if problem.stride_alignment(operand) >= cuda.TMA_ALIGNMENT else problem.dtype.size
+    )
 
 
 def _repacks(problem: GemmProblem) -> tuple[Repack, ...]:
@@ -163,7 +166,7 @@ def _repacks(problem: GemmProblem) -> tuple[Repack, ...]:
     return tuple(
         Repack(operand, "repack_rows", (256, 1, 1), rows=8)
         for operand in operands
-        if problem.stride_alignment(operand) < ALIGNMENT
+        if problem.stride_alignment(operand) < cuda.TMA_ALIGNMENT
     )
 
 

@@ -7,16 +7,14 @@ import itertools
 from collections.abc import Iterator
 
 from kernels import cuda
-from kernels.families.wgmma_ws_knobs import (
-    FETCH,
-    TMA_STORES,
-    Knobs,
+from kernels.families.wgmma_ws_budgets import (
     grid,
     kept_registers,
     row_alignment,
     store_boxes,
     sum_registers,
 )
+from kernels.families.wgmma_ws_knobs import FETCH, TMA_STORES, Knobs
 from kernels.families.wgmma_ws_search import SMALL, enough_stages, why_prefetch
 from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem

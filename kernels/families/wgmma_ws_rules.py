@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from kernels import cuda
-from kernels.families.wgmma_ws_knobs import (
-    TMA_STORES,
-    Knobs,
+from kernels.families.wgmma_ws_budgets import (
     kept_registers,
     room_in_clusters,
     smem_bytes,
     store_boxes,
     sum_registers,
 )
+from kernels.families.wgmma_ws_knobs import TMA_STORES, Knobs
 from kernels.family import Rule
 from tilewright.device import DeviceSpec
 from tilewright.problem import Activation, DType, GemmProblem, Layout

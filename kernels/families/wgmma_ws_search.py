@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from kernels import cuda
-from kernels.families.wgmma_ws_knobs import (
-    FETCH,
-    TMA_STORES,
-    Knobs,
+from kernels.families.wgmma_ws_budgets import (
     fixed_bytes,
     room_in_clusters,
     row_alignment,
@@ -14,6 +11,7 @@ from kernels.families.wgmma_ws_knobs import (
     store_boxes,
     store_bytes,
 )
+from kernels.families.wgmma_ws_knobs import FETCH, TMA_STORES, Knobs
 from kernels.families.wgmma_ws_rules import RING, SHARE
 from kernels.family import Rule
 from tilewright.artifact import Grid

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import gate
@@ -17,6 +18,7 @@ from kernels.families.wgmma import WGMMA
 from kernels.families.wgmma_ws import WGMMA_WS
 from kernels.family import Family
 from tilewright import Config, GemmProblem
+from tilewright.launch import Kernel
 from tuner.devices.base import Device, Tensors
 from tuner.operands import bind
 
@@ -84,32 +86,41 @@ READERS = {
 READERS["wgmma_ws"] = WGMMA_WS, {**WGMMA_WS_BASE, "tile_n": 64, "prefetch": 4}
 
 
+def readings(
+    device: Device, reader: Kernel, problem: GemmProblem, few: Any
+) -> Iterator[tuple[Any, list[Any]]]:
+    """Matrices of weights, and what a kernel read of them: after each of ``STEPS`` launches that turn them by
+    one column, its product with ``few``, which are B where the weights are A."""
+    mover = gate.built(device, WGMMA_WS, Config.of("wgmma_ws", WGMMA_WS_BASE), SQUARE)
+    weights = [device.xp.zeros((1, SIZE, SIZE), dtype="float16") for _ in range(3)]
+    seen = [device.xp.zeros((1, problem.m, problem.n), dtype="float16") for _ in range(STEPS)]
+    turn, few = turned(device), device.xp.asarray(few)
+    newest = [weights[(step + 1) % 3] for step in range(STEPS)]
+    moved = [Tensors(weights[step % 3], turn, newest[step]) for step in range(STEPS)]
+    pairs = [(new, few) if problem.m > problem.n else (few, new) for new in newest]
+    read = [Tensors(*pair, d) for pair, d in zip(pairs, seen, strict=True)]
+    moves, reads = bind(device, mover, SQUARE, moved), bind(device, reader, problem, read)
+    replay = device.timer([one for both in zip(moves.launches, reads.launches, strict=True) for one in both])
+    for seed in range(10):
+        start = numpy.random.default_rng(seed).standard_normal((1, SIZE, SIZE)).astype("float16")
+        weights[0][:] = device.xp.asarray(start)
+        device.xp.cuda.get_current_stream().synchronize()
+        replay()
+        yield start, [part.get() for part in seen]
+    mover.close()
+
+
 @pytest.mark.parametrize("problem", [ROWS, COLUMNS], ids=["B", "A"])
 @pytest.mark.parametrize("reader", READERS)
 def test_weights_that_the_kernel_before_wrote(hopper, reader, problem) -> None:
     """Weights are turned; rows of the identity times them, or they times columns, must be of the newest."""
     family, knobs = READERS[reader]
-    mover = gate.built(hopper, WGMMA_WS, Config.of("wgmma_ws", WGMMA_WS_BASE), SQUARE)
     kernel = gate.built(hopper, family, Config.of(family.name, knobs), problem)
-    weights = [hopper.xp.zeros((1, SIZE, SIZE), dtype="float16") for _ in range(3)]
     place = random.Random(reader).randrange(SIZE - 16)
     chosen = slice(place, place + 16)
     where = (slice(None), chosen) if problem is ROWS else (slice(None), slice(None), chosen)
-    few = hopper.xp.asarray(numpy.ascontiguousarray(numpy.eye(SIZE, dtype="float16")[None][where]))
-    seen = [hopper.xp.zeros((1, problem.m, problem.n), dtype="float16") for _ in range(STEPS)]
-    turn = turned(hopper)
-    newest = [weights[(step + 1) % 3] for step in range(STEPS)]
-    moved = [Tensors(weights[step % 3], turn, newest[step]) for step in range(STEPS)]
-    pairs = [(few, new) if problem is ROWS else (new, few) for new in newest]
-    read = [Tensors(*pair, d) for pair, d in zip(pairs, seen, strict=True)]
-    moves, reads = bind(hopper, mover, SQUARE, moved), bind(hopper, kernel, problem, read)
-    replay = hopper.timer([one for both in zip(moves.launches, reads.launches, strict=True) for one in both])
-    for seed in range(10):
-        start = numpy.random.default_rng(seed).standard_normal((1, SIZE, SIZE)).astype("float16")
-        weights[0][:] = hopper.xp.asarray(start)
-        hopper.xp.cuda.get_current_stream().synchronize()
-        replay()
+    few = numpy.ascontiguousarray(numpy.eye(SIZE, dtype="float16")[None][where])
+    for start, seen in readings(hopper, kernel, problem, few):
         for step, part in enumerate(seen):
-            assert numpy.array_equal(part.get(), numpy.roll(start, step + 1, axis=2)[where])
-    mover.close()
+            assert numpy.array_equal(part, numpy.roll(start, step + 1, axis=2)[where])
     kernel.close()

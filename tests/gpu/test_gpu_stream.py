@@ -8,12 +8,10 @@ import random
 import gate
 import numpy
 import pytest
-from test_gpu_prefetch import SIZE, SQUARE, STEPS, turned
-from test_gpu_wgmma_ws import BASE as WGMMA_WS_BASE
+from test_gpu_prefetch import SIZE, STEPS, readings, turned
 
 from kernels.families.stream import STREAM
 from kernels.families.stream_knobs import SPLITS
-from kernels.families.wgmma_ws import WGMMA_WS
 from tilewright import Config, GemmProblem
 from tuner.check import check
 from tuner.devices.base import Tensors
@@ -157,29 +155,14 @@ def test_many_runs_give_the_same_bits(hopper, knobs) -> None:
 def test_weights_that_the_kernel_before_wrote(hopper, knobs, side) -> None:
     """Weights are turned by one column a launch; columns of them must be those of the newest."""
     problem = GemmProblem(16, SIZE, SIZE) if side == "B" else GemmProblem(SIZE, 16, SIZE)
-    mover = gate.built(hopper, WGMMA_WS, Config.of("wgmma_ws", WGMMA_WS_BASE), SQUARE)
     kernel = gate.built(hopper, STREAM, config(**knobs), problem)
-    weights = [hopper.xp.zeros((1, SIZE, SIZE), dtype="float16") for _ in range(3)]
     place = random.Random(side).randrange(SIZE - 16)
-    few = hopper.xp.asarray(numpy.eye(SIZE, dtype="float16")[None, place : place + 16].copy())
-    seen = [hopper.xp.zeros((1, problem.m, problem.n), dtype="float16") for _ in range(STEPS)]
-    turn = turned(hopper)
-    newest = [weights[(step + 1) % 3] for step in range(STEPS)]
-    moved = [Tensors(weights[step % 3], turn, newest[step]) for step in range(STEPS)]
-    pairs = [(few, new) if side == "B" else (new, few) for new in newest]
-    read = [Tensors(*pair, d) for pair, d in zip(pairs, seen, strict=True)]
-    moves, reads = bind(hopper, mover, SQUARE, moved), bind(hopper, kernel, problem, read)
-    replay = hopper.timer([one for both in zip(moves.launches, reads.launches, strict=True) for one in both])
-    for seed in range(10):
-        start = numpy.random.default_rng(seed).standard_normal((1, SIZE, SIZE)).astype("float16")
-        weights[0][:] = hopper.xp.asarray(start)
-        hopper.xp.cuda.get_current_stream().synchronize()
-        replay()
+    few = numpy.eye(SIZE, dtype="float16")[None, place : place + 16].copy()
+    for start, seen in readings(hopper, kernel, problem, few):
         for step, part in enumerate(seen):
             columns = numpy.roll(start, step + 1, axis=2)[:, :, place : place + 16]
             expected = columns.transpose(0, 2, 1) if side == "B" else columns
-            assert numpy.array_equal(part.get(), expected)
-    mover.close()
+            assert numpy.array_equal(part, expected)
     kernel.close()
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from kernels.build import CompileError, compile_spec
 from kernels.families.wgmma_ws import WGMMA_WS
-from kernels.families.wgmma_ws_knobs import Knobs, registers, smem_bytes, store_box, sum_registers
+from kernels.families.wgmma_ws_budgets import registers, smem_bytes, store_box, sum_registers
+from kernels.families.wgmma_ws_knobs import Knobs
 from kernels.families.wgmma_ws_rules import RULES
 from kernels.nvrtc import compile_text
 from tilewright import Config, DeviceSpec, GemmProblem

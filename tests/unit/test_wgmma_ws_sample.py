@@ -11,7 +11,7 @@ import pytest
 
 from kernels.build import CompileError, build
 from kernels.families.wgmma_ws import WGMMA_WS
-from kernels.families.wgmma_ws_knobs import registers, smem_bytes
+from kernels.families.wgmma_ws_budgets import registers, smem_bytes
 from tilewright import Config, DeviceSpec, GemmProblem
 
 HOPPER = DeviceSpec("cuda", "sm_90", "H200", 132, 141 << 30, 50 << 20, 227 << 10, 228 << 10)
