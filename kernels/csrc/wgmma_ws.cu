@@ -20,7 +20,7 @@
 #endif
 #include "wgmma_ws/consumer.cuh"
 #include "wgmma_ws/producer.cuh"
-#if REDUCTION
+#if REDUCTION == 1
 #include "wgmma_ws/reduce.cuh"
 #endif
 

@@ -13,7 +13,8 @@
 //                     multiplied
 //   STORE_STAGES      staged boxes a consumer has in shared memory
 //   HINT_A, HINT_B, HINT_D     L2 eviction: 0 normal, 1 first, 2 last; that of D where TMA stores it
-//   REDUCTION         parts of a tile are added up by 0 the last of them to arrive, 1 a kernel of their own
+//   REDUCTION         parts of a tile are added up by 0 the last of them to arrive, 1 a kernel of their own, 2 each
+//                     of them its share of the tile
 //   PREFETCH          k tiles of an operand that a block brings into the L2 while the kernel before ends
 //   PREFETCH_A        which operand: 0 B, 1 A
 //   REPACK            1: with the kernel that copies rows TMA cannot take
@@ -31,7 +32,7 @@ constexpr int cluster_m = CLUSTER_M, cluster_n = CLUSTER_N, cluster_k = CLUSTER_
 constexpr int cluster_tiles = cluster_m * cluster_n, cluster = cluster_tiles * cluster_k;
 constexpr bool staged = EPILOGUE != 0, tma_store = EPILOGUE >= 2, deferred = EPILOGUE == 3;
 constexpr int store_stages = STORE_STAGES;
-constexpr bool reduce_after = REDUCTION;
+constexpr bool reduce_after = REDUCTION == 1, shared_out = REDUCTION == 2;
 constexpr int prefetch = PREFETCH;
 constexpr bool prefetch_a = PREFETCH_A;
 constexpr CacheHint hint_a = CacheHint(HINT_A), hint_b = CacheHint(HINT_B), hint_d = CacheHint(HINT_D);
@@ -39,7 +40,7 @@ constexpr CacheHint hint_a = CacheHint(HINT_A), hint_b = CacheHint(HINT_B), hint
 // What one consumer computes, and the accumulators for it: blocks of 64 along wgmma's M, width along its N.
 constexpr int rows = tile_m / consumers_m, columns = tile_n / consumers_n;
 constexpr int blocks = (swap_ab ? columns : rows) / 64, width = swap_ab ? rows : columns;
-constexpr int own_width = width / cluster_k; // what it finishes of that
+constexpr int own_width = width / cluster_k / (shared_out ? split_k : 1); // what it finishes of that
 constexpr int k_steps = tile_k * int(sizeof(In)) / 32;
 
 // Registers of a thread: 65,536 are shared out among the roles in steps of 8. One consumer needs no more
@@ -92,6 +93,9 @@ static_assert(!cfg::deferred || (!cfg::pingpong && cfg::split_k * cfg::cluster_k
 static_assert(!cfg::deferred || !cfg::has_c || !cfg::has_bias, "a tile that reads C and a bias is stored at once");
 static_assert(!cfg::tma_store || cfg::align_d == 16, "TMA stores rows that are multiples of 16 bytes");
 static_assert(cfg::store_stages >= 1 && cfg::store_stages <= 4, "STORE_STAGES is in 1 .. 4");
+static_assert(!cfg::shared_out || (cfg::split_k > 1 && cfg::split_k <= 16 && cfg::cluster_k == 1), "2 .. 16 blocks share a tile out");
+static_assert(!cfg::shared_out || cfg::width % (8 * cfg::split_k) == 0, "shares are 8 of wgmma's N or a multiple");
+static_assert(REDUCTION >= 0 && REDUCTION <= 2, "REDUCTION is in 0 .. 2");
 static_assert(!cfg::reduce_after || (cfg::split_k > 1 && !cfg::stream_k), "the kernel after adds up the parts of split-K");
 static_assert(PREFETCH >= 0 && PREFETCH <= 32, "PREFETCH is in 0 .. 32: one lane a k tile");
 static_assert(HINT_A >= 0 && HINT_A <= 2 && HINT_B >= 0 && HINT_B <= 2 && HINT_D >= 0 && HINT_D <= 2, "hints are 0, 1 or 2");

@@ -33,13 +33,18 @@ def row_alignment(problem: GemmProblem) -> int:
     return math.gcd(256, *(-(-row // 128) * 128 if row % 16 else row for row in rows))
 
 
+def own_width(k: Knobs) -> int:
+    """How much along wgmma's N a consumer finishes of its share of a tile."""
+    return k.share[1] // k.cluster_k // (k.split_k if k.reduction == "shares" else 1)
+
+
 def store_box(k: Knobs) -> tuple[int, int]:
     """(rows, columns) of D in one staged box: 64 along wgmma's M, as much along its N as divides it.
 
     Rows of 64 elements with swap_ab, up to 64 of them. Else rows as wide as a swizzle of TMA, or, where TMA
     stores them, an odd number of 16-byte chunks, which are on different banks without a swizzle.
     """
-    whole = k.share[1] // k.cluster_k
+    whole = own_width(k)
     odd = range(8, 105, 16) if k.epilogue in TMA_STORES else (8,)
     widths = range(8, 65, 8) if k.swap_ab else (16, 32, 64, *odd)
     width = max((width for width in widths if whole % width == 0), default=8)
@@ -48,9 +53,8 @@ def store_box(k: Knobs) -> tuple[int, int]:
 
 def store_boxes(k: Knobs) -> int:
     """Staged boxes that hold a consumer's share of a tile."""
-    extent, width = k.share
     rows, columns = store_box(k)
-    return extent * width // k.cluster_k // (rows * columns)
+    return k.share[0] * own_width(k) // (rows * columns)
 
 
 def store_swizzle(k: Knobs) -> int:

@@ -10,7 +10,7 @@ from kernels.raster import RASTERS
 SCHEDULES = ("cooperative", "pingpong")
 EPILOGUES = ("direct", "stmatrix", "tma", "deferred")
 TMA_STORES = ("tma", "deferred")
-REDUCTIONS = ("block", "kernel")
+REDUCTIONS = ("block", "kernel", "shares")
 HINTS = ("normal", "evict_first", "evict_last")
 FETCH = 128  # bytes that the L2 had best fetch at least, if anything
 
@@ -29,14 +29,14 @@ class Knobs:
     cluster_m: int
     cluster_n: int
     cluster_k: int
+    split_k: int
+    reduction: str
+    stream_k: int
     epilogue: str
     store_stages: int
     stages: int
     in_flight: int
     promote: int
-    split_k: int
-    reduction: str
-    stream_k: int
     raster: str
     group: int
     snake: int
@@ -87,6 +87,13 @@ KNOBS = (
     Knob("cluster_m", (1, 2, 4), "tiles of a cluster along m, which share B"),
     Knob("cluster_n", (1, 2, 4), "tiles of a cluster along n, which share A"),
     Knob("cluster_k", (1, 2), "blocks of a cluster that share the k of their tile"),
+    Knob("split_k", (1, 2, 3, 4, 6, 8, 12, 16, 24, 32), "units that share a tile"),
+    Knob(
+        "reduction",
+        REDUCTIONS,
+        "who adds up the parts of split-K: the last block, a kernel after, or every block a share",
+    ),
+    Knob("stream_k", (0, 1), "cut the last waves of tiles in equal shares of k"),
     Knob(
         "epilogue",
         EPILOGUES,
@@ -95,9 +102,6 @@ KNOBS = (
     Knob("store_stages", (1, 2, 4), "staged boxes of a consumer", (1, 2)),
     Knob("in_flight", (0, 1), "groups of wgmma left running while the next k tile is awaited", (1,)),
     Knob("promote", (0, 1, 2, 4), "8-bit floats: k tiles after which sums leave the tensor cores; 0 never"),
-    Knob("split_k", (1, 2, 3, 4, 6, 8, 12, 16, 24, 32), "units that share a tile"),
-    Knob("reduction", REDUCTIONS, "who adds up the parts of split-K: the last block, or a kernel after"),
-    Knob("stream_k", (0, 1), "cut the last waves of tiles in equal shares of k"),
     Knob("stages", tuple(range(2, 17)), "k tiles in shared memory"),
     Knob("raster", RASTERS, "axis along which bands of tiles are laid, or a Hilbert curve in squares"),
     Knob("group", (1, 2, 4, 8, 16), "tiles of a band"),

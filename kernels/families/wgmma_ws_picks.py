@@ -29,6 +29,7 @@ _SHAPES = (
     ("cooperative", 128, 176, 2, 1),
     ("cooperative", 128, 160, 2, 1),
     ("cooperative", 192, 192, 3, 1),
+    ("cooperative", 256, 208, 2, 1),
     ("cooperative", 256, 192, 2, 1),
     ("cooperative", 256, 160, 2, 1),
     ("cooperative", 256, 144, 2, 1),
@@ -36,6 +37,7 @@ _SHAPES = (
     ("cooperative", 192, 160, 3, 1),
     ("cooperative", 192, 128, 3, 1),
     ("cooperative", 128, 128, 2, 1),
+    ("cooperative", 128, 128, 1, 1),
     ("cooperative", 128, 120, 2, 1),
     ("cooperative", 128, 112, 2, 1),
     ("cooperative", 128, 112, 1, 1),
@@ -116,8 +118,8 @@ def alike_but_stores(
     spread: tuple[int, int, int, int],
 ) -> Iterator[Knobs]:
     """Configs of a shape (swap_ab, schedule, tile_m, tile_n, consumers_m, consumers_n) and a spread
-    (cluster_m, cluster_n, cluster_k, split_k), D stored in one way or several, the rest as it usually does
-    best; not all are valid."""
+    (cluster_m, cluster_n, cluster_k, split_k), D stored and parts added up in one way or several, the rest
+    as it usually does best; not all are valid."""
     swap, _, _, tile_n, _, consumers_n = shape
     stores: tuple[str, ...] = ("direct",)
     if problem.out in (DType.FLOAT16, DType.BFLOAT16):
@@ -125,8 +127,9 @@ def alike_but_stores(
             stores = TMA_STORES
         elif swap or tile_n // consumers_n % 16 == 0:
             stores = ("stmatrix",)
-    for epilogue in stores:
-        yield _candidate(problem, device, shape, tile_k, spread, epilogue)
+    reductions = ("kernel", "shares") if spread[-1] > 1 else ("block",)
+    for reduction, epilogue in itertools.product(reductions, stores):
+        yield _candidate(problem, device, shape, tile_k, spread, reduction, epilogue)
 
 
 def _candidate(
@@ -135,6 +138,7 @@ def _candidate(
     shape: tuple[int, str, int, int, int, int],
     tile_k: int,
     spread: tuple[int, int, int, int],
+    reduction: str,
     epilogue: str,
 ) -> Knobs:
     swap, schedule, tile_m, tile_n, consumers_m, consumers_n = shape
@@ -145,7 +149,7 @@ def _candidate(
         consumers_n=consumers_n, tile_k=tile_k, cluster_m=cluster_m, cluster_n=cluster_n,
         cluster_k=cluster_k, epilogue=epilogue, store_stages=1, stages=0,
         in_flight=1, promote=2 if problem.dtype in cuda.FLOAT8 else 0, split_k=split_k,
-        reduction="kernel" if split_k > 1 else "block", stream_k=0, raster="m",
+        reduction=reduction, stream_k=0, raster="m",
         group=8 if rows >= 8 else 1, snake=int(rows > 8), l2_promotion=FETCH, hint_a="normal",
         hint_b="evict_first" if problem.m <= 2 * SMALL else "normal", hint_d="normal", prefetch=0,
     )  # fmt: skip
@@ -163,18 +167,19 @@ def _candidate(
 # bytes from L2, from shared memory and from DRAM. Fitted to clocks that ncu read on an H200, those of parts
 # and of clusters to times (docs/hopper.md).
 _MULTIPLY_ADDS = 2048 * 0.975
-_L2_BYTES = 72
+_L2_BYTES = 64
 _SMEM_BYTES = 128
 _PART_BYTES = 18  # written and read again, of parts of k
 _DRAM_BYTES = 20
 _TURN_CYCLES = 1500  # first loads and turn-over of a tile,
 _SUM_CYCLES = 20  # and storing one sum of each thread, where nothing hides them
 _HIDDEN = 0.8  # share of both that ping-pong hides, of the latter that a store behind the next tile hides
-_POWER_BYTES = 600  # that a block loads: their power costs a clock, whoever shares them
+_POWER_BYTES = 250  # that a block loads: their power costs a clock, whoever shares them
 _UNHIDDEN = 0.1  # share of the lesser of DRAM's time and the rest that does not overlap the greater
 _LAUNCH_CYCLES = 3000
 _PARTS_CYCLES = 2000  # of adding up parts, however small, and what
 _LATE_CYCLES = 1500  # it starts later where the registers of several consumers leave the kernel after no room
+_SHARES_CYCLES, _SHARES_BYTES = 3800, 30  # the same where every block adds up its share
 
 
 def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
@@ -203,10 +208,17 @@ def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
     units = blocks.tiles(problem) * problem.batch * k.split_k
     waves = -(-units * k.cluster_k // (blocks.max_blocks // k.cluster * k.cluster))
     operands = (problem.m + problem.n) * problem.k * problem.dtype.size * problem.batch
-    parts = k.split_k * problem.m * problem.n * problem.batch * 8 / (_PART_BYTES * device.units)
-    late = _LATE_CYCLES if k.consumers > 1 else 0
-    shared = _PARTS_CYCLES + late + parts if k.split_k > 1 else 0.0
     power = (k.tile_m + k.tile_n) * depth / _POWER_BYTES
     busy = waves * (max(multiplied, loaded, read) + turn - hidden + power) + hidden
     streamed = operands / (_DRAM_BYTES * device.units)
-    return max(busy, streamed) + _UNHIDDEN * min(busy, streamed) + shared + start
+    return max(busy, streamed) + _UNHIDDEN * min(busy, streamed) + _adding_up(k, problem, device) + start
+
+
+def _adding_up(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
+    """Clocks from the sums of parts to those of tiles."""
+    if k.split_k == 1:
+        return 0.0
+    moved = k.split_k * problem.m * problem.n * problem.batch * 8 / device.units
+    if k.reduction == "shares":
+        return _SHARES_CYCLES + moved / _SHARES_BYTES
+    return _PARTS_CYCLES + (_LATE_CYCLES if k.consumers > 1 else 0) + moved / _PART_BYTES

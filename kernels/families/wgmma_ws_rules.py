@@ -18,6 +18,7 @@ from tilewright.problem import Activation, DType, GemmProblem, Layout
 # Accumulator registers of a thread, by consumers, that leave room for the rest: found by compiling.
 MAX_SUMS = {1: 208, 2: 208, 3: 100}
 MAX_KEPT = {1: 216, 2: 216, 3: 132}  # and with what is kept of the tile before
+MOST_PARTS = 16  # of which one word keeps count
 
 
 def _why_schedule(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
@@ -66,6 +67,16 @@ def _why_halves(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
     return None
 
 
+def _why_shares(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.reduction != "shares" or k.split_k == 1:
+        return None
+    if k.split_k > MOST_PARTS:
+        return f"at most {MOST_PARTS} blocks share a tile out, got split_k {k.split_k}"
+    if k.share[1] % (8 * k.split_k):
+        return f"{k.split_k} shares of a consumer's {k.share[1]} along wgmma's N must be multiples of 8"
+    return None
+
+
 def _why_epilogue(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     if k.epilogue == "direct":
         return None
@@ -104,17 +115,18 @@ def _beside_sums(k: Knobs, p: GemmProblem) -> int:
     """Registers of a thread that :data:`MAX_SUMS` does not foresee; found by compiling."""
     gathers = _gathers(k)
     used = 32 if gathers else 0  # addresses and values of the other parts
-    if k.reduction == "kernel":
-        used += 16  # addresses of what it leaves
+    shares = k.reduction == "shares"
+    if k.reduction != "block":
+        used += 72 if shares and k.share[0] > 64 else 16  # addresses of what it leaves, and reads
     if k.epilogue == "stmatrix":
-        used += 64 if p.has_c or gathers else 32  # addresses of the rows it copies, and reads
+        used += 64 if p.has_c or gathers or shares else 32  # addresses of the rows it copies, and reads
     if k.epilogue == "direct":
         used += 80 if gathers else 24  # addresses of D
     if k.epilogue == "deferred":
         used += 2 * store_boxes(k) + 8 * (k.share[0] // 64 - 1)  # addresses of boxes and of blocks of wgmma
         used += 20 if p.layout is not Layout.NT else 0
         used += 16 if p.activation is Activation.GELU else 0
-    reads = k.reduction == "block"  # else C and bias are the business of the kernel after
+    reads = k.reduction != "kernel"  # else C and bias are the business of the kernel after
     if p.has_c and reads:
         used += 48 if k.epilogue == "deferred" else 32
     if p.has_bias and reads:
@@ -151,9 +163,9 @@ def _why_smem(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 def _why_decomposition(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
     if k.split_k > 1 and k.stream_k:
         return "split_k and stream_k exclude each other"
-    if k.split_k == 1 and k.reduction == "kernel":
+    if k.split_k == 1 and k.reduction != "block":
         return "without split-K there are no parts to add up; use reduction=block"
-    if k.cluster_k > 1 and (k.stream_k or (k.split_k > 1 and k.reduction == "block")):
+    if k.cluster_k > 1 and (k.stream_k or (k.split_k > 1 and k.reduction != "kernel")):
         return "with cluster_k the parts of a tile are added up by a kernel after: use reduction=kernel"
     return None
 
@@ -171,7 +183,8 @@ def _why_deferred(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 
 SHARE = ("swap_ab", "tile_m", "tile_n", "consumers_m", "consumers_n")
-RING = ("schedule", *SHARE, "tile_k", "cluster_k", "epilogue", "store_stages", "stages")
+STORE = ("schedule", *SHARE, "tile_k", "cluster_k", "split_k", "reduction", "epilogue", "store_stages")
+RING = (*STORE, "stages")
 
 RULES: tuple[Rule[Knobs], ...] = (
     Rule(("schedule", "consumers_m", "consumers_n"), _why_schedule),
@@ -180,6 +193,7 @@ RULES: tuple[Rule[Knobs], ...] = (
     Rule(("tile_m", "tile_n", "consumers_m", "consumers_n"), _why_panels),
     Rule(("cluster_m", "cluster_n", "cluster_k"), _why_cluster),
     Rule((*SHARE, "cluster_k"), _why_halves),
+    Rule((*SHARE, "split_k", "reduction"), _why_shares),
     Rule((*SHARE, "epilogue"), _why_epilogue),
     Rule(("epilogue", "store_stages"), _why_boxes, compiled=False),
     Rule(("schedule", "cluster_k", "epilogue", "promote", "split_k", "stream_k"), _why_deferred),

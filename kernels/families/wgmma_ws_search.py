@@ -12,7 +12,7 @@ from kernels.families.wgmma_ws_budgets import (
     store_bytes,
 )
 from kernels.families.wgmma_ws_knobs import FETCH, TMA_STORES, Knobs
-from kernels.families.wgmma_ws_rules import RING, SHARE
+from kernels.families.wgmma_ws_rules import RING, STORE
 from kernels.family import Rule
 from tilewright.artifact import Grid
 from tilewright.device import DeviceSpec
@@ -103,6 +103,18 @@ def _why_split(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     return None
 
 
+def _why_shares(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    if k.reduction == "shares" and _blocks(k, p) > (d.units if k.cluster <= 2 else room_in_clusters(d)):
+        return "blocks that share a tile out wait for each other: all had better run at once"
+    return None
+
+
+def _blocks(k: Knobs, p: GemmProblem) -> int:
+    """Blocks that do one unit each, those of clusters that lie partly outside of D included."""
+    rows, columns = -(-p.m // (k.tile_m * k.cluster_m)), -(-p.n // (k.tile_n * k.cluster_n))
+    return rows * columns * k.cluster * p.batch * k.split_k
+
+
 def _why_walk(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     rows, columns = -(-p.m // (k.tile_m * k.cluster_m)), -(-p.n // (k.tile_n * k.cluster_n))
     along, across = (columns, rows) if k.raster == "n" else (rows, columns)
@@ -121,8 +133,7 @@ def _why_walk(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 def _why_cluster(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     rows, columns = -(-p.m // k.tile_m), -(-p.n // k.tile_n)
     room = room_in_clusters(d)
-    tiles = -(-rows // k.cluster_m) * k.cluster_m * -(-columns // k.cluster_n) * k.cluster_n
-    if k.cluster > 2 and p.m > 2 * SMALL and tiles * p.batch * k.split_k * k.cluster_k > room:
+    if k.cluster > 2 and p.m > 2 * SMALL and _blocks(k, p) > room:
         return f"clusters of {k.cluster} find room for {room} blocks: worth it for a single wave of them"
     if (k.cluster_m > 1 and rows == 1) or (k.cluster_n > 1 and columns == 1):
         return "half of each cluster would lie outside D"
@@ -175,13 +186,14 @@ SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("swap_ab", "tile_m", "tile_n"), _why_swap),
     Rule(("tile_m", "tile_n"), _why_small),
     Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k"), _why_cluster),
-    Rule((*SHARE, "schedule", "tile_k", "cluster_k", "epilogue", "store_stages"), _why_store),
-    Rule((*SHARE, "tile_k", "cluster_k", "epilogue"), _why_deferred),
-    Rule((*RING, "split_k"), _why_stages),
+    Rule(STORE, _why_store),
+    Rule(STORE, _why_deferred),
+    Rule(RING, _why_stages),
     Rule(("promote",), _why_promote),
     Rule(("prefetch",), why_prefetch),
     Rule(("schedule", "tile_m", "tile_n", "split_k", "stream_k"), _why_pingpong),
     Rule(("tile_m", "tile_n", "tile_k", "cluster_k", "split_k", "stream_k"), _why_split),
+    Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k", "reduction"), _why_shares),
     Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "raster", "group", "snake"), _why_walk),
     Rule(("l2_promotion",), _why_fetch),
     Rule(("tile_m", "hint_b"), _why_hint),

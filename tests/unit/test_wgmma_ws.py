@@ -159,6 +159,9 @@ BROKEN = [
     ({"stages": 5}, NT, "279672 bytes of shared memory, a block may use 232448", None),
     ({"split_k": 2, "stream_k": 1, "tile_n": 64}, NT, "exclude each other", "stream-K and split-K exclude"),
     ({"reduction": "kernel"}, NT, "there are no parts to add up", "the kernel after adds up the parts"),
+    ({"reduction": "shares"}, NT, "there are no parts to add up", "2 .. 16 blocks share a tile out"),
+    ({"reduction": "shares", "split_k": 3}, NT, "3 shares of a consumer's 256", "shares are 8 of wgmma's N"),
+    ({"reduction": "shares", "split_k": 32}, NT, "at most 16 blocks share a tile", "2 .. 16 blocks share"),
     ({"cluster_k": 2, "stream_k": 1, "tile_n": 64}, NT, "use reduction=kernel", "by a kernel after"),
     ({"cluster_k": 2, "split_k": 2, "tile_n": 64}, NT, "use reduction=kernel", "by a kernel after"),
     ({"tile_m": 256, "stages": 2}, NT, "256 accumulator registers a thread, 2 consumers have 208", None),
@@ -192,6 +195,9 @@ def test_every_rule_is_broken_above() -> None:
         ({"tile_m": 256, "tile_n": 192, "stages": 3, "store_stages": 1}, NT, None),
         ({"tile_m": 256, "tile_n": 192, "split_k": 2, "stages": 3, "store_stages": 1}, NT, 120),
         ({"tile_m": 256, "tile_n": 192, "split_k": 2, "reduction": "kernel", "stages": 3}, NT, None),
+        # Whoever finishes a share has left its sums before it reads those of others.
+        ({"split_k": 4, "reduction": "shares", "stages": 3}, NT, None),
+        ({"tile_m": 256, "tile_n": 192, "split_k": 2, "reduction": "shares", "stages": 3}, NT, 136),
         ({"tile_m": 256, "tile_n": 192, "stream_k": 1, "stages": 3}, NT, 176),
         # Halves are unpacked where something is added to them.
         ({"tile_m": 256, "stages": 2}, HALF, None),

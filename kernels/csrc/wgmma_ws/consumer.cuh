@@ -38,15 +38,20 @@ public:
             if constexpr (cfg::pingpong) pass_turn();
             if constexpr (cfg::promote == 0) finish(acc, work.k_tiles());
             if constexpr (cfg::cluster_k > 1) exchange.run(acc);
-            if (partials.reduce(acc, work)) {
+            const auto finish_share = [&](int share) {
                 store.row0 = work.m + own_row, store.col0 = work.n + own_column, store.batch = work.batch;
+                (cfg::swap_ab ? store.row0 : store.col0) += share * cfg::own_width;
                 store.epilogue.d = d + work.batch * stride_d;
                 if constexpr (cfg::has_c) store.epilogue.c = c + work.batch * stride_c;
                 if constexpr (cfg::deferred)
                     store.keep(acc);
                 else
                     store.run(acc, smem);
-            }
+            };
+            if constexpr (cfg::shared_out)
+                partials.share_out(acc, work, finish_share);
+            else if (partials.reduce(acc, work))
+                finish_share(0);
             if (cfg::pingpong && !skip_other(scheduler)) break;
         }
         if constexpr (cfg::deferred) {

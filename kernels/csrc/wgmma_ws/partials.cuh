@@ -1,12 +1,13 @@
-// Partial sums of tiles whose k is shared out among blocks: each leaves its own in the workspace, and either
-// the last to arrive adds them up or, with REDUCTION 1, a kernel after this one. Both add in the order of the
-// parts, so the result does not depend on who was last.
-// Workspace with REDUCTION 1: D in Real for each part, in rows and columns of whole tiles. Else one counter a tile and owner (zero before and after the launch), then slots of
-// [owner][4 values][thread].
+// Partial sums of tiles whose k is shared out among blocks: each leaves its own in the workspace, and the last to
+// arrive adds them up, or with REDUCTION 1 a kernel after this one, or with REDUCTION 2 every block its share of the
+// tile. All add in the order of the parts, so the result does not depend on who was last.
+// Workspace with REDUCTION 1: D in Real for each part, in rows and columns of whole tiles. Else one word a tile and
+// owner (zero before and after the launch), then slots of [owner][4 values][thread].
 #pragma once
 #include "ptx/shared.cuh"
 #include "wgmma_ws/scheduler.cuh"
 #include "wgmma_ws/stages.cuh"
+#include "wgmma_ws/tally.cuh"
 
 // Four sums as they travel.
 template <class R> struct QuadOf { using type = float4; };
@@ -42,6 +43,32 @@ struct Partials {
             leave(acc, work);
             return false;
         }
+        put(acc, work);
+        if (!arrive(work)) return false;
+        add_up(acc, work);
+        return true;
+    }
+
+    // REDUCTION 2: calls finish(share) for each share of the tile that this consumer must finish, its sums in the
+    // first `own_width` columns of `acc`.
+    template <class Finish> __device__ __forceinline__ void share_out(Sums& acc, const Work& work, Finish finish) const {
+        put(acc, work);
+        const Tally tally{counters + work.tile * owners + owner()};
+        __threadfence();
+        named_barrier_sync(1 + consumer, 128);
+        if (threadIdx.x % 128 == 0) store_shared_32(flag, tally.settle(work.part, work.parts));
+        named_barrier_sync(1 + consumer, 128);
+        __threadfence();
+        for (unsigned shares = load_shared_32(flag); shares; shares &= shares - 1) {
+            const int share = __ffs(shares) - 1;
+            add_up_share(acc, work, share);
+            finish(share);
+        }
+        if (threadIdx.x % 128 == 0) tally.leave(work.parts);
+    }
+
+private:
+    __device__ __forceinline__ void put(const Sums& acc, const Work& work) const {
         Quad* own = slot(work, work.part);
 #pragma unroll
         for (int i = 0; i < quads; ++i) {
@@ -49,12 +76,8 @@ struct Partials {
             const Pair y = acc.pair(i * 2 / Sums::pairs, i * 2 % Sums::pairs + 1);
             __stcg(own + i * 128, Quad{x.x, x.y, y.x, y.y});
         }
-        if (!arrive(work)) return false;
-        add_up(acc, work);
-        return true;
     }
 
-private:
     // NOTE: part is the slowest index, so that the kernel after need not know the tiles.
     __device__ __forceinline__ void leave(const Sums& acc, const Work& work) const {
         Real* const sums = reinterpret_cast<Real*>(slots) + work.part * batch_stride * batches + work.batch * batch_stride;
@@ -111,17 +134,39 @@ private:
             for (int part = 0; part < work.parts; ++part) {
                 const Quad* from = slot(work, part) + base * 128;
 #pragma unroll
-                for (int i = 0; i < step; ++i) {
-                    const Quad x = __ldcg(from + i * 128);
-                    sums[i] = {sums[i].x + x.x, sums[i].y + x.y, sums[i].z + x.z, sums[i].w + x.w};
-                }
+                for (int i = 0; i < step; ++i) add(sums[i], __ldcg(from + i * 128));
             }
 #pragma unroll
-            for (int i = 0; i < step; ++i) {
-                const int block = (base + i) * 2 / Sums::pairs, pair = (base + i) * 2 % Sums::pairs;
-                acc.set_pair(block, pair, sums[i].x, sums[i].y);
-                acc.set_pair(block, pair + 1, sums[i].z, sums[i].w);
-            }
+            for (int i = 0; i < step; ++i)
+                set_quad(acc, (base + i) * 2 / Sums::pairs, (base + i) * 2 % Sums::pairs, sums[i]);
         }
+    }
+
+    // All parts of a few values at once, for nothing else is in the registers.
+    __device__ __forceinline__ void add_up_share(Sums& acc, const Work& work, int share) const {
+        constexpr int block_quads = cfg::own_width / 8;
+        constexpr int step = block_quads % 4 == 0 ? 4 : block_quads % 2 == 0 ? 2 : 1;
+#pragma unroll
+        for (int block = 0; block < cfg::blocks; ++block)
+#pragma unroll
+            for (int base = 0; base < block_quads; base += step) {
+                Quad sums[step] = {};
+#pragma unroll
+                for (int part = 0; part < cfg::split_k; ++part) {
+                    const Quad* from = slot(work, part) + (block * Sums::pairs / 2 + share * block_quads + base) * 128;
+#pragma unroll
+                    for (int i = 0; i < step; ++i) add(sums[i], __ldcg(from + i * 128));
+                }
+#pragma unroll
+                for (int i = 0; i < step; ++i) set_quad(acc, block, (base + i) * 2, sums[i]);
+            }
+    }
+
+    static __device__ __forceinline__ void add(Quad& sum, const Quad& x) {
+        sum = {sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w};
+    }
+    static __device__ __forceinline__ void set_quad(Sums& acc, int block, int pair, const Quad& sum) {
+        acc.set_pair(block, pair, sum.x, sum.y);
+        acc.set_pair(block, pair + 1, sum.z, sum.w);
     }
 };

@@ -1,0 +1,33 @@
+// Tally: one word a tile, by which the blocks that each hold a part of it settle who finishes which share.
+//
+// Every block wants to finish its own share once all parts have arrived, and waits for them a while only: the others
+// may not be running. One that gives up says so in the word; the last to arrive finds that there and finishes the
+// share in its place. Whether a block gave up before or after the last one arrived is settled by the order of their
+// two additions, so each share is finished exactly once, and no block ever depends on another's progress.
+#pragma once
+
+struct Tally {
+    static constexpr int most_parts = 16;
+    unsigned* word; // parts that arrived (8 bits), that will not read it again (8 bits), that gave up (a bit each)
+
+    // Called by one thread, whose block's part is visible to all. The shares it must finish, a bit each.
+    __device__ __forceinline__ unsigned settle(int part, int parts) const {
+        const unsigned own = 1u << part;
+        const unsigned found = atomicAdd(word, 1u) + 1u;
+        if (arrived(found) == parts) return found >> 16 | own;
+        for (int poll = 0; poll < most_polls; ++poll)
+            if (arrived(*static_cast<volatile unsigned*>(word)) == parts) return own;
+        const unsigned late = atomicAdd(word, own << 16);
+        return arrived(late) == parts ? own : 0;
+    }
+
+    // Called by the same thread afterwards; the last one leaves the word zero, as it was.
+    __device__ __forceinline__ void leave(int parts) const {
+        if ((atomicAdd(word, 1u << 8) >> 8 & 255u) + 1 == parts) *word = 0;
+    }
+
+private:
+    static constexpr int most_polls = 64; // of some 0.6 us: longer than the blocks of a wave are apart
+
+    static __device__ __forceinline__ int arrived(unsigned value) { return value & 255u; }
+};
