@@ -87,13 +87,13 @@ static_assert(cfg::promote == 0 || IsFloat8<In>::value, "only sums of 8-bit floa
 static_assert(!cfg::accumulate_f16 || IsF16<In>::value, "f16 accumulation needs f16 inputs");
 static_assert(!cfg::staged || Is16Bit<Out>::value, "stmatrix stages 16-bit elements");
 static_assert(EPILOGUE >= 0 && EPILOGUE <= 3, "EPILOGUE is in 0 .. 3");
-static_assert(EPILOGUE != 1 || cfg::swap_ab || cfg::width % 16 == 0, "a box that is copied is 16 columns wide, or 32 or 64");
+static_assert(EPILOGUE != 1 || cfg::swap_ab || cfg::own_width % 16 == 0, "a box that is copied is 16 columns wide, or 32 or 64");
 static_assert(!cfg::deferred || (!cfg::pingpong && cfg::split_k * cfg::cluster_k == 1 && !cfg::stream_k && cfg::promote == 0),
               "only whole tiles that the consumers share are stored while the next is multiplied");
 static_assert(!cfg::deferred || !cfg::has_c || !cfg::has_bias, "a tile that reads C and a bias is stored at once");
 static_assert(!cfg::tma_store || cfg::align_d == 16, "TMA stores rows that are multiples of 16 bytes");
 static_assert(cfg::store_stages >= 1 && cfg::store_stages <= 4, "STORE_STAGES is in 1 .. 4");
-static_assert(!cfg::shared_out || (cfg::split_k > 1 && cfg::split_k <= 16 && cfg::cluster_k == 1), "2 .. 16 blocks share a tile out");
+static_assert(!cfg::shared_out || (cfg::split_k > 1 && cfg::cluster_k == 1), "blocks of different k share a tile out");
 static_assert(!cfg::shared_out || cfg::width % (8 * cfg::split_k) == 0, "shares are 8 of wgmma's N or a multiple");
 static_assert(REDUCTION >= 0 && REDUCTION <= 2, "REDUCTION is in 0 .. 2");
 static_assert(!cfg::reduce_after || (cfg::split_k > 1 && !cfg::stream_k), "the kernel after adds up the parts of split-K");

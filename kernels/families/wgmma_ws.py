@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter, defaultdict
 from operator import itemgetter
@@ -37,7 +38,9 @@ from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
 ENTRY = "wgmma_ws_gemm"
-PICKS, MOST_OF_A_SCHEDULE, WITHIN = 16, 11, 1.25
+PICKS, WITHIN = 16, 1.25
+# Picks of one schedule, and ways to spread one shape over blocks: at first, and where that leaves room.
+DIVERSE, REST = (11, 2), (PICKS, 4)
 
 _TYPES = (
     DType.FLOAT16, DType.BFLOAT16, DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2, DType.INT8, DType.UINT8,
@@ -115,25 +118,26 @@ class WgmmaWs(Family[Knobs]):
         )
 
     def picks(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
-        """The fastest of the known shapes by the model, no shape spread over blocks in more than two ways,
-        not all of one schedule, none that should take more than 25 % longer than the first."""
+        """The fastest of the known shapes by the model, of both schedules and many shapes where there are,
+        none that should take more than 25 % longer than the first."""
         timed = sorted(
             ((cycles(k, problem, device), k) for k in candidates(problem, device)), key=itemgetter(0)
         )
         chosen: list[Config] = []
         of_schedule: Counter[str] = Counter()
-        spreads: dict[tuple[str, int, int, int], set[tuple[int, ...]]] = defaultdict(set)
+        spreads: dict[tuple[str, int, int, int], dict[tuple[int, ...], set[str]]] = defaultdict(dict)
         limit = math.inf
-        for expected, k in timed:
-            if len(chosen) == PICKS or expected > limit:
+        for (of_one, ways), (expected, k) in itertools.product((DIVERSE, REST), timed):
+            if len(chosen) == PICKS:
                 break
             known = spreads[k.schedule, k.swap_ab, k.tile_m, k.tile_n]
             spread = (k.cluster_m, k.cluster_n, k.cluster_k, k.split_k)
-            if of_schedule[k.schedule] == MOST_OF_A_SCHEDULE or len(known) == 2 or spread in known:
+            tried = k.reduction in known[spread] if spread in known else len(known) >= ways
+            if expected > limit or of_schedule[k.schedule] >= of_one or tried:
                 continue
             if self._worth_a_trial(k, problem, device):
                 of_schedule[k.schedule] += 1
-                known.add(spread)
+                known.setdefault(spread, set()).add(k.reduction)
                 chosen.append(self.config(k))
                 limit = min(limit, WITHIN * expected)
         return chosen

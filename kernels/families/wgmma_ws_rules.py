@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernels import cuda
 from kernels.families.wgmma_ws_budgets import (
     kept_registers,
+    own_width,
     room_in_clusters,
     smem_bytes,
     store_boxes,
@@ -18,7 +19,7 @@ from tilewright.problem import Activation, DType, GemmProblem, Layout
 # Accumulator registers of a thread, by consumers, that leave room for the rest: found by compiling.
 MAX_SUMS = {1: 208, 2: 208, 3: 100}
 MAX_KEPT = {1: 216, 2: 216, 3: 132}  # and with what is kept of the tile before
-MOST_PARTS = 16  # of which one word keeps count
+MOST_PARTS = 16  # that wgmma_ws/tally.cuh counts in one word
 
 
 def _why_schedule(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
@@ -82,8 +83,8 @@ def _why_epilogue(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
         return None
     if p.out not in (DType.FLOAT16, DType.BFLOAT16):
         return f"staged epilogues store 16-bit elements, D is {p.out}; use epilogue=direct"
-    if k.epilogue == "stmatrix" and not k.swap_ab and k.share[1] % 16:
-        return f"boxes that are copied need columns in multiples of 16, a consumer has {k.share[1]}"
+    if k.epilogue == "stmatrix" and not k.swap_ab and own_width(k) % 16:
+        return f"boxes that are copied need columns in multiples of 16, a consumer finishes {own_width(k)}"
     if k.epilogue in TMA_STORES and p.stride_alignment("d") < 16:
         return "TMA stores rows of D that are multiples of 16 bytes; use epilogue=stmatrix"
     return None
@@ -99,7 +100,8 @@ def _why_sums(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     sums, kept = sum_registers(k, p), kept_registers(k)
     most = (MAX_KEPT if kept else MAX_SUMS).get(k.consumers, 0) - kept - _beside_sums(k, p)
     # NOTE: where something is added to f16 sums, the assembler unpacks them ahead of their use.
-    if p.accumulate is DType.FLOAT16 and (p.has_c or p.has_bias or _gathers(k)):
+    added = p.has_c or p.has_bias or _gathers(k) or (k.reduction == "shares" and k.share[0] > 64)
+    if p.accumulate is DType.FLOAT16 and added:
         sums *= 2
     return (
         f"{sums} accumulator registers a thread, {k.consumers} consumers have {most}" if sums > most else None
@@ -113,20 +115,21 @@ def _gathers(k: Knobs) -> bool:
 
 def _beside_sums(k: Knobs, p: GemmProblem) -> int:
     """Registers of a thread that :data:`MAX_SUMS` does not foresee; found by compiling."""
+    if k.reduction == "shares":
+        return _beside_shares(k, p)
     gathers = _gathers(k)
     used = 32 if gathers else 0  # addresses and values of the other parts
-    shares = k.reduction == "shares"
-    if k.reduction != "block":
-        used += 72 if shares and k.share[0] > 64 else 16  # addresses of what it leaves, and reads
+    if k.reduction == "kernel":
+        used += 16  # addresses of what it leaves
     if k.epilogue == "stmatrix":
-        used += 64 if p.has_c or gathers or shares else 32  # addresses of the rows it copies, and reads
+        used += 64 if p.has_c or gathers else 32  # addresses of the rows it copies, and reads
     if k.epilogue == "direct":
         used += 80 if gathers else 24  # addresses of D
     if k.epilogue == "deferred":
         used += 2 * store_boxes(k) + 8 * (k.share[0] // 64 - 1)  # addresses of boxes and of blocks of wgmma
         used += 20 if p.layout is not Layout.NT else 0
         used += 16 if p.activation is Activation.GELU else 0
-    reads = k.reduction != "kernel"  # else C and bias are the business of the kernel after
+    reads = k.reduction == "block"  # else C and bias are the business of the kernel after
     if p.has_c and reads:
         used += 48 if k.epilogue == "deferred" else 32
     if p.has_bias and reads:
@@ -136,6 +139,15 @@ def _beside_sums(k: Knobs, p: GemmProblem) -> int:
     adds_up = k.split_k > 1 and k.reduction == "block"
     # NOTE: two consumers that share a tile and add up parts of split-K spill a little from 128 sums on.
     return max(used, 88) if adds_up and k.schedule == "cooperative" and k.consumers == 2 else used
+
+
+def _beside_shares(k: Knobs, p: GemmProblem) -> int:
+    """No sum is in a register any more when shares, C and bias are read."""
+    sets = 24 if k.promote else 0
+    if k.consumers != 2:
+        return sets + (4 if k.consumers == 3 else 56 if k.share[0] > 64 else 16)
+    copies = k.epilogue == "stmatrix" or (k.schedule == "pingpong" and p.has_bias)
+    return sets + (88 if copies else 80)
 
 
 def _beside_bias(k: Knobs, p: GemmProblem) -> int:
@@ -194,7 +206,7 @@ RULES: tuple[Rule[Knobs], ...] = (
     Rule(("cluster_m", "cluster_n", "cluster_k"), _why_cluster),
     Rule((*SHARE, "cluster_k"), _why_halves),
     Rule((*SHARE, "split_k", "reduction"), _why_shares),
-    Rule((*SHARE, "epilogue"), _why_epilogue),
+    Rule((*SHARE, "cluster_k", "split_k", "reduction", "epilogue"), _why_epilogue),
     Rule(("epilogue", "store_stages"), _why_boxes, compiled=False),
     Rule(("schedule", "cluster_k", "epilogue", "promote", "split_k", "stream_k"), _why_deferred),
     Rule(("promote",), _why_promote),

@@ -55,4 +55,5 @@ def test_every_share_is_finished_once_whoever_is_late(hopper, parts) -> None:
     finished, words = settled(hopper, parts, late_ns)
     assert not words.any()
     assert (finished.sum(axis=2) == 1).all()
-    assert parts < finished[:, range(parts), range(parts)].sum() < 2000 * parts  # some gave up, some did not
+    # The last one finishes its own; of the others some gave up, some did not.
+    assert 2000 < finished[:, range(parts), range(parts)].sum() < 2000 * parts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import gate
@@ -21,12 +22,25 @@ BASE = {
 }  # fmt: skip
 PINGPONG = {"schedule": "pingpong", "consumers_m": 1}
 SWAPPED = {"swap_ab": 1, "tile_m": 64, "consumers_m": 1, "consumers_n": 2}
+SHARES = {"split_k": 4, "reduction": "shares"}
 LAYOUTS = ["nn", "nt", "tn", "tt"]
 SIZES = [(8, 8, 8), (8, 264, 72), (128, 128, 64), (136, 248, 200), (304, 520, 1000), (1024, 2304, 2048)]
 
 
 def wrong(device, problem: GemmProblem, **knobs) -> str | None:
     return gate.wrong(device, WGMMA_WS, Config.of("wgmma_ws", {**BASE, **knobs}), problem)
+
+
+@pytest.fixture
+def impatient(monkeypatch) -> None:
+    """Kernels whose blocks do not wait for each other."""
+    patient = WGMMA_WS.build_spec
+
+    def build_spec(*asked):
+        spec = patient(*asked)
+        return dataclasses.replace(spec, defines=(*spec.defines, ("TALLY_CLOCKS", 0)))
+
+    monkeypatch.setattr(WGMMA_WS, "build_spec", build_spec)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -84,10 +98,10 @@ VARIANTS = [
     *({"split_k": x, "reduction": "kernel"} for x in (2, 3, 8, 32)),
     {"split_k": 3, "reduction": "kernel", "cluster_m": 2},
     *({"split_k": x, "reduction": "shares"} for x in (2, 4, 8, 16)),
-    {"split_k": 4, "reduction": "shares", "cluster_m": 2, "cluster_n": 2},
+    {**SHARES, "cluster_m": 2, "cluster_n": 2},
     {"split_k": 3, "reduction": "shares", "tile_n": 192, "epilogue": "stmatrix", "store_stages": 1},
     {"split_k": 2, "reduction": "shares", "epilogue": "direct", "store_stages": 1},
-    {"split_k": 8, "reduction": "shares", "consumers_m": 1, "store_stages": 1},
+    {**SHARES, "split_k": 8, "consumers_m": 1, "store_stages": 1},
     {"stream_k": 1},
     {"stream_k": 1, "cluster_m": 2},
     {"split_k": 3, "cluster_n": 2},
@@ -96,14 +110,14 @@ VARIANTS = [
     {**PINGPONG, "tile_n": 192, "in_flight": 0},
     {**PINGPONG, "split_k": 2},
     {**PINGPONG, "split_k": 4, "reduction": "kernel"},
-    {**PINGPONG, "split_k": 4, "reduction": "shares"},
+    {**PINGPONG, **SHARES},
     {**PINGPONG, "stream_k": 1},
     {**PINGPONG, "cluster_m": 2, "epilogue": "stmatrix"},
     {**PINGPONG, "cluster_n": 2, "epilogue": "direct", "store_stages": 1},
     SWAPPED,
     {**SWAPPED, "split_k": 4, "cluster_n": 2},
     {**SWAPPED, "split_k": 4, "reduction": "kernel"},
-    {**SWAPPED, "split_k": 4, "reduction": "shares"},
+    {**SWAPPED, **SHARES},
     {**SWAPPED, "tile_k": 128, "stages": 3, "epilogue": "stmatrix"},
     {**SWAPPED, "epilogue": "direct", "store_stages": 1},
     {**SWAPPED, "stream_k": 1, "store_stages": 4},
@@ -159,7 +173,26 @@ def test_rows_that_tma_cannot_take_are_repacked(hopper, size, layout) -> None:
         assert wrong(hopper, GemmProblem(*size, dtype="int8", batch=2), **eights) is None
 
 
-@pytest.mark.parametrize("variant", [{"cluster_k": 2}, {**PINGPONG, "cluster_k": 2}, {"split_k": 8}], ids=str)
+@pytest.mark.parametrize(
+    "variant",
+    [
+        SHARES,
+        {**SHARES, "split_k": 8, "epilogue": "stmatrix", "store_stages": 1},
+        {**SHARES, "consumers_m": 1, "store_stages": 4},
+        {**PINGPONG, **SHARES},
+        {**SWAPPED, **SHARES, "cluster_n": 2},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("extra", [{}, {"acc_dtype": "float16"}, {"batch": 2, "has_c": True}], ids=str)
+@pytest.mark.usefixtures("impatient")
+def test_blocks_that_do_not_wait_leave_their_shares_to_the_last(hopper, extra, variant) -> None:
+    assert wrong(hopper, GemmProblem(301, 1544, 1000, **extra), **variant) is None
+
+
+@pytest.mark.parametrize(
+    "variant", [{"cluster_k": 2}, {**PINGPONG, "cluster_k": 2}, {"split_k": 8}, SHARES], ids=str
+)
 def test_blocks_without_a_share_of_k(hopper, variant) -> None:
     """One k tile for several blocks: what the others hold must not count. Several tiles a block."""
     for k in (8, 64, 136):
@@ -250,7 +283,14 @@ def test_epilogues_and_batches(hopper, extra, size, variant) -> None:
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "int8", "uint8"])
 @pytest.mark.parametrize(
     "variant",
-    [{}, {**PINGPONG, "tile_n": 64}, SWAPPED, {"split_k": 2, "tile_n": 64}, {"cluster_m": 2}],
+    [
+        {},
+        {**PINGPONG, "tile_n": 64},
+        SWAPPED,
+        {"split_k": 2, "tile_n": 64},
+        {**SHARES, "tile_n": 64},
+        {"cluster_m": 2},
+    ],
     ids=str,
 )
 def test_8_bit_types(hopper, dtype, variant) -> None:
@@ -262,7 +302,9 @@ def test_8_bit_types(hopper, dtype, variant) -> None:
 
 @pytest.mark.parametrize("promote", [1, 2, 4])
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
-@pytest.mark.parametrize("variant", [{}, {**PINGPONG, "tile_n": 64}, {"split_k": 2}], ids=str)
+@pytest.mark.parametrize(
+    "variant", [{}, {**PINGPONG, "tile_n": 64}, {"split_k": 2}, {**SHARES, "tile_n": 64}], ids=str
+)
 def test_promoted_sums(hopper, dtype, variant, promote) -> None:
     for size in ((16, 16, 16), (304, 528, 4080)):
         problem = GemmProblem(*size, dtype=dtype, out_dtype="bfloat16")
@@ -288,6 +330,7 @@ def test_a_batch_of_ragged_matrices_does_not_bleed(hopper, layout) -> None:
         {"cluster_m": 2, "stages": 3},
         {**PINGPONG, "stages": 3},
         {"split_k": 4},
+        SHARES,
         {"stream_k": 1},
     ],
     ids=str,

@@ -14,6 +14,8 @@ template <class R> struct QuadOf { using type = float4; };
 template <> struct QuadOf<int> { using type = int4; };
 using Quad = QuadOf<Real>::type;
 
+static_assert(!cfg::shared_out || cfg::split_k <= Tally::most_parts, "at most 16 blocks share a tile out");
+
 // NOTE: with ping-pong either consumer may hold a part of a tile, so its counter and slots are not theirs.
 struct Partials {
     static constexpr int owners = cfg::pingpong ? 1 : cfg::consumers;

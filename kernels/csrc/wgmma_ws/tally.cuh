@@ -6,6 +6,11 @@
 // two additions, so each share is finished exactly once, and no block ever depends on another's progress.
 #pragma once
 
+// Clocks that a block waits: longer than the blocks of a wave are apart. Tests set others.
+#ifndef TALLY_CLOCKS
+#define TALLY_CLOCKS 65536
+#endif
+
 struct Tally {
     static constexpr int most_parts = 16;
     unsigned* word; // parts that arrived (8 bits), that will not read it again (8 bits), that gave up (a bit each)
@@ -15,7 +20,7 @@ struct Tally {
         const unsigned own = 1u << part;
         const unsigned found = atomicAdd(word, 1u) + 1u;
         if (arrived(found) == parts) return found >> 16 | own;
-        for (int poll = 0; poll < most_polls; ++poll)
+        for (const long long start = clock64(); clock64() - start < TALLY_CLOCKS;)
             if (arrived(*static_cast<volatile unsigned*>(word)) == parts) return own;
         const unsigned late = atomicAdd(word, own << 16);
         return arrived(late) == parts ? own : 0;
@@ -27,7 +32,5 @@ struct Tally {
     }
 
 private:
-    static constexpr int most_polls = 64; // of some 0.6 us: longer than the blocks of a wave are apart
-
     static __device__ __forceinline__ int arrived(unsigned value) { return value & 255u; }
 };
