@@ -1,4 +1,5 @@
-"""What a GEMM on request costs over the bare kernel: safetensors or raw over HTTP, and shared memory.
+"""What a GEMM on request costs over the bare kernel: safetensors or raw over HTTP, and shared memory, with
+copies into it and without.
 
     python -m benchmarks.gemm_service --out benchmarks/results/gemm-service.json
 
@@ -65,22 +66,23 @@ def parts(timing: str) -> dict[str, float]:
     }
 
 
-def timings(client: Client) -> list[str]:
-    """The ``Server-Timing`` headers of the client's answers, as they come."""
-    seen: list[str] = []
-    note = [lambda response: seen.append(response.headers.get("server-timing", ""))]
-    client._http.event_hooks = {"request": [], "response": note}
-    return seen
-
-
-def through_client(client: Client, a: Any, b: Any, seen: list[str], *, shared: bool) -> Run:
+def through_client(client: Client, a: Any, b: Any, *, shared: bool, out: Any = None) -> Run:
     """``Client.gemm``."""
 
     def run() -> tuple[float, dict[str, float]]:
-        answer: GemmAnswer = client.gemm(a, b, transpose_b=True, shared=shared)
-        return answer.kernel_us / 1e3, parts(seen[-1])
+        answer: GemmAnswer = client.gemm(a, b, transpose_b=True, shared=shared, out=out)
+        return answer.kernel_us / 1e3, answer.timing
 
     return run
+
+
+def made_there(client: Client, problem: GemmProblem, a: Any, b: Any) -> Run:
+    """The same where operands and result lie in shared memory for good."""
+    there = [client.shared_empty(array.shape, array.dtype) for array in (a, b)]
+    for array, values in zip(there, (a, b), strict=True):
+        array[...] = values
+    out = client.shared_empty((problem.m, problem.n), numpy_type(problem.out))
+    return through_client(client, *there, shared=True, out=out)
 
 
 def raw(url: str, problem: GemmProblem, a: Any, b: Any) -> Run:
@@ -129,7 +131,7 @@ def cost(run: Run, repeats: int) -> dict[str, Any]:
 def measure(url: str, repeats: int) -> dict[str, Any]:
     """Every problem in every way."""
     with Client(url, timeout=120.0, offline=True) as client:
-        device, seen = client.devices()[0], timings(client)
+        device = client.devices()[0]
         found: dict[str, Any] = {
             "device": device.model_dump(mode="json", include={"model", "arch", "driver"})
         }
@@ -137,9 +139,10 @@ def measure(url: str, repeats: int) -> dict[str, Any]:
             a, b = operands(problem)
             check(client, problem, a, b)
             ways = {
-                "safetensors, Client.gemm": through_client(client, a, b, seen, shared=False),
+                "safetensors, Client.gemm": through_client(client, a, b, shared=False),
                 "raw, http.client": raw(url, problem, a, b),
-                "shared memory, Client.gemm": through_client(client, a, b, seen, shared=True),
+                "shared memory, Client.gemm": through_client(client, a, b, shared=True),
+                "arrays made in shared memory, Client.gemm": made_there(client, problem, a, b),
             }
             sizes = {"body_mib": round((a.nbytes + b.nbytes) / 2**20, 1)}
             found[str(problem)] = sizes | {name: cost(run, repeats) for name, run in ways.items()}

@@ -40,7 +40,7 @@ IMPLIED = {
     Scope.TUNE: {Scope.READ, Scope.TUNE},
     Scope.ADMIN: set(Scope),
 }
-OPEN = frozenset({"live", "ready"})
+OPEN = frozenset({"live", "ready", "startup"})
 NEEDED = {
     "list_jobs": Scope.READ,
     "get_job": Scope.READ,

@@ -10,6 +10,8 @@ from service.settings import Settings
 from tilewright.problem import GemmProblem
 from tuner.operands import why_too_large
 
+_RETRY_AFTER_S = 30
+
 
 def check_size(problem: GemmProblem, settings: Settings) -> None:
     """Refuse what is over the limits of this service.
@@ -58,6 +60,12 @@ def check_trials(max_trials: int, settings: Settings) -> None:
             Kind.OVER_LIMIT,
             f"max_trials is {max_trials}, this service allows {settings.max_trials} (max_trials)",
         )
+
+
+def queue_full(settings: Settings) -> Problem:
+    """The refusal where no more jobs may wait."""
+    detail = f"{settings.max_queue} jobs are queued (max_queue); try again later or cancel one"
+    return Problem(Kind.QUEUE_FULL, detail, retry_after=_RETRY_AFTER_S)
 
 
 def lane_for(engine: Engine, device: str | None) -> Lane:

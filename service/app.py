@@ -13,9 +13,10 @@ from fastapi.concurrency import run_in_threadpool
 from service import access, gauges, middleware, openapi, problems
 from service.deps import Service
 from service.engine import Engine
+from service.gemm_memory import GemmMemory
 from service.idempotency import InFlight
 from service.metrics import Metrics
-from service.retune import Retuner
+from service.retune import StaleResults
 from service.routes import routers
 from service.served import Served
 from service.settings import Settings
@@ -38,7 +39,8 @@ def create_app(settings: Settings) -> FastAPI:
         StoreError: the database cannot be opened, or a newer release migrated it.
         Exposed: others than this machine would reach it, and no key guards it.
     """
-    service = _service(settings, _open(settings))
+    metrics = Metrics()
+    service = _service(settings, _open(settings, metrics), metrics)
     app = FastAPI(
         title="tilewright",
         version=__version__,
@@ -58,19 +60,19 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-def _service(settings: Settings, store: Store) -> Service:
-    metrics = Metrics()
+def _service(settings: Settings, store: Store, metrics: Metrics) -> Service:
     engine = Engine(store, settings, metrics)
-    metrics.watch(functools.partial(gauges.read, store, engine))
     trust = Trust(engine)
+    metrics.watch(functools.partial(gauges.read, store, engine, trust))
     return Service(
         settings,
         store,
         engine,
         threading.BoundedSemaphore(settings.max_gemms),
+        GemmMemory(settings.max_body_bytes),
         trust,
         Served(store, trust),
-        Retuner(store, engine, settings),
+        StaleResults(store, settings),
         metrics,
         InFlight(),
     )
@@ -82,12 +84,13 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await run_in_threadpool(service.engine.start)
     yield
     await run_in_threadpool(service.engine.stop)
+    service.gemm_memory.close()
     service.served.close()
     service.store.close()
 
 
-def _open(settings: Settings) -> Store:
-    store = Store.open(settings.database_url)
+def _open(settings: Settings, metrics: Metrics) -> Store:
+    store = Store.open(settings.database_url, metrics.lock_wait.observe)
     try:
         store.migrate()
         access.check_exposure(settings, store)

@@ -11,10 +11,11 @@ from typing import Annotated
 from fastapi import Depends, Header, Path, Request
 
 from service.engine import Engine
+from service.gemm_memory import GemmMemory
 from service.idempotency import InFlight
 from service.metrics import Metrics
 from service.problems import Kind, Problem
-from service.retune import Retuner
+from service.retune import StaleResults
 from service.served import Served
 from service.settings import Settings
 from service.trust import Trust
@@ -31,20 +32,22 @@ class Service:
 
     Attributes:
         gemm_slots: how many GEMM requests may be in work.
+        gemm_memory: where their bodies and results lie.
         trust: what stored results are worth today.
         served: what device classes are served.
         metrics: what ``GET /metrics`` tells.
         in_flight: idempotency keys of requests in work.
-        retuner: queues stale results that are asked for, where the settings say so.
+        stale: notes stale results that are served.
     """
 
     settings: Settings
     store: Store
     engine: Engine
     gemm_slots: threading.BoundedSemaphore
+    gemm_memory: GemmMemory
     trust: Trust
     served: Served
-    retuner: Retuner
+    stale: StaleResults
     metrics: Metrics
     in_flight: InFlight
 
@@ -106,13 +109,17 @@ def _gemm_slot(service: ServiceDep) -> Iterator[None]:
 GemmSlot = Annotated[None, Depends(_gemm_slot)]
 
 
-async def _gemm_bytes(request: Request, slot: GemmSlot) -> AsyncIterator[GemmBytes]:  # noqa: ARG001
+async def _gemm_bytes(
+    request: Request,
+    service: ServiceDep,
+    slot: GemmSlot,  # noqa: ARG001
+) -> AsyncIterator[GemmBytes]:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type not in (MEDIA_TYPE, RAW):
         detail = f"the body must be {MEDIA_TYPE} or {RAW} by its Content-Type, got {media_type!r}"
         raise Problem(Kind.MEDIA_TYPE, detail)
     started = time.perf_counter()
-    with Pages() as body, Pages() as result:
+    with service.gemm_memory.pages() as body, service.gemm_memory.pages() as result:
         async for chunk in request.stream():
             body.append(chunk)
         yield GemmBytes(media_type, body, time.perf_counter() - started, result)
@@ -120,6 +127,9 @@ async def _gemm_bytes(request: Request, slot: GemmSlot) -> AsyncIterator[GemmByt
 
 GemmBody = Annotated[GemmBytes, Depends(_gemm_bytes)]
 IfNoneMatch = Annotated[str | None, Header()]
+IfMatch = Annotated[
+    str | None, Header(description="ETag of GET /config-sets/current: change it only while that is served")
+]
 JobId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="As in the answer of POST /tune")]
 Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256 of the artifact in hex")]
 SetDigest = Annotated[str, Path(pattern="^sha256:[0-9a-f]{64}$", description="As in digest of a config set")]

@@ -105,7 +105,7 @@ class Engine:
                     log.exception("device %s: the lease was not renewed; trying again", lane.name)
 
     def _open(self, name: str) -> None:
-        lane = Lane(name, self._store, self._builder, self._metrics, self._settings.lease_s)
+        lane = Lane(name, self._store, self._builder, self._metrics, self._settings)
         self.lanes[name] = lane
         spec = lane.bench.spec
         with self._store.begin() as session:

@@ -32,18 +32,25 @@ class Served:
         d: the result.
         micros: microseconds of the kernel.
         ran: the config of the kernel, or the name of the vendor library.
+        match: how the kernel was found, see :class:`service.gemms.Chosen`.
         parts_s: where the seconds went, by name.
     """
 
     d: Operand
     micros: float
     ran: str
+    match: str
     parts_s: dict[str, float]
 
-    def timing(self, body_s: float) -> str:
-        """A ``Server-Timing`` header: milliseconds."""
+    def headers(self, body_s: float) -> dict[str, str]:
+        """What an answer tells beside the result, with the milliseconds of each part."""
         parts = {"body": body_s, **self.parts_s}
-        return ", ".join(f"{name};dur={1e3 * seconds:.3f}" for name, seconds in parts.items())
+        return {
+            "Tilewright-Ran": self.ran,
+            "Tilewright-Kernel-Us": f"{self.micros:.3f}",
+            "Tilewright-Match": self.match,
+            "Server-Timing": ", ".join(f"{name};dur={1e3 * took:.3f}" for name, took in parts.items()),
+        }
 
 
 def run(service: Service, found: Mapping[str, Operand], query: GemmQuery, result: Pages | None) -> Served:
@@ -70,13 +77,11 @@ def _run(
     service: Service, lane: Lane, problem: GemmProblem, operands: Mapping[str, Operand], query: GemmQuery
 ) -> Served:
     started = time.perf_counter()
-    with service.store.read() as session:
-        found = gemms.kernel_for(session, lane.bench.spec.device_class.id, problem, query.policy)
-    config, artifact = found or (None, None)
+    chosen = gemms.choose(service, lane.bench.spec.device_class.id, problem, query)
     regions = {name: operand.region for name, operand in operands.items()}
     asked, wait_s = time.perf_counter(), service.settings.gemm_wait_s
     try:
-        ran = lane.bench.gemm(artifact, problem, regions, (query.alpha, query.beta), wait_s)
+        ran = lane.bench.gemm(chosen.artifact, problem, regions, (query.alpha, query.beta), wait_s)
     except DeviceBusy as error:
         service.metrics.gemm_refusals.labels("busy").inc()
         detail = f"{lane.name} was busy for {wait_s:g} s (gemm_wait_s); try again"
@@ -87,10 +92,13 @@ def _run(
     parts = _parts(ran, asked - started, time.perf_counter() - asked)
     for part, seconds in parts.items():
         service.metrics.gemms.labels(lane.name, part).observe(seconds)
-    service.metrics.gemm_runs.labels(lane.name, "tuned" if config else "vendor").inc()
-    return Served(operands["d"], ran.micros, str(config) if config else ran.ran, parts)
+    service.metrics.gemm_runs.labels(lane.name, "tuned" if chosen.config else "vendor").inc()
+    return Served(operands["d"], ran.micros, str(chosen.config or ran.ran), chosen.match, parts)
 
 
 def _parts(ran: GemmRun, lookup_s: float, called_s: float) -> dict[str, float]:
-    known = {"upload": ran.upload_s, "kernel": ran.micros / 1e6, "download": ran.download_s}
-    return {"lookup": lookup_s, "wait": max(0.0, called_s - sum(known.values())), **known}
+    """What the device's process told, the kernel apart from its launch; the rest was waiting for it."""
+    kernel_s = ran.micros / 1e6
+    launch_s = max(0.0, ran.parts_s["launch"] - kernel_s)
+    wait_s = max(0.0, called_s - sum(ran.parts_s.values()))
+    return {"lookup": lookup_s, "wait": wait_s, **ran.parts_s, "launch": launch_s, "kernel": kernel_s}

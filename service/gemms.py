@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
-from sqlalchemy.orm import Session
-
+from service import snapshots
+from service.deps import Service
 from service.operands import Operand
 from tilewright.artifact import Artifact
+from tilewright.catalog import Policy as PickPolicy
 from tilewright.config import Config
 from tilewright.errors import InvalidProblem
 from tilewright.problem import DType, GemmProblem
+from tilewright.sets import SetEntry
 from tilewright.tensors import check_wire
+from tilewright.trial import BestConfig
 from tilewright.wire import GemmQuery, Policy
 from tuner.store import artifacts, best
-
-_NEAR = 5
 
 
 def problem_of(tensors: Mapping[str, Operand], query: GemmQuery) -> GemmProblem:
@@ -54,25 +56,63 @@ def result_shape(problem: GemmProblem, tensors: Mapping[str, Operand]) -> tuple[
     return (problem.batch, *matrix) if len(tensors["a"].shape) == 3 else matrix
 
 
-def kernel_for(
-    session: Session, device_class: str, problem: GemmProblem, policy: Policy
-) -> tuple[Config, Artifact] | None:
-    """The tuned kernel that may run a problem; None where the vendor library is to run it.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Chosen:
+    """What runs a problem.
 
-    Also None where the vendor library was the faster one in the race of that kernel.
+    Attributes:
+        match: how it was found: ``exact``, ``nearest`` with its distance and expected regret, or ``vendor``
+            with the reason.
+        config, artifact: the tuned kernel; None for the vendor library.
     """
-    if policy is Policy.EXACT:
-        found = best.exact(session, device_class, problem)
-    else:
-        found = best.nearest(session, device_class, problem, _NEAR)
-    if found and found[0].best.problem == problem and found[0].best.use_vendor:
-        return None
-    for winner in (stored.best for stored in found if not stored.best.use_vendor):
+
+    match: str
+    config: Config | None = None
+    artifact: Artifact | None = None
+
+
+def choose(service: Service, device_class: str, problem: GemmProblem, query: GemmQuery) -> Chosen:
+    """The kernel that may run a problem, else the vendor library."""
+    nearest = query.policy is Policy.NEAREST
+    match, winner = (_nearest if nearest else _exact)(service, device_class, problem, query)
+    if winner is None:
+        return Chosen(match)
+    with service.store.read() as session:
         data = artifacts.get(session, winner.artifact)
-        artifact = Artifact.from_bytes(data, winner.artifact) if data else None
-        if artifact and artifact.plan.why_not(problem) is None:
-            return winner.config, artifact
-    return None
+    artifact = Artifact.from_bytes(data, winner.artifact) if data else None
+    reason = artifact.plan.why_not(problem) if artifact else "its kernel is not stored"
+    return Chosen(f"vendor; {reason}") if reason else Chosen(match, winner.config, artifact)
+
+
+def _exact(
+    service: Service, device_class: str, problem: GemmProblem, query: GemmQuery
+) -> tuple[str, BestConfig | None]:
+    with service.store.read() as session:
+        found = [stored.best for stored in best.exact(session, device_class, problem)]
+    if not found:
+        return "vendor; no tuned kernel", None
+    if found[0].use_vendor:
+        return "vendor; the vendor library was faster in the race", None
+    if query.deterministic and not service.trust.view(found[0]).deterministic:
+        return "vendor; the tuned kernel is not repeatable bit by bit", None
+    return "exact", found[0]
+
+
+def _nearest(
+    service: Service, device_class: str, problem: GemmProblem, query: GemmQuery
+) -> tuple[str, SetEntry | None]:
+    """As clients and ``POST /best-config/lookup`` decide, by the current config set."""
+    with service.store.read() as session:
+        if not best.classes(session, device_class):
+            return "vendor; no tuned kernel", None
+    digest = service.served.known(device_class) or snapshots.current(service, device_class)[0]
+    pick = service.served.catalog(digest).pick(problem, PickPolicy(query.max_regret, query.deterministic))
+    if pick.kind == "vendor":
+        return f"vendor; {pick.reason}", None
+    if pick.kind == "exact":
+        return pick.kind, pick.entry
+    cost = f"distance={pick.distance:.3f}; expected_regret={pick.expected_regret:.4f}"
+    return f"nearest; {cost}", pick.entry
 
 
 def _operand_type(stored: DType, wanted: DType | None) -> DType:

@@ -11,6 +11,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.metrics import Metrics
 from service.recording import CountingRecorder
+from service.retune import queue_stalest
+from service.settings import Settings
 from tilewright.config import Config
 from tilewright.errors import TilewrightError
 from tuner.bench import Bench
@@ -40,12 +42,16 @@ class _Current:
 class Lane:
     """Runs the jobs of one device, each under a lease of ``lease_s`` seconds that :meth:`renew` extends.
 
+    While none waits, stale results that were served are tuned again, where the settings say so.
+
     Attributes:
         name: ``cuda:0``, ``host`` and the like.
         bench: the device's process.
     """
 
-    def __init__(self, name: str, store: Store, builder: Builder, metrics: Metrics, lease_s: float) -> None:
+    def __init__(
+        self, name: str, store: Store, builder: Builder, metrics: Metrics, settings: Settings
+    ) -> None:
         self.name = name
         self.bench = Bench(name)
         self._device_class = self.bench.spec.device_class.id
@@ -53,7 +59,7 @@ class Lane:
         self._builder = builder
         self._owner = new_owner()
         self._metrics = metrics
-        self._lease_s = lease_s
+        self._settings = settings
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._current: _Current | None = None
@@ -87,7 +93,7 @@ class Lane:
             return
         try:
             with self._store.begin() as session:
-                record = jobs.renew(session, current.job_id, current.attempt, self._lease_s)
+                record = jobs.renew(session, current.job_id, current.attempt, self._settings.lease_s)
         except JobTaken:
             current.cancelled.set()
         else:
@@ -137,12 +143,16 @@ class Lane:
         with self._store.begin() as session:
             # NOTE: what this lane holds now is a job whose end the database did not take.
             jobs.requeue_interrupted(session, self._device_class, self._owner)
-            job = jobs.claim(session, self._device_class, self._owner, self._lease_s)
-        if job is None:
+            job = jobs.claim(session, self._device_class, self._owner, self._settings.lease_s)
+        if job is not None:
+            self._work(job)
+        elif not self._queue_stalest():
             self._wake.wait(_POLL_S)
             self._wake.clear()
-        else:
-            self._work(job)
+
+    def _queue_stalest(self) -> bool:
+        settings = self._settings
+        return settings.retune_stale and queue_stalest(self._store, self.bench.spec, settings.max_trials)
 
     def _work(self, job: JobRecord) -> None:
         cancelled = threading.Event()

@@ -37,6 +37,18 @@ def answers(service: Service, body: wire.LookupBody) -> tuple[wire.LookupAnswer,
     return wire.LookupAnswer(items=[_answer(catalogs, problem, policy) for problem in problems]), stale
 
 
+def count(
+    service: Service, match: str, device_class: str | None, asked: str = "", regret: float | None = None
+) -> None:
+    """Tell the metrics of one lookup: whose result answered, else what was ``asked`` for."""
+    here = {lane.bench.spec.arch for lane in service.engine.lanes.values()}
+    arch = (device_class or asked).partition("-")[0]
+    # NOTE: callers may ask for anything, and no name that they made up may become a label.
+    service.metrics.lookups.labels(match, arch if device_class or arch in here else "other").inc()
+    if regret is not None:
+        service.metrics.regret.observe(regret)
+
+
 def _problems(body: wire.LookupBody) -> list[GemmProblem]:
     found = []
     for number, fields in enumerate(body.problems):

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from tilewright import __version__
 
 _REQUEST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_REGRET = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_LOCK_S = (0.0001, 0.001, 0.01, 0.1, 0.5, 1, 5, 30)
 _JOB_S = (1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600, 14_400)
 Reading = tuple[str, str, Sequence[str], Sequence[tuple[Sequence[str], float]]]
 
@@ -23,7 +25,9 @@ class Metrics:
 
     Attributes:
         requests: seconds of HTTP requests by method, route template and status.
-        lookups: answers of ``GET /best-config`` for a problem, by how they matched.
+        lookups: answers to lookups of one problem, by how they matched and by architecture.
+        regret: expected regret of near matches that were served.
+        lock_wait: seconds that transactions waited for SQLite's one writer.
         jobs: seconds of jobs that ended, from their last claim, by status.
         trials, trial_seconds: trials by outcome, and seconds the device spent on them.
         gemms: seconds of parts of ``POST /gemm`` by device and part.
@@ -43,7 +47,19 @@ class Metrics:
             registry=registry,
         )
         self.lookups = Counter(
-            "tilewright_lookup_total", "Lookups of one problem", ["match"], registry=registry
+            "tilewright_lookup_total", "Lookups of one problem", ["match", "arch"], registry=registry
+        )
+        self.regret = Histogram(
+            "tilewright_lookup_regret_ratio",
+            "Expected regret of near matches",
+            buckets=_REGRET,
+            registry=registry,
+        )
+        self.lock_wait = Histogram(
+            "tilewright_db_lock_wait_seconds",
+            "Waits of writing transactions for SQLite's lock",
+            buckets=_LOCK_S,
+            registry=registry,
         )
         self.jobs = Histogram(
             "tilewright_job_duration_seconds",
@@ -86,9 +102,10 @@ class _Readings(Collector):
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """The gauges as they stand."""
+        """The readings as they stand; a name that ends with ``_total`` is a counter's."""
         for name, text, labels, values in self._read():
-            family = GaugeMetricFamily(name, text, labels=labels)
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            family = kind(name, text, labels=labels)
             for of, value in values:
                 family.add_metric(of, value)
             yield family

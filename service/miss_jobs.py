@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sqlalchemy.orm import Session
+
 from service import admission
 from service.deps import Service
 from service.lane import Lane
@@ -9,33 +11,40 @@ from service.problems import Kind, Problem
 from tilewright import wire
 from tilewright.problem import GemmProblem
 from tuner.job import TuneRequest
-from tuner.store import jobs, misses
+from tuner.store import codec, jobs, misses
+from tuner.store.idempotency import once
 from tuner.store.records import JobRecord
 from tuner.store.submission import submit
 
-_RETRY_AFTER_S = 30
 
-
-def start(service: Service, body: wire.TuneMissesBody) -> list[JobRecord]:
-    """Start or join a job for each of the top misses that a device here computes.
+def start(service: Service, body: wire.TuneMissesBody, key: str | None) -> list[JobRecord]:
+    """Start a job for each of the top misses that a device here computes, or give those that a request with
+    this idempotency key started.
 
     As many as ``max_queue`` leaves room for; the rest stays on the list.
 
     Raises:
         Problem: no device here is of the class, a limit is exceeded, or the queue has no room at all.
+        IdempotencyConflict: the key came with another request before.
     """
     admission.check_trials(body.max_trials, service.settings)
     lane = _lane(service, body.from_misses.device_class)
-    with service.store.read() as session:
-        top = misses.ranked(session, body.from_misses.device_class, body.from_misses.top)
-    wanted = [miss.problem for miss in top if _is_possible(service, lane, miss.problem, body.families)]
-    started = [job for problem in wanted if (job := _submit(service, lane, problem, body))]
-    if wanted and not started:
-        limit = service.settings.max_queue
-        detail = f"{limit} jobs are queued (max_queue); try again later or cancel one"
-        raise Problem(Kind.QUEUE_FULL, detail, retry_after=_RETRY_AFTER_S)
+    digest = codec.digest(body.model_dump(mode="json"))
+    with service.store.begin() as session:
+        answer = once(session, key, digest, lambda: {"jobs": _queue_top(service, session, lane, body)})
+        started = [jobs.known(session, job_id) for job_id in answer["jobs"]]
     service.engine.wake()
     return started
+
+
+def _queue_top(service: Service, session: Session, lane: Lane, body: wire.TuneMissesBody) -> list[str]:
+    top = misses.ranked(session, body.from_misses.device_class, body.from_misses.top)
+    wanted = [miss.problem for miss in top if _is_possible(service, lane, miss.problem, body.families)]
+    room = service.settings.max_queue - jobs.queued_count(session)
+    if wanted and room <= 0:
+        raise admission.queue_full(service.settings)
+    requests = [_request(problem, body) for problem in wanted[: max(room, 0)]]
+    return [submit(session, request, lane.bench.spec)[0].id for request in requests]
 
 
 def _lane(service: Service, device_class: str) -> Lane:
@@ -55,13 +64,6 @@ def _is_possible(service: Service, lane: Lane, problem: GemmProblem, families: l
     return True
 
 
-def _submit(
-    service: Service, lane: Lane, problem: GemmProblem, body: wire.TuneMissesBody
-) -> JobRecord | None:
+def _request(problem: GemmProblem, body: wire.TuneMissesBody) -> TuneRequest:
     families = tuple(sorted(set(body.families)))
-    request = TuneRequest(problem, families, body.max_trials, body.max_seconds, body.seed)
-    with service.store.begin() as session:
-        full = jobs.queued_count(session) >= service.settings.max_queue
-        if full:
-            return None
-        return submit(session, request, lane.bench.spec)[0]
+    return TuneRequest(problem, families, body.max_trials, body.max_seconds, body.seed)

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from tilewright.errors import InvalidProblem
 from tilewright.problem import DType, GemmProblem
 from tilewright.wire.gemm import GemmPost, SharedGemmBody, SharedTensor
+from tilewright.wire.safetensors import places
 from tuner.regions import Pages, Region
 
 _SEGMENTS = "/dev/shm"  # where POSIX shared memory is on Linux, see shm_overview(7)
@@ -34,6 +35,19 @@ def shapes(problem: GemmProblem) -> dict[str, tuple[DType, tuple[int, ...]]]:
     found = {"a": (problem.dtype, (*lead, *problem.a_shape)), "b": (problem.dtype, (*lead, *problem.b_shape))}
     found |= {"c": d} if problem.has_c else {}
     return found | ({"bias": (problem.out, (problem.n,))} if problem.has_bias else {}) | {"d": d}
+
+
+def safetensors(body: Pages) -> dict[str, Operand]:
+    """The tensors of a safetensors file by name, where they lie.
+
+    Raises:
+        InvalidProblem: it is not such a file.
+    """
+    whole = body.region
+    return {
+        name: Operand(place.dtype, place.shape, whole.part(place.start, place.size))
+        for name, place in places(body.read, whole.size).items()
+    }
 
 
 def raw(body: Pages, query: GemmPost) -> dict[str, Operand]:

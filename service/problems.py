@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect
 
 from tilewright.errors import InvalidProblem
 from tilewright.wire import ErrorItem, ProblemDocument
+from tuner.store.errors import IdempotencyConflict
 
 MEDIA_TYPE = "application/problem+json"
 log = logging.getLogger("tilewright.service")
@@ -36,6 +37,7 @@ class Kind(Enum):
     METHOD_NOT_ALLOWED = ("method-not-allowed", 405, "Method not allowed")
     BODY_TIMEOUT = ("body-timeout", 408, "The body came too slowly")
     IDEMPOTENCY_IN_FLIGHT = ("idempotency-in-flight", 409, "A request with this Idempotency-Key is in work")
+    PRECONDITION = ("precondition-failed", 412, "What is to be changed is not what the caller knows")
     TOO_LARGE = ("body-too-large", 413, "The body is too large")
     MEDIA_TYPE = ("unsupported-media-type", 415, "Unsupported media type")
     QUEUE_FULL = ("queue-full", 429, "The queue is full")
@@ -86,6 +88,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(InvalidProblem, _invalid)
+    app.add_exception_handler(IdempotencyConflict, _conflict)
     app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _internal)
 
@@ -145,6 +148,10 @@ def _item(kind: str, loc: Sequence[str | int], message: str) -> ErrorItem:
 
 def _invalid(request: Request, error: Exception) -> Response:
     return respond(request, Kind.INVALID_PROBLEM.document(str(error)))
+
+
+def _conflict(request: Request, error: Exception) -> Response:
+    return respond(request, Kind.IDEMPOTENCY_MISMATCH.document(str(error)))
 
 
 def _gone(request: Request, _error: Exception) -> Response:

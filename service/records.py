@@ -85,6 +85,7 @@ def trial(line: TrialLine) -> Trial:
         check_s=line.check_s,
         measure_s=line.measure_s,
         origin=line.origin,
+        repeatable=line.repeatable,
     )
 
 
@@ -107,6 +108,7 @@ def best_line(stored: StoredBest) -> BestLine:
         provenance=ProvenanceView.model_validate(best.provenance),
         resources=ResourcesView.model_validate(best.resources),
         job_id=best.job_id or None,
+        repeatable=best.repeatable,
         created=stored.created,
     )
 
@@ -133,6 +135,7 @@ def best_config(line: BestLine) -> BestConfig:
         provenance=_provenance(line.provenance),
         resources=_resources(line.resources),
         job_id=line.job_id or "",
+        repeatable=line.repeatable,
     )
 
 

@@ -45,7 +45,7 @@ class Settings(BaseSettings):
         max_trials: most trials of one job.
         max_queue: most queued jobs.
         max_misses: most problems in the list of misses of a device class.
-        retune_stale: queue a job for each stale result that is asked for.
+        retune_stale: tune stale results that were asked for again, one at a time, on devices that are idle.
         max_gemms: most GEMM requests in work at once.
         gemm_wait_s: longest wait of a GEMM for a busy device, in seconds.
         stop_s: longest wait for a running trial at shutdown, in seconds.
@@ -76,7 +76,7 @@ class Settings(BaseSettings):
     max_trials: int = Field(default=10_000, ge=1, le=10_000)
     max_queue: int = Field(default=1000, ge=0)
     max_misses: int = Field(default=10_000, ge=0)
-    retune_stale: bool = False
+    retune_stale: bool = True
     max_gemms: int = Field(default=4, ge=1, le=32)
     gemm_wait_s: float = Field(default=10.0, ge=0.0)
     stop_s: float = Field(default=5.0, ge=0.0)

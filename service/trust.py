@@ -16,15 +16,13 @@ from service.engine import Engine
 from tilewright import wire
 from tilewright.errors import DeviceUnavailable
 from tilewright.problem import DType, GemmProblem
-from tilewright.trial import BestConfig
+from tilewright.trial import BestConfig, Provenance
 from tuner.store import regret, sets
 
 # Families that multiply and add in ordinary floating-point units; the others use tensor cores.
 _SCALAR = frozenset({"host", "simt"})
+REASONS = ("source-changed", "toolchain-changed", "driver-changed")
 _REDUCED = frozenset({DType.TFLOAT32, DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2})
-# NOTE: split-K kernels add their partial sums in the order of the splits, whoever comes last, so every
-# family repeats bit by bit. A family that adds atomically into D belongs in here.
-_UNORDERED: frozenset[str] = frozenset()
 
 
 class Trust:
@@ -40,18 +38,22 @@ class Trust:
         family = best.config.family
         return wire.TrustView(
             numerics=numerics(best.problem, family),
-            deterministic=family in FAMILIES and family not in _UNORDERED,
+            deterministic=best.repeatable is True,
             staleness=self.staleness(best),
         )
 
     def staleness(self, best: BestConfig) -> str:
         """What changed since ``best`` was measured; ``fresh`` where nothing did that can be seen here."""
-        was, family = best.provenance, FAMILIES.get(best.config.family)
+        return self.staleness_of(best.config.family, best.provenance)
+
+    def staleness_of(self, family_name: str, was: Provenance) -> str:
+        """The same of a result of a family that comes from ``was``."""
+        family = FAMILIES.get(family_name)
         if family is None or _source(family) not in (None, was.source_digest):
             return "source-changed"
         if _compiler(_language(family)) not in (None, was.compiler):
             return "toolchain-changed"
-        drivers = self._drivers(best.device_class)
+        drivers = self._drivers(was.device_class)
         return "driver-changed" if drivers and was.driver not in drivers else "fresh"
 
     def state(self, device_class: str) -> str:

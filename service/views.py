@@ -9,12 +9,14 @@ from typing import Literal
 from service.problems import Kind, Problem
 from tilewright import wire
 from tilewright.problem import GemmProblem
-from tuner.store.misses import MissRecord
+from tuner.store.misses import MissRecord, Place
 from tuner.store.records import JobRecord, JobStatus, StoredBest
 from tuner.store.regret import Band
 from tuner.store.sets import Served, SetRecord
 
 _JOB_ID = re.compile("[0-9a-f]{32}")
+_NUMBER = re.compile("[0-9]{1,18}")
+_STAKE = re.compile(r"[0-9]+(\.[0-9]+)?(e[+-]?[0-9]{1,2})?")
 
 
 def job_view(job: JobRecord, best: wire.BestConfigView | None = None) -> wire.JobView:
@@ -153,9 +155,23 @@ def number_place(text: str | None) -> int:
     if text is None:
         return 0
     number = place(text)
-    if not number.isdecimal() or len(number) > 18:
+    if not _NUMBER.fullmatch(number):
         raise _bad_cursor()
     return int(number)
+
+
+def miss_place(text: str | None) -> Place | None:
+    """A cursor that stands for a place among the misses; None for none.
+
+    Raises:
+        Problem: it is not such a cursor.
+    """
+    if text is None:
+        return None
+    stake, _, number = place(text).partition(" ")
+    if not _STAKE.fullmatch(stake) or not _NUMBER.fullmatch(number):
+        raise _bad_cursor()
+    return float(stake), int(number)
 
 
 def tune_hint(problem: GemmProblem) -> dict[str, object]:

@@ -41,6 +41,7 @@ class TrialResult:
     timing: Timing | None = None
     check_s: float = 0.0
     measure_s: float = 0.0
+    repeatable: bool | None = None
 
 
 class Bench:
@@ -72,6 +73,11 @@ class Bench:
     def restarts(self) -> int:
         """How often the device's process had to be started again."""
         return self._process.restarts
+
+    @property
+    def restart_reasons(self) -> dict[str, int]:
+        """The same by reason, see :class:`tuner.process.WorkerProcess`."""
+        return self._process.restart_reasons
 
     def trial(
         self,
@@ -203,4 +209,5 @@ def _trial_result(reply: Frame) -> TrialResult:
         codec.maybe(codec.timing, header["timing"]),
         header["check_s"],
         header["measure_s"],
+        header["repeatable"],
     )

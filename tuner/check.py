@@ -6,6 +6,8 @@ grow with sqrt(k), like the rounding errors of the running sum. Integer types mu
 poisoned before each run, with NaN or the lowest integer, and lies between guard bands that must stay as
 they were. The second run launches twice on one workspace, because whoever uses a kernel does: it must
 leave the workspace as it needs to find it.
+
+Whether a right kernel's launches give the same bits is a figure of it, no fault: :func:`repeats` measures it.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from tuner.operands import bind, make_tensors
 _GUARD = 2048  # elements before and after D; keeps its alignment
 _GUARD_BYTE = 0xA5
 _LAUNCHES = {"integer": 1, "normal": 2}
+_REPEATS = 3
 
 _EPSILON = {
     DType.FLOAT16: 2**-10,
@@ -56,6 +59,25 @@ def check(device: Device, kernel: Kernel, problem: GemmProblem) -> str | None:
     """
     kinds: tuple[Literal["integer", "normal"], ...] = ("integer", "normal")
     return next((r for kind in kinds if (r := _check(device, kernel, problem, kind))), None)
+
+
+def repeats(device: Device, kernel: Kernel, problem: GemmProblem) -> bool:
+    """Whether launches of a right kernel on the same N(0, 1) operands gave the same bits.
+
+    Raises:
+        LaunchError: it does not run.
+    """
+    _, d = _guarded(device, problem)
+    tensors = dataclasses.replace(_reference(device, problem, "normal").tensors, d=d)
+    bound = bind(device, kernel, problem, [tensors])
+
+    def launched() -> Any:
+        bound.launches[0]()
+        device.synchronize()
+        return d.view("uint8").copy()
+
+    first = launched()
+    return all(bool((launched() == first).all()) for _ in range(_REPEATS - 1))
 
 
 def reference_values(device: Device, problem: GemmProblem, tensors: Tensors) -> Any:

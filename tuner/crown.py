@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from tilewright.errors import ArtifactError, LaunchError
 from tilewright.trial import BestConfig, Outcome
@@ -18,16 +17,13 @@ from tuner.finals import (
     advancing,
     best_config,
     field,
-    overlapping,
     rounds,
     shortlist,
     standing,
 )
 from tuner.ledger import Ledger
 from tuner.process import WorkerError
-
-if TYPE_CHECKING:
-    from tuner.race import RaceSamples
+from tuner.race import RaceSamples, overlapping
 
 SLACK = 5.0
 

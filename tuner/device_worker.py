@@ -19,11 +19,11 @@ from tilewright.artifact import Artifact
 from tilewright.errors import ArtifactError, DeviceUnavailable, LaunchError
 from tilewright.launch import Kernel, load
 from tilewright.problem import GemmProblem
-from tilewright.trial import Outcome, Timing
+from tilewright.trial import Outcome
 from tuner import check, operands
 from tuner.devices.base import Device
 from tuner.frames import Frame
-from tuner.gemm import run_gemm
+from tuner.gemm import Gemms
 from tuner.measure import measure
 from tuner.outline import vendor_outlines
 from tuner.race import Race
@@ -40,6 +40,7 @@ class DeviceServer:
     def __init__(self, device_name: str) -> None:
         self._device = open_device(device_name)
         self._kernels = KernelCache()
+        self._gemms = Gemms(self._device)
         self._driver_errors = _driver_errors(self._device)
         self._tuned: GemmProblem | None = None
         self._race: Race | None = None
@@ -64,6 +65,7 @@ class DeviceServer:
         if self._race is None:  # its kernels must stay loaded
             self._kernels.trim(_KEPT_KERNELS)
         with self._launch_errors():
+            self._gemms.trim()
             return self._operations[request.header["op"]](request)
 
     def _trial(self, request: Frame) -> Frame:
@@ -72,13 +74,12 @@ class DeviceServer:
         clock = _Clock()
         try:
             with self._launch_errors():
-                outcome, message, timing = self._check_and_measure(request, problem, clock)
+                result = self._check_and_measure(request, problem, clock)
         except (LaunchError, ArtifactError) as error:
             dying = isinstance(error, LaunchError) and error.sticky
-            failed = {"outcome": Outcome.LAUNCH_ERROR, "message": str(error), "dying": dying}
-            return Frame({"kind": "ok", "timing": None, **failed, **clock.seconds})
-        result = {"outcome": outcome, "message": message, "timing": timing and dataclasses.asdict(timing)}
-        return Frame({"kind": "ok", **result, **clock.seconds})
+            result = {"outcome": Outcome.LAUNCH_ERROR, "message": str(error), "dying": dying}
+        nothing = {"message": "", "timing": None, "repeatable": None}
+        return Frame({"kind": "ok", **nothing, **result, **clock.seconds})
 
     def _problem(self, request: Frame) -> GemmProblem:
         """The problem being tuned; what was kept for another one is given back first."""
@@ -89,20 +90,20 @@ class DeviceServer:
             self._tuned = problem
         return problem
 
-    def _check_and_measure(
-        self, request: Frame, problem: GemmProblem, clock: _Clock
-    ) -> tuple[Outcome, str, Timing | None]:
+    def _check_and_measure(self, request: Frame, problem: GemmProblem, clock: _Clock) -> dict[str, Any]:
         kernel = self._kernels.get(request.payloads[0])
         with clock.part("check_s"):
             reason = check.check(self._device, kernel, problem)
+            repeatable = None if reason else check.repeats(self._device, kernel, problem)
         if reason is not None:
-            return Outcome.WRONG_RESULT, reason, None
+            return {"outcome": Outcome.WRONG_RESULT, "message": reason}
         with clock.part("measure_s"):
             header = request.header
             timing, pruned = measure(
                 self._device, kernel, problem, header["incumbent_us"], header["fewest_samples"]
             )
-        return (Outcome.PRUNED if pruned else Outcome.OK), "", timing
+        outcome = Outcome.PRUNED if pruned else Outcome.OK
+        return {"outcome": outcome, "timing": dataclasses.asdict(timing), "repeatable": repeatable}
 
     def _outlines(self, request: Frame) -> Frame:
         self._race = None
@@ -135,7 +136,7 @@ class DeviceServer:
         kernel = self._kernels.get(request.payloads[0]) if request.payloads else None
         regions = {name: Region(**fields) for name, fields in header["regions"].items()}
         scalars = (header["alpha"], header["beta"])
-        run = run_gemm(self._device, kernel, problem, regions, scalars)
+        run = self._gemms.run(kernel, problem, regions, scalars)
         return Frame({"kind": "ok", "run": dataclasses.asdict(run)})
 
     @contextlib.contextmanager

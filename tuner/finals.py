@@ -112,11 +112,6 @@ def standing(finalists: Sequence[Finalist], rows: Sequence[Sequence[float]]) -> 
     return Standing(finalists[winner], tuple(finalists[i].config for i in tied if i != winner))
 
 
-def overlapping(artifacts: Sequence[Artifact]) -> bool:
-    """Whether this is the one entrant of a duel, and starts while the kernel before it ends."""
-    return [artifact.plan.programmatic for artifact in artifacts] == [True]
-
-
 def best_config(context: JobContext, won: Standing, duel: RaceSamples) -> BestConfig:
     """What the job found: the winner with its lead over the vendor in ``duel``, a race of these two.
 
@@ -144,6 +139,7 @@ def best_config(context: JobContext, won: Standing, duel: RaceSamples) -> BestCo
         provenance=context.provenance(artifact, duel.method),
         resources=artifact.resources,
         job_id=context.job_id,
+        repeatable=won.winner.trial.repeatable,
     )
 
 

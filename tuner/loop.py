@@ -142,6 +142,7 @@ class Loop:
             provenance=context.provenance(artifact, method),
             check_s=result.check_s,
             measure_s=result.measure_s,
+            repeatable=result.repeatable,
         )
 
     @property

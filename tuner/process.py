@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import sys
 import time
@@ -59,13 +60,20 @@ class WorkerProcess:
         self._argv = list(argv)
         self._turns = Turns()
         self._child: Child | None = None
-        self._starts = 0
+        self._lost: str | None = None
+        self._restarts: collections.Counter[str] = collections.Counter()
         self._closed = False
 
     @property
     def restarts(self) -> int:
         """How often a process was started after the first one."""
-        return max(0, self._starts - 1)
+        return sum(self.restart_reasons.values())
+
+    @property
+    def restart_reasons(self) -> dict[str, int]:
+        """The same by what became of the process before: ``died``, ``timeout``, ``gave-up`` (it could not
+        start or not go on) or ``abandoned`` (its caller was interrupted)."""
+        return dict(self._restarts)
 
     @property
     def pid(self) -> int | None:
@@ -107,7 +115,7 @@ class WorkerProcess:
             request = Frame(header, tuple(payloads))
             reply = self._exchange(child, request, timeout_s)
             if reply.header.get("dying"):
-                self._discard(child)
+                self._discard(child, "gave-up")
             raise_refusal(reply.header)
             return reply
 
@@ -145,13 +153,14 @@ class WorkerProcess:
 
     def _running(self) -> Child:
         if self._child and self._child.exited:
-            self._discard(self._child)
+            self._discard(self._child, "died")
         if self._child is None:
-            self._starts += 1
+            if self._lost:
+                self._restarts[self._lost] += 1
             self._child = Child.spawn(self._argv)
             ready = self._exchange(self._child, None, _START_TIMEOUT_S)
             if ready.header["kind"] != "ready":
-                self._discard(self._child)
+                self._discard(self._child, "gave-up")
                 raise_refusal(ready.header)
             self._child.greeting = ready.header
         return self._child
@@ -163,17 +172,17 @@ class WorkerProcess:
                 child.channel.send(request, deadline)
             return child.channel.receive(deadline)
         except ChannelTimeout as error:
-            tail = self._discard(child)
+            tail = self._discard(child, "timeout")
             raise WorkerTimeout(f"no answer within {timeout_s:g} s; the process was killed{tail}") from error
         except FrameError as error:
-            tail = self._discard(child)
+            tail = self._discard(child, "died")
             cause = child.cause()
             raise WorkerDied(f"the process ended with {cause}: {error}{tail}", cause) from error
         except BaseException:
-            self._discard(child)  # NOTE: the reply would be taken for that of the next call
+            self._discard(child, "abandoned")  # NOTE: the reply would be taken for that of the next call
             raise
 
-    def _discard(self, child: Child) -> str:
-        self._child = None
+    def _discard(self, child: Child, reason: str) -> str:
+        self._child, self._lost = None, reason
         child.kill()
         return child.tail()

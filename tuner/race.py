@@ -22,10 +22,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from tilewright.artifact import Artifact
 from tilewright.launch import Kernel, Launch
 from tilewright.problem import GemmProblem
 from tuner.devices.base import Device
-from tuner.finals import overlapping
 from tuner.interleave import WARM_UP_S, Rows, States, each_round, equal_samplers, mean_of_known
 from tuner.operands import bind, rotated_sets, scratch
 from tuner.settle import load
@@ -148,6 +148,11 @@ class Race:
             watts=mean_of_known([watts for _, watts in self._states]),
             method=METHOD,
         )
+
+
+def overlapping(artifacts: Sequence[Artifact]) -> bool:
+    """Whether this is the one entrant of a duel, and starts while the kernel before it ends."""
+    return [artifact.plan.programmatic for artifact in artifacts] == [True]
 
 
 def _apart(device: Device, launches: Sequence[Launch]) -> list[Launch]:

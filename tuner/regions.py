@@ -6,11 +6,9 @@ import dataclasses
 import mmap
 import os
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-import numpy as np
-
-from tilewright.errors import InvalidProblem
+_LEAST_BYTES = 2**20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,39 +27,18 @@ class Region:
         """A part of it, from its own start."""
         return Region(self.path, self.offset + offset, size)
 
-    def map(self, *, writable: bool = False) -> Any:
-        """The bytes as a NumPy array that keeps them mapped while it lives; those of the file itself.
-
-        Raises:
-            InvalidProblem: the file ends before the region does.
-        """
-        if self.size == 0:
-            return np.empty(0, np.uint8)
-        start = self.offset - self.offset % mmap.ALLOCATIONGRANULARITY
-        fd = os.open(self.path, os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY))
-        try:
-            if os.fstat(fd).st_size < self.offset + self.size:
-                raise InvalidProblem(
-                    f"a tensor ends at byte {self.offset + self.size}, behind its memory's end"
-                )
-            protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-            # NOTE: populated at once: page faults during the kernel would be taken for its time.
-            flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
-            length = self.offset + self.size - start
-            mapped = mmap.mmap(fd, length, flags, protection, offset=start)
-        finally:
-            os.close(fd)
-        return np.frombuffer(mapped, np.uint8, self.size, self.offset - start)
-
 
 class Pages:
-    """Memory without a name that grows by appending and that other processes of this user map.
+    """Memory without a name that other processes of this user map; what is in it ends at ``region``.
 
-    It is gone once it is closed and nobody maps it any more, also where this process is killed.
+    It grows by appending and stays as large when it is used anew, so that nobody has to map it again. It is
+    gone once it is closed, and where this process is killed and nobody maps it any more.
     """
 
     def __init__(self) -> None:
         self._fd = os.memfd_create("tilewright", os.MFD_CLOEXEC)
+        os.ftruncate(self._fd, _LEAST_BYTES)
+        self._map = mmap.mmap(self._fd, _LEAST_BYTES)
         self._size = 0
 
     def __enter__(self) -> Self:
@@ -73,28 +50,36 @@ class Pages:
         self.close()
 
     @property
+    def held(self) -> int:
+        """Most bytes that it takes, used or not."""
+        return len(self._map)
+
+    @property
     def region(self) -> Region:
-        """All of it."""
+        """All that is in it."""
         return Region(f"/proc/{os.getpid()}/fd/{self._fd}", 0, self._size)
 
     def append(self, data: bytes) -> None:
         """Add bytes at the end."""
-        view = memoryview(data)
-        while view:
-            written = os.pwrite(self._fd, view, self._size)
-            self._size += written
-            view = view[written:]
+        end = self._size + len(data)
+        if end > self.held:
+            self._map.resize(max(end, 2 * self.held))
+        self._map[self._size : end] = data
+        self._size = end
 
     def resize(self, size: int) -> Region:
-        """Make it ``size`` bytes long, new ones zero; gives all of it."""
-        os.ftruncate(self._fd, size)
+        """Make it ``size`` bytes long, new ones of any value; gives all of it."""
+        if size > self.held:
+            self._map.resize(size)
         self._size = size
         return self.region
 
     def read(self, offset: int, size: int) -> bytes:
         """Bytes from ``offset`` on, fewer at the end."""
-        return os.pread(self._fd, size, offset)
+        return self._map[offset : min(offset + size, self._size)]
 
     def close(self) -> None:
-        """Give it back."""
+        """Give it back, also where others still map it."""
+        self._map.close()
+        os.ftruncate(self._fd, 0)
         os.close(self._fd)

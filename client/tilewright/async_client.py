@@ -14,6 +14,7 @@ from tilewright.calls import GemmAnswer
 from tilewright.follow import READ_TIMEOUT_S, Follower, OnProgress
 from tilewright.problem import GemmProblem
 from tilewright.requests import BestOptions, GemmOptions, TuneOptions
+from tilewright.segments import Segments, empty
 from tilewright.shared import SharedGemm
 from tilewright.store_client import AsyncStoreMethods
 
@@ -26,6 +27,7 @@ class AsyncClient(AsyncStoreMethods):
     def __init__(
         self, url: str = "http://127.0.0.1:8080", *, timeout: float = 10.0, key: str | None = None
     ) -> None:
+        self._timeout, self._segments = timeout, Segments()
         self._http = httpx2.AsyncClient(base_url=url, timeout=timeout, headers=transport.authorization(key))
 
     async def __aenter__(self) -> Self:
@@ -36,6 +38,7 @@ class AsyncClient(AsyncStoreMethods):
 
     async def close(self) -> None:
         """Close the connections."""
+        self._segments.close()
         await self._http.aclose()
 
     async def tune(
@@ -105,14 +108,20 @@ class AsyncClient(AsyncStoreMethods):
         bias: Any = None,
         *,
         shared: bool = False,
+        out: Any = None,
         **options: Unpack[GemmOptions],
     ) -> GemmAnswer:
         """See :meth:`Client.gemm`."""
         operands = {"a": a, "b": b, "c": c, "bias": bias}
         if shared:
-            with SharedGemm(operands, options) as gemm:
-                return gemm.answer(await self._send(gemm.call))
+            with SharedGemm(operands, options, self._segments, out) as gemm:
+                return await self._send(gemm.call)
+        requests.check_out(out)
         return await self._send(requests.gemm(operands, options))
+
+    def shared_empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """See :meth:`Client.shared_empty`."""
+        return empty(shape, dtype)
 
     async def artifact(self, digest: str) -> Artifact:
         """See :meth:`Client.artifact`."""
@@ -132,7 +141,8 @@ class AsyncClient(AsyncStoreMethods):
 
     async def _send(self, call: calls.Call[T]) -> T:
         with transport.reaching(self._http.base_url):
-            response = await self._http.request(**transport.arguments(call))
+            timeout = transport.patience(call, self._timeout)
+            response = await self._http.request(**transport.later(call), timeout=timeout)
         return calls.answer(call, transport.reply(response))
 
     async def _listen(self, follower: Follower) -> str:

@@ -100,7 +100,12 @@ class TunedPlan:
 
     def _bind(self, places: tuple[int, ...], workspace: int) -> BoundLaunch:
         operands = _operands(self._product, self._epilogue, places, workspace)
-        return self._kernel.bind(self._product.problem, operands)
+        try:
+            return self._kernel.bind(self._product.problem, operands)
+        except LaunchError:
+            raise
+        except Exception as error:  # NOTE: the plan came from a service, and may ask for what cannot be
+            raise LaunchError(broken_rule(error)) from error
 
 
 class ScratchPlan(TunedPlan):
@@ -147,11 +152,11 @@ class Ways:
 Plan = VendorPlan | TunedPlan
 
 
-def broken_rule(error: TilewrightError) -> str:
+def broken_rule(error: Exception) -> str:
     """What a kernel could not be run for, without the problem, so that equal reasons count as one."""
     if isinstance(error, PreconditionFailed):
         return f"precondition: {str(error).partition(': ')[2] or error}"
-    return str(error)
+    return str(error) if isinstance(error, TilewrightError) else f"its plan broke: {type(error).__name__}"
 
 
 def tuned_plan(

@@ -18,6 +18,8 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from tilewright import prune
+from tilewright.artifact import is_digest
+from tilewright.errors import ArtifactError
 from tilewright.prune import Bounds
 
 VERSION = "v1"
@@ -29,7 +31,11 @@ def default_folder() -> Path:
 
 
 class DiskCache:
-    """Entries under ``folder``, in a part of its own for this version of the layout."""
+    """Entries under ``folder``, in a part of its own for this version of the layout.
+
+    Raises:
+        ArtifactError: from every method that takes a digest: it is none, and could name a file elsewhere.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._root = folder / VERSION
@@ -77,6 +83,8 @@ class DiskCache:
             prune.prune(self._root, bounds, time.time())
 
     def _place(self, digest: str) -> Path:
+        if not is_digest(digest):
+            raise ArtifactError(f"the cache names artifacts by their SHA-256, not {digest[:80]!r}")
         return self._root / digest[:2] / digest
 
     def _pointer(self, name: str) -> Path:

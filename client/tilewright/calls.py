@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from tilewright.tensors import Tensor
 
+# A GEMM waits for a busy device (``gemm_wait_s`` of the service, 10 s unless set), and may run for 30 s.
+GEMM_S = 60.0
 T = TypeVar("T")
 M = TypeVar("M", bound="BaseModel")
 
@@ -31,14 +33,20 @@ class Reply:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """A request, and how its answer is read."""
+    """A request, and how its answer is read.
+
+    Attributes:
+        content: the body, or its parts.
+        answer_s: how much longer than other steps the wait for the answer may take.
+    """
 
     method: str
     path: str
     parse: Callable[[Reply], T]
     params: dict[str, str] = dataclasses.field(default_factory=dict)
-    content: bytes | None = None
+    content: bytes | list[memoryview] | None = None
     headers: dict[str, str] = dataclasses.field(default_factory=dict)
+    answer_s: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,11 +57,15 @@ class GemmAnswer:
         d: the result, a NumPy array.
         ran: the config of the kernel, or the name of the vendor library.
         kernel_us: microseconds of the kernel alone.
+        match: how the kernel was found: ``exact``, ``nearest`` or ``vendor`` with what is known of it.
+        timing: where the milliseconds at the service went, by name.
     """
 
     d: Any
     ran: str
     kernel_us: float
+    match: str
+    timing: dict[str, float]
 
 
 def answer(call: Call[T], reply: Reply) -> T:
@@ -133,10 +145,18 @@ def artifact(digest: str) -> Call[Artifact]:
 
 def gemm(operands: Mapping[str, Tensor], query: wire.GemmQuery) -> Call[GemmAnswer]:
     """``POST /gemm``."""
-    from tilewright.tensors import MEDIA_TYPE, pack
+    from tilewright.tensors import MEDIA_TYPE, pieces
 
+    content = pieces(operands)
     headers = {"Content-Type": MEDIA_TYPE, "Accept": MEDIA_TYPE}
-    return Call("POST", "/gemm", _gemm_answer, params_of(query), pack(operands), headers)
+    headers["Content-Length"] = str(sum(map(len, content)))
+    return Call("POST", "/gemm", _gemm_answer, params_of(query), content, headers, GEMM_S)
+
+
+def told(headers: Mapping[str, str]) -> tuple[str, dict[str, float]]:
+    """What the headers tell of a GEMM that ran: ``match`` and ``timing`` of its :class:`GemmAnswer`."""
+    parts = (part.strip().partition(";dur=") for part in headers.get("server-timing", "").split(","))
+    return headers.get("tilewright-match", ""), {name: float(value) for name, _, value in parts if value}
 
 
 def families() -> Call[wire.FamilyList]:
@@ -161,15 +181,15 @@ def model_of(model: type[M]) -> Callable[[Reply], M]:
 
 def params_of(query: BaseModel) -> dict[str, str]:
     """A query string's parameters."""
-    values = query.model_dump(mode="json", exclude_none=True).items()
+    values = query.model_dump(mode="json", exclude_none=True, exclude_unset=True).items()
     return {name: json.dumps(value) if isinstance(value, bool) else str(value) for name, value in values}
 
 
 def _gemm_answer(reply: Reply) -> GemmAnswer:
     from tilewright.tensors import to_array, unpack
 
-    d = to_array(unpack(reply.content)["d"])
-    return GemmAnswer(d, reply.headers["tilewright-ran"], float(reply.headers["tilewright-kernel-us"]))
+    d, headers = to_array(unpack(reply.content)["d"]), reply.headers
+    return GemmAnswer(d, headers["tilewright-ran"], float(headers["tilewright-kernel-us"]), *told(headers))
 
 
 def _problem(reply: Reply) -> dict[str, Any]:

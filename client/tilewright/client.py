@@ -21,6 +21,9 @@ from tilewright.store_client import StoreMethods
 if TYPE_CHECKING:
     import httpx2
 
+    from tilewright.direct import Direct
+    from tilewright.segments import Segments
+
 T = TypeVar("T")
 
 
@@ -56,6 +59,19 @@ class Client(LocalMethods, StoreMethods):
         verify = not self._url.startswith("http://")
         return httpx2.Client(base_url=self._url, timeout=self._timeout, headers=self._headers, verify=verify)
 
+    @functools.cached_property
+    def _direct(self) -> Direct | None:
+        """For large bodies; None where something lies between here and the service."""
+        from tilewright.direct import Direct, reaches
+
+        return Direct(self._url, self._timeout, self._headers) if reaches(self._url) else None
+
+    @functools.cached_property
+    def _segments(self) -> Segments:
+        from tilewright.segments import Segments
+
+        return Segments()
+
     def __enter__(self) -> Self:
         return self
 
@@ -67,6 +83,10 @@ class Client(LocalMethods, StoreMethods):
         self._local.close()
         if "_http" in vars(self):
             self._http.close()
+        if "_direct" in vars(self) and self._direct:
+            self._direct.close()
+        if "_segments" in vars(self):
+            self._segments.close()
 
     def tune(
         self,
@@ -147,19 +167,35 @@ class Client(LocalMethods, StoreMethods):
         bias: Any = None,
         *,
         shared: bool = False,
+        out: Any = None,
         **options: Unpack[GemmOptions],
     ) -> GemmAnswer:
-        """Run a GEMM on the service: NumPy arrays, or what converts by DLPack or ``__array__``.
+        """Run a GEMM on the service: NumPy arrays, or what converts by DLPack or ``__array__``. They are sent
+        as they lie and must not change meanwhile.
 
         ``shared`` passes them through shared memory: for a service of this machine and user that offers it.
+        Operands that :meth:`shared_empty` made are not copied then, and the result goes to ``out``, where it
+        is given, another such array; after an error the service may still write there.
         """
         operands = {"a": a, "b": b, "c": c, "bias": bias}
         if shared:
             from tilewright.shared import SharedGemm
 
-            with SharedGemm(operands, options) as gemm:
-                return gemm.answer(self._send(gemm.call))
-        return self._send(requests.gemm(operands, options))
+            with SharedGemm(operands, options, self._segments, out) as gemm:
+                return self._send(gemm.call)
+        requests.check_out(out)
+        call = requests.gemm(operands, options)
+        return self._direct.send(call) if self._direct else self._send(call)
+
+    def shared_empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """A NumPy array of any values in shared memory, for ``gemm(..., shared=True)``.
+
+        Raises:
+            OSError: there is not so much shared memory.
+        """
+        from tilewright.segments import empty
+
+        return empty(shape, dtype)
 
     def artifact(self, digest: str) -> Artifact:
         """A compiled kernel, checked against its digest.
@@ -183,7 +219,8 @@ class Client(LocalMethods, StoreMethods):
 
     def _send(self, call: calls.Call[T]) -> T:
         with transport.reaching(self._http.base_url):
-            response = self._http.request(**transport.arguments(call))
+            timeout = transport.patience(call, self._timeout)
+            response = self._http.request(**transport.arguments(call), timeout=timeout)
         return calls.answer(call, transport.reply(response))
 
     def _listen(self, follower: Follower) -> str:

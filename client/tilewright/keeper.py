@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tilewright import forks, store_calls
 from tilewright.artifact import Artifact
@@ -140,11 +140,8 @@ class SetKeeper:
 
     def _round(self) -> float:
         """One look at the service; gives the seconds until the next."""
-        try:
-            self._look()
-            self.problem = ""
-        except TilewrightError as error:
-            self.problem = str(error)
+        self.problem = self._why_not()
+        if self.problem:
             pause = self._backoff.failed()
         else:
             self._backoff.succeeded()
@@ -154,6 +151,20 @@ class SetKeeper:
             self._looking = False
             self._turn.notify_all()
         return pause
+
+    def _why_not(self) -> str:
+        """Look at the service; why that failed, empty where it did not."""
+        try:
+            self._look()
+        except TilewrightError as error:
+            return str(error) or type(error).__name__
+        except Exception as error:  # NOTE: else the thread would end, and nobody starts another one
+            with forks.importing():
+                import logging  # a start that goes well does without
+
+            logging.getLogger("tilewright.client").exception("a look at %s broke", self._fetcher.url)
+            return repr(error)
+        return ""
 
     def _look(self) -> None:
         self._note_use()
@@ -170,16 +181,22 @@ class SetKeeper:
             return
         with self._turn:
             self._stock.take(fetched)
-            self.catalog, self._writing = catalog, True
+            self.catalog = catalog
             self._changed()
+            self._writing = True
             self._turn.notify_all()  # whoever waits goes on while the disk is written to
+        try:
+            self._write(catalog, content, fetched)
+        finally:
+            with self._turn:
+                self._writing = False
+                self._turn.notify_all()
+
+    def _write(self, catalog: Catalog, content: bytes | None, fetched: Iterable[str]) -> None:
         self._stock.write(fetched)
         if content is not None:
             self._kept = catalog.config_set.digest.encode() + b"\n" + content
             self._disk.name(self._name, self._kept)
-        with self._turn:
-            self._writing = False
-            self._turn.notify_all()
 
     def _new_set(self) -> bytes | None:
         """The set that is served where it is another one than the one at hand.

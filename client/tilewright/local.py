@@ -151,7 +151,7 @@ class LocalMatmul:
         problem, device = product.problem, product.device
         if device >= 0 and device != driver.ensure_context():
             raise InvalidProblem(f"arrays of GPU {device} while another one is current")
-        choice = self._lookup(problem, device)
+        choice = self._choice(problem, device)
 
         def instead(reason: str) -> Plan:
             return self._vendor(library, epilogue, reason, (problem, device, choice.miss))
@@ -162,8 +162,16 @@ class LocalMatmul:
         try:
             kernel = self._kernel(choice.artifact, device)
             return tuned_plan(kernel, library, product, epilogue, Ways(tally, instead))
-        except TilewrightError as error:
+        except Exception as error:  # NOTE: the plan came from a service, and may say anything
             return instead(broken_rule(error))
+
+    def _choice(self, problem: GemmProblem, device: int) -> Choice:
+        try:
+            return self._lookup(problem, device)
+        except TilewrightError:
+            raise
+        except Exception as error:  # NOTE: whatever a service sent, the product has to run
+            return Choice(None, f"the lookup broke: {type(error).__name__}")
 
     def _vendor(
         self,

@@ -40,7 +40,8 @@ class BestOptions(TypedDict, total=False):
 class GemmOptions(TypedDict, total=False):
     """How to compute D = act(alpha * op(A) op(B) + beta * C + bias); ``transpose_a`` says that A is
     stored K x M, ``transpose_b`` that B is stored N x K, ``dtype="tfloat32"`` that float32 operands may
-    be multiplied with 10 bits of mantissa."""
+    be multiplied with 10 bits of mantissa; ``policy="nearest"`` allows kernels of near problems within
+    ``max_regret``, a tenth unless given, ``deterministic`` only those that repeat bit by bit."""
 
     transpose_a: bool
     transpose_b: bool
@@ -52,6 +53,8 @@ class GemmOptions(TypedDict, total=False):
     acc_dtype: str
     device: str
     policy: str
+    max_regret: float
+    deterministic: bool
 
 
 def tune(problem: GemmProblem, options: TuneOptions) -> calls.Call[wire.JobView]:
@@ -107,6 +110,16 @@ def gemm(operands: dict[str, Any], options: GemmOptions) -> calls.Call[calls.Gem
     fields["layout"] = Layout("".join(letters))
     tensors = {name: from_array(name, array) for name, array in operands.items() if array is not None}
     return calls.gemm(tensors, checked(wire.GemmQuery, fields))
+
+
+def check_out(out: Any) -> None:
+    """Refuse room for a result that comes over the wire.
+
+    Raises:
+        InvalidProblem: there is some.
+    """
+    if out is not None:
+        raise InvalidProblem("out goes with shared=True; what comes over the wire has memory of its own")
 
 
 def page(limit: int, cursor: str | None) -> wire.PageQuery:

@@ -10,6 +10,7 @@ import json
 from datetime import datetime
 from typing import Any, Self
 
+from tilewright.artifact import is_digest
 from tilewright.config import Config
 from tilewright.errors import ArtifactError, InvalidProblem
 from tilewright.problem import GemmProblem
@@ -62,7 +63,7 @@ class SetEntry:
         return cls(
             problem=_problem(_read(data, "problem", dict)),
             config=Config.of(_read(config, "family", str), _read(config, "knobs", dict)),
-            artifact=_read(data, "artifact", str),
+            artifact=_digest(data, "artifact"),
             artifact_bytes=_read(data, "artifact_bytes", int),
             median_us=_number(data, "median_us"),
             low_us=_number(data, "low_us"),
@@ -162,6 +163,13 @@ def _problem(data: dict[str, Any]) -> GemmProblem:
     for name in known.keys() & {"has_bias", "has_c"}:
         _read(known, name, bool)
     return GemmProblem.from_dict(known)
+
+
+def _digest(data: dict[str, Any], name: str) -> str:
+    value: str = _read(data, name, str)
+    if not is_digest(value):  # NOTE: it becomes the name of a file
+        raise ValueError(f"{name} is no SHA-256 in 64 lower-case hexadecimal digits: {value[:80]!r}")
+    return value
 
 
 def _number(data: dict[str, Any], name: str) -> float:

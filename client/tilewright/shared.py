@@ -3,57 +3,54 @@
 from __future__ import annotations
 
 import math
-import os
-import secrets
 from collections.abc import Mapping
 from contextlib import ExitStack
-from multiprocessing.shared_memory import SharedMemory
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
 from tilewright import calls
-from tilewright.calls import Call, GemmAnswer
+from tilewright.calls import Call, GemmAnswer, Reply
 from tilewright.errors import InvalidProblem
 from tilewright.problem import DType, GemmProblem, Layout
 from tilewright.requests import GemmOptions, checked
+from tilewright.segments import Segments, place
 from tilewright.tensors import host_array, numpy_type
-from tilewright.wire.gemm import SEGMENT_PREFIX, SharedGemmBody, SharedGemmView
+from tilewright.wire.gemm import SharedGemmBody, SharedGemmView
 
 _ALIGNED = 64
 
 
 class SharedGemm:
-    """The operands of one GEMM in a segment of shared memory, and another one for the result.
+    """The operands of one GEMM in shared memory, and room for the result.
 
-    A context manager: at its end both segments are given back.
-
-    Attributes:
-        call: what to send to the service.
+    A context manager: at its end its segments may be used for another one.
     """
 
-    def __init__(self, operands: Mapping[str, Any], options: GemmOptions) -> None:
-        """Copy the operands into shared memory; those that are None are left out.
+    def __init__(
+        self, operands: Mapping[str, Any], options: GemmOptions, segments: Segments, out: Any = None
+    ) -> None:
+        """Copy those operands into shared memory that are not there; those that are None are left out.
 
         Raises:
             InvalidProblem: an array cannot be converted, or an option or a shape breaks a rule.
             OSError: there is not so much shared memory.
         """
         given = {name: host_array(name, array) for name, array in operands.items() if array is not None}
-        fields, problem = _request({name: host for name, (_, host) in given.items()}, given["a"][0], options)
-        lead = given["a"][1].shape[:-2]
-        self._out, self._shape = numpy_type(problem.out), (*lead, problem.m, problem.n)
-        with ExitStack() as made:
-            place = _copy_in(made, {name: host for name, (_, host) in given.items()})
-            self._d = _segment(made, math.prod(self._shape) * self._out.itemsize)
-            body = checked(SharedGemmBody, {**fields, **place, "d": {"segment": self._d.name}})
-            self._close = made.pop_all()
-        content = body.model_dump_json(exclude_none=True).encode()
-        headers = {"Content-Type": "application/json"}
-        self.call: Call[SharedGemmView] = Call(
-            "POST", "/gemm/shared", calls.model_of(SharedGemmView), content=content, headers=headers
-        )
+        hosts = {name: host for name, (_, host) in given.items()}
+        fields, problem = _request(hosts, given["a"][0], options)
+        shape, dtype = (*hosts["a"].shape[:-2], problem.m, problem.n), numpy_type(problem.out)
+        with ExitStack() as lent:
+            places = _places(lent, segments, hosts)
+            if out is None:
+                result = lent.enter_context(segments.lend(math.prod(shape) * dtype.itemsize))
+                self._d, places["d"] = result.array(shape, dtype), {"segment": result.name}
+            else:
+                self._d, places["d"] = out, _place_of(out, shape, dtype)
+            self._body = checked(SharedGemmBody, {**fields, **places})
+            self._lent = lent.pop_all()
+        self._copied = out is None
 
     def __enter__(self) -> Self:
         return self
@@ -61,12 +58,19 @@ class SharedGemm:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close.close()
+        self._lent.__exit__(kind, error, trace)
 
-    def answer(self, view: SharedGemmView) -> GemmAnswer:
-        """The answer to :attr:`call` with a copy of the result."""
-        d = np.ndarray(self._shape, self._out, self._d.buf).copy()
-        return GemmAnswer(d, view.ran, view.kernel_us)
+    @property
+    def call(self) -> Call[GemmAnswer]:
+        """What to send to the service; its answer has a copy of the result, or ``out``."""
+        content = self._body.model_dump_json(exclude_none=True, exclude_unset=True).encode()
+        headers = {"Content-Type": "application/json"}
+        return Call("POST", "/gemm/shared", self._answer, {}, content, headers, calls.GEMM_S)
+
+    def _answer(self, reply: Reply) -> GemmAnswer:
+        view = SharedGemmView.model_validate_json(reply.content)
+        d = self._d.copy() if self._copied else self._d
+        return GemmAnswer(d, view.ran, view.kernel_us, *calls.told(reply.headers))
 
 
 def _request(
@@ -106,22 +110,24 @@ def _check(problem: GemmProblem, hosts: Mapping[str, Any]) -> None:
             raise InvalidProblem(f"{name} must be {dtype} {list(shape)}, got {host.dtype} {list(host.shape)}")
 
 
-def _copy_in(made: ExitStack, hosts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _places(lent: ExitStack, segments: Segments, hosts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Where the operands lie, those of other memory once they were copied."""
+    known = {name: place(host) for name, host in hosts.items()}
+    found = {name: {"segment": there[0], "offset": there[1]} for name, there in known.items() if there}
     offsets, size = {}, 0
-    for name, host in hosts.items():
+    for name in [name for name in hosts if name not in found]:
         offsets[name] = size
-        size += -(-host.nbytes // _ALIGNED) * _ALIGNED
-    segment = _segment(made, size)
-    for name, host in hosts.items():
-        np.ndarray(host.shape, host.dtype, segment.buf, offsets[name])[...] = host
-    return {name: {"segment": segment.name, "offset": offset} for name, offset in offsets.items()}
+        size += -(-hosts[name].nbytes // _ALIGNED) * _ALIGNED
+    if offsets:
+        segment = lent.enter_context(segments.lend(size))
+        for name, offset in offsets.items():
+            segment.array(hosts[name].shape, hosts[name].dtype, offset)[...] = hosts[name]
+            found[name] = {"segment": segment.name, "offset": offset}
+    return found
 
 
-def _segment(made: ExitStack, size: int) -> SharedMemory:
-    segment = SharedMemory(f"{SEGMENT_PREFIX}{secrets.token_hex(16)}", create=True, size=size)
-    made.callback(segment.unlink)
-    made.callback(segment.close)
-    # NOTE: creating it reserves nothing; writing to more than there is would end this process by SIGBUS.
-    with open(f"/dev/shm/{segment.name}", "r+b") as file:
-        os.posix_fallocate(file.fileno(), 0, size)
-    return segment
+def _place_of(out: Any, shape: tuple[int, ...], dtype: Any) -> dict[str, Any]:
+    there = place(out) if isinstance(out, np.ndarray) and out.flags.c_contiguous else None
+    if there is None or out.shape != shape or out.dtype != dtype:
+        raise InvalidProblem(f"out must be what shared_empty({shape}, {str(dtype)!r}) gives")
+    return {"segment": there[0], "offset": there[1]}

@@ -5,18 +5,16 @@ from __future__ import annotations
 import threading
 import time
 
-from tilewright import forks, here, store_requests
+from tilewright import forks, here
 from tilewright.bound import Tally
 from tilewright.catalog import Pick
-from tilewright.errors import TilewrightError
 from tilewright.fetch import Fetcher
 from tilewright.keeper import SetKeeper
 from tilewright.local import Choice, LocalMatmul
+from tilewright.miss_reports import MissReports
 from tilewright.options import StartOptions
 from tilewright.problem import GemmProblem
-from tilewright.store_requests import Miss
 
-_MOST_MISSES = 250
 _NO_SET = Pick("vendor", "no config set yet", miss=True)
 
 
@@ -52,9 +50,8 @@ class LocalKernels:
         with self._lock:
             found = self._keepers.get(name)
             if found is None:
-                found = SetKeeper(
-                    self._fetcher, name, self._options, self.matmul.forget, lambda: self._report(name, device)
-                )
+                reports = MissReports(self._fetcher, name, lambda: self._missed(device))
+                found = SetKeeper(self._fetcher, name, self._options, self.matmul.forget, reports.send)
                 self._keepers[name] = found
                 found.start()
         return found
@@ -95,23 +92,5 @@ class LocalKernels:
         for keeper in list(self._keepers.values()):
             keeper.close()
 
-    def _report(self, name: str, device: int) -> None:
-        """Tell the service what ran without a kernel tuned for it since the last time."""
-        fresh = [
-            (tally, tally.count)
-            for tally in self.matmul.misses()
-            if tally.device == device and tally.count > tally.reported
-        ]
-        for start in range(0, len(fresh), _MOST_MISSES):
-            part = fresh[start : start + _MOST_MISSES]
-            try:
-                self._fetcher.send(store_requests.report_misses(name, [_miss(*one) for one in part]))
-            except TilewrightError:  # reported with the next ones
-                return
-            for tally, count in part:
-                tally.reported = count
-
-
-def _miss(tally: Tally, count: int) -> Miss:
-    assert tally.problem is not None
-    return Miss(tally.problem, count - tally.reported)
+    def _missed(self, device: int) -> list[Tally]:
+        return [tally for tally in self.matmul.misses() if tally.device == device]

@@ -75,10 +75,11 @@ def artifacts(digest: str, want: Sequence[str] | None = None) -> Call[dict[str, 
     return Call("POST", path, lambda reply: bundle.unpack(reply.content), content=content, headers=_JSON)
 
 
-def report_misses(body: wire.MissesBody) -> Call[wire.MissAnswer]:
-    """``POST /misses``."""
+def report_misses(body: wire.MissesBody, idempotency_key: str | None = None) -> Call[wire.MissAnswer]:
+    """``POST /misses``; what comes again with its key within a day is counted once."""
+    headers = _JSON | ({"Idempotency-Key": idempotency_key} if idempotency_key else {})
     content = body.model_dump_json(exclude_none=True).encode()
-    return Call("POST", "/misses", model_of(wire.MissAnswer), content=content, headers=_JSON)
+    return Call("POST", "/misses", model_of(wire.MissAnswer), content=content, headers=headers)
 
 
 def misses(query: wire.MissQuery) -> Call[wire.MissList]:

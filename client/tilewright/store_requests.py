@@ -43,16 +43,17 @@ def pin(device_class: str, digest: str) -> Call[wire.SetInfo]:
     return store_calls.pin(checked(wire.PinBody, {"device_class": device_class, "digest": digest}))
 
 
-def report_misses(device_class: str, misses: Iterable[Miss]) -> Call[wire.MissAnswer]:
+def report_misses(
+    device_class: str, misses: Iterable[Miss], idempotency_key: str | None = None
+) -> Call[wire.MissAnswer]:
     """The call for ``report_misses``.
 
     Raises:
         InvalidProblem: there is none, or there are more than 250.
     """
     items = [{**miss.problem.to_dict(), "count": miss.count, "vendor_us": miss.vendor_us} for miss in misses]
-    return store_calls.report_misses(
-        checked(wire.MissesBody, {"device_class": device_class, "misses": items})
-    )
+    body = checked(wire.MissesBody, {"device_class": device_class, "misses": items})
+    return store_calls.report_misses(body, idempotency_key)
 
 
 def misses(device_class: str | None, limit: int) -> Call[wire.MissList]:

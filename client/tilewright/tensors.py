@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import ml_dtypes
 import numpy as np
-import safetensors
 
 from tilewright.errors import InvalidProblem
 from tilewright.problem import DType
+from tilewright.wire.safetensors import header, places
 
 MEDIA_TYPE = "application/vnd.safetensors"
-WireCode = Literal["F16", "BF16", "F32", "F64", "F8_E4M3", "F8_E5M2", "I8", "U8", "I32"]
-WIRE_TYPES: dict[WireCode, DType] = {
-    "F16": DType.FLOAT16,
-    "BF16": DType.BFLOAT16,
-    "F32": DType.FLOAT32,
-    "F64": DType.FLOAT64,
-    "F8_E4M3": DType.FLOAT8_E4M3FN,
-    "F8_E5M2": DType.FLOAT8_E5M2,
-    "I8": DType.INT8,
-    "U8": DType.UINT8,
-    "I32": DType.INT32,
-}
+_PIECE = 2**20
 _NUMPY: dict[DType, np.dtype[Any]] = {
     DType.FLOAT16: np.dtype(np.float16),
     DType.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
@@ -46,7 +35,7 @@ class Tensor:
 
     dtype: DType
     shape: tuple[int, ...]
-    data: bytes
+    data: memoryview
 
 
 def numpy_type(dtype: DType) -> np.dtype[Any]:
@@ -72,43 +61,36 @@ def check_wire(dtype: DType) -> None:
         )
 
 
-def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The tensors as one safetensors file."""
-    # NOTE: safetensors reads through raw addresses; `views` keeps the memory alive until it has.
-    views = {name: np.frombuffer(tensor.data, np.uint8) for name, tensor in tensors.items()}
-    specs = {
-        name: safetensors.TensorSpec(
-            dtype=_NUMPY[tensor.dtype].name,
-            shape=list(tensor.shape),
-            data_ptr=views[name].ctypes.data,
-            data_len=views[name].nbytes,
-        )
-        for name, tensor in tensors.items()
-    }
-    return safetensors.serialize(specs, dict(metadata or {}))
+def pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> list[memoryview]:
+    """The tensors as one safetensors file, in parts of 1 MiB at most that are the tensors' own memory."""
+    head = header({name: (one.dtype, one.shape) for name, one in tensors.items()}, metadata)
+    whole = (memoryview(head), *(one.data for one in tensors.values()))
+    return [data[start : start + _PIECE] for data in whole for start in range(0, len(data), _PIECE)]
 
 
-def unpack(data: bytes) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, by name.
+def unpack(data: bytes | memoryview) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, by name; they share its memory.
 
     Raises:
         InvalidProblem: it is not one, or an element type is not known here.
     """
-    try:
-        items = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
-    except safetensors.SafetensorError as error:
-        raise InvalidProblem(f"not a safetensors file: {error}") from error
-    return {name: _tensor(name, fields) for name, fields in items}
+    view = memoryview(data)
+    found = places(lambda start, size: bytes(view[start : start + size]), len(view))
+    return {
+        name: Tensor(place.dtype, place.shape, view[place.start : place.start + place.size])
+        for name, place in found.items()
+    }
 
 
 def from_array(name: str, array: Any) -> Tensor:
-    """A NumPy array, or whatever converts by DLPack or ``__array__``, as a tensor.
+    """A NumPy array, or whatever converts by DLPack or ``__array__``, as a tensor that shares its memory.
 
     Raises:
         InvalidProblem: it cannot be converted, or its element type is not known here.
     """
     dtype, host = host_array(name, array)
-    return Tensor(dtype, host.shape, host.tobytes())
+    # NOTE: the types of ml_dtypes have no buffers of their own.
+    return Tensor(dtype, host.shape, memoryview(host.reshape(-1).view(np.uint8)))
 
 
 def host_array(name: str, array: Any) -> tuple[DType, Any]:
@@ -118,6 +100,7 @@ def host_array(name: str, array: Any) -> tuple[DType, Any]:
         InvalidProblem: it cannot be converted, or its element type is not known here.
     """
     host = np.ascontiguousarray(_host_array(name, array))
+    host = host.astype(host.dtype.newbyteorder("<"), copy=False)
     try:
         dtype = DType(host.dtype.name)
     except ValueError:
@@ -128,7 +111,7 @@ def host_array(name: str, array: Any) -> tuple[DType, Any]:
 
 
 def to_array(tensor: Tensor) -> Any:
-    """The tensor as a NumPy array (what NumPy lacks by ml_dtypes) that shares its memory, read-only."""
+    """The tensor as a NumPy array (what NumPy lacks by ml_dtypes) that shares its memory."""
     return np.frombuffer(tensor.data, _NUMPY[tensor.dtype]).reshape(tensor.shape)
 
 
@@ -145,10 +128,3 @@ def _host_array(name: str, array: Any) -> Any:
             f"{name} does not convert to a NumPy array ({error}); copy it to the host first"
         ) from error
     raise InvalidProblem(f"{name} must be a NumPy array or offer DLPack or __array__, got {type(array)}")
-
-
-def _tensor(name: str, fields: Mapping[str, Any]) -> Tensor:
-    dtype = WIRE_TYPES.get(fields["dtype"])
-    if dtype is None:
-        raise InvalidProblem(f"tensor {name} has type {fields['dtype']}; use one of {', '.join(WIRE_TYPES)}")
-    return Tensor(dtype, tuple(fields["shape"]), bytes(fields["data"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tilewright import calls, wire
@@ -22,6 +22,26 @@ def arguments(call: calls.Call[Any]) -> dict[str, Any]:
         "content": call.content,
         "headers": call.headers,
     }
+
+
+def later(call: calls.Call[Any]) -> dict[str, Any]:
+    """The same for an asynchronous client, which takes the parts of a body one by one."""
+    given = arguments(call)
+    if isinstance(call.content, list):
+        given["content"] = _each(call.content)
+    return given
+
+
+async def _each(parts: list[memoryview]) -> AsyncIterator[memoryview]:
+    for part in parts:
+        yield part
+
+
+def patience(call: calls.Call[Any], timeout: float) -> httpx2.Timeout:
+    """How long each step of a call may take."""
+    import httpx2
+
+    return httpx2.Timeout(timeout, read=timeout + call.answer_s)
 
 
 def authorization(key: str | None) -> dict[str, str]:

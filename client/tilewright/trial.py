@@ -73,6 +73,7 @@ class Trial:
         provenance: where the result comes from; None where nothing was compiled.
         compile_s, check_s, measure_s: seconds spent on each part.
         origin: ``seed``, ``search`` or ``final``: who proposed it.
+        repeatable: whether launches on the same operands gave the same bits; None where that was not tried.
     """
 
     number: int
@@ -87,6 +88,7 @@ class Trial:
     check_s: float = 0.0
     measure_s: float = 0.0
     origin: str = "search"
+    repeatable: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -126,6 +128,7 @@ class BestConfig:
         provenance: where the result comes from.
         job_id: the job that found it.
         resources: what a block of the winner costs.
+        repeatable: as in the winner's :class:`Trial`.
     """
 
     problem: GemmProblem
@@ -143,6 +146,7 @@ class BestConfig:
     provenance: Provenance
     resources: Resources
     job_id: str = ""
+    repeatable: bool | None = None
 
     @property
     def verdict(self) -> str:

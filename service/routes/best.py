@@ -20,7 +20,7 @@ from tuner.store.records import StoredBest
 
 router = APIRouter(tags=["results"])
 _SEARCHED = 20  # near winners that are looked through for one that repeats
-
+_FOR_ONE = {"policy", "max_regret"}
 
 _FOUND: dict[int | str, dict[str, Any]] = {
     304: {"description": "The caller has it"},
@@ -41,7 +41,8 @@ def get_best_config(
     later: BackgroundTasks,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """The winner for m, n and k; without them a page of all winners of the architecture or device class."""
+    """The winner for m, n and k; without them a page of all winners of the architecture or device class, of
+    those whose problems have the dtype, layout and so on that are given."""
     problem = query.to_problem()
     if problem is None:
         page = _listing(service, query)
@@ -52,11 +53,11 @@ def get_best_config(
         with service.store.read() as session:
             found, view = _one(service, session, query, problem)
     except Problem:
-        service.metrics.lookups.labels("none").inc()
+        lookups.count(service, "none", None, query.device_class or query.arch or "")
         raise
-    service.metrics.lookups.labels(view.match.kind).inc()
+    lookups.count(service, view.match.kind, view.device_class, regret=view.expected_regret)
     if view.staleness != "fresh":
-        later.add_task(service.retuner.served, [found])
+        later.add_task(service.stale.served, [found])
     return etag.answer(view, if_none_match)
 
 
@@ -66,10 +67,13 @@ def get_best_config(
 def post_lookup(body: wire.LookupBody, service: ServiceDep, later: BackgroundTasks) -> wire.LookupAnswer:
     """What to run for each of many problems, in their order."""
     answer, stale = lookups.answers(service, body)
+    asked = body.device_class or body.arch or ""
     for view in answer.items:
-        service.metrics.lookups.labels("none" if view.kind == "vendor" and view.miss else view.kind).inc()
+        kind = "none" if view.kind == "vendor" and view.miss else view.kind
+        cost = view.expected_regret if kind == "nearest" else None
+        lookups.count(service, kind, view.device_class, asked, cost)
     if stale:
-        later.add_task(service.retuner.served, stale)
+        later.add_task(service.stale.served, stale)
     return answer
 
 
@@ -121,9 +125,16 @@ def _check_regret(view: wire.BestConfigView, query: wire.BestQuery, problem: Gem
 
 
 def _listing(service: Service, query: wire.BestQuery) -> wire.BestConfigList:
-    target = query.device_class or query.arch or ""
+    given = query.model_fields_set
+    if senseless := sorted(given & _FOR_ONE):
+        detail = f"{' and '.join(senseless)}: for one problem only; give m, n and k too, or leave it out"
+        raise Problem(Kind.INVALID_REQUEST, detail)
+    target, after = query.device_class or query.arch or "", number_place(query.cursor)
+    alike = {name: getattr(query, name) for name in best.SIGNATURE if name in given}
     with service.store.read() as session:
-        found = best.for_arch(session, target, query.limit, number_place(query.cursor))
+        found = best.for_arch(
+            session, target, query.limit, after, alike=alike, repeatable=query.deterministic
+        )
     following = page_end(len(found), query.limit, found[-1].id if found else None)
     items = [best_view(stored, service.trust.view(stored.best)) for stored in found]
     return wire.BestConfigList(items=items, next=following)

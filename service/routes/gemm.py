@@ -8,13 +8,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from service import gemm_runs, operands, safetensors_file
+from service import gemm_runs, operands
 from service.access import is_loopback
 from service.deps import RAW, GemmBody, GemmBytes, GemmSlot, ServiceDep
 from service.gemm_runs import Served
 from service.openapi import GEMM_BODY, errors, gemm_bytes
 from service.problems import Kind, Problem
 from tilewright.wire.gemm import GemmPost, SharedGemmBody, SharedGemmView
+from tilewright.wire.safetensors import header
 
 router = APIRouter(tags=["gemm"])
 _CHUNK = 2**20
@@ -44,19 +45,15 @@ def post_gemm(query: Annotated[GemmPost, Query()], given: GemmBody, service: Ser
     """Compute D = act(alpha * op(A) op(B) + beta * C + bias) with the best kernel known.
 
     The headers ``Tilewright-Ran`` and ``Tilewright-Kernel-Us`` say what ran and for how many microseconds,
-    ``Server-Timing`` where the milliseconds of the request went. The answer has the body's own media type.
+    ``Tilewright-Match`` how it was found, ``Server-Timing`` where the milliseconds of the request went. The
+    answer has the body's own media type.
     """
     raw = given.media_type == RAW
-    found = operands.raw(given.body, query) if raw else safetensors_file.operands(given.body)
+    found = operands.raw(given.body, query) if raw else operands.safetensors(given.body)
     served = gemm_runs.run(service, found, query, given.result)
     told = {"ran": served.ran, "kernel_us": f"{served.micros:.3f}"}
-    head = b"" if raw else safetensors_file.header("d", served.d, told)
-    headers = {
-        "Tilewright-Ran": told["ran"],
-        "Tilewright-Kernel-Us": told["kernel_us"],
-        "Server-Timing": served.timing(given.body_s),
-        "Content-Length": str(len(head) + served.d.region.size),
-    }
+    head = b"" if raw else header({"d": (served.d.dtype, served.d.shape)}, told)
+    headers = served.headers(given.body_s) | {"Content-Length": str(len(head) + served.d.region.size)}
     return StreamingResponse(_stream(head, given), media_type=given.media_type, headers=headers)
 
 
@@ -80,7 +77,7 @@ def post_gemm_shared(
         raise Problem(Kind.FORBIDDEN, detail)
     with operands.shared(body) as found:
         served: Served = gemm_runs.run(service, found, body, None)
-    response.headers["Server-Timing"] = served.timing(0.0)
+    response.headers.update(served.headers(0.0))
     return SharedGemmView(ran=served.ran, kernel_us=served.micros)
 
 

@@ -19,6 +19,15 @@ async def live() -> wire.Health:
     return wire.Health(status="ok", version=__version__)
 
 
+@router.get("/startup", operation_id="startup", responses=errors(Kind.NOT_READY))
+async def startup(service: ServiceDep) -> wire.Health:
+    """The database was migrated and every device was opened; that they still answer is for ``ready``."""
+    if not service.engine.lanes:
+        raise Problem(Kind.NOT_READY, "no device is open yet; the service's log says why", retry_after=1)
+    checks = dict.fromkeys(service.engine.lanes, "open")
+    return wire.Health(status="ok", version=__version__, checks={"database": "migrated", **checks})
+
+
 @router.get("/ready", operation_id="ready", responses=errors(Kind.NOT_READY))
 def ready(service: ServiceDep) -> wire.Health:
     """The database is at this release's schema and every device is at work."""

@@ -8,9 +8,10 @@ from fastapi import APIRouter, BackgroundTasks, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 from pydantic import ConfigDict
+from sqlalchemy.orm import Session
 
 from service import etag, snapshots
-from service.deps import IfNoneMatch, Service, ServiceDep, SetDigest
+from service.deps import IfMatch, IfNoneMatch, Service, ServiceDep, SetDigest
 from service.openapi import binary, errors
 from service.paging import link_next
 from service.problems import Kind, Problem
@@ -75,11 +76,12 @@ async def get_current(
     return await run_in_threadpool(_current, service, device_class, later, if_none_match)
 
 
-@router.post("/current", operation_id="pin_config_set", responses=errors(Kind.NOT_FOUND))
-def post_current(body: wire.PinBody, service: ServiceDep) -> wire.SetInfo:
+@router.post("/current", operation_id="pin_config_set", responses=errors(Kind.NOT_FOUND, Kind.PRECONDITION))
+def post_current(body: wire.PinBody, service: ServiceDep, if_match: IfMatch = None) -> wire.SetInfo:
     """Serve a snapshot to its device class from now on, whatever is tuned."""
     try:
         with service.store.begin() as session:
+            _check_served(session, body.device_class, if_match)
             sets.pin(session, body.device_class, body.digest)
     except StoreError as error:
         raise Problem(Kind.NOT_FOUND, str(error)) from error
@@ -91,10 +93,13 @@ def post_current(body: wire.PinBody, service: ServiceDep) -> wire.SetInfo:
     return set_info(record, served)
 
 
-@router.delete("/current", status_code=204, operation_id="unpin_config_set", responses=errors())
-def delete_current(device_class: DeviceClass, service: ServiceDep) -> None:
+@router.delete(
+    "/current", status_code=204, operation_id="unpin_config_set", responses=errors(Kind.PRECONDITION)
+)
+def delete_current(device_class: DeviceClass, service: ServiceDep, if_match: IfMatch = None) -> None:
     """Serve the winners as they stand again. Repeating it is harmless."""
     with service.store.begin() as session:
+        _check_served(session, device_class, if_match)
         sets.pin(session, device_class, None)
 
 
@@ -127,12 +132,25 @@ def post_bundle(digest: SetDigest, body: wire.BundleBody, service: ServiceDep) -
     return _bundle(service, snapshots.wanted(snapshots.parsed(service, digest), body.want), "no-store")
 
 
+def _check_served(session: Session, device_class: str, if_match: str | None) -> None:
+    """Refuse to change what the caller does not know.
+
+    Raises:
+        Problem: another set is served than ``If-Match`` names.
+    """
+    served = sets.served(session, device_class)
+    digest = served.pinned or served.latest
+    if if_match is not None and not (digest and etag.has(if_match, digest)):
+        detail = f"{device_class} is served {digest or 'nothing'}; look at it and decide anew"
+        raise Problem(Kind.PRECONDITION, detail)
+
+
 def _current(
     service: Service, device_class: str, later: BackgroundTasks, if_none_match: str | None
 ) -> Response:
     digest, stale = snapshots.current(service, device_class)
     if stale:
-        later.add_task(service.retuner.served, stale)
+        later.add_task(service.stale.served, stale)
     return _answer(service, digest, if_none_match, etag.ASK_FIRST)
 
 

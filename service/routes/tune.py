@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Response
+from sqlalchemy.orm import Session
 
 from service import admission, miss_jobs
 from service.deps import IdempotencyKey, Service, ServiceDep
 from service.lane import Lane
 from service.openapi import errors
-from service.problems import Kind, Problem
+from service.problems import Kind
 from service.views import job_view
 from tilewright import wire
+from tilewright.device import DeviceSpec
 from tuner.job import TuneRequest
-from tuner.store import jobs
-from tuner.store.errors import IdempotencyConflict
+from tuner.store import codec, jobs
+from tuner.store.idempotency import once
 from tuner.store.records import JobRecord
 from tuner.store.submission import submit
 
 router = APIRouter(tags=["tuning"])
-_RETRY_AFTER_S = 30
 
 
 @router.post(
@@ -36,11 +37,11 @@ _RETRY_AFTER_S = 30
 def post_tune(
     body: wire.AnyTuneBody, service: ServiceDep, response: Response, idempotency_key: IdempotencyKey
 ) -> wire.JobView | wire.JobList:
-    """Start tuning a GEMM, or join the job that already does the same; or a job for each of the top misses,
-    where an ``Idempotency-Key`` is not needed: a problem that is being tuned or was tuned is no longer one.
-    """
+    """Start tuning a GEMM, or join the job that already does the same; or a job for each of the top misses.
+    A problem that is being tuned is no miss."""
     if isinstance(body, wire.TuneMissesBody):
-        return wire.JobList(items=[job_view(job) for job in miss_jobs.start(service, body)])
+        started = miss_jobs.start(service, body, idempotency_key)
+        return wire.JobList(items=[job_view(job) for job in started])
     request = _request(body)
     admission.check_trials(body.max_trials, service.settings)
     admission.check_size(request.problem, service.settings)
@@ -61,14 +62,16 @@ def _request(body: wire.TuneBody) -> TuneRequest:
 
 
 def _submit(service: Service, request: TuneRequest, lane: Lane, key: str | None) -> JobRecord:
-    limit = service.settings.max_queue
-    try:
-        with service.store.begin() as session:
-            job, created = submit(session, request, lane.bench.spec, key)
-            # NOTE: raising inside the transaction takes the job back.
-            if created and jobs.queued_count(session) > limit:
-                detail = f"{limit} jobs are queued (max_queue); try again later or cancel one"
-                raise Problem(Kind.QUEUE_FULL, detail, retry_after=_RETRY_AFTER_S)
-            return job
-    except IdempotencyConflict as error:
-        raise Problem(Kind.IDEMPOTENCY_MISMATCH, str(error)) from error
+    spec = lane.bench.spec
+    digest = codec.request_digest(request, spec.device_class.id)
+    with service.store.begin() as session:
+        answer = once(session, key, digest, lambda: {"jobs": [_queue(service, session, request, spec)]})
+        return jobs.known(session, answer["jobs"][0])
+
+
+def _queue(service: Service, session: Session, request: TuneRequest, spec: DeviceSpec) -> str:
+    job, created = submit(session, request, spec)
+    # NOTE: raising inside the transaction takes the job back.
+    if created and jobs.queued_count(session) > service.settings.max_queue:
+        raise admission.queue_full(service.settings)
+    return job.id

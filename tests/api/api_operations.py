@@ -6,6 +6,7 @@ from __future__ import annotations
 OPERATIONS = {
     "live": None,
     "ready": None,
+    "startup": None,
     "list_jobs": "read",
     "get_job": "read",
     "list_trials": "read",

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from tilewright import GemmProblem
@@ -57,12 +58,17 @@ def start(folder: Path, **settings: object) -> Server:
             text=True,
         )
     assert process.stdout is not None
+    return Server(process, announced_url(process.stdout, folder / "log"), folder)
+
+
+def announced_url(printed: Iterable[str], log: Path) -> str:
+    """Where a server listens, from the first thing that it prints."""
     text = ""
-    for line in process.stdout:
+    for line in printed:
         text += line
         with contextlib.suppress(ValueError):
-            return Server(process, json.loads(text)["url"], folder)
-    raise RuntimeError(f"the service did not start: {(folder / 'log').read_text()}")
+            return str(json.loads(text)["url"])
+    raise RuntimeError(f"the service did not start: {log.read_text()}")
 
 
 def finish(server: Server) -> None:

@@ -19,9 +19,9 @@ from service import middleware, openapi, problems
 from service.metrics import Metrics
 from service.settings import Settings
 from tilewright import Client, GemmProblem
-from tilewright.tensors import MEDIA_TYPE, from_array, pack
+from tilewright.tensors import MEDIA_TYPE, from_array, pieces
 
-BODY = pack({name: from_array(name, np.ones((4, 4))) for name in "ab"})
+BODY = b"".join(pieces({name: from_array(name, np.ones((4, 4))) for name in "ab"}))
 SAFETENSORS = {"Content-Type": MEDIA_TYPE}
 
 

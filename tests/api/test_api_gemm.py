@@ -12,7 +12,7 @@ from api_server import TUNED
 
 from tilewright import Client, wire
 from tilewright.errors import InvalidProblem, ServiceError
-from tilewright.tensors import MEDIA_TYPE, from_array, pack
+from tilewright.tensors import MEDIA_TYPE, from_array, pieces
 
 TOLERANCE = {"float32": 1e-4, "float64": 1e-12}
 SAFETENSORS = {"Content-Type": MEDIA_TYPE}
@@ -53,7 +53,12 @@ def test_a_tuned_shape_runs_its_kernel_unless_the_vendor_won(tuned: wire.JobView
     answer = client.gemm(a, b)
     wanted = "numpy" if tuned.best.use_vendor else str(tuned.best.config.to_config())
     assert answer.ran == wanted
+    match = "vendor; the vendor library was faster in the race" if tuned.best.use_vendor else "exact"
+    assert answer.match == client.gemm(a, b, policy="nearest").match == match
     np.testing.assert_allclose(answer.d, a.astype("f8") @ b.astype("f8"), atol=1e-4, rtol=0)
+    # One tuned shape tells nothing of what a near one costs.
+    near = client.gemm(a[:-1], b, policy="nearest", max_regret=1000.0, deterministic=True)
+    assert near.match == "vendor; no tuned kernel"
 
 
 class Foreign:
@@ -120,6 +125,9 @@ def test_packed_types_are_for_tuning(client: Client, http: httpx2.Client, dtype:
 def test_limits_of_size(client: Client, http: httpx2.Client) -> None:
     wide = np.ones((1, 2049), "f4")
     assert "max_extent" in refused(client, wide, np.ones((2049, 1), "f4"))["detail"]
+    large = np.ones((2048, 2048), "f4")
+    for _ in range(3):
+        assert refused(client, large, large)["status"] == 413
     response = http.post("/gemm", content=b"x" * (2**20 + 1), headers=SAFETENSORS)
     assert response.status_code == 413
     assert "max_body_bytes" in response.json()["detail"]
@@ -133,7 +141,7 @@ def test_a_small_request_for_a_large_result_is_refused(client: Client) -> None:
     assert "max_body_bytes" in problem["detail"]
 
 
-@pytest.mark.parametrize("content", [b"", b"x", b"\xff" * 64, pack({})])
+@pytest.mark.parametrize("content", [b"", b"x", b"\xff" * 64, b"".join(pieces({}))])
 def test_a_body_that_is_no_gemm(http: httpx2.Client, content: bytes) -> None:
     response = http.post("/gemm", content=content, headers=SAFETENSORS)
     assert response.status_code == 422
@@ -141,13 +149,13 @@ def test_a_body_that_is_no_gemm(http: httpx2.Client, content: bytes) -> None:
 
 
 def test_other_media_types_and_queries_are_refused(http: httpx2.Client) -> None:
-    body = pack({name: from_array(name, np.ones((2, 2), "f4")) for name in "ab"})
+    body = b"".join(pieces({name: from_array(name, np.ones((2, 2), "f4")) for name in "ab"}))
     pickled = http.post("/gemm", content=body, headers={"Content-Type": "application/x-pickle"})
     assert pickled.status_code == 415
     assert MEDIA_TYPE in pickled.json()["detail"]
     assert http.post("/gemm", params={"alpha": "nan"}, content=body, headers=SAFETENSORS).status_code == 422
     assert http.post("/gemm", params={"kernel": "x"}, content=body, headers=SAFETENSORS).status_code == 422
-    extra = pack({name: from_array(name, np.ones((2, 2), "f4")) for name in ("a", "b", "z")})
+    extra = b"".join(pieces({name: from_array(name, np.ones((2, 2), "f4")) for name in ("a", "b", "z")}))
     assert "give tensors a and b" in http.post("/gemm", content=extra, headers=SAFETENSORS).text
 
 

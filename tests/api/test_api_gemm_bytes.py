@@ -8,7 +8,6 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,9 @@ import numpy as np
 import pytest
 from api_server import Server, finish, start
 
-from tilewright import AsyncClient, Client, shared
-from tilewright.errors import InvalidProblem, ServiceError
+from tilewright import AsyncClient, Client
+from tilewright.errors import InvalidProblem, ServiceError, ServiceUnreachable
+from tilewright.segments import Segments, empty, make
 from tilewright.tensors import MEDIA_TYPE
 
 RAW = {"Content-Type": "application/octet-stream"}
@@ -59,7 +59,7 @@ def test_a_raw_body_and_answer(http: httpx2.Client) -> None:
     np.testing.assert_allclose(d, 1.5 * (a @ b) - 0.5 * c + bias, atol=1e-12, rtol=0)
     assert answer.headers["tilewright-ran"]
     parts = dict(part.split(";dur=") for part in answer.headers["server-timing"].split(", "))
-    assert set(parts) == {"body", "lookup", "wait", "upload", "kernel", "download"}
+    assert set(parts) == {"body", "lookup", "wait", "map", "upload", "bind", "launch", "kernel", "download"}
     assert all(float(milliseconds) >= 0 for milliseconds in parts.values())
 
 
@@ -109,15 +109,45 @@ def test_damaged_safetensors_are_refused(http: httpx2.Client, body: bytes) -> No
     assert answer.json()["type"] == "urn:tilewright:problem:invalid-problem"
 
 
-def test_shared_memory_gives_the_same_product(here: Client) -> None:
-    before = segments()
+def test_shared_memory_gives_the_same_product(sharing: Server, here: Client) -> None:
     a, b, c, bias = draw(3, 7, 11), draw(3, 5, 11), draw(3, 7, 5), draw(5)
     answer = here.gemm(a, b, c, bias, alpha=2.0, beta=0.5, transpose_b=True, shared=True)
     np.testing.assert_allclose(answer.d, 2 * (a @ b.swapaxes(1, 2)) + 0.5 * c + bias, atol=1e-12, rtol=0)
     assert answer.kernel_us > 0
-    large = draw(600, 600)
-    product = here.gemm(large, large, shared=True).d
+    assert {"wait", "kernel", "download"} <= answer.timing.keys()
+    large, before = draw(600, 600), segments()
+    with Client(sharing.url, timeout=60.0) as client:
+        product = client.gemm(large, large, shared=True).d
+        kept = segments()
+        assert (client.gemm(large, -large, shared=True).d == -product).all()
+        assert segments() == kept  # two segments, of the operands and of the result, serve again
+        assert len(kept - before) == 2
     np.testing.assert_allclose(product, large @ large, atol=1e-10, rtol=0)
+    assert segments() == before
+
+
+def test_operands_made_in_shared_memory_are_not_copied(sharing: Server) -> None:
+    before = segments()
+    with Client(sharing.url, timeout=60.0) as client:
+        a, out = client.shared_empty((6, 7, 11), "f8"), client.shared_empty((3, 7, 5), "f8")
+        a[...] = draw(6, 7, 11)
+        assert len(segments() - before) == 2
+        b = draw(3, 11, 5)
+        answer = client.gemm(a[3:], b, shared=True, out=out)
+        assert answer.d is out
+        assert len(segments() - before) == 3  # and what was copied: b alone
+        np.testing.assert_allclose(out, a[3:] @ b, atol=1e-12, rtol=0)
+        for wrong in (out[:2], out.astype("f4"), draw(3, 7, 5), np.swapaxes(out, 1, 2)):
+            with pytest.raises(InvalidProblem, match="shared_empty"):
+                client.gemm(a[3:], b, shared=True, out=wrong)
+        with pytest.raises(ServiceError, match="a segment of its own"):
+            client.gemm(a[:3], draw(3, 11, 11), shared=True, out=a[3:])
+        with pytest.raises(InvalidProblem, match="shared=True"):
+            client.gemm(a[3:], b, out=out)
+        row = out[0]
+        del out, answer, wrong
+        np.testing.assert_allclose(row, a[3] @ b[0], atol=1e-12, rtol=0)  # a view keeps it
+        del row, a
     assert segments() == before
 
 
@@ -129,22 +159,46 @@ def test_the_asynchronous_client_shares_too(sharing: Server) -> None:
     np.testing.assert_allclose(asyncio.run(run()).d, draw(4, 4) @ draw(4, 4), atol=1e-12, rtol=0)
 
 
-def test_what_cannot_be_shared_leaves_no_segment(here: Client, client: Client) -> None:
+def test_what_cannot_be_shared_leaves_no_segment(server: Server) -> None:
     before = segments()
-    with pytest.raises(InvalidProblem, match="b must be float64"):
-        here.gemm(draw(4, 4), draw(2, 8), shared=True)
-    with pytest.raises(InvalidProblem, match="matrices"):
-        here.gemm(draw(4), draw(4), shared=True)
-    with pytest.raises(ServiceError) as refused:
-        client.gemm(draw(4, 4), draw(4, 4), shared=True)
+    with Client(server.url, timeout=60.0) as client:
+        with pytest.raises(InvalidProblem, match="b must be float64"):
+            client.gemm(draw(4, 4), draw(2, 8), shared=True)
+        with pytest.raises(InvalidProblem, match="matrices"):
+            client.gemm(draw(4), draw(4), shared=True)
+        assert segments() == before
+        with pytest.raises(ServiceError) as refused:
+            client.gemm(draw(4, 4), draw(4, 4), shared=True)
     assert (refused.value.status, "TILEWRIGHT_SHARED_MEMORY" in str(refused.value)) == (403, True)
     assert segments() == before
+    with Client("http://127.0.0.1:1") as nowhere:
+        with pytest.raises(ServiceUnreachable):
+            nowhere.gemm(draw(4, 4), draw(4, 4), shared=True)
+        assert segments() == before  # nothing is kept that somebody may still write to
 
 
 def test_too_little_shared_memory_is_an_error_and_no_crash() -> None:
     before, free = segments(), shutil.disk_usage("/dev/shm").total
-    with ExitStack() as made, pytest.raises(OSError, match="No space left"):
-        shared._segment(made, free + 2**30)
+    with pytest.raises(OSError, match="No space left"):
+        make(free + 2**30)
+    assert segments() == before
+
+
+def test_a_forked_child_leaves_the_segments_of_its_parent() -> None:
+    before, kept = segments(), Segments()
+    with kept.lend(100) as segment:
+        array = empty((4,), "f8")
+    child = os.fork()
+    if child == 0:
+        with kept.lend(100) as other:
+            fresh = other.name != segment.name
+        kept.close()
+        del array
+        os._exit(0 if fresh else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(segments() - before) == 2
+    del array
+    kept.close()
     assert segments() == before
 
 
@@ -199,5 +253,5 @@ def test_memory_is_given_back_after_requests_that_end_anyhow(sharing: Server, he
     for thread in threads:
         thread.join()
     assert len(list(fds.iterdir())) <= before + 12
-    memory = [os.readlink(fd) for fd in fds.iterdir() if fd.is_symlink()]
-    assert not [name for name in memory if "memfd:tilewright" in name]
+    memory = [fd for fd in fds.iterdir() if fd.is_symlink() and "memfd:tilewright" in os.readlink(fd)]
+    assert sum(fd.stat().st_size for fd in memory) <= 2 * 2**20  # max_body_bytes, with two descriptors each

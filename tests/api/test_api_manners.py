@@ -139,8 +139,17 @@ def metric(text: str, name: str, **labels: str) -> float:
 def test_metrics_count_what_happened(tuned: wire.JobView, http: httpx2.Client, client: Client) -> None:
     http.get(f"/jobs/{tuned.id}")
     client.best_config(tuned.problem.to_problem(), device_class=tuned.device_class)
+    arch = tuned.device_class.partition("-")[0]
+    for asked in (arch, "made_up-by-a-caller"):
+        http.get("/best-config", params={"arch": asked, "m": 3, "n": 3, "k": 3, "dtype": "float64"})
     text = http.get("/metrics").text
-    assert metric(text, "tilewright_lookup_total", match="exact") >= 1
+    assert metric(text, "tilewright_lookup_total", match="exact", arch=arch) >= 1
+    assert metric(text, "tilewright_lookup_total", match="none", arch=arch) >= 1
+    assert metric(text, "tilewright_lookup_total", match="none", arch="other") >= 1
+    assert "made_up" not in text
+    assert metric(text, "tilewright_db_lock_wait_seconds_count") > 4
+    assert metric(text, "tilewright_lookup_regret_ratio_count") >= 0
+    assert 'tilewright_stale_entries{reason="source-changed"} 0.0' in text
     assert metric(text, "tilewright_trials_total", device="host") >= 4
     assert metric(text, "tilewright_trial_device_seconds_total", device="host") > 0
     assert metric(text, "tilewright_jobs", status="succeeded") >= 1

@@ -43,10 +43,83 @@ def test_the_top_misses_become_jobs_and_then_no_misses(client: Client, tuned: wi
     client.report_misses(place, [Miss(SMALL, 100, 1e6), Miss(GemmProblem(1, 1, 2**30, "float64"), 1, 1e9)])
     jobs = client.tune_misses(place, 2, max_trials=2)
     assert [job.problem.to_problem() for job in jobs] == [SMALL], "what no device here computes is left out"
-    again = client.tune_misses(place, 2, max_trials=2)
-    assert {job.id for job in again} <= {jobs[0].id}
     client.wait(jobs[0].id)
     assert SMALL not in [item.problem.to_problem() for item in client.misses(place)]
+
+
+def test_a_miss_is_not_listed_nor_tuned_twice_while_a_job_is_at_it(
+    client: Client, tuned: wire.JobView, long_job: wire.JobView
+) -> None:
+    place = tuned.device_class
+    busy = long_job.problem.to_problem()
+    waiting = GemmProblem(23, 16, 16, "float32", "nn")
+    client.report_misses(place, [Miss(busy, 1, 2e10), Miss(waiting, 1, 1e10)])
+    assert client.misses(place)[0].problem.to_problem() == waiting
+    (job,) = client.tune_misses(place, 1, max_trials=2)
+    assert job.problem.to_problem() == waiting
+    assert waiting not in [item.problem.to_problem() for item in client.misses(place)]
+    assert waiting not in [found.problem.to_problem() for found in client.tune_misses(place, 1, max_trials=2)]
+    cancel_all(client)
+    assert waiting in [item.problem.to_problem() for item in client.misses(place)]
+
+
+def cancel_all(client: Client) -> None:
+    for job in client.jobs().items:
+        client.cancel(job.id)
+        client.wait(job.id)
+
+
+def test_a_list_of_misses_has_pages(client: Client, http: httpx2.Client) -> None:
+    place = "pages"
+    client.report_misses(place, [Miss(GemmProblem(m, 8, 8), 1, 1 / 3) for m in range(1, 6)])
+    whole = [item.problem.m for item in client.misses(place)]
+    seen: list[int] = []
+    answer = http.get("/misses", params={"device_class": place, "limit": 2})
+    while True:
+        seen += [item["problem"]["m"] for item in answer.json()["items"]]
+        if not (cursor := answer.json()["next"]):
+            break
+        assert f"cursor={cursor}" in answer.headers["link"]
+        answer = http.get("/misses", params={"device_class": place, "limit": 2, "cursor": cursor})
+    assert seen == whole == [1, 2, 3, 4, 5]
+    for cursor in ("abcd", "MQ", "bmFuIDE"):  # "1" and "nan 1" among them
+        assert http.get("/misses", params={"cursor": cursor}).status_code == 422
+
+
+def test_a_report_counts_once_under_one_key(client: Client, http: httpx2.Client) -> None:
+    body = {"device_class": "keys", "misses": [{"m": 8, "n": 8, "k": 8, "count": 5}]}
+    key = {"Idempotency-Key": "report"}
+    answers = [http.post("/misses", json=body, headers=key) for _ in range(3)]
+    assert [answer.json() for answer in answers] == [{"noted": 1, "dropped": 0}] * 3
+    assert [item.count for item in client.misses("keys")] == [5]
+    http.post("/misses", json=body)
+    assert [item.count for item in client.misses("keys")] == [10]
+    other = http.post("/misses", json=body | {"device_class": "others"}, headers=key)
+    assert other.json()["type"] == "urn:tilewright:problem:idempotency-mismatch"
+
+
+def test_the_top_misses_start_once_under_one_key(
+    client: Client, http: httpx2.Client, tuned: wire.JobView
+) -> None:
+    place = tuned.device_class
+    first, second = (GemmProblem(m, 16, 16, "float32", "nn") for m in (24, 25))
+    client.report_misses(place, [Miss(first, 2, 1e11), Miss(second, 1, 1e11)])
+    body = {"from_misses": {"device_class": place, "top": 1}, "max_trials": 1}
+
+    def started(**headers: str) -> list[str]:
+        answer = http.post("/tune", json=body, headers=headers)
+        assert answer.status_code == 202
+        return [job["id"] for job in answer.json()["items"]]
+
+    key = {"Idempotency-Key": "top"}
+    (one,) = started(**key)
+    assert started(**key) == [one]
+    client.wait(one)
+    assert started(**key) == [one], "also after its end"
+    (two,) = started()
+    assert client.wait(two).problem.to_problem() == second
+    refused = http.post("/tune", json=body | {"max_trials": 2}, headers=key)
+    assert refused.json()["type"] == "urn:tilewright:problem:idempotency-mismatch"
 
 
 def test_misses_of_another_device_cannot_be_tuned_here(client: Client) -> None:

@@ -61,6 +61,26 @@ def test_winners_are_listed_in_pages(tuned: wire.JobView, client: Client, http: 
     assert client.configs(arch="sm_90") == []
 
 
+def test_a_list_is_narrowed_by_what_is_given(
+    tuned: wire.JobView, client: Client, http: httpx2.Client
+) -> None:
+    client.tune(GemmProblem(18, 16, 16, "float32"), max_trials=1)
+    client.tune(GemmProblem(18, 16, 16, "float64", "nn"), max_trials=1)
+    place = {"device_class": tuned.device_class}
+
+    def listed(**given: str) -> set[tuple[str, str]]:
+        page = http.get("/best-config", params={**place, "limit": "1000", **given}).raise_for_status().json()
+        return {(item["problem"]["dtype"], item["problem"]["layout"]) for item in page["items"]}
+
+    whole = listed()
+    assert {("float32", "nn"), ("float32", "nt"), ("float64", "nn")} <= whole
+    assert listed(dtype="float64") == {pair for pair in whole if pair[0] == "float64"}
+    assert listed(layout="nn") == {pair for pair in whole if pair[1] == "nn"}
+    assert listed(dtype="float32", layout="nt") == {("float32", "nt")}
+    assert listed(dtype="float16") == listed(batch="7") == listed(has_bias="true") == set()
+    assert listed(deterministic="true") == whole
+
+
 @pytest.mark.parametrize(
     ("query", "says"),
     [
@@ -72,6 +92,11 @@ def test_winners_are_listed_in_pages(tuned: wire.JobView, client: Client, http: 
         ({"arch": "x", "cursor": "!!"}, "cursor"),
         ({"arch": "x", "cursor": "abcd"}, "cursor"),
         ({"arch": "x", "limit": "1001"}, "limit"),
+        ({"arch": "x", "policy": "nearest"}, "policy: for one problem only"),
+        (
+            {"arch": "x", "policy": "exact", "max_regret": "0.1"},
+            "max_regret and policy: for one problem only",
+        ),
         (
             {"arch": "x", "m": "1", "n": "1", "k": "1", "dtype": "float32", "acc_dtype": "float16"},
             "accumulates",
@@ -122,6 +147,7 @@ def test_devices_and_health(client: Client, http: httpx2.Client) -> None:
     assert device.device_class.startswith(device.arch)
     assert client.ready().checks == {"database": "ok", "host": "ok"}
     assert http.get("/health/live").json()["status"] == "ok"
+    assert http.get("/health/startup").json()["checks"] == {"database": "migrated", "host": "open"}
     assert http.get("/docs").status_code == 200
     assert http.get("/openapi.json").json()["openapi"].startswith("3.1")
 

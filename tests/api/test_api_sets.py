@@ -106,6 +106,31 @@ def test_a_pinned_set_is_served_until_it_is_unpinned(tuned: wire.JobView, client
     client.unpin(tuned.device_class)
 
 
+def test_a_set_is_pinned_only_while_the_one_that_the_caller_knows_is_served(
+    tuned: wire.JobView, client: Client, http: httpx2.Client
+) -> None:
+    where = {"device_class": tuned.device_class}
+    known = http.get("/config-sets/current", params=where).headers["etag"]
+    body = where | {"digest": known.strip('"')}
+    other = {"If-Match": f'"{UNKNOWN}"'}
+    refused = http.post("/config-sets/current", json=body, headers=other)
+    assert (refused.status_code, refused.json()["type"]) == (
+        412,
+        "urn:tilewright:problem:precondition-failed",
+    )
+    assert (
+        http.post("/config-sets/current", json=body, headers={"If-Match": known}).json()["serving"]
+        == "pinned"
+    )
+    try:
+        assert http.delete("/config-sets/current", params=where, headers=other).status_code == 412
+        assert (
+            http.delete("/config-sets/current", params=where, headers={"If-Match": known}).status_code == 204
+        )
+    finally:
+        client.unpin(tuned.device_class)
+
+
 def test_a_bundle_has_every_kernel_or_those_wanted(
     tuned: wire.JobView, client: Client, http: httpx2.Client
 ) -> None:

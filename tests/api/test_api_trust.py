@@ -6,7 +6,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,8 +21,8 @@ FAR = GemmProblem(32 * 2**6, 32, 32, "float32", "nn")
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A service that tunes stale results again, with three shapes tuned one after the other."""
-    running = start(tmp_path_factory.mktemp("trust"), retune_stale=1, max_extent=4096)
+    """A service with three shapes tuned one after the other; six trials a job, also where it tunes again."""
+    running = start(tmp_path_factory.mktemp("trust"), max_extent=4096, max_trials=6)
     yield running
     finish(running)
 
@@ -40,9 +40,18 @@ def place(asked: Client) -> str:
     return asked.devices()[0].device_class
 
 
+@contextmanager
+def database(server: Server) -> Iterator[sqlite3.Connection]:
+    """The winners, to be changed behind the service's back."""
+    with closing(sqlite3.connect(Path(server.folder) / "tilewright.db", timeout=30)) as connection:
+        yield connection
+        connection.execute("UPDATE served_set SET revision = revision + 1")
+        connection.commit()
+
+
 def age(server: Server, problem: GemmProblem, **changes: str) -> None:
     """Let a stored winner come from another source, compiler or driver."""
-    with closing(sqlite3.connect(Path(server.folder) / "tilewright.db", timeout=30)) as connection:
+    with database(server) as connection:
         rows = connection.execute(
             "SELECT best_config.id, provenance FROM best_config JOIN problem ON problem.id = problem_id"
             " WHERE m = ?",
@@ -51,8 +60,17 @@ def age(server: Server, problem: GemmProblem, **changes: str) -> None:
         for row, provenance in rows:
             text = json.dumps(json.loads(provenance) | changes)
             connection.execute("UPDATE best_config SET provenance = ? WHERE id = ?", [text, row])
-        connection.execute("UPDATE served_set SET revision = revision + 1")
-        connection.commit()
+
+
+@contextmanager
+def repeating(server: Server, problem: GemmProblem, measured: bool | None) -> Iterator[None]:
+    """Let a stored winner have repeated bit by bit, or not, or let nobody have looked."""
+    change = "UPDATE best_config SET repeatable = ? WHERE problem_id IN (SELECT id FROM problem WHERE m = ?)"
+    with database(server) as connection:
+        connection.execute(change, [measured, problem.m])
+    yield
+    with database(server) as connection:
+        connection.execute(change, [True, problem.m])
 
 
 def test_an_exact_answer_says_what_it_is_worth(asked: Client, place: str) -> None:
@@ -61,6 +79,35 @@ def test_an_exact_answer_says_what_it_is_worth(asked: Client, place: str) -> Non
     assert best.use_vendor is (best.speedup.value < 1)
     assert best.expected_regret is None
     assert asked.best_config(SHAPES[0], device_class=place, deterministic=True, max_regret=0.0) == best
+
+
+def test_trials_say_whether_their_kernel_was_seen_to_repeat(asked: Client) -> None:
+    (job, *_) = asked.jobs().items
+    found = {trial.outcome: trial.repeatable for trial in asked.trials(job.id).items}
+    assert found["ok"] is True
+
+
+@pytest.mark.parametrize("measured", [False, None])
+def test_only_kernels_that_were_seen_to_repeat_are_deterministic(
+    own: Server, asked: Client, place: str, measured: bool | None
+) -> None:
+    shape, other = SHAPES[1], SHAPES[2]
+    wanted = {"device_class": place, "deterministic": True}
+    with repeating(own, shape, measured):
+        assert not asked.best_config(shape, device_class=place).deterministic
+        with pytest.raises(ServiceError, match="was not tuned"):
+            asked.best_config(shape, **wanted)
+        near = asked.best_config(shape, **wanted, policy="nearest")
+        assert near.deterministic
+        assert near.problem.to_problem() != shape
+        assert [item.problem.m for item in asked.configs(**wanted)] == [SHAPES[0].m, other.m]
+        entries = {
+            entry.problem: entry.deterministic for entry in asked.current_set(place).config_set.entries
+        }
+        assert entries == {SHAPES[0]: True, shape: False, other: True}
+        (view,) = asked.lookup_many([shape], **wanted)
+        assert view.kind == "vendor"
+    assert asked.best_config(shape, **wanted).problem.to_problem() == shape
 
 
 def test_a_near_answer_says_what_it_is_expected_to_cost(asked: Client, place: str) -> None:
@@ -107,26 +154,39 @@ def test_a_stale_answer_is_served_marked_and_queued(
     age(own, shape, **changes)
     best = asked.best_config(shape, device_class=place)
     assert best.staleness == says
+    assert f'tilewright_stale_entries{{reason="{says}"}} 1.0' in asked._http.get("/metrics").text
     deadline = time.monotonic() + 10
     while not (new := [job for job in asked.jobs().items if job.id not in before]):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     (job,) = new
     assert job.problem.to_problem() == shape
+    assert asked.misses(place) == [], "a job is at it"
+    assert asked.best_config(shape, device_class=place).staleness == says
+    assert asked.wait(job.id).status is wire.JobStatus.SUCCEEDED
+    assert asked.best_config(shape, device_class=place).staleness == "fresh"
+    assert asked.misses(place) == []
+    assert len(asked.jobs().items) == len(before) + 1, "tuned once"
+
+
+def test_a_stale_answer_whose_job_was_cancelled_stays_to_be_tuned(
+    own: Server, asked: Client, place: str
+) -> None:
+    shape = SHAPES[0]
+    age(own, shape, driver="another")
+    asked.best_config(shape, device_class=place)
+    deadline = time.monotonic() + 10
+    while (job := asked.jobs().items[0]).status != "running":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    asked.cancel(job.id)
+    assert asked.wait(job.id).status is wire.JobStatus.CANCELLED
     (miss,) = asked.misses(place)
     assert (miss.reason, miss.problem.to_problem()) == (wire.MissReason.STALE, shape)
-    assert asked.best_config(shape, device_class=place).staleness == says
-    assert len(asked.jobs().items) == len(before) + 1, "noted once"
-    asked.cancel(job.id)
-    asked.wait(job.id)
-    restore(asked, place, shape)
-
-
-def restore(client: Client, place: str, shape: GemmProblem) -> None:
-    """Tune again, so that the winner is fresh."""
-    client.tune(shape, max_trials=6)
-    assert client.best_config(shape, device_class=place).staleness == "fresh"
-    assert client.misses(place) == []
+    time.sleep(1.2)  # longer than an idle device waits before it looks again
+    assert asked.jobs().items[0].id == job.id, "whoever cancelled it is heard"
+    asked.tune(shape, max_trials=6)
+    assert asked.misses(place) == []
 
 
 def test_a_set_marks_what_is_stale(own: Server, asked: Client, place: str) -> None:
@@ -138,7 +198,7 @@ def test_a_set_marks_what_is_stale(own: Server, asked: Client, place: str) -> No
     (change,) = difference.changed
     assert (change.before.staleness, change.after.staleness) == ("fresh", "toolchain-changed")
     assert (change.time_ratio, change.decided) == (1.0, False)
-    deadline = time.monotonic() + 10
-    while [miss.problem.to_problem() for miss in asked.misses(place)] != [SHAPES[1]]:
-        assert time.monotonic() < deadline
+    deadline = time.monotonic() + 60
+    while asked.best_config(SHAPES[1], device_class=place).staleness != "fresh":
+        assert time.monotonic() < deadline, "an entry of a set that was fetched is tuned again, too"
         time.sleep(0.1)

@@ -68,10 +68,10 @@ class SetService:
     Attributes:
         content: the set that ``current`` answers; None where nothing was tuned.
         artifacts: what bundles are packed from.
-        mode: ``ok``, ``slow``, ``drip``, ``error``, ``garbage``, ``nested``, ``truncated``, ``lying-set``
-            or ``lying-artifact``.
+        mode: ``ok``, ``slow``, ``drip``, ``drip-head``, ``error``, ``garbage``, ``nested``, ``truncated``,
+            ``lying-set``, ``lying-artifact`` or ``lost-answer`` (to a report of misses).
         asked: methods and paths so far.
-        misses: reports so far.
+        misses: reports so far, and under which idempotency keys they came.
         keys: what they were authorised with.
     """
 
@@ -80,6 +80,7 @@ class SetService:
     mode: str = "ok"
     asked: list[str] = dataclasses.field(default_factory=list)
     misses: list[Any] = dataclasses.field(default_factory=list)
+    miss_keys: list[str | None] = dataclasses.field(default_factory=list)
     keys: set[str | None] = dataclasses.field(default_factory=set)
     stopped: threading.Event = dataclasses.field(default_factory=threading.Event)
     url: str = ""
@@ -129,7 +130,9 @@ class _Handler(BaseHTTPRequestHandler):
         with contextlib.suppress(ConnectionError):
             if service.mode == "slow":
                 service.stopped.wait(10.0)
-            if service.mode == "error":
+            if service.mode == "drip-head":
+                self._drip(b"HTTP/1.0 200 OK\r\nServer: " + b"." * 1000)
+            elif service.mode == "error":
                 self._send(500, b'{"type": "about:blank", "title": "broken", "status": 500}')
             elif service.mode == "garbage":
                 self._send(200, b"\xff<html>what?</html>")
@@ -142,7 +145,9 @@ class _Handler(BaseHTTPRequestHandler):
         service, path = self.service, self.path.partition("?")[0]
         if path == "/misses":
             service.misses.append(json.loads(body))
-            self._send(202, json.dumps({"noted": 1, "dropped": 0}).encode())
+            service.miss_keys.append(self.headers.get("Idempotency-Key"))
+            if service.mode != "lost-answer":
+                self._send(202, json.dumps({"noted": 1, "dropped": 0}).encode())
         elif service.content is None:
             self._send(404, b'{"type": "about:blank", "title": "nothing tuned", "status": 404}')
         elif path.endswith("/bundle"):

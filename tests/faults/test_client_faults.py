@@ -3,9 +3,11 @@ it always answers within its timeout, with the right product, and without an exc
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import resource
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -18,12 +20,15 @@ from set_server import SetService, config_set, entry, serving
 
 from kernels.build import build
 from kernels.families.host import HOST
-from tilewright import Client, forks
+from tilewright import Client, forks, store_calls
+from tilewright.errors import ServiceUnreachable
+from tilewright.fetch import Fetcher
 from tuner.devices.host import query_host
 
 TIMEOUT_S = 0.5
 SLACK_S = 0.5  # NOTE: others may be working on this machine
 PROCESSES = 64
+REQUEST_S = 1.0
 
 
 @pytest.fixture(scope="module")
@@ -48,21 +53,27 @@ def started_in_time(url: str, folder: Path) -> Client:
     return tw
 
 
-FAULTS = ["slow", "drip", "error", "garbage", "nested", "truncated", "lying-set"]
+def recovers(tw: Client) -> None:
+    until = time.monotonic() + 10.0
+    while tw.lookup(TUNED).kind != "exact" and time.monotonic() < until:
+        tw.refresh(1.0)
+    product_is_right(tw)
+    assert tw.stats["tuned: exact"] == 1
+
+
+FAULTS = ["slow", "drip", "drip-head", "error", "garbage", "nested", "truncated", "lying-set"]
 
 
 @pytest.mark.parametrize("mode", FAULTS)
-def test_a_faulty_service_costs_the_timeout_at_most(service: SetService, tmp_path: Path, mode: str) -> None:
+def test_a_faulty_service_costs_the_timeout_at_most(
+    service: SetService, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tilewright.client.Fetcher", functools.partial(Fetcher, seconds=REQUEST_S))
     service.mode = mode
     with started_in_time(service.url, tmp_path) as tw:
         assert tw.stats == {"vendor: no config set yet": 1}
         service.mode = "ok"
-        if mode not in ("slow", "drip"):  # those hold on to the request that is under way
-            until = time.monotonic() + 10.0
-            while tw.lookup(TUNED).kind != "exact" and time.monotonic() < until:
-                tw.refresh(1.0)
-            product_is_right(tw)
-            assert tw.stats["tuned: exact"] == 1
+        recovers(tw)
 
 
 @pytest.mark.parametrize("mode", FAULTS)
@@ -77,6 +88,70 @@ def test_a_service_that_turns_faulty_takes_nothing_away(
         assert time.monotonic() - begun < TIMEOUT_S + SLACK_S
         product_is_right(tw)
         assert tw.stats == {"tuned: exact": 2}
+
+
+NO_DIGESTS = {
+    "traversal": "../victim",
+    "absolute": "{victim}",
+    "null": "a\0b",
+    "short": "ab12",
+    "upper case": "AB" * 32,
+    "line end": "ab" * 32 + "\n",
+}
+
+
+@pytest.mark.parametrize("name", NO_DIGESTS)
+def test_a_set_whose_kernels_are_named_like_files_is_refused_until_the_service_is_honest(
+    service: SetService, tmp_path: Path, name: str
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"of somebody else")
+    lie = {"artifact": NO_DIGESTS[name].format(victim=victim)}
+    honest, service.content = service.content, config_set([entry(TUNED, service.artifacts[0]) | lie])
+    tw = Client(service.url, cache_dir=tmp_path / "cache", start_timeout=60.0)
+    begun = time.monotonic()
+    with tw.start():
+        assert time.monotonic() - begun < 30.0  # the look failed, and was not waited for in vain
+        product_is_right(tw)
+        assert tw.stats == {"vendor: no config set yet": 1}
+        service.content = honest
+        recovers(tw)
+    assert victim.read_bytes() == b"of somebody else"
+
+
+def ends_in_time(url: str) -> None:
+    begun = time.monotonic()
+    with pytest.raises(ServiceUnreachable):
+        Fetcher(url, {}, seconds=REQUEST_S).send(store_calls.current_set("any"))
+    assert time.monotonic() - begun < REQUEST_S + SLACK_S
+
+
+@pytest.mark.parametrize("mode", ["slow", "drip", "drip-head"])
+def test_a_request_ends_in_time_and_so_does_its_thread(service: SetService, mode: str) -> None:
+    service.mode = mode
+    ends_in_time(service.url)
+    until = time.monotonic() + 5.0
+    while any(thread.name == "tilewright-request" for thread in threading.enumerate()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_handshake_that_nobody_answers_ends_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        ends_in_time(f"https://127.0.0.1:{silent.getsockname()[1]}")
+
+
+def test_a_name_that_is_looked_up_for_long_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Event()
+
+    def slow(*_: object, **__: object) -> list[Any]:
+        asked.set()
+        time.sleep(3 * REQUEST_S)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    ends_in_time("http://tuning.example")
+    assert asked.is_set()
 
 
 def test_nobody_listens(tmp_path: Path) -> None:

@@ -42,6 +42,17 @@ def assert_good(bench: Bench) -> None:
     assert result.measure_s > 0
 
 
+def test_whether_a_kernel_repeats_bit_by_bit_is_measured(bench: Bench) -> None:
+    found = {
+        after: bench.trial(artifact(bench.spec.arch, after=after), PROBLEM, None, timeout_s=30)
+        for after in ("", host_kernels.UNORDERED, host_kernels.OFF_BY_ONE)
+    }
+    ordered, unordered, wrong = found.values()
+    assert (ordered.outcome, ordered.repeatable) == (Outcome.OK, True)
+    assert (unordered.outcome, unordered.repeatable) == (Outcome.OK, False)
+    assert (wrong.outcome, wrong.repeatable) == (Outcome.WRONG_RESULT, None)
+
+
 def close(result: object, expected: object) -> bool:
     return bool(np.allclose(result, expected, rtol=1e-4, atol=1e-4))
 
@@ -93,15 +104,18 @@ def test_a_crash_costs_one_trial(bench: Bench, statement: str, cause: str, after
     assert result.timing is None
     assert_good(bench)
     assert bench.restarts == before + 1
+    assert bench.restart_reasons["died"] >= 1
 
 
 def test_a_hang_costs_one_trial(bench: Bench) -> None:
+    before = bench.restart_reasons.get("timeout", 0)
     start = time.monotonic()
     result = bench.trial(artifact(bench.spec.arch, host_kernels.HANG), PROBLEM, None, timeout_s=1.0)
     assert result.outcome is Outcome.TIMEOUT
     assert "no answer within 1 s" in result.message
     assert time.monotonic() - start < 4.0
     assert_good(bench)
+    assert bench.restart_reasons["timeout"] == before + 1
 
 
 @pytest.mark.parametrize("statement", [host_kernels.OFF_BY_ONE, host_kernels.OUT_OF_BOUNDS])

@@ -165,7 +165,7 @@ def test_a_race_without_a_vendor_kernel(device, problem) -> None:
 def test_gemm_on_request_takes_whole_scalars(device, dtype) -> None:
     import numpy as np
 
-    from tuner.gemm import run_gemm
+    from tuner.gemm import Gemms
     from tuner.regions import Pages
 
     a = np.random.default_rng(0).integers(0, 100, (33, 48)).astype(dtype)
@@ -181,7 +181,7 @@ def test_gemm_on_request_takes_whole_scalars(device, dtype) -> None:
             "b": operands.region.part(a.nbytes, b.nbytes),
             "d": result.resize(expected.nbytes),
         }
-        run_gemm(device, kernel, problem, regions, (-3.0, 0.0))
+        Gemms(device).run(kernel, problem, regions, (-3.0, 0.0))
         data = result.read(0, expected.nbytes)
     assert (np.frombuffer(data, "int32").reshape(33, 17) == expected).all()
 

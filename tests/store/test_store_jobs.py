@@ -6,20 +6,18 @@ import dataclasses
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import update
 from store_samples import HOST, HOST_CLASS, OTHER_CLASS, OTHER_HOST, request
 
 from tuner.job import Progress
-from tuner.store import devices, events, jobs, submission
+from tuner.store import devices, events, jobs
 from tuner.store.database import Store
-from tuner.store.errors import IdempotencyConflict, JobTaken, StoreError
-from tuner.store.models import SubmissionRow
-from tuner.store.records import JobRecord, JobStatus, utc_now
+from tuner.store.errors import JobTaken, StoreError
+from tuner.store.records import JobRecord, JobStatus
 
 
-def submit(store: Store, m: int = 64, device=HOST, key: str | None = None) -> tuple[JobRecord, bool]:
+def submit(store: Store, m: int = 64, device=HOST) -> tuple[JobRecord, bool]:
     with store.begin() as session:
-        return jobs.submit(session, request(m), device, key)
+        return jobs.submit(session, request(m), device)
 
 
 def claim(store: Store, device_class: str = HOST_CLASS, owner: str = "me") -> JobRecord | None:
@@ -92,28 +90,6 @@ def test_same_class_under_another_clock_is_joined(store: Store) -> None:
     first, _ = submit(store)
     joined, created = submit(store, device=dataclasses.replace(HOST, clock_mhz=4000))
     assert (joined.id, created) == (first.id, False)
-
-
-def test_idempotency_key_gives_the_same_job_for_a_day(store: Store) -> None:
-    first, _ = submit(store, key="k1")
-    assert submit(store, key="k2") == (first, False)
-    claim(store)
-    finish(store, first.id, JobStatus.SUCCEEDED)
-    for key in ("k1", "k2"):
-        again, created = submit(store, key=key)
-        assert (again.id, again.status, created) == (first.id, JobStatus.SUCCEEDED, False)
-    assert submit(store, key="k3")[1]
-    with store.begin() as session:
-        session.execute(update(SubmissionRow).values(created=utc_now() - submission.KEY_LIFE))
-    assert submit(store, m=65, key="k1")[1], "a day later the key is as good as new"
-
-
-def test_idempotency_key_with_another_request_is_refused(store: Store) -> None:
-    submit(store, key="k1")
-    with pytest.raises(IdempotencyConflict, match="use a new key"):
-        submit(store, m=65, key="k1")
-    with store.read() as session:
-        assert len(jobs.listing(session)) == 1
 
 
 def test_claims_go_oldest_first_within_a_class(store: Store) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from sqlalchemy import update
 from service import engine, lane
 from service.settings import Settings
 from tilewright.trial import BestConfig
-from tuner.store import jobs
+from tuner.store import artifacts, jobs, misses
+from tuner.store import best as winners
 from tuner.store.database import Store
 from tuner.store.models import JobRow
 from tuner.store.records import JobRecord, JobStatus
@@ -181,3 +183,62 @@ def test_a_job_that_was_taken_over_is_let_go(
     wait_for(let_go.is_set)
     assert job(store, job_id).owner == "another machine"
     assert job(store, job_id).status is JobStatus.RUNNING
+
+
+def note_stale(store: Store, count: int) -> None:
+    """Results of so many problems were served although they are stale, the last one most often."""
+    with store.begin() as session:
+        artifacts.put(session, samples.artifact())
+        for m in range(1, count + 1):
+            winners.put(session, samples.best(samples.problem(m)))
+        reports = [misses.Report(samples.problem(m), m, 1.0, measured=True) for m in range(1, count + 1)]
+        misses.note(session, samples.HOST_CLASS, reports, count, reason="stale")
+
+
+def live(store: Store) -> list[JobRecord]:
+    with store.read() as session:
+        return [one for one in jobs.listing(session) if not one.status.is_final]
+
+
+def running_now(store: Store) -> JobRecord:
+    def running() -> list[JobRecord]:
+        return [one for one in live(store) if one.status is JobStatus.RUNNING]
+
+    wait_for(lambda: bool(running()))
+    (only,) = running()
+    return only
+
+
+def test_an_idle_device_tunes_stale_results_one_at_a_time_after_what_is_asked_for(
+    store: Store, second: engine.Engine, tuning: Callable[[Tune], None]
+) -> None:
+    go_on = threading.Semaphore(0)
+    tuning(lambda _cancelled, _bench: go_on.acquire(timeout=20) and None)
+    note_stale(store, 3)
+    asked = [submit(store, seed) for seed in range(2)]
+    second.start()
+    order = []
+    for number in range(6):
+        current = running_now(store)
+        order.append("asked" if current.id in asked else current.request.problem.m)
+        assert len([one for one in live(store) if one.id not in asked]) <= 1
+        if number == 2:
+            asked.append(submit(store, seed=2))
+        go_on.release()
+        wait_for(lambda ended=current.id: job(store, ended).status.is_final)
+    assert order == ["asked", "asked", 3, "asked", 2, 1]
+    time.sleep(1.2)  # longer than an idle lane waits before it looks again
+    assert live(store) == [], "each result once"
+
+
+def test_stale_results_are_left_alone_where_the_settings_say_so(
+    store: Store, tmp_path: Path, tuning: Callable[[Tune], None]
+) -> None:
+    tuning(lambda _cancelled, _bench: pytest.fail("it was tuned"))
+    note_stale(store, 1)
+    settings = Settings(devices=("host",), cache_dir=tmp_path, compile_processes=1, retune_stale=False)
+    made = engine.Engine(store, settings)
+    made.start()
+    time.sleep(1.2)
+    made.stop()
+    assert live(store) == []

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from store_samples import HOST_CLASS, OTHER_CLASS, artifact, best, problem
+from store_samples import HOST, HOST_CLASS, OTHER_CLASS, artifact, best, problem, request
 
-from tuner.store import artifacts, misses
+from tuner.store import artifacts, jobs, misses
 from tuner.store import best as winners
 from tuner.store.database import Store
 from tuner.store.misses import MissRecord, Report
+from tuner.store.records import JobStatus
 
 
 def report(m: int, count: int = 1, time_us: float = 10.0, measured: bool = False) -> Report:
@@ -81,6 +82,64 @@ def test_a_stale_result_is_open_until_it_is_replaced(store: Store) -> None:
     assert ranked(store) == []
     note(store, report(64), reason="stale")
     assert [item.count for item in ranked(store)] == [3]
+
+
+def queue(store: Store, m: int) -> str:
+    with store.begin() as session:
+        return jobs.submit(session, request(m), HOST)[0].id
+
+
+def end(store: Store, job_id: str) -> None:
+    with store.begin() as session:
+        jobs.finish(session, job_id, JobStatus.FAILED, "no kernel")
+
+
+def stalest(store: Store) -> int | None:
+    with store.read() as session:
+        found = misses.top_stale(session, HOST_CLASS)
+    return found.m if found else None
+
+
+def test_a_problem_that_a_job_is_at_is_not_listed_until_that_ends_without_a_result(store: Store) -> None:
+    note(store, report(64), report(65), report(66))
+    note(store, report(64), of=OTHER_CLASS)
+    queued, running = queue(store, 64), queue(store, 65)
+    with store.begin() as session:
+        while jobs.claim(session, HOST_CLASS, "me").id != running:
+            pass
+    assert [item.problem.m for item in ranked(store)] == [66]
+    assert [item.problem.m for item in ranked(store, OTHER_CLASS)] == [64], "that job is of another class"
+    assert note(store, report(64, 9), report(67), most=3) == 1, "it keeps its place in a full list"
+    end(store, queued)
+    assert [(item.problem.m, item.count) for item in ranked(store)] == [(64, 10), (66, 1)]
+
+
+def test_pages_follow_one_another_also_where_stakes_are_equal(store: Store) -> None:
+    note(store, *(report(m, time_us=1 / 3) for m in range(1, 6)), report(9, 7, 0.1), report(8, 1, 0.0))
+    whole = ranked(store)
+    paged: list[MissRecord] = []
+    with store.read() as session:
+        while page := misses.ranked(session, HOST_CLASS, 2, paged[-1].place if paged else None):
+            paged += page
+    assert paged == whole
+    assert [item.problem.m for item in whole] == [9, 1, 2, 3, 4, 5, 8]
+
+
+def test_each_stale_result_is_taken_up_once_the_largest_stake_first(store: Store) -> None:
+    for m in (64, 65):
+        tune(store, m)
+    assert stalest(store) is None
+    note(store, report(64, time_us=5.0), report(65, time_us=9.0), reason="stale")
+    note(store, report(66, time_us=99.0))
+    assert stalest(store) == 65
+    first = queue(store, 65)
+    assert stalest(store) == 64
+    end(store, first)
+    assert stalest(store) == 64, "a job that failed is not repeated"
+    tune(store, 64)
+    assert stalest(store) is None
+    note(store, report(65), reason="stale")
+    assert stalest(store) == 65, "noted anew"
 
 
 @pytest.mark.parametrize("most", [0, 2])

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from store_samples import HOST, HOST_CLASS, request
 
-from tuner.store import events, jobs
+from tuner.store import events, idempotency, jobs
 from tuner.store.database import Store
 
 WORKERS = 6
@@ -28,9 +28,9 @@ def at_once(work: Callable[[int], T]) -> list[T]:
         return list(pool.map(run, range(WORKERS)))
 
 
-def submit_in(store: Store, m: int, key: str | None = None) -> tuple[str, bool]:
+def submit_in(store: Store, m: int) -> tuple[str, bool]:
     with store.begin() as session:
-        job, created = jobs.submit(session, request(m), HOST, key)
+        job, created = jobs.submit(session, request(m), HOST)
         return job.id, created
 
 
@@ -41,11 +41,19 @@ def test_identical_submissions_make_one_job(store: Store) -> None:
         assert sum(created for _, created in results) == 1
 
 
-def test_one_key_makes_one_job(store: Store) -> None:
-    for m in range(1, 6):
-        results = at_once(lambda _, m=m: submit_in(store, m, f"key {m}"))
-        assert len({job_id for job_id, _ in results}) == 1
-        assert sum(created for _, created in results) == 1
+def test_the_work_of_one_key_is_done_once(store: Store) -> None:
+    done: list[int] = []
+
+    def ask(index: int, number: int) -> int:
+        with store.begin() as session:
+            answer = idempotency.once(session, f"key {number}", "digest", lambda: {"by": index})
+            done.extend([number] * (answer == {"by": index}))
+        return answer["by"]
+
+    for number in range(5):
+        answers = at_once(lambda index, number=number: ask(index, number))
+        assert len(set(answers)) == 1
+    assert done == list(range(5))
 
 
 def test_each_job_is_claimed_once(store: Store) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 import pytest
 from sqlalchemy import select, text
@@ -13,6 +14,7 @@ from store_samples import (
     HOST_CLASS,
     OTHER_CLASS,
     OTHER_HOST,
+    PROVENANCE,
     artifact,
     best,
     failed_trial,
@@ -59,12 +61,13 @@ def log_of(store: Store, job: JobRecord, last_id: int = 0, limit: int = 500) -> 
 
 
 def test_trials_come_back_as_given(store: Store, job: JobRecord, recorder: Recorder) -> None:
-    given = [trial(0), failed_trial(1), trial(2, outcome=Outcome.PRUNED)]
+    repeats = [dataclasses.replace(trial(number), repeatable=number == 3) for number in (3, 4)]
+    given = [trial(0), failed_trial(1), trial(2, outcome=Outcome.PRUNED), *repeats]
     for item in given:
         recorder.add_trial(item, artifact() if item.artifact else None)
     assert recorder.trials() == given
     with store.read() as session:
-        assert trials.count(session, job.id) == 3
+        assert trials.count(session, job.id) == 5
         assert trials.of_job(session, job.id, first=1, limit=1) == given[1:2]
         assert trials.of_job(session, "none") == []
         assert Artifact.from_bytes(artifacts.get(session, given[0].artifact)) == artifact()
@@ -202,6 +205,36 @@ def test_classes_of_an_arch_each_have_a_winner(store: Store) -> None:
         assert len(everything) == 3
         assert winners.for_arch(session, HOST.arch, limit=1, after=everything[0].id) == everything[1:2]
         assert len(winners.for_arch(session, HOST_CLASS)) == 2
+
+
+def test_a_list_is_narrowed_by_signature_and_by_what_repeats(store: Store) -> None:
+    wide, tall = problem(64), problem(65, layout=Layout.TN)
+    with store.begin() as session:
+        artifacts.put(session, artifact())
+        winners.put(session, dataclasses.replace(best(wide), repeatable=True))
+        winners.put(session, dataclasses.replace(best(tall), repeatable=False))
+        winners.put(session, best(problem(66)))
+
+    def listed(**narrowed: Any) -> list[int]:
+        with store.read() as session:
+            return [stored.best.problem.m for stored in winners.for_arch(session, HOST.arch, **narrowed)]
+
+    assert listed() == [64, 65, 66]
+    assert listed(alike={"layout": Layout.TN}) == [65]
+    assert listed(alike={"layout": Layout.NN, "dtype": wide.dtype}) == [64, 66]
+    assert listed(repeatable=True) == [64]
+    assert listed(alike={"layout": Layout.NN}, limit=1, after=1) == [66]
+
+
+def test_winners_are_counted_by_where_they_come_from(store: Store) -> None:
+    with store.begin() as session:
+        artifacts.put(session, artifact())
+        for m in (64, 65):
+            winners.put(session, best(problem(m)))
+        other = dataclasses.replace(PROVENANCE, compiler="cc 13")
+        winners.put(session, dataclasses.replace(best(problem(66)), provenance=other))
+        found = winners.origins(session)
+    assert sorted(found, key=lambda origin: -origin[2]) == [("host", PROVENANCE, 2), ("host", other, 1)]
 
 
 def test_a_winner_nobody_could_launch_is_refused(store: Store) -> None:

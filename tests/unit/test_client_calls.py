@@ -8,10 +8,11 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
+import safetensors
 
 from tilewright import GemmProblem, calls, requests, wire
 from tilewright.errors import InvalidProblem, ServiceError, ServiceUnreachable
-from tilewright.tensors import from_array, pack, to_array, unpack
+from tilewright.tensors import from_array, pieces, to_array, unpack
 
 
 def reply(content: bytes, status: int = 200, kind: str = "application/json") -> calls.Reply:
@@ -56,13 +57,28 @@ def test_parameters_are_text() -> None:
 ])  # fmt: skip
 def test_tensors_survive_the_wire(dtype: object) -> None:
     array = (np.arange(24) // 3).reshape(2, 3, 4).astype(dtype)
-    again = to_array(unpack(pack({"a": from_array("a", array)}, {"ran": "x"}))["a"])
-    assert again.dtype == array.dtype
-    assert (again == array).all()
+    file = b"".join(pieces({"a": from_array("a", array), "b": from_array("b", array[0])}, {"ran": "x"}))
+    again = {name: to_array(tensor) for name, tensor in unpack(file).items()}
+    assert {name: values.dtype for name, values in again.items()} == dict.fromkeys("ab", array.dtype)
+    assert (again["a"] == array).all()
+    assert (again["b"] == array[0]).all()
+    read = {name: (fields["shape"], fields["data"]) for name, fields in safetensors.deserialize(file)}
+    assert read == {"a": ([2, 3, 4], array.tobytes()), "b": ([3, 4], array[0].tobytes())}
+
+
+def test_a_tensor_is_sent_as_it_lies() -> None:
+    array = np.zeros((1024, 1024), "f4")
+    head, *parts = pieces({"a": from_array("a", array)})
+    assert [len(part) for part in parts] == [2**20] * 4
+    array[-1, -1] = 1
+    assert bytes(parts[-1][-4:]) == array[-1, -1].tobytes()
+    assert len(head) % 64 == 0
+    swapped = np.arange(6, dtype=">f4").reshape(2, 3)
+    assert (to_array(from_array("a", swapped)) == swapped).all()
 
 
 def test_damaged_and_foreign_tensors_are_refused() -> None:
-    good = pack({"a": from_array("a", np.eye(2))})
+    good = b"".join(pieces({"a": from_array("a", np.eye(2))}))
     with pytest.raises(InvalidProblem, match="safetensors"):
         unpack(good[:-1])
     with pytest.raises(InvalidProblem, match="U32"):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from host_samples import activate, artifact_of, config_of
 
-from tilewright import Activation, GemmProblem, here
+from tilewright import Activation, GemmProblem, LaunchPlan, here
+from tilewright.artifact import Preconditions, Scalar, TensorMap
 from tilewright.errors import InvalidProblem
 from tilewright.local import Choice, LocalMatmul
 from tuner.devices.host import query_host
@@ -121,6 +123,52 @@ def test_what_makes_no_sense_is_refused() -> None:
         matmul(array(2, 2), array(2, 2), activation="swish")
     with pytest.raises(InvalidProblem, match=r"torch, CuPy and NumPy arrays, got builtins\.list"):
         matmul([[1.0]], [[1.0]])
+
+
+def test_a_lookup_that_breaks_leaves_the_product_to_the_library() -> None:
+    def broken(*_: object) -> Choice:
+        raise ValueError("embedded null byte")
+
+    matmul, a, b = LocalMatmul(broken), array(33, 40), array(40, 21)
+    for _ in range(2):
+        np.testing.assert_array_equal(matmul(a, b), a @ b)
+    assert matmul.stats == {"vendor: the lookup broke: ValueError": 2}
+
+
+SENSELESS: dict[str, tuple[Callable[[LaunchPlan], dict[str, Any]], str]] = {
+    "no alignment": (
+        lambda _: {"preconditions": Preconditions(align_a=0)},
+        "its plan broke: ZeroDivisionError",
+    ),
+    "no tiles": (
+        lambda plan: {"grid": dataclasses.replace(plan.grid, tile_m=0)},
+        "its plan broke: ZeroDivisionError",
+    ),
+    "an unknown number": (
+        lambda plan: {"args": (*plan.args, Scalar("o", "int32"))},
+        "its plan broke: KeyError",
+    ),
+    "a map": (
+        lambda plan: {"args": (*plan.args, TensorMap("a", (8, 8)))},
+        "a host artifact takes no tensor maps",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SENSELESS)
+def test_a_plan_without_sense_leaves_the_product_to_the_library(name: str) -> None:
+    changes, reason = SENSELESS[name]
+
+    def lookup(problem: GemmProblem, device: int) -> Choice:
+        sound = tuned(problem, device).artifact
+        assert sound is not None
+        plan = dataclasses.replace(sound.plan, **changes(sound.plan))
+        return Choice(dataclasses.replace(sound, plan=plan), "exact")
+
+    matmul, a, b = LocalMatmul(lookup), array(33, 40), array(40, 21)
+    for _ in range(2):
+        np.testing.assert_array_equal(matmul(a, b), a @ b)
+    assert matmul.stats == {f"vendor: {reason}": 2}
 
 
 def test_forgetting_asks_again() -> None:

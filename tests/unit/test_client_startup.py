@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from tilewright import Client, GemmProblem
 from tilewright.backoff import LONGEST_S, OPENS_AFTER, Backoff
 from tilewright.cache import DiskCache
 from tilewright.catalog import Catalog, Pick, Policy
-from tilewright.errors import InvalidProblem
+from tilewright.errors import ArtifactError, InvalidProblem
 from tilewright.sets import ConfigSet
 
 TUNED = GemmProblem(96, 80, 64, "float32", "nn")
@@ -103,6 +104,25 @@ def test_misses_are_reported_once_with_their_count(service: SetService, tmp_path
     assert sum(miss["count"] for miss in misses) == 3
 
 
+def test_a_report_whose_answer_was_lost_is_sent_again_as_it_was(service: SetService, tmp_path: Path) -> None:
+    a, b = operands(LARGER)
+    with Client(service.url, cache_dir=tmp_path) as tw:
+        tw.start()
+        service.mode = "lost-answer"
+        tw.matmul(a, b)
+        for _ in range(2):
+            assert tw.refresh(5.0)
+            tw.matmul(a, b)
+        service.mode = "ok"
+        assert tw.refresh(5.0)
+        assert tw.refresh(5.0)
+    # A service counts each key once.
+    counted = dict(zip(service.miss_keys, service.misses, strict=True))
+    assert [counted[key] for key in service.miss_keys] == service.misses
+    assert len(counted) == 2 < len(service.misses)
+    assert sum(miss["count"] for report in counted.values() for miss in report["misses"]) == 3
+
+
 def test_misses_reach_a_service_that_tuned_nothing_yet(service: SetService, tmp_path: Path) -> None:
     service.content = None
     with Client(service.url, cache_dir=tmp_path) as tw:
@@ -179,6 +199,33 @@ def test_a_damaged_set_on_disk_is_a_miss(service: SetService, tmp_path: Path) ->
     assert service.asked.count("GET /config-sets/current") == 2
 
 
+@pytest.mark.parametrize("where", ["fetch.Fetcher.send", "stock.Stock.write", "prune.prune"])
+def test_an_error_that_nobody_foresaw_costs_one_look(
+    service: SetService,
+    tmp_path: Path,
+    where: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a fault of our own")
+
+    with Client(service.url, cache_dir=tmp_path) as tw:
+        assert tw.start().refresh(5.0)
+        service.content = config_set([entry(TUNED, KERNEL), entry(LARGER, OTHER)], BANDS)
+        (tmp_path / "v1" / "pruned").unlink()  # so that it is due again
+        with monkeypatch.context() as patched:
+            patched.setattr(f"tilewright.{where}", broken)
+            assert not tw.refresh(5.0)
+        assert "a fault of our own" in caplog.text
+        assert tw.lookup(TUNED).kind == "exact"
+        assert tw.refresh(5.0)
+        assert tw.lookup(LARGER).kind == "exact"
+        begun = time.monotonic()
+        tw.close()
+        assert time.monotonic() - begun < 2.0  # nobody waits for what will never be written
+
+
 def picks(policy: Policy, **changes: Any) -> Callable[[GemmProblem], Pick]:
     catalog = Catalog(ConfigSet.from_bytes(config_set([entry(TUNED, KERNEL, **changes)], BANDS)))
     return functools.partial(catalog.pick, policy=policy)
@@ -237,6 +284,18 @@ def test_pauses_grow_with_jitter_and_the_circuit_opens() -> None:
         backoff.failed()
         states.append(backoff.open)
     assert states == [False] * (OPENS_AFTER - 1) + [True]
+
+
+@pytest.mark.parametrize("name", ["../victim", "{victim}", "a\0b", "ab12", "AB" * 32, "", "g" * 64])
+def test_the_cache_names_nothing_but_digests(tmp_path: Path, name: str) -> None:
+    cache, victim = DiskCache(tmp_path / "cache"), tmp_path / "victim"
+    victim.touch()
+    steps = (cache.get, cache.has, cache.drop, lambda digest: cache.put(digest, b"lie"))
+    for step in steps:
+        with pytest.raises(ArtifactError, match="names artifacts by their SHA-256"):
+            step(name.format(victim=victim))
+    assert list(tmp_path.iterdir()) == [victim]
+    assert victim.read_bytes() == b""
 
 
 def test_the_cache_tells_a_damaged_entry_from_a_sound_one(tmp_path: Path) -> None:

@@ -52,6 +52,10 @@ def close(got: Any, expected: Any) -> None:
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
 
 
+def products(kernels: Kernels) -> int:
+    return sum(kernels.stats.values())
+
+
 def test_products_run_tuned_on_tensors(kernels: Kernels) -> None:
     a, b, bias = torch.randn(3, 5, 24), torch.randn(24, 10), torch.randn(10)
     close(kernels.matmul(a, b), a @ b)
@@ -139,7 +143,61 @@ def test_without_a_kernel_torch_runs_and_the_reason_is_counted() -> None:
     with torch.no_grad(), tilewright_torch.use(routed, none):
         torch.testing.assert_close(routed(x), model()(x), rtol=0, atol=0)
     assert none.stats == {"vendor: nothing tuned": 2}
-    tilewright_torch.kernels_of(None)
+
+
+def trained(routed: Any, x: Any) -> None:
+    routed(x).square().sum().backward()
+
+
+def without_gradients(routed: Any, x: Any) -> None:
+    with torch.no_grad():
+        routed(x)
+
+
+def compiled(routed: Any, x: Any) -> None:
+    trained(torch.compile(routed, backend="aot_eager", fullgraph=True), x)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("way", [without_gradients, trained, compiled])
+def test_two_models_run_the_kernels_of_their_own_clients(kernels: Kernels, way: Any) -> None:
+    mine, other, x = (Kernels(), model()), (Kernels(), model()), torch.randn(9, 24)
+    first = tilewright_torch.use(mine[1], mine[0])
+    second = tilewright_torch.use(other[1], other[0])
+    counts = []
+    for undo in (None, first.undo, second.undo):
+        if undo:
+            undo()
+        for _, routed in (mine, other):
+            way(routed, x)
+        counts.append((products(mine[0]), products(other[0])))
+    once = 2 if way is without_gradients else 5  # two forward, three back: x wants no gradient
+    assert counts == [(once, once), (once, 2 * once), (once, 2 * once)]
+    assert products(kernels) == 0
+
+
+def test_use_and_undo_leave_the_kernels_of_the_operator_alone(kernels: Kernels) -> None:
+    a, other = torch.randn(4, 4), Kernels()
+    routed = tilewright_torch.use(model(), other)
+    tilewright_torch.matmul(a, a)
+    routed.undo()
+    tilewright_torch.matmul(a, a)
+    assert (products(kernels), products(other)) == (2, 0)
+
+
+def test_layers_that_are_routed_already_stay_with_their_client() -> None:
+    first, second, routed = Kernels(), Kernels(), model()
+    with tilewright_torch.use(routed, first):
+        later = tilewright_torch.use(routed, second)
+        assert later.layers == {}
+        later.undo()
+        without_gradients(routed, torch.randn(9, 24))
+    assert (products(first), products(second)) == (2, 0)
+
+
+def test_a_name_without_kernels_stands_for_those_of_torch() -> None:
+    a = torch.randn(4, 4)
+    close(torch.ops.tilewright.matmul(a, a, None, "none", "gone"), a @ a)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -17,7 +17,7 @@ from tilewright import DeviceSpec, GemmProblem
 from tilewright.wire.gemm import GemmPost
 from tuner.devices.base import Tensors, VendorChoice
 from tuner.devices.host import HostDevice
-from tuner.gemm import GemmRun, run_gemm
+from tuner.gemm import GemmRun, Gemms
 from tuner.regions import Pages, Region
 from tuner.store.database import Store
 
@@ -46,7 +46,7 @@ class _Bench:
         scalars: tuple[float, float],
         _wait_s: float,
     ) -> GemmRun:
-        return run_gemm(_Filling(), None, problem, regions, scalars)
+        return Gemms(_Filling()).run(None, problem, regions, scalars)
 
 
 @pytest.fixture

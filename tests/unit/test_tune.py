@@ -1,5 +1,6 @@
 """The tuning loop: budgets, failures, resumption, cancellation, and the seconds it reports."""
 
+import dataclasses
 import logging
 import re
 import threading
@@ -42,6 +43,17 @@ def test_a_job_spends_its_budget_and_records_each_trial() -> None:
     assert first.provenance is not None
     assert (first.provenance.source_digest, first.provenance.method) == ("source", "lab")
     assert first.provenance.device_class == lab.bench.spec.device_class.id
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_trials_and_winner_tell_whether_the_kernel_was_seen_to_repeat(repeatable: bool) -> None:
+    lab = Lab()
+    ordered = lab.bench.trial
+    lab.bench.trial = lambda *given: dataclasses.replace(ordered(*given), repeatable=repeatable)  # type: ignore[method-assign]
+    best = lab.tune(max_trials=5)
+    assert best is not None
+    assert best.repeatable is repeatable
+    assert {trial.repeatable for trial in lab.recorder.kept} == {repeatable}
 
 
 def test_progress_tells_each_phase_and_adds_up() -> None:

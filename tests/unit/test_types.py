@@ -273,12 +273,12 @@ def test_a_race_without_a_vendor_kernel_runs_float16(monkeypatch: pytest.MonkeyP
 def test_gemm_without_a_kernel_says_what_to_do() -> None:
     from tuner import gemm
     from tuner.devices.base import Tensors
+    from tuner.devices.host import HostDevice
 
-    device: Any = NoVendor()
     with pytest.raises(DeviceUnavailable, match=r"tune it first \(POST /tune\)"):
-        gemm._vendor_choice(device, problem("uint8"), Tensors(None, None, None))
+        gemm._launch(HostDevice(), None, problem("uint8"), Tensors(None, None, None))
     with pytest.raises(InvalidProblem, match="whole numbers for int8"):
-        gemm._vendor_choice(device, problem("int8"), Tensors(None, None, None, alpha=0.5))
+        gemm._launch(HostDevice(), None, problem("int8"), Tensors(None, None, None, alpha=0.5))
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86"])

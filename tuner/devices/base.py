@@ -87,6 +87,10 @@ class Device(Protocol):
         the host they run in a loop around a monotonic clock.
         """
 
+    def once(self, launch: Launch) -> float:
+        """Run one launch once, now, and wait for its end: microseconds. For GEMMs on request, whose kernel is
+        timed in passing."""
+
     def pause(self, stream: int = 0) -> None:
         """Enqueue a step that does nothing, after the launch before it has ended; the next one starts when
         it ends itself. The first call is not for a graph that is being captured."""
@@ -97,6 +101,25 @@ class Device(Protocol):
     def vendor(self, problem: GemmProblem, sets: Sequence[Tensors]) -> list[VendorChoice]:
         """Every algorithm the vendor library proposes for the problem, ready to be timed; none where it
         does not compute such a problem."""
+
+    def vendor_pick(self, problem: GemmProblem, tensors: Tensors) -> VendorChoice | None:
+        """What the vendor library runs by itself; None where it does not compute such a problem."""
+
+    def pin(self, memory: Any) -> bool:
+        """Make copies from and to host memory, a NumPy array, go at full speed; False where that is not to
+        be had or not needed."""
+
+    def unpin(self, memory: Any) -> None:
+        """Undo a :meth:`pin` that was True."""
+
+    def take(self, array: Any) -> Any:
+        """A host array as an operand on the device, once :meth:`synchronize` has returned."""
+
+    def room(self, out: Any) -> Any:
+        """An array on the device for a result that goes to the host array ``out``."""
+
+    def give(self, made: Any, out: Any) -> None:
+        """Bring a result in what :meth:`room` gave to its place."""
 
     def free_bytes(self) -> int:
         """Device memory that can still be allocated."""

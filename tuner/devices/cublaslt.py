@@ -8,13 +8,14 @@ import ctypes
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import cupy
 import numpy as np
 from nvmath.bindings import cublasLt
 
 from tilewright.device import DeviceSpec
 from tilewright.problem import GemmProblem
 from tuner.devices.base import Tensors, VendorChoice
-from tuner.devices.cublaslt_matmul import DATA, MOST_WORKSPACE, Matmul, MatmulLaunch, put, refused
+from tuner.devices.cublaslt_matmul import DATA, MOST_WORKSPACE, Matmul, MatmulLaunch, point, put, refused
 from tuner.devices.cublaslt_outline import outline_of
 
 _WORKSPACES = (32 << 20, MOST_WORKSPACE, 0)  # bytes; cublasGemmEx has the first on Hopper
@@ -23,6 +24,7 @@ _REDUCTIONS = (_SCHEMES.MASK, _SCHEMES.COMPUTE_TYPE, _SCHEMES.NONE)
 _SPLITS = range(2, 17)
 _SPLIT_SCHEMES = (_SCHEMES.COMPUTE_TYPE, _SCHEMES.OUTPUT_TYPE, _SCHEMES.INPLACE)
 _MOST_BASES = 24
+_MOST_PLANS = 32
 _MOST_WAVES = 4.0
 
 
@@ -35,8 +37,8 @@ def choices(problem: GemmProblem, sets: Sequence[Tensors], device: DeviceSpec) -
     """
     if problem.dtype not in DATA:
         return []
-    matmul = _matmul(problem, sets, device)
-    return [_choice(matmul, result) for result in _proposed(matmul)]
+    matmul, workspace = _matmul(problem, sets, device), _workspace()
+    return [_choice(matmul, sets, result, workspace) for result in _proposed(matmul)]
 
 
 def every_choice(problem: GemmProblem, sets: Sequence[Tensors], device: DeviceSpec) -> list[VendorChoice]:
@@ -45,12 +47,43 @@ def every_choice(problem: GemmProblem, sets: Sequence[Tensors], device: DeviceSp
     Counts that give more than four waves of blocks are left out: splitting never pays there. Each
     forced one runs once here, since a check that passes does not promise a launch that does.
     """
-    matmul = _matmul(problem, sets, device)
+    matmul, workspace = _matmul(problem, sets, device), _workspace()
     found = {result["algo"].tobytes(): result for result in _proposed(matmul)}
-    proposed = [_choice(matmul, result) for result in found.values()]
+    proposed = [_choice(matmul, sets, result, workspace) for result in found.values()]
     forced = {result["algo"].tobytes(): result for result in _split(matmul, found.values())}
-    added = (_choice(matmul, result) for key, result in forced.items() if key not in found)
+    added = (_choice(matmul, sets, result, workspace) for key, result in forced.items() if key not in found)
     return proposed + [choice for choice in added if _runs(choice)]
+
+
+def pick(problem: GemmProblem, tensors: Tensors) -> VendorChoice | None:
+    """The first of :func:`choices`; the heuristics are asked once for each of the last 32 problems."""
+    if problem.dtype not in DATA:
+        return None
+    plan = _plans.pop(problem, None) or _Plan(problem, tensors)
+    _plans[problem] = plan
+    if len(_plans) > _MOST_PLANS:
+        del _plans[next(iter(_plans))]
+    launch = plan.launch(tensors)
+    return VendorChoice("cublaslt", [launch], {}) if launch else None
+
+
+class _Plan:
+    """The algorithm that comes first for a problem, for one operand set after another."""
+
+    def __init__(self, problem: GemmProblem, tensors: Tensors) -> None:
+        self._matmul = Matmul(problem, [tensors])
+        self._first = next(_proposed(self._matmul), None)
+
+    def launch(self, tensors: Tensors) -> MatmulLaunch | None:
+        """It on a set, which must have run before the next one comes; None where there is none."""
+        if self._first is None:
+            return None
+        point(self._matmul.descriptions[0], tensors)
+        workspace = cupy.empty(int(self._first["workspace_size"]), dtype="uint8")
+        return MatmulLaunch(self._matmul, 0, tensors, self._first, workspace)
+
+
+_plans: dict[GemmProblem, _Plan] = {}  # the last used last
 
 
 def _matmul(problem: GemmProblem, sets: Sequence[Tensors], device: DeviceSpec) -> Matmul:
@@ -59,13 +92,20 @@ def _matmul(problem: GemmProblem, sets: Sequence[Tensors], device: DeviceSpec) -
     return Matmul(problem, sets)
 
 
-def _proposed(matmul: Matmul) -> list[Any]:
-    found: dict[bytes, Any] = {}
+def _workspace() -> Any:
+    return cupy.empty(MOST_WORKSPACE, dtype="uint8")
+
+
+def _proposed(matmul: Matmul) -> Iterator[Any]:
+    """What the heuristics propose, each algorithm once; they are asked as it goes."""
+    found: set[bytes] = set()
     for workspace in _WORKSPACES:
         for reductions in _REDUCTIONS:
             for result in matmul.heuristics(workspace, reductions):
-                found.setdefault(result["algo"].tobytes(), result)
-    return list(found.values())
+                algorithm = result["algo"].tobytes()
+                if algorithm not in found:
+                    found.add(algorithm)
+                    yield result
 
 
 def _split(matmul: Matmul, proposed: Iterable[Any]) -> Iterator[Any]:
@@ -100,8 +140,8 @@ def _with_split(algorithm: Any, count: int, scheme: int = _SCHEMES.NONE) -> Any 
     return changed
 
 
-def _choice(matmul: Matmul, result: Any) -> VendorChoice:
-    launches = [MatmulLaunch(matmul, index, result) for index in range(len(matmul.sets))]
+def _choice(matmul: Matmul, sets: Sequence[Tensors], result: Any, workspace: Any) -> VendorChoice:
+    launches = [MatmulLaunch(matmul, index, tensors, result, workspace) for index, tensors in enumerate(sets)]
     detail = _describe(result)
     return VendorChoice("cublaslt", launches, detail, outline_of(detail))
 

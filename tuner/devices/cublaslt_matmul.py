@@ -1,4 +1,4 @@
-"""One GEMM as cuBLASLt describes it: descriptors, operands, workspace, and what its algorithms tell.
+"""One GEMM as cuBLASLt describes it: descriptors, operands, and what its algorithms tell.
 
 cuBLASLt is column-major, so it computes D^T = op(B)^T op(A)^T: the row-major B is its first operand.
 """
@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import cupy
 import numpy as np
 from nvmath.bindings import cublas, cublasLt
 
@@ -64,19 +64,20 @@ def compute_type(problem: GemmProblem) -> Any:
 
 
 class Matmul:
-    """Descriptors of one problem, its operands and one workspace of ``MOST_WORKSPACE`` bytes."""
+    """What the library knows one problem by: three layouts, and a description for each operand set. They are
+    destroyed with it."""
 
     def __init__(self, problem: GemmProblem, sets: Sequence[Tensors]) -> None:
-        self.sets = sets
+        self.problem = problem
         self.handle = _handle()
-        self.workspace = cupy.empty(MOST_WORKSPACE, dtype="uint8")
-        scalar = SCALAR[problem.accumulate]
-        self.scalars = [(np.array([t.alpha], scalar), np.array([t.beta], scalar)) for t in sets]
         self.first = _layout(problem.dtype, problem.b_shape, problem.batch)
         self.second = _layout(problem.dtype, problem.a_shape, problem.batch)
         self.result = _layout(problem.out, (problem.m, problem.n), problem.batch)
         # The bias address is part of the description, so each set has its own.
         self.descriptions = [_description(problem, t) for t in sets]
+        layouts = (self.first, self.second, self.result)
+        # NOTE: not at the end of the process, whose libraries may be gone before it.
+        weakref.finalize(self, _destroy, self.descriptions, layouts).atexit = False
 
     @property
     def layouts(self) -> tuple[int, int, int, int]:
@@ -116,17 +117,19 @@ class Matmul:
                 raise
             return None
         result["algo"] = algorithm  # NOTE: the check never fills this field
-        fits = int(result[0]["workspace_size"]) <= self.workspace.nbytes
+        fits = int(result[0]["workspace_size"]) <= MOST_WORKSPACE
         return result[0] if fits and int(result[0]["state"]) == 0 else None
 
 
 class MatmulLaunch:
     """One algorithm on one operand set."""
 
-    def __init__(self, matmul: Matmul, index: int, result: Any) -> None:
-        self._matmul = matmul  # keeps descriptors and workspace alive
-        tensors, (alpha, beta) = matmul.sets[index], matmul.scalars[index]
+    def __init__(self, matmul: Matmul, index: int, tensors: Tensors, result: Any, workspace: Any) -> None:
+        """``index`` is that of the set's description; the algorithm fits into ``workspace``."""
+        scalar = SCALAR[matmul.problem.accumulate]
+        alpha, beta = np.array([tensors.alpha], scalar), np.array([tensors.beta], scalar)
         self._algorithm = np.array(result["algo"], copy=True)
+        self._held = matmul, tensors, alpha, beta, workspace  # of which the arguments have addresses
         c = tensors.c if tensors.c is not None else tensors.d
         self._arguments = (
             matmul.handle,
@@ -142,8 +145,8 @@ class MatmulLaunch:
             tensors.d.data.ptr,
             matmul.result,
             self._algorithm.ctypes.data,
-            matmul.workspace.data.ptr,
-            matmul.workspace.nbytes,
+            workspace.data.ptr,
+            workspace.nbytes,
         )
 
     def __call__(self, stream: int = 0) -> None:
@@ -177,10 +180,24 @@ def _description(problem: GemmProblem, tensors: Tensors) -> int:
     if tensors.bias is not None:
         # NOTE: for 8-bit floats the library would otherwise take a float32 bias for bfloat16.
         values[attributes.BIAS_DATA_TYPE] = np.int32(DATA[problem.out])
-        values[attributes.BIAS_POINTER] = np.int64(tensors.bias.data.ptr)
     for attribute, value in values.items():
         put(cublasLt.matmul_desc_set_attribute, description, attribute, value)
+    point(description, tensors)
     return description
+
+
+def point(description: int, tensors: Tensors) -> None:
+    """Give a description the bias of a set, where it has one."""
+    if tensors.bias is not None:
+        pointer = cublasLt.MatmulDescAttribute.BIAS_POINTER
+        put(cublasLt.matmul_desc_set_attribute, description, pointer, np.int64(tensors.bias.data.ptr))
+
+
+def _destroy(descriptions: Iterable[int], layouts: Iterable[int]) -> None:
+    for description in descriptions:
+        cublasLt.matmul_desc_destroy(description)
+    for layout in layouts:
+        cublasLt.matrix_layout_destroy(layout)
 
 
 def _layout(dtype: DType, shape: tuple[int, int], batch: int) -> int:

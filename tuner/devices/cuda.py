@@ -20,6 +20,7 @@ from tilewright.launch.cuda import BareKernel
 from tilewright.problem import GemmProblem
 from tuner.devices.base import Telemetry, Tensors, VendorChoice
 
+_HOLD_CLOCKS = 200_000
 # CUdevice_attribute of cuda.h.
 _SM_COUNT, _SMEM_PER_SM, _SMEM_OPTIN = 16, 81, 97
 _L2_BYTES, _CLOCK_KHZ, _MEMORY_KHZ, _BUS_BITS = 38, 13, 36, 37
@@ -78,14 +79,34 @@ class CudaDevice:
 
         return sample
 
+    def once(self, launch: Launch) -> float:
+        """One launch between two events, which waits on the device until all three are enqueued there."""
+        stream, start, end = self._stream, cupy.cuda.Event(), cupy.cuda.Event()
+        with _launch_errors():
+            self._hold(stream.ptr)
+            start.record(stream)
+            launch(stream.ptr)
+            end.record(stream)
+            end.synchronize()
+            return float(cupy.cuda.get_elapsed_time(start, end)) * 1000
+
     def pause(self, stream: int = 0) -> None:
         """A kernel that does nothing and says nothing to the next one before it ends."""
         self._idle(stream)
 
     @functools.cached_property
     def _idle(self) -> BareKernel:
-        built = compile_text('extern "C" __global__ void idle() {}', TARGETS[self.spec.arch], entry="idle")
-        return BareKernel(built.binary, "idle")
+        return self._bare("idle", "")
+
+    @functools.cached_property
+    def _hold(self) -> BareKernel:
+        """Holds up its stream for as long as the CPU takes to enqueue what is to be timed, about 100 us."""
+        return self._bare("hold", f"long long end = clock64() + {_HOLD_CLOCKS}; while (clock64() < end) {{}}")
+
+    def _bare(self, name: str, body: str) -> BareKernel:
+        source = f'extern "C" __global__ void {name}() {{ {body} }}'
+        built = compile_text(source, TARGETS[self.spec.arch], entry=name)
+        return BareKernel(built.binary, name)
 
     def telemetry(self) -> Telemetry:
         """SM clock and board power from NVML."""
@@ -103,6 +124,46 @@ class CudaDevice:
         except ImportError as error:
             raise DeviceUnavailable(f"the vendor baseline needs nvmath-python: {error}") from error
         return choices(problem, sets, self.spec)
+
+    def vendor_pick(self, problem: GemmProblem, tensors: Tensors) -> VendorChoice | None:
+        """The first that cuBLASLt's heuristics propose; they are asked once for a problem."""
+        try:
+            from tuner.devices.cublaslt import pick
+        except ImportError as error:
+            raise DeviceUnavailable(f"the vendor library needs nvmath-python: {error}") from error
+        return pick(problem, tensors)
+
+    def pin(self, memory: Any) -> bool:
+        """Register memory with the driver; where it refuses, copies go through its own buffers."""
+        try:
+            cupy.cuda.runtime.hostRegister(memory.ctypes.data, memory.nbytes, 0)
+        except cupy.cuda.runtime.CUDARuntimeError:
+            return False
+        return True
+
+    def unpin(self, memory: Any) -> None:
+        """Take it back from the driver."""
+        with _launch_errors():
+            cupy.cuda.runtime.hostUnregister(memory.ctypes.data)
+
+    def take(self, array: Any) -> Any:
+        """A copy on its way to the device."""
+        made = self.room(array)
+        self._copy(made.data.ptr, array.ctypes.data, array.nbytes, cupy.cuda.runtime.memcpyHostToDevice)
+        return made
+
+    def room(self, out: Any) -> Any:
+        """Memory of the device."""
+        return cupy.empty(out.shape, out.dtype)
+
+    def give(self, made: Any, out: Any) -> None:
+        """A copy, which has arrived."""
+        self._copy(out.ctypes.data, made.data.ptr, out.nbytes, cupy.cuda.runtime.memcpyDeviceToHost)
+        self.synchronize()
+
+    def _copy(self, to: int, start: int, size: int, kind: int) -> None:
+        with _launch_errors():
+            cupy.cuda.runtime.memcpyAsync(to, start, size, kind, self._stream.ptr)
 
     def free_bytes(self) -> int:
         """Free device memory, with what CuPy's pool could give back."""

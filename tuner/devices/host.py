@@ -20,6 +20,7 @@ from tilewright.problem import Activation, DType, GemmProblem
 from tuner.devices.base import Telemetry, Tensors, VendorChoice
 
 _CPU0 = Path("/sys/devices/system/cpu/cpu0")
+_ALIGNED = 16
 _GELU_INNER = math.sqrt(2.0 / math.pi)
 
 
@@ -63,6 +64,10 @@ class HostDevice:
 
         return run
 
+    def once(self, launch: Launch) -> float:
+        """As :meth:`timer`."""
+        return self.timer([launch])()
+
     def pause(self, stream: int = 0) -> None:
         """Nothing: launches end before they return."""
 
@@ -76,6 +81,30 @@ class HostDevice:
         if problem.dtype not in (DType.FLOAT32, DType.FLOAT64):
             return []
         return [VendorChoice("numpy", [NumpyGemm(problem, tensors) for tensors in sets], blas_detail())]
+
+    def vendor_pick(self, problem: GemmProblem, tensors: Tensors) -> VendorChoice | None:
+        """NumPy's BLAS; None for types that no BLAS has."""
+        return next(iter(self.vendor(problem, [tensors])), None)
+
+    def pin(self, memory: Any) -> bool:  # noqa: ARG002
+        """Nothing is copied."""
+        return False
+
+    def unpin(self, memory: Any) -> None:
+        """Nothing was pinned."""
+
+    def take(self, array: Any) -> Any:
+        """The array itself, or a copy where it begins anywhere."""
+        return array.copy() if self.address(array) % _ALIGNED else array
+
+    def room(self, out: Any) -> Any:
+        """The place itself, or another one where it begins anywhere."""
+        return np.empty_like(out) if self.address(out) % _ALIGNED else out
+
+    def give(self, made: Any, out: Any) -> None:
+        """Copy, where it lies elsewhere."""
+        if made is not out:
+            out[...] = made
 
     def free_bytes(self) -> int:
         """Memory that can still be allocated; all of it where the operating system does not tell."""

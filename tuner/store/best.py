@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import math
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, ColumnElement, Select, bindparam, func, or_, select
+from sqlalchemy import BindParameter, ColumnElement, Select, Text, bindparam, cast, func, or_, select
 from sqlalchemy.orm import Session
 
 from tilewright.artifact import Resources
@@ -25,7 +27,7 @@ from tuner.store.records import StoredBest, utc_now
 from tuner.store.upsert import insert_or_update
 
 _IDENTITY = ("device_class", "problem_id")
-_SAME = ("dtype", "layout", "batch", "out_dtype", "acc_dtype", "activation", "has_bias", "has_c")
+SIGNATURE = ("dtype", "layout", "batch", "out_dtype", "acc_dtype", "activation", "has_bias", "has_c")
 
 
 def put(session: Session, best: BestConfig) -> bool:
@@ -86,9 +88,22 @@ def exact(session: Session, target: str, problem: GemmProblem) -> list[StoredBes
     return [StoredBest(row.id, _best(row, canonical), row.created) for row, canonical in found]
 
 
-def for_arch(session: Session, target: str, limit: int | None = None, after: int = 0) -> list[StoredBest]:
-    """All winners, by id, from the one that follows the id ``after``."""
-    query = _query(target).where(BestConfigRow.id > after)
+def for_arch(
+    session: Session,
+    target: str,
+    limit: int | None = None,
+    after: int = 0,
+    *,
+    alike: Mapping[str, Any] | None = None,
+    repeatable: bool = False,
+) -> list[StoredBest]:
+    """All winners, by id, from the one that follows the id ``after``.
+
+    ``alike`` has those values of :data:`SIGNATURE` that their problems must have; ``repeatable`` leaves out
+    kernels that were not seen to repeat bit by bit.
+    """
+    query = _query(target).where(BestConfigRow.id > after, *_alike(alike or {}))
+    query = query.where(BestConfigRow.repeatable.is_(True)) if repeatable else query
     return _records(session, query.order_by(BestConfigRow.id).limit(limit))
 
 
@@ -108,8 +123,7 @@ def nearest(session: Session, target: str, problem: GemmProblem, limit: int = 5)
     The problem itself, where it has a winner, comes first.
     """
     order = (_distance(problem), BestConfigRow.id)
-    values = zip(_SAME, signature(problem), strict=True)
-    alike = (getattr(ProblemRow, name) == value for name, value in values)
+    alike = _alike(dict(zip(SIGNATURE, signature(problem), strict=True)))
     # NOTE: ids first, so that the samples of every candidate are not carried through the sort.
     near = _query(target).with_only_columns(BestConfigRow.id).where(*alike).order_by(*order).limit(limit)
     return _records(session, _query(target).where(BestConfigRow.id.in_(near)).order_by(*order))
@@ -118,7 +132,7 @@ def nearest(session: Session, target: str, problem: GemmProblem, limit: int = 5)
 def signature(problem: GemmProblem) -> tuple[Any, ...]:
     """Everything of a problem but m, n and k: results of one signature may answer for each other."""
     data = problem.to_dict()
-    return tuple(data[name] for name in _SAME)
+    return tuple(data[name] for name in SIGNATURE)
 
 
 def classes(session: Session, target: str) -> list[str]:
@@ -126,6 +140,16 @@ def classes(session: Session, target: str) -> list[str]:
     there = or_(BestConfigRow.device_class == target, BestConfigRow.arch == target)
     query = select(BestConfigRow.device_class).where(there).distinct()
     return list(session.scalars(query.order_by(BestConfigRow.device_class)))
+
+
+def origins(session: Session) -> list[tuple[str, Provenance, int]]:
+    """Families and provenances of all winners, and how many winners share them."""
+    family, was = BestConfigRow.config["family"].as_string(), cast(BestConfigRow.provenance, Text)
+    each = select(family.label("family"), was.label("was")).subquery()
+    rows = session.execute(
+        select(each.c.family, each.c.was, func.count()).group_by(each.c.family, each.c.was)
+    )
+    return [(name, Provenance(**json.loads(text)), number) for name, text, number in rows]
 
 
 def artifact_sizes(session: Session, device_class: str) -> dict[str, int]:
@@ -157,6 +181,10 @@ def _query(target: str) -> Select[BestConfigRow, str]:
     return _all().where(or_(BestConfigRow.device_class == target, BestConfigRow.arch == target))
 
 
+def _alike(values: Mapping[str, Any]) -> list[ColumnElement[bool]]:
+    return [getattr(ProblemRow, name) == value for name, value in values.items()]
+
+
 def _distance(problem: GemmProblem) -> ColumnElement[float]:
     m = ProblemRow.log2_m - math.log2(problem.m)
     n = ProblemRow.log2_n - math.log2(problem.n)
@@ -185,6 +213,7 @@ def _values(session: Session, best: BestConfig) -> dict[str, Any]:
         "confidence": best.confidence,
         "provenance": dataclasses.asdict(best.provenance),
         "resources": dataclasses.asdict(best.resources),
+        "repeatable": best.repeatable,
     }
 
 
@@ -205,4 +234,5 @@ def _best(row: BestConfigRow, problem: str) -> BestConfig:
         provenance=Provenance(**row.provenance),
         resources=Resources(**row.resources),
         job_id=row.job_id or "",
+        repeatable=row.repeatable,
     )

@@ -22,10 +22,14 @@ def canonical(data: dict[str, Any]) -> str:
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
+def digest(data: dict[str, Any]) -> str:
+    """SHA-256 in hex of plain data."""
+    return hashlib.sha256(canonical(data).encode()).hexdigest()
+
+
 def request_digest(request: TuneRequest, device_class: str) -> str:
-    """SHA-256 in hex of everything that makes two requests the same work."""
-    same = {"problem": request.problem.to_dict(), "device_class": device_class, **options(request)}
-    return hashlib.sha256(canonical(same).encode()).hexdigest()
+    """The digest of everything that makes two requests the same work."""
+    return digest({"problem": request.problem.to_dict(), "device_class": device_class, **options(request)})
 
 
 def options(request: TuneRequest) -> dict[str, Any]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +33,12 @@ class Store:
     engine: Engine
 
     @classmethod
-    def open(cls, url: str) -> Store:
+    def open(cls, url: str, on_lock: Callable[[float], None] = lambda _seconds: None) -> Store:
         """Connect to ``sqlite:///path`` (created with its folder) or ``postgresql+psycopg://...``.
 
         SQLite runs in WAL mode with ``synchronous=NORMAL``: what was committed survives the death
-        of every process, and waits up to 30 s for another writer.
+        of every process, and waits up to 30 s for another writer; ``on_lock`` is told how many seconds each
+        writing transaction waited.
 
         Raises:
             StoreError: the URL is of another kind, its driver is not installed or nothing answers.
@@ -43,7 +46,7 @@ class Store:
         parsed = _parse(url)
         shown = parsed.render_as_string(hide_password=True)
         try:
-            engine = _sqlite(parsed) if parsed.drivername == "sqlite" else _postgres(parsed)
+            engine = _sqlite(parsed, on_lock) if parsed.drivername == "sqlite" else _postgres(parsed)
             with engine.connect():
                 return cls(engine)
         except ModuleNotFoundError as error:
@@ -108,11 +111,11 @@ def _postgres(url: URL) -> Engine:
     return create_engine(url, pool_pre_ping=True)
 
 
-def _sqlite(url: URL) -> Engine:
+def _sqlite(url: URL, on_lock: Callable[[float], None]) -> Engine:
     Path(url.database or "").parent.mkdir(parents=True, exist_ok=True)
     engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS}, pool_size=8, max_overflow=56)
     event.listen(engine, "connect", _prepare_sqlite)
-    event.listen(engine, "begin", _begin_sqlite)
+    event.listen(engine, "begin", functools.partial(_begin_sqlite, on_lock))
     return engine
 
 
@@ -125,10 +128,13 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.execute("PRAGMA foreign_keys=ON")
 
 
-def _begin_sqlite(connection: Connection) -> None:
+def _begin_sqlite(on_lock: Callable[[float], None], connection: Connection) -> None:
     # NOTE: a transaction that reads first and writes later fails at once when another wrote in
     # between, whatever the timeout; so writers take the lock at the start.
     driver: Any = connection.connection.dbapi_connection
     reads = bool(connection.get_execution_options().get(_READ))
     driver.execute(f"PRAGMA query_only={int(reads)}")
+    started = time.perf_counter()
     connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+    if not reads:
+        on_lock(time.perf_counter() - started)

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from tuner.job import Progress
 from tuner.store import codec, devices, problems
+from tuner.store.errors import StoreError
 from tuner.store.models import JobRow
 from tuner.store.records import JobRecord, JobStatus
 
@@ -19,6 +20,18 @@ def get(session: Session, job_id: str, lock: bool = False) -> JobRecord | None:
     query = query.with_for_update(of=JobRow) if lock else query
     row = session.scalars(_fresh(query)).one_or_none()
     return codec.maybe(_record, row)
+
+
+def known(session: Session, job_id: str) -> JobRecord:
+    """A job that is known to exist.
+
+    Raises:
+        StoreError: it does not.
+    """
+    record = get(session, job_id)
+    if record is None:
+        raise StoreError(f"there is no job {job_id}")
+    return record
 
 
 def listing(

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from tuner.job import Progress
 from tuner.store import codec
 from tuner.store.errors import StoreError
-from tuner.store.job_queries import get, listing, queued_count
+from tuner.store.job_queries import get, known, listing, queued_count
 from tuner.store.job_status import change, close
 from tuner.store.leases import claim, hold, renew, requeue_interrupted, requeue_lost
 from tuner.store.models import JobRow
@@ -22,6 +22,7 @@ __all__ = [
     "finish",
     "get",
     "hold",
+    "known",
     "listing",
     "queued_count",
     "renew",

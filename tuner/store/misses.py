@@ -1,7 +1,7 @@
 """Misses: problems that ran without a current result, ranked by the device time at stake.
 
 A miss is open while its device class has no winner for the problem or, where a stale winner was served,
-while that winner has not been replaced since.
+while that winner has not been replaced since. There is something to do about it while no job is at it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Select, and_, case, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from tilewright.problem import GemmProblem
 from tuner.store import codec, problems
-from tuner.store.models import BestConfigRow, MissRow, ProblemRow
-from tuner.store.records import utc_now
+from tuner.store.models import BestConfigRow, JobRow, MissRow, ProblemRow
+from tuner.store.records import JobStatus, utc_now
 from tuner.store.upsert import insert_new
 
 Reason = Literal["missing", "stale"]
+Place = tuple[float, int]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Report:
 class MissRecord:
     """An open miss; times are aware UTC. A stale one was noted last at ``first_seen``."""
 
+    id: int
     problem: GemmProblem
     device_class: str
     reason: str
@@ -50,6 +52,11 @@ class MissRecord:
     def stake_us(self) -> float:
         """Device microseconds at stake."""
         return self.count * self.time_us
+
+    @property
+    def place(self) -> Place:
+        """Where it stands in the list."""
+        return self.stake_us, self.id
 
 
 def note(
@@ -79,12 +86,29 @@ def note(
     return kept
 
 
-def ranked(session: Session, device_class: str | None, limit: int) -> list[MissRecord]:
-    """Open misses of a device class or of all, the largest stake first."""
-    query = _open().order_by((MissRow.count * MissRow.time_us).desc(), MissRow.id).limit(limit)
+def ranked(
+    session: Session, device_class: str | None, limit: int, after: Place | None = None
+) -> list[MissRecord]:
+    """Open misses of a device class or of all that no job is at, the largest stake first, from the one that
+    follows the place ``after``."""
+    stake = MissRow.count * MissRow.time_us
+    query = _open().where(~_has_job(JobRow.status.in_((JobStatus.QUEUED, JobStatus.RUNNING))))
     query = query if device_class is None else query.where(MissRow.device_class == device_class)
+    if after:
+        query = query.where(or_(stake < after[0], and_(stake == after[0], MissRow.id > after[1])))
+    query = query.order_by(stake.desc(), MissRow.id).limit(limit)
     found = session.execute(query.with_only_columns(MissRow, ProblemRow.canonical))
     return [_record(row, problem) for row, problem in found]
+
+
+def top_stale(session: Session, device_class: str) -> GemmProblem | None:
+    """The problem with the largest stake of those whose stale winner was served; None where each was
+    tuned again since, however that ended."""
+    query = _open().where(MissRow.device_class == device_class, MissRow.reason == "stale")
+    query = query.where(~_has_job(JobRow.created > MissRow.first_seen))
+    query = query.order_by((MissRow.count * MissRow.time_us).desc(), MissRow.id).limit(1)
+    found = session.scalars(query.with_only_columns(ProblemRow.canonical)).one_or_none()
+    return codec.maybe(problems.parse, found)
 
 
 def _count(session: Session, device_class: str, report: Report, reason: Reason) -> None:
@@ -132,6 +156,11 @@ def _open() -> Select[Any]:
     return query.outerjoin(BestConfigRow, same).where(_is_open())
 
 
+def _has_job(of: ColumnElement[bool]) -> ColumnElement[bool]:
+    mine = and_(JobRow.problem_id == MissRow.problem_id, JobRow.device_class == MissRow.device_class)
+    return exists().where(mine, of)
+
+
 def _is_open() -> ColumnElement[bool]:
     replaced = BestConfigRow.created > MissRow.first_seen
     return or_(BestConfigRow.id.is_(None), and_(MissRow.reason == "stale", ~replaced))
@@ -139,6 +168,7 @@ def _is_open() -> ColumnElement[bool]:
 
 def _record(row: MissRow, problem: str) -> MissRecord:
     return MissRecord(
+        id=row.id,
         problem=problems.parse(problem),
         device_class=row.device_class,
         reason=row.reason,

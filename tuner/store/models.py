@@ -75,7 +75,11 @@ class JobRow(Base):
     """A job. ``active_key`` is the request's digest while others may join it, NULL after: no work twice."""
 
     __tablename__ = "job"
-    __table_args__ = (Index(None, "device_class", "status", "id"), Index(None, "status", "id"))
+    __table_args__ = (
+        Index(None, "device_class", "status", "id"),
+        Index(None, "status", "id"),
+        Index(None, "problem_id", "device_class"),
+    )
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     problem_id: Mapped[int] = mapped_column(ForeignKey("problem.id"))
@@ -99,15 +103,15 @@ class JobRow(Base):
 
 
 class SubmissionRow(Base):
-    """An idempotency key, the request it came with and the job it led to; kept for a day."""
+    """An idempotency key, the request it came with and what that was answered; kept for a day."""
 
     __tablename__ = "submission"
     __table_args__ = (Index(None, "created"),)
 
     key: Mapped[str] = mapped_column(Text, primary_key=True)
     request_digest: Mapped[str] = mapped_column(String(64))
-    # NOTE: deferred, because the key is taken before the job it leads to is known to exist.
-    job_id: Mapped[str] = mapped_column(ForeignKey("job.id", deferrable=True, initially="DEFERRED"))
+    # NOTE: null within the transaction of the request, because the key is taken before its work is done.
+    answer: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     created: Mapped[datetime]
 
 
@@ -139,6 +143,7 @@ class TrialRow(Base):
     check_s: Mapped[float]
     measure_s: Mapped[float]
     origin: Mapped[str] = mapped_column(String(16))
+    repeatable: Mapped[bool | None]
     created: Mapped[datetime]
 
 
@@ -175,6 +180,7 @@ class BestConfigRow(Base):
     confidence: Mapped[float]
     provenance: Mapped[dict[str, Any]]
     resources: Mapped[dict[str, Any]]
+    repeatable: Mapped[bool | None]
     created: Mapped[datetime]
 
 

@@ -92,6 +92,7 @@ def _values(trial: Trial) -> dict[str, Any]:
         "check_s": trial.check_s,
         "measure_s": trial.measure_s,
         "origin": trial.origin,
+        "repeatable": trial.repeatable,
     }
 
 
@@ -109,4 +110,5 @@ def _trial(row: TrialRow) -> Trial:
         check_s=row.check_s,
         measure_s=row.measure_s,
         origin=row.origin,
+        repeatable=row.repeatable,
     )

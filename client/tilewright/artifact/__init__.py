@@ -6,7 +6,7 @@ Whoever holds an artifact launches it with :mod:`tilewright.launch`: no compiler
 from __future__ import annotations
 
 from tilewright.artifact.arguments import Argument, Operand, Pointer, Scalar, ScalarKind, TensorMap
-from tilewright.artifact.compiled import MAGIC, Artifact, Resources
+from tilewright.artifact.compiled import MAGIC, Artifact, Resources, is_digest
 from tilewright.artifact.grid import Grid
 from tilewright.artifact.plan import LaunchPlan, Preconditions, Serves, Workspace
 from tilewright.artifact.steps import Finish, Repack
@@ -28,4 +28,5 @@ __all__ = [
     "Serves",
     "TensorMap",
     "Workspace",
+    "is_digest",
 ]

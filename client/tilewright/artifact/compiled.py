@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import struct
 
 from tilewright.artifact.plan import LaunchPlan
@@ -12,6 +13,12 @@ from tilewright.errors import ArtifactError
 
 MAGIC = b"TILEWRT1"
 _HEADER_LENGTH = struct.Struct("<I")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def is_digest(name: str) -> bool:
+    """Whether a name may be an :attr:`Artifact.digest`; names come from anybody, and files are named so."""
+    return _DIGEST.fullmatch(name) is not None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,35 +15,42 @@ from tilewright.local_client import LocalMethods
 from tilewright.problem import Activation
 from tilewright.torch_arrays import activated
 
-_SCHEMA = "(Tensor a, Tensor b, Tensor? bias=None, str activation='none') -> Tensor"
+_SCHEMA = "(Tensor a, Tensor b, Tensor? bias=None, str activation='none', str kernels='') -> Tensor"
 _source: LocalMatmul | None = None
+_named: weakref.WeakValueDictionary[str, LocalMatmul] = weakref.WeakValueDictionary()
+_numbers = itertools.count(1)
 
 
 def kernels_of(client: LocalMethods | None) -> None:
-    """Run the operator with a client's kernels from now on; with torch's own for None."""
+    """Run :func:`matmul` with a client's kernels from now on; with torch's own for None. Models that
+    :func:`tilewright.torch.use` routed stay with the client they were given."""
     global _source
     _source = client.matmul if client else None
 
 
-def source() -> LocalMatmul | None:
-    """What the operator launches with; None for torch's own."""
-    return _source
+def named(kernels: LocalMatmul) -> str:
+    """A name for kernels that the operator takes, as a graph holds no Python objects; for as long as
+    anybody else holds the kernels, then it stands for torch's own."""
+    name = f"kernels {next(_numbers)}"
+    _named[name] = kernels
+    return name
 
 
-def _run(a: Any, b: Any, bias: Any = None, activation: str = "none") -> Any:
-    if _source is not None:
-        return _source(a, b, None, bias, activation).contiguous()
+def _run(a: Any, b: Any, bias: Any = None, activation: str = "none", kernels: str = "") -> Any:
+    source = _named.get(kernels) if kernels else _source
+    if source is not None:
+        return source(a, b, None, bias, activation).contiguous()
     d = torch.matmul(a, b) if bias is None else torch.matmul(a, b) + bias
     return activated(d, Activation(activation)).contiguous()
 
 
-def _fake(a: Any, b: Any, bias: Any = None, activation: str = "none") -> Any:  # noqa: ARG001
+def _fake(a: Any, b: Any, bias: Any = None, activation: str = "none", kernels: str = "") -> Any:  # noqa: ARG001
     lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return a.new_empty((*lead, a.shape[-2], b.shape[-1]))
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    a, b, bias, activation = inputs
+    a, b, bias, activation, ctx.kernels = inputs
     ctx.activation = Activation(activation)
     # relu tells from its result what it passed on; gelu does not, and is computed again.
     ctx.save_for_backward(a, b, bias, output if ctx.activation is Activation.RELU else None)
@@ -47,22 +58,23 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
     a, b, bias, output = ctx.saved_tensors
+    product = functools.partial(torch.ops.tilewright.matmul, kernels=ctx.kernels)
     if ctx.activation is Activation.RELU:
         grad = grad * (output > 0)
     elif ctx.activation is Activation.GELU:
-        grad = torch.ops.aten.gelu_backward(grad, matmul(a, b, bias, "none"), approximate="tanh")
-    for_a = matmul(grad, b.mT).sum_to_size(a.shape) if ctx.needs_input_grad[0] else None
-    for_b = _of_b(a, b, grad) if ctx.needs_input_grad[1] else None
+        grad = torch.ops.aten.gelu_backward(grad, product(a, b, bias), approximate="tanh")
+    for_a = product(grad, b.mT).sum_to_size(a.shape) if ctx.needs_input_grad[0] else None
+    for_b = _of_b(product, a, b, grad) if ctx.needs_input_grad[1] else None
     for_bias = None
     if bias is not None and ctx.needs_input_grad[2]:
         for_bias = grad.flatten(0, -2).sum(0).to(bias.dtype)
-    return for_a, for_b, for_bias, None
+    return for_a, for_b, for_bias, None, None
 
 
-def _of_b(a: Any, b: Any, grad: Any) -> Any:
+def _of_b(product: Callable[..., Any], a: Any, b: Any, grad: Any) -> Any:
     if b.dim() == 2:
-        return matmul(a.flatten(0, -2).mT, grad.flatten(0, -2))
-    return matmul(a.mT, grad).sum_to_size(b.shape)
+        return product(a.flatten(0, -2).mT, grad.flatten(0, -2))
+    return product(a.mT, grad).sum_to_size(b.shape)
 
 
 _operator = torch.library.custom_op("tilewright::matmul", _run, mutates_args=(), schema=_SCHEMA)

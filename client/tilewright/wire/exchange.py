@@ -117,6 +117,7 @@ class TrialLine(_Line):
     check_s: Seconds = 0.0
     measure_s: Seconds = 0.0
     origin: Word = "search"
+    repeatable: bool | None = None
     created: AwareDatetime
 
 
@@ -147,6 +148,7 @@ class BestLine(_Line):
     provenance: ProvenanceView
     resources: ResourcesView
     job_id: JobKey | None = None
+    repeatable: bool | None = None
     created: AwareDatetime
 
 

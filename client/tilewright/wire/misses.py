@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, WrapValidator
 
-from tilewright.wire.requests import FamilyName, KeyName, Limit, ProblemFields, TuneBody
+from tilewright.wire.requests import FamilyName, KeyName, PageQuery, ProblemFields, TuneBody
 
 Micros = Annotated[float, Field(gt=0.0, le=1e12, allow_inf_nan=False)]
 
@@ -45,13 +45,10 @@ class MissAnswer(BaseModel):
     dropped: int
 
 
-class MissQuery(BaseModel):
-    """``GET /misses``: the head of the list of one device class, or of all."""
-
-    model_config = ConfigDict(extra="forbid")
+class MissQuery(PageQuery):
+    """``GET /misses``: a page of the list of one device class, or of all."""
 
     device_class: KeyName | None = None
-    limit: Limit = 50
 
 
 class MissView(BaseModel):
@@ -76,9 +73,10 @@ class MissView(BaseModel):
 
 
 class MissList(BaseModel):
-    """Open misses, the largest stake first."""
+    """A page of open misses, the largest stake first; ``next`` is the cursor of the next page."""
 
     items: list[MissView]
+    next: str | None = None
 
 
 class FromMisses(BaseModel):

@@ -146,7 +146,9 @@ class GemmQuery(BaseModel):
 
     ``dtype=tfloat32`` lets float32 tensors be multiplied with 10 bits of mantissa; else leave it out. No
     tensor holds the packed types (``int4``, ``uint4``, ``uint1``, ``sign1``): they are for ``POST /tune``.
-    ``policy`` says which tuned kernel may run; where there is none the vendor library runs.
+    ``policy`` says which tuned kernel may run, ``max_regret`` what one for a near problem may be expected to
+    cost, ``deterministic`` that only kernels with the same bits at every launch may; where there is none the
+    vendor library runs.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -160,3 +162,5 @@ class GemmQuery(BaseModel):
     beta: Factor = 0.0
     device: DeviceName | None = None
     policy: Policy = Policy.EXACT
+    max_regret: float = Field(default=0.1, ge=0.0, le=1000.0, allow_inf_nan=False)
+    deterministic: bool = False

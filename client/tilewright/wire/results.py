@@ -71,7 +71,8 @@ class ResourcesView(View):
 
 
 class TrialView(View):
-    """One config tried; ``artifact`` is the digest of its kernel."""
+    """One config tried; ``artifact`` is the digest of its kernel, ``repeatable`` whether launches of it gave
+    the same bits, null where that was not tried."""
 
     number: int
     config: ConfigView
@@ -85,6 +86,7 @@ class TrialView(View):
     check_s: float
     measure_s: float
     origin: str
+    repeatable: bool | None = None
 
 
 class ArtifactLink(BaseModel):
@@ -125,7 +127,7 @@ class TrustView(BaseModel):
         numerics: ``exact`` (integers), ``ieee`` (every step rounds in the accumulate type), ``tensor-core``
             (exact products, sums truncated by the hardware), ``reduced`` (operands or sums keep fewer bits
             than their type).
-        deterministic: the same operands give the same bits at every launch.
+        deterministic: launches on the same operands were seen to give the same bits.
         staleness: ``fresh``, ``source-changed``, ``toolchain-changed`` or ``driver-changed`` since it was
             measured, as far as this service can tell; the first of these that holds, in this order.
     """

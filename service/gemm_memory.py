@@ -1,0 +1,38 @@
+"""Memory for the bodies and results of GEMMs on request, kept from one to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tuner.regions import Pages
+
+
+class GemmMemory:
+    """Lends pages, and keeps those that come back while they take at most ``most_bytes`` together.
+
+    Pages that were used before need no page faults, and a device's process has them mapped and pinned.
+    For the event loop alone.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._free: list[Pages] = []
+
+    @contextmanager
+    def pages(self) -> Iterator[Pages]:
+        """Empty pages for one request, the largest that are free."""
+        lent = self._free.pop() if self._free else Pages()
+        lent.resize(0)
+        try:
+            yield lent
+        finally:
+            self._free.append(lent)
+            self._free.sort(key=lambda pages: pages.held)
+            while sum(pages.held for pages in self._free) > self._most_bytes:
+                self._free.pop().close()
+
+    def close(self) -> None:
+        """Give back what is kept."""
+        while self._free:
+            self._free.pop().close()

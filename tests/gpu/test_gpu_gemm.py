@@ -1,0 +1,140 @@
+"""GEMMs on request: pinned memory that serves again, the vendor's own choice remembered, one timed launch."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+
+import numpy as np
+import pytest
+from gate import built
+
+from kernels.families.mma_sync import MMA_SYNC
+from tilewright import GemmProblem
+from tilewright.errors import InvalidProblem
+from tuner.gemm import Gemms
+from tuner.operands import bind, make_tensors
+from tuner.regions import Pages
+
+PROBLEM = GemmProblem(512, 384, 256, activation="relu", has_bias=True)
+
+
+@pytest.fixture
+def cublaslt():
+    return pytest.importorskip("tuner.devices.cublaslt")
+
+
+def draw(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A, B and the bias of ``PROBLEM``, of small integers."""
+    random = np.random.default_rng(seed)
+    shapes = (PROBLEM.a_shape, PROBLEM.b_shape, (PROBLEM.n,))
+    return tuple(random.integers(-2, 3, shape).astype("float16") for shape in shapes)  # type: ignore[return-value]
+
+
+def test_requests_one_after_the_other_on_the_same_memory(device) -> None:
+    """Each gets its own product, by the vendor library and by a tuned kernel; the memory is pinned once."""
+    kernel = built(device, MMA_SYNC, MMA_SYNC.picks(PROBLEM, device.spec)[0], PROBLEM)
+    gemms = Gemms(device)
+    with Pages() as body, Pages() as result:
+        for seed, which in enumerate([None, kernel, None, kernel]):
+            a, b, bias = draw(seed)
+            body.resize(0)
+            for operand in (a, b, bias):
+                body.append(operand.tobytes())
+            sizes = a.nbytes, b.nbytes, bias.nbytes
+            starts = 0, a.nbytes, a.nbytes + b.nbytes
+            parts = zip(("a", "b", "bias"), starts, sizes, strict=True)
+            regions = {name: body.region.part(start, size) for name, start, size in parts}
+            regions["d"] = result.resize(2 * PROBLEM.m * PROBLEM.n)
+            run = gemms.run(which, PROBLEM, regions, (1.0, 0.0))
+            expected = np.maximum(a.astype("f4") @ b.astype("f4").T + bias.astype("f4"), 0)
+            d = np.frombuffer(result.read(0, regions["d"].size), "float16").reshape(PROBLEM.m, PROBLEM.n)
+            assert (d == expected.astype("float16")).all()
+            assert 0 < run.micros < 1e5
+            assert list(run.parts_s) == ["map", "upload", "bind", "launch", "download"]
+        files = gemms._mappings._files.values()
+        assert [file.pinned for file in files] == [True, True]
+    gemms.trim()
+    assert not gemms._mappings._files
+
+
+def test_memory_that_cannot_be_pinned_is_copied_nevertheless(device) -> None:
+    memory = np.arange(2**20, dtype="float32")
+    assert device.pin(memory)
+    assert not device.pin(memory)  # it is already
+    device.unpin(memory)
+    made = device.take(memory)
+    back = np.empty_like(memory)
+    device.give(made, back)
+    assert (back == memory).all()
+
+
+@pytest.mark.parametrize("extent", [512, 4096])
+def test_one_launch_takes_what_a_graph_says(device, extent) -> None:
+    """Two events around it do not time the CPU: within a tenth and 2 us of the median of graphs."""
+    problem = GemmProblem(extent, extent, extent)
+    kernel = built(device, MMA_SYNC, MMA_SYNC.picks(problem, device.spec)[0], problem)
+    bound = bind(device, kernel, problem, [make_tensors(device, problem, 0, "normal")])
+    launch = bound.launches[0]
+    replay = device.timer([launch])
+    for _ in range(20):
+        replay()
+    by_graph = sorted(replay() for _ in range(21))[10]
+    at_once = sorted(device.once(launch) for _ in range(21))[10]
+    assert abs(at_once - by_graph) < 0.1 * by_graph + 2.0, (at_once, by_graph)
+
+
+def test_the_vendor_pick_is_its_first_choice(device, cublaslt, monkeypatch) -> None:
+    asked = []
+    heuristics = cublaslt.Matmul.heuristics
+    monkeypatch.setattr(cublaslt.Matmul, "heuristics", lambda *given: asked.append(1) or heuristics(*given))
+    monkeypatch.setattr(cublaslt, "_plans", {})
+    for seed in range(3):
+        tensors = make_tensors(device, PROBLEM, seed, "normal")
+        choice = device.vendor_pick(PROBLEM, tensors)
+        device.once(choice.launches[0])
+        d = tensors.d.copy()
+        tensors.d.fill(7)
+        first = cublaslt.choices(PROBLEM, [tensors], device.spec)[0]
+        device.once(first.launches[0])
+        assert (tensors.d == d).all()  # with its own bias each time
+    # Nine for each list of choices, one for the pick of all three.
+    assert len(asked) == 3 * 9 + 1
+    for m in range(1, 40):
+        problem = dataclasses.replace(PROBLEM, m=8 * m)
+        device.once(device.vendor_pick(problem, make_tensors(device, problem, 0, "normal")).launches[0])
+    assert len(cublaslt._plans) == 32
+    assert device.vendor_pick(GemmProblem(64, 64, 64, dtype="uint8"), tensors) is None
+
+
+def test_descriptors_are_destroyed(device, cublaslt, monkeypatch) -> None:
+    from tuner.devices import cublaslt_matmul
+
+    destroyed = []
+    gc.collect()
+    for name in ("matmul_desc_destroy", "matrix_layout_destroy"):
+        destroy = getattr(cublaslt_matmul.cublasLt, name)
+        monkeypatch.setattr(
+            cublaslt_matmul.cublasLt, name, lambda handle, d=destroy, n=name: destroyed.append(n) or d(handle)
+        )
+    sets = [make_tensors(device, PROBLEM, seed, "normal") for seed in range(2)]
+    choices = cublaslt.choices(PROBLEM, sets, device.spec)
+    choices[0].launches[1]()
+    device.synchronize()
+    last = choices[0].launches[1]
+    del choices
+    gc.collect()
+    assert destroyed == []
+    del last
+    gc.collect()
+    assert destroyed == ["matmul_desc_destroy"] * 2 + ["matrix_layout_destroy"] * 3
+
+
+def test_a_wrong_request_leaves_the_device_alone(device) -> None:
+    sizes = {"a": 2 * 512 * 256, "b": 2 * 384 * 256, "bias": 2 * 384, "d": 5}
+    with Pages() as pages:
+        whole = pages.resize(2**20)
+        regions = {name: whole.part(0, size) for name, size in sizes.items()}
+        with pytest.raises(InvalidProblem, match="d must have"):
+            Gemms(device).run(None, PROBLEM, regions, (1.0, 0.0))
+    device.synchronize()
