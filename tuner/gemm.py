@@ -46,6 +46,10 @@ class Gemms:
         """Unmap what is too much or given up by its owner."""
         self._mappings.trim()
 
+    def close(self) -> None:
+        """Unmap everything."""
+        self._mappings.close()
+
     def run(
         self,
         kernel: Kernel | None,

@@ -77,6 +77,12 @@ class Mappings:
         while len(self._files) > _MOST_FILES or sum(len(f.array) for f in self._files.values()) > _MOST_BYTES:
             self._release(self._files.pop(next(iter(self._files))))
 
+    def close(self) -> None:
+        """Let go of everything. NOTE: memory that is unmapped while it is pinned goes on to take copies that
+        are meant for what is mapped in its place."""
+        while self._files:
+            self._release(self._files.popitem()[1])
+
     def _new(self, fd: int, found: os.stat_result, end: int) -> _Mapped:
         array = _map(fd, 0, min(found.st_size, -(-end // _GRAIN) * _GRAIN))
         return _Mapped(os.dup(fd), array, self._device.pin(array), named=found.st_nlink > 0)

@@ -31,6 +31,14 @@ def draw(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return tuple(random.integers(-2, 3, shape).astype("float16") for shape in shapes)  # type: ignore[return-value]
 
 
+def product(device, choice, tensors):
+    """What a vendor's algorithm makes of D."""
+    tensors.d.fill(7)
+    device.synchronize()  # launches have a stream of their own
+    device.once(choice.launches[0])
+    return tensors.d.copy()
+
+
 def test_requests_one_after_the_other_on_the_same_memory(device) -> None:
     """Each gets its own product, by the vendor library and by a tuned kernel; the memory is pinned once."""
     kernel = built(device, MMA_SYNC, MMA_SYNC.picks(PROBLEM, device.spec)[0], PROBLEM)
@@ -91,13 +99,9 @@ def test_the_vendor_pick_is_its_first_choice(device, cublaslt, monkeypatch) -> N
     monkeypatch.setattr(cublaslt, "_plans", {})
     for seed in range(3):
         tensors = make_tensors(device, PROBLEM, seed, "normal")
-        choice = device.vendor_pick(PROBLEM, tensors)
-        device.once(choice.launches[0])
-        d = tensors.d.copy()
-        tensors.d.fill(7)
-        first = cublaslt.choices(PROBLEM, [tensors], device.spec)[0]
-        device.once(first.launches[0])
-        assert (tensors.d == d).all()  # with its own bias each time
+        picked = product(device, device.vendor_pick(PROBLEM, tensors), tensors)
+        first = product(device, cublaslt.choices(PROBLEM, [tensors], device.spec)[0], tensors)
+        assert (picked == first).all()  # with its own bias each time
     # Nine for each list of choices, one for the pick of all three.
     assert len(asked) == 3 * 9 + 1
     for m in range(1, 40):
@@ -136,5 +140,5 @@ def test_a_wrong_request_leaves_the_device_alone(device) -> None:
         whole = pages.resize(2**20)
         regions = {name: whole.part(0, size) for name, size in sizes.items()}
         with pytest.raises(InvalidProblem, match="d must have"):
-            Gemms(device).run(None, PROBLEM, regions, (1.0, 0.0))
+            Gemms(device).run(None, PROBLEM, regions, (1.0, 0.0))  # maps nothing
     device.synchronize()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
 
@@ -181,7 +182,8 @@ def test_gemm_on_request_takes_whole_scalars(device, dtype) -> None:
             "b": operands.region.part(a.nbytes, b.nbytes),
             "d": result.resize(expected.nbytes),
         }
-        Gemms(device).run(kernel, problem, regions, (-3.0, 0.0))
+        with contextlib.closing(Gemms(device)) as gemms:
+            gemms.run(kernel, problem, regions, (-3.0, 0.0))
         data = result.read(0, expected.nbytes)
     assert (np.frombuffer(data, "int32").reshape(33, 17) == expected).all()
 

@@ -88,6 +88,14 @@ def test_a_file_without_a_name_any_more_is_let_go(kept: Mappings, device: Pinnin
     assert bytes(array) == b"abc"
 
 
+def test_the_end_lets_go_of_what_others_still_have(kept: Mappings, device: Pinning) -> None:
+    with Pages() as pages:
+        kept.array(pages.resize(8))
+        assert device.pinned == [2**20]
+        kept.close()
+        assert device.pinned == []
+
+
 def test_the_oldest_go_where_there_are_too_many(
     kept: Mappings, device: Pinning, monkeypatch: pytest.MonkeyPatch
 ) -> None:
