@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kernels.registry import FAMILIES
-from service.engine import Engine
-from service.lane import Lane
 from service.problems import Kind, Problem
 from service.settings import Settings
 from tilewright.problem import GemmProblem
 from tuner.operands import why_too_large
+
+if TYPE_CHECKING:  # NOTE: lanes ask before they tune stale results again.
+    from service.engine import Engine
+    from service.lane import Lane
 
 _RETRY_AFTER_S = 30
 
@@ -116,3 +120,14 @@ def check_supported(problem: GemmProblem, families: list[str], lane: Lane) -> No
     if refused:
         told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason)
         raise Problem(Kind.UNSUPPORTED, f"no kernel computes {problem} on {lane.name}. {told}")
+
+
+def is_possible(problem: GemmProblem, families: list[str], settings: Settings, lane: Lane) -> bool:
+    """Whether ``POST /tune`` would let a problem in."""
+    try:
+        check_size(problem, settings)
+        check_supported(problem, families, lane)
+        check_memory(problem, lane)
+    except Problem:
+        return False
+    return True

@@ -72,7 +72,7 @@ def _service(settings: Settings, store: Store, metrics: Metrics) -> Service:
         GemmMemory(settings.max_body_bytes),
         trust,
         Served(store, trust),
-        StaleResults(store, settings),
+        StaleResults(store, settings, trust),
         metrics,
         InFlight(),
     )

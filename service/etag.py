@@ -19,6 +19,12 @@ def has(if_none_match: str | None, tag: str) -> bool:
     return "*" in tags or tag in tags
 
 
+def matches(if_match: str, tag: str) -> bool:
+    """Whether the caller's ``If-Match`` names ``tag`` (without quotes); a weak tag never does."""
+    tags = [part.strip().strip('"') for part in if_match.split(",")]
+    return "*" in tags or tag in tags
+
+
 def of(tag: str, caching: str) -> dict[str, str]:
     """The headers of what ``tag`` names; ``caching`` is ``ASK_FIRST`` or ``FOREVER``."""
     return {"ETag": f'"{tag}"', "Cache-Control": caching}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from service.problems import Kind, Problem
+from tilewright.errors import InvalidProblem
 from tuner.regions import Pages
 
 
@@ -26,13 +28,29 @@ class GemmMemory:
         lent.resize(0)
         try:
             yield lent
-        finally:
-            self._free.append(lent)
-            self._free.sort(key=lambda pages: pages.held)
-            while sum(pages.held for pages in self._free) > self._most_bytes:
-                self._free.pop().close()
+        except BaseException as error:
+            # NOTE: a device's process that could not be killed may still read and write them.
+            if _is_refusal(error):
+                self._keep(lent)
+            else:
+                lent.close()
+            raise
+        self._keep(lent)
 
     def close(self) -> None:
         """Give back what is kept."""
         while self._free:
             self._free.pop().close()
+
+    def _keep(self, lent: Pages) -> None:
+        self._free.append(lent)
+        self._free.sort(key=lambda pages: pages.held)
+        while sum(pages.held for pages in self._free) > self._most_bytes:
+            self._free.pop().close()
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether a request ended before a device had begun with it, or by the device's own answer."""
+    if isinstance(error, Problem):
+        return error.kind is not Kind.DEVICE_FAILED
+    return isinstance(error, InvalidProblem)

@@ -151,8 +151,7 @@ class Lane:
             self._wake.clear()
 
     def _queue_stalest(self) -> bool:
-        settings = self._settings
-        return settings.retune_stale and queue_stalest(self._store, self.bench.spec, settings.max_trials)
+        return self._settings.retune_stale and queue_stalest(self._store, self, self._settings)
 
     def _work(self, job: JobRecord) -> None:
         cancelled = threading.Event()

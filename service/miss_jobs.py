@@ -39,10 +39,11 @@ def start(service: Service, body: wire.TuneMissesBody, key: str | None) -> list[
 
 def _queue_top(service: Service, session: Session, lane: Lane, body: wire.TuneMissesBody) -> list[str]:
     top = misses.ranked(session, body.from_misses.device_class, body.from_misses.top)
-    wanted = [miss.problem for miss in top if _is_possible(service, lane, miss.problem, body.families)]
-    room = service.settings.max_queue - jobs.queued_count(session)
+    settings, families = service.settings, body.families
+    wanted = [miss.problem for miss in top if admission.is_possible(miss.problem, families, settings, lane)]
+    room = settings.max_queue - jobs.queued_count(session)
     if wanted and room <= 0:
-        raise admission.queue_full(service.settings)
+        raise admission.queue_full(settings)
     requests = [_request(problem, body) for problem in wanted[: max(room, 0)]]
     return [submit(session, request, lane.bench.spec)[0].id for request in requests]
 
@@ -52,16 +53,6 @@ def _lane(service: Service, device_class: str) -> Lane:
         if lane.bench.spec.device_class.id == device_class:
             return lane
     raise Problem(Kind.UNSUPPORTED, f"there is no device of class {device_class} here; see GET /devices")
-
-
-def _is_possible(service: Service, lane: Lane, problem: GemmProblem, families: list[str]) -> bool:
-    try:
-        admission.check_size(problem, service.settings)
-        admission.check_supported(problem, families, lane)
-        admission.check_memory(problem, lane)
-    except Problem:
-        return False
-    return True
 
 
 def _request(problem: GemmProblem, body: wire.TuneMissesBody) -> TuneRequest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from service import freshness
 from service.metrics import Metrics
 from tilewright.artifact import Artifact
 from tilewright.trial import Trial
@@ -10,10 +11,11 @@ from tuner.store.recorder import JobRecorder
 
 
 class CountingRecorder(JobRecorder):
-    """A :class:`JobRecorder` whose trials show in the metrics of their device."""
+    """A :class:`JobRecorder` whose trials show in the metrics of their device, and whose winner replaces one
+    that sources or compilers of this service would not make."""
 
     def __init__(self, store: Store, job_id: str, metrics: Metrics, device: str) -> None:
-        super().__init__(store, job_id)
+        super().__init__(store, job_id, freshness.is_current)
         self._metrics = metrics
         self._device = device
 

@@ -3,62 +3,108 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from service import admission, freshness
 from service.settings import Settings
-from tilewright.device import DeviceSpec
+from tilewright.problem import GemmProblem
 from tuner.job import TuneRequest
-from tuner.store import misses
+from tuner.store import job_queries, misses, retunes
 from tuner.store.database import Store
-from tuner.store.records import StoredBest
+from tuner.store.records import JobRecord, StoredBest
 from tuner.store.submission import submit
 
+if TYPE_CHECKING:
+    from service.lane import Lane
+    from service.trust import Trust
+
 _TRIALS = 100
+_AGAIN_S = 60.0
 log = logging.getLogger("tilewright.retune")
 
 
 class StaleResults:
-    """Notes each stale result once in the life of this service; safe to share."""
+    """Notes each stale result once in the life of this service; safe to share.
 
-    def __init__(self, store: Store, settings: Settings) -> None:
+    One that could not be noted, as the list of misses is full or the database fails, is tried again when it
+    is served a minute later.
+    """
+
+    def __init__(self, store: Store, settings: Settings, trust: Trust) -> None:
         self._store = store
         self._settings = settings
-        self._noted: set[tuple[int, object]] = set()
+        self._trust = trust
+        self._not_before: dict[tuple[int, object], float] = {}
         self._lock = threading.Lock()
 
     def served(self, stale: Sequence[StoredBest]) -> None:
         """Stale results were served."""
-        by_class = defaultdict[str, list[misses.Report]](list)
+        by_class = defaultdict[str, list[StoredBest]](list)
         for stored in filter(self._take, stale):
-            best = stored.best
-            report = misses.Report(best.problem, 1, best.timing.median_us, measured=True)
-            by_class[best.device_class].append(report)
-        for device_class, reports in by_class.items():
-            with self._store.begin() as session:
-                misses.note(session, device_class, reports, self._settings.max_misses, reason="stale")
+            by_class[stored.best.device_class].append(stored)
+        for device_class, results in by_class.items():
+            kept = self._note(device_class, results)
+            with self._lock:
+                self._not_before |= {_key(one): math.inf for one in results if one.best.problem in kept}
 
     def _take(self, stored: StoredBest) -> bool:
-        key = stored.id, stored.created
+        now = time.monotonic()
         with self._lock:
-            taken = key not in self._noted
-            self._noted.add(key)
-        return taken
+            due = self._not_before.get(_key(stored), 0.0) <= now
+            if due:
+                self._not_before[_key(stored)] = now + _AGAIN_S
+        return due
+
+    def _note(self, device_class: str, results: Sequence[StoredBest]) -> list[GemmProblem]:
+        reports = [
+            misses.Report(one.best.problem, 1, one.best.timing.median_us, measured=True) for one in results
+        ]
+        with self._store.begin() as session:
+            kept = misses.note(session, device_class, reports, self._settings.max_misses, reason="stale")
+            retunes.ask(session, device_class, kept, self._trust.state(device_class))
+        return kept
 
 
-def queue_stalest(store: Store, device: DeviceSpec, max_trials: int) -> bool:
-    """Queue a job for the noted stale result of a device's class that has most at stake; False where none is
-    left that was not tuned again since.
+def queue_stalest(store: Store, lane: Lane, settings: Settings) -> bool:
+    """Queue a job for the noted stale result of a device's class that has most at stake; False where none was
+    queued: each was tuned again already in this service's state, or is being tuned, or the queue is full.
 
     For devices with nothing else to do: however many results a new source makes stale, one job at a time
     comes of it, and whoever asks for another waits for that one at most.
     """
+    device_class, wanted = lane.bench.spec.device_class.id, freshness.state([lane.bench.driver])
     with store.read() as session:
-        problem = misses.top_stale(session, device.device_class.id)
-    if problem is None:
+        problem = retunes.top(session, device_class, wanted)
+        full = job_queries.queued_count(session) >= settings.max_queue
+    if problem is None or full:
         return False
-    with store.begin() as session:
-        job, _ = submit(session, TuneRequest(problem, max_trials=min(_TRIALS, max_trials)), device)
+    job = _queue(store, lane, settings, problem, wanted)
+    if job is None:
+        return False
     log.info("job %s tunes %s again: its result is stale", job.id, problem)
     return True
+
+
+def _queue(
+    store: Store, lane: Lane, settings: Settings, problem: GemmProblem, wanted: str
+) -> JobRecord | None:
+    spec = lane.bench.spec
+    with store.begin() as session:
+        if not admission.is_possible(problem, [], settings, lane):
+            retunes.withdraw(session, spec.device_class.id, problem, wanted)
+            log.warning("%s stays stale: it is over a limit, or no kernel computes it", problem)
+            return None
+        if not retunes.take(session, spec.device_class.id, problem, wanted):
+            return None
+        request = TuneRequest(problem, max_trials=min(_TRIALS, settings.max_trials))
+        job, created = submit(session, request, spec)
+    return job if created else None
+
+
+def _key(stored: StoredBest) -> tuple[int, object]:
+    return stored.id, stored.created

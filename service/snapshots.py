@@ -12,7 +12,7 @@ from service.deps import Service
 from service.problems import Kind, Problem
 from service.views import band_view, set_entry
 from tilewright import bundle, wire
-from tilewright.sets import content_digest
+from tilewright.sets import FORMAT, content_digest, measured
 from tuner.store import artifacts, best, codec, sets
 from tuner.store.records import StoredBest, utc_now
 from tuner.store.sets import Snapshot
@@ -37,7 +37,7 @@ def _current(service: Service, device_class: str) -> tuple[str, list[StoredBest]
     judged = service.trust.state(device_class)
     with service.store.read() as session:
         served = sets.served(session, device_class)
-        made_from = f"{served.revision} {judged}"
+        made_from = f"{served.revision} {judged} {FORMAT}"
         if served.pinned:
             return served.pinned, []
         if served.latest and served.made_from == made_from:
@@ -69,7 +69,11 @@ def parsed(service: Service, digest: str) -> wire.ConfigSet:
     Raises:
         Problem: there is none of this digest.
     """
-    return wire.ConfigSet.model_validate_json(content(service, digest))
+    raw = json.loads(content(service, digest))
+    found = wire.ConfigSet.model_validate(raw)
+    for entry in found.entries:
+        entry.deterministic &= measured(raw)
+    return found
 
 
 def unknown_set(digest: str) -> Problem:
@@ -133,6 +137,7 @@ def _snapshot(service: Service, session: Session, winners: list[StoredBest], dev
     ]
     near = [band_view(band) for band in service.trust.bands(session, device_class)]
     body = {
+        "format": FORMAT,
         "device_class": device_class,
         "arch": winners[0].best.arch,
         "entries": [entry.model_dump(mode="json") for entry in entries],

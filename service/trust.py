@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import threading
-from typing import Any
 
 from sqlalchemy.orm import Session
 
-from kernels.build import CSRC, compiler_version, source_digest
-from kernels.family import Family
-from kernels.registry import FAMILIES
+from service import freshness
 from service.engine import Engine
 from tilewright import wire
-from tilewright.errors import DeviceUnavailable
 from tilewright.problem import DType, GemmProblem
 from tilewright.trial import BestConfig, Provenance
 from tuner.store import regret, sets
@@ -48,18 +42,15 @@ class Trust:
 
     def staleness_of(self, family_name: str, was: Provenance) -> str:
         """The same of a result of a family that comes from ``was``."""
-        family = FAMILIES.get(family_name)
-        if family is None or _source(family) not in (None, was.source_digest):
-            return "source-changed"
-        if _compiler(_language(family)) not in (None, was.compiler):
-            return "toolchain-changed"
+        changed = freshness.changed(family_name, was)
+        if changed is not None:
+            return changed
         drivers = self._drivers(was.device_class)
         return "driver-changed" if drivers and was.driver not in drivers else "fresh"
 
     def state(self, device_class: str) -> str:
         """A digest of everything that :meth:`view` judges results of a device class by."""
-        text = "\n".join([_families(), *sorted(self._drivers(device_class))])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return freshness.state(self._drivers(device_class))
 
     def bands(self, session: Session, device_class: str) -> list[regret.Band]:
         """What near matches cost on a device class, estimated anew when its winners changed."""
@@ -90,30 +81,3 @@ def numerics(problem: GemmProblem, family: str) -> str:
         return "reduced"
     scalar = family in _SCALAR or problem.dtype is DType.FLOAT64
     return "ieee" if scalar else "tensor-core"
-
-
-@functools.cache
-def _families() -> str:
-    """Sources and compilers of all families today."""
-    states = (f"{name} {_source(f)} {_compiler(_language(f))}" for name, f in sorted(FAMILIES.items()))
-    return "\n".join(states)
-
-
-def _language(family: Family[Any]) -> str:
-    return "cuda" if family.device_kind == "cuda" else "c"
-
-
-@functools.cache
-def _source(family: Family[Any]) -> str | None:
-    """The digest of a family's source today; None where it is not where sources lie."""
-    name = f"{family.name}.cu" if family.device_kind == "cuda" else f"{family.name}_gemm.c"
-    return source_digest(name) if (CSRC / name).exists() else None
-
-
-@functools.cache
-def _compiler(language: str) -> str | None:
-    """The compiler in use here; None where there is none."""
-    try:
-        return compiler_version(language)
-    except DeviceUnavailable:
-        return None

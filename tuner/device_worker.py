@@ -68,6 +68,10 @@ class DeviceServer:
             self._gemms.trim()
             return self._operations[request.header["op"]](request)
 
+    def rest(self) -> None:
+        """Let go of memory that its owner gave up meanwhile."""
+        self._gemms.trim()
+
     def _trial(self, request: Frame) -> Frame:
         self._race = None
         problem = self._problem(request)

@@ -92,12 +92,11 @@ class Gemms:
             expected = math.prod(shape) * dtype.size
             if name not in regions or regions[name].size != expected:
                 raise InvalidProblem(f"{name} must have {expected} bytes for shape {shape} of {dtype}")
-        found = {}
-        # NOTE: the last one in a file first, so that the file is mapped once.
-        for name in sorted(shapes, key=lambda name: regions[name].offset, reverse=True):
-            dtype, shape = shapes[name]
-            found[name] = self._mappings.array(regions[name]).view(storage_type(dtype)).reshape(shape)
-        return found
+        arrays = self._mappings.arrays({name: regions[name] for name in shapes})
+        return {
+            name: arrays[name].view(storage_type(dtype)).reshape(shape)
+            for name, (dtype, shape) in shapes.items()
+        }
 
 
 def _shapes(problem: GemmProblem) -> dict[str, tuple[DType, tuple[int, ...]]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import mmap
 import os
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,29 +15,35 @@ from tilewright.errors import InvalidProblem
 from tuner.devices.base import Device
 from tuner.regions import Region
 
-_MOST_FILES = 16
+_MOST_MAPPED = 16
 _MOST_BYTES = 2 * 2**30
 _GRAIN = 2 * 2**20
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Mapped:
-    """A file from its first byte on, as bytes."""
+    """Bytes of a file, known by its device and inode, from ``start`` on."""
 
+    file: tuple[int, int]
     fd: int
+    start: int
     array: Any
     pinned: bool
     named: bool
 
     @property
+    def end(self) -> int:
+        return self.start + len(self.array)
+
+    @property
     def abandoned(self) -> bool:
         """Whoever made it has cut it short or taken its name away: it lives here alone."""
         found = os.fstat(self.fd)
-        return found.st_size < len(self.array) or (self.named and found.st_nlink == 0)
+        return found.st_size < self.end or (self.named and found.st_nlink == 0)
 
 
 class Mappings:
-    """Maps regions and pins their memory for a device; keeps the files that were used last.
+    """Maps regions and pins their memory for a device; keeps what was used last.
 
     NOTE: what is pinned stays what it was, also where its owner punches holes into the file; then only that
     owner's own requests go wrong.
@@ -43,54 +51,96 @@ class Mappings:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._files: dict[tuple[int, int], _Mapped] = {}  # by device and inode, the last used last
+        self._kept: list[_Mapped] = []  # the last used last; those of one file never overlap or touch
 
-    def array(self, region: Region) -> Any:
-        """The bytes of a region as a NumPy array; those of the file itself.
+    def arrays(self, regions: Mapping[str, Region]) -> dict[str, Any]:
+        """The bytes of the regions of one request as NumPy arrays; those of the files themselves.
 
         Raises:
-            InvalidProblem: the file ends before the region does.
+            InvalidProblem: a file ends before its region does.
         """
-        end = region.offset + region.size
-        fd = os.open(region.path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            found = os.fstat(fd)
-            if found.st_size < end:
-                raise InvalidProblem(f"a tensor ends at byte {end}, behind its memory's end")
-            if end > _MOST_BYTES:
-                return _map(fd, region.offset, end)
-            key = found.st_dev, found.st_ino
-            known = self._files.pop(key, None)
-            if known and len(known.array) < end:
-                self._release(known)
-                known = None
-            self._files[key] = known or self._new(fd, found, end)
-        finally:
-            os.close(fd)
-        return self._files[key].array[region.offset : end]
+        with contextlib.ExitStack() as opened:
+            files: dict[tuple[int, int], tuple[int, dict[str, Region]]] = {}
+            for name, region in regions.items():
+                fd = os.open(region.path, os.O_RDWR | os.O_CLOEXEC)
+                opened.callback(os.close, fd)
+                found = os.fstat(fd)
+                if found.st_size < region.end:
+                    raise InvalidProblem(f"a tensor ends at byte {region.end}, behind its memory's end")
+                files.setdefault((found.st_dev, found.st_ino), (fd, {}))[1][name] = region
+            arrays: dict[str, Any] = {}
+            for fd, parts in files.values():
+                arrays |= self._arrays(fd, parts)
+            return arrays
 
     def trim(self) -> None:
-        """Let go of what its owner gave up, and of the files that were used the longest ago if there are too
-        many."""
-        for key in [key for key, known in self._files.items() if known.abandoned]:
-            self._release(self._files.pop(key))
-        while len(self._files) > _MOST_FILES or sum(len(f.array) for f in self._files.values()) > _MOST_BYTES:
-            self._release(self._files.pop(next(iter(self._files))))
+        """Let go of what its owner gave up, and of what was used the longest ago where that is too much."""
+        for known in [known for known in self._kept if known.abandoned]:
+            self._release(known)
+        while len(self._kept) > _MOST_MAPPED or sum(len(one.array) for one in self._kept) > _MOST_BYTES:
+            self._release(self._kept[0])
 
     def close(self) -> None:
         """Let go of everything. NOTE: memory that is unmapped while it is pinned goes on to take copies that
         are meant for what is mapped in its place."""
-        while self._files:
-            self._release(self._files.popitem()[1])
+        while self._kept:
+            self._release(self._kept[-1])
 
-    def _new(self, fd: int, found: os.stat_result, end: int) -> _Mapped:
-        array = _map(fd, 0, min(found.st_size, -(-end // _GRAIN) * _GRAIN))
-        return _Mapped(os.dup(fd), array, self._device.pin(array), named=found.st_nlink > 0)
+    def _arrays(self, fd: int, regions: Mapping[str, Region]) -> dict[str, Any]:
+        found = os.fstat(fd)
+        for known in self._of_file(found):
+            if known.end > found.st_size:
+                self._release(known)
+        # NOTE: as much as is used and no more: what is mapped is allocated and pinned.
+        used = [
+            (one.offset // _GRAIN * _GRAIN, min(found.st_size, -(-one.end // _GRAIN) * _GRAIN))
+            for one in regions.values()
+        ]
+        spans = _merged([*used, *((known.start, known.end) for known in self._of_file(found))])
+        arrays: dict[str, Any] = {}
+        for name, one in regions.items():
+            start, end = next(span for span in spans if span[0] <= one.offset < span[1])
+            if end - start > _MOST_BYTES:
+                arrays[name] = _map(fd, one.offset, one.end)
+            else:
+                whole = self._mapped(fd, found, start, end)
+                arrays[name] = whole.array[one.offset - start : one.end - start]
+        return arrays
+
+    def _mapped(self, fd: int, found: os.stat_result, start: int, end: int) -> _Mapped:
+        """These bytes of a file, in place of those parts of them that are mapped already."""
+        inside = [one for one in self._of_file(found) if start <= one.start < end]
+        whole = next((one for one in inside if (one.start, one.end) == (start, end)), None)
+        if whole is None:
+            for one in inside:
+                self._release(one)
+            array = _map(fd, start, end)
+            file, named = (found.st_dev, found.st_ino), found.st_nlink > 0
+            whole = _Mapped(file, os.dup(fd), start, array, self._device.pin(array), named)
+        else:
+            self._kept.remove(whole)
+        self._kept.append(whole)
+        return whole
+
+    def _of_file(self, found: os.stat_result) -> list[_Mapped]:
+        return [one for one in self._kept if one.file == (found.st_dev, found.st_ino)]
 
     def _release(self, known: _Mapped) -> None:
+        self._kept.remove(known)
         if known.pinned:
             self._device.unpin(known.array)
         os.close(known.fd)
+
+
+def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Starts and ends in their order, those that overlap or touch as one."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
 
 
 def _map(fd: int, offset: int, end: int) -> Any:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 _LEAST_BYTES = 2**20
+_MOST_SPARE = 16 * 2**20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,6 +23,11 @@ class Region:
     path: str
     offset: int
     size: int
+
+    @property
+    def end(self) -> int:
+        """The first byte behind it."""
+        return self.offset + self.size
 
     def part(self, offset: int, size: int) -> Region:
         """A part of it, from its own start."""
@@ -63,7 +69,7 @@ class Pages:
         """Add bytes at the end."""
         end = self._size + len(data)
         if end > self.held:
-            self._map.resize(max(end, 2 * self.held))
+            self._map.resize(max(end, self.held + min(self.held, _MOST_SPARE)))
         self._map[self._size : end] = data
         self._size = end
 

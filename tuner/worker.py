@@ -6,14 +6,17 @@ import ctypes
 import faulthandler
 import os
 import resource
+import select
 import signal
+import traceback
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from tuner.frames import Channel, ChannelClosed, Frame
 from tuner.refusals import refusal
 
 _PR_SET_PDEATHSIG = 1
+_REST_MS = 3000
 
 
 class Server(Protocol):
@@ -24,6 +27,14 @@ class Server(Protocol):
 
     def handle(self, request: Frame) -> Frame:
         """Answer one request; a true ``dying`` in the reply's header ends the process after it."""
+
+
+@runtime_checkable
+class Resting(Protocol):
+    """A server that has something to do while nothing is asked of it."""
+
+    def rest(self) -> None:
+        """Called every few seconds meanwhile; an error ends the process."""
 
 
 def serve(pipes: str, start: Callable[[], Server]) -> None:
@@ -42,11 +53,13 @@ def serve(pipes: str, start: Callable[[], Server]) -> None:
         channel.send(Frame(refusal(error)))
         return
     channel.send(greeting)
-    _answer_all(channel, server)
+    _answer_all(channel, server, read_fd)
 
 
-def _answer_all(channel: Channel, server: Server) -> None:
+def _answer_all(channel: Channel, server: Server, read_fd: int) -> None:
     while True:
+        if isinstance(server, Resting):
+            _rest(server, read_fd)
         try:
             request = channel.receive()
         except ChannelClosed:
@@ -58,6 +71,18 @@ def _answer_all(channel: Channel, server: Server) -> None:
             channel.send(Frame(refusal(error)))
         if reply.header.get("dying"):
             os._exit(1)  # NOTE: a lost CUDA context makes destructors fail or hang
+
+
+def _rest(server: Resting, read_fd: int) -> None:
+    """Until a request comes."""
+    poll = select.poll()
+    poll.register(read_fd, select.POLLIN)
+    while not poll.poll(_REST_MS):
+        try:
+            server.rest()
+        except Exception:
+            traceback.print_exc()
+            os._exit(1)  # NOTE: see above; a death between calls costs none
 
 
 def _answer(server: Server, request: Frame) -> Frame:

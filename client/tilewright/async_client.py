@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 import httpx2
 
-from tilewright import calls, requests, transport, wire
+from tilewright import calls, forks, requests, transport, wire
 from tilewright.artifact import Artifact
 from tilewright.calls import GemmAnswer
 from tilewright.follow import READ_TIMEOUT_S, Follower, OnProgress
@@ -28,7 +28,14 @@ class AsyncClient(AsyncStoreMethods):
         self, url: str = "http://127.0.0.1:8080", *, timeout: float = 10.0, key: str | None = None
     ) -> None:
         self._timeout, self._segments = timeout, Segments()
-        self._http = httpx2.AsyncClient(base_url=url, timeout=timeout, headers=transport.authorization(key))
+        headers = transport.authorization(key)
+        self._connections = forks.Own(
+            lambda: httpx2.AsyncClient(base_url=url, timeout=timeout, headers=headers)
+        )
+
+    @property
+    def _http(self) -> httpx2.AsyncClient:
+        return self._connections.get()
 
     async def __aenter__(self) -> Self:
         return self
@@ -39,7 +46,8 @@ class AsyncClient(AsyncStoreMethods):
     async def close(self) -> None:
         """Close the connections."""
         self._segments.close()
-        await self._http.aclose()
+        if self._connections.made:
+            await self._connections.made.aclose()
 
     async def tune(
         self,

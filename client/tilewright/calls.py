@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 # A GEMM waits for a busy device (``gemm_wait_s`` of the service, 10 s unless set), and may run for 30 s.
 GEMM_S = 60.0
+_MOST_HEAD = 2**16 + 8
+_WIDEST = 8  # bytes of an element
 T = TypeVar("T")
 M = TypeVar("M", bound="BaseModel")
 
@@ -38,6 +41,7 @@ class Call(Generic[T]):
     Attributes:
         content: the body, or its parts.
         answer_s: how much longer than other steps the wait for the answer may take.
+        answer_bytes: most bytes that the answer may have; 0 where that is not known.
     """
 
     method: str
@@ -47,6 +51,7 @@ class Call(Generic[T]):
     content: bytes | list[memoryview] | None = None
     headers: dict[str, str] = dataclasses.field(default_factory=dict)
     answer_s: float = 0.0
+    answer_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class GemmAnswer:
     """A GEMM that ran on the service.
 
     Attributes:
-        d: the result, a NumPy array.
+        d: the result, a NumPy array that may be written to.
         ran: the config of the kernel, or the name of the vendor library.
         kernel_us: microseconds of the kernel alone.
         match: how the kernel was found: ``exact``, ``nearest`` or ``vendor`` with what is known of it.
@@ -150,7 +155,8 @@ def gemm(operands: Mapping[str, Tensor], query: wire.GemmQuery) -> Call[GemmAnsw
     content = pieces(operands)
     headers = {"Content-Type": MEDIA_TYPE, "Accept": MEDIA_TYPE}
     headers["Content-Length"] = str(sum(map(len, content)))
-    return Call("POST", "/gemm", _gemm_answer, params_of(query), content, headers, GEMM_S)
+    most = _MOST_HEAD + _most_bytes(operands, query)
+    return Call("POST", "/gemm", _gemm_answer, params_of(query), content, headers, GEMM_S, most)
 
 
 def told(headers: Mapping[str, str]) -> tuple[str, dict[str, float]]:
@@ -185,10 +191,23 @@ def params_of(query: BaseModel) -> dict[str, str]:
     return {name: json.dumps(value) if isinstance(value, bool) else str(value) for name, value in values}
 
 
+def _most_bytes(operands: Mapping[str, Tensor], query: wire.GemmQuery) -> int:
+    """Most bytes that the result of these operands may have; 0 for those that the service refuses."""
+    shapes = [operands[name].shape if name in operands else () for name in ("a", "b")]
+    if min(map(len, shapes)) < 2:
+        return 0
+    (*lead, a_rows, a_columns), (*_, b_rows, b_columns) = shapes
+    m = a_columns if query.layout.a_transposed else a_rows
+    n = b_rows if query.layout.b_transposed else b_columns
+    return math.prod(lead) * m * n * _WIDEST
+
+
 def _gemm_answer(reply: Reply) -> GemmAnswer:
     from tilewright.tensors import to_array, unpack
 
     d, headers = to_array(unpack(reply.content)["d"]), reply.headers
+    if not d.flags.writeable:  # httpx2 gives bytes
+        d = d.copy()
     return GemmAnswer(d, headers["tilewright-ran"], float(headers["tilewright-kernel-us"]), *told(headers))
 
 

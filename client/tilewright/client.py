@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from tilewright import calls, requests, transport, wire
+from tilewright import calls, forks, requests, transport, wire
 from tilewright.artifact import Artifact
 from tilewright.calls import GemmAnswer
 from tilewright.fetch import Fetcher
@@ -50,14 +50,11 @@ class Client(LocalMethods, StoreMethods):
         self._url, self._timeout, self._headers = url, timeout, transport.authorization(key)
         self._local = LocalKernels(Fetcher(url, self._headers), start_options(options))
         self.matmul = self._local.matmul
+        self._connections = forks.Own(functools.partial(_connect, url, timeout, self._headers))
 
-    @functools.cached_property
+    @property
     def _http(self) -> httpx2.Client:
-        # NOTE: made on first use: it costs several times what a start from the cache does.
-        import httpx2
-
-        verify = not self._url.startswith("http://")
-        return httpx2.Client(base_url=self._url, timeout=self._timeout, headers=self._headers, verify=verify)
+        return self._connections.get()
 
     @functools.cached_property
     def _direct(self) -> Direct | None:
@@ -81,8 +78,8 @@ class Client(LocalMethods, StoreMethods):
     def close(self) -> None:
         """Close the connections and stop looking for newer kernels."""
         self._local.close()
-        if "_http" in vars(self):
-            self._http.close()
+        if self._connections.made:
+            self._connections.made.close()
         if "_direct" in vars(self) and self._direct:
             self._direct.close()
         if "_segments" in vars(self):
@@ -238,3 +235,11 @@ class Client(LocalMethods, StoreMethods):
         except httpx2.TransportError as error:
             return str(error)
         return "the stream ended early"
+
+
+def _connect(url: str, timeout: float, headers: Mapping[str, str]) -> httpx2.Client:
+    # NOTE: made on first use: it costs several times what a start from the cache does.
+    import httpx2
+
+    verify = not url.startswith("http://")
+    return httpx2.Client(base_url=url, timeout=timeout, headers=headers, verify=verify)

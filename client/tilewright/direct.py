@@ -8,14 +8,18 @@ from __future__ import annotations
 import contextlib
 import http.client
 import select
+import socket
+import time
 import urllib.request
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 from urllib.parse import urlencode, urlsplit
 
-from tilewright import calls, transport
+from tilewright import calls, forks, transport
 
 T = TypeVar("T")
+_MOST_OTHER = 2**20  # bytes of an answer that tells no size
+_SLOWEST = 2**20  # bytes a second
 
 
 def reaches(url: str) -> bool:
@@ -30,9 +34,15 @@ class Direct:
     """Sends calls over connections that it keeps; safe to share between threads."""
 
     def __init__(self, url: str, timeout: float, headers: Mapping[str, str]) -> None:
-        """``timeout`` bounds each step; ``answer_s`` of a call comes on top for its answer."""
+        """``timeout`` bounds each step; ``answer_s`` of a call comes on top for its answer. Both bound the
+        whole exchange, too, with a second more for each MiB that it moves."""
         self._url, self._timeout, self._headers = urlsplit(url), timeout, headers
-        self._idle: list[http.client.HTTPConnection] = []  # NOTE: append and pop are atomic
+        self._idle: list[_Connection] = []  # NOTE: append and pop are atomic
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """What is idle belongs to the parent, whose answers this would read; there it stays open."""
+        self.close()
 
     def send(self, call: calls.Call[T]) -> T:
         """The answer of a call.
@@ -42,11 +52,12 @@ class Direct:
             ServiceError: the service refused.
         """
         with contextlib.ExitStack() as broken:
-            connection = self._connection()
-            broken.callback(connection.close)
             try:
+                connection = self._connection()
+                broken.callback(connection.close)
                 reply = self._exchange(connection, call)
-            except (OSError, http.client.HTTPException) as error:
+            # NOTE: a port that is none and lengths that no memory has are a ValueError or a MemoryError.
+            except (OSError, http.client.HTTPException, ValueError, MemoryError) as error:
                 raise transport.unreachable(self._url.geturl(), error) from error
             if connection.sock:  # else the service wants no further request on it
                 broken.pop_all()
@@ -58,7 +69,7 @@ class Direct:
         while self._idle:
             self._idle.pop().close()
 
-    def _connection(self) -> http.client.HTTPConnection:
+    def _connection(self) -> _Connection:
         while self._idle:
             with contextlib.suppress(IndexError):
                 connection = self._idle.pop()
@@ -66,34 +77,82 @@ class Direct:
                     return connection
                 connection.close()
         host, port = self._url.hostname or "", self._url.port or 80
-        return http.client.HTTPConnection(host, port, timeout=self._timeout)
+        return _Connection(host, port, timeout=self._timeout)
 
-    def _exchange(self, connection: http.client.HTTPConnection, call: calls.Call[Any]) -> calls.Reply:
+    def _exchange(self, connection: _Connection, call: calls.Call[Any]) -> calls.Reply:
+        moved = sum(map(len, call.content)) if isinstance(call.content, list) else len(call.content or b"")
+        until = time.monotonic() + self._timeout + call.answer_s + moved / _SLOWEST
         path = self._url.path.rstrip("/") + call.path
         target = f"{path}?{urlencode(call.params)}" if call.params else path
         if connection.sock is None:
             connection.connect()
+        line = connection.sock
+        line.until, line.step_s = until, self._timeout
         # NOTE: whoever refuses early closes while we send; its answer says more than the broken pipe.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.request(call.method, target, call.content, {**self._headers, **call.headers})
-        connection.sock.settimeout(self._timeout + call.answer_s)
+        line.step_s = self._timeout + call.answer_s
         answer = connection.getresponse()
-        if connection.sock:
-            connection.sock.settimeout(self._timeout)
+        line.step_s = self._timeout
         headers = {name.lower(): value for name, value in answer.getheaders()}
-        return calls.Reply(answer.status, headers, _content(answer))
+        most = max(_MOST_OTHER, call.answer_bytes if answer.status == http.client.OK else 0)
+        length = answer.length or 0
+        if length > most:
+            raise ValueError(f"an answer of {length} bytes, at most {most} are expected")
+        line.until += length / _SLOWEST
+        return calls.Reply(answer.status, headers, _content(answer, most))
 
 
-def _ended(connection: http.client.HTTPConnection) -> bool:
+class _Socket(socket.socket):
+    """Bounds each step and all of them together: the timeout of a plain one starts anew with each byte.
+
+    Attributes:
+        until: when the exchange must be over, by ``time.monotonic()``.
+        step_s: how long one step may take.
+    """
+
+    until = step_s = 0.0
+
+    def sendall(self, *arguments: Any) -> None:
+        self._bound()
+        super().sendall(*arguments)
+
+    def recv_into(self, *arguments: Any) -> int:
+        self._bound()
+        return super().recv_into(*arguments)
+
+    def _bound(self) -> None:
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("it takes too long as a whole")
+        self.settimeout(min(self.step_s, left))
+
+
+class _Connection(http.client.HTTPConnection):
+    """A connection over such a socket."""
+
+    sock: _Socket
+
+    def connect(self) -> None:
+        super().connect()
+        self.sock = _Socket(fileno=self.sock.detach())
+
+
+def _ended(connection: _Connection) -> bool:
     """Whether an idle connection has something to read: its end."""
     poll = select.poll()
     poll.register(connection.sock, select.POLLIN)
     return bool(poll.poll(0))
 
 
-def _content(answer: http.client.HTTPResponse) -> bytes:
+def _content(answer: http.client.HTTPResponse, most: int) -> bytes:
     if answer.status != http.client.OK or answer.length is None:
-        return answer.read()
+        found = answer.read(most + 1)
+        if len(found) > most:
+            raise ValueError(f"an answer of more than {most} bytes")
+        if answer.length:
+            raise http.client.IncompleteRead(found, answer.length)
+        return found
     import numpy as np
 
     buffer = np.empty(answer.length, np.uint8).data

@@ -6,7 +6,10 @@ import contextlib
 import os
 import threading
 import weakref
-from typing import Protocol
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class ForkAware(Protocol):
@@ -29,6 +32,26 @@ def importing() -> contextlib.AbstractContextManager[object]:
     """Around an import that a thread of this package may do: a fork waits for its end, else the child would
     wait for ever for a module that a lost thread had begun to import."""
     return _importing
+
+
+class Own(Generic[T]):
+    """What each process makes for itself on first use: connections, whose answers two would read."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make, self._lock = make, threading.Lock()
+        self.made: T | None = None
+        watch(self)
+
+    def after_fork(self) -> None:
+        """NOTE: dropped and not closed: another thread of the parent may have held a lock within it."""
+        self.made, self._lock = None, threading.Lock()
+
+    def get(self) -> T:
+        """It, made where it is not yet."""
+        with self._lock:
+            if self.made is None:
+                self.made = self._make()
+            return self.made
 
 
 def _reset() -> None:

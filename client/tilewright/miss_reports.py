@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tilewright import store_requests
 from tilewright.bound import Tally
 from tilewright.calls import Call
-from tilewright.errors import TilewrightError
+from tilewright.errors import ServiceError, TilewrightError
 from tilewright.fetch import Fetcher
 from tilewright.store_requests import Miss
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tilewright import wire
 
 _MOST_MISSES = 250
+_PASSING = {401, 403, 408, 409, 429}  # refusals that may end: of the key, of the time, of the rate
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,9 +50,17 @@ class MissReports:
             # the service counts it once. What is new since then goes with the time after.
             self._unanswered = self._unanswered or list(self._fresh())
             while self._unanswered:
-                self._fetcher.send(self._unanswered[0].call)
+                self._send(self._unanswered[0])
                 for tally, count in self._unanswered.pop(0).counts:
                     tally.reported = count
+
+    def _send(self, report: _Report) -> None:
+        try:
+            self._fetcher.send(report.call)
+        except ServiceError as error:
+            # NOTE: what is refused for good would be refused again, and newer misses would wait for ever.
+            if not 400 <= error.status < 500 or error.status in _PASSING:
+                raise
 
     def _fresh(self) -> Iterator[_Report]:
         counts = [(tally, tally.count) for tally in self._missed() if tally.count > tally.reported]

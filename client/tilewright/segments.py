@@ -22,6 +22,7 @@ from tilewright.wire.gemm import SEGMENT_PREFIX
 
 _KEPT_BYTES = 2**30
 _GRAIN = 2**20
+_BUSY = "urn:tilewright:problem:device-busy"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -98,11 +99,12 @@ class Segments:
         segment = self._take(size) or make(-(-size // _GRAIN) * _GRAIN)
         try:
             yield segment
-        except ServiceError:
-            self._keep(segment)
-            raise
-        except BaseException:
-            segment.remove()  # NOTE: the service may still write to it
+        except BaseException as error:
+            # NOTE: the device may still write to it unless the service says that it had not begun.
+            if isinstance(error, ServiceError) and _not_begun(error):
+                self._keep(segment)
+            else:
+                segment.remove()
             raise
         self._keep(segment)
 
@@ -146,6 +148,10 @@ def place(array: Any) -> tuple[str, int] | None:
         if start <= address < start + len(segment.memory):
             return segment.name, address - start
     return None
+
+
+def _not_begun(error: ServiceError) -> bool:
+    return 400 <= error.status < 500 or error.problem.get("type") == _BUSY
 
 
 def _remove(segments: list[Segment]) -> None:

@@ -16,6 +16,9 @@ from tilewright.errors import ArtifactError, InvalidProblem
 from tilewright.problem import GemmProblem
 from tilewright.trial import Baseline
 
+# What is written. In sets without a format, or of one below 2, ``deterministic`` was not measured but claimed
+# of every kernel family that was known.
+FORMAT = 2
 _OUTSIDE_THE_DIGEST = ("digest", "created_at")
 _PROBLEM_FIELDS = {field.name for field in dataclasses.fields(GemmProblem)}
 
@@ -57,8 +60,8 @@ class SetEntry:
     created: datetime
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """From parsed JSON."""
+    def from_dict(cls, data: dict[str, Any], measured: bool = True) -> Self:
+        """From parsed JSON; only where it was ``measured`` is a kernel deterministic."""
         config, baseline = _read(data, "config", dict), _read(data, "baseline", dict)
         return cls(
             problem=_problem(_read(data, "problem", dict)),
@@ -75,7 +78,7 @@ class SetEntry:
             verdict=_read(data, "verdict", str),
             use_vendor=_read(data, "use_vendor", bool),
             numerics=_read(data, "numerics", str),
-            deterministic=_read(data, "deterministic", bool),
+            deterministic=_read(data, "deterministic", bool) and measured,
             staleness=_read(data, "staleness", str),
             job_id=_read(data, "job_id", str),
             created=datetime.fromisoformat(_read(data, "created", str)),
@@ -137,18 +140,26 @@ class ConfigSet:
         Raises:
             ValueError, OverflowError, InvalidProblem: a field is missing, of another type or out of range.
         """
+        looked = measured(data)
         return cls(
             digest=_read(data, "digest", str),
             device_class=_read(data, "device_class", str),
             arch=_read(data, "arch", str),
             created_at=datetime.fromisoformat(_read(data, "created_at", str)),
-            entries=tuple(SetEntry.from_dict(entry) for entry in _read(data, "entries", list)),
+            entries=tuple(SetEntry.from_dict(entry, looked) for entry in _read(data, "entries", list)),
             near=tuple(RegretBand.from_dict(band) for band in _read({"near": []} | data, "near", list)),
         )
 
     def expected_regret(self, distance: float) -> float | None:
         """Mean regret of a match ``distance`` octaves away; None where nothing is known that far out."""
         return next((band.expected for band in self.near if distance <= band.max_distance), None)
+
+
+def measured(raw: Any) -> bool:
+    """Whether a snapshot, as parsed from JSON, says of its kernels what was seen: ``deterministic`` of older
+    services means nothing."""
+    found = _read({"format": 1} | raw if type(raw) is dict else raw, "format", int)
+    return bool(found >= 2)
 
 
 def content_digest(raw: dict[str, Any]) -> str:

@@ -109,7 +109,9 @@ class StoreMethods(abc.ABC):
 class AsyncStoreMethods(abc.ABC):
     """The same methods, awaited."""
 
-    _http: httpx2.AsyncClient
+    @property
+    @abc.abstractmethod
+    def _http(self) -> httpx2.AsyncClient: ...
 
     @abc.abstractmethod
     async def _send(self, call: calls.Call[T]) -> T: ...

@@ -25,6 +25,10 @@ def upgrade() -> None:
     op.create_index(op.f("ix_job_problem_id_device_class"), "job", ["problem_id", "device_class"])
     op.add_column("submission", sa.Column("answer", sa.JSON(), nullable=True))
     _answer_with_jobs()
+    if op.get_bind().dialect.name == "postgresql":
+        # NOTE: each row written in this transaction waits for the deferred check of its job until then, and
+        # nothing can be dropped from a table while any does.
+        op.execute("SET CONSTRAINTS ALL IMMEDIATE")
     with op.batch_alter_table("submission") as submission:
         submission.drop_constraint(op.f("fk_submission_job_id"), type_="foreignkey")
         submission.drop_column("job_id")

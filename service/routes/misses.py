@@ -38,7 +38,7 @@ def post_misses(
             session,
             idempotency_key,
             digest,
-            lambda: {"noted": misses.note(session, body.device_class, reports, most)},
+            lambda: {"noted": len(misses.note(session, body.device_class, reports, most))},
         )["noted"]
     return wire.MissAnswer(noted=noted, dropped=len(reports) - noted)
 

@@ -138,9 +138,9 @@ def _check_served(session: Session, device_class: str, if_match: str | None) -> 
     Raises:
         Problem: another set is served than ``If-Match`` names.
     """
-    served = sets.served(session, device_class)
+    served = sets.locked(session, device_class)
     digest = served.pinned or served.latest
-    if if_match is not None and not (digest and etag.has(if_match, digest)):
+    if if_match is not None and not (digest and etag.matches(if_match, digest)):
         detail = f"{device_class} is served {digest or 'nothing'}; look at it and decide anew"
         raise Problem(Kind.PRECONDITION, detail)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
@@ -19,7 +21,7 @@ from api_server import Server, finish, start
 
 from tilewright import AsyncClient, Client
 from tilewright.errors import InvalidProblem, ServiceError, ServiceUnreachable
-from tilewright.segments import Segments, empty, make
+from tilewright.segments import Segments, empty, make, place
 from tilewright.tensors import MEDIA_TYPE
 
 RAW = {"Content-Type": "application/octet-stream"}
@@ -182,6 +184,48 @@ def test_too_little_shared_memory_is_an_error_and_no_crash() -> None:
     with pytest.raises(OSError, match="No space left"):
         make(free + 2**30)
     assert segments() == before
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [
+        (ServiceError(422, {}), True),
+        (ServiceError(503, {"type": "urn:tilewright:problem:device-busy"}), True),
+        (ServiceError(503, {"type": "urn:tilewright:problem:device-failed"}), False),
+        (ServiceError(500, {}), False),
+        (ServiceUnreachable("no answer"), False),
+    ],
+)
+def test_a_segment_that_the_device_may_still_write_to_is_not_lent_again(error: Exception, kept: bool) -> None:
+    before, lender = segments(), Segments()
+    with pytest.raises(type(error)), lender.lend(100):
+        raise error
+    assert len(segments() - before) == int(kept)
+    lender.close()
+    assert segments() == before
+
+
+def test_an_idle_service_lets_go_of_an_array_that_was_given_up(sharing: Server) -> None:
+    def held(name: str) -> bool:
+        maps = [path for path in Path("/proc").glob("[0-9]*/maps") if int(path.parts[2]) != os.getpid()]
+        return any(name in text_of(path) for path in maps)
+
+    def text_of(path: Path) -> str:
+        with contextlib.suppress(OSError):
+            return path.read_text()
+        return ""
+
+    with Client(sharing.url, timeout=60.0) as client:
+        out = client.shared_empty((4, 4), "f8")
+        found = place(out)
+        assert found is not None
+        client.gemm(draw(4, 4), draw(4, 4), shared=True, out=out)
+        assert held(found[0])
+        del out
+        until = time.monotonic() + 30.0
+        while held(found[0]):
+            assert time.monotonic() < until
+            time.sleep(0.1)
 
 
 def test_a_forked_child_leaves_the_segments_of_its_parent() -> None:

@@ -113,6 +113,8 @@ def test_a_set_is_pinned_only_while_the_one_that_the_caller_knows_is_served(
     known = http.get("/config-sets/current", params=where).headers["etag"]
     body = where | {"digest": known.strip('"')}
     other = {"If-Match": f'"{UNKNOWN}"'}
+    weak = {"If-Match": f"W/{known}"}
+    assert http.post("/config-sets/current", json=body, headers=weak).status_code == 412, "it may be another"
     refused = http.post("/config-sets/current", json=body, headers=other)
     assert (refused.status_code, refused.json()["type"]) == (
         412,

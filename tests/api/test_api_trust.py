@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import numpy
 import pytest
 from api_server import Server, finish, start
 
 from tilewright import Client, GemmProblem, wire
 from tilewright.errors import InvalidProblem, ServiceError
+from tilewright.sets import content_digest
 
 SHAPES = [GemmProblem(m, 32, 32, "float32", "nn") for m in (32, 64, 128)]
 FAR = GemmProblem(32 * 2**6, 32, 32, "float32", "nn")
@@ -60,6 +63,7 @@ def age(server: Server, problem: GemmProblem, **changes: str) -> None:
         for row, provenance in rows:
             text = json.dumps(json.loads(provenance) | changes)
             connection.execute("UPDATE best_config SET provenance = ? WHERE id = ?", [text, row])
+        connection.execute("DELETE FROM retune")  # this service never tuned such a result again
 
 
 @contextmanager
@@ -108,6 +112,43 @@ def test_only_kernels_that_were_seen_to_repeat_are_deterministic(
         (view,) = asked.lookup_many([shape], **wanted)
         assert view.kind == "vendor"
     assert asked.best_config(shape, **wanted).problem.to_problem() == shape
+
+
+@pytest.fixture
+def unmeasured(own: Server, asked: Client, place: str) -> Iterator[str]:
+    """The digest of a set that is pinned, as services made them before they measured who repeats."""
+    raw = json.loads(asked.current_set(place).content)
+    assert raw.pop("format") == 2
+    raw["digest"] = content_digest(raw)
+    content = zlib.compress(json.dumps(raw).encode())
+    columns = "digest, device_class, arch, entries, content, created"
+    values = [raw["digest"], place, raw["arch"], len(raw["entries"]), content, "2026-01-01 00:00:00.000000"]
+    with database(own) as connection:
+        connection.execute(f"INSERT INTO config_set ({columns}) VALUES (?, ?, ?, ?, ?, ?)", values)
+    asked.pin(place, raw["digest"])
+    yield raw["digest"]
+    asked.unpin(place)
+
+
+def test_sets_made_before_it_was_measured_have_nothing_deterministic(
+    asked: Client, place: str, unmeasured: str
+) -> None:
+    now = asked.current_set(place)
+    assert now.config_set.digest == unmeasured
+    assert all(entry["deterministic"] for entry in json.loads(now.content)["entries"]), "that is what it says"
+    assert not any(entry.deterministic for entry in now.config_set.entries)
+    (view,) = asked.lookup_many([SHAPES[0]], device_class=place, deterministic=True)
+    assert view.kind == "vendor"
+    (view,) = asked.lookup_many([SHAPES[0]], device_class=place)
+    assert view.entry is None or not view.entry.deterministic
+    a, b = numpy.ones((33, 32), "f4"), numpy.ones((32, 32), "f4")
+    near = {"policy": "nearest", "max_regret": 1000.0}
+    assert "nearest" not in asked.gemm(a, b, deterministic=True, **near).match
+    asked.unpin(place)
+    fresh = asked.current_set(place).config_set
+    assert any(entry.deterministic for entry in fresh.entries)
+    for change in asked.diff(unmeasured, fresh.digest).changed:
+        assert change.before.deterministic is False
 
 
 def test_a_near_answer_says_what_it_is_expected_to_cost(asked: Client, place: str) -> None:

@@ -60,10 +60,10 @@ def test_requests_one_after_the_other_on_the_same_memory(device) -> None:
             assert (d == expected.astype("float16")).all()
             assert 0 < run.micros < 1e5
             assert list(run.parts_s) == ["map", "upload", "bind", "launch", "download"]
-        files = gemms._mappings._files.values()
-        assert [file.pinned for file in files] == [True, True]
+        kept = gemms._mappings._kept
+        assert [one.pinned for one in kept] == [True, True]
     gemms.trim()
-    assert not gemms._mappings._files
+    assert not gemms._mappings._kept
 
 
 def test_memory_that_cannot_be_pinned_is_copied_nevertheless(device) -> None:

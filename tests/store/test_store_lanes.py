@@ -12,10 +12,11 @@ import pytest
 import store_samples as samples
 from sqlalchemy import update
 
-from service import engine, lane
+from service import engine, freshness, lane
 from service.settings import Settings
 from tilewright.trial import BestConfig
-from tuner.store import artifacts, jobs, misses
+from tuner.job import TuneRequest
+from tuner.store import artifacts, jobs, misses, retunes
 from tuner.store import best as winners
 from tuner.store.database import Store
 from tuner.store.models import JobRow
@@ -192,7 +193,8 @@ def note_stale(store: Store, count: int) -> None:
         for m in range(1, count + 1):
             winners.put(session, samples.best(samples.problem(m)))
         reports = [misses.Report(samples.problem(m), m, 1.0, measured=True) for m in range(1, count + 1)]
-        misses.note(session, samples.HOST_CLASS, reports, count, reason="stale")
+        kept = misses.note(session, samples.HOST_CLASS, reports, count, reason="stale")
+        retunes.ask(session, samples.HOST_CLASS, kept, freshness.state([FakeBench.driver]))
 
 
 def live(store: Store) -> list[JobRecord]:
@@ -229,6 +231,28 @@ def test_an_idle_device_tunes_stale_results_one_at_a_time_after_what_is_asked_fo
     assert order == ["asked", "asked", 3, "asked", 2, 1]
     time.sleep(1.2)  # longer than an idle lane waits before it looks again
     assert live(store) == [], "each result once"
+
+
+def test_idle_devices_wait_while_another_tunes_what_is_stale(
+    store: Store,
+    running: engine.Engine,
+    tuning: Callable[[Tune], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    go_on = threading.Event()
+    tuning(lambda _cancelled, _bench: go_on.wait(20) and None)
+    with store.begin() as session:  # the very job that a retune would be, and older than the note
+        jobs.submit(session, TuneRequest(samples.problem(1), max_trials=100), samples.HOST)
+    running.start()
+    running_now(store)
+    note_stale(store, 1)
+    looks = []
+    look = lane.queue_stalest
+    monkeypatch.setattr(lane, "queue_stalest", lambda *given: looks.append(look(*given)) or looks[-1])
+    time.sleep(1.2)
+    go_on.set()
+    assert len(looks) < 6, "a lane looks every half second"
+    assert not any(looks)
 
 
 def test_stale_results_are_left_alone_where_the_settings_say_so(

@@ -18,7 +18,7 @@ def report(m: int, count: int = 1, time_us: float = 10.0, measured: bool = False
 
 def note(store: Store, *reports: Report, most: int = 100, reason="missing", of: str = HOST_CLASS) -> int:
     with store.begin() as session:
-        return misses.note(session, of, reports, most, reason)
+        return len(misses.note(session, of, reports, most, reason))
 
 
 def ranked(store: Store, device_class: str | None = HOST_CLASS, limit: int = 100) -> list[MissRecord]:
@@ -94,12 +94,6 @@ def end(store: Store, job_id: str) -> None:
         jobs.finish(session, job_id, JobStatus.FAILED, "no kernel")
 
 
-def stalest(store: Store) -> int | None:
-    with store.read() as session:
-        found = misses.top_stale(session, HOST_CLASS)
-    return found.m if found else None
-
-
 def test_a_problem_that_a_job_is_at_is_not_listed_until_that_ends_without_a_result(store: Store) -> None:
     note(store, report(64), report(65), report(66))
     note(store, report(64), of=OTHER_CLASS)
@@ -123,23 +117,6 @@ def test_pages_follow_one_another_also_where_stakes_are_equal(store: Store) -> N
             paged += page
     assert paged == whole
     assert [item.problem.m for item in whole] == [9, 1, 2, 3, 4, 5, 8]
-
-
-def test_each_stale_result_is_taken_up_once_the_largest_stake_first(store: Store) -> None:
-    for m in (64, 65):
-        tune(store, m)
-    assert stalest(store) is None
-    note(store, report(64, time_us=5.0), report(65, time_us=9.0), reason="stale")
-    note(store, report(66, time_us=99.0))
-    assert stalest(store) == 65
-    first = queue(store, 65)
-    assert stalest(store) == 64
-    end(store, first)
-    assert stalest(store) == 64, "a job that failed is not repeated"
-    tune(store, 64)
-    assert stalest(store) is None
-    note(store, report(65), reason="stale")
-    assert stalest(store) == 65, "noted anew"
 
 
 @pytest.mark.parametrize("most", [0, 2])

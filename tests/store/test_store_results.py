@@ -23,6 +23,8 @@ from store_samples import (
     trial,
 )
 
+from service.metrics import Metrics
+from service.recording import CountingRecorder
 from tilewright.artifact import Artifact
 from tilewright.problem import GemmProblem, Layout
 from tilewright.trial import Outcome
@@ -154,6 +156,25 @@ def put(store: Store, *found) -> None:
         artifacts.put(session, artifact())
         for item in found:
             winners.put(session, item)
+
+
+def test_a_winner_that_is_not_current_does_not_stay_however_fast(store: Store) -> None:
+    was = best(problem(), speedup=3.0)
+    now = best(problem(), speedup=1.0)
+    put(store, was)
+    with store.begin() as session:
+        assert not winners.put(session, now)
+        assert not winners.put(session, now, lambda _best: True)
+        assert winners.put(session, now, lambda earlier: earlier != was)
+        assert [found.best for found in winners.exact(session, HOST_CLASS, problem())] == [now]
+
+
+def test_a_job_of_a_service_replaces_what_its_sources_would_not_make(store: Store, job: JobRecord) -> None:
+    put(store, best(problem(), speedup=3.0))  # its source is no file's
+    now = dataclasses.replace(best(problem(), speedup=1.0), job_id=job.id)
+    CountingRecorder(store, job.id, Metrics(), "host").set_best(now)
+    with store.read() as session:
+        assert [found.best for found in winners.exact(session, HOST_CLASS, problem())] == [now]
 
 
 def test_a_winner_comes_back_as_found(store: Store, job: JobRecord, recorder: Recorder) -> None:

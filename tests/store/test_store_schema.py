@@ -14,16 +14,18 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect, text
-from sqlalchemy.exc import DBAPIError
-from store_samples import HOST, request
+from sqlalchemy import Connection, MetaData, Table, insert, inspect, text
+from sqlalchemy.exc import DBAPIError, OperationalError
+from store_samples import HOST, HOST_CLASS, request
 
-from tuner.store import idempotency, jobs, schema
+from tuner.store import codec, database, idempotency, jobs, problems, schema
 from tuner.store.database import Store
 from tuner.store.errors import SchemaTooNew, StoreError
 from tuner.store.models import JobRow
 from tuner.store.records import utc_now
 from tuner.store.schema import VERSION_TABLE, alembic_config
+
+NOW = utc_now()
 
 
 @pytest.fixture
@@ -55,17 +57,48 @@ def test_down_and_up_again(store: Store) -> None:
     assert store.schema_state() == "head"
 
 
-def test_keys_of_the_release_before_still_give_their_jobs(store: Store) -> None:
-    with store.begin() as session:
-        job, _ = jobs.submit(session, request(), HOST)
-    with store.engine.begin() as connection:
-        command.downgrade(alembic_config(connection), "0003_sets_and_misses")
-        values = {"digest": "d" * 64, "job": job.id, "now": utc_now().replace(tzinfo=None)}
-        columns = "INSERT INTO submission (key, request_digest, job_id, created)"
-        connection.execute(text(f"{columns} VALUES ('k', :digest, :job, :now)"), values)
-    store.migrate()
-    with store.begin() as session:
-        assert idempotency.once(session, "k", "d" * 64, dict) == {"jobs": [job.id]}
+JOB = {
+    "id": "0" * 32,
+    "problem_id": 1,
+    "device_id": 1,
+    "device_class": HOST_CLASS,
+    "options": codec.options(request()),
+    "status": "succeeded",
+    "attempt": 1,
+    "cancel_requested": False,
+    "created": NOW,
+}
+DEVICE = {
+    "id": 1,
+    "spec": codec.canonical(HOST.to_dict()),
+    "device_class": HOST_CLASS,
+    "arch": HOST.arch,
+    "first_seen": NOW,
+    "last_seen": NOW,
+}
+
+
+@pytest.mark.parametrize("release", ["0001", "0002_leases_and_keys", "0003_sets_and_misses"])
+def test_keys_of_the_releases_before_still_give_their_jobs(empty: Store, release: str) -> None:
+    submission = {"key": "k", "request_digest": "d" * 64, "job_id": JOB["id"]}
+    with empty.begin() as session:
+        connection = session.connection()
+        command.upgrade(alembic_config(connection), release)
+        problems.ensure(session, request().problem)
+        connection.execute(insert(old(connection, "device")).values(DEVICE))
+        connection.execute(insert(old(connection, "job")).values(JOB))
+        if release != "0001":
+            submission["created"] = NOW
+        connection.execute(insert(old(connection, "submission")).values(submission))
+    empty.migrate()
+    with empty.begin() as session:
+        assert idempotency.once(session, "k", "d" * 64, dict) == {"jobs": [JOB["id"]]}
+        assert jobs.known(session, "0" * 32).request == request()
+
+
+def old(connection: Connection, table: str) -> Table:
+    """A table as a release before had it."""
+    return Table(table, MetaData(), autoload_with=connection)
 
 
 def test_head_equals_the_models(store: Store) -> None:
@@ -185,3 +218,20 @@ def test_sqlite_is_prepared(tmp_path: Path) -> None:
         }
     assert settings == {"journal_mode": "wal", "foreign_keys": 1, "busy_timeout": 30000, "synchronous": 1}
     store.close()
+
+
+def test_a_wait_for_the_lock_counts_also_where_it_was_in_vain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.3)
+    waits: list[float] = []
+    first = Store.open(f"sqlite:///{tmp_path}/store.db")
+    second = Store.open(f"sqlite:///{tmp_path}/store.db", waits.append)
+    with first.begin() as holder:
+        holder.connection()
+        with pytest.raises(OperationalError, match="locked"), second.begin() as session:
+            session.connection()
+    (waited,) = waits
+    assert 0.2 < waited < 5
+    first.close()
+    second.close()

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from store_samples import HOST_CLASS, OTHER_CLASS, artifact, best, problem
 
+from service.problems import Problem
+from service.routes import sets as routes
+from tilewright import wire
 from tuner.store import artifacts, sets
 from tuner.store import best as winners
 from tuner.store.database import Store
@@ -92,6 +99,33 @@ def test_a_pin_holds_until_it_is_taken_back(store: Store) -> None:
         sets.pin(session, HOST_CLASS, None)
         sets.pin(session, OTHER_CLASS, None)
     assert served(store).pinned is None
+
+
+def test_of_two_who_know_the_same_set_one_changes_what_is_served(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(store, snapshot("a"), snapshot("b"), snapshot("c"))
+    pin = sets.pin
+
+    def slowly(*given: Any) -> None:
+        time.sleep(0.5)  # both have looked by then, where nothing keeps them from it
+        pin(*given)
+
+    monkeypatch.setattr(sets, "pin", slowly)
+    service: Any = SimpleNamespace(store=store)
+
+    def change(letter: str) -> bool:
+        body = wire.PinBody(device_class=HOST_CLASS, digest=snapshot(letter).digest)
+        try:
+            routes.post_current(body, service, f'"{snapshot("c").digest}"')
+        except Problem:
+            return False
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        done = dict(zip("ab", pool.map(change, "ab"), strict=True))
+    (winner,) = [letter for letter, changed in done.items() if changed]
+    assert served(store).pinned == snapshot(winner).digest
 
 
 def test_only_a_set_of_the_class_can_be_pinned(store: Store) -> None:

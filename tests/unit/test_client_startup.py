@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import subprocess
 import sys
 import time
@@ -18,9 +19,11 @@ from set_server import SetService, config_set, entry, serving
 
 from tilewright import Client, GemmProblem
 from tilewright.backoff import LONGEST_S, OPENS_AFTER, Backoff
+from tilewright.bound import Tally
 from tilewright.cache import DiskCache
 from tilewright.catalog import Catalog, Pick, Policy
-from tilewright.errors import ArtifactError, InvalidProblem
+from tilewright.errors import ArtifactError, InvalidProblem, ServiceError
+from tilewright.miss_reports import MissReports
 from tilewright.sets import ConfigSet
 
 TUNED = GemmProblem(96, 80, 64, "float32", "nn")
@@ -121,6 +124,41 @@ def test_a_report_whose_answer_was_lost_is_sent_again_as_it_was(service: SetServ
     assert [counted[key] for key in service.miss_keys] == service.misses
     assert len(counted) == 2 < len(service.misses)
     assert sum(miss["count"] for report in counted.values() for miss in report["misses"]) == 3
+
+
+class Refusing:
+    """Answers reports of misses with these statuses, then takes them."""
+
+    def __init__(self, *statuses: int) -> None:
+        self.statuses, self.asked = list(statuses), list[Any]()
+
+    def send(self, call: Any) -> None:
+        self.asked.append(json.loads(call.content))
+        if self.statuses:
+            raise ServiceError(self.statuses.pop(0), {"title": "no"})
+
+
+@pytest.mark.parametrize("status", [400, 404, 413, 422])
+def test_a_report_that_is_refused_for_good_makes_way_for_newer_ones(status: int) -> None:
+    fetcher, tally = Refusing(status), Tally("vendor: no tuned kernel", TUNED, miss=True, count=3)
+    reports = MissReports(fetcher, "any", lambda: [tally])  # type: ignore[arg-type]
+    reports.send()
+    reports.send()
+    assert len(fetcher.asked) == 1
+    tally.count = 5
+    reports.send()
+    assert fetcher.asked[1]["misses"][0]["count"] == 2
+
+
+@pytest.mark.parametrize("status", [401, 403, 408, 409, 429, 500, 503])
+def test_a_report_that_may_pass_later_goes_again(status: int) -> None:
+    fetcher, tally = Refusing(status), Tally("vendor: no tuned kernel", TUNED, miss=True, count=3)
+    reports = MissReports(fetcher, "any", lambda: [tally])  # type: ignore[arg-type]
+    reports.send()
+    tally.count = 5
+    reports.send()
+    reports.send()
+    assert [asked["misses"][0]["count"] for asked in fetcher.asked] == [3, 3, 2]
 
 
 def test_misses_reach_a_service_that_tuned_nothing_yet(service: SetService, tmp_path: Path) -> None:

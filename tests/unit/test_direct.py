@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import dataclasses
+import os
 import socket
 import threading
 import time
@@ -12,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright import calls, requests
+from tilewright import AsyncClient, Client, calls, requests
 from tilewright.direct import Direct, reaches
 from tilewright.errors import ServiceError, ServiceUnreachable
 from tilewright.tensors import from_array, pieces
@@ -22,6 +26,20 @@ TOLD = {
     "Tilewright-Ran": "numpy",
     "Tilewright-Kernel-Us": "1.5",
     "Server-Timing": "body;dur=2.5, wait;dur=0.5",
+}
+
+CHUNKED = {"Transfer-Encoding": "chunked"}
+LIES: dict[str, tuple[int, dict[str, str], bytes, float]] = {
+    "more than memory": (200, {"Content-Length": "99999999999999999"}, b"x", 0.05),
+    "more than a size": (200, {"Content-Length": "9" * 30}, b"x", 0.05),
+    "more than a product": (200, {"Content-Length": str(2**30)}, bytes(2**16), 0.0),
+    "drip": (200, {"Content-Length": "500"}, b"x", 0.05),
+    "drip of chunks": (200, CHUNKED, b"1\r\nx\r\n", 0.05),
+    "drip of headers": (200, {}, b"", 0.05),
+    "endless chunks": (200, CHUNKED, b"10000\r\n" + bytes(2**16) + b"\r\n", 0.0),
+    "endless": (200, {}, bytes(2**16), 0.0),
+    "endless error": (500, {}, bytes(2**16), 0.0),
+    "long error": (500, {"Content-Length": "99999999999999999"}, bytes(2**16), 0.0),
 }
 
 
@@ -39,6 +57,10 @@ class Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RD)
             return
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        if mode in LIES:
+            self.close_connection = True
+            self._lie(*LIES[mode])
+            return
         self.server.seen.append((self.client_address[1], self.path, self.headers["Authorization"], len(body)))
         if mode == "late":
             time.sleep(0.6)
@@ -46,9 +68,22 @@ class Handler(BaseHTTPRequestHandler):
             self.server.ended.wait(10)
             self.close_connection = True
             return
+        if mode == "slow":
+            time.sleep(0.2)
         self._send(200, PRODUCT, short=8 if mode == "short" else 0)
         if mode in ("short", "once"):
             self.close_connection = True
+
+    def _lie(self, status: int, headers: dict[str, str], part: bytes, pause_s: float) -> None:
+        """Send some headers and the same bytes for ever."""
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while not self.server.ended.wait(pause_s):
+                self.wfile.write(part)
+                self.server.sent += len(part)
 
     def _send(self, status: int, content: bytes, short: int = 0) -> None:
         self.send_response(status)
@@ -64,7 +99,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[Any]:
     running: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    running.mode, running.seen, running.ended = "ok", [], threading.Event()
+    running.mode, running.seen, running.ended, running.sent = "ok", [], threading.Event(), 0
     running.daemon_threads = True
     thread = threading.Thread(target=running.serve_forever, args=(0.02,))
     thread.start()
@@ -84,7 +119,7 @@ def direct(server: Any) -> Iterator[Direct]:
 
 def call(answer_s: float = 0.0, rows: int = 4) -> calls.Call[calls.GemmAnswer]:
     made = requests.gemm({"a": np.ones((rows, 1024), "f4"), "b": np.ones((1024, 2), "f4")}, {"alpha": 2.0})
-    return calls.Call(made.method, made.path, made.parse, made.params, made.content, made.headers, answer_s)
+    return dataclasses.replace(made, answer_s=answer_s)
 
 
 def test_one_connection_serves_one_call_after_the_other(server: Any, direct: Direct) -> None:
@@ -125,6 +160,102 @@ def test_what_does_not_answer_is_told(server: Any, direct: Direct, mode: str) ->
     server.mode = mode
     with pytest.raises(ServiceUnreachable, match="no answer from http"):
         direct.send(call())
+
+
+@pytest.mark.parametrize("mode", LIES)
+def test_a_service_that_lies_or_drips_costs_little_time_and_memory(
+    server: Any, direct: Direct, mode: str
+) -> None:
+    server.mode = mode
+    begun = time.monotonic()
+    with pytest.raises(ServiceUnreachable, match="no answer from http"):
+        direct.send(call(answer_s=0.3))
+    assert time.monotonic() - begun < 3.0  # it may take 0.7
+    assert server.sent < 2**24
+    server.mode = "ok"
+    assert direct.send(call()).ran == "numpy"
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:99999", "http://127.0.0.1:x", "http://a..b"])
+def test_an_address_that_is_none_is_told(url: str) -> None:
+    with pytest.raises(ServiceUnreachable, match="check the URL"):
+        Direct(url, 1.0, {}).send(call())
+
+
+def test_a_result_may_be_as_large_as_its_operands_say() -> None:
+    tall, wide = np.ones((5000, 3, 1), "f2"), np.ones((5000, 1, 70), "f2")
+    for operands in (
+        requests.gemm({"a": tall, "b": wide}, {}),
+        requests.gemm({"a": wide, "b": tall}, {"transpose_a": True, "transpose_b": True}),
+    ):
+        assert 5000 * 3 * 70 * 8 < operands.answer_bytes < 5000 * 3 * 70 * 8 + 2**17
+    assert requests.gemm({"a": np.ones(3), "b": np.ones(3)}, {}).answer_bytes < 2**17
+
+
+def test_a_forked_child_has_connections_of_its_own(server: Any, direct: Direct) -> None:
+    """Both ask at once: over one connection, one would read the other's answer, or half of it."""
+    direct.send(call())
+    server.mode = "slow"
+    child = os.fork()
+    if child == 0:
+        status = 1
+        with contextlib.suppress(BaseException):
+            status = 0 if direct.send(call(answer_s=9.0)).ran == "numpy" else 2
+        os._exit(status)
+    for _ in range(2):
+        assert direct.send(call(answer_s=9.0)).ran == "numpy"
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    ports = [seen[0] for seen in server.seen]
+    assert sorted(map(ports.count, set(ports))) == [1, 3]  # the parent's goes on
+
+
+def test_connections_of_httpx2_are_not_shared_with_a_child_either(server: Any) -> None:
+    url = f"http://127.0.0.1:{server.server_port}"
+    with Client(url, key="k") as client:
+        client._send(call())
+        child = os.fork()
+        if child == 0:
+            status = 1
+            with contextlib.suppress(BaseException):
+                status = 0 if client._send(call()).ran == "numpy" else 2
+            os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        client._send(call())
+    ports = [seen[0] for seen in server.seen]
+    assert ports[0] == ports[2] != ports[1]
+
+
+def test_a_child_s_event_loop_has_connections_of_its_own(server: Any) -> None:
+    async def ask() -> Any:
+        return await client._send(call())
+
+    async def run() -> None:
+        await ask()
+        child = os.fork()
+        if child == 0:
+            status = 1
+            with contextlib.suppress(BaseException):
+                status = 0 if asyncio.run(ask()).ran == "numpy" else 2
+            os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        await ask()
+        await client.close()
+
+    client = AsyncClient(f"http://127.0.0.1:{server.server_port}")
+    asyncio.run(run())
+    ports = [seen[0] for seen in server.seen]
+    assert ports[0] == ports[2] != ports[1]
+
+
+def test_every_result_may_be_written_to(server: Any, direct: Direct) -> None:
+    async def ask() -> Any:
+        async with AsyncClient(f"http://127.0.0.1:{server.server_port}") as client:
+            return (await client._send(call())).d
+
+    with Client(f"http://127.0.0.1:{server.server_port}") as client:
+        for d in (direct.send(call()).d, client._send(call()).d, asyncio.run(ask())):
+            d += 1
+            assert (d == np.arange(1.0, 7.0).reshape(2, 3)).all()
 
 
 def test_a_gemm_waits_longer_than_the_service_does() -> None:

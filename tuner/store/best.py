@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -26,22 +26,25 @@ from tuner.store.models import ArtifactRow, BestConfigRow, ProblemRow
 from tuner.store.records import StoredBest, utc_now
 from tuner.store.upsert import insert_or_update
 
+Judge = Callable[[BestConfig], bool]
 _IDENTITY = ("device_class", "problem_id")
 SIGNATURE = ("dtype", "layout", "batch", "out_dtype", "acc_dtype", "activation", "has_bias", "has_c")
 
 
-def put(session: Session, best: BestConfig) -> bool:
+def put(session: Session, best: BestConfig, is_current: Judge = lambda _best: True) -> bool:
     """Keep the winner of a race in place of that of an earlier one; True where it was kept.
 
     An earlier winner stays where it was raced under the same driver by the same method and its lead over
     the vendor is above this one's beyond both intervals: a job over fewer families or trials must not
-    take a better kernel away.
+    take a better kernel away. One that is not current, that sources or compilers of today would not make,
+    does not stay: it would be stale for ever.
 
     Raises:
         StoreError: its artifact is not kept, so that nobody could launch it.
     """
     _launchable(session, best)
-    if any(_outdoes(stored.best, best) for stored in exact(session, best.device_class, best.problem)):
+    earlier = [stored.best for stored in exact(session, best.device_class, best.problem)]
+    if any(_outdoes(was, best) and is_current(was) for was in earlier):
         return False
     _replace(session, best, utc_now())
     return True

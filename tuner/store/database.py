@@ -38,7 +38,7 @@ class Store:
 
         SQLite runs in WAL mode with ``synchronous=NORMAL``: what was committed survives the death
         of every process, and waits up to 30 s for another writer; ``on_lock`` is told how many seconds each
-        writing transaction waited.
+        writing transaction waited, also in vain.
 
         Raises:
             StoreError: the URL is of another kind, its driver is not installed or nothing answers.
@@ -135,6 +135,8 @@ def _begin_sqlite(on_lock: Callable[[float], None], connection: Connection) -> N
     reads = bool(connection.get_execution_options().get(_READ))
     driver.execute(f"PRAGMA query_only={int(reads)}")
     started = time.perf_counter()
-    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
-    if not reads:
-        on_lock(time.perf_counter() - started)
+    try:
+        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+    finally:
+        if not reads:
+            on_lock(time.perf_counter() - started)

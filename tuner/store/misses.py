@@ -61,8 +61,8 @@ class MissRecord:
 
 def note(
     session: Session, device_class: str, reports: Sequence[Report], most: int, reason: Reason = "missing"
-) -> int:
-    """Add up reports; gives how many were kept.
+) -> list[GemmProblem]:
+    """Add up reports; gives the problems of those that were kept.
 
     The list of a device class holds ``most`` problems. Beyond that those that were tuned make room; where
     none was, new ones are dropped and known ones still counted. A measured time replaces an estimated one,
@@ -73,7 +73,7 @@ def note(
     if free < len(reports) - len(known):
         _forget_closed(session, device_class)
         free = most - _size(session, device_class)
-    kept = 0
+    kept = []
     for report in reports:
         problem = codec.canonical(report.problem.to_dict())
         if problem not in known:
@@ -82,7 +82,7 @@ def note(
             free -= 1
         known.add(problem)
         _count(session, device_class, report, reason)
-        kept += 1
+        kept.append(report.problem)
     return kept
 
 
@@ -92,23 +92,13 @@ def ranked(
     """Open misses of a device class or of all that no job is at, the largest stake first, from the one that
     follows the place ``after``."""
     stake = MissRow.count * MissRow.time_us
-    query = _open().where(~_has_job(JobRow.status.in_((JobStatus.QUEUED, JobStatus.RUNNING))))
+    query = _open().where(~_being_tuned())
     query = query if device_class is None else query.where(MissRow.device_class == device_class)
     if after:
         query = query.where(or_(stake < after[0], and_(stake == after[0], MissRow.id > after[1])))
     query = query.order_by(stake.desc(), MissRow.id).limit(limit)
     found = session.execute(query.with_only_columns(MissRow, ProblemRow.canonical))
     return [_record(row, problem) for row, problem in found]
-
-
-def top_stale(session: Session, device_class: str) -> GemmProblem | None:
-    """The problem with the largest stake of those whose stale winner was served; None where each was
-    tuned again since, however that ended."""
-    query = _open().where(MissRow.device_class == device_class, MissRow.reason == "stale")
-    query = query.where(~_has_job(JobRow.created > MissRow.first_seen))
-    query = query.order_by((MissRow.count * MissRow.time_us).desc(), MissRow.id).limit(1)
-    found = session.scalars(query.with_only_columns(ProblemRow.canonical)).one_or_none()
-    return codec.maybe(problems.parse, found)
 
 
 def _count(session: Session, device_class: str, report: Report, reason: Reason) -> None:
@@ -148,6 +138,12 @@ def _forget_closed(session: Session, device_class: str) -> None:
     )
 
 
+def open_stale(device_class: str) -> Select[Any]:
+    """Open misses of stale winners that no job is at, the largest stake first."""
+    query = _open().where(MissRow.device_class == device_class, MissRow.reason == "stale", ~_being_tuned())
+    return query.order_by((MissRow.count * MissRow.time_us).desc(), MissRow.id)
+
+
 def _open() -> Select[Any]:
     same = and_(
         BestConfigRow.problem_id == MissRow.problem_id, BestConfigRow.device_class == MissRow.device_class
@@ -156,9 +152,9 @@ def _open() -> Select[Any]:
     return query.outerjoin(BestConfigRow, same).where(_is_open())
 
 
-def _has_job(of: ColumnElement[bool]) -> ColumnElement[bool]:
+def _being_tuned() -> ColumnElement[bool]:
     mine = and_(JobRow.problem_id == MissRow.problem_id, JobRow.device_class == MissRow.device_class)
-    return exists().where(mine, of)
+    return exists().where(mine, JobRow.status.in_((JobStatus.QUEUED, JobStatus.RUNNING)))
 
 
 def _is_open() -> ColumnElement[bool]:

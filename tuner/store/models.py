@@ -229,6 +229,17 @@ class MissRow(Base):
     last_seen: Mapped[datetime]
 
 
+class RetuneRow(Base):
+    """A problem whose winner was stale to services in the state ``wanted``; ``queued`` once one tuned it."""
+
+    __tablename__ = "retune"
+
+    device_class: Mapped[str] = mapped_column(String(128), primary_key=True)
+    problem_id: Mapped[int] = mapped_column(ForeignKey("problem.id"), primary_key=True, index=True)
+    wanted: Mapped[str] = mapped_column(String(16), primary_key=True)
+    queued: Mapped[datetime | None]
+
+
 class EventRow(Base):
     """The event log; ids are never used twice."""
 

@@ -19,11 +19,13 @@ class JobRecorder:
     """The :class:`tuner.job.Recorder` of a claimed job; each call is one transaction.
 
     Belongs to the claim that stands when it is made: once the job was finished or claimed again,
-    writing raises :class:`JobTaken` and changes nothing.
+    writing raises :class:`JobTaken` and changes nothing. ``is_current`` judges earlier winners, see
+    :func:`tuner.store.best.put`.
     """
 
-    def __init__(self, store: Store, job_id: str) -> None:
+    def __init__(self, store: Store, job_id: str, is_current: winners.Judge = lambda _best: True) -> None:
         self._store = store
+        self._is_current = is_current
         self._job_id = job_id
         with store.read() as session:
             record = jobs.get(session, job_id)
@@ -71,7 +73,7 @@ class JobRecorder:
         """
         with self._store.begin() as session:
             jobs.hold(session, self._job_id, self._attempt)
-            winners.put(session, dataclasses.replace(best, job_id=self._job_id))
+            winners.put(session, dataclasses.replace(best, job_id=self._job_id), self._is_current)
             events.append(session, self._job_id, "best", _headline(best))
 
 

@@ -76,6 +76,14 @@ def served(session: Session, device_class: str) -> Served:
     return Served(*row) if row else Served()
 
 
+def locked(session: Session, device_class: str) -> Served:
+    """The same; nobody else changes it before this transaction ends."""
+    # NOTE: SQLite has one writer and ignores FOR UPDATE. What is served is read after the wait for it.
+    mine = select(ServedSetRow.revision).where(ServedSetRow.device_class == device_class)
+    session.execute(mine.with_for_update()).one_or_none()
+    return served(session, device_class)
+
+
 def changed(session: Session, device_class: str) -> None:
     """Note that a winner of a device class changed."""
     insert_new(session, ServedSetRow, {"device_class": device_class, "revision": 0})
