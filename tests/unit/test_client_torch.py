@@ -201,10 +201,11 @@ def test_a_name_without_kernels_stands_for_those_of_torch() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_routed_model_compiles_in_one_graph(kernels: Kernels) -> None:
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_routed_model_compiles_in_one_graph(kernels: Kernels, backend: str) -> None:
     routed, x = model(), torch.randn(2, 7, 24)
     with tilewright_torch.use(routed, kernels):
-        compiled = torch.compile(routed, backend="aot_eager", fullgraph=True)
+        compiled = torch.compile(routed, backend=backend, fullgraph=True)
         close(compiled(x), model()(x))
         compiled(x).sum().backward()
     assert kernels.stats["tuned: exact"] > 0
