@@ -5,6 +5,7 @@ Labels are few and bounded: methods, route templates, statuses, outcomes, device
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -37,52 +38,40 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
+        histogram = functools.partial(Histogram, registry=registry)
+        counter = functools.partial(Counter, registry=registry)
         ProcessCollector(registry=registry)
         Gauge("tilewright_build_info", "Always 1", ["version"], registry=registry).labels(__version__).set(1)
-        self.requests = Histogram(
+        self.requests = histogram(
             "tilewright_http_request_duration_seconds",
             "HTTP requests",
             ["method", "route", "status"],
             buckets=_REQUEST_S,
-            registry=registry,
         )
-        self.lookups = Counter(
-            "tilewright_lookup_total", "Lookups of one problem", ["match", "arch"], registry=registry
+        self.lookups = counter("tilewright_lookup_total", "Lookups of one problem", ["match", "arch"])
+        self.regret = histogram(
+            "tilewright_lookup_regret_ratio", "Expected regret of near matches", buckets=_REGRET
         )
-        self.regret = Histogram(
-            "tilewright_lookup_regret_ratio",
-            "Expected regret of near matches",
-            buckets=_REGRET,
-            registry=registry,
-        )
-        self.lock_wait = Histogram(
+        self.lock_wait = histogram(
             "tilewright_db_lock_wait_seconds",
             "Waits of writing transactions for SQLite's lock",
             buckets=_LOCK_S,
-            registry=registry,
         )
-        self.jobs = Histogram(
-            "tilewright_job_duration_seconds",
-            "Jobs that ended",
-            ["status"],
-            buckets=_JOB_S,
-            registry=registry,
+        self.jobs = histogram(
+            "tilewright_job_duration_seconds", "Jobs that ended", ["status"], buckets=_JOB_S
         )
-        self.trials = Counter("tilewright_trials_total", "Trials", ["device", "outcome"], registry=registry)
-        self.trial_seconds = Counter(
-            "tilewright_trial_device_seconds_total", "Device time of trials", ["device"], registry=registry
+        self.trials = counter("tilewright_trials_total", "Trials", ["device", "outcome"])
+        self.trial_seconds = counter(
+            "tilewright_trial_device_seconds_total", "Device time of trials", ["device"]
         )
-        self.gemms = Histogram(
+        self.gemms = histogram(
             "tilewright_gemm_duration_seconds",
             "Parts of GEMM requests",
             ["device", "part"],
             buckets=_REQUEST_S,
-            registry=registry,
         )
-        self.gemm_runs = Counter("tilewright_gemm_total", "GEMMs run", ["device", "ran"], registry=registry)
-        self.gemm_refusals = Counter(
-            "tilewright_gemm_refused_total", "GEMMs not let in", ["reason"], registry=registry
-        )
+        self.gemm_runs = counter("tilewright_gemm_total", "GEMMs run", ["device", "ran"])
+        self.gemm_refusals = counter("tilewright_gemm_refused_total", "GEMMs not let in", ["reason"])
 
     def watch(self, read: Callable[[], Iterable[Reading]]) -> None:
         """Ask ``read`` for gauges at every scrape: name, help, label names, and values by labels."""

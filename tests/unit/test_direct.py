@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -192,19 +192,29 @@ def test_a_result_may_be_as_large_as_its_operands_say() -> None:
     assert requests.gemm({"a": np.ones(3), "b": np.ones(3)}, {}).answer_bytes < 2**17
 
 
-def test_a_forked_child_has_connections_of_its_own(server: Any, direct: Direct) -> None:
-    """Both ask at once: over one connection, one would read the other's answer, or half of it."""
-    direct.send(call())
-    server.mode = "slow"
+def forked(ask: Callable[[], Any]) -> int:
+    """The process of a child that asks and ends: with 0 where the answer is its own."""
     child = os.fork()
     if child == 0:
         status = 1
         with contextlib.suppress(BaseException):
-            status = 0 if direct.send(call(answer_s=9.0)).ran == "numpy" else 2
+            status = 0 if ask().ran == "numpy" else 2
         os._exit(status)
+    return child
+
+
+def ended_well(child: int) -> bool:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_forked_child_has_connections_of_its_own(server: Any, direct: Direct) -> None:
+    """Both ask at once: over one connection, one would read the other's answer, or half of it."""
+    direct.send(call())
+    server.mode = "slow"
+    child = forked(lambda: direct.send(call(answer_s=9.0)))
     for _ in range(2):
         assert direct.send(call(answer_s=9.0)).ran == "numpy"
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert ended_well(child)
     ports = [seen[0] for seen in server.seen]
     assert sorted(map(ports.count, set(ports))) == [1, 3]  # the parent's goes on
 
@@ -213,13 +223,7 @@ def test_connections_of_httpx2_are_not_shared_with_a_child_either(server: Any) -
     url = f"http://127.0.0.1:{server.server_port}"
     with Client(url, key="k") as client:
         client._send(call())
-        child = os.fork()
-        if child == 0:
-            status = 1
-            with contextlib.suppress(BaseException):
-                status = 0 if client._send(call()).ran == "numpy" else 2
-            os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert ended_well(forked(lambda: client._send(call())))
         client._send(call())
     ports = [seen[0] for seen in server.seen]
     assert ports[0] == ports[2] != ports[1]
@@ -231,13 +235,7 @@ def test_a_child_s_event_loop_has_connections_of_its_own(server: Any) -> None:
 
     async def run() -> None:
         await ask()
-        child = os.fork()
-        if child == 0:
-            status = 1
-            with contextlib.suppress(BaseException):
-                status = 0 if asyncio.run(ask()).ran == "numpy" else 2
-            os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert ended_well(forked(lambda: asyncio.run(ask())))
         await ask()
         await client.close()
 
