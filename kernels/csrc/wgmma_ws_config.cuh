@@ -17,6 +17,8 @@
 //                     of them its share of the tile
 //   PREFETCH          k tiles of an operand that a block brings into the L2 while the kernel before ends
 //   PREFETCH_A        which operand: 0 B, 1 A
+//   PLACEMENT         0 clusters take work as they are numbered; 1 those of a GPC take neighbouring work, and the kernel
+//                     starts when the one before has ended: only then the GPU places its blocks as it always does
 //   REPACK            1: with the kernel that copies rows TMA cannot take
 #pragma once
 #include "config.cuh"
@@ -35,6 +37,7 @@ constexpr int store_stages = STORE_STAGES;
 constexpr bool reduce_after = REDUCTION == 1, shared_out = REDUCTION == 2;
 constexpr int prefetch = PREFETCH;
 constexpr bool prefetch_a = PREFETCH_A;
+constexpr bool by_gpc = PLACEMENT == 1;
 constexpr CacheHint hint_a = CacheHint(HINT_A), hint_b = CacheHint(HINT_B), hint_d = CacheHint(HINT_D);
 
 // What one consumer computes, and the accumulators for it: blocks of 64 along wgmma's M, width along its N.
@@ -98,4 +101,6 @@ static_assert(!cfg::shared_out || cfg::width % (8 * cfg::split_k) == 0, "shares 
 static_assert(REDUCTION >= 0 && REDUCTION <= 2, "REDUCTION is in 0 .. 2");
 static_assert(!cfg::reduce_after || (cfg::split_k > 1 && !cfg::stream_k), "the kernel after adds up the parts of split-K");
 static_assert(PREFETCH >= 0 && PREFETCH <= 32, "PREFETCH is in 0 .. 32: one lane a k tile");
+static_assert(PLACEMENT == 0 || PLACEMENT == 1, "PLACEMENT is 0 (free) or 1 (by GPC)");
+static_assert(!cfg::by_gpc || cfg::prefetch == 0, "a kernel that starts last has no time to fetch ahead");
 static_assert(HINT_A >= 0 && HINT_A <= 2 && HINT_B >= 0 && HINT_B <= 2 && HINT_D >= 0 && HINT_D <= 2, "hints are 0, 1 or 2");

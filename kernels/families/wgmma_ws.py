@@ -22,6 +22,7 @@ from kernels.families.wgmma_ws_knobs import (
     EPILOGUES,
     HINTS,
     KNOBS,
+    PLACEMENTS,
     REDUCTIONS,
     SCHEDULES,
     TMA_STORES,
@@ -32,7 +33,7 @@ from kernels.families.wgmma_ws_rules import RULES
 from kernels.families.wgmma_ws_search import SEARCH_RULES
 from kernels.family import BuildSpec, Family
 from kernels.outline import Outline
-from tilewright.artifact import Argument, Finish, LaunchPlan, Repack, Scalar, Serves, TensorMap
+from tilewright.artifact import Argument, BlockOrder, Finish, LaunchPlan, Repack, Scalar, Serves, TensorMap
 from tilewright.config import Config
 from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
@@ -90,6 +91,7 @@ class WgmmaWs(Family[Knobs]):
             "REDUCTION": REDUCTIONS.index(k.reduction),
             "REPACK": int(bool(_repacks(problem))),
             "PREFETCH_A": int(k.prefetch > 0 and cuda.weights(problem) == "a"),
+            "PLACEMENT": PLACEMENTS.index(k.placement),
             "HINT_A": HINTS.index(k.hint_a),
             "HINT_B": HINTS.index(k.hint_b),
             "HINT_D": HINTS.index(k.hint_d),
@@ -106,7 +108,7 @@ class WgmmaWs(Family[Knobs]):
             entry=ENTRY,
             block=(k.threads, 1, 1),
             grid=grid(k, device),
-            args=(*_maps(k, problem), Scalar("batch", "int32"), *cuda.gemm_arguments(problem)),
+            args=(*_maps(k, problem), *_order(k), Scalar("batch", "int32"), *cuda.gemm_arguments(problem)),
             serves=Serves.of(problem),
             dynamic_smem=smem_bytes(k, problem),
             cluster=(k.cluster, 1, 1),
@@ -183,6 +185,10 @@ def _maps(k: Knobs, problem: GemmProblem) -> tuple[Argument, ...]:
     if k.epilogue in TMA_STORES:
         maps.append(TensorMap("d", store_box(k), swizzle=store_swizzle(k), promotion=0))
     return tuple(maps)
+
+
+def _order(k: Knobs) -> tuple[Argument, ...]:
+    return (BlockOrder("where_blocks_run"),) if k.placement == "gpc" else ()
 
 
 WGMMA_WS = WgmmaWs()

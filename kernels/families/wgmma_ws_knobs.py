@@ -12,6 +12,7 @@ EPILOGUES = ("direct", "stmatrix", "tma", "deferred")
 TMA_STORES = ("tma", "deferred")
 REDUCTIONS = ("block", "kernel", "shares")
 HINTS = ("normal", "evict_first", "evict_last")
+PLACEMENTS = ("free", "gpc")
 FETCH = 128  # bytes that the L2 had best fetch at least, if anything
 
 
@@ -45,6 +46,7 @@ class Knobs:
     hint_b: str
     hint_d: str
     prefetch: int
+    placement: str
 
     @property
     def consumers(self) -> int:
@@ -122,5 +124,11 @@ KNOBS = (
         "k tiles brought to the L2 while the kernel before ends",
         (0, 4, 8),
         before=0,
+    ),
+    Knob(
+        "placement",
+        PLACEMENTS,
+        "which blocks take neighbouring work: any, starting early, or those of a GPC, starting last",
+        before="free",
     ),
 )

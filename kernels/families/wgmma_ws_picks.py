@@ -15,7 +15,7 @@ from kernels.families.wgmma_ws_budgets import (
     sum_registers,
 )
 from kernels.families.wgmma_ws_knobs import FETCH, TMA_STORES, Knobs
-from kernels.families.wgmma_ws_search import SMALL, enough_stages, why_prefetch
+from kernels.families.wgmma_ws_search import SMALL, enough_stages, why_placement, why_prefetch
 from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
@@ -87,6 +87,7 @@ _SWAPPED = (
 )
 
 _PREFETCHED = 4  # k tiles, where any
+_LONG_FLOPS = 2**34  # from which starting early is worth less than operands shared in a GPC
 _ENOUGH_STAGES = 5  # of fewer none is given for a second staged box
 _CLUSTERS = (
     (1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 4, 1), (4, 1, 1), (2, 2, 1), (4, 2, 1), (2, 4, 1), (1, 1, 2),
@@ -152,7 +153,10 @@ def _candidate(
         reduction=reduction, stream_k=0, raster="m",
         group=8 if rows >= 8 else 1, snake=int(rows > 8), l2_promotion=FETCH, hint_a="normal",
         hint_b="evict_first" if problem.m <= 2 * SMALL else "normal", hint_d="normal", prefetch=0,
+        placement="gpc" if split_k > 1 or problem.flops >= _LONG_FLOPS else "free",
     )  # fmt: skip
+    if why_placement(knobs, problem, device):
+        knobs.placement = "free"
     if not why_prefetch(dataclasses.replace(knobs, prefetch=_PREFETCHED), problem, device):
         knobs.prefetch = _PREFETCHED
     knobs.stages = enough_stages(knobs, problem, device)

@@ -13,6 +13,7 @@ from kernels.families.wgmma_ws_budgets import (
 )
 from kernels.families.wgmma_ws_knobs import TMA_STORES, Knobs
 from kernels.family import Rule
+from tilewright.artifact import MOST_CLUSTERS
 from tilewright.device import DeviceSpec
 from tilewright.problem import Activation, DType, GemmProblem, Layout
 
@@ -194,6 +195,16 @@ def _why_deferred(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     return None
 
 
+def _why_placement(k: Knobs, _p: GemmProblem, d: DeviceSpec) -> str | None:
+    if k.placement == "free":
+        return None
+    if k.prefetch:
+        return "a kernel that starts when the one before has ended has no time to fetch ahead: use prefetch=0"
+    if d.units // k.cluster > MOST_CLUSTERS:
+        return f"an order of at most {MOST_CLUSTERS} clusters is passed to the kernel"
+    return None
+
+
 SHARE = ("swap_ab", "tile_m", "tile_n", "consumers_m", "consumers_n")
 STORE = ("schedule", *SHARE, "tile_k", "cluster_k", "split_k", "reduction", "epilogue", "store_stages")
 RING = (*STORE, "stages")
@@ -217,4 +228,5 @@ RULES: tuple[Rule[Knobs], ...] = (
         _why_sums,
         compiled=False,
     ),
+    Rule(("prefetch", "placement"), _why_placement),
 )

@@ -19,6 +19,7 @@ from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
 MOST_BOXES = 16  # each is a copy of the loop over k
+SHORT = 2**32  # products of a problem that takes some 20 us
 SMALL = 64  # extents of D up to which weights fill wgmma's M rather than activations
 
 
@@ -168,6 +169,12 @@ def why_prefetch(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     return None
 
 
+def why_placement(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.placement == "gpc" and (min(p.m, p.n) <= 2 * SMALL or p.m * p.n * p.k * p.batch < SHORT):
+        return "a short kernel gains more by starting early, and blocks share little where D has few rows"
+    return None
+
+
 def _why_promote(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     if p.dtype in cuda.FLOAT8 and not k.promote and p.k > 128:
         return "long sums of 8-bit floats drift too far in the tensor cores"
@@ -191,6 +198,7 @@ SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(RING, _why_stages),
     Rule(("promote",), _why_promote),
     Rule(("prefetch",), why_prefetch),
+    Rule(("placement",), why_placement),
     Rule(("schedule", "tile_m", "tile_n", "split_k", "stream_k"), _why_pingpong),
     Rule(("tile_m", "tile_n", "tile_k", "cluster_k", "split_k", "stream_k"), _why_split),
     Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k", "reduction"), _why_shares),

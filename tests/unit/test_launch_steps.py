@@ -10,9 +10,19 @@ from typing import Any
 import pytest
 
 from tilewright import GemmProblem, LaunchPlan
-from tilewright.artifact import Finish, Grid, Pointer, Preconditions, Repack, Serves, TensorMap, Workspace
+from tilewright.artifact import (
+    BlockOrder,
+    Finish,
+    Grid,
+    Pointer,
+    Preconditions,
+    Repack,
+    Serves,
+    TensorMap,
+    Workspace,
+)
 from tilewright.errors import ArtifactError, PreconditionFailed
-from tilewright.launch import cuda, driver
+from tilewright.launch import cuda, driver, placement
 from tilewright.launch.arguments import Operands
 from tilewright.launch.tensor_map import encode
 
@@ -145,8 +155,12 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 OPERANDS = Operands(a=1 << 20, b=2 << 20, d=3 << 20, workspace=4 << 20)
 
 
+def argument_values(plan: LaunchPlan, operands: Operands = OPERANDS) -> list[Any]:
+    return cuda._argument_values(plan, ODD, operands, ctypes.c_void_p)
+
+
 def test_tensor_maps_describe_the_copies(library: Recorder) -> None:
-    values = cuda._argument_values(PLAN, ODD, OPERANDS)
+    values = argument_values(PLAN)
     assert [value.address % 64 for value in values] == [0, 0, 0]
     a, b, d = library.calls
     # Columns, rows, batch; strides in bytes of a row and of a matrix of the copy.
@@ -162,7 +176,7 @@ def test_tensor_maps_describe_the_copies(library: Recorder) -> None:
 
 def test_tensor_maps_follow_given_strides(library: Recorder) -> None:
     bare = dataclasses.replace(PLAN, repacks=())
-    cuda._argument_values(bare, ODD, dataclasses.replace(OPERANDS, lda=80, ldd=256))
+    argument_values(bare, dataclasses.replace(OPERANDS, lda=80, ldd=256))
     a, b, d = library.calls
     assert (a["address"], a["strides"]) == (1 << 20, [160, 16_000])
     assert (b["address"], b["strides"]) == (2 << 20, [154, 38_500])
@@ -195,6 +209,22 @@ def test_launch_attributes() -> None:
 def test_pointers_pass_what_the_caller_gave(library: Recorder) -> None:
     """The kernel after reads the workspace and C itself, whatever was repacked."""
     plan = dataclasses.replace(PLAN, args=(Pointer("a"), Pointer("workspace")))
-    values = cuda._argument_values(plan, ODD, OPERANDS)
+    values = argument_values(plan)
     assert [ctypes.cast(value, ctypes.c_void_p).value for value in values] == [1 << 20, 4 << 20]
     assert library.calls == []
+
+
+def test_an_order_of_blocks_is_data_too() -> None:
+    ordered = dataclasses.replace(PLAN, args=(*PLAN.args, BlockOrder("where")))
+    assert LaunchPlan.from_dict(json.loads(json.dumps(ordered.to_dict()))) == ordered
+
+
+def test_the_order_is_asked_of_the_kernel_that_the_plan_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(placement, "order", lambda *args: asked.append(args) or placement.Order(3, 1, 2))
+    plan = dataclasses.replace(PLAN, args=(BlockOrder("where"),))
+    (value,) = cuda._argument_values(plan, ODD, OPERANDS, lambda entry: ctypes.c_void_p(len(entry)))
+    assert list(value)[:4] == [3, 1, 2, 0]
+    assert ctypes.sizeof(value) == 256
+    ((function, *rest),) = asked
+    assert (function.value, *rest) == (5, "where", plan, ODD)

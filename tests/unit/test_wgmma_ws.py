@@ -31,7 +31,7 @@ BASE: dict[str, Any] = {
     "tile_k": 64, "cluster_m": 1, "cluster_n": 1, "cluster_k": 1, "epilogue": "tma", "store_stages": 2,
     "stages": 4, "in_flight": 1, "promote": 0, "split_k": 1, "reduction": "block", "stream_k": 0,
     "raster": "m", "group": 8, "snake": 0, "l2_promotion": 256, "hint_a": "normal", "hint_b": "normal",
-    "hint_d": "normal", "prefetch": 0,
+    "hint_d": "normal", "prefetch": 0, "placement": "free",
 }  # fmt: skip
 PINGPONG = {"schedule": "pingpong", "consumers_m": 1, "tile_n": 160, "stages": 5}
 SWAPPED = {"swap_ab": 1, "tile_m": 16, "tile_n": 128, "consumers_m": 1, "consumers_n": 2}
@@ -164,6 +164,7 @@ BROKEN = [
     ({"reduction": "shares", "split_k": 32}, NT, "at most 16 blocks share a tile", "at most 16 blocks"),
     ({"cluster_k": 2, "stream_k": 1, "tile_n": 64}, NT, "use reduction=kernel", "by a kernel after"),
     ({"cluster_k": 2, "split_k": 2, "tile_n": 64}, NT, "use reduction=kernel", "by a kernel after"),
+    ({"placement": "gpc", "prefetch": 4}, NT, "no time to fetch ahead", "no time to fetch ahead"),
     ({"tile_m": 256, "stages": 2}, NT, "256 accumulator registers a thread, 2 consumers have 208", None),
     ({"split_k": 2, "stages": 3}, NT, "128 accumulator registers a thread, 2 consumers have 120", None),
 ]  # fmt: skip

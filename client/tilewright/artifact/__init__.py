@@ -5,7 +5,16 @@ Whoever holds an artifact launches it with :mod:`tilewright.launch`: no compiler
 
 from __future__ import annotations
 
-from tilewright.artifact.arguments import Argument, Operand, Pointer, Scalar, ScalarKind, TensorMap
+from tilewright.artifact.arguments import (
+    MOST_CLUSTERS,
+    Argument,
+    BlockOrder,
+    Operand,
+    Pointer,
+    Scalar,
+    ScalarKind,
+    TensorMap,
+)
 from tilewright.artifact.compiled import MAGIC, Artifact, Resources, is_digest
 from tilewright.artifact.grid import Grid
 from tilewright.artifact.plan import LaunchPlan, Preconditions, Serves, Workspace
@@ -13,8 +22,10 @@ from tilewright.artifact.steps import Finish, Repack
 
 __all__ = [
     "MAGIC",
+    "MOST_CLUSTERS",
     "Argument",
     "Artifact",
+    "BlockOrder",
     "Finish",
     "Grid",
     "LaunchPlan",

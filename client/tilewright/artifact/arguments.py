@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 Operand = Literal["a", "b", "c", "d", "bias", "workspace"]
 ScalarKind = Literal["int32", "int64", "float32", "float64"]
+MOST_CLUSTERS = 256  # of a launch whose order of blocks is an argument
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,7 +49,22 @@ class TensorMap:
     kind: Literal["tensor_map"] = "tensor_map"
 
 
-Argument = Pointer | Scalar | TensorMap
+@dataclasses.dataclass(frozen=True, slots=True)
+class BlockOrder:
+    """A kernel argument: 256 bytes by value, which work each cluster of blocks takes first.
+
+    Work that lies together goes to blocks of one GPC; see :mod:`tilewright.launch.block_order`.
+
+    Attributes:
+        entry: symbol of the kernel in the same binary that tells where blocks run. It takes the address of
+            32-bit integers and writes, for each block, the number of its multiprocessor.
+    """
+
+    entry: str
+    kind: Literal["block_order"] = "block_order"
+
+
+Argument = Pointer | Scalar | TensorMap | BlockOrder
 
 
 def argument(data: dict[str, Any]) -> Argument:
@@ -59,4 +75,6 @@ def argument(data: dict[str, Any]) -> Argument:
     if kind == "tensor_map":
         rows, columns = data["box"]
         return TensorMap(data["operand"], (rows, columns), data["swizzle"], data["promotion"])
+    if kind == "block_order":
+        return BlockOrder(data["entry"])
     return Scalar(data["name"], kind)

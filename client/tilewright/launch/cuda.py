@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable
 from typing import Any
 
-from tilewright.artifact import Artifact, LaunchPlan, Pointer, Repack, Scalar, TensorMap
+from tilewright.artifact import Artifact, BlockOrder, LaunchPlan, Pointer, Repack, Scalar, TensorMap
 from tilewright.errors import PreconditionFailed
-from tilewright.launch import driver
+from tilewright.launch import driver, placement
 from tilewright.launch.arguments import Operands, check_preconditions, scalar_values
 from tilewright.launch.slots import DescriptorSlot, PointerSlot, Slot, Slots
+from tilewright.launch.step import Step, clustered, programmatic
 from tilewright.launch.tensor_map import Descriptor, encode
 from tilewright.problem import GemmProblem
 
@@ -71,7 +73,7 @@ class BareKernel:
     def __init__(self, cubin: bytes, entry: str) -> None:
         driver.ensure_context()
         function = _function(_module(cubin, entry), entry)
-        self._step = _Step(function, entry, [], ((1, 1, 1), (32, 1, 1), 0), [])
+        self._step = Step(function, entry, [], ((1, 1, 1), (32, 1, 1), 0), [])
 
     def __call__(self, stream: int = 0) -> None:
         """Enqueue on a stream handle."""
@@ -97,16 +99,16 @@ class CudaLaunch:
     def __init__(self, kernel: CudaKernel, problem: GemmProblem, operands: Operands) -> None:
         plan = kernel.artifact.plan
         self._kernel = kernel  # keeps the module loaded
-        values = _argument_values(plan, problem, operands)
+        values = _argument_values(plan, problem, operands, kernel.other)
         shape = (plan.grid.blocks(problem), plan.block, plan.dynamic_smem)
-        main = _Step(kernel.function, plan.entry, values, shape, _attributes(plan))
+        main = Step(kernel.function, plan.entry, values, shape, _attributes(plan))
         repacks = [_repack(kernel, step, problem, operands) for step in plan.repacks]
         self._steps = [*repacks, main]
         if plan.finish:
-            rest = [value for value in values if not isinstance(value, Descriptor)]
+            rest = [value for value in values if not isinstance(value, (Descriptor, placement.Order))]
             shape = (plan.finish.blocks(problem), plan.finish.block, 0)
             function = kernel.other(plan.finish.entry)
-            self._steps.append(_Step(function, plan.finish.entry, rest, shape, _programmatic()))
+            self._steps.append(Step(function, plan.finish.entry, rest, shape, programmatic()))
         slots = _slots(plan, problem, operands, main)
         for step, repack in zip(plan.repacks, repacks, strict=True):
             slots.append(PointerSlot(step.operand, repack.values[0]))
@@ -118,38 +120,7 @@ class CudaLaunch:
             step(stream)
 
 
-class _Step:
-    """One ``cuLaunchKernelEx``.
-
-    Attributes:
-        values: its arguments; ``arguments``: their addresses.
-    """
-
-    def __init__(
-        self,
-        function: ctypes.c_void_p,
-        entry: str,
-        values: list[Any],
-        shape: tuple[tuple[int, int, int], tuple[int, int, int], int],
-        attributes: list[driver.LaunchAttribute],
-    ) -> None:
-        self._function, self._entry, self.values = function, entry, values
-        pointers = [_address(value) for value in values]
-        self.arguments = (ctypes.c_void_p * len(pointers))(*pointers)
-        self._attributes = (driver.LaunchAttribute * len(attributes))(*attributes)
-        self._config = driver.LaunchConfig(attributes=self._attributes, attribute_count=len(attributes))
-        self._config.grid[:], self._config.block[:], self._config.shared_bytes = shape
-        self._reference = ctypes.byref(self._config)
-        self._launch = driver.libcuda().cuLaunchKernelEx
-
-    def __call__(self, stream: int) -> None:
-        self._config.stream = stream
-        status = self._launch(self._reference, self._function, self.arguments, None)
-        if status:
-            driver.check(status, f"launch {self._entry}")
-
-
-def _repack(kernel: CudaKernel, step: Repack, problem: GemmProblem, operands: Operands) -> _Step:
+def _repack(kernel: CudaKernel, step: Repack, problem: GemmProblem, operands: Operands) -> Step:
     packed = kernel.artifact.plan.packed(problem, step.operand)
     assert packed is not None
     rows, columns = problem.a_shape if step.operand == "a" else problem.b_shape
@@ -163,22 +134,16 @@ def _repack(kernel: CudaKernel, step: Repack, problem: GemmProblem, operands: Op
     values += [ctypes.c_int64(size) for size in (stride, packed[1], stride * rows, packed[1] * rows)]
     function = kernel.other(step.entry)
     shape = (step.blocks(problem), step.block, 0)
-    return _Step(function, step.entry, values, shape, _programmatic())
+    return Step(function, step.entry, values, shape, programmatic())
 
 
 def _attributes(plan: LaunchPlan) -> list[driver.LaunchAttribute]:
-    found = _programmatic() if plan.programmatic else []
-    if plan.cluster != (1, 1, 1):
-        found.append(driver.LaunchAttribute(driver.LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, value=plan.cluster))
-    return found
+    return [*(programmatic() if plan.programmatic else ()), *clustered(*plan.cluster)]
 
 
-def _programmatic() -> list[driver.LaunchAttribute]:
-    kind = driver.LAUNCH_ATTRIBUTE_PROGRAMMATIC_SERIALIZATION
-    return [driver.LaunchAttribute(kind, value=(1, 0, 0))]
-
-
-def _argument_values(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -> list[Any]:
+def _argument_values(
+    plan: LaunchPlan, problem: GemmProblem, operands: Operands, other: Callable[[str], ctypes.c_void_p]
+) -> list[Any]:
     scalars = scalar_values(problem, operands)
     values: list[Any] = []
     for item in plan.args:
@@ -186,6 +151,8 @@ def _argument_values(plan: LaunchPlan, problem: GemmProblem, operands: Operands)
             values.append(ctypes.c_void_p(getattr(operands, item.operand)))
         elif isinstance(item, TensorMap):
             values.append(_tensor_map(plan, item, problem, operands))
+        elif isinstance(item, BlockOrder):
+            values.append(placement.order(other(item.entry), item.entry, plan, problem))
         else:
             values.append(_scalar(item, scalars[item.name]))
     return values
@@ -198,7 +165,7 @@ def _tensor_map(plan: LaunchPlan, item: TensorMap, problem: GemmProblem, operand
     return encode(item, problem, getattr(operands, item.operand), _row_bytes(item, problem, operands))
 
 
-def _slots(plan: LaunchPlan, problem: GemmProblem, operands: Operands, main: _Step) -> list[Slot]:
+def _slots(plan: LaunchPlan, problem: GemmProblem, operands: Operands, main: Step) -> list[Slot]:
     """What of the kernel's arguments moves with the operands; copies of repacked ones stay where they are."""
     slots: list[Slot] = []
     for place, item in enumerate(plan.args):
@@ -223,10 +190,6 @@ def _row_bytes(item: TensorMap, problem: GemmProblem, operands: Operands) -> int
 def _scalar(item: Scalar, value: int | float) -> Any:
     constructor: Any = _CTYPES[item.kind]
     return constructor(int(value) if item.kind.startswith("int") else value)
-
-
-def _address(value: Any) -> int:
-    return value.address if isinstance(value, Descriptor) else ctypes.addressof(value)
 
 
 def _check_device(plan: LaunchPlan, device: int) -> None:

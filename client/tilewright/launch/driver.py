@@ -14,10 +14,12 @@ from typing import Any
 from tilewright.errors import DeviceUnavailable, LaunchError
 
 FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE = 8
+FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTERS = 14
 LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4
 LAUNCH_ATTRIBUTE_PROGRAMMATIC_SERIALIZATION = 6
 _CAPTURE_ACTIVE = 1  # CUstreamCaptureStatus
 _CAPTURE_RELAXED = 2  # CUstreamCaptureMode
+_STREAM_NON_BLOCKING = 1
 
 # Errors after which the context answers every call with the same error.
 _STICKY = {700, 702, 710, 713, 714, 715, 716, 717, 718, 719, 720}
@@ -157,6 +159,36 @@ def graph_memory(size: int, zero_bytes: int, stream: int) -> Iterator[int]:
         yield address.value
     finally:
         check(library.cuMemFreeAsync(address, handle), "release a workspace")
+
+
+@contextlib.contextmanager
+def private_stream() -> Iterator[ctypes.c_void_p]:
+    """A stream that waits for no other, for as long as the block lasts.
+
+    Raises:
+        LaunchError: the driver refused.
+    """
+    library, stream = libcuda(), ctypes.c_void_p()
+    check(library.cuStreamCreate(ctypes.byref(stream), _STREAM_NON_BLOCKING), "make a stream")
+    try:
+        yield stream
+    finally:
+        check(library.cuStreamDestroy_v2(stream), "destroy a stream")
+
+
+@contextlib.contextmanager
+def shared_words(count: int) -> Iterator[ctypes.Array[ctypes.c_uint32]]:
+    """Words of host memory that kernels write at the same address.
+
+    Raises:
+        LaunchError: the driver refused.
+    """
+    library, address = libcuda(), ctypes.c_void_p()
+    check(library.cuMemHostAlloc(ctypes.byref(address), ctypes.c_size_t(4 * count), 0), "page-locked memory")
+    try:
+        yield (ctypes.c_uint32 * count).from_address(address.value or 0)
+    finally:
+        check(library.cuMemFreeHost(address), "release page-locked memory")
 
 
 def compute_capability(device: int) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tilewright.artifact import Artifact, Operand, Pointer, TensorMap
+from tilewright.artifact import Artifact, BlockOrder, Operand, Pointer, TensorMap
 from tilewright.errors import ArtifactError, LaunchError, PreconditionFailed
 from tilewright.launch.arguments import Operands, check_preconditions, scalar_values
 from tilewright.launch.slots import PointerSlot, Slots
@@ -152,7 +152,7 @@ class HostKernel:
     ) -> list[Any]:
         arguments = []
         for argument in self.artifact.plan.args:
-            if isinstance(argument, TensorMap):
+            if isinstance(argument, (BlockOrder, TensorMap)):
                 raise ArtifactError("a host artifact takes no tensor maps")
             if isinstance(argument, Pointer):
                 arguments.append(pointers[argument.operand])

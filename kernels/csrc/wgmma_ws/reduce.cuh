@@ -9,7 +9,7 @@ extern "C" __global__ void __launch_bounds__(256) reduce_parts(int batch, GEMM_P
     release_next_kernel();
     const int across = (n + 127) / 128;
     const int row = blockIdx.x / across * 8 + threadIdx.y, column = blockIdx.x % across * 128 + threadIdx.x * 4;
-    const Scheduler whole(m, n, k, batch);
+    const Scheduler whole(m, n, k, batch, 0);
     const long long stride = whole.columns(), part = stride * whole.rows();
     const Real* from = static_cast<const Real*>(workspace) + blockIdx.z * part + row * stride + column;
     struct alignas(4 * sizeof(Real)) Four { Real x, y, z, w; };

@@ -21,10 +21,11 @@ class Scheduler {
 public:
     int batch, depth; // depth: which share of a unit's k this block of the cluster has
 
-    __device__ __forceinline__ Scheduler(int m, int n, int k, int batch_) : batch(batch_) {
+    // `place`: of the block's cluster in the list.
+    __device__ __forceinline__ Scheduler(int m, int n, int k, int batch_, int place) : batch(batch_), cluster(place) {
         const int in_cluster = cfg::cluster == 1 ? 0 : cluster_rank();
         rank = in_cluster % cfg::cluster_tiles, depth = in_cluster / cfg::cluster_tiles;
-        clusters = gridDim.x / cfg::cluster, cluster = blockIdx.x / cfg::cluster;
+        clusters = gridDim.x / cfg::cluster;
         across_m = ceil_div(m, cfg::tile_m * cfg::cluster_m), across_n = ceil_div(n, cfg::tile_n * cfg::cluster_n);
         k_tiles = ceil_div(k, cfg::tile_k);
         const int tiles = across_m * across_n * batch; // by whole clusters
@@ -56,7 +57,10 @@ public:
                 return true;
             }
         if (next_unit >= end) return false;
-        const int tile = next_unit / cfg::split_k, part = next_unit % cfg::split_k;
+        // NOTE: units of one part, which share operands, are neighbours where neighbours ask for them together.
+        const int whole = cfg::by_gpc ? end / cfg::split_k : 1;
+        const int tile = cfg::by_gpc ? next_unit % whole : next_unit / cfg::split_k;
+        const int part = cfg::by_gpc ? next_unit / whole : next_unit % cfg::split_k;
         place(work, tile);
         work.part = part, work.parts = cfg::split_k;
         const int share = part * cfg::cluster_k + depth;

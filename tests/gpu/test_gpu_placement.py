@@ -1,0 +1,127 @@
+"""Kernels whose work is ordered by GPC: the order found, and results whatever the order."""
+
+from __future__ import annotations
+
+import random
+
+import gate
+import pytest
+from test_gpu_wgmma_ws import BASE
+
+from kernels.families.wgmma_ws import WGMMA_WS
+from tilewright import Config, GemmProblem
+from tilewright.artifact import MOST_CLUSTERS
+from tilewright.launch import placement
+from tuner.check import check
+from tuner.operands import bind, make_tensors
+
+SQUARE = GemmProblem(1024, 1024, 512)
+VARIANTS = [
+    {},
+    {"cluster_n": 2},
+    {"cluster_m": 2, "raster": "n", "group": 4, "snake": 1},
+    {"cluster_m": 2, "cluster_n": 2},
+    {"split_k": 4, "reduction": "kernel"},
+    {"split_k": 4, "reduction": "shares", "cluster_m": 2},
+    {"split_k": 3, "reduction": "block"},
+    {"stream_k": 1},
+    {"schedule": "pingpong", "consumers_m": 1, "cluster_n": 2},
+    {"cluster_k": 2},
+]
+
+
+def config(**knobs: int | str) -> Config:
+    return Config.of("wgmma_ws", {**BASE, "placement": "gpc", **knobs})
+
+
+def order_of(device, config: Config, problem: GemmProblem) -> list[int]:
+    kernel = gate.built(device, WGMMA_WS, config, problem)
+    plan = kernel.artifact.plan
+    order = list(placement.order(kernel.other("where_blocks_run"), "where_blocks_run", plan, problem))
+    kernel.close()
+    return order[: plan.grid.blocks(problem)[0] // plan.cluster[0]]
+
+
+@pytest.mark.parametrize("knobs", [{"cluster_n": 2}, {"cluster_m": 2, "cluster_n": 2}], ids=str)
+def test_the_order_is_one_and_is_kept(hopper, knobs) -> None:
+    """On an idle GPU clusters are placed alike, so there is an order, and it is not that of their numbers."""
+    large = GemmProblem(4096, 4096, 512)
+    found = order_of(hopper, config(**knobs), large)
+    assert sorted(found) == list(range(len(found)))
+    assert found != list(range(len(found)))
+    assert order_of(hopper, config(**knobs), large) == found
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_every_way_to_divide_the_work(hopper, variant) -> None:
+    for size in ((1024, 1024, 512), (1000, 904, 520), (136, 2568, 1032)):
+        for batch in (1, 3):
+            problem = GemmProblem(*size, batch=batch)
+            assert gate.wrong(hopper, WGMMA_WS, config(**variant), problem) is None
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_any_order_is_right(hopper, monkeypatch, variant) -> None:
+    """The GPU is free to place blocks elsewhere: only time may depend on it."""
+
+    def shuffled(_where, _along, blocks: int, cluster: int) -> list[int]:
+        places = list(range(blocks // cluster))
+        random.Random(blocks).shuffle(places)
+        return places
+
+    monkeypatch.setattr(placement, "_orders", {})
+    monkeypatch.setattr(placement, "block_order", shuffled)
+    assert gate.wrong(hopper, WGMMA_WS, config(**variant), SQUARE) is None
+
+
+def test_a_gpu_that_cannot_be_asked_runs_as_numbered(hopper, monkeypatch) -> None:
+    monkeypatch.setattr(placement, "_orders", {})
+    monkeypatch.setattr(placement, "block_order", lambda *_: None)
+    assert order_of(hopper, config(cluster_n=2), SQUARE) == list(range(32))
+    assert placement._orders == {}
+    assert gate.wrong(hopper, WGMMA_WS, config(cluster_n=2), SQUARE) is None
+
+
+def test_an_order_is_found_while_a_graph_is_captured(hopper, monkeypatch) -> None:
+    cupy = hopper.xp
+    monkeypatch.setattr(placement, "_orders", {})
+    monkeypatch.setattr(placement, "_along", {})
+    kernel = gate.built(hopper, WGMMA_WS, config(cluster_n=2), SQUARE)
+    tensors = make_tensors(hopper, SQUARE, 1, "integer")
+    stream = cupy.cuda.Stream(non_blocking=True)
+    hopper.synchronize()
+    with stream:
+        stream.begin_capture()
+        bound = bind(hopper, kernel, SQUARE, [tensors])
+        bound.launches[0](stream.ptr)
+        graph = stream.end_capture()
+        graph.launch(stream)
+    stream.synchronize()
+    assert len(placement._orders) == 1
+    assert bool((tensors.d == (tensors.a @ tensors.b.transpose(0, 2, 1)).astype(tensors.d.dtype)).all())
+    kernel.close()
+
+
+@pytest.mark.parametrize("knobs", VARIANTS[1:3] + VARIANTS[4:6], ids=str)
+def test_the_bits_do_not_depend_on_the_order(hopper, knobs) -> None:
+    problem = GemmProblem(512, 512, 4096)
+    tensors = make_tensors(hopper, problem, 1, "normal")
+    seen = []
+    for place in ("free", "gpc"):
+        kernel = gate.built(hopper, WGMMA_WS, config(**{**knobs, "placement": place}), problem)
+        tensors.d.fill(0)
+        bound = bind(hopper, kernel, problem, [tensors])
+        bound.launches[0]()
+        hopper.synchronize()
+        seen.append(tensors.d.copy())
+        kernel.close()
+    assert bool((seen[0] == seen[1]).all())
+
+
+def test_an_artifact_serves_other_extents(hopper) -> None:
+    """Fewer or more blocks have an order of their own."""
+    kernel = gate.built(hopper, WGMMA_WS, config(cluster_n=2), SQUARE)
+    for m, n in ((128, 256), (2000, 4000), (8192, 512)):
+        assert check(hopper, kernel, GemmProblem(m, n, 512)) is None
+    kernel.close()
+    assert hopper.spec.units <= MOST_CLUSTERS

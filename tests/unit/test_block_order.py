@@ -1,0 +1,171 @@
+"""The order of blocks by GPC, on a chip with a floorplan like that of an H200."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from tilewright import GemmProblem, LaunchPlan
+from tilewright.artifact import BlockOrder, Grid, Serves
+from tilewright.errors import LaunchError
+from tilewright.launch import driver, placement
+from tilewright.launch.block_order import block_order, neighbours
+
+# Multiprocessors come in pairs, numbered across GPCs: pair 0 is of GPC 0, pair 1 of GPC 1, ..
+GPCS = 7
+PAIRS = {0: 9, 1: 8, 2: 8, 3: 9, 4: 8, 5: 4, 6: 8}
+_TAKEN = [(gpc, turn) for turn in range(9) for gpc in range(GPCS) if turn < PAIRS[gpc]]
+OF_PAIR = [gpc for gpc, _ in _TAKEN]
+UNITS = 2 * len(OF_PAIR)
+
+
+def chip(busy: Callable[[], bool] = lambda: False) -> Callable[[int, int], Sequence[int]]:
+    """Places clusters as the driver of an idle GPU does: in the order of the pairs, each within one GPC."""
+
+    def where(blocks: int, cluster: int) -> list[int]:
+        if cluster > 16:
+            raise LaunchError("too large", code=912)
+        free: dict[int, list[int]] = {}
+        for pair, gpc in enumerate(OF_PAIR):
+            free.setdefault(gpc, []).extend((2 * pair, 2 * pair + 1))
+        placed: list[int] = []
+        wanted = list(range(GPCS))
+        while len(placed) < blocks:
+            room = [gpc for gpc in wanted if len(free[gpc]) >= cluster]
+            if not room:  # these run when others have ended
+                placed += placed[: blocks - len(placed)]
+                break
+            for gpc in room[: (blocks - len(placed)) // cluster]:
+                placed += [free[gpc].pop(0) for _ in range(cluster)]
+        if busy():
+            random.shuffle(placed)
+        return placed[:blocks]
+
+    return where
+
+
+def gpc_of(unit: int) -> int:
+    return OF_PAIR[unit // 2]
+
+
+def test_neighbours_are_whole_gpcs_the_larger_ones_first() -> None:
+    along = neighbours(chip(), UNITS)
+    assert sorted(along) == list(range(UNITS))
+    met = [gpc_of(unit) for unit in along]
+    assert list(dict.fromkeys(met)) == [0, 3, 1, 2, 4, 6, 5]
+    assert len([1 for one, two in itertools.pairwise(met) if one != two]) == GPCS - 1
+
+
+def test_sizes_that_the_gpu_refuses_are_passed_over() -> None:
+    def where(blocks: int, cluster: int) -> Sequence[int]:
+        if cluster > 8:
+            raise LaunchError("too large", code=912)
+        return chip()(blocks, cluster)
+
+    assert neighbours(where, UNITS) == neighbours(chip(), UNITS)
+
+
+@pytest.mark.parametrize("blocks", [2, 64, UNITS - 2, UNITS])
+def test_blocks_of_a_gpc_take_neighbouring_work(blocks: int) -> None:
+    where = chip()
+    places = block_order(where, neighbours(where, UNITS), blocks, 2)
+    assert places is not None
+    assert sorted(places) == list(range(blocks // 2))
+    heads = where(blocks, 2)[::2]
+    met = [gpc_of(heads[places.index(place)]) for place in range(len(places))]
+    assert len([1 for one, two in itertools.pairwise(met) if one != two]) == len(set(met)) - 1
+
+
+def test_a_busy_gpu_gives_no_order() -> None:
+    along = neighbours(chip(), UNITS)
+    assert block_order(chip(busy=lambda: True), along, 64, 1) is None
+
+
+def test_a_gpu_that_is_busy_once_is_asked_again() -> None:
+    calls = iter([True, *[False] * 10])
+    along = neighbours(chip(), UNITS)
+    expected = block_order(chip(), along, 64, 2)
+    assert block_order(chip(busy=lambda: next(calls)), along, 64, 2) == expected
+
+
+def test_two_blocks_on_one_multiprocessor_give_no_order() -> None:
+    along = neighbours(chip(), UNITS)
+    assert block_order(lambda blocks, _: [0] * blocks, along, 8, 2) is None
+
+
+def test_a_multiprocessor_never_seen_gives_no_order() -> None:
+    assert block_order(chip(), neighbours(chip(), UNITS)[:10], UNITS, 2) is None
+
+
+PLAN = LaunchPlan(
+    format="cubin",
+    target="sm_90a",
+    entry="gemm",
+    block=(384, 1, 1),
+    grid=Grid(128, 128, max_blocks=UNITS, cluster_m=2),
+    args=(BlockOrder("where"),),
+    serves=Serves.of(GemmProblem(8, 8, 8)),
+    cluster=(2, 1, 1),
+)
+LARGE, SMALL = GemmProblem(8192, 8192, 64), GemmProblem(256, 512, 64)
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the driver would say; ``asked`` counts how often it was."""
+    state: dict[str, Any] = {"device": 0, "where": chip(), "asked": 0}
+
+    @contextlib.contextmanager
+    def asking(*_: Any) -> Iterator[Any]:
+        state["asked"] += 1
+        yield state["where"]
+
+    monkeypatch.setattr(driver, "ensure_context", lambda: state["device"])
+    monkeypatch.setattr(driver, "device_attribute", lambda *_: UNITS)
+    monkeypatch.setattr(placement, "_asking", asking)
+    monkeypatch.setattr(placement, "_along", {})
+    monkeypatch.setattr(placement, "_orders", {})
+    return state
+
+
+def order(problem: GemmProblem) -> list[int]:
+    return list(placement.order(ctypes.c_void_p(), "where", PLAN, problem))
+
+
+def test_the_gpu_is_asked_once_for_each_shape_of_launch_and_device(gpus: dict[str, Any]) -> None:
+    large = order(LARGE)
+    assert sorted(large[: UNITS // 2]) == list(range(UNITS // 2)) != large[: UNITS // 2]
+    assert order(LARGE) == large
+    assert gpus["asked"] == 1
+    assert sorted(order(SMALL)[:4]) == list(range(4))
+    assert gpus["asked"] == 2
+    gpus["device"] = 1
+    assert order(LARGE) == large
+    assert gpus["asked"] == 3
+
+
+def test_a_busy_gpu_runs_as_numbered_and_is_asked_again(gpus: dict[str, Any]) -> None:
+    order(LARGE)
+    gpus["where"] = chip(busy=lambda: True)
+    assert order(SMALL) == list(range(256))
+    gpus["where"] = chip()
+    assert order(SMALL) != list(range(256))
+
+
+@pytest.mark.parametrize("sticky", [False, True])
+def test_a_driver_that_refuses(gpus: dict[str, Any], sticky: bool) -> None:
+    def where(*_: int) -> list[int]:
+        raise LaunchError("no", code=1, sticky=sticky)
+
+    gpus["where"] = where
+    if not sticky:
+        assert order(LARGE) == list(range(256))
+    else:
+        with pytest.raises(LaunchError, match="no"):
+            order(LARGE)
