@@ -25,6 +25,7 @@ trials to stand where an interrupted search stood.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -181,16 +182,17 @@ def open_search(
     seeds: Iterable[Config] = (),
     policy: Policy = Policy.STAGED,
 ) -> Search:
-    """A search over the valid configs of ``families``; seeds of an earlier version are
-    completed, and those that are not valid here left out."""
+    """A search over the valid configs of ``families``: first seeds and picks by turns, then what the policy
+    says. Seeds of an earlier version are completed, and those that are not valid here left out."""
     given = list(seeds)
     pools = [Pool.of(family, problem, device) for family in families]
     size = sum(len(pool) for pool in pools)
     arms = []
     for family, pool in zip(families, pools, strict=True):
         known = [family.completed(config) for config in given if config.family == family.name]
-        picks = known + family.picks(problem, device)
-        valid = [config for config in picks if family.why_invalid(config, problem, device) is None]
+        # NOTE: by turns, as seeds are few: what won before there was a knob must not keep out what has it.
+        both = itertools.chain(*itertools.zip_longest(known, family.picks(problem, device)))
+        valid = [one for one in both if one and family.why_invalid(one, problem, device) is None]
         drawn_by = Policy.BRUTE if size <= budget else policy
         arms.append(Arm(pool, dict.fromkeys(valid), drawn_by))
     return Search([arm for arm in arms if not arm.exhausted], min(budget, size), seed)

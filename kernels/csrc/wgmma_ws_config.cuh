@@ -18,7 +18,7 @@
 //   PREFETCH          k tiles of an operand that a block brings into the L2 while the kernel before ends
 //   PREFETCH_A        which operand: 0 B, 1 A
 //   PLACEMENT         0 clusters take work as they are numbered; 1 those of a GPC take neighbouring work, and the kernel
-//                     starts when the one before has ended: only then the GPU places its blocks as it always does
+//                     lets none start before its end: only on an idle GPU are the blocks of the next placed as always
 //   REPACK            1: with the kernel that copies rows TMA cannot take
 #pragma once
 #include "config.cuh"
@@ -102,5 +102,5 @@ static_assert(REDUCTION >= 0 && REDUCTION <= 2, "REDUCTION is in 0 .. 2");
 static_assert(!cfg::reduce_after || (cfg::split_k > 1 && !cfg::stream_k), "the kernel after adds up the parts of split-K");
 static_assert(PREFETCH >= 0 && PREFETCH <= 32, "PREFETCH is in 0 .. 32: one lane a k tile");
 static_assert(PLACEMENT == 0 || PLACEMENT == 1, "PLACEMENT is 0 (free) or 1 (by GPC)");
-static_assert(!cfg::by_gpc || cfg::prefetch == 0, "a kernel that starts last has no time to fetch ahead");
+static_assert(!cfg::by_gpc || cfg::prefetch == 0, "kernels that do not overlap have no time to fetch ahead");
 static_assert(HINT_A >= 0 && HINT_A <= 2 && HINT_B >= 0 && HINT_B <= 2 && HINT_D >= 0 && HINT_D <= 2, "hints are 0, 1 or 2");

@@ -128,7 +128,7 @@ KNOBS = (
     Knob(
         "placement",
         PLACEMENTS,
-        "which blocks take neighbouring work: any, starting early, or those of a GPC, starting last",
+        "which blocks take neighbouring tiles: any, or those of a GPC, in kernels that do not overlap",
         before="free",
     ),
 )

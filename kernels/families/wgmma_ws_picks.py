@@ -87,7 +87,7 @@ _SWAPPED = (
 )
 
 _PREFETCHED = 4  # k tiles, where any
-_LONG_FLOPS = 2**34  # from which starting early is worth less than operands shared in a GPC
+_LONG_FLOPS = 2**34
 _ENOUGH_STAGES = 5  # of fewer none is given for a second staged box
 _CLUSTERS = (
     (1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 4, 1), (4, 1, 1), (2, 2, 1), (4, 2, 1), (2, 4, 1), (1, 1, 2),
@@ -153,7 +153,7 @@ def _candidate(
         reduction=reduction, stream_k=0, raster="m",
         group=8 if rows >= 8 else 1, snake=int(rows > 8), l2_promotion=FETCH, hint_a="normal",
         hint_b="evict_first" if problem.m <= 2 * SMALL else "normal", hint_d="normal", prefetch=0,
-        placement="gpc" if split_k > 1 or problem.flops >= _LONG_FLOPS else "free",
+        placement="gpc" if _together(problem, reduction) else "free",
     )  # fmt: skip
     if why_placement(knobs, problem, device):
         knobs.placement = "free"
@@ -167,6 +167,12 @@ def _candidate(
     return knobs
 
 
+def _together(problem: GemmProblem, reduction: str) -> bool:
+    """Whether operands shared in a GPC are worth more than an early start; a kernel that adds up parts needs
+    its early start."""
+    return reduction == "shares" or (reduction == "block" and problem.flops >= _LONG_FLOPS)
+
+
 # Per multiprocessor and clock: multiply-adds of 16-bit wgmma at the share of its peak that main loops reach,
 # bytes from L2, from shared memory and from DRAM. Fitted to clocks that ncu read on an H200, those of parts
 # and of clusters to times (docs/hopper.md).
@@ -178,7 +184,8 @@ _DRAM_BYTES = 20
 _TURN_CYCLES = 1500  # first loads and turn-over of a tile,
 _SUM_CYCLES = 20  # and storing one sum of each thread, where nothing hides them
 _HIDDEN = 0.8  # share of both that ping-pong hides, of the latter that a store behind the next tile hides
-_POWER_BYTES = 250  # that a block loads: their power costs a clock, whoever shares them
+_POWER_BYTES = 250  # that a block loads: their power costs a clock, mostly whoever shares them
+_UNSHARED = 0.1  # share of that power that is spent on a byte once for all of a cluster
 _UNHIDDEN = 0.1  # share of the lesser of DRAM's time and the rest that does not overlap the greater
 _LAUNCH_CYCLES = 3000
 _PARTS_CYCLES = 2000  # of adding up parts, however small, and what
@@ -212,7 +219,8 @@ def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
     units = blocks.tiles(problem) * problem.batch * k.split_k
     waves = -(-units * k.cluster_k // (blocks.max_blocks // k.cluster * k.cluster))
     operands = (problem.m + problem.n) * problem.k * problem.dtype.size * problem.batch
-    power = (k.tile_m + k.tile_n) * depth / _POWER_BYTES
+    asked = k.tile_m / k.cluster_n + k.tile_n / k.cluster_m
+    power = ((1 - _UNSHARED) * (k.tile_m + k.tile_n) + _UNSHARED * asked) * depth / _POWER_BYTES
     busy = waves * (max(multiplied, loaded, read) + turn - hidden + power) + hidden
     streamed = operands / (_DRAM_BYTES * device.units)
     return max(busy, streamed) + _UNHIDDEN * min(busy, streamed) + _adding_up(k, problem, device) + start

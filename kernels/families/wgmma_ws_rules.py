@@ -195,13 +195,15 @@ def _why_deferred(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     return None
 
 
-def _why_placement(k: Knobs, _p: GemmProblem, d: DeviceSpec) -> str | None:
-    if k.placement == "free":
-        return None
-    if k.prefetch:
-        return "a kernel that starts when the one before has ended has no time to fetch ahead: use prefetch=0"
-    if d.units // k.cluster > MOST_CLUSTERS:
-        return f"an order of at most {MOST_CLUSTERS} clusters is passed to the kernel"
+def _why_placement(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.placement == "gpc" and k.prefetch:
+        return "kernels that do not overlap have no time to fetch ahead: use prefetch=0"
+    return None
+
+
+def _why_order(k: Knobs, _p: GemmProblem, d: DeviceSpec) -> str | None:
+    if k.placement == "gpc" and d.units // k.cluster > MOST_CLUSTERS:
+        return f"the order of blocks holds {MOST_CLUSTERS} clusters, {d.units // k.cluster} would run"
     return None
 
 
@@ -229,4 +231,5 @@ RULES: tuple[Rule[Knobs], ...] = (
         compiled=False,
     ),
     Rule(("prefetch", "placement"), _why_placement),
+    Rule(("cluster_m", "cluster_n", "cluster_k", "placement"), _why_order, compiled=False),
 )

@@ -19,7 +19,7 @@ from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
 MOST_BOXES = 16  # each is a copy of the loop over k
-SHORT = 2**32  # products of a problem that takes some 20 us
+SHORT_FLOPS = 2**33  # 10 to 20 us in 16 bits
 SMALL = 64  # extents of D up to which weights fill wgmma's M rather than activations
 
 
@@ -170,7 +170,7 @@ def why_prefetch(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 
 
 def why_placement(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    if k.placement == "gpc" and (min(p.m, p.n) <= 2 * SMALL or p.m * p.n * p.k * p.batch < SHORT):
+    if k.placement == "gpc" and (min(p.m, p.n) <= 2 * SMALL or p.flops < SHORT_FLOPS):
         return "a short kernel gains more by starting early, and blocks share little where D has few rows"
     return None
 

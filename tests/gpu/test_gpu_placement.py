@@ -10,7 +10,6 @@ from test_gpu_wgmma_ws import BASE
 
 from kernels.families.wgmma_ws import WGMMA_WS
 from tilewright import Config, GemmProblem
-from tilewright.artifact import MOST_CLUSTERS
 from tilewright.launch import placement
 from tuner.check import check
 from tuner.operands import bind, make_tensors
@@ -37,18 +36,30 @@ def config(**knobs: int | str) -> Config:
 def order_of(device, config: Config, problem: GemmProblem) -> list[int]:
     kernel = gate.built(device, WGMMA_WS, config, problem)
     plan = kernel.artifact.plan
-    order = list(placement.order(kernel.other("where_blocks_run"), "where_blocks_run", plan, problem))
+    entry = "where_blocks_run"
+    order = list(placement.PLACEMENTS.order(kernel.other(entry), entry, plan, problem))
     kernel.close()
     return order[: plan.grid.blocks(problem)[0] // plan.cluster[0]]
 
 
+@pytest.fixture
+def fresh(hopper):
+    """Nothing is known yet of where blocks run."""
+    hopper.synchronize()
+    placement.PLACEMENTS.forget()
+    yield placement.PLACEMENTS
+    placement.PLACEMENTS.forget()
+
+
 @pytest.mark.parametrize("knobs", [{"cluster_n": 2}, {"cluster_m": 2, "cluster_n": 2}], ids=str)
-def test_the_order_is_one_and_is_kept(hopper, knobs) -> None:
+def test_the_order_is_found_and_found_again(hopper, fresh, knobs) -> None:
     """On an idle GPU clusters are placed alike, so there is an order, and it is not that of their numbers."""
     large = GemmProblem(4096, 4096, 512)
     found = order_of(hopper, config(**knobs), large)
     assert sorted(found) == list(range(len(found)))
     assert found != list(range(len(found)))
+    assert len(fresh._orders) == 1
+    fresh.forget()
     assert order_of(hopper, config(**knobs), large) == found
 
 
@@ -61,31 +72,36 @@ def test_every_way_to_divide_the_work(hopper, variant) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.usefixtures("fresh")
 def test_any_order_is_right(hopper, monkeypatch, variant) -> None:
     """The GPU is free to place blocks elsewhere: only time may depend on it."""
 
-    def shuffled(_where, _along, blocks: int, cluster: int) -> list[int]:
+    def shuffled(_where, _by_gpc, blocks: int, cluster: int) -> list[int]:
         places = list(range(blocks // cluster))
         random.Random(blocks).shuffle(places)
         return places
 
-    monkeypatch.setattr(placement, "_orders", {})
     monkeypatch.setattr(placement, "block_order", shuffled)
     assert gate.wrong(hopper, WGMMA_WS, config(**variant), SQUARE) is None
 
 
-def test_a_gpu_that_cannot_be_asked_runs_as_numbered(hopper, monkeypatch) -> None:
-    monkeypatch.setattr(placement, "_orders", {})
+def test_a_gpu_that_gives_no_order_runs_as_numbered(hopper, fresh, monkeypatch) -> None:
     monkeypatch.setattr(placement, "block_order", lambda *_: None)
     assert order_of(hopper, config(cluster_n=2), SQUARE) == list(range(32))
-    assert placement._orders == {}
+    assert fresh._orders == {}
     assert gate.wrong(hopper, WGMMA_WS, config(cluster_n=2), SQUARE) is None
 
 
-def test_an_order_is_found_while_a_graph_is_captured(hopper, monkeypatch) -> None:
+def test_a_gpu_without_room_is_waited_for_a_moment_only(hopper, fresh, monkeypatch) -> None:
+    monkeypatch.setattr(placement, "_PATIENCE_S", 0.0)
+    assert order_of(hopper, config(cluster_n=2), SQUARE) == list(range(32))
+    assert fresh._orders == {}
+    hopper.synchronize()
+    assert gate.wrong(hopper, WGMMA_WS, config(cluster_n=2), SQUARE) is None
+
+
+def test_an_order_is_found_while_a_graph_is_captured(hopper, fresh) -> None:
     cupy = hopper.xp
-    monkeypatch.setattr(placement, "_orders", {})
-    monkeypatch.setattr(placement, "_along", {})
     kernel = gate.built(hopper, WGMMA_WS, config(cluster_n=2), SQUARE)
     tensors = make_tensors(hopper, SQUARE, 1, "integer")
     stream = cupy.cuda.Stream(non_blocking=True)
@@ -97,12 +113,11 @@ def test_an_order_is_found_while_a_graph_is_captured(hopper, monkeypatch) -> Non
         graph = stream.end_capture()
         graph.launch(stream)
     stream.synchronize()
-    assert len(placement._orders) == 1
+    assert len(fresh._orders) == 1
     assert bool((tensors.d == (tensors.a @ tensors.b.transpose(0, 2, 1)).astype(tensors.d.dtype)).all())
     kernel.close()
 
 
-@pytest.mark.parametrize("knobs", VARIANTS[1:3] + VARIANTS[4:6], ids=str)
 def test_the_bits_do_not_depend_on_the_order(hopper, knobs) -> None:
     problem = GemmProblem(512, 512, 4096)
     tensors = make_tensors(hopper, problem, 1, "normal")
@@ -118,10 +133,13 @@ def test_the_bits_do_not_depend_on_the_order(hopper, knobs) -> None:
     assert bool((seen[0] == seen[1]).all())
 
 
-def test_an_artifact_serves_other_extents(hopper) -> None:
-    """Fewer or more blocks have an order of their own."""
+def test_an_artifact_serves_other_extents(hopper, fresh) -> None:
+    """Fewer or more blocks have an order of their own; parts that wait for each other run in waves."""
     kernel = gate.built(hopper, WGMMA_WS, config(cluster_n=2), SQUARE)
     for m, n in ((128, 256), (2000, 4000), (8192, 512)):
         assert check(hopper, kernel, GemmProblem(m, n, 512)) is None
+    assert len(fresh._orders) == 2  # one cluster, and as many as fit
     kernel.close()
-    assert hopper.spec.units <= MOST_CLUSTERS
+    kernel = gate.built(hopper, WGMMA_WS, config(split_k=4, reduction="shares"), SQUARE)
+    assert check(hopper, kernel, GemmProblem(2048, 2048, 512)) is None
+    kernel.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -13,13 +14,14 @@ import pytest
 
 from tilewright import GemmProblem, LaunchPlan
 from tilewright.artifact import BlockOrder, Grid, Serves
-from tilewright.errors import LaunchError
-from tilewright.launch import driver, placement
-from tilewright.launch.block_order import block_order, neighbours
+from tilewright.errors import LaunchError, PreconditionFailed
+from tilewright.launch import driver
+from tilewright.launch.block_order import Busy, Where, block_order, units_by_gpc
+from tilewright.launch.placement import Placements
 
 # Multiprocessors come in pairs, numbered across GPCs: pair 0 is of GPC 0, pair 1 of GPC 1, ..
-GPCS = 7
-PAIRS = {0: 9, 1: 8, 2: 8, 3: 9, 4: 8, 5: 4, 6: 8}
+GPCS = 8
+PAIRS = {0: 8, 1: 8, 2: 8, 3: 9, 4: 8, 5: 8, 6: 9, 7: 8}
 _TAKEN = [(gpc, turn) for turn in range(9) for gpc in range(GPCS) if turn < PAIRS[gpc]]
 OF_PAIR = [gpc for gpc, _ in _TAKEN]
 UNITS = 2 * len(OF_PAIR)
@@ -50,16 +52,45 @@ def chip(busy: Callable[[], bool] = lambda: False) -> Callable[[int, int], Seque
     return where
 
 
+def by_gpc(where: Where | None = None) -> list[int]:
+    found = units_by_gpc(where or chip(), UNITS)
+    assert found is not None
+    return found
+
+
 def gpc_of(unit: int) -> int:
     return OF_PAIR[unit // 2]
 
 
-def test_neighbours_are_whole_gpcs_the_larger_ones_first() -> None:
-    along = neighbours(chip(), UNITS)
-    assert sorted(along) == list(range(UNITS))
-    met = [gpc_of(unit) for unit in along]
-    assert list(dict.fromkeys(met)) == [0, 3, 1, 2, 4, 6, 5]
+def test_units_of_a_gpc_lie_together_the_larger_gpcs_first() -> None:
+    units = by_gpc()
+    assert sorted(units) == list(range(UNITS))
+    met = [gpc_of(unit) for unit in units]
+    assert list(dict.fromkeys(met)) == [3, 6, 0, 1, 2, 4, 5, 7]
     assert len([1 for one, two in itertools.pairwise(met) if one != two]) == GPCS - 1
+
+
+def test_a_look_that_shows_other_gpcs_than_the_next_gives_none() -> None:
+    calls = iter([True, *[False] * 100])
+    assert units_by_gpc(chip(busy=lambda: next(calls)), UNITS) is None
+
+
+def test_multiprocessors_that_are_never_seen_give_none() -> None:
+    assert units_by_gpc(lambda blocks, _: [0, 1] * (blocks // 2), UNITS) is None
+
+
+@pytest.mark.parametrize("error", [Busy("full"), LaunchError("lost", code=700, sticky=True)], ids=str)
+def test_a_gpu_without_room_or_context_is_asked_no_more(error: LaunchError) -> None:
+    asked = 0
+
+    def where(*_: int) -> list[int]:
+        nonlocal asked
+        asked += 1
+        raise error
+
+    with pytest.raises(LaunchError, match=str(error)):
+        units_by_gpc(where, UNITS)
+    assert asked == 1
 
 
 def test_sizes_that_the_gpu_refuses_are_passed_over() -> None:
@@ -68,13 +99,13 @@ def test_sizes_that_the_gpu_refuses_are_passed_over() -> None:
             raise LaunchError("too large", code=912)
         return chip()(blocks, cluster)
 
-    assert neighbours(where, UNITS) == neighbours(chip(), UNITS)
+    assert by_gpc(where) == by_gpc()
 
 
 @pytest.mark.parametrize("blocks", [2, 64, UNITS - 2, UNITS])
 def test_blocks_of_a_gpc_take_neighbouring_work(blocks: int) -> None:
     where = chip()
-    places = block_order(where, neighbours(where, UNITS), blocks, 2)
+    places = block_order(where, by_gpc(where), blocks, 2)
     assert places is not None
     assert sorted(places) == list(range(blocks // 2))
     heads = where(blocks, 2)[::2]
@@ -83,24 +114,24 @@ def test_blocks_of_a_gpc_take_neighbouring_work(blocks: int) -> None:
 
 
 def test_a_busy_gpu_gives_no_order() -> None:
-    along = neighbours(chip(), UNITS)
-    assert block_order(chip(busy=lambda: True), along, 64, 1) is None
+    units = by_gpc()
+    assert block_order(chip(busy=lambda: True), units, 64, 1) is None
 
 
 def test_a_gpu_that_is_busy_once_is_asked_again() -> None:
     calls = iter([True, *[False] * 10])
-    along = neighbours(chip(), UNITS)
-    expected = block_order(chip(), along, 64, 2)
-    assert block_order(chip(busy=lambda: next(calls)), along, 64, 2) == expected
+    units = by_gpc()
+    expected = block_order(chip(), units, 64, 2)
+    assert block_order(chip(busy=lambda: next(calls)), units, 64, 2) == expected
 
 
 def test_two_blocks_on_one_multiprocessor_give_no_order() -> None:
-    along = neighbours(chip(), UNITS)
-    assert block_order(lambda blocks, _: [0] * blocks, along, 8, 2) is None
+    units = by_gpc()
+    assert block_order(lambda blocks, _: [0] * blocks, units, 8, 2) is None
 
 
 def test_a_multiprocessor_never_seen_gives_no_order() -> None:
-    assert block_order(chip(), neighbours(chip(), UNITS)[:10], UNITS, 2) is None
+    assert block_order(chip(), by_gpc()[:10], UNITS, 2) is None
 
 
 PLAN = LaunchPlan(
@@ -119,7 +150,7 @@ LARGE, SMALL = GemmProblem(8192, 8192, 64), GemmProblem(256, 512, 64)
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the driver would say; ``asked`` counts how often it was."""
-    state: dict[str, Any] = {"device": 0, "where": chip(), "asked": 0}
+    state: dict[str, Any] = {"device": 0, "where": chip(), "asked": 0, "placements": Placements()}
 
     @contextlib.contextmanager
     def asking(*_: Any) -> Iterator[Any]:
@@ -128,34 +159,38 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     monkeypatch.setattr(driver, "ensure_context", lambda: state["device"])
     monkeypatch.setattr(driver, "device_attribute", lambda *_: UNITS)
-    monkeypatch.setattr(placement, "_asking", asking)
-    monkeypatch.setattr(placement, "_along", {})
-    monkeypatch.setattr(placement, "_orders", {})
+    monkeypatch.setattr(Placements, "_asking", asking)
     return state
 
 
-def order(problem: GemmProblem) -> list[int]:
-    return list(placement.order(ctypes.c_void_p(), "where", PLAN, problem))
+def order(gpus: dict[str, Any], problem: GemmProblem, plan: LaunchPlan = PLAN) -> list[int]:
+    return list(gpus["placements"].order(ctypes.c_void_p(), "where", plan, problem))
 
 
 def test_the_gpu_is_asked_once_for_each_shape_of_launch_and_device(gpus: dict[str, Any]) -> None:
-    large = order(LARGE)
+    large = order(gpus, LARGE)
     assert sorted(large[: UNITS // 2]) == list(range(UNITS // 2)) != large[: UNITS // 2]
-    assert order(LARGE) == large
+    assert order(gpus, LARGE) == large
     assert gpus["asked"] == 1
-    assert sorted(order(SMALL)[:4]) == list(range(4))
+    assert sorted(order(gpus, SMALL)[:4]) == list(range(4))
     assert gpus["asked"] == 2
     gpus["device"] = 1
-    assert order(LARGE) == large
+    assert order(gpus, LARGE) == large
     assert gpus["asked"] == 3
 
 
-def test_a_busy_gpu_runs_as_numbered_and_is_asked_again(gpus: dict[str, Any]) -> None:
-    order(LARGE)
+def test_a_busy_gpu_runs_as_numbered_and_is_asked_again_a_few_times(gpus: dict[str, Any]) -> None:
     gpus["where"] = chip(busy=lambda: True)
-    assert order(SMALL) == list(range(256))
+    assert order(gpus, SMALL) == list(range(256))
     gpus["where"] = chip()
-    assert order(SMALL) != list(range(256))
+    assert order(gpus, SMALL) != list(range(256))
+    gpus["where"] = chip(busy=lambda: True)
+    for _ in range(20):
+        assert order(gpus, LARGE) == list(range(256))
+    assert gpus["asked"] == 2 + 7
+    gpus["placements"].after_fork()
+    gpus["where"] = chip()
+    assert order(gpus, LARGE) != list(range(256))
 
 
 @pytest.mark.parametrize("sticky", [False, True])
@@ -165,7 +200,14 @@ def test_a_driver_that_refuses(gpus: dict[str, Any], sticky: bool) -> None:
 
     gpus["where"] = where
     if not sticky:
-        assert order(LARGE) == list(range(256))
+        assert order(gpus, LARGE) == list(range(256))
     else:
         with pytest.raises(LaunchError, match="no"):
-            order(LARGE)
+            order(gpus, LARGE)
+
+
+def test_more_clusters_than_an_order_holds_are_refused(gpus: dict[str, Any]) -> None:
+    plan = dataclasses.replace(PLAN, grid=dataclasses.replace(PLAN.grid, max_blocks=514))
+    with pytest.raises(PreconditionFailed, match="257 clusters, an order holds 256"):
+        order(gpus, LARGE, plan)
+    assert gpus["asked"] == 0

@@ -150,7 +150,7 @@ SENSELESS: dict[str, tuple[Callable[[LaunchPlan], dict[str, Any]], str]] = {
     ),
     "a map": (
         lambda plan: {"args": (*plan.args, TensorMap("a", (8, 8)))},
-        "a host artifact takes no tensor maps",
+        "a host artifact takes no tensor maps and no order of blocks",
     ),
 }
 

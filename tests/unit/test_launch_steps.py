@@ -22,8 +22,9 @@ from tilewright.artifact import (
     Workspace,
 )
 from tilewright.errors import ArtifactError, PreconditionFailed
-from tilewright.launch import cuda, driver, placement
+from tilewright.launch import cuda, driver
 from tilewright.launch.arguments import Operands
+from tilewright.launch.placement import PLACEMENTS, Order
 from tilewright.launch.tensor_map import encode
 
 ODD = GemmProblem(100, 250, 77, batch=3)  # A is 100 x 77, B 250 x 77: rows of 154 bytes
@@ -221,7 +222,7 @@ def test_an_order_of_blocks_is_data_too() -> None:
 
 def test_the_order_is_asked_of_the_kernel_that_the_plan_names(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(placement, "order", lambda *args: asked.append(args) or placement.Order(3, 1, 2))
+    monkeypatch.setattr(PLACEMENTS, "order", lambda *args: asked.append(args) or Order(3, 1, 2))
     plan = dataclasses.replace(PLAN, args=(BlockOrder("where"),))
     (value,) = cuda._argument_values(plan, ODD, OPERANDS, lambda entry: ctypes.c_void_p(len(entry)))
     assert list(value)[:4] == [3, 1, 2, 0]

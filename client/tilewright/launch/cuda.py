@@ -9,8 +9,9 @@ from typing import Any
 
 from tilewright.artifact import Artifact, BlockOrder, LaunchPlan, Pointer, Repack, Scalar, TensorMap
 from tilewright.errors import PreconditionFailed
-from tilewright.launch import driver, placement
+from tilewright.launch import driver
 from tilewright.launch.arguments import Operands, check_preconditions, scalar_values
+from tilewright.launch.placement import PLACEMENTS, Order
 from tilewright.launch.slots import DescriptorSlot, PointerSlot, Slot, Slots
 from tilewright.launch.step import Step, clustered, programmatic
 from tilewright.launch.tensor_map import Descriptor, encode
@@ -105,7 +106,7 @@ class CudaLaunch:
         repacks = [_repack(kernel, step, problem, operands) for step in plan.repacks]
         self._steps = [*repacks, main]
         if plan.finish:
-            rest = [value for value in values if not isinstance(value, (Descriptor, placement.Order))]
+            rest = [value for value in values if not isinstance(value, (Descriptor, Order))]
             shape = (plan.finish.blocks(problem), plan.finish.block, 0)
             function = kernel.other(plan.finish.entry)
             self._steps.append(Step(function, plan.finish.entry, rest, shape, programmatic()))
@@ -152,7 +153,7 @@ def _argument_values(
         elif isinstance(item, TensorMap):
             values.append(_tensor_map(plan, item, problem, operands))
         elif isinstance(item, BlockOrder):
-            values.append(placement.order(other(item.entry), item.entry, plan, problem))
+            values.append(PLACEMENTS.order(other(item.entry), item.entry, plan, problem))
         else:
             values.append(_scalar(item, scalars[item.name]))
     return values

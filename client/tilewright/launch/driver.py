@@ -20,6 +20,8 @@ LAUNCH_ATTRIBUTE_PROGRAMMATIC_SERIALIZATION = 6
 _CAPTURE_ACTIVE = 1  # CUstreamCaptureStatus
 _CAPTURE_RELAXED = 2  # CUstreamCaptureMode
 _STREAM_NON_BLOCKING = 1
+_PORTABLE = 1  # of page-locked memory: for all contexts
+_NOT_READY = 600  # CUresult
 
 # Errors after which the context answers every call with the same error.
 _STICKY = {700, 702, 710, 713, 714, 715, 716, 717, 718, 719, 720}
@@ -176,19 +178,32 @@ def private_stream() -> Iterator[ctypes.c_void_p]:
         check(library.cuStreamDestroy_v2(stream), "destroy a stream")
 
 
-@contextlib.contextmanager
-def shared_words(count: int) -> Iterator[ctypes.Array[ctypes.c_uint32]]:
-    """Words of host memory that kernels write at the same address.
+def is_over(stream: ctypes.c_void_p) -> bool:
+    """Whether all work of a stream is done.
+
+    Raises:
+        LaunchError: some of it failed.
+    """
+    status = libcuda().cuStreamQuery(stream)
+    if status != _NOT_READY:
+        check(status, "cuStreamQuery")
+    return bool(status != _NOT_READY)
+
+
+SharedWords = ctypes.Array[ctypes.c_uint32]
+
+
+def shared_words(count: int) -> SharedWords:
+    """Words of host memory that kernels of all devices write at the same address, for as long as the process
+    lives.
 
     Raises:
         LaunchError: the driver refused.
     """
-    library, address = libcuda(), ctypes.c_void_p()
-    check(library.cuMemHostAlloc(ctypes.byref(address), ctypes.c_size_t(4 * count), 0), "page-locked memory")
-    try:
-        yield (ctypes.c_uint32 * count).from_address(address.value or 0)
-    finally:
-        check(library.cuMemFreeHost(address), "release page-locked memory")
+    address, size = ctypes.c_void_p(), ctypes.c_size_t(4 * count)
+    status = libcuda().cuMemHostAlloc(ctypes.byref(address), size, _PORTABLE)
+    check(status, f"{size.value} bytes of page-locked memory")
+    return (ctypes.c_uint32 * count).from_address(address.value or 0)
 
 
 def compute_capability(device: int) -> tuple[int, int]:

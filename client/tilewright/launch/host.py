@@ -153,7 +153,7 @@ class HostKernel:
         arguments = []
         for argument in self.artifact.plan.args:
             if isinstance(argument, (BlockOrder, TensorMap)):
-                raise ArtifactError("a host artifact takes no tensor maps")
+                raise ArtifactError("a host artifact takes no tensor maps and no order of blocks")
             if isinstance(argument, Pointer):
                 arguments.append(pointers[argument.operand])
             else:

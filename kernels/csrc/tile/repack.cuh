@@ -26,7 +26,9 @@ __device__ __forceinline__ uint4 gathered(const unsigned char* row, int first, i
 extern "C" __global__ void __launch_bounds__(256)
     repack_rows(const unsigned char* __restrict__ source, unsigned char* __restrict__ target, int rows, int bytes,
                 long long source_stride, long long target_stride, long long source_batch, long long target_batch) {
+#if PLACEMENT == 0
     release_next_kernel();
+#endif
     await_previous_kernel();
     const int index = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
     if (index >= rows) return;

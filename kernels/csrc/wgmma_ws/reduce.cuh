@@ -6,7 +6,7 @@
 
 // blockIdx = (128 columns fastest, then 8 rows; 0; batch), threads = 32 x 8: four columns a thread.
 extern "C" __global__ void __launch_bounds__(256) reduce_parts(int batch, GEMM_PARAMETERS) {
-    release_next_kernel();
+    if constexpr (!cfg::by_gpc) release_next_kernel();
     const int across = (n + 127) / 128;
     const int row = blockIdx.x / across * 8 + threadIdx.y, column = blockIdx.x % across * 128 + threadIdx.x * 4;
     const Scheduler whole(m, n, k, batch, 0);

@@ -57,10 +57,14 @@ public:
                 return true;
             }
         if (next_unit >= end) return false;
-        // NOTE: units of one part, which share operands, are neighbours where neighbours ask for them together.
-        const int whole = cfg::by_gpc ? end / cfg::split_k : 1;
-        const int tile = cfg::by_gpc ? next_unit % whole : next_unit / cfg::split_k;
-        const int part = cfg::by_gpc ? next_unit / whole : next_unit % cfg::split_k;
+        int tile = next_unit / cfg::split_k, part = next_unit % cfg::split_k;
+        // Units of one part share operands, and neighbours of a GPC load them together. NOTE: not where the parts of a
+        // tile wait for each other and some would come in a later wave.
+        if constexpr (cfg::by_gpc && cfg::split_k > 1)
+            if (!cfg::shared_out || end <= clusters) {
+                const int whole = end / cfg::split_k;
+                tile = next_unit % whole, part = next_unit / whole;
+            }
         place(work, tile);
         work.part = part, work.parts = cfg::split_k;
         const int share = part * cfg::cluster_k + depth;
