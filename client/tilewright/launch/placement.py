@@ -41,7 +41,8 @@ class Placements:
     def forget(self) -> None:
         """Ask again."""
         self._lock = threading.Lock()
-        self._by_gpc: dict[int, list[int]] = {}  # by device, as are refusals; orders by the shape of launch too
+        # By device, orders by the shape of launch as well.
+        self._by_gpc: dict[int, list[int]] = {}
         self._orders: dict[tuple[int, ...], ctypes.Array[ctypes.c_uint8]] = {}
         self._refusals: Counter[int] = Counter()
         self._words: driver.SharedWords | None = None
