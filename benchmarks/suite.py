@@ -20,7 +20,7 @@ from benchmarks.suite_pass import Pass
 from benchmarks.suite_race import METHOD, ROUNDS
 from benchmarks.suite_racer import Racer
 from benchmarks.suite_rows import Row
-from benchmarks.suite_shapes import SUITE, Shape, ShapesError
+from benchmarks.suite_shapes import HELD_OUT, SUITE, Shape, ShapesError
 from benchmarks.suite_tuning import Tools, Workshop
 from tilewright.problem import DType
 
@@ -94,7 +94,8 @@ def run_suite(request: SuiteRequest, tell: Tell) -> SuiteResult:
         run = {**device_facts(racer.spec, racer.driver), "method": METHOD, "libraries": racer.libraries}
         run |= {"dtype": request.dtype.value, "rounds": request.rounds, "seed": request.seed}
         path = _path(request, racer.spec.device_class.id)
-        book = Book(path, run, [shape.name for shape in request.shapes])
+        known = dict.fromkeys(shape.name for shape in (*SUITE, *HELD_OUT, *request.shapes))
+        book = Book(path, run, list(known))
         missing = [shape.name for shape in request.shapes if shape not in todo]
         if missing:
             tell(f"left out, there is no such problem in {request.dtype}: {', '.join(missing)}")
