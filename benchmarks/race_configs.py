@@ -1,7 +1,7 @@
 """Experiments that change one thing: configs of one problem raced against each other and the vendor's best.
 
     python -m benchmarks.race_configs 8192x8192x8192 --base suite --vary placement=free,gpc --vary group=8
-    python -m benchmarks.race_configs 16x28672x4096-nt --config 'skinny(...)' --config 'stream(...)' --out FILE
+    python -m benchmarks.race_configs 16x4096x4096 --config 'skinny(...)' --config 'stream(...)' --out FILE
 
 ``--base`` is a config as tilewright prints it, or ``suite``: the winner in the suite's results of this device
 and type. ``--vary`` replaces a knob's value by each of those given, in every combination. All are compiled;

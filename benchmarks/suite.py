@@ -94,8 +94,7 @@ def run_suite(request: SuiteRequest, tell: Tell) -> SuiteResult:
         run = {**device_facts(racer.spec, racer.driver), "method": METHOD, "libraries": racer.libraries}
         run |= {"dtype": request.dtype.value, "rounds": request.rounds, "seed": request.seed}
         path = _path(request, racer.spec.device_class.id)
-        known = dict.fromkeys(shape.name for shape in (*SUITE, *HELD_OUT, *request.shapes))
-        book = Book(path, run, list(known))
+        book = Book(path, run, _order(request))
         missing = [shape.name for shape in request.shapes if shape not in todo]
         if missing:
             tell(f"left out, there is no such problem in {request.dtype}: {', '.join(missing)}")
@@ -116,6 +115,11 @@ def _earlier_rows(request: SuiteRequest, path: Path) -> list[Row]:
     folders = dict.fromkeys((request.out.resolve(), RESULTS))
     files = [file for folder in folders for file in sorted(folder.glob(f"{prefix}*.json"))]
     return [row for file in files if "." not in file.stem for row in load_rows(file)]
+
+
+def _order(request: SuiteRequest) -> list[str]:
+    """Names of shapes as files have them, whichever part of them is asked for."""
+    return list(dict.fromkeys(shape.name for shape in (*SUITE, *HELD_OUT, *request.shapes)))
 
 
 def _path(request: SuiteRequest, device_class: str) -> Path:

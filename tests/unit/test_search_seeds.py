@@ -52,6 +52,19 @@ def test_seeds_go_by_weight_within_half_of_the_budget() -> None:
     assert seeds["fast"] >= 20 > 10 >= seeds["slow"] >= 2
 
 
+def test_what_is_known_and_picks_take_turns() -> None:
+    """Neither keeps the other out where seeds are few."""
+    family = Picky("toy", 1.0, 48)
+    picks = family.picks(PROBLEM, DEVICE)
+    known = [family.make(64, stages, order, 1, 4) for stages in (1, 2) for order in ("rows", "columns")]
+    search = open_search([family], PROBLEM, DEVICE, 16, seeds=known)
+    asked = [one.config for one in drive(search, result_of(family)) if one.origin == "seed"]
+    valid = [one for one in picks if family.why_invalid(one, PROBLEM, DEVICE) is None]
+    assert asked[:3] == [known[0], valid[0], known[1]]
+    assert len(set(asked) & set(known)) >= 3
+    assert len(set(asked) - set(known)) >= 3
+
+
 def test_seeds_of_a_slow_family_are_not_tried_for_want_of_others() -> None:
     fast, slow = Picky("fast", 1.0, 4), Picky("slow", 3.0, 48)
     told = drive(search_of(fast, slow), result_of(fast, slow))

@@ -9,10 +9,11 @@ from concurrent.futures import Future
 import pytest
 from suite_samples import RUN, heat, row_of
 
+from benchmarks import suite
 from benchmarks.suite import SuiteRequest, SuiteResult, run_suite
 from benchmarks.suite_book import Book, load_log, load_provenance, load_rows
 from benchmarks.suite_pass import Pass
-from benchmarks.suite_shapes import Shape, ShapesError
+from benchmarks.suite_shapes import HELD_OUT, SUITE, Shape, ShapesError
 from benchmarks.suite_tuning import Tools, Workshop, near_rows
 from tilewright import GemmProblem
 from tilewright.errors import ArtifactError
@@ -73,6 +74,13 @@ def test_resume_leaves_out_what_is_there(ran) -> None:
     request, result, _ = ran
     again = run_suite(dataclasses.replace(request, resume=True), lambda _: None)
     assert (again.rows, again.left) == (result.rows, [])
+
+
+def test_rows_stand_as_in_the_suite_whichever_are_asked_for(tmp_path) -> None:
+    order = suite._order(request_of(tmp_path, shapes=(ODD, LARGE, SQUARE)))
+    places = [order.index(shape.name) for shape in (SQUARE, LARGE, ODD)]
+    assert places == sorted(places)
+    assert len(set(order)) == len(order) == len((*SUITE, *HELD_OUT)) + 1
 
 
 def test_what_has_no_winner_fails_without_tuning(ran, tmp_path) -> None:
