@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import types
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tilewright.policy import Policy
 from tilewright.problem import DType, GemmProblem, Layout
 from tilewright.trial import Outcome
 from tuner import measure
+from tuner.devices.base import Telemetry
 from tuner.replay.device import ReplayBench, ReplayBuilder
 from tuner.replay.family import RecordedFamily
 from tuner.replay.narrow import narrowed
@@ -134,6 +136,33 @@ def test_how_many_samples_a_candidate_deserves() -> None:
     assert measure.take(steady, 10.0 / measure.PRUNE_RATIO - 0.01, 20) == ([10.0] * measure.PROBES, True)
     samples, pruned = measure.take(lambda number: 10.0 + number % 5, None)
     assert (len(samples), pruned) == (measure.MOST_SAMPLES, False)
+
+
+def test_samples_at_the_clock_of_another_do_not_count() -> None:
+    """A kernel of 3 ms runs for 50 ms first, in 17 samples after the probes; one of 20 ms in three."""
+
+    def throttled(number: int) -> float:
+        return 10.0 if number >= measure.PROBES + 17 else 8.0
+
+    assert measure.take(throttled, None, load_us=50_000.0) == ([10.0] * measure.FEWEST_SAMPLES, False)
+    numbers: list[int] = []
+    measure.take(lambda number: numbers.append(number) or 20_000.0, None, load_us=50_000.0)
+    assert numbers == list(range(measure.PROBES + 3 + measure.FEWEST_SAMPLES))
+    assert measure.take(throttled, 6.0, load_us=50_000.0) == ([8.0] * measure.PROBES, True)
+
+
+@pytest.mark.parametrize(("power_watts", "counted_from"), [(0, 0), (700, measure.PROBES + 17)])
+def test_devices_with_a_power_limit_load_a_candidate_first(monkeypatch, power_watts, counted_from) -> None:
+    device = types.SimpleNamespace(
+        spec=dataclasses.replace(CUDA_DEVICE, power_watts=power_watts),
+        telemetry=lambda: Telemetry(None, None),
+    )
+    monkeypatch.setattr(measure, "bind", lambda *_: types.SimpleNamespace(launches=[]))
+    monkeypatch.setattr(measure, "rotated_sets", lambda *_: ())
+    monkeypatch.setattr(measure, "launches_per_sample", lambda *_: 1)
+    monkeypatch.setattr(measure, "sampler", lambda *_: lambda number: float(100 + number))
+    timing, _ = measure.measure(device, None, PROBLEM, None)
+    assert timing.samples_us[0] == 100 + counted_from
 
 
 def test_compilations_that_failed_fail_again() -> None:
