@@ -34,12 +34,13 @@ from tilewright.config import Config, KnobValue
 from tilewright.device import DeviceSpec
 from tilewright.errors import InvalidProblem, LaunchError, TilewrightError
 from tilewright.launch import Kernel, load
+from tilewright.launch.placement import PLACEMENTS
 from tilewright.problem import DType, GemmProblem, Layout
 from tuner.check import check
 from tuner.device_worker import open_device
 from tuner.devices.base import Device
 from tuner.race import RaceSamples, race
-from tuner.stats import median, paired_ratio
+from tuner.stats import CONFIDENCE, median, paired_ratio, rounds_needed
 
 ROUNDS = 61
 SUITE = "suite"
@@ -103,6 +104,8 @@ def varied(base: Config, changes: Sequence[str]) -> list[Config]:
     axes = []
     for change in changes:
         name, _, values = change.partition("=")
+        if name in {axis[0][0] for axis in axes}:
+            raise InvalidProblem(f"{name} is varied twice; give all of its values at once")
         axes.append([(name, _value(base.family, name, value)) for value in values.split(",")])
     chosen = itertools.product(*axes)
     return [Config.of(base.family, dict(base.knobs) | dict(changed)) for changed in chosen]
@@ -241,6 +244,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
+    if given.vary and not given.base:
+        parser.error("--vary changes a config: give it with --base")
+    if given.rounds < rounds_needed(CONFIDENCE):
+        parser.error(f"--rounds must be at least {rounds_needed(CONFIDENCE)}, for an interval")
+    if given.out and not given.out.parent.is_dir():
+        parser.error(f"--out: there is no folder {given.out.parent}")
     try:
         problem, device = problem_of(given.shape, given.dtype), open_device(given.device)
         configs = [config_of(text) for text in given.config]
@@ -252,6 +261,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(str(error))
     for line in report(ran, samples, absent):
         sys.stdout.write(line + "\n")
+    if PLACEMENTS.refused:
+        sys.stdout.write(
+            f"{PLACEMENTS.refused} times the device gave kernels no order of blocks: placement=gpc\n"
+        )
     if given.out:
         facts: dict[str, Any] = {
             "date": now(), **device_facts(device.spec, device.driver), "problem": problem.to_dict(),

@@ -137,7 +137,7 @@ class ScratchPlan(TunedPlan):
     def _capture(self, places: tuple[int, ...], stream: int) -> None:
         plan, problem = self._kernel.artifact.plan, self._product.problem
         size, zero = plan.workspace_bytes(problem), plan.workspace_zero_bytes(problem)
-        with driver.graph_memory(size, zero, stream) as workspace:
+        with driver.stream_memory(size, zero, stream) as workspace:
             self._bind(places, workspace)(stream)
 
 

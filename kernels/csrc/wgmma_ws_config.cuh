@@ -102,5 +102,6 @@ static_assert(REDUCTION >= 0 && REDUCTION <= 2, "REDUCTION is in 0 .. 2");
 static_assert(!cfg::reduce_after || (cfg::split_k > 1 && !cfg::stream_k), "the kernel after adds up the parts of split-K");
 static_assert(PREFETCH >= 0 && PREFETCH <= 32, "PREFETCH is in 0 .. 32: one lane a k tile");
 static_assert(PLACEMENT == 0 || PLACEMENT == 1, "PLACEMENT is 0 (free) or 1 (by GPC)");
+static_assert(!cfg::by_gpc || cfg::cluster > 1, "single blocks are not placed alike twice");
 static_assert(!cfg::by_gpc || cfg::prefetch == 0, "kernels that do not overlap have no time to fetch ahead");
 static_assert(HINT_A >= 0 && HINT_A <= 2 && HINT_B >= 0 && HINT_B <= 2 && HINT_D >= 0 && HINT_D <= 2, "hints are 0, 1 or 2");

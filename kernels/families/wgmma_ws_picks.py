@@ -153,7 +153,7 @@ def _candidate(
         reduction=reduction, stream_k=0, raster="m",
         group=8 if rows >= 8 else 1, snake=int(rows > 8), l2_promotion=FETCH, hint_a="normal",
         hint_b="evict_first" if problem.m <= 2 * SMALL else "normal", hint_d="normal", prefetch=0,
-        placement="gpc" if _together(problem, reduction) else "free",
+        placement="gpc" if _together(problem, reduction, cluster_m * cluster_n * cluster_k) else "free",
     )  # fmt: skip
     if why_placement(knobs, problem, device):
         knobs.placement = "free"
@@ -167,10 +167,11 @@ def _candidate(
     return knobs
 
 
-def _together(problem: GemmProblem, reduction: str) -> bool:
+def _together(problem: GemmProblem, reduction: str, cluster: int) -> bool:
     """Whether operands shared in a GPC are worth more than an early start; a kernel that adds up parts needs
-    its early start."""
-    return reduction == "shares" or (reduction == "block" and problem.flops >= _LONG_FLOPS)
+    its early start, and blocks without a cluster have no order."""
+    worth = reduction == "shares" or (reduction == "block" and problem.flops >= _LONG_FLOPS)
+    return worth and cluster > 1
 
 
 # Per multiprocessor and clock: multiply-adds of 16-bit wgmma at the share of its peak that main loops reach,

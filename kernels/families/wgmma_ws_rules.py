@@ -196,8 +196,12 @@ def _why_deferred(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 
 def _why_placement(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
-    if k.placement == "gpc" and k.prefetch:
+    if k.placement == "free":
+        return None
+    if k.prefetch:
         return "kernels that do not overlap have no time to fetch ahead: use prefetch=0"
+    if k.cluster == 1:
+        return "single blocks are not placed alike twice, clusters are: use a cluster or placement=free"
     return None
 
 
@@ -230,6 +234,6 @@ RULES: tuple[Rule[Knobs], ...] = (
         _why_sums,
         compiled=False,
     ),
-    Rule(("prefetch", "placement"), _why_placement),
+    Rule(("cluster_m", "cluster_n", "cluster_k", "prefetch", "placement"), _why_placement),
     Rule(("cluster_m", "cluster_n", "cluster_k", "placement"), _why_order, compiled=False),
 )

@@ -7,6 +7,7 @@ import ctypes
 import dataclasses
 import itertools
 import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from tilewright import GemmProblem, LaunchPlan
 from tilewright.artifact import BlockOrder, Grid, Serves
 from tilewright.errors import LaunchError, PreconditionFailed
-from tilewright.launch import driver
+from tilewright.launch import driver, placement
 from tilewright.launch.block_order import Busy, Where, block_order, units_by_gpc
 from tilewright.launch.placement import Placements
 
@@ -159,12 +160,12 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     monkeypatch.setattr(driver, "ensure_context", lambda: state["device"])
     monkeypatch.setattr(driver, "device_attribute", lambda *_: UNITS)
-    monkeypatch.setattr(Placements, "_asking", asking)
+    monkeypatch.setattr(placement, "_asking", asking)
     return state
 
 
 def order(gpus: dict[str, Any], problem: GemmProblem, plan: LaunchPlan = PLAN) -> list[int]:
-    return list(gpus["placements"].order(ctypes.c_void_p(), "where", plan, problem))
+    return list(gpus["placements"].order(ctypes.c_void_p, "where", plan, problem))
 
 
 def test_the_gpu_is_asked_once_for_each_shape_of_launch_and_device(gpus: dict[str, Any]) -> None:
@@ -179,7 +180,9 @@ def test_the_gpu_is_asked_once_for_each_shape_of_launch_and_device(gpus: dict[st
     assert gpus["asked"] == 3
 
 
-def test_a_busy_gpu_runs_as_numbered_and_is_asked_again_a_few_times(gpus: dict[str, Any]) -> None:
+def test_a_busy_gpu_runs_as_numbered_and_is_asked_again_after_a_pause(
+    gpus: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     gpus["where"] = chip(busy=lambda: True)
     assert order(gpus, SMALL) == list(range(256))
     gpus["where"] = chip()
@@ -187,10 +190,21 @@ def test_a_busy_gpu_runs_as_numbered_and_is_asked_again_a_few_times(gpus: dict[s
     gpus["where"] = chip(busy=lambda: True)
     for _ in range(20):
         assert order(gpus, LARGE) == list(range(256))
-    assert gpus["asked"] == 2 + 7
-    gpus["placements"].after_fork()
+    assert gpus["asked"] == 2 + 5
+    assert gpus["placements"].refused == 1 + 20
+    # Other shapes of launch are asked for all the same.
     gpus["where"] = chip()
+    assert order(gpus, GemmProblem(512, 512, 64)) != list(range(256))
+    later = time.monotonic() + 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: later)
     assert order(gpus, LARGE) != list(range(256))
+
+
+def test_a_child_asks_for_itself(gpus: dict[str, Any]) -> None:
+    order(gpus, LARGE)
+    gpus["placements"].after_fork()
+    order(gpus, LARGE)
+    assert gpus["asked"] == 2
 
 
 @pytest.mark.parametrize("sticky", [False, True])
@@ -211,3 +225,70 @@ def test_more_clusters_than_an_order_holds_are_refused(gpus: dict[str, Any]) -> 
     with pytest.raises(PreconditionFailed, match="257 clusters, an order holds 256"):
         order(gpus, LARGE, plan)
     assert gpus["asked"] == 0
+
+
+class Library:
+    """Stands in for libcuda: runs the kernel on the chip above, and notes what is left open."""
+
+    def __init__(self, ready_after: int = 2) -> None:
+        self.ready_after = ready_after
+        self.polls = 0
+        self.open: list[str] = []
+        self.modes: list[int] = []
+        self.words: list[int] = []
+
+    def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> int:
+        self.modes.append(mode._obj.value)
+        mode._obj.value = 0
+        return 0
+
+    def cuStreamCreate(self, stream: Any, flags: int) -> int:
+        self.open.append("stream")
+        stream._obj.value = 77
+        assert flags == 1
+        return 0
+
+    def cuStreamDestroy_v2(self, _stream: Any) -> int:
+        self.open.remove("stream")
+        return 0
+
+    def cuMemAllocAsync(self, address: Any, size: Any, _stream: Any) -> int:
+        self.open.append("memory")
+        address._obj.value = size.value
+        return 0
+
+    def cuMemFreeAsync(self, *_: Any) -> int:
+        self.open.remove("memory")
+        return 0
+
+    def cuFuncSetAttribute(self, *_: Any) -> int:
+        return 0
+
+    def cuLaunchKernelEx(self, config: Any, *_: Any) -> int:
+        asked = config._obj
+        clusters = [attribute.value[0] for attribute in asked.attributes[: asked.attribute_count]]
+        self.words = list(chip()(asked.grid[0], *(clusters or [1])))
+        self.polls = 0
+        return 0
+
+    def cuStreamQuery(self, _stream: Any) -> int:
+        self.polls += 1
+        return 0 if self.polls >= self.ready_after else 600
+
+    def cuMemcpyDtoH_v2(self, to: Any, _from: Any, size: Any) -> int:
+        to[: size.value // 4] = self.words[: size.value // 4]
+        return 0
+
+
+@pytest.mark.parametrize("ready_after", [1, 3, 10**9])
+def test_asking_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, ready_after: int) -> None:
+    """A launch that finds no room is given up; stream and memory go when the GPU is through with them."""
+    library = Library(ready_after)
+    monkeypatch.setattr(driver, "libcuda", lambda: library)
+    monkeypatch.setattr(driver, "ensure_context", lambda: 0)
+    monkeypatch.setattr(driver, "device_attribute", lambda *_: UNITS)
+    monkeypatch.setattr(placement, "_PATIENCE_S", 0.02)
+    found = list(Placements().order(lambda _: ctypes.c_void_p(5), "where", PLAN, LARGE))
+    assert (found == list(range(256))) == (ready_after > 3)
+    assert library.open == []
+    assert library.modes == [2, 0]  # relaxed, and as it was

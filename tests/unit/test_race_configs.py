@@ -50,6 +50,8 @@ def test_a_base_is_varied_in_every_combination() -> None:
     }
     assert {one["tile_m"] for one in found} == {base["tile_m"]}
     assert race_configs.varied(base, []) == [base]
+    with pytest.raises(InvalidProblem, match="group is varied twice"):
+        race_configs.varied(base, ["group=2", "group=4"])
     with pytest.raises(InvalidProblem, match="has no knob 'groups'"):
         race_configs.varied(base, ["groups=2"])
 
@@ -120,3 +122,18 @@ def test_no_config_that_can_run_is_an_error(capsys: pytest.CaptureFixture[str]) 
             ]
         )
     assert "no config can run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--vary", "swizzle=1"], "give it with --base"),
+        (["--rounds", "3"], "--rounds must be at least 8"),
+        (["--out", "/nowhere/at/all/race.json"], "there is no folder /nowhere/at/all"),
+    ],
+    ids=str,
+)
+def test_what_would_lose_a_race_is_refused_before(arguments, reason, capsys) -> None:
+    with pytest.raises(SystemExit):
+        race_configs.main(["64x48x96-nn", "--device", "host", *arguments])
+    assert reason in capsys.readouterr().err

@@ -164,7 +164,8 @@ BROKEN = [
     ({"reduction": "shares", "split_k": 32}, NT, "at most 16 blocks share a tile", "at most 16 blocks"),
     ({"cluster_k": 2, "stream_k": 1, "tile_n": 64}, NT, "use reduction=kernel", "by a kernel after"),
     ({"cluster_k": 2, "split_k": 2, "tile_n": 64}, NT, "use reduction=kernel", "by a kernel after"),
-    ({"placement": "gpc", "prefetch": 4}, NT, "no time to fetch ahead", "no time to fetch ahead"),
+    ({"placement": "gpc", "prefetch": 4, "cluster_m": 2}, NT, "no time to fetch", "no time to fetch ahead"),
+    ({"placement": "gpc"}, NT, "single blocks are not placed alike", "single blocks are not placed alike"),
     ({"tile_m": 256, "stages": 2}, NT, "256 accumulator registers a thread, 2 consumers have 208", None),
     ({"split_k": 2, "stages": 3}, NT, "128 accumulator registers a thread, 2 consumers have 120", None),
 ]  # fmt: skip
@@ -181,10 +182,10 @@ def test_both_sides_refuse_for_the_same_reason(
 
 
 def test_an_order_of_blocks_holds_the_clusters_of_the_device() -> None:
-    large = dataclasses.replace(HOPPER, units=300)
-    assert WGMMA_WS.why_invalid(config({"placement": "gpc", "cluster_m": 2}), NT, large) is None
-    reason = WGMMA_WS.why_invalid(config({"placement": "gpc"}), NT, large)
-    assert "holds 256 clusters, 300 would run" in (reason or "")
+    pairs = config({"placement": "gpc", "cluster_m": 2})
+    assert WGMMA_WS.why_invalid(pairs, NT, dataclasses.replace(HOPPER, units=513)) is None
+    reason = WGMMA_WS.why_invalid(pairs, NT, dataclasses.replace(HOPPER, units=514))
+    assert "holds 256 clusters, 257 would run" in (reason or "")
 
 
 def test_every_rule_is_broken_above() -> None:

@@ -153,7 +153,7 @@ def _argument_values(
         elif isinstance(item, TensorMap):
             values.append(_tensor_map(plan, item, problem, operands))
         elif isinstance(item, BlockOrder):
-            values.append(PLACEMENTS.order(other(item.entry), item.entry, plan, problem))
+            values.append(PLACEMENTS.order(other, item.entry, plan, problem))
         else:
             values.append(_scalar(item, scalars[item.name]))
     return values

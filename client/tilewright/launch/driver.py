@@ -20,7 +20,6 @@ LAUNCH_ATTRIBUTE_PROGRAMMATIC_SERIALIZATION = 6
 _CAPTURE_ACTIVE = 1  # CUstreamCaptureStatus
 _CAPTURE_RELAXED = 2  # CUstreamCaptureMode
 _STREAM_NON_BLOCKING = 1
-_PORTABLE = 1  # of page-locked memory: for all contexts
 _NOT_READY = 600  # CUresult
 
 # Errors after which the context answers every call with the same error.
@@ -141,11 +140,11 @@ class CaptureQuery:
 
 
 @contextlib.contextmanager
-def graph_memory(size: int, zero_bytes: int, stream: int) -> Iterator[int]:
-    """Memory that belongs to the graph a stream is captured into; its front is zero at every replay.
+def stream_memory(size: int, zero_bytes: int, stream: int) -> Iterator[int]:
+    """Memory for what a stream does next; its front is zero. Given back when the stream has done it.
 
-    Allocation, memset and release become nodes of the graph: nothing of it outlives a replay, and two
-    graphs never share it.
+    While the stream is captured into a graph, allocation, memset and release become nodes of the graph:
+    nothing of it outlives a replay, and two graphs never share it.
 
     Raises:
         LaunchError: the driver refused.
@@ -190,20 +189,16 @@ def is_over(stream: ctypes.c_void_p) -> bool:
     return bool(status != _NOT_READY)
 
 
-SharedWords = ctypes.Array[ctypes.c_uint32]
-
-
-def shared_words(count: int) -> SharedWords:
-    """Words of host memory that kernels of all devices write at the same address, for as long as the process
-    lives.
+def read_words(address: int, count: int) -> list[int]:
+    """32-bit words of device memory that nothing writes to any more.
 
     Raises:
         LaunchError: the driver refused.
     """
-    address, size = ctypes.c_void_p(), ctypes.c_size_t(4 * count)
-    status = libcuda().cuMemHostAlloc(ctypes.byref(address), size, _PORTABLE)
-    check(status, f"{size.value} bytes of page-locked memory")
-    return (ctypes.c_uint32 * count).from_address(address.value or 0)
+    words = (ctypes.c_uint32 * count)()
+    size = ctypes.c_size_t(4 * count)
+    check(libcuda().cuMemcpyDtoH_v2(words, ctypes.c_uint64(address), size), "read device memory")
+    return list(words)
 
 
 def compute_capability(device: int) -> tuple[int, int]:

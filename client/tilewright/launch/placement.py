@@ -10,12 +10,13 @@ import ctypes
 import math
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tilewright import forks
 from tilewright.artifact import MOST_CLUSTERS, LaunchPlan
+from tilewright.backoff import Backoff
 from tilewright.errors import LaunchError, PreconditionFailed
 from tilewright.launch import driver
 from tilewright.launch.block_order import Busy, Where, block_order, units_by_gpc
@@ -24,15 +25,20 @@ from tilewright.problem import GemmProblem
 
 _MULTIPROCESSORS, _SMEM_OF_MULTIPROCESSOR = 16, 81  # CUdevice_attribute
 _PATIENCE_S = 0.1
-_MOST_REFUSALS = 8  # of a device, before it is asked no more
 _LARGEST_CLUSTER = 16
 
 Order = ctypes.c_uint8 * MOST_CLUSTERS
 AS_NUMBERED = Order(*range(MOST_CLUSTERS))
+Kernels = Callable[[str], ctypes.c_void_p]
+"""Kernels of a cubin by their symbol."""
 
 
 class Placements:
-    """What launches told of the devices of this process; for any thread."""
+    """What launches told of the devices of this process; for any thread.
+
+    Attributes:
+        refused: kernels bound so far whose blocks run as numbered, because the device gave no order.
+    """
 
     def __init__(self) -> None:
         self.forget()
@@ -40,27 +46,27 @@ class Placements:
 
     def forget(self) -> None:
         """Ask again."""
+        self.refused = 0
         self._lock = threading.Lock()
-        # By device, orders by the shape of launch as well.
+        # By device, what depends on the launch by its shape as well.
         self._by_gpc: dict[int, list[int]] = {}
         self._orders: dict[tuple[int, ...], ctypes.Array[ctypes.c_uint8]] = {}
-        self._refusals: Counter[int] = Counter()
-        self._words: driver.SharedWords | None = None
+        self._backoffs: defaultdict[tuple[int, ...], Backoff] = defaultdict(Backoff)
 
     def after_fork(self) -> None:
         """A child has none of its parent's contexts."""
         self.forget()
 
     def order(
-        self, function: ctypes.c_void_p, entry: str, plan: LaunchPlan, problem: GemmProblem
+        self, kernels: Kernels, entry: str, plan: LaunchPlan, problem: GemmProblem
     ) -> ctypes.Array[ctypes.c_uint8]:
         """The place of each cluster of a launch in the list of work: blocks of a GPC take neighbouring work.
 
         As clusters are numbered where the device does not place them alike twice, or is busy; the next kernel
-        that is bound asks again, a few times.
+        that is bound asks again, after many refusals in a row not before a pause.
 
         Args:
-            function, entry: the kernel of :class:`tilewright.artifact.BlockOrder`.
+            kernels, entry: where to find the kernel of :class:`tilewright.artifact.BlockOrder`.
 
         Raises:
             PreconditionFailed: the launch has more clusters than an order holds.
@@ -73,21 +79,32 @@ class Placements:
                 f"{plan.entry} has {blocks // cluster} clusters, an order holds {MOST_CLUSTERS}"
             )
         key = (device, blocks, cluster, *plan.block, plan.dynamic_smem)
+        known = self._orders.get(key)
+        return known if known is not None else self._find(key, kernels, entry, plan)
+
+    def _find(
+        self, key: tuple[int, ...], kernels: Kernels, entry: str, plan: LaunchPlan
+    ) -> ctypes.Array[ctypes.c_uint8]:
+        device, blocks, cluster = key[:3]
         with self._lock:
-            if key not in self._orders and self._refusals[device] < _MOST_REFUSALS:
-                places = self._ask(function, entry, plan, (device, blocks, cluster))
+            backoff = self._backoffs[key]
+            if key not in self._orders and not backoff.open:
+                places = self._ask(kernels, entry, plan, (device, blocks, cluster))
                 if places is None:
-                    self._refusals[device] += 1
+                    backoff.failed()
                 else:
+                    backoff.succeeded()
                     self._orders[key] = Order(*places)
-            return self._orders.get(key, AS_NUMBERED)
+            found = self._orders.get(key, AS_NUMBERED)
+            self.refused += found is AS_NUMBERED
+            return found
 
     def _ask(
-        self, function: ctypes.c_void_p, entry: str, plan: LaunchPlan, launch: tuple[int, int, int]
+        self, kernels: Kernels, entry: str, plan: LaunchPlan, launch: tuple[int, int, int]
     ) -> list[int] | None:
         device, blocks, cluster = launch
         try:
-            with self._asking(function, entry, plan, device) as where:
+            with _asking(kernels, entry, plan, device) as where:
                 if device not in self._by_gpc:
                     units = driver.device_attribute(device, _MULTIPROCESSORS)
                     found = units_by_gpc(where, units)
@@ -100,34 +117,34 @@ class Placements:
                 raise
             return None
 
-    @contextmanager
-    def _asking(
-        self, function: ctypes.c_void_p, entry: str, plan: LaunchPlan, device: int
-    ) -> Iterator[Where]:
-        # NOTE: more than half of the shared memory, so that no multiprocessor takes two blocks.
-        smem = max(plan.dynamic_smem, driver.device_attribute(device, _SMEM_OF_MULTIPROCESSOR) // 2 + 1)
+
+@contextmanager
+def _asking(kernels: Kernels, entry: str, plan: LaunchPlan, device: int) -> Iterator[Where]:
+    # NOTE: more than half of the shared memory, so that no multiprocessor takes two blocks.
+    smem = max(plan.dynamic_smem, driver.device_attribute(device, _SMEM_OF_MULTIPROCESSOR) // 2 + 1)
+    most = _LARGEST_CLUSTER * MOST_CLUSTERS
+    with (
+        driver.outside_capture(),
+        driver.private_stream() as stream,
+        driver.stream_memory(4 * most, 0, stream.value or 0) as address,
+    ):
+        function = kernels(entry)
         for attribute, value in (
             (driver.FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE, smem),
             (driver.FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTERS, 1),
         ):
             driver.check(driver.libcuda().cuFuncSetAttribute(function, attribute, value), f"prepare {entry}")
-        with driver.outside_capture(), driver.private_stream() as stream:
-            words = self._words or driver.shared_words(_LARGEST_CLUSTER * MOST_CLUSTERS)
-            self._words = None  # NOTE: a launch that was given up may still write to them
-            end = time.monotonic() + _PATIENCE_S
+        end = time.monotonic() + _PATIENCE_S
 
-            def where(blocks: int, cluster: int) -> list[int]:
-                address = ctypes.c_void_p(ctypes.addressof(words))
-                Step(function, entry, [address], ((blocks, 1, 1), plan.block, smem), clustered(cluster))(
-                    stream.value or 0
-                )
-                while not driver.is_over(stream):
-                    if time.monotonic() > end:
-                        raise Busy(f"no room for {entry} within {_PATIENCE_S} s")
-                return words[:blocks]
+        def where(blocks: int, cluster: int) -> list[int]:
+            shape = ((blocks, 1, 1), plan.block, smem)
+            Step(function, entry, [ctypes.c_void_p(address)], shape, clustered(cluster))(stream.value or 0)
+            while not driver.is_over(stream):
+                if time.monotonic() > end:
+                    raise Busy(f"no room for {entry} within {_PATIENCE_S} s")
+            return driver.read_words(address, blocks)
 
-            yield where
-            self._words = words
+        yield where
 
 
 PLACEMENTS = Placements()
