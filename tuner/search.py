@@ -8,7 +8,8 @@ Each family is an arm with its own study, since their knobs differ. The rule:
    most 4: luck counts little early, and later a family half as fast gets one ask in sixteen. The weight of
    one whose configs all failed falls as slowly.
 2. Of it a seed, by turns one of the caller's configs (the best of near shapes, then what follows the vendor
-   library's own choice) and one of its picks. As many seeds as half of the budget, one of each family in any case.
+   library's own choice) and one of its picks. As many seeds as half of the budget, one of each family in
+   any case.
 3. Where it has none left, or they are spent, what the policy draws: by default
    :class:`tuner.staged.StagedSampler`.
 
