@@ -3,9 +3,9 @@
 // s8, u8 (k contiguous); rows of A and B must be multiples of 16 bytes, or are copied so by tile/repack.cuh in a
 // launch before; m, n and k are otherwise free.
 //
-// The parts: wgmma_ws/scheduler.cuh (which tiles, which k; tile/where.cuh: on which blocks), producer.cuh, consumer.cuh, exchange.cuh and
-// partials.cuh (sums of several blocks), epilogue.cuh, stages.cuh (shared memory). Blocks: a grid of at most one a multiprocessor,
-// in clusters of CLUSTER_M x CLUSTER_N x CLUSTER_K along x. Techniques: NVIDIA's CUTLASS 3 (warp specialisation,
+// The parts: wgmma_ws/scheduler.cuh (which tiles, which k; tile/where.cuh: on which blocks), producer.cuh, consumer.cuh,
+// exchange.cuh and partials.cuh (sums of several blocks), epilogue.cuh, stages.cuh (shared memory). Blocks: a grid of at most
+// one a multiprocessor, in clusters of CLUSTER_M x CLUSTER_N x CLUSTER_K along x. Techniques: NVIDIA's CUTLASS 3 (warp specialisation,
 // cooperative and ping-pong schedules, multicast), P. Arora's fast.cu, DeepSeek's DeepGEMM.
 //
 // Compiles as it lies here:  nvcc -cubin -arch=sm_90a -I. -DIN_TYPE=f16 -DOUT_TYPE=f16 -DA_TRANSPOSED=0

@@ -189,15 +189,19 @@ def is_over(stream: ctypes.c_void_p) -> bool:
     return bool(status != _NOT_READY)
 
 
-def read_words(address: int, count: int) -> list[int]:
-    """32-bit words of device memory that nothing writes to any more.
+def read_words(address: int, count: int, stream: ctypes.c_void_p) -> list[int]:
+    """32-bit words of device memory, once a stream that has no other work has copied them.
 
     Raises:
         LaunchError: the driver refused.
     """
     words = (ctypes.c_uint32 * count)()
     size = ctypes.c_size_t(4 * count)
-    check(libcuda().cuMemcpyDtoH_v2(words, ctypes.c_uint64(address), size), "read device memory")
+    # NOTE: in the stream: a copy of its own would wait for all others, and break the capture of one.
+    status = libcuda().cuMemcpyDtoHAsync_v2(words, ctypes.c_uint64(address), size, stream)
+    check(status, "read device memory")
+    while not is_over(stream):
+        pass
     return list(words)
 
 

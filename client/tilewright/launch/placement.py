@@ -142,7 +142,7 @@ def _asking(kernels: Kernels, entry: str, plan: LaunchPlan, device: int) -> Iter
             while not driver.is_over(stream):
                 if time.monotonic() > end:
                     raise Busy(f"no room for {entry} within {_PATIENCE_S} s")
-            return driver.read_words(address, blocks)
+            return driver.read_words(address, blocks, stream)
 
         yield where
 
