@@ -12,7 +12,7 @@ from kernels.families.wgmma_ws import WGMMA_WS
 from tilewright import Config, GemmProblem
 from tilewright.launch import placement
 from tuner.check import check
-from tuner.operands import bind, make_tensors
+from tuner.operands import bind, make_tensors, scratch
 
 SQUARE = GemmProblem(1024, 1024, 512)
 VARIANTS = [
@@ -103,11 +103,12 @@ def test_an_order_is_found_while_a_graph_is_captured(hopper, fresh) -> None:
     cupy = hopper.xp
     kernel = gate.built(hopper, WGMMA_WS, config(cluster_n=2), SQUARE)
     tensors = make_tensors(hopper, SQUARE, 1, "integer")
+    workspace = scratch(hopper, [kernel], SQUARE)
     stream = cupy.cuda.Stream(non_blocking=True)
     hopper.synchronize()
     with stream:
         stream.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
-        bound = bind(hopper, kernel, SQUARE, [tensors])
+        bound = bind(hopper, kernel, SQUARE, [tensors], workspace)
         bound.launches[0](stream.ptr)
         graph = stream.end_capture()
         graph.launch(stream)

@@ -46,10 +46,12 @@ class Kernel(Protocol):
     artifact: Artifact
 
     def bind(self, problem: GemmProblem, operands: Operands) -> BoundLaunch:
-        """Fix the arguments.
+        """Fix the arguments. Of some kernels the first call asks a GPU where it places blocks: some
+        milliseconds, 0.1 s where it is busy.
 
         Raises:
             PreconditionFailed: problem, addresses or strides break the plan's preconditions.
+            LaunchError: the context is broken.
         """
 
     def close(self) -> None:
