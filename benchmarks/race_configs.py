@@ -16,7 +16,6 @@ import argparse
 import dataclasses
 import itertools
 import os
-import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -24,18 +23,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.facts import RESULTS, device_facts, now, write_json
-from benchmarks.suite_book import load_rows
-from benchmarks.suite_shapes import Shape
+from benchmarks.facts import device_facts, now, write_json
+from benchmarks.race_asked import config_of, problem_of, varied, winner
 from kernels.build import CompileError, build
 from kernels.registry import FAMILIES
 from tilewright.artifact import Artifact
-from tilewright.config import Config, KnobValue
+from tilewright.config import Config
 from tilewright.device import DeviceSpec
 from tilewright.errors import InvalidProblem, LaunchError, TilewrightError
 from tilewright.launch import Kernel, load
 from tilewright.launch.placement import PLACEMENTS
-from tilewright.problem import DType, GemmProblem, Layout
+from tilewright.problem import DType, GemmProblem
 from tuner.check import check
 from tuner.device_worker import open_device
 from tuner.devices.base import Device
@@ -44,8 +42,6 @@ from tuner.stats import CONFIDENCE, median, paired_ratio, rounds_needed
 
 ROUNDS = 61
 SUITE = "suite"
-_CONFIG = re.compile(r"(\w+)\((.*)\)")
-_SHAPE = re.compile(r"(\d+)x(\d+)x(\d+)(?:-(nn|nt|tn|tt))?")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,64 +60,6 @@ class Standing:
     ratio: float
     low: float
     high: float
-
-
-def problem_of(shape: str, dtype: str) -> GemmProblem:
-    """``MxNxK`` or ``MxNxK-layout``, as the suite has it: without a layout weights are stored N x K.
-
-    Raises:
-        InvalidProblem: it is neither, or there is no such problem.
-    """
-    found = _SHAPE.fullmatch(shape)
-    if not found:
-        raise InvalidProblem(f"a shape is MxNxK or MxNxK-layout, such as 4096x4096x4096-nn, got {shape!r}")
-    m, n, k, layout = found.groups()
-    problem = Shape("given", int(m), int(n), int(k), Layout(layout or "nt")).problem(DType(dtype))
-    if problem is None:
-        raise InvalidProblem(f"there is no {shape} in {dtype}: 8-bit operands lie along k, layout nt")
-    return problem
-
-
-def config_of(text: str) -> Config:
-    """The inverse of ``str(config)``.
-
-    Raises:
-        InvalidProblem: no family is called so, or a knob has no such value.
-    """
-    found = _CONFIG.fullmatch(text.strip())
-    if not found or found[1] not in FAMILIES:
-        raise InvalidProblem(f"a config is family(knob=value, ..) with a family of {', '.join(FAMILIES)}")
-    pairs = (item.partition("=") for item in re.split(r",\s*", found[2]) if item)
-    return Config.of(found[1], {name: _value(found[1], name, value) for name, _, value in pairs})
-
-
-def varied(base: Config, changes: Sequence[str]) -> list[Config]:
-    """``base`` with every combination of ``knob=value,..``, each knob once.
-
-    Raises:
-        InvalidProblem: the family has no such knob, or the knob no such value.
-    """
-    axes = []
-    for change in changes:
-        name, _, values = change.partition("=")
-        if name in {axis[0][0] for axis in axes}:
-            raise InvalidProblem(f"{name} is varied twice; give all of its values at once")
-        axes.append([(name, _value(base.family, name, value)) for value in values.split(",")])
-    chosen = itertools.product(*axes)
-    return [Config.of(base.family, dict(base.knobs) | dict(changed)) for changed in chosen]
-
-
-def winner(problem: GemmProblem, spec: DeviceSpec, folder: Path = RESULTS) -> Config:
-    """The config of the suite's row for a problem.
-
-    Raises:
-        InvalidProblem: there is no such row.
-    """
-    path = folder / f"suite-{spec.device_class.id}-{problem.dtype.value}.json"
-    for row in load_rows(path) if path.exists() else ():
-        if row.problem == problem:
-            return FAMILIES[row.family].completed(Config.of(row.family, row.config))
-    raise InvalidProblem(f"{path.name} has no row for {problem}; give the config itself")
 
 
 def built(configs: Sequence[Config], problem: GemmProblem, spec: DeviceSpec) -> Iterator[Artifact | str]:
@@ -210,16 +148,6 @@ def _enter(
     return None
 
 
-def _value(family: str, name: str, text: str) -> KnobValue:
-    knobs = {knob.name: knob for knob in FAMILIES[family].knobs}
-    if name not in knobs:
-        raise InvalidProblem(f"{family} has no knob {name!r}; it has {', '.join(knobs)}")
-    legal = {str(value): value for value in knobs[name].legal}
-    if text not in legal:
-        raise InvalidProblem(f"{name} must be one of {', '.join(legal)}, got {text!r}")
-    return legal[text]
-
-
 def _differing(configs: Sequence[Config]) -> Iterator[str]:
     for name in dict.fromkeys(itertools.chain(*configs)):
         if len({dict(config.knobs).get(name) for config in configs}) > 1:
@@ -231,8 +159,7 @@ def _short(config: Config, told: Sequence[str]) -> str:
     return " ".join([config.family, *(f"{name}={own[name]}" for name in told if name in own)])
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run, print and write."""
+def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("benchmarks.race_configs", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("shape", help="MxNxK or MxNxK-layout")
     parser.add_argument("--dtype", default="float16", choices=[one.value for one in DType])
@@ -243,28 +170,44 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args(arguments)
+    return parser
+
+
+def _why_refused(given: argparse.Namespace) -> str | None:
+    """What would lose a race that was run, or be passed over in silence."""
     if given.vary and not given.base:
-        parser.error("--vary changes a config: give it with --base")
+        return "--vary changes a config: give it with --base"
     if given.rounds < rounds_needed(CONFIDENCE):
-        parser.error(f"--rounds must be at least {rounds_needed(CONFIDENCE)}, for an interval")
+        return f"--rounds must be at least {rounds_needed(CONFIDENCE)}, for an interval"
     if given.out and not given.out.parent.is_dir():
-        parser.error(f"--out: there is no folder {given.out.parent}")
+        return f"--out: there is no folder {given.out.parent}"
+    return None
+
+
+def _asked(given: argparse.Namespace, problem: GemmProblem, spec: DeviceSpec) -> list[Config]:
+    configs = [config_of(text) for text in given.config]
+    if given.base:
+        base = winner(problem, spec) if given.base == SUITE else config_of(given.base)
+        configs += varied(base, given.vary)
+    return list(dict.fromkeys(configs))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run, print and write."""
+    parser = _arguments()
+    given = parser.parse_args(arguments)
+    refused = _why_refused(given)
+    if refused:
+        parser.error(refused)
     try:
         problem, device = problem_of(given.shape, given.dtype), open_device(given.device)
-        configs = [config_of(text) for text in given.config]
-        if given.base:
-            base = winner(problem, device.spec) if given.base == SUITE else config_of(given.base)
-            configs += varied(base, given.vary)
-        ran, samples, absent = run(device, problem, list(dict.fromkeys(configs)), given.rounds, given.seed)
+        configs = _asked(given, problem, device.spec)
+        ran, samples, absent = run(device, problem, configs, given.rounds, given.seed)
     except TilewrightError as error:
         parser.error(str(error))
-    for line in report(ran, samples, absent):
-        sys.stdout.write(line + "\n")
+    sys.stdout.writelines(line + "\n" for line in report(ran, samples, absent))
     if PLACEMENTS.refused:
-        sys.stdout.write(
-            f"{PLACEMENTS.refused} times the device gave kernels no order of blocks: placement=gpc\n"
-        )
+        sys.stdout.write(f"{PLACEMENTS.refused} times a kernel with placement=gpc got no order\n")
     if given.out:
         facts: dict[str, Any] = {
             "date": now(), **device_facts(device.spec, device.driver), "problem": problem.to_dict(),

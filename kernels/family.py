@@ -39,6 +39,11 @@ class Knob:
         """The values the tuner tries."""
         return self.searched or self.legal
 
+    @property
+    def legal_by_text(self) -> dict[str, KnobValue]:
+        """Every legal value by how it is written."""
+        return {str(value): value for value in self.legal}
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule(Generic[K]):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from host_samples import config_of as host_config
 
-from benchmarks import race_configs
+from benchmarks import race_asked, race_configs
 from benchmarks.facts import write_json
 from benchmarks.suite_rows import Row
 from kernels.families.wgmma_ws import WGMMA_WS
@@ -24,7 +24,7 @@ SQUARE = GemmProblem(4096, 4096, 4096)
 def test_a_config_is_read_as_it_is_printed() -> None:
     for family in FAMILIES.values():
         for config in family.picks(SQUARE, H200)[:3]:
-            assert race_configs.config_of(str(config)) == config
+            assert race_asked.config_of(str(config)) == config
 
 
 @pytest.mark.parametrize(
@@ -38,31 +38,31 @@ def test_a_config_is_read_as_it_is_printed() -> None:
 )
 def test_other_text_is_no_config(text: str, reason: str) -> None:
     with pytest.raises(InvalidProblem, match=reason):
-        race_configs.config_of(text)
+        race_asked.config_of(text)
 
 
 def test_a_base_is_varied_in_every_combination() -> None:
     base = WGMMA_WS.picks(SQUARE, H200)[0]
-    found = race_configs.varied(base, ["placement=free,gpc", "group=2,4,8"])
+    found = race_asked.varied(base, ["placement=free,gpc", "group=2,4,8"])
     assert len(set(found)) == 6
     assert {(one["placement"], one["group"]) for one in found} == {
         (place, group) for place in ("free", "gpc") for group in (2, 4, 8)
     }
     assert {one["tile_m"] for one in found} == {base["tile_m"]}
-    assert race_configs.varied(base, []) == [base]
+    assert race_asked.varied(base, []) == [base]
     with pytest.raises(InvalidProblem, match="group is varied twice"):
-        race_configs.varied(base, ["group=2", "group=4"])
+        race_asked.varied(base, ["group=2", "group=4"])
     with pytest.raises(InvalidProblem, match="has no knob 'groups'"):
-        race_configs.varied(base, ["groups=2"])
+        race_asked.varied(base, ["groups=2"])
 
 
 def test_shapes() -> None:
-    assert race_configs.problem_of("4096x4096x4096", "float16") == SQUARE
-    assert race_configs.problem_of("8x16x32-nn", "bfloat16").layout == "nn"
-    assert race_configs.problem_of("16x64x64", "float8_e4m3fn").out == "bfloat16"
+    assert race_asked.problem_of("4096x4096x4096", "float16") == SQUARE
+    assert race_asked.problem_of("8x16x32-nn", "bfloat16").layout == "nn"
+    assert race_asked.problem_of("16x64x64", "float8_e4m3fn").out == "bfloat16"
     for shape, dtype in (("4096", "float16"), ("8x16x32-xy", "float16"), ("8x16x32-nn", "float8_e4m3fn")):
         with pytest.raises(InvalidProblem):
-            race_configs.problem_of(shape, dtype)
+            race_asked.problem_of(shape, dtype)
 
 
 def test_the_base_of_a_suite_is_the_row_of_the_problem(tmp_path: Path) -> None:
@@ -76,10 +76,10 @@ def test_the_base_of_a_suite_is_the_row_of_the_problem(tmp_path: Path) -> None:
     path = tmp_path / f"suite-{H200.device_class.id}-float16.json"
     write_json(path, [dataclasses.asdict(row)])
     expected = Config.of("wgmma_ws", knobs | {"placement": "free"})
-    assert race_configs.winner(SQUARE, H200, tmp_path) == expected
+    assert race_asked.winner(SQUARE, H200, tmp_path) == expected
     for problem in (dataclasses.replace(SQUARE, m=2048), GemmProblem(4096, 4096, 4096, "bfloat16")):
         with pytest.raises(InvalidProblem, match="give the config itself"):
-            race_configs.winner(problem, H200, tmp_path)
+            race_asked.winner(problem, H200, tmp_path)
 
 
 def test_a_race_on_the_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ def narrowed(family: ConfigSpace[Any], values: Mapping[str, Sequence[str]]) -> C
 
 
 def _with_values(knob: Knob, texts: Sequence[str]) -> Knob:
-    legal = {str(value): value for value in knob.legal}
+    legal = knob.legal_by_text
     wrong = [text for text in texts if text not in legal]
     if wrong or not texts:
         raise InvalidProblem(
