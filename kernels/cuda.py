@@ -53,6 +53,18 @@ def why_unsupported(problem: GemmProblem, device: DeviceSpec) -> str | None:
     return None
 
 
+def room_in_clusters(cluster: int, device: DeviceSpec) -> int:
+    """Blocks, one a multiprocessor, that find room in clusters of so many: of an H200's 132 multiprocessors
+    clusters of 4 or 8 fill 120."""
+    return device.units if cluster <= 2 else device.units * 10 // 11
+
+
+def why_cluster(cluster: int, device: DeviceSpec) -> str | None:
+    """A cluster that finds no room on the device."""
+    most = min(8, max(2, room_in_clusters(8, device)))
+    return f"a cluster has at most {most} blocks, got {cluster}" if cluster > most else None
+
+
 def why_no_tma(problem: GemmProblem) -> str | None:
     """A row of A or B that TMA cannot describe."""
     for operand in ("a", "b"):

@@ -101,9 +101,10 @@ class ConfigSpace(abc.ABC, Generic[K]):
         return Config.of(self.name, dataclasses.asdict(cast(Any, knobs)))
 
     def completed(self, config: Config) -> Config:
-        """A config stored by an earlier version, with the knobs that came later."""
-        later = {knob.name: knob.before for knob in self.knobs if knob.before is not None}
-        return Config.of(config.family, {**later, **dict(config.knobs)})
+        """A config stored by an earlier version, with the knobs that came since, without those that went."""
+        stored = dict(config.knobs)
+        known = {knob.name: stored.get(knob.name, knob.before) for knob in self.knobs}
+        return Config.of(config.family, {name: value for name, value in known.items() if value is not None})
 
     def why_invalid(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> str | None:
         """The rule that ``config`` breaks for ``problem`` on ``device``, or None if it is valid."""

@@ -12,6 +12,7 @@ import dataclasses
 from kernels import cuda
 from kernels.families.skinny_knobs import MOST_THIN, Shape, finish_workspace
 from kernels.families.stream_knobs import (
+    CLUSTERS,
     HINTS,
     KNOBS,
     PANEL_BYTES,
@@ -26,12 +27,14 @@ from kernels.families.stream_knobs import (
     thin_panels,
 )
 from kernels.families.stream_rules import (
+    BALANCED,
     RING_BYTES,
     ROOM,
     RULES,
     SEARCH_RULES,
     balance,
     ring_stages,
+    why_cluster,
     why_prefetch,
     why_split,
 )
@@ -42,10 +45,9 @@ from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
 TYPES = (DType.FLOAT16, DType.BFLOAT16, *cuda.FLOAT8, DType.INT8, DType.UINT8)
-_BALANCED = 0.9  # of the multiprocessors' time
 _SMALLEST = Knobs(warp_tiles=1, warps=4, panels=1, split_k=SPLITS[-1])
 # Knobs whose values are those of the macros of the same name.
-_AS_THEY_ARE = ("warp_tiles", "warps", "panels", "stages", "lockstep", "prefetch")
+_AS_THEY_ARE = ("warp_tiles", "warps", "panels", "stages", "cluster_k", "prefetch")
 
 
 class Stream(Family[Knobs]):
@@ -103,7 +105,8 @@ class Stream(Family[Knobs]):
             format="cubin",
             target=cuda.TARGETS[device.arch],
             entry="stream",
-            block=(k.threads, 1, 1),
+            block=(k.threads + 32, 1, 1),
+            cluster=(k.cluster_k, 1, 1),
             grid=grid(k, problem, device),
             args=(weights, Scalar("batch", "int32"), *cuda.gemm_arguments(problem)),
             serves=Serves.of(problem),
@@ -114,39 +117,48 @@ class Stream(Family[Knobs]):
         )
 
     def picks(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
-        """What won on an H200, with as few splits as hold the thin operand and share the work out."""
+        """What won on an H200, with clusters or splits as small as hold the thin operand and share the work
+        out."""
         if self.why_unsupported(problem, device):
             return []
-        filled = [_filled(one, problem, device) for one in _STRUCTURES]
+        wider_first = Shape.of(problem).rows > _FEW
+        ordered = sorted(_STRUCTURES, key=lambda one: (one.warp_tiles == 1) is wider_first)
+        filled = [_filled(one, problem, device) for one in ordered]
         fitting = [one for one in filled if not any(rule.why(one, problem, device) for rule in SEARCH_RULES)]
         configs = dict.fromkeys(self.config(one) for one in fitting or filled)
         return [one for one in configs if self.why_invalid(one, problem, device) is None]
 
 
-# warp_tiles, warps, panels; what won on an H200 (docs/hopper.md). Splits, stages and prefetch are filled in.
+# warp_tiles, warps, panels; what won on an H200 (docs/hopper.md), first with few thin rows. The rest follows.
 _STRUCTURES = (
-    Knobs(1, 8, 1, hint="evict_first"),
     Knobs(1, 8, 2, hint="evict_first"),
     Knobs(1, 16, 1, hint="evict_first"),
+    Knobs(1, 4, 4, hint="evict_first"),
+    Knobs(1, 8, 1, hint="evict_first"),
     Knobs(2, 8, 1, hint="evict_first"),
-    Knobs(1, 16, 2, hint="evict_first"),
-    Knobs(2, 4, 2, lockstep=1, hint="evict_first"),
-    Knobs(1, 8, 2, lockstep=1, hint="evict_first"),
+    Knobs(2, 4, 4, hint="evict_first"),
+    Knobs(2, 4, 2, hint="evict_first"),
     Knobs(1, 4, 1),
 )
+_FEW = 8  # thin rows: a cluster of more gains by wider tiles, as it adds up at the end of each
 
 
 def _filled(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
-    """With the fewest splits that leave the ring its room and share the work out, stages to fill the ring,
-    and as many of them brought ahead as may pay."""
-    options = [dataclasses.replace(k, split_k=split) for split in SPLITS]
+    """With the smallest cluster, or the fewest splits, that leave the ring its room and share the work out,
+    stages to fill the ring, and as many of them brought ahead as may pay."""
+    options = [dataclasses.replace(k, cluster_k=blocks) for blocks in CLUSTERS]
+    options += [dataclasses.replace(k, split_k=split) for split in SPLITS if split > 1]
     roomy = [one for one in options if smem_left(one, problem, device) >= ROOM] or options[-1:]
-    worth = [one for one in roomy if why_split(one, problem, device) is None] or roomy[:1]
-    even = (one for one in worth if balance(one, problem, device) >= _BALANCED)
+    worth = [one for one in roomy if _why_no_share(one, problem, device) is None] or roomy[:1]
+    even = (one for one in worth if balance(one, problem, device) >= BALANCED)
     k = next(even, max(worth, key=lambda one: balance(one, problem, device)))
     k = dataclasses.replace(k, stages=ring_stages(k, RING_BYTES, problem, device))
     ahead = (dataclasses.replace(k, prefetch=stages) for stages in sorted(PREFETCHES, reverse=True))
     return next(one for one in ahead if why_prefetch(one, problem, device) is None)
+
+
+def _why_no_share(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> str | None:
+    return why_cluster(k, problem, device) or why_split(k, problem, device)
 
 
 STREAM = Stream()

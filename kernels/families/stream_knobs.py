@@ -13,9 +13,11 @@ from tilewright.problem import GemmProblem
 
 HINTS = ("normal", "evict_first")
 SPLITS = (1, 2, 3, 4, 6, 8, 11, 12)
+CLUSTERS = (1, 2, 4, 8)
 PREFETCHES = (0, 2, 4)
 PANEL_BYTES = 128
 MOST_STAGES = 16
+_BARRIER = 8
 _ALIGNED = 1024  # bytes that the swizzle of a panel repeats after
 
 
@@ -28,15 +30,20 @@ class Knobs:
     panels: int
     split_k: int = 1
     stages: int = 2
-    lockstep: int = 0
+    cluster_k: int = 1
     hint: str = "normal"
     l2_promotion: int = 128
     prefetch: int = 0
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Threads of a block that multiply."""
         return 32 * self.warps
+
+    @property
+    def shares(self) -> int:
+        """Blocks that share the k of a tile."""
+        return self.split_k * self.cluster_k
 
     @property
     def tile_wide(self) -> int:
@@ -56,11 +63,11 @@ class Knobs:
 
 KNOBS = (
     Knob("warp_tiles", (1, 2), "16 rows of weights each: the rows of a tile and of a TMA box"),
-    Knob("warps", (4, 8, 16), "warps of a block, which take panels of 128 bytes of k in turn"),
+    Knob("warps", (4, 8, 16), "warps of a block that multiply; they take panels of 128 bytes of k in turn"),
     Knob("panels", (1, 2, 4), "panels of a warp in a stage"),
     Knob("split_k", SPLITS, "units that share a tile"),
     Knob("stages", tuple(range(2, MOST_STAGES + 1)), "stages in shared memory"),
-    Knob("lockstep", (0, 1), "all warps ask for their parts of a stage at one time"),
+    Knob("cluster_k", CLUSTERS, "blocks of a cluster that share the k of their tiles", before=1),
     Knob("hint", HINTS, "how long the L2 keeps weights"),
     Knob("l2_promotion", (0, 64, 128, 256), "bytes that the L2 fetches for TMA at least", (128,)),
     Knob("prefetch", PREFETCHES, "stages brought to the L2 while the kernel before ends"),
@@ -73,26 +80,34 @@ def panel_elements(problem: GemmProblem) -> int:
 
 
 def thin_panels(k: Knobs, problem: GemmProblem) -> int:
-    """Panels of the longest split: those of the thin operand that shared memory holds."""
-    return -(-problem.k // (panel_elements(problem) * k.split_k))
+    """Panels of the longest share of a tile: those of the thin operand that shared memory holds."""
+    return -(-problem.k // (panel_elements(problem) * k.shares))
 
 
 def max_k(k: Knobs, problem: GemmProblem) -> int:
-    """Largest k whose splits are no longer than those of the problem."""
-    return k.split_k * thin_panels(k, problem) * panel_elements(problem)
+    """Largest k whose shares are no longer than those of the problem."""
+    return k.shares * thin_panels(k, problem) * panel_elements(problem)
 
 
 def smem_beside_ring(k: Knobs, problem: GemmProblem) -> int:
-    """Dynamic shared memory but for stages and barriers: the thin operand's slice, the sums of every warp
-    with 4 words of padding a row, and what aligning it all may cost."""
-    rows = Shape.of(problem).rows
-    sums = k.warps * rows * (k.tile_wide + 4) * cuda.real_bytes(problem)
-    return thin_panels(k, problem) * rows * PANEL_BYTES + sums + _ALIGNED
+    """Dynamic shared memory but for stages and their barriers: the thin operand's slice with a barrier a
+    stage, the sums of every warp with 4 words of padding a row, what a cluster exchanges, and what aligning
+    it all may cost."""
+    rows, panels, real = Shape.of(problem).rows, thin_panels(k, problem), cuda.real_bytes(problem)
+    thin = panels * rows * PANEL_BYTES + -(-panels // k.stage_panels) * _BARRIER
+    sums = k.warps * rows * (k.tile_wide + 4) * real
+    inbox = 2 * (rows * k.tile_wide * real + _BARRIER) if k.cluster_k > 1 else 0
+    return thin + sums + inbox + _ALIGNED
+
+
+def slot_bytes(k: Knobs) -> int:
+    """A stage and its barriers."""
+    return k.stage_bytes + 2 * _BARRIER
 
 
 def smem_bytes(k: Knobs, problem: GemmProblem) -> int:
-    """Dynamic shared memory: stages with a barrier for every warp, and the rest."""
-    return k.stages * (k.stage_bytes + 8 * k.warps) + smem_beside_ring(k, problem)
+    """Dynamic shared memory: stages with two barriers each, and the rest."""
+    return k.stages * slot_bytes(k) + smem_beside_ring(k, problem)
 
 
 def flag_bytes(k: Knobs) -> int:
@@ -106,9 +121,15 @@ def smem_left(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> int:
 
 
 def grid(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> Grid:
-    """Persistent blocks, one a multiprocessor but for those that whole groups of splits leave over: with one
-    thin tile and one batch a block then keeps its split, and with it its slice of the thin operand."""
+    """Persistent blocks, one a multiprocessor but for those that clusters cannot fill and whole groups of
+    splits leave over: with one thin tile and one batch a block then keeps its split, and with it its slice of
+    the thin operand."""
     shape = Shape.of(problem)
     tile = (k.tile_wide, shape.rows) if shape.weights == "a" else (shape.rows, k.tile_wide)
-    most = max(1, device.units // k.split_k) * k.split_k
-    return Grid(*tile, k.split_k, max_blocks=most)
+    most = max(1, room(k, device) // k.split_k) * k.split_k
+    return Grid(*tile, k.split_k, max_blocks=most, cluster_k=k.cluster_k)
+
+
+def room(k: Knobs, device: DeviceSpec) -> int:
+    """Multiprocessors that blocks can fill."""
+    return max(k.cluster_k, cuda.room_in_clusters(k.cluster_k, device))

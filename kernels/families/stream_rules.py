@@ -5,12 +5,15 @@ from __future__ import annotations
 from kernels import cuda
 from kernels.families.skinny_knobs import Shape
 from kernels.families.stream_knobs import (
+    CLUSTERS,
     MOST_STAGES,
     PANEL_BYTES,
     Knobs,
     flag_bytes,
     grid,
     panel_elements,
+    room,
+    slot_bytes,
     smem_bytes,
     smem_left,
     thin_panels,
@@ -19,16 +22,16 @@ from kernels.family import Rule
 from tilewright.device import DeviceSpec
 from tilewright.problem import GemmProblem
 
-RING_BYTES = 96 << 10  # in flight that cover the memory's latency with some to spare
-ROOM = 80 << 10  # that a ring should have beside the thin operand
-_RINGS = (RING_BYTES // 2, RING_BYTES, RING_BYTES * 3 // 2)
-_EVEN = 0.98
+RING_BYTES = 128 << 10  # in flight that cover the memory's latency with some to spare
+THIN_BYTES = 28 << 10  # that a thin operand takes with ease
+ROOM = 120 << 10  # that a ring should have beside the thin operand
+BALANCED = 0.9  # of the multiprocessors' time
+_RINGS = (RING_BYTES * 3 // 4, RING_BYTES, RING_BYTES * 5 // 4, RING_BYTES * 3 // 2)
 
 
 def most_stages(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> int:
     """Stages that fit the device's shared memory; may be less than any legal number."""
-    stage = k.stage_bytes + 8 * k.warps
-    return min(MOST_STAGES, smem_left(k, problem, device) // stage)
+    return min(MOST_STAGES, smem_left(k, problem, device) // slot_bytes(k))
 
 
 def ring_stages(k: Knobs, ring_bytes: int, problem: GemmProblem, device: DeviceSpec) -> int:
@@ -39,15 +42,25 @@ def ring_stages(k: Knobs, ring_bytes: int, problem: GemmProblem, device: DeviceS
 def balance(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
     """Useful share of the multiprocessors' time, 0 .. 1: blocks with a unit less than others wait."""
     geometry = grid(k, problem, device)
-    units = geometry.tiles(problem) * problem.batch * k.split_k
-    rounds = -(-units // geometry.blocks(problem)[0])
-    return units / (rounds * device.units)
+    shares = geometry.tiles(problem) * problem.batch * k.shares
+    rounds = -(-shares // geometry.blocks(problem)[0])
+    return shares / (rounds * room(k, device))
 
 
 def _why_smem(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     reason = cuda.why_smem(smem_bytes(k, p) + flag_bytes(k), d)
     held = thin_panels(k, p) * Shape.of(p).rows * PANEL_BYTES
-    return reason and f"{reason}; {held} hold the thin operand: split k or take fewer stages"
+    return reason and f"{reason}; {held} hold the thin operand: share k out or take fewer stages"
+
+
+def _why_no_room(k: Knobs, _p: GemmProblem, d: DeviceSpec) -> str | None:
+    return cuda.why_cluster(k.cluster_k, d)
+
+
+def _why_shared_twice(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.cluster_k > 1 and k.split_k > 1:
+        return "the blocks of a cluster add up their parts of k among them: with cluster_k, split_k is 1"
+    return None
 
 
 def _why_oversized(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
@@ -58,25 +71,31 @@ def _why_oversized(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 def _why_short(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     if k.stage_panels > max(4, thin_panels(k, p)):
-        return f"a stage has {k.stage_panels} panels, a split {thin_panels(k, p)}"
+        return f"a stage has {k.stage_panels} panels, a share of k {thin_panels(k, p)}"
     return None
 
 
 def why_split(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     if k.split_k == 1:
         return None
-    whole = Knobs(k.warp_tiles, k.warps, k.panels)
-    if smem_left(whole, p, d) >= ROOM and balance(whole, p, d) >= _EVEN:
-        return "split-K pays only where tiles do not share the work out evenly, or to hold the thin operand"
+    whole = (Knobs(k.warp_tiles, k.warps, k.panels, cluster_k=blocks) for blocks in CLUSTERS)
+    if any(smem_left(one, p, d) >= ROOM and balance(one, p, d) >= BALANCED for one in whole):
+        return "clusters hold the thin operand and share the work out, and add up at less cost"
     if p.k < 2 * k.split_k * k.stage_panels * panel_elements(p):
         return "every split needs two stages"
+    return None
+
+
+def why_cluster(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.cluster_k > 1 and 2 * thin_panels(k, p) * Shape.of(p).rows * PANEL_BYTES < THIN_BYTES:
+        return "half as many blocks hold the thin operand with ease"
     return None
 
 
 def _why_depth(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     wanted = {ring_stages(k, ring_bytes, p, d) for ring_bytes in _RINGS}
     if k.stages not in wanted:
-        return f"tried are rings of about 48, 96 and 144 KiB, here {sorted(wanted)} stages"
+        return f"tried are rings of about 96, 128, 160 and 192 KiB, here {sorted(wanted)} stages"
     return None
 
 
@@ -89,12 +108,18 @@ def why_prefetch(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 
 
 _STAGE = ("warp_tiles", "warps", "panels")
-_RING = (*_STAGE, "split_k", "stages")
-RULES: tuple[Rule[Knobs], ...] = (Rule(_RING, _why_smem, compiled=False),)
+_SHARES = ("split_k", "cluster_k")
+_RING = (*_STAGE, *_SHARES, "stages")
+RULES: tuple[Rule[Knobs], ...] = (
+    Rule(_RING, _why_smem, compiled=False),
+    Rule(("cluster_k",), _why_no_room, compiled=False),
+    Rule(_SHARES, _why_shared_twice),
+)
 SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("warp_tiles",), _why_oversized),
-    Rule(("warps", "panels", "split_k"), _why_short),
-    Rule((*_STAGE, "split_k"), why_split),
+    Rule(("warps", "panels", *_SHARES), _why_short),
+    Rule(("split_k", "cluster_k"), why_cluster),
+    Rule((*_STAGE, *_SHARES), why_split),
     Rule(_RING, _why_depth),
-    Rule(("warps", "panels", "split_k", "prefetch"), why_prefetch),
+    Rule(("warps", "panels", *_SHARES, "prefetch"), why_prefetch),
 )

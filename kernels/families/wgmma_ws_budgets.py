@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from kernels import cuda
 from kernels.families.wgmma_ws_knobs import TMA_STORES, Knobs
 from kernels.wgmma_layout import OperandTile
 from tilewright.artifact import Grid, Workspace
@@ -112,14 +113,9 @@ def registers(k: Knobs) -> int | None:
     return None if k.consumers == 1 else 65536 // k.threads // 8 * 8
 
 
-def room_in_clusters(device: DeviceSpec) -> int:
-    """Blocks that find room in clusters of 4 or 8: of an H200's 132 multiprocessors they fill 120."""
-    return device.units * 10 // 11
-
-
 def grid(k: Knobs, device: DeviceSpec) -> Grid:
     """Persistent blocks, one a multiprocessor that their clusters can fill."""
-    blocks = device.units if k.cluster <= 2 else room_in_clusters(device)
+    blocks = cuda.room_in_clusters(k.cluster, device)
     clusters = (k.cluster_m, k.cluster_n, k.cluster_k)
     return Grid(k.tile_m, k.tile_n, k.split_k, blocks, *clusters, bool(k.stream_k))
 

@@ -6,7 +6,6 @@ from kernels import cuda
 from kernels.families.wgmma_ws_budgets import (
     kept_registers,
     own_width,
-    room_in_clusters,
     smem_bytes,
     store_boxes,
     sum_registers,
@@ -59,8 +58,7 @@ def _why_panels(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 
 def _why_cluster(k: Knobs, _p: GemmProblem, d: DeviceSpec) -> str | None:
-    most = min(8, max(2, room_in_clusters(d)))
-    return f"a cluster has at most {most} blocks, got {k.cluster}" if k.cluster > most else None
+    return cuda.why_cluster(k.cluster, d)
 
 
 def _why_halves(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:

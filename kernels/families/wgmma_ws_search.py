@@ -5,7 +5,6 @@ from __future__ import annotations
 from kernels import cuda
 from kernels.families.wgmma_ws_budgets import (
     fixed_bytes,
-    room_in_clusters,
     row_alignment,
     stage_bytes,
     store_boxes,
@@ -105,7 +104,7 @@ def _why_split(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 
 
 def _why_shares(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    if k.reduction == "shares" and _blocks(k, p) > (d.units if k.cluster <= 2 else room_in_clusters(d)):
+    if k.reduction == "shares" and _blocks(k, p) > cuda.room_in_clusters(k.cluster, d):
         return "blocks that share a tile out wait for each other: all had better run at once"
     return None
 
@@ -133,7 +132,7 @@ def _why_walk(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 
 def _why_cluster(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     rows, columns = -(-p.m // k.tile_m), -(-p.n // k.tile_n)
-    room = room_in_clusters(d)
+    room = cuda.room_in_clusters(k.cluster, d)
     if k.cluster > 2 and p.m > 2 * SMALL and _blocks(k, p) > room:
         return f"clusters of {k.cluster} find room for {room} blocks: worth it for a single wave of them"
     if (k.cluster_m > 1 and rows == 1) or (k.cluster_n > 1 and columns == 1):

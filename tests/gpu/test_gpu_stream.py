@@ -11,7 +11,7 @@ import pytest
 from test_gpu_prefetch import SIZE, STEPS, readings, turned
 
 from kernels.families.stream import STREAM
-from kernels.families.stream_knobs import SPLITS
+from kernels.families.stream_knobs import CLUSTERS, SPLITS
 from tilewright import Config, GemmProblem
 from tuner.check import check
 from tuner.devices.base import Tensors
@@ -19,9 +19,10 @@ from tuner.operands import bind, make_tensors
 
 TYPES = ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8"]
 BASE = {
-    "warp_tiles": 1, "warps": 4, "panels": 1, "split_k": 1, "stages": 4, "lockstep": 0, "hint": "normal",
+    "warp_tiles": 1, "warps": 4, "panels": 1, "split_k": 1, "stages": 4, "cluster_k": 1, "hint": "normal",
     "l2_promotion": 128, "prefetch": 0,
 }  # fmt: skip
+CLUSTERED = [{"cluster_k": blocks} for blocks in CLUSTERS if blocks > 1]
 
 
 def config(**knobs: int | str) -> Config:
@@ -32,43 +33,53 @@ def wrong(device, knobs: dict[str, int | str], problem: GemmProblem) -> str | No
     return gate.wrong(device, STREAM, config(**knobs), problem)
 
 
+@pytest.mark.parametrize("shares", [{}, *CLUSTERED], ids=str)
 @pytest.mark.parametrize("thin", [1, 2, 3, 4, 5, 8, 9, 15, 16])
-def test_every_thin_extent_on_either_side(hopper, thin) -> None:
-    """Wide extents that are no multiple of a tile, and thin ones below and at their tile."""
+def test_every_thin_extent_on_either_side(hopper, thin, shares) -> None:
+    """Wide extents that are no multiple of a tile, and thin ones below and at their tile. Blocks of a cluster
+    finish 2 to 256 values each, of tiles of 16 x 1 to 32 x 16."""
+    twice = {**shares, "warp_tiles": 2}
     for wide in (1, 15, 17, 257):
-        assert wrong(hopper, {}, GemmProblem(thin, wide, 520)) is None
-        assert wrong(hopper, {"warp_tiles": 2}, GemmProblem(wide, thin, 264, dtype="bfloat16")) is None
+        assert wrong(hopper, shares, GemmProblem(thin, wide, 520)) is None
+        assert wrong(hopper, twice, GemmProblem(wide, thin, 264, dtype="bfloat16")) is None
 
 
 @pytest.mark.parametrize("k", [8, 56, 64, 72, 256, 264, 1000, 4088])
-@pytest.mark.parametrize("lockstep", [0, 1])
-def test_every_depth(hopper, lockstep, k) -> None:
-    """Parts of a panel, of a stage, of the ring; splits without a single panel."""
+@pytest.mark.parametrize(
+    "shares", [{}, {"split_k": 3}, {"split_k": 12}, *({**one, "stages": 2} for one in CLUSTERED)], ids=str
+)
+def test_every_depth(hopper, shares, k) -> None:
+    """Parts of a panel, of a stage, of the ring; splits and blocks of a cluster without a single panel."""
     for size in ((1, 16), (3, 104), (16, 304)):
-        for split_k in (1, 3, 12):
-            assert wrong(hopper, {"split_k": split_k, "lockstep": lockstep}, GemmProblem(*size, k)) is None
+        assert wrong(hopper, shares, GemmProblem(*size, k)) is None
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_every_type(hopper, dtype) -> None:
     for size in ((1, 304, 4096), (16, 160, 1040), (96, 5, 144)):
-        for split_k in (1, 2):
-            assert wrong(hopper, {"split_k": split_k}, GemmProblem(*size, dtype=dtype)) is None
+        for shares in ({}, {"split_k": 2}, {"cluster_k": 2}, {"cluster_k": 8}):
+            assert wrong(hopper, shares, GemmProblem(*size, dtype=dtype)) is None
 
 
 VARIANTS = [
     *({"warps": x, "panels": y, "stages": 2} for x in (4, 8, 16) for y in (1, 2)),
     {"panels": 4},
-    {"panels": 4, "lockstep": 1},
-    {"warps": 8, "lockstep": 1, "stages": 3},
+    {"panels": 4, "cluster_k": 2},
+    {"warps": 8, "cluster_k": 4, "stages": 3},
+    {"warps": 16, "cluster_k": 8, "stages": 2},
     {"warps": 16, "warp_tiles": 2, "stages": 2, "split_k": 2},
+    {"warps": 8, "warp_tiles": 2, "stages": 2, "cluster_k": 2},
+    {"warps": 16, "warp_tiles": 2, "stages": 2, "cluster_k": 8},
     *({"stages": x} for x in (2, 3, 5, 7, 16)),
     *({"split_k": x} for x in SPLITS),
+    *CLUSTERED,
     *({"l2_promotion": x} for x in (0, 64, 256)),
     {"hint": "evict_first"},
     {"prefetch": 2},
     {"prefetch": 4, "panels": 4},
     {"prefetch": 4, "split_k": 11},
+    {"prefetch": 4, "panels": 4, "cluster_k": 2, "hint": "evict_first"},
+    {"prefetch": 2, "cluster_k": 8, "l2_promotion": 256},
 ]  # fmt: skip
 
 
@@ -78,15 +89,18 @@ def test_every_knob_of_stream(hopper, variant) -> None:
         assert wrong(hopper, variant, GemmProblem(*size)) is None
 
 
-@pytest.mark.parametrize("lockstep", [0, 1])
-@pytest.mark.parametrize("split_k", [1, 3, 8])
-def test_blocks_of_many_units(hopper, split_k, lockstep) -> None:
-    """More units than blocks: rings run on from one to the next, sums and barriers are used again. Batches,
-    and splits that do not divide the grid, load the thin operand anew."""
-    knobs = {"split_k": split_k, "lockstep": lockstep}
-    for size in ((2, 16 * 132 * 3 + 8, 136), (8192, 16, 520)):
-        for batch in (1, 3, 5):
-            assert wrong(hopper, knobs, GemmProblem(*size, batch=batch)) is None
+@pytest.mark.parametrize(
+    "shares",
+    [{}, {"split_k": 3}, {"split_k": 8}, *CLUSTERED, {"cluster_k": 2, "warps": 8, "warp_tiles": 2}],
+    ids=str,
+)
+def test_blocks_of_many_units(hopper, shares) -> None:
+    """More units than blocks: rings run on from one to the next, sums, inboxes and barriers are used again.
+    Batches, and splits, that do not divide the number of blocks or clusters load the thin operand anew: 3
+    divide 132 of them, 66, 30 and 15, and 7 none."""
+    for size in ((2, 16 * 132 * 3 + 8, 136), (8192, 16, 520), (16, 2064, 2056)):
+        for batch in (1, 3, 7):
+            assert wrong(hopper, shares, GemmProblem(*size, batch=batch)) is None
 
 
 EPILOGUES = [
@@ -101,18 +115,19 @@ EPILOGUES = [
 @pytest.mark.parametrize("extra", EPILOGUES, ids=str)
 def test_stream_epilogues(hopper, extra) -> None:
     for size in ((4, 132, 520), (257, 13, 96)):
-        for split_k in (1, 4):
+        for shares in ({}, {"split_k": 4}, *CLUSTERED):
             problem = GemmProblem(*size, dtype="bfloat16", **extra)
-            assert wrong(hopper, {"split_k": split_k}, problem) is None
+            assert wrong(hopper, shares, problem) is None
 
 
-@pytest.mark.parametrize("split_k", [1, 3])
-def test_an_artifact_serves_other_extents(hopper, split_k) -> None:
+@pytest.mark.parametrize("shares", [{}, {"split_k": 3}, *CLUSTERED], ids=str)
+def test_an_artifact_serves_other_extents(hopper, shares) -> None:
     """More thin rows than a tile has are more tiles; k may be shorter, or longer up to what is held."""
     built_for = GemmProblem(8, 512, 1032)
-    kernel = gate.built(hopper, STREAM, config(split_k=split_k), built_for)
-    longest = STREAM.plan(config(split_k=split_k), built_for, hopper.spec).preconditions.max_k
-    for m, n, k in ((40, 512, 1032), (21, 2600, 64), (8, 64, longest), (1, 8, 8)):
+    kernel = gate.built(hopper, STREAM, config(**shares), built_for)
+    longest = STREAM.plan(config(**shares), built_for, hopper.spec).preconditions.max_k
+    assert longest > 1032
+    for m, n, k in ((40, 512, 1032), (21, 2600, 64), (8, 64, longest), (40, 2600, longest - 8), (1, 8, 8)):
         assert check(hopper, kernel, dataclasses.replace(built_for, m=m, n=n, k=k)) is None
     kernel.close()
 
@@ -121,18 +136,21 @@ def test_an_artifact_serves_other_extents(hopper, split_k) -> None:
     "knobs",
     [
         {},
-        {"lockstep": 1},
         {"split_k": 11, "stages": 3},
-        {"split_k": 8, "lockstep": 1},
+        {"split_k": 8},
         {"split_k": 3, "batch": 2},
+        {"cluster_k": 2},
+        {"cluster_k": 8},
+        {"cluster_k": 2, "warps": 8, "warp_tiles": 2, "batch": 5},
+        {"cluster_k": 8, "stages": 2, "batch": 7},
         {"warps": 16, "stages": 2, "warp_tiles": 2, "split_k": 2},
         {"prefetch": 4, "split_k": 3},
     ],
     ids=str,
 )
 def test_many_runs_give_the_same_bits(hopper, knobs) -> None:
-    """A panel refilled too early, sums overwritten before they were read, or splits added as they come show
-    as a rare difference."""
+    """A panel refilled too early, sums or an inbox overwritten before they were read, or splits added as they
+    come show as a rare difference."""
     knobs = dict(knobs)
     problem = GemmProblem(16, 6144, 2048, batch=knobs.pop("batch", 1))
     kernel = gate.built(hopper, STREAM, config(**knobs), problem)
@@ -150,8 +168,16 @@ def test_many_runs_give_the_same_bits(hopper, knobs) -> None:
     kernel.close()
 
 
+READ_EARLY = [
+    {"prefetch": 4},
+    {"prefetch": 2, "warps": 8, "split_k": 3},
+    {"prefetch": 4, "cluster_k": 2},
+    {"prefetch": 2, "cluster_k": 8},
+]
+
+
 @pytest.mark.parametrize("side", ["A", "B"])
-@pytest.mark.parametrize("knobs", [{"prefetch": 4}, {"prefetch": 2, "warps": 8, "split_k": 3}], ids=str)
+@pytest.mark.parametrize("knobs", READ_EARLY, ids=str)
 def test_weights_that_the_kernel_before_wrote(hopper, knobs, side) -> None:
     """Weights are turned by one column a launch; columns of them must be those of the newest."""
     problem = GemmProblem(16, SIZE, SIZE) if side == "B" else GemmProblem(SIZE, 16, SIZE)
@@ -166,7 +192,9 @@ def test_weights_that_the_kernel_before_wrote(hopper, knobs, side) -> None:
     kernel.close()
 
 
-@pytest.mark.parametrize("knobs", [{"prefetch": 4}, {"split_k": 4, "lockstep": 1}], ids=str)
+@pytest.mark.parametrize(
+    "knobs", [{"prefetch": 4}, {"split_k": 4}, {"prefetch": 4, "cluster_k": 2}, {"cluster_k": 8}], ids=str
+)
 def test_each_kernel_reads_what_the_one_before_wrote(hopper, knobs) -> None:
     """The thin operand is turned by one place a launch, in three buffers in turn; stale rows lag behind."""
     problem = GemmProblem(16, SIZE, SIZE)

@@ -19,8 +19,13 @@ __device__ __forceinline__ unsigned cluster_address(unsigned smem, unsigned rank
     return address;
 }
 
-// Stores 16 bytes in another block; its barrier counts them when they are there. Addresses are those of
+// Stores 4 or 16 bytes in another block; its barrier counts them when they are there. Addresses are those of
 // cluster_address.
+__device__ __forceinline__ void store_remote(unsigned address, unsigned x, unsigned barrier) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(address), "r"(x),
+                 "r"(barrier)
+                 : "memory");
+}
 __device__ __forceinline__ void store_remote(unsigned address, uint4 x, unsigned barrier) {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
                      address),

@@ -7,7 +7,9 @@
 // A warp's sums of a tile: the weights are the 16 rows of an mma, thin rows its 8 columns.
 struct PanelSums {
     static constexpr int k_steps = cfg::panel_bytes / 32;
-    Real value[cfg::warp_tiles][cfg::thin_tiles][4] = {};
+    // Of the products, those of every chains-th step of k: an mma waits for the sums of the one before.
+    static constexpr int chains = cfg::warp_tiles * cfg::thin_tiles < 4 ? 4 / (cfg::warp_tiles * cfg::thin_tiles) : 1;
+    Real value[chains][cfg::warp_tiles][cfg::thin_tiles][4] = {};
 
     // Adds the product of a panel of weights and panel `index` of the thin slice.
     __device__ __forceinline__ void multiply(unsigned weights, unsigned thin, int index) {
@@ -19,7 +21,7 @@ struct PanelSums {
 #pragma unroll
             for (int i = 0; i < cfg::warp_tiles; ++i)
 #pragma unroll
-                for (int j = 0; j < cfg::thin_tiles; ++j) Mma<In>::full(value[i][j], a[s][i], b[s][j]);
+                for (int j = 0; j < cfg::thin_tiles; ++j) Mma<In>::full(value[s % chains][i][j], a[s][i], b[s][j]);
     }
     __device__ __forceinline__ void put(Real* sums) const {
         const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
@@ -30,11 +32,17 @@ struct PanelSums {
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
                     const int thin = j * 8 + 2 * t + e % 2;
-                    if (thin < cfg::tile_thin) sums[thin * sums_stride + i * 16 + g + e / 2 * 8] = value[i][j][e];
+                    if (thin < cfg::tile_thin) sums[thin * sums_stride + i * 16 + g + e / 2 * 8] = total(i, j, e);
                 }
     }
 
 private:
+    __device__ __forceinline__ Real total(int i, int j, int e) const {
+        Real sum = value[0][i][j][e];
+#pragma unroll
+        for (int c = 1; c < chains; ++c) sum += value[c][i][j][e];
+        return sum;
+    }
     static __device__ __forceinline__ void load_weights(unsigned (&a)[k_steps][cfg::warp_tiles][4], unsigned weights) {
         const int lane = threadIdx.x % 32;
 #pragma unroll

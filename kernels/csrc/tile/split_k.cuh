@@ -5,7 +5,13 @@
 #pragma once
 #include "config.cuh"
 
-template <int VALUES, int THREADS> struct SplitK {
+struct WholeBlock {
+    static __device__ __forceinline__ void sync() { __syncthreads(); }
+};
+
+// TEAM::sync() is a barrier of those threads that call arrive() or reduce(): of all that a block has, or of those
+// that are left where some have another role.
+template <int VALUES, int THREADS, class TEAM = WholeBlock> struct SplitK {
     unsigned* counter;
     Real* partials; // of this tile
     static constexpr int block_values = VALUES * THREADS;
@@ -22,13 +28,13 @@ template <int VALUES, int THREADS> struct SplitK {
     __device__ __forceinline__ void put(Real value, int i, int thread, int split) {
         partials[split * block_values + i * THREADS + thread] = value;
     }
-    // True in the block that must finish the tile. All threads of the block call it.
+    // True in the block that must finish the tile. The whole team calls it, with thread 0 of the block among them.
     __device__ __forceinline__ bool arrive() {
         __threadfence();
-        __syncthreads();
+        TEAM::sync();
         __shared__ bool last;
         if (threadIdx.x == 0) last = atomicAdd(counter, 1u) == cfg::split_k - 1;
-        __syncthreads();
+        TEAM::sync();
         if (!last) return false;
         __threadfence();
         if (threadIdx.x == 0) *counter = 0;
@@ -40,8 +46,8 @@ template <int VALUES, int THREADS> struct SplitK {
         return total;
     }
 
-    // True in the block that must finish the tile; `values` then hold the whole sum. All threads of the
-    // block call it; those that hold no accumulators pass active = false and thread is ignored.
+    // True in the block that must finish the tile; `values` then hold the whole sum. The whole
+    // team calls it; those that hold no accumulators pass active = false and thread is ignored.
     __device__ __forceinline__ bool reduce(Real (&values)[VALUES], int thread, bool active, int split) {
         if (active) {
 #pragma unroll

@@ -7,10 +7,11 @@
 
 constexpr int sums_stride = cfg::tile_wide + 4; // NOTE: 4 words keep the four lanes of a row off each other's banks
 
-template <int SLICES> struct ThinFinish {
+template <int SLICES, class TEAM = WholeBlock> struct ThinFinish {
     static constexpr int elements = cfg::tile_wide * cfg::tile_thin;
     static constexpr int values = (elements + cfg::threads - 1) / cfg::threads; // of a thread
     Real value[values] = {};
+    int begin = 0, end = elements; // those to store
 
     __device__ __forceinline__ void add_warps(const Real* sums) {
 #pragma unroll
@@ -24,18 +25,18 @@ template <int SLICES> struct ThinFinish {
         }
     }
 
-    // Adds up the splits and stores, in the block that comes last. All threads of the block call it.
+    // Adds up the splits and stores, in the block that comes last. The whole team calls it.
     __device__ __forceinline__ void store(const Epilogue& epilogue, int row0, int col0, void* workspace, int tile, int tiles,
                                           int split) {
         if constexpr (cfg::split_k > 1) {
-            SplitK<values, cfg::threads> reducer(workspace, tile, tiles);
+            SplitK<values, cfg::threads, TEAM> reducer(workspace, tile, tiles);
             if (!reducer.reduce(value, threadIdx.x, true, split)) return;
         }
 #pragma unroll
         for (int v = 0; v < values; ++v) {
             const int at = threadIdx.x + v * cfg::threads;
             const int row = row0 + at / cfg::tile_n, col = col0 + at % cfg::tile_n;
-            if (at < elements && row < epilogue.m && col < epilogue.n)
+            if (at >= begin && at < end && row < epilogue.m && col < epilogue.n)
                 epilogue.d[row * epilogue.ldd + col] = epilogue.apply(value[v], row, col);
         }
     }
