@@ -30,6 +30,7 @@ _SHAPES = (
     ("cooperative", 128, 160, 2, 1),
     ("cooperative", 192, 192, 3, 1),
     ("cooperative", 256, 208, 2, 1),
+    ("cooperative", 256, 200, 2, 1),
     ("cooperative", 256, 192, 2, 1),
     ("cooperative", 256, 160, 2, 1),
     ("cooperative", 256, 144, 2, 1),
