@@ -51,7 +51,7 @@ _AS_THEY_ARE = ("warp_tiles", "warps", "panels", "stages", "cluster_k", "prefetc
 
 
 class Stream(Family[Knobs]):
-    """Weights by TMA through a ring of every warp, the thin operand resident, mma.sync from shared memory."""
+    """Weights by TMA through a ring, the thin operand resident, mma.sync from shared memory."""
 
     name = "stream"
     doc = "m or n up to 16: the long operand streamed by TMA; sm_90, 8- and 16-bit types, layout nt"

@@ -79,7 +79,8 @@ def why_split(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     if k.split_k == 1:
         return None
     whole = (Knobs(k.warp_tiles, k.warps, k.panels, cluster_k=blocks) for blocks in CLUSTERS)
-    if any(smem_left(one, p, d) >= ROOM and balance(one, p, d) >= BALANCED for one in whole):
+    worth = (one for one in whole if why_cluster(one, p, d) is None)
+    if any(smem_left(one, p, d) >= ROOM and balance(one, p, d) >= BALANCED for one in worth):
         return "clusters hold the thin operand and share the work out, and add up at less cost"
     if p.k < 2 * k.split_k * k.stage_panels * panel_elements(p):
         return "every split needs two stages"

@@ -307,7 +307,7 @@ def test_every_type_and_size_has_picks(size, dtype) -> None:
         # Of 448 KiB a quarter is too much, an eighth is not.
         (SIXTEEN, 8, [2, 2, 2, 1, 1, 1, 1, 1]),
         (GemmProblem(8, 4096, 4096), 1, [1, 1, 1, 1, 1, 2, 2, 2]),
-        (DECODE, 1, [1, 1, 1, 1, 1, 2, 2, 2]),
+        (dataclasses.replace(LARGE, m=1), 1, [1, 1, 1, 1, 1, 2, 2, 2]),
     ],
     ids=str,
 )
@@ -322,6 +322,10 @@ def test_picks_split_k_where_no_cluster_does() -> None:
     """32 tiles, 1 to 8 blocks each: at best 256 in 3 rounds of 120. 4 splits are 128 blocks of 132."""
     shares = {(one["split_k"], one["cluster_k"]) for one in knobs_of(INTEGERS) if one["warp_tiles"] == 2}
     assert (4, 1) in shares
+    # 30 tiles, of a thin operand that is too small for a cluster: 4 splits are 120 blocks.
+    few = GemmProblem(1, 480, 4096)
+    assert {one["split_k"] for one in knobs_of(few) if one["warp_tiles"] == 1} == {4}
+    assert balance(Knobs(1, 4, 1, 4), few, H200) == pytest.approx(120 / 132)
     # The longest k: no cluster holds the thin operand.
     assert {one["split_k"] for one in knobs_of(GemmProblem(16, 4096, 12 * 102 * 64))} == {12}
 
@@ -370,6 +374,20 @@ def test_clusters_are_tried_where_half_the_blocks_would_hold_28_kib(k, problem, 
 def test_splits_are_tried_where_no_cluster_does(k, problem, reason) -> None:
     said = why_split(k, problem, H200)
     assert said is None if reason is None else reason in (said or "")
+
+
+@pytest.mark.parametrize(
+    ("problem", "shares"),
+    [
+        (GemmProblem(1, 28672, 4096), {(1, 1)}),
+        (QUERIES, {(1, 1), (1, 2), (1, 4), (1, 8)}),
+        (SIXTEEN, {(1, 4), (1, 8)}),
+    ],
+    ids=str,
+)
+def test_searched_clusters_and_splits(problem, shares) -> None:
+    searched = map(STREAM.at, STREAM.enumerate(problem, H200))
+    assert {(one["split_k"], one["cluster_k"]) for one in searched} == shares
 
 
 @pytest.mark.parametrize(
