@@ -322,8 +322,8 @@ def test_picks_split_k_where_no_cluster_does() -> None:
     """32 tiles, 1 to 8 blocks each: at best 256 in 3 rounds of 120. 4 splits are 128 blocks of 132."""
     shares = {(one["split_k"], one["cluster_k"]) for one in knobs_of(INTEGERS) if one["warp_tiles"] == 2}
     assert (4, 1) in shares
-    # 30 tiles, of a thin operand that is too small for a cluster: 4 splits are 120 blocks, 2 where 4 would not
-    # leave each two stages of 1024.
+    # 30 tiles, of a thin operand that is too small for a cluster: 4 splits are 120 blocks, 2 where 4 would
+    # not leave each two stages of 1024.
     few = GemmProblem(1, 480, 4096)
     assert {(one["warps"] * one["panels"], one["split_k"]) for one in knobs_of(few)} >= {(8, 4), (16, 2)}
     assert balance(Knobs(1, 8, 1, 4), few, H200) == pytest.approx(120 / 132)
