@@ -66,7 +66,7 @@ def varied(base: Config, changes: Sequence[str]) -> list[Config]:
 
 
 def winner(problem: GemmProblem, spec: DeviceSpec, folder: Path = RESULTS) -> Config:
-    """The config of the suite's row for a problem.
+    """The config of the suite's row for a problem, by the knobs of today.
 
     Raises:
         InvalidProblem: there is no such row.

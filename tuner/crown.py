@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kernels.registry import FAMILIES
 from tilewright.errors import ArtifactError, LaunchError
 from tilewright.trial import BestConfig, Outcome
 from tuner.context import JobContext
@@ -57,9 +58,10 @@ def _crown(context: JobContext, ledger: Ledger) -> BestConfig | None:
 
 
 def _entrants(context: JobContext, ledger: Ledger) -> list[Finalist]:
-    """The shortlist with its kernels, rebuilt where another run measured them."""
+    """The shortlist with its kernels, rebuilt where another run measured them, by the knobs of today."""
     chosen = shortlist(ledger.trials)
-    builds = [context.submit(trial.config) for trial in chosen if trial.artifact not in ledger.artifacts]
+    lost = [trial.config for trial in chosen if trial.artifact not in ledger.artifacts]
+    builds = [context.submit(FAMILIES[config.family].completed(config)) for config in lost]
     rebuilt = {artifact.digest: artifact for build in builds if (artifact := build.result().artifact)}
     kernels = ledger.artifacts | rebuilt
     entrants = [Finalist(trial, kernels[digest]) for trial in chosen if (digest := trial.artifact) in kernels]

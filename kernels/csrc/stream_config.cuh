@@ -5,7 +5,7 @@
 //   WARPS             warps of a block that multiply, all along k; one more asks for the weights
 //   PANELS            panels of a warp in a stage; TILE_K is the k of a stage: WARPS * PANELS panels
 //   STAGES            stages of the ring
-//   THIN_PANELS       panels of the thin operand that shared memory holds: the longest k of a split
+//   THIN_PANELS       panels of the thin operand that shared memory holds: the longest share of k
 //   CLUSTER_K         blocks of a cluster, which share the k of a tile and what they finish of it
 //   WEIGHT_HINT       how long the L2 keeps weights: 0 normal, 1 evict-first
 //   PREFETCH          stages that the block brings into the L2 while the kernel before ends
@@ -34,7 +34,8 @@ constexpr int threads = 32 * warps; // of those that multiply
 constexpr int panel_bytes = 128, panel_k = panel_bytes / int(sizeof(In));
 constexpr int stage_panels = warps * panels;
 constexpr int thin_tiles = (tile_thin + 7) / 8; // mma of 8 columns each
-constexpr int elements = tile_wide * tile_thin, own_elements = elements / cluster_k; // of a tile, and of what a block finishes
+// Of a tile, and of what a block finishes of it.
+constexpr int elements = tile_wide * tile_thin, own_elements = elements / cluster_k;
 } // namespace cfg
 
 static_assert(streams<In>, "stream multiplies f16, bf16, e4m3, e5m2, s8 and u8");
@@ -49,7 +50,8 @@ static_assert(cfg::panels == 1 || cfg::panels == 2 || cfg::panels == 4, "PANELS 
 static_assert(cfg::tile_k == cfg::stage_panels * cfg::panel_k, "TILE_K is the k of a stage");
 static_assert(cfg::stages >= 2 && cfg::stages <= 16, "STAGES is in 2 .. 16");
 static_assert(cfg::thin_panels >= 1, "THIN_PANELS is at least 1");
-static_assert(cfg::cluster_k == 1 || cfg::cluster_k == 2 || cfg::cluster_k == 4 || cfg::cluster_k == 8, "CLUSTER_K is 1, 2, 4 or 8");
+static_assert(cfg::cluster_k >= 1 && cfg::cluster_k <= 8 && (cfg::cluster_k & (cfg::cluster_k - 1)) == 0,
+              "CLUSTER_K is 1, 2, 4 or 8");
 static_assert(cfg::cluster_k == 1 || cfg::split_k == 1, "a cluster adds up what its blocks have: there are no splits beside it");
 static_assert(WEIGHT_HINT == 0 || WEIGHT_HINT == 1, "WEIGHT_HINT is 0 (normal) or 1 (evict first)");
 static_assert(PREFETCH >= 0 && PREFETCH * PANELS <= 32, "a thread brings at most one box into the L2");

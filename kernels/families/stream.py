@@ -2,7 +2,7 @@
 (``csrc/stream.cu``).
 
 The *weights* are the operand with many rows, the *thin* operand has few; *wide* is the axis of D along the
-weights' rows. A *panel* is 128 bytes of k, a *unit* one split of a tile.
+weights' rows. A *panel* is 128 bytes of k, a *unit* one share of a tile.
 """
 
 from __future__ import annotations
@@ -146,7 +146,8 @@ _FEW = 8  # thin rows: a cluster of more gains by wider tiles, as it adds up at 
 def _filled(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
     """With the smallest cluster, or the fewest splits, that leave the ring its room and share the work out,
     stages to fill the ring, and as many of them brought ahead as may pay."""
-    options = [dataclasses.replace(k, cluster_k=blocks) for blocks in CLUSTERS]
+    clusters = [blocks for blocks in CLUSTERS if cuda.why_cluster(blocks, device) is None]
+    options = [dataclasses.replace(k, cluster_k=blocks) for blocks in clusters]
     options += [dataclasses.replace(k, split_k=split) for split in SPLITS if split > 1]
     roomy = [one for one in options if smem_left(one, problem, device) >= ROOM] or options[-1:]
     worth = [one for one in roomy if _why_no_share(one, problem, device) is None] or roomy[:1]

@@ -24,6 +24,7 @@ from tilewright.problem import GemmProblem
 
 RING_BYTES = 128 << 10  # in flight that cover the memory's latency with some to spare
 THIN_BYTES = 28 << 10  # that a thin operand takes with ease
+BRIEF_BYTES = 60 << 10  # of weights, which a block loads while a cluster adds up two tiles
 ROOM = 120 << 10  # that a ring should have beside the thin operand
 BALANCED = 0.9  # of the multiprocessors' time
 _RINGS = (RING_BYTES * 3 // 4, RING_BYTES, RING_BYTES * 5 // 4, RING_BYTES * 3 // 2)
@@ -40,7 +41,8 @@ def ring_stages(k: Knobs, ring_bytes: int, problem: GemmProblem, device: DeviceS
 
 
 def balance(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
-    """Useful share of the multiprocessors' time, 0 .. 1: blocks with a unit less than others wait."""
+    """Useful share of the time of those multiprocessors that blocks can fill, 0 .. 1: blocks with a unit less
+    than others wait."""
     geometry = grid(k, problem, device)
     shares = geometry.tiles(problem) * problem.batch * k.shares
     rounds = -(-shares // geometry.blocks(problem)[0])
@@ -51,6 +53,13 @@ def _why_smem(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     reason = cuda.why_smem(smem_bytes(k, p) + flag_bytes(k), d)
     held = thin_panels(k, p) * Shape.of(p).rows * PANEL_BYTES
     return reason and f"{reason}; {held} hold the thin operand: share k out or take fewer stages"
+
+
+def _why_registers(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    # NOTE: the assembler turns 8-bit floats into float16 before it multiplies. Found by compiling.
+    if p.dtype in cuda.FLOAT8 and k.warps == 16 and (k.warp_tiles == 2 or Shape.of(p).rows == 16):
+        return "16 warps have 96 registers a thread, too few for 8-bit floats of 32 rows, or of 16 thin ones"
+    return None
 
 
 def _why_no_room(k: Knobs, _p: GemmProblem, d: DeviceSpec) -> str | None:
@@ -93,6 +102,12 @@ def why_cluster(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     return None
 
 
+def _why_brief(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.cluster_k > 1 and thin_panels(k, p) * k.tile_wide * PANEL_BYTES < BRIEF_BYTES:
+        return "a block's share of a tile is over before the cluster has added up the one before"
+    return None
+
+
 def _why_depth(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     wanted = {ring_stages(k, ring_bytes, p, d) for ring_bytes in _RINGS}
     if k.stages not in wanted:
@@ -113,13 +128,15 @@ _SHARES = ("split_k", "cluster_k")
 _RING = (*_STAGE, *_SHARES, "stages")
 RULES: tuple[Rule[Knobs], ...] = (
     Rule(_RING, _why_smem, compiled=False),
+    Rule(("warp_tiles", "warps"), _why_registers, compiled=False),
     Rule(("cluster_k",), _why_no_room, compiled=False),
     Rule(_SHARES, _why_shared_twice),
 )
 SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("warp_tiles",), _why_oversized),
     Rule(("warps", "panels", *_SHARES), _why_short),
-    Rule(("split_k", "cluster_k"), why_cluster),
+    Rule(_SHARES, why_cluster),
+    Rule(("warp_tiles", *_SHARES), _why_brief),
     Rule((*_STAGE, *_SHARES), why_split),
     Rule(_RING, _why_depth),
     Rule(("warps", "panels", *_SHARES, "prefetch"), why_prefetch),

@@ -4,11 +4,12 @@ import dataclasses
 import zlib
 
 import pytest
-from toy_family import TOY, toy_artifact
+from toy_family import DEVICE, PROBLEM, TOY, toy_artifact
 from tune_lab import VENDOR_US, Lab
 
 from kernels.registry import FAMILIES
 from tilewright.artifact import Artifact
+from tilewright.config import Config
 from tilewright.errors import ArtifactError
 from tilewright.trial import Outcome, Timing, Trial
 from tuner.finals import Finalist, advancing, field, rounds, shortlist, standing
@@ -252,3 +253,28 @@ def test_a_job_whose_kernels_changed_meanwhile_says_so() -> None:
     resumed.builder.registers = {trial.config: 99 for trial in whole.recorder.kept}
     with pytest.raises(ArtifactError, match="finalists builds to the kernel that was measured"):
         resumed.tune(max_trials=10)
+
+
+@pytest.mark.parametrize("age", ["with a knob that went", "without one that came later"])
+def test_a_finalist_from_before_a_change_of_knobs_is_built_by_those_of_today(age: str) -> None:
+    whole = crowded_lab()
+    best = whole.tune(max_trials=10)
+    assert best is not None
+
+    def stored(trial: Trial) -> Trial:
+        knobs = dict(trial.config.knobs)
+        if age == "with a knob that went":
+            knobs["lockstep"] = 1
+        elif knobs["vector"] == 1:
+            del knobs["vector"]
+        return dataclasses.replace(trial, config=Config.of("toy", knobs))
+
+    kept = [stored(trial) for trial in whole.recorder.kept]
+    assert any(TOY.why_invalid(trial.config, PROBLEM, DEVICE) for trial in shortlist(kept))
+    resumed = crowded_lab(kept)
+    again = resumed.tune(max_trials=10)
+    assert again is not None
+    assert resumed.bench.tried == []
+    assert again.artifact == best.artifact
+    assert resumed.builder.submitted == [TOY.completed(trial.config) for trial in shortlist(kept)]
+    assert all(TOY.why_invalid(one, PROBLEM, DEVICE) is None for one in resumed.builder.submitted)

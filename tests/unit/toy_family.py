@@ -42,7 +42,7 @@ class ToyFamily(ConfigSpace[ToyKnobs]):
         Knob("stages", (1, 2, 3, 4, 5, 8), "stages", searched=(1, 2, 3, 4, 5)),
         Knob("order", ("rows", "columns", "hilbert"), "order"),
         Knob("split", (1, 2, 4, 8), "split"),
-        Knob("vector", (1, 2, 4), "vector"),
+        Knob("vector", (1, 2, 4), "vector", before=1),
     )
     rules = (Rule(("tile", "stages"), _too_big), Rule(("order", "split"), _no_split))
 

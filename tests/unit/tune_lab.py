@@ -26,7 +26,10 @@ VENDOR_US = 120.0
 
 
 class LabBuilder:
-    """Compiles at once, or when the test says so; ``fails`` decides which configs do not compile."""
+    """Compiles at once, or when the test says so; ``fails`` decides which configs do not compile.
+
+    As with the real one, the future raises what a family makes of knobs that it does not have.
+    """
 
     def __init__(self, fails: Callable[[Config], bool] = lambda _config: False, at_once: bool = True) -> None:
         self.fails = fails
@@ -48,6 +51,11 @@ class LabBuilder:
     def finish(self, future: Future[Compiled], config: Config) -> None:
         if self.fails(config):
             future.set_result(Compiled(None, Outcome.COMPILE_ERROR, "does not compile", 0.5))
+            return
+        try:
+            TOY.knob_values(config)
+        except TypeError as error:
+            future.set_exception(error)
         else:
             future.set_result(Compiled(self.artifact(config), Outcome.OK, "", 0.5))
 

@@ -23,7 +23,7 @@ __device__ __forceinline__ void cp_async(unsigned smem, const void* global, bool
 
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Arrives at an mbarrier (sm_90+: of those that count this thread) when all copies that the thread began are there.
+// Arrives at an mbarrier that counts this thread when all copies that the thread began are there.
 __device__ __forceinline__ void cp_async_arrive(unsigned barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }

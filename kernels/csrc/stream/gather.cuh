@@ -4,8 +4,8 @@
 #include "ptx/cluster.cuh"
 #include "stream/memory.cuh"
 
-// One thread's part in it. NOTE: inboxes are used in turn. Who sends to one for the second time has what all others
-// sent to the other one, which they did after they had read this one.
+// One thread's part in it; the team meets between two calls of run(). NOTE: inboxes are used in turn. A block that
+// sends to one for the second time has what all others sent to the other one, which they did after they had read this one.
 class Gather {
 public:
     __device__ __forceinline__ Gather(const SharedMemory& shared, int rank) : shared(shared), rank(rank) {}
@@ -14,7 +14,7 @@ public:
     template <class Finish> __device__ __forceinline__ void run(Finish& finish) {
         const int place = unit & 1;
         finish.begin = rank * cfg::own_elements, finish.end = finish.begin + cfg::own_elements;
-        if (threadIdx.x == 0) mbarrier_arrive_expect(shared.arrived(place), (cfg::elements - cfg::own_elements) * int(sizeof(Real)));
+        if (threadIdx.x == 0) mbarrier_arrive_expect(shared.arrived(place), others * int(sizeof(Real)));
 #pragma unroll
         for (int v = 0; v < Finish::values; ++v) {
             const int at = threadIdx.x + v * cfg::threads, owner = at / cfg::own_elements;
@@ -29,12 +29,14 @@ public:
     }
 
 private:
+    static constexpr int others = cfg::elements - cfg::own_elements; // elements that arrive
     const SharedMemory& shared;
     int rank, unit = 0;
 
     __device__ __forceinline__ void send(int place, int owner, int at, Real value) const {
         const unsigned to = smem_address(shared.inbox(place, rank) + at);
-        store_remote(cluster_address(to, owner), reinterpret_cast<const unsigned&>(value), cluster_address(shared.arrived(place), owner));
+        const unsigned arrived = cluster_address(shared.arrived(place), owner);
+        store_remote(cluster_address(to, owner), reinterpret_cast<const unsigned&>(value), arrived);
     }
     // In the order of k.
     __device__ __forceinline__ Real sum(int place, int at, Real own) const {

@@ -23,7 +23,8 @@ struct ThinOperand {
                 const int row = unit.row0 + line % cfg::tile_thin;
                 const int column = (unit.begin + line / cfg::tile_thin) * cfg::panel_k + chunk * chunk_k;
                 const bool inside = row < rows && column < k;
-                cp_async<16>(shared.thin() + SharedMemory::swizzled(line, chunk), from + (inside ? row * stride + column : 0), inside);
+                const unsigned to = shared.thin() + SharedMemory::swizzled(line, chunk);
+                cp_async<16>(to, from + (inside ? row * stride + column : 0), inside);
             }
             cp_async_arrive(shared.thin_full(stage));
         }
