@@ -59,8 +59,8 @@ def room_in_clusters(cluster: int, device: DeviceSpec) -> int:
     return device.units if cluster <= 2 else device.units * 10 // 11
 
 
-def why_cluster(cluster: int, device: DeviceSpec) -> str | None:
-    """A cluster that finds no room on the device."""
+def why_no_room(cluster: int, device: DeviceSpec) -> str | None:
+    """A cluster of so many blocks that the device has no place for."""
     most = min(8, max(2, room_in_clusters(8, device)))
     return f"a cluster has at most {most} blocks, got {cluster}" if cluster > most else None
 

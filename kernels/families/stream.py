@@ -105,7 +105,7 @@ class Stream(Family[Knobs]):
             format="cubin",
             target=cuda.TARGETS[device.arch],
             entry="stream",
-            block=(k.threads + 32, 1, 1),
+            block=(k.threads + 32, 1, 1),  # and the warp that asks for weights
             cluster=(k.cluster_k, 1, 1),
             grid=grid(k, problem, device),
             args=(weights, Scalar("batch", "int32"), *cuda.gemm_arguments(problem)),
@@ -121,8 +121,8 @@ class Stream(Family[Knobs]):
         out."""
         if self.why_unsupported(problem, device):
             return []
-        wider_first = Shape.of(problem).rows > _FEW
-        ordered = sorted(_STRUCTURES, key=lambda one: (one.warp_tiles == 1) is wider_first)
+        best = 2 if Shape.of(problem).rows > _FEW else 1
+        ordered = sorted(_STRUCTURES, key=lambda one: one.warp_tiles != best)
         filled = [_filled(one, problem, device) for one in ordered]
         fitting = [one for one in filled if not any(rule.why(one, problem, device) for rule in SEARCH_RULES)]
         configs = dict.fromkeys(self.config(one) for one in fitting or filled)
@@ -146,20 +146,17 @@ _FEW = 8  # thin rows: a cluster of more gains by wider tiles, as it adds up at 
 def _filled(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
     """With the smallest cluster, or the fewest splits, that leave the ring its room and share the work out,
     stages to fill the ring, and as many of them brought ahead as may pay."""
-    clusters = [blocks for blocks in CLUSTERS if cuda.why_cluster(blocks, device) is None]
+    clusters = [blocks for blocks in CLUSTERS if cuda.why_no_room(blocks, device) is None]
     options = [dataclasses.replace(k, cluster_k=blocks) for blocks in clusters]
     options += [dataclasses.replace(k, split_k=split) for split in SPLITS if split > 1]
     roomy = [one for one in options if smem_left(one, problem, device) >= ROOM] or options[-1:]
-    worth = [one for one in roomy if _why_no_share(one, problem, device) is None] or roomy[:1]
+    reasons = (why_cluster, why_split)
+    worth = [one for one in roomy if not any(why(one, problem, device) for why in reasons)] or roomy[:1]
     even = (one for one in worth if balance(one, problem, device) >= BALANCED)
     k = next(even, max(worth, key=lambda one: balance(one, problem, device)))
     k = dataclasses.replace(k, stages=ring_stages(k, RING_BYTES, problem, device))
     ahead = (dataclasses.replace(k, prefetch=stages) for stages in sorted(PREFETCHES, reverse=True))
     return next(one for one in ahead if why_prefetch(one, problem, device) is None)
-
-
-def _why_no_share(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> str | None:
-    return why_cluster(k, problem, device) or why_split(k, problem, device)
 
 
 STREAM = Stream()

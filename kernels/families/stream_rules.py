@@ -63,7 +63,7 @@ def _why_registers(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 
 def _why_no_room(k: Knobs, _p: GemmProblem, d: DeviceSpec) -> str | None:
-    return cuda.why_cluster(k.cluster_k, d)
+    return cuda.why_no_room(k.cluster_k, d)
 
 
 def _why_shared_twice(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
@@ -87,10 +87,11 @@ def _why_short(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 def why_split(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     if k.split_k == 1:
         return None
-    whole = (Knobs(k.warp_tiles, k.warps, k.panels, cluster_k=blocks) for blocks in CLUSTERS)
-    worth = (one for one in whole if why_cluster(one, p, d) is None)
-    if any(smem_left(one, p, d) >= ROOM and balance(one, p, d) >= BALANCED for one in worth):
-        return "clusters hold the thin operand and share the work out, and add up at less cost"
+    for blocks in CLUSTERS:
+        whole = Knobs(k.warp_tiles, k.warps, k.panels, cluster_k=blocks)
+        roomy, even = smem_left(whole, p, d) >= ROOM, balance(whole, p, d) >= BALANCED
+        if roomy and even and why_cluster(whole, p, d) is None:
+            return "clusters hold the thin operand and share the work out, and add up at less cost"
     if p.k < 2 * k.split_k * k.stage_panels * panel_elements(p):
         return "every split needs two stages"
     return None

@@ -58,7 +58,7 @@ def _why_panels(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 
 def _why_cluster(k: Knobs, _p: GemmProblem, d: DeviceSpec) -> str | None:
-    return cuda.why_cluster(k.cluster, d)
+    return cuda.why_no_room(k.cluster, d)
 
 
 def _why_halves(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
