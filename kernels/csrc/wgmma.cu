@@ -4,7 +4,7 @@
 //
 // Tiles: a block computes TILE_M x TILE_N of D in steps of TILE_K; its WARPGROUPS split the rows, and each
 // computes blocks of 64 x TILE_N in steps of 16 along k. blockIdx = (tile in raster order, 0, batch).
-// Shared memory, from a multiple of 1024 bytes on: STAGES x (A tile | B tile) in the layout of
+// Shared memory: STAGES x (A tile | B tile) in the layout of
 // tile/wgmma_tile.cuh, then the barriers of tile/ring.cuh. The staged epilogue reuses the stages.
 // Does not support: split-K, other element types, unaligned rows of A or B.
 //
@@ -28,7 +28,8 @@ using Stages = Ring<cfg::stages, TileA::bytes, TileB::bytes>;
 using Place = Slot<cfg::stages>;
 static_assert(!cfg::epilogue_smem || TileD::bytes <= Stages::tile_bytes, "the staged epilogue fits the stages");
 
-extern __shared__ char smem[];
+// NOTE: aligning it costs nothing as long as there is no static shared memory before it.
+extern __shared__ __align__(1024) char smem[];
 
 struct MainLoop {
     Stages ring;
@@ -99,8 +100,7 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, 1)
     d += batch * stride_d;
     if constexpr (cfg::has_c) c += batch * stride_c;
 
-    const unsigned aligned = (smem_address(smem) + 1023u) & ~1023u;
-    const MainLoop loop{{aligned}, &map_a, &map_b, origin.m, origin.n, batch, (k + cfg::tile_k - 1) / cfg::tile_k, warp};
+    const MainLoop loop{{smem_address(smem)}, &map_a, &map_b, origin.m, origin.n, batch, (k + cfg::tile_k - 1) / cfg::tile_k, warp};
     if (warp == 0 && elect_lane()) {
         tma_prefetch_map(&map_a);
         tma_prefetch_map(&map_b);
@@ -118,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, 1)
     const Epilogue epilogue{c, d, bias, ldc, ldd, m, n, alpha, beta};
     if constexpr (cfg::epilogue_smem) {
         __syncthreads();
-        store_staged(acc, epilogue, smem + (aligned - smem_address(smem)), origin, warp);
+        store_staged(acc, epilogue, smem, origin, warp);
     } else {
         store_direct(acc, epilogue, origin, warp);
     }

@@ -13,7 +13,7 @@
 //   -DALIGN_D=16 -DACTIVATION=0 -DHAS_BIAS=0 -DHAS_C=0 -DSCHEDULE=0 -DCONSUMERS_M=2 -DCONSUMERS_N=1 -DSTAGES=4
 //   -DIN_FLIGHT=1 -DCLUSTER_M=2 -DCLUSTER_N=1 -DCLUSTER_K=1 -DSTREAM_K=0 -DSWAP_AB=0 -DACCUMULATE=0 -DEPILOGUE=2
 //   -DSTORE_STAGES=2 -DHINT_A=0 -DHINT_B=0 -DHINT_D=0 -DREDUCTION=0 -DREPACK=0 -DPROMOTE=0
-//   -DPREFETCH=0 -DPREFETCH_A=0 -DPLACEMENT=0 wgmma_ws.cu
+//   -DPREFETCH=0 -DPREFETCH_A=0 -DPLACEMENT=0 -DSNAKE_K=0 -DBEAT=0 wgmma_ws.cu
 #include "ptx/dependent.cuh"
 #if REPACK
 #include "tile/repack.cuh"
@@ -41,7 +41,8 @@
 #define MAP_D nullptr
 #endif
 
-extern __shared__ char smem_start[];
+// NOTE: aligning it costs nothing as long as there is no static shared memory before it.
+extern __shared__ __align__(1024) char smem_start[];
 
 // The barriers of the ring are initialised by a lane of the producer's first warp, which in a block without
 // neighbours starts to load at once.
@@ -63,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, 1)
     wgmma_ws_gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
                   MAP_D_PARAMETER ORDER_PARAMETER int batch, GEMM_PARAMETERS) {
     if constexpr (!cfg::by_gpc) release_next_kernel();
-    const SharedMemory smem((smem_address(smem_start) + 1023u) & ~1023u);
+    const SharedMemory smem(smem_address(smem_start));
     const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
     const Scheduler scheduler(m, n, k, batch, PLACE);
     // NOTE: the roles part at the top, so that the assembler gives each the registers it asks for.

@@ -19,6 +19,8 @@
 //   PREFETCH_A        which operand: 0 B, 1 A
 //   PLACEMENT         0 clusters take work as they are numbered; 1 those of a GPC take neighbouring work, and the kernel
 //                     lets none start before its end: only on an idle GPU are the blocks of the next placed as always
+//   SNAKE_K           1: a block walks k backwards in every other unit of its work
+//   BEAT              clocks at whose multiples a block asks for its next stage: a power of two; 0 at once
 //   REPACK            1: with the kernel that copies rows TMA cannot take
 #pragma once
 #include "config.cuh"
@@ -37,7 +39,8 @@ constexpr int store_stages = STORE_STAGES;
 constexpr bool reduce_after = REDUCTION == 1, shared_out = REDUCTION == 2;
 constexpr int prefetch = PREFETCH;
 constexpr bool prefetch_a = PREFETCH_A;
-constexpr bool by_gpc = PLACEMENT == 1;
+constexpr bool by_gpc = PLACEMENT == 1, snake_k = SNAKE_K;
+constexpr unsigned beat = BEAT;
 constexpr CacheHint hint_a = CacheHint(HINT_A), hint_b = CacheHint(HINT_B), hint_d = CacheHint(HINT_D);
 
 // What one consumer computes, and the accumulators for it: blocks of 64 along wgmma's M, width along its N.
@@ -104,4 +107,6 @@ static_assert(PREFETCH >= 0 && PREFETCH <= 32, "PREFETCH is in 0 .. 32: one lane
 static_assert(PLACEMENT == 0 || PLACEMENT == 1, "PLACEMENT is 0 (free) or 1 (by GPC)");
 static_assert(!cfg::by_gpc || cfg::cluster > 1, "single blocks are not placed alike twice");
 static_assert(!cfg::by_gpc || cfg::prefetch == 0, "kernels that do not overlap have no time to fetch ahead");
+static_assert(SNAKE_K == 0 || SNAKE_K == 1, "SNAKE_K is 0 or 1");
+static_assert(BEAT >= 0 && BEAT <= 4096 && (BEAT & (BEAT - 1)) == 0, "BEAT is 0 or a power of two, 4096 at most");
 static_assert(HINT_A >= 0 && HINT_A <= 2 && HINT_B >= 0 && HINT_B <= 2 && HINT_D >= 0 && HINT_D <= 2, "hints are 0, 1 or 2");

@@ -51,7 +51,7 @@ _TYPES = (
 # Knobs whose values are those of the macros of the same name.
 _AS_THEY_ARE = (
     "tile_k", "consumers_m", "consumers_n", "cluster_m", "cluster_n", "cluster_k", "store_stages", "stages",
-    "in_flight", "promote", "stream_k", "swap_ab", "prefetch",
+    "in_flight", "promote", "stream_k", "swap_ab", "prefetch", "snake_k", "beat",
 )  # fmt: skip
 
 

@@ -82,9 +82,8 @@ def stage_bytes(k: Knobs, problem: GemmProblem) -> int:
 
 
 def fixed_bytes(k: Knobs) -> int:
-    """Dynamic shared memory beside the stages: staged boxes, exchanged sums, barriers and a flag a consumer,
-    and what aligning to 1 KiB may cost."""
-    return store_bytes(k) + exchange_bytes(k) + (16 + 4) * k.consumers + 1024
+    """Dynamic shared memory beside the stages: staged boxes, exchanged sums, barriers and flags."""
+    return store_bytes(k) + exchange_bytes(k) + (16 + 4) * k.consumers
 
 
 def smem_bytes(k: Knobs, problem: GemmProblem) -> int:

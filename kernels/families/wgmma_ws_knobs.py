@@ -47,6 +47,8 @@ class Knobs:
     hint_d: str
     prefetch: int
     placement: str
+    snake_k: int
+    beat: int
 
     @property
     def consumers(self) -> int:
@@ -130,5 +132,13 @@ KNOBS = (
         PLACEMENTS,
         "which blocks take neighbouring tiles: any, or those of a GPC, in kernels that do not overlap",
         before="free",
+    ),
+    Knob("snake_k", (0, 1), "walk k backwards in every other unit of a block", before=0),
+    Knob(
+        "beat",
+        (0, 256, 512, 1024),
+        "clocks at whose multiples loads are issued, so that neighbours ask together; 0 at once",
+        (0, 512),
+        before=0,
     ),
 )

@@ -15,7 +15,16 @@ from kernels.families.wgmma_ws_budgets import (
     sum_registers,
 )
 from kernels.families.wgmma_ws_knobs import FETCH, TMA_STORES, Knobs
-from kernels.families.wgmma_ws_search import SMALL, enough_stages, why_placement, why_prefetch
+from kernels.families.wgmma_ws_search import (
+    MULTIPLY_ADDS,
+    SMALL,
+    enough_stages,
+    why_beat,
+    why_placement,
+    why_prefetch,
+    why_snake_k,
+)
+from kernels.families.wgmma_ws_walk import walk
 from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
@@ -88,6 +97,7 @@ _SWAPPED = (
 )
 
 _PREFETCHED = 4  # k tiles, where any
+_BEAT = 512  # clocks, where any
 _LONG_FLOPS = 2**34
 _ENOUGH_STAGES = 5  # of fewer none is given for a second staged box
 _CLUSTERS = (
@@ -145,19 +155,25 @@ def _candidate(
 ) -> Knobs:
     swap, schedule, tile_m, tile_n, consumers_m, consumers_n = shape
     cluster_m, cluster_n, cluster_k, split_k = spread
-    rows = -(-problem.m // (tile_m * cluster_m))
+    cluster = cluster_m * cluster_n * cluster_k
+    raster, group, snake = walk(problem, device, (tile_m * cluster_m, tile_n * cluster_n), cluster)
     knobs = Knobs(
         schedule=schedule, swap_ab=swap, tile_m=tile_m, tile_n=tile_n, consumers_m=consumers_m,
         consumers_n=consumers_n, tile_k=tile_k, cluster_m=cluster_m, cluster_n=cluster_n,
         cluster_k=cluster_k, epilogue=epilogue, store_stages=1, stages=0,
         in_flight=1, promote=2 if problem.dtype in cuda.FLOAT8 else 0, split_k=split_k,
-        reduction=reduction, stream_k=0, raster="m",
-        group=8 if rows >= 8 else 1, snake=int(rows > 8), l2_promotion=FETCH, hint_a="normal",
-        hint_b="evict_first" if problem.m <= 2 * SMALL else "normal", hint_d="normal", prefetch=0,
-        placement="gpc" if _together(problem, reduction, cluster_m * cluster_n * cluster_k) else "free",
+        reduction=reduction, stream_k=0, raster=raster, group=group, snake=snake,
+        l2_promotion=FETCH, hint_a="normal", hint_d="normal", prefetch=0,
+        hint_b="evict_first" if problem.m <= 2 * SMALL else "normal",
+        placement="gpc" if _together(problem, reduction, cluster) else "free",
+        snake_k=1, beat=_BEAT if split_k == 1 else 0,
     )  # fmt: skip
     if why_placement(knobs, problem, device):
         knobs.placement = "free"
+    if why_snake_k(knobs, problem, device):
+        knobs.snake_k = 0
+    if why_beat(knobs, problem, device):
+        knobs.beat = 0
     if not why_prefetch(dataclasses.replace(knobs, prefetch=_PREFETCHED), problem, device):
         knobs.prefetch = _PREFETCHED
     knobs.stages = enough_stages(knobs, problem, device)
@@ -175,10 +191,10 @@ def _together(problem: GemmProblem, reduction: str, cluster: int) -> bool:
     return worth and cluster > 1
 
 
-# Per multiprocessor and clock: multiply-adds of 16-bit wgmma at the share of its peak that main loops reach,
-# bytes from L2, from shared memory and from DRAM. Fitted to clocks that ncu read on an H200, those of parts
-# and of clusters to times (docs/hopper.md).
-_MULTIPLY_ADDS = 2048 * 0.975
+# The share of wgmma's peak that main loops reach; per multiprocessor and clock bytes from L2, from shared
+# memory and from DRAM. Fitted to clocks that ncu read on an H200, those of parts and of clusters to times
+# (docs/hopper.md).
+_REACHED = 0.975
 _L2_BYTES = 64
 _SMEM_BYTES = 128
 _PART_BYTES = 18  # written and read again, of parts of k
@@ -203,7 +219,7 @@ def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
     """
     depth = -(-problem.k // (k.split_k * k.cluster_k)) * problem.dtype.size
     extent, width = k.share
-    multiplied = k.tile_m * k.tile_n * depth / 2 / _MULTIPLY_ADDS
+    multiplied = k.tile_m * k.tile_n * depth / 2 / (_REACHED * MULTIPLY_ADDS)
     loaded = (k.tile_m / k.cluster_n + k.tile_n / k.cluster_m) * depth / _L2_BYTES
     if row_alignment(problem) < 128:
         loaded *= 2  # a panel's row lies in two lines

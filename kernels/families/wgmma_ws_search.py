@@ -19,6 +19,7 @@ from tilewright.problem import DType, GemmProblem
 
 MOST_BOXES = 16  # each is a copy of the loop over k
 SHORT_FLOPS = 2**33  # 10 to 20 us in 16 bits
+MULTIPLY_ADDS = 2048  # of 16-bit wgmma, per multiprocessor and clock
 SMALL = 64  # extents of D up to which weights fill wgmma's M rather than activations
 
 
@@ -174,6 +175,23 @@ def why_placement(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     return None
 
 
+def why_snake_k(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    if k.snake_k and _blocks(k, p) <= d.units:
+        return "a block that walks k once has no way back"
+    return None
+
+
+def why_beat(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if not k.beat:
+        return None
+    if k.placement != "gpc":
+        return "only blocks of a GPC that take neighbouring tiles ask for the same lines"
+    clocks = k.tile_m * k.tile_n * k.tile_k * p.dtype.size // 2 // MULTIPLY_ADDS
+    if 2 * clocks < 3 * k.beat:
+        return f"a stage is multiplied in {clocks} clocks: the beat would hold it up"
+    return None
+
+
 def _why_promote(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     if p.dtype in cuda.FLOAT8 and not k.promote and p.k > 128:
         return "long sums of 8-bit floats drift too far in the tensor cores"
@@ -198,6 +216,8 @@ SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("promote",), _why_promote),
     Rule(("prefetch",), why_prefetch),
     Rule(("placement",), why_placement),
+    Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k", "snake_k"), why_snake_k),
+    Rule(("tile_m", "tile_n", "tile_k", "placement", "beat"), why_beat),
     Rule(("schedule", "tile_m", "tile_n", "split_k", "stream_k"), _why_pingpong),
     Rule(("tile_m", "tile_n", "tile_k", "cluster_k", "split_k", "stream_k"), _why_split),
     Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k", "reduction"), _why_shares),

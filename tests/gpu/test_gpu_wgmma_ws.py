@@ -18,11 +18,12 @@ BASE = {
     "tile_k": 64, "cluster_m": 1, "cluster_n": 1, "cluster_k": 1, "epilogue": "tma", "store_stages": 2,
     "stages": 4, "in_flight": 1, "promote": 0, "split_k": 1, "reduction": "block", "stream_k": 0,
     "raster": "m", "group": 8, "snake": 0, "l2_promotion": 256, "hint_a": "normal", "hint_b": "normal",
-    "hint_d": "normal", "prefetch": 0, "placement": "free",
+    "hint_d": "normal", "prefetch": 0, "placement": "free", "snake_k": 0, "beat": 0,
 }  # fmt: skip
 PINGPONG = {"schedule": "pingpong", "consumers_m": 1}
 SWAPPED = {"swap_ab": 1, "tile_m": 64, "consumers_m": 1, "consumers_n": 2}
 SHARES = {"split_k": 4, "reduction": "shares"}
+SMALL = {"tile_m": 64, "tile_n": 64, "consumers_m": 1}
 LAYOUTS = ["nn", "nt", "tn", "tt"]
 SIZES = [(8, 8, 8), (8, 264, 72), (128, 128, 64), (136, 248, 200), (304, 520, 1000), (1024, 2304, 2048)]
 
@@ -121,6 +122,15 @@ VARIANTS = [
     {**SWAPPED, "tile_k": 128, "stages": 3, "epilogue": "stmatrix"},
     {**SWAPPED, "epilogue": "direct", "store_stages": 1},
     {**SWAPPED, "stream_k": 1, "store_stages": 4},
+    {"snake_k": 1, **SMALL},
+    {"snake_k": 1, **SMALL, "cluster_m": 2, "cluster_n": 2, "prefetch": 4},
+    {"snake_k": 1, **SMALL, "cluster_k": 2},
+    {"snake_k": 1, **PINGPONG, "tile_m": 64, "tile_n": 64, "stages": 7},
+    {"snake_k": 1, "split_k": 3},
+    {"snake_k": 1, "stream_k": 1, "cluster_n": 2, **SMALL},
+    *({"beat": x} for x in (256, 512, 1024)),
+    {"beat": 512, "snake_k": 1, "cluster_n": 2, **SMALL},
+    {"beat": 256, **PINGPONG, "cluster_m": 2},
     *({"raster": x, "group": y, "snake": z} for x in ("m", "n", "hilbert") for y in (1, 4) for z in (0, 1)),
 ]  # fmt: skip
 
@@ -332,6 +342,8 @@ def test_a_batch_of_ragged_matrices_does_not_bleed(hopper, layout) -> None:
         {"split_k": 4},
         SHARES,
         {"stream_k": 1},
+        {"snake_k": 1, "split_k": 4},
+        {"cluster_m": 2, "beat": 512, "snake_k": 1, **SMALL},
     ],
     ids=str,
 )

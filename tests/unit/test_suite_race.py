@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import time
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -107,21 +107,23 @@ class Drawing(HostDevice):
         return self.told
 
 
-def warming(late_us: float) -> Callable[[int], float]:
-    """A sampler at 1 us for 20 ms from its first sample on, then at ``late_us``."""
+def warming(late_us: float, clock: list[float]) -> Callable[[int], float]:
+    """A sampler that takes 1 ms of ``clock``, at 1 us for the 20 ms after its first, then at ``late_us``."""
     began: list[float] = []
 
     def sample(_number: int) -> float:
-        time.sleep(0.001)
-        began[:] = began or [time.monotonic()]
-        return 1.0 if time.monotonic() < began[0] + 0.02 else late_us
+        clock[0] += 0.001
+        began[:] = began or [clock[0]]
+        return 1.0 if clock[0] < began[0] + 0.02 else late_us
 
     return sample
 
 
 def test_at_the_power_limit_contenders_run_until_the_clock_is_their_own(monkeypatch) -> None:
+    clock = [0.0]
     monkeypatch.setattr(interleave, "TURN_S", 0.06)
-    samplers = [warming(3.0), warming(2.0)]
+    monkeypatch.setattr(interleave, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    samplers = [warming(3.0, clock), warming(2.0, clock)]
     rows, states = interleave.shuffled_rounds(Drawing(690.0), samplers, 6, random.Random(0))
     assert rows == [[3.0] * 3, [2.0] * 3]
     assert states == [(1400.0, 690.0)] * 3

@@ -22,7 +22,7 @@ BASE: dict[str, Any] = {
     "tile_k": 64, "cluster_m": 1, "cluster_n": 1, "cluster_k": 1, "epilogue": "tma", "store_stages": 2,
     "stages": 3, "in_flight": 1, "promote": 0, "split_k": 1, "reduction": "block", "stream_k": 0,
     "raster": "m", "group": 8, "snake": 0, "l2_promotion": 256, "hint_a": "normal", "hint_b": "normal",
-    "hint_d": "normal", "prefetch": 0, "placement": "free",
+    "hint_d": "normal", "prefetch": 0, "placement": "free", "snake_k": 0, "beat": 0,
 }  # fmt: skip
 PINGPONG = {"schedule": "pingpong", "consumers_m": 1}
 # (operand, box, swizzle, promotion) where A is not shared, and where boxes of D are 64 wide.

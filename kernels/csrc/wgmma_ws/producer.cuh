@@ -9,13 +9,20 @@ __device__ __forceinline__ void prefetch(Scheduler scheduler, const TensorMap* m
     const int lane = threadIdx.x % 32;
     Work work;
     if (lane >= cfg::prefetch || !scheduler.next(work)) return;
-    const int index = work.k_begin + lane;
-    if (index >= work.k_end) return;
+    if (lane >= work.k_tiles()) return;
+    const int index = work.k_tile(lane);
     const Neighbours neighbours;
     if constexpr (cfg::prefetch_a)
         TileA::prefetch_share(map_a, work.m, index, work.batch, neighbours.column);
     else
         TileB::prefetch_share(map_b, work.n, index, work.batch, neighbours.row);
+}
+
+// Waits for the next multiple of BEAT clocks: producers that ask for the same lines together are served by one request to
+// the L2. The counters of the multiprocessors of a GPC run in step.
+__device__ __forceinline__ void await_beat() {
+    if constexpr (cfg::beat > 0)
+        for (const unsigned beat = unsigned(clock()) / cfg::beat; unsigned(clock()) / cfg::beat == beat;) {}
 }
 
 // NOTE: a stage is refilled when the consumers of all neighbours have emptied it, since their copies of it
@@ -27,10 +34,12 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, Scheduler sche
     const Stages& ring = smem.ring;
     Place slot;
     for (Work work; scheduler.next(work);)
-        for (int index = work.k_begin; index < work.k_end; ++index) {
+        for (int count = 0; count < work.k_tiles(); ++count) {
+            const int index = work.k_tile(count);
             mbarrier_wait(ring.empty(slot.stage), slot.phase ^ 1);
             const unsigned full = ring.full(slot.stage);
             mbarrier_arrive_expect(full, Stages::stage_bytes);
+            await_beat();
             TileA::load_share<cfg::hint_a>(ring.tile_a(slot.stage), map_a, full, work.m, index, work.batch, neighbours.column, row_mask);
             TileB::load_share<cfg::hint_b>(ring.tile_b(slot.stage), map_b, full, work.n, index, work.batch, neighbours.row, column_mask);
             slot.advance();

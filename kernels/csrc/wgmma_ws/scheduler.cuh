@@ -13,8 +13,11 @@ struct Work {
     int k_begin, k_end;
     int part, parts; // this is one of `parts` units that make up the tile
     int first_slot;  // where part 0 leaves its sums, see Partials
+    bool backwards;  // the last k tile comes first
 
     __device__ __forceinline__ int k_tiles() const { return k_end - k_begin; }
+    // The k tile that comes `index`-th.
+    __device__ __forceinline__ int k_tile(int index) const { return backwards ? k_end - 1 - index : k_begin + index; }
 };
 
 class Scheduler {
@@ -49,8 +52,11 @@ public:
     __device__ __forceinline__ int rows() const { return across_m * cfg::cluster_m * cfg::tile_m; }
     __device__ __forceinline__ int columns() const { return across_n * cfg::cluster_n * cfg::tile_n; }
 
-    // False when there is nothing left to do.
+    // False when there is nothing left to do. With SNAKE_K a block walks k back where it went forth in its unit before,
+    // and meets in the L2 what it loaded last, of an operand that both units have.
     __device__ __forceinline__ bool next(Work& work) {
+        work.backwards = cfg::snake_k && odd;
+        odd = !odd;
         if constexpr (cfg::stream_k)
             if (next_step < end_step) {
                 stream(work);
@@ -78,6 +84,7 @@ public:
 private:
     int clusters, cluster, rank, across_m, across_n, k_tiles;
     int next_unit, end;
+    bool odd = false; // the next unit is the second, the fourth ..
     static constexpr int least_share = 4; // k tiles, for fewer a partial tile costs more than it saves
     int streamed;            // tiles whose k is shared out among clusters: fewer than two for each
     Shares shares;

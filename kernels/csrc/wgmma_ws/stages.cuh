@@ -45,7 +45,7 @@ struct SharedMemory {
     static constexpr int ahead = cfg::consumers * (staging_bytes + exchange_bytes);
     static_assert(staging_bytes % 1024 == 0 && exchange_bytes % 1024 == 0, "all start at multiples of 1024 bytes");
 
-    explicit __device__ __forceinline__ SharedMemory(unsigned aligned) : ring{aligned + ahead} {}
+    explicit __device__ __forceinline__ SharedMemory(unsigned start) : ring{start + ahead} {}
     __device__ __forceinline__ unsigned box(int consumer, int stage) const {
         return ring.base - ahead + consumer * staging_bytes + stage * Box::bytes;
     }
