@@ -138,7 +138,7 @@ KNOBS = (
         "beat",
         (0, 256, 512, 1024),
         "clocks at whose multiples loads are issued, so that neighbours ask together; 0 at once",
-        (0, 512),
+        (0, 512, 1024),
         before=0,
     ),
 )

@@ -24,7 +24,7 @@ from kernels.families.wgmma_ws_search import (
     why_prefetch,
     why_snake_k,
 )
-from kernels.families.wgmma_ws_walk import walk
+from kernels.families.wgmma_ws_walk import running, walk
 from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
@@ -166,7 +166,7 @@ def _candidate(
         l2_promotion=FETCH, hint_a="normal", hint_d="normal", prefetch=0,
         hint_b="evict_first" if problem.m <= 2 * SMALL else "normal",
         placement="gpc" if _together(problem, reduction, cluster) else "free",
-        snake_k=1, beat=_BEAT if split_k == 1 else 0,
+        snake_k=1, beat=_BEAT if split_k == 1 else 0,  # no gain was seen with shares
     )  # fmt: skip
     if why_placement(knobs, problem, device):
         knobs.placement = "free"
@@ -235,7 +235,7 @@ def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
         hidden = _HIDDEN * _SUM_CYCLES * sum_registers(k, problem)
     blocks = grid(k, device)
     units = blocks.tiles(problem) * problem.batch * k.split_k
-    waves = -(-units * k.cluster_k // (blocks.max_blocks // k.cluster * k.cluster))
+    waves = -(-units * k.cluster_k // (running(k.cluster, device) * k.cluster))
     operands = (problem.m + problem.n) * problem.k * problem.dtype.size * problem.batch
     asked = k.tile_m / k.cluster_n + k.tile_n / k.cluster_m
     power = ((1 - _UNSHARED) * (k.tile_m + k.tile_n) + _UNSHARED * asked) * depth / _POWER_BYTES

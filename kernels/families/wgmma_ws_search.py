@@ -12,6 +12,7 @@ from kernels.families.wgmma_ws_budgets import (
 )
 from kernels.families.wgmma_ws_knobs import FETCH, TMA_STORES, Knobs
 from kernels.families.wgmma_ws_rules import RING, STORE
+from kernels.families.wgmma_ws_walk import clusters, kept_bytes, running
 from kernels.family import Rule
 from tilewright.artifact import Grid
 from tilewright.device import DeviceSpec
@@ -112,12 +113,12 @@ def _why_shares(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 
 def _blocks(k: Knobs, p: GemmProblem) -> int:
     """Blocks that do one unit each, those of clusters that lie partly outside of D included."""
-    rows, columns = -(-p.m // (k.tile_m * k.cluster_m)), -(-p.n // (k.tile_n * k.cluster_n))
+    rows, columns = clusters(p, (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n))
     return rows * columns * k.cluster * p.batch * k.split_k
 
 
 def _why_walk(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    rows, columns = -(-p.m // (k.tile_m * k.cluster_m)), -(-p.n // (k.tile_n * k.cluster_n))
+    rows, columns = clusters(p, (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n))
     along, across = (columns, rows) if k.raster == "n" else (rows, columns)
     if k.group > 1 and k.group >= 2 * along:
         return "the band is wider than the grid of tiles"
@@ -126,13 +127,13 @@ def _why_walk(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     turns = k.group > 1 and along > k.group
     if k.snake != turns:
         return "turning round costs nothing" if turns else "one band, or one row a band, has nothing to turn"
-    if rows * columns <= d.units and (k.raster, k.group) != ("m", 1) and k.group != 8:
+    if rows * columns * p.batch <= running(k.cluster, d) and (k.raster, k.group) != ("m", 1) and k.group != 8:
         return "in a single wave the walk matters little"
     return None
 
 
 def _why_cluster(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    rows, columns = -(-p.m // k.tile_m), -(-p.n // k.tile_n)
+    rows, columns = clusters(p, (k.tile_m, k.tile_n))
     room = cuda.room_in_clusters(k.cluster, d)
     if k.cluster > 2 and p.m > 2 * SMALL and _blocks(k, p) > room:
         return f"clusters of {k.cluster} find room for {room} blocks: worth it for a single wave of them"
@@ -176,8 +177,15 @@ def why_placement(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 
 def why_snake_k(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    if k.snake_k and _blocks(k, p) <= d.units:
-        return "a block that walks k once has no way back"
+    if not k.snake_k:
+        return None
+    if k.split_k > 1:
+        return "a block's units are different parts of k"
+    rows, columns = clusters(p, (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n))
+    if rows * columns <= running(k.cluster, d):
+        return "a block that walks k once in a matrix has no way back"
+    if min(p.m, p.n) * p.k * p.dtype.size <= kept_bytes(d):
+        return "an operand that stays in the L2 is there whichever way k is walked"
     return None
 
 
@@ -221,7 +229,7 @@ SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("schedule", "tile_m", "tile_n", "split_k", "stream_k"), _why_pingpong),
     Rule(("tile_m", "tile_n", "tile_k", "cluster_k", "split_k", "stream_k"), _why_split),
     Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k", "reduction"), _why_shares),
-    Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "raster", "group", "snake"), _why_walk),
+    Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "raster", "group", "snake"), _why_walk),
     Rule(("l2_promotion",), _why_fetch),
     Rule(("tile_m", "hint_b"), _why_hint),
     Rule(("epilogue", "hint_d"), _why_hint_d),

@@ -369,6 +369,37 @@ def test_many_runs_give_the_same_bits(hopper, variant) -> None:
     kernel.close()
 
 
+def launched(device, problem: GemmProblem, **knobs):
+    """D of a second launch on operands of N(0, 1), and what it took in us."""
+    from tuner.operands import bind, make_tensors
+
+    kernel = gate.built(device, WGMMA_WS, Config.of("wgmma_ws", {**BASE, **knobs}), problem)
+    tensors = make_tensors(device, problem, 1, "normal")
+    bound = bind(device, kernel, problem, [tensors])
+    device.once(bound.launches[0])
+    us = device.once(bound.launches[0])
+    found = tensors.d.copy()
+    device.synchronize()
+    kernel.close()
+    return found, us
+
+
+def test_second_tiles_walk_k_back(hopper) -> None:
+    """Sums in another order have other last bits; first tiles, the upper half of D, have the same."""
+    problem = GemmProblem(256, 128 * hopper.spec.units, 4096, out_dtype="float32")
+    knobs = {"epilogue": "direct", "store_stages": 1, "group": 1}
+    forth, _ = launched(hopper, problem, **knobs)
+    back, _ = launched(hopper, problem, **knobs, snake_k=1)
+    assert bool((forth[:, :128] == back[:, :128]).all())
+    assert bool((forth[:, 128:] != back[:, 128:]).any())
+
+
+def test_loads_wait_for_the_beat(hopper) -> None:
+    problem = GemmProblem(128, 128, 256 * 64)
+    least = 255 * 1024 / hopper.spec.clock_mhz
+    assert launched(hopper, problem, stages=6, beat=1024)[1] > least > launched(hopper, problem, stages=6)[1]
+
+
 @pytest.mark.parametrize(
     "problem",
     [

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from kernels.families.wgmma_ws import WGMMA_WS
 from kernels.families.wgmma_ws_walk import walk
+from kernels.nvrtc import compile_text
 from tilewright import Config, DeviceSpec, GemmProblem
 
 HOPPER = DeviceSpec("cuda", "sm_90", "H200", 132, 141 << 30, 50 << 20, 227 << 10, 228 << 10)
@@ -57,28 +59,72 @@ def test_a_beat_is_shorter_than_the_products_of_a_stage(beat: int, clocks: int |
     )
 
 
-def test_a_block_with_one_tile_has_no_way_back() -> None:
-    for pick in WGMMA_WS.picks(DECODE, HOPPER):
-        assert (pick["snake_k"], pick["beat"]) == (0, 0)
-    single = next(one for one in WGMMA_WS.picks(DECODE, HOPPER) if one["split_k"] * one["cluster_k"] == 1)
-    assert any("no way back" in said for said in searched(single, DECODE, snake_k=1))
+NO_WAY_BACK = [
+    (DECODE, {"split_k": 1}, "walks k once"),
+    (GemmProblem(512, 512, 8192, batch=64), {}, "walks k once in a matrix"),
+    (GemmProblem(4096, 24576, 1536), {}, "stays in the L2"),
+    (GemmProblem(512, 512, 16384), {"split_k": 4}, "different parts of k"),
+]
+
+
+@pytest.mark.parametrize(("problem", "knobs", "expected"), NO_WAY_BACK, ids=str)
+def test_where_k_is_not_walked_back(problem: GemmProblem, knobs: dict[str, Any], expected: str) -> None:
+    picks = WGMMA_WS.picks(problem, HOPPER)
+    assert {pick["snake_k"] for pick in picks} == {0}
+    pick = next(one for one in picks if knobs.items() <= dict(one.knobs).items())
+    assert any(expected in said for said in searched(pick, problem, snake_k=1))
 
 
 WALKS = [
     # 4096 x 1536 of A stay in the L2, so narrow bands along n load B once.
     (GemmProblem(4096, 24576, 1536), (256, 200), 2, ("n", 4, 1)),
-    # The 66 clusters of a wave form a square of 4096 x 3300 or so.
+    # 66 clusters at once are 2112 rows and 3200 columns or so of D.
     (LARGE, (512, 200), 2, ("n", 16, 1)),
     (LARGE, (256, 416), 2, ("m", 8, 1)),
     # Eight columns only: two bands run at once, and a GPC has four rows and two columns.
     (GemmProblem(16384, 2048, 8192), (256, 256), 2, ("m", 4, 1)),
-    # A single wave, and a single row.
+    # 132 clusters of two blocks are two waves.
+    (GemmProblem(2048, 4608, 3584), (192, 384), 2, ("n", 2, 1)),
+    # A single wave: of 16 rows of tiles, of 4, of one.
     (GemmProblem(2048, 2048, 2048), (128, 256), 1, ("m", 8, 1)),
     (GemmProblem(512, 512, 16384), (128, 128), 1, ("m", 1, 0)),
     (DECODE, (64, 64), 1, ("m", 1, 0)),
+    # Fewer multiprocessors than a cluster has blocks.
+    (dataclasses.replace(LARGE, batch=3), (128, 128), 8, ("m", 8, 1)),
 ]
 
 
 @pytest.mark.parametrize(("problem", "extent", "blocks", "expected"), WALKS, ids=str)
 def test_the_walk_of_first_picks(problem, extent, blocks, expected) -> None:
-    assert walk(problem, HOPPER, extent, blocks) == expected
+    device = dataclasses.replace(HOPPER, units=4) if blocks == 8 else HOPPER
+    assert walk(problem, device, extent, blocks) == expected
+
+
+@pytest.mark.parametrize(
+    "problem", [LARGE, GemmProblem(2048, 4608, 3584), GemmProblem(512, 512, 512, batch=64)], ids=str
+)
+@pytest.mark.parametrize("units", [132, 114, 16])
+def test_walks_are_searched(problem: GemmProblem, units: int) -> None:
+    """Of every cluster of 128 x 128 tiles, whether or not it is a pick."""
+    device = dataclasses.replace(HOPPER, units=units)
+    base = WGMMA_WS.picks(LARGE, HOPPER)[0]
+    for rows, columns in ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1)):
+        raster, group, snake = walk(problem, device, (128 * rows, 128 * columns), rows * columns)
+        found = {"tile_m": 128, "tile_n": 128, "cluster_m": rows, "cluster_n": columns, "placement": "free"}
+        found |= {"raster": raster, "group": group, "snake": snake}
+        knobs = WGMMA_WS.knob_values(Config.of("wgmma_ws", {**dict(base.knobs), **found}))
+        assert [
+            rule.why(knobs, problem, device) for rule in WGMMA_WS.search_rules if "raster" in rule.reads
+        ] == [None]
+
+
+def test_k_is_walked_back() -> None:
+    """Work::k_tile as compiled: k tiles 3, 4 and 5, and 5, 4 and 3."""
+    walked = "".join(
+        f'static_assert(Work{{0, 0, 0, 0, 3, 6, 0, 1, 0, {back}}}.k_tile({index}) == {tile}, "");\n'
+        for back, tiles in (("false", (3, 4, 5)), ("true", (5, 4, 3)))
+        for index, tile in enumerate(tiles)
+    )
+    text = f'#include "wgmma_ws/scheduler.cuh"\n{walked}extern "C" __global__ void nothing() {{}}\n'
+    config = WGMMA_WS.picks(LARGE, HOPPER)[0]
+    compile_text(text, "sm_90a", WGMMA_WS.build_spec(config, LARGE, HOPPER).defines, entry="nothing")

@@ -17,7 +17,7 @@ struct Work {
 
     __device__ __forceinline__ int k_tiles() const { return k_end - k_begin; }
     // The k tile that comes `index`-th.
-    __device__ __forceinline__ int k_tile(int index) const { return backwards ? k_end - 1 - index : k_begin + index; }
+    constexpr __device__ __forceinline__ int k_tile(int index) const { return backwards ? k_end - 1 - index : k_begin + index; }
 };
 
 class Scheduler {
