@@ -119,6 +119,8 @@ def _blocks(k: Knobs, p: GemmProblem) -> int:
 
 def _why_walk(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     rows, columns = clusters(p, (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n))
+    if min(rows, columns) == 1 and (k.raster, k.group) != ("m", 1):
+        return "a single line of clusters is walked in one way"
     along, across = (columns, rows) if k.raster == "n" else (rows, columns)
     if k.group > 1 and k.group >= 2 * along:
         return "the band is wider than the grid of tiles"

@@ -40,6 +40,8 @@ def walk(
         blocks: of a cluster.
     """
     rows, columns = clusters(problem, extent)
+    if min(rows, columns) == 1:
+        return "m", 1, 0
     walks = [(raster, group) for raster, group in itertools.product("mn", _GROUPS)]
     possible = [one for one in walks if one[1] <= (rows if one[0] == "m" else columns)]
     if rows * columns * problem.batch <= running(blocks, device):

@@ -101,7 +101,14 @@ def test_the_walk_of_first_picks(problem, extent, blocks, expected) -> None:
 
 
 @pytest.mark.parametrize(
-    "problem", [LARGE, GemmProblem(2048, 4608, 3584), GemmProblem(512, 512, 512, batch=64)], ids=str
+    "problem",
+    [
+        LARGE,
+        GemmProblem(2048, 4608, 3584),
+        GemmProblem(512, 512, 512, batch=64),
+        GemmProblem(64, 28672, 4096),
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("units", [132, 114, 16])
 def test_walks_are_searched(problem: GemmProblem, units: int) -> None:
