@@ -143,6 +143,8 @@ def _beside_sums(k: Knobs, p: GemmProblem) -> int:
 def _beside_shares(k: Knobs, p: GemmProblem) -> int:
     """No sum is in a register any more when shares, C and bias are read."""
     sets = 24 if k.promote else 0
+    if k.epilogue == "direct":
+        return sets + (12 if k.consumers == 3 else 96)
     if k.consumers != 2:
         return sets + (4 if k.consumers == 3 else 56 if k.share[0] > 64 else 16)
     copies = k.epilogue == "stmatrix" or (k.schedule == "pingpong" and p.has_bias)
