@@ -28,7 +28,8 @@ from kernels.families.wgmma_ws_knobs import (
     TMA_STORES,
     Knobs,
 )
-from kernels.families.wgmma_ws_picks import candidates, cycles
+from kernels.families.wgmma_ws_model import cycles
+from kernels.families.wgmma_ws_picks import candidates
 from kernels.families.wgmma_ws_rules import RULES
 from kernels.families.wgmma_ws_search import SEARCH_RULES
 from kernels.family import BuildSpec, Family

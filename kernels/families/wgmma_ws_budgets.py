@@ -11,6 +11,8 @@ from tilewright.artifact import Grid, Workspace
 from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
+MULTIPLY_ADDS = 2048  # of 16-bit wgmma, per multiprocessor and clock
+
 
 def operand_tiles(k: Knobs, problem: GemmProblem) -> tuple[OperandTile, OperandTile]:
     """The tiles of A and B in one stage."""

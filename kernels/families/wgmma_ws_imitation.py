@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Callable, Iterator
 
 from kernels.families.wgmma_ws_knobs import KNOBS, Knobs
-from kernels.families.wgmma_ws_picks import alike_but_stores, cycles
+from kernels.families.wgmma_ws_model import cycles
+from kernels.families.wgmma_ws_picks import alike_but_stores
 from kernels.families.wgmma_ws_search import SMALL
 from kernels.outline import Outline
 from tilewright.device import DeviceSpec

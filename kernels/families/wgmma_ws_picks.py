@@ -1,22 +1,16 @@
-"""First picks of family ``wgmma_ws``: known shapes, and the model that orders them."""
+"""First picks of family ``wgmma_ws``: known shapes, and the rest as it usually does best."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from kernels import cuda
-from kernels.families.wgmma_ws_budgets import (
-    grid,
-    kept_registers,
-    row_alignment,
-    store_boxes,
-    sum_registers,
-)
+from kernels.families.wgmma_ws_budgets import store_boxes
 from kernels.families.wgmma_ws_knobs import FETCH, TMA_STORES, Knobs
 from kernels.families.wgmma_ws_search import (
-    MULTIPLY_ADDS,
     SMALL,
     enough_stages,
     why_beat,
@@ -24,7 +18,7 @@ from kernels.families.wgmma_ws_search import (
     why_prefetch,
     why_snake_k,
 )
-from kernels.families.wgmma_ws_walk import running, walk
+from kernels.families.wgmma_ws_walk import walk
 from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
@@ -163,25 +157,34 @@ def _candidate(
         cluster_k=cluster_k, epilogue=epilogue, store_stages=1, stages=0,
         in_flight=1, promote=2 if problem.dtype in cuda.FLOAT8 else 0, split_k=split_k,
         reduction=reduction, stream_k=0, raster=raster, group=group, snake=snake,
-        l2_promotion=FETCH, hint_a="normal", hint_d="normal", prefetch=0,
+        l2_promotion=FETCH, hint_a="normal", hint_d="normal", prefetch=_PREFETCHED,
         hint_b="evict_first" if problem.m <= 2 * SMALL else "normal",
         placement="gpc" if _together(problem, reduction, cluster) else "free",
         snake_k=1, beat=_BEAT if split_k == 1 else 0,  # no gain was seen with shares
     )  # fmt: skip
-    if why_placement(knobs, problem, device):
-        knobs.placement = "free"
-    if why_snake_k(knobs, problem, device):
-        knobs.snake_k = 0
-    if why_beat(knobs, problem, device):
-        knobs.beat = 0
-    if not why_prefetch(dataclasses.replace(knobs, prefetch=_PREFETCHED), problem, device):
-        knobs.prefetch = _PREFETCHED
+    for why, without in _WORTH:
+        if why(knobs, problem, device):
+            knobs = dataclasses.replace(knobs, **without)
+    return _with_stages(knobs, problem, device)
+
+
+# Where a reason speaks against what a candidate has, what it has instead.
+_WORTH: tuple[tuple[Callable[[Knobs, GemmProblem, DeviceSpec], str | None], dict[str, Any]], ...] = (
+    (why_placement, {"placement": "free"}),
+    (why_snake_k, {"snake_k": 0}),
+    (why_beat, {"beat": 0}),
+    (why_prefetch, {"prefetch": 0}),
+)
+
+
+def _with_stages(knobs: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
+    """As many stages as fit and can be used, and a second staged box if they stay enough."""
     knobs.stages = enough_stages(knobs, problem, device)
-    if epilogue != "direct" and store_boxes(knobs) > 1:
-        roomy = dataclasses.replace(knobs, store_stages=2)
-        roomy.stages = enough_stages(roomy, problem, device)
-        return roomy if roomy.stages >= min(knobs.stages, _ENOUGH_STAGES) else knobs
-    return knobs
+    if knobs.epilogue == "direct" or store_boxes(knobs) == 1:
+        return knobs
+    roomy = dataclasses.replace(knobs, store_stages=2)
+    roomy.stages = enough_stages(roomy, problem, device)
+    return roomy if roomy.stages >= min(knobs.stages, _ENOUGH_STAGES) else knobs
 
 
 def _together(problem: GemmProblem, reduction: str, cluster: int) -> bool:
@@ -189,66 +192,3 @@ def _together(problem: GemmProblem, reduction: str, cluster: int) -> bool:
     its early start, and blocks without a cluster have no order."""
     worth = reduction == "shares" or (reduction == "block" and problem.flops >= _LONG_FLOPS)
     return worth and cluster > 1
-
-
-# The share of wgmma's peak that main loops reach; per multiprocessor and clock bytes from L2, from shared
-# memory and from DRAM. Fitted to clocks that ncu read on an H200, those of parts and of clusters to times
-# (docs/hopper.md).
-_REACHED = 0.975
-_L2_BYTES = 64
-_SMEM_BYTES = 128
-_PART_BYTES = 18  # written and read again, of parts of k
-_DRAM_BYTES = 20
-_TURN_CYCLES = 1500  # first loads and turn-over of a tile,
-_SUM_CYCLES = 20  # and storing one sum of each thread, where nothing hides them
-_HIDDEN = 0.8  # share of both that ping-pong hides, of the latter that a store behind the next tile hides
-_POWER_BYTES = 250  # that a block loads: their power costs a clock, mostly whoever shares them
-_UNSHARED = 0.1  # share of that power that is spent on a byte once for all of a cluster
-_UNHIDDEN = 0.1  # share of the lesser of DRAM's time and the rest that does not overlap the greater
-_LAUNCH_CYCLES = 3000
-_PARTS_CYCLES = 2000  # of adding up parts, however small, and what
-_LATE_CYCLES = 1500  # it starts later where the registers of several consumers leave the kernel after no room
-_SHARES_CYCLES, _SHARES_BYTES = 3800, 30  # the same where every block adds up its share
-
-
-def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
-    """Clocks that a launch should take, for ranking only.
-
-    The slowest of tensor cores, L2 and shared memory for a unit, times units of a multiprocessor, but at
-    least the time that DRAM needs; after the cost model of DeepSeek's DeepGEMM.
-    """
-    depth = -(-problem.k // (k.split_k * k.cluster_k)) * problem.dtype.size
-    extent, width = k.share
-    multiplied = k.tile_m * k.tile_n * depth / 2 / (_REACHED * MULTIPLY_ADDS)
-    loaded = (k.tile_m / k.cluster_n + k.tile_n / k.cluster_m) * depth / _L2_BYTES
-    if row_alignment(problem) < 128:
-        loaded *= 2  # a panel's row lies in two lines
-    read = k.consumers * (extent + extent // 64 * width) * depth / _SMEM_BYTES
-    if k.schedule == "pingpong":
-        read /= k.consumers  # they read in turns
-    turn = _TURN_CYCLES + _SUM_CYCLES * sum_registers(k, problem) + (1000 if k.cluster_k > 1 else 0)
-    start = _LAUNCH_CYCLES + 100 * (k.cluster - 1)
-    hidden = 0.0
-    if k.schedule == "pingpong":
-        hidden = _HIDDEN * turn
-    elif kept_registers(k) and k.consumers > 1:
-        hidden = _HIDDEN * _SUM_CYCLES * sum_registers(k, problem)
-    blocks = grid(k, device)
-    units = blocks.tiles(problem) * problem.batch * k.split_k
-    waves = -(-units * k.cluster_k // (running(k.cluster, device) * k.cluster))
-    operands = (problem.m + problem.n) * problem.k * problem.dtype.size * problem.batch
-    asked = k.tile_m / k.cluster_n + k.tile_n / k.cluster_m
-    power = ((1 - _UNSHARED) * (k.tile_m + k.tile_n) + _UNSHARED * asked) * depth / _POWER_BYTES
-    busy = waves * (max(multiplied, loaded, read) + turn - hidden + power) + hidden
-    streamed = operands / (_DRAM_BYTES * device.units)
-    return max(busy, streamed) + _UNHIDDEN * min(busy, streamed) + _adding_up(k, problem, device) + start
-
-
-def _adding_up(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
-    """Clocks from the sums of parts to those of tiles."""
-    if k.split_k == 1:
-        return 0.0
-    moved = k.split_k * problem.m * problem.n * problem.batch * 8 / device.units
-    if k.reduction == "shares":
-        return _SHARES_CYCLES + moved / _SHARES_BYTES
-    return _PARTS_CYCLES + (_LATE_CYCLES if k.consumers > 1 else 0) + moved / _PART_BYTES

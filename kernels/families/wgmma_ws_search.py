@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernels import cuda
 from kernels.families.wgmma_ws_budgets import (
+    MULTIPLY_ADDS,
     fixed_bytes,
     row_alignment,
     stage_bytes,
@@ -12,7 +13,7 @@ from kernels.families.wgmma_ws_budgets import (
 )
 from kernels.families.wgmma_ws_knobs import FETCH, TMA_STORES, Knobs
 from kernels.families.wgmma_ws_rules import RING, STORE
-from kernels.families.wgmma_ws_walk import clusters, kept_bytes, running
+from kernels.families.wgmma_ws_walk import BAND, clusters, kept_bytes, running, single_wave
 from kernels.family import Rule
 from tilewright.artifact import Grid
 from tilewright.device import DeviceSpec
@@ -20,7 +21,6 @@ from tilewright.problem import DType, GemmProblem
 
 MOST_BOXES = 16  # each is a copy of the loop over k
 SHORT_FLOPS = 2**33  # 10 to 20 us in 16 bits
-MULTIPLY_ADDS = 2048  # of 16-bit wgmma, per multiprocessor and clock
 SMALL = 64  # extents of D up to which weights fill wgmma's M rather than activations
 
 
@@ -118,7 +118,8 @@ def _blocks(k: Knobs, p: GemmProblem) -> int:
 
 
 def _why_walk(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    rows, columns = clusters(p, (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n))
+    extent = (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n)
+    rows, columns = clusters(p, extent)
     if min(rows, columns) == 1 and (k.raster, k.group) != ("m", 1):
         return "a single line of clusters is walked in one way"
     along, across = (columns, rows) if k.raster == "n" else (rows, columns)
@@ -129,7 +130,7 @@ def _why_walk(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     turns = k.group > 1 and along > k.group
     if k.snake != turns:
         return "turning round costs nothing" if turns else "one band, or one row a band, has nothing to turn"
-    if rows * columns * p.batch <= running(k.cluster, d) and (k.raster, k.group) != ("m", 1) and k.group != 8:
+    if single_wave(p, d, extent, k.cluster) and (k.raster, k.group) != ("m", 1) and k.group != BAND:
         return "in a single wave the walk matters little"
     return None
 

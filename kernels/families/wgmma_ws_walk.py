@@ -24,6 +24,12 @@ def clusters(problem: GemmProblem, extent: tuple[int, int]) -> tuple[int, int]:
     return -(-problem.m // extent[0]), -(-problem.n // extent[1])
 
 
+def single_wave(problem: GemmProblem, device: DeviceSpec, extent: tuple[int, int], blocks: int) -> bool:
+    """Whether all clusters of a launch run at once."""
+    rows, columns = clusters(problem, extent)
+    return rows * columns * problem.batch <= running(blocks, device)
+
+
 def kept_bytes(device: DeviceSpec) -> int:
     """What an operand may take to stay in the L2 from wave to wave, while the other passes through."""
     return device.l2_bytes // 3
@@ -44,7 +50,7 @@ def walk(
         return "m", 1, 0
     walks = [(raster, group) for raster, group in itertools.product("mn", _GROUPS)]
     possible = [one for one in walks if one[1] <= (rows if one[0] == "m" else columns)]
-    if rows * columns * problem.batch <= running(blocks, device):
+    if single_wave(problem, device, extent, blocks):
         possible = [("m", BAND)] if rows >= BAND else []
     raster, group = min(
         possible or [("m", 1)],
