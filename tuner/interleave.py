@@ -3,8 +3,8 @@
 A device at its power limit sets its clock by the power that it draws, and on an H200 follows a change of
 kernel within 40 to 80 ms (docs/hopper.md). Short samples would then give all contenders the clock of their
 mean, and a kernel that needs much energy would run on what the others save. So there a contender runs for
-``TURN_S`` in its turn, and its sample is the mean of the second half: the clock swings between steps of one
-percent, so a median would be one step or the other.
+``TURN_S`` or longer in its turn, and its sample is the mean of the second half: the clock swings between
+steps of one percent, so a median would be one step or the other.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def shuffled_rounds(
     sampler, and the clock in MHz and power in watts after each round."""
     rows: Rows = [[] for _ in samplers]
     states: States = []
-    for _ in each_round(device, samplers, rounds, order, (rows, states)):
+    for _ in each_round(device, samplers, rounds, order, (rows, states), TURN_S):
         pass
     return rows, states
 
@@ -66,15 +66,16 @@ def each_round(
     rounds: int,
     order: random.Random,
     into: tuple[Rows, States],
+    turn_s: float,
 ) -> Iterator[None]:
     """Run one round at each step, into rows and states; the device is under load.
 
     Each round has a fresh random order. There are ``rounds`` of them; where the device is at its power limit,
-    :func:`turns` of ``TURN_S``.
+    :func:`turns` of ``turn_s`` seconds.
     """
     rows, states = into
     if at_power_limit(device):
-        samplers = [_alone(sample) for sample in samplers]
+        samplers = [_alone(sample, turn_s) for sample in samplers]
         rounds = turns(rounds)
     turn = list(range(len(samplers)))
     for number in range(rounds):
@@ -100,12 +101,12 @@ def at_power_limit(device: Device) -> bool:
     return not at_top and now.watts is not None and now.watts >= AT_LIMIT * spec.power_watts > 0
 
 
-def _alone(sample: Callable[[int], float]) -> Callable[[int], float]:
-    """Samples for ``TURN_S``; the mean of those of the second half."""
+def _alone(sample: Callable[[int], float], seconds: float) -> Callable[[int], float]:
+    """Samples for so long; the mean of those of the second half."""
 
     def turn(number: int) -> float:
         taken: list[float] = []
-        end = time.monotonic() + TURN_S
+        end = time.monotonic() + seconds
         while not taken or time.monotonic() < end:
             taken.append(sample(number + len(taken)))
         return statistics.fmean(taken[len(taken) // 2 :])
