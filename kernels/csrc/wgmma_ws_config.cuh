@@ -20,6 +20,9 @@
 //   PLACEMENT         0 clusters take work as they are numbered; 1 those of a GPC take neighbouring work, and the kernel
 //                     lets none start before its end: only on an idle GPU are the blocks of the next placed as always
 //   SNAKE_K           1: a block walks k backwards in every other unit of its work
+//   EVEN_WAVES        1: clusters work in multiples of GROUP, the others idle, so that a wave is whole lines across the band
+//   WHOLE_SECTORS     1: staged boxes of D are 16, 32 or 64 columns wide, of which TMA writes whole sectors of the L2; 0 as wide
+//                     as possible
 //   BEAT              clocks at whose multiples a block asks for its next stage: a power of two; 0 at once
 //   REPACK            1: with the kernel that copies rows TMA cannot take
 #pragma once
@@ -39,7 +42,7 @@ constexpr int store_stages = STORE_STAGES;
 constexpr bool reduce_after = REDUCTION == 1, shared_out = REDUCTION == 2;
 constexpr int prefetch = PREFETCH;
 constexpr bool prefetch_a = PREFETCH_A;
-constexpr bool by_gpc = PLACEMENT == 1, snake_k = SNAKE_K;
+constexpr bool by_gpc = PLACEMENT == 1, snake_k = SNAKE_K, even_waves = EVEN_WAVES, whole_sectors = WHOLE_SECTORS;
 constexpr unsigned beat = BEAT;
 constexpr CacheHint hint_a = CacheHint(HINT_A), hint_b = CacheHint(HINT_B), hint_d = CacheHint(HINT_D);
 
@@ -108,5 +111,9 @@ static_assert(PLACEMENT == 0 || PLACEMENT == 1, "PLACEMENT is 0 (free) or 1 (by 
 static_assert(!cfg::by_gpc || cfg::cluster > 1, "single blocks are not placed alike twice");
 static_assert(!cfg::by_gpc || cfg::prefetch == 0, "kernels that do not overlap have no time to fetch ahead");
 static_assert(SNAKE_K == 0 || SNAKE_K == 1, "SNAKE_K is 0 or 1");
+static_assert(EVEN_WAVES == 0 || EVEN_WAVES == 1, "EVEN_WAVES is 0 or 1");
+static_assert(WHOLE_SECTORS == 0 || WHOLE_SECTORS == 1, "WHOLE_SECTORS is 0 or 1");
+static_assert(!cfg::whole_sectors || (cfg::tma_store && !cfg::swap_ab && cfg::own_width % 16 == 0),
+              "boxes of whole sectors are stored by TMA and divide what a consumer finishes");
 static_assert(BEAT >= 0 && BEAT <= 4096 && (BEAT & (BEAT - 1)) == 0, "BEAT is 0 or a power of two, 4096 at most");
 static_assert(HINT_A >= 0 && HINT_A <= 2 && HINT_B >= 0 && HINT_B <= 2 && HINT_D >= 0 && HINT_D <= 2, "hints are 0, 1 or 2");

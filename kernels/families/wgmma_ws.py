@@ -51,8 +51,9 @@ _TYPES = (
 
 # Knobs whose values are those of the macros of the same name.
 _AS_THEY_ARE = (
-    "tile_k", "consumers_m", "consumers_n", "cluster_m", "cluster_n", "cluster_k", "store_stages", "stages",
-    "in_flight", "promote", "stream_k", "swap_ab", "prefetch", "snake_k", "beat",
+    "tile_k", "consumers_m", "consumers_n", "cluster_m", "cluster_n", "cluster_k", "whole_sectors",
+    "store_stages", "stages", "in_flight", "promote", "stream_k", "swap_ab", "prefetch", "snake_k",
+    "even_waves", "beat",
 )  # fmt: skip
 
 

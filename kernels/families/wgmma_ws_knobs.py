@@ -48,6 +48,8 @@ class Knobs:
     prefetch: int
     placement: str
     snake_k: int
+    even_waves: int
+    whole_sectors: int
     beat: int
 
     @property
@@ -103,7 +105,8 @@ KNOBS = (
         EPILOGUES,
         "registers to D: straight, or staged and copied, stored by TMA at once or late",
     ),
-    Knob("store_stages", (1, 2, 4), "staged boxes of a consumer", (1, 2)),
+    Knob("store_stages", (1, 2, 4), "staged boxes of a consumer"),
+    Knob("whole_sectors", (0, 1), "staged boxes of 16, 32 or 64 columns, not of odd eights", before=0),
     Knob("in_flight", (0, 1), "groups of wgmma left running while the next k tile is awaited", (1,)),
     Knob("promote", (0, 1, 2, 4), "8-bit floats: k tiles after which sums leave the tensor cores; 0 never"),
     Knob("stages", tuple(range(2, 17)), "k tiles in shared memory"),
@@ -111,8 +114,8 @@ KNOBS = (
     Knob("group", (1, 2, 4, 8, 16), "tiles of a band"),
     Knob("snake", (0, 1), "walk every other band backwards"),
     Knob("l2_promotion", (0, 128, 256), "bytes that the L2 fetches for TMA at least", (128, 256)),
-    Knob("hint_a", HINTS, "how long the L2 keeps A", ("normal",)),
-    Knob("hint_b", HINTS, "how long the L2 keeps B", ("normal", "evict_first")),
+    Knob("hint_a", HINTS, "how long the L2 keeps A", ("normal", "evict_last")),
+    Knob("hint_b", HINTS, "how long the L2 keeps B"),
     Knob(
         "hint_d",
         HINTS,
@@ -134,6 +137,7 @@ KNOBS = (
         before="free",
     ),
     Knob("snake_k", (0, 1), "walk k backwards in every other unit of a block", before=0),
+    Knob("even_waves", (0, 1), "work in multiples of `group` clusters, the others idle", before=0),
     Knob(
         "beat",
         (0, 256, 512, 1024),

@@ -8,14 +8,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kernels import cuda
-from kernels.families.wgmma_ws_budgets import store_boxes
 from kernels.families.wgmma_ws_knobs import FETCH, TMA_STORES, Knobs
 from kernels.families.wgmma_ws_search import (
     SMALL,
+    enough_boxes,
     enough_stages,
+    is_kept,
     why_beat,
+    why_even_waves,
     why_placement,
     why_prefetch,
+    why_sectors,
     why_snake_k,
 )
 from kernels.families.wgmma_ws_walk import walk
@@ -62,6 +65,7 @@ _SHAPES = (
     ("cooperative", 64, 80, 1, 1),
     ("cooperative", 64, 64, 1, 1),
     ("cooperative", 64, 48, 1, 1),
+    ("pingpong", 128, 208, 1, 1),
     ("pingpong", 128, 200, 1, 1),
     ("pingpong", 128, 192, 1, 1),
     ("pingpong", 128, 176, 1, 1),
@@ -157,10 +161,10 @@ def _candidate(
         cluster_k=cluster_k, epilogue=epilogue, store_stages=1, stages=0,
         in_flight=1, promote=2 if problem.dtype in cuda.FLOAT8 else 0, split_k=split_k,
         reduction=reduction, stream_k=0, raster=raster, group=group, snake=snake,
-        l2_promotion=FETCH, hint_a="normal", hint_d="normal", prefetch=_PREFETCHED,
-        hint_b="evict_first" if problem.m <= 2 * SMALL else "normal",
+        l2_promotion=FETCH, prefetch=_PREFETCHED, **_hints(problem, device, epilogue),
         placement="gpc" if _together(problem, reduction, cluster) else "free",
-        snake_k=1, beat=_BEAT if split_k == 1 else 0,  # no gain was seen with shares
+        snake_k=1, even_waves=1, beat=_BEAT if split_k == 1 else 0,  # no gain was seen with shares
+        whole_sectors=int(schedule == "pingpong"),  # there more boxes take no more time
     )  # fmt: skip
     for why, without in _WORTH:
         if why(knobs, problem, device):
@@ -173,18 +177,34 @@ _WORTH: tuple[tuple[Callable[[Knobs, GemmProblem, DeviceSpec], str | None], dict
     (why_placement, {"placement": "free"}),
     (why_snake_k, {"snake_k": 0}),
     (why_beat, {"beat": 0}),
+    (why_even_waves, {"even_waves": 0}),
+    (why_sectors, {"whole_sectors": 0}),
     (why_prefetch, {"prefetch": 0}),
 )
 
 
+def _hints(problem: GemmProblem, device: DeviceSpec, epilogue: str) -> dict[str, str]:
+    """How long the L2 keeps A, B and D."""
+    keep_a = is_kept(problem, device, problem.m)
+    keep_b = not keep_a and is_kept(problem, device, problem.n)
+    once = "evict_first" if problem.m <= 2 * SMALL else "normal"
+    return {
+        "hint_a": "evict_last" if keep_a else "normal",
+        "hint_b": "evict_last" if keep_b else once,
+        "hint_d": "evict_first" if (keep_a or keep_b) and epilogue in TMA_STORES else "normal",
+    }
+
+
 def _with_stages(knobs: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
-    """As many stages as fit and can be used, and a second staged box if they stay enough."""
-    knobs.stages = enough_stages(knobs, problem, device)
-    if knobs.epilogue == "direct" or store_boxes(knobs) == 1:
-        return knobs
-    roomy = dataclasses.replace(knobs, store_stages=2)
-    roomy.stages = enough_stages(roomy, problem, device)
-    return roomy if roomy.stages >= min(knobs.stages, _ENOUGH_STAGES) else knobs
+    """As many stages as fit and can be used, and the staged boxes that overlap if the stages stay enough."""
+    knobs.stages = most = enough_stages(knobs, problem, device)
+    while knobs.epilogue != "direct" and knobs.store_stages < enough_boxes(knobs):
+        roomy = dataclasses.replace(knobs, store_stages=2 * knobs.store_stages)
+        roomy.stages = enough_stages(roomy, problem, device)
+        if roomy.stages < min(most, _ENOUGH_STAGES):
+            break
+        knobs = roomy
+    return knobs
 
 
 def _together(problem: GemmProblem, reduction: str, cluster: int) -> bool:

@@ -95,6 +95,16 @@ def _why_boxes(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
     )
 
 
+def _why_sectors(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if not k.whole_sectors:
+        return None
+    if k.epilogue not in TMA_STORES or k.swap_ab:
+        return "only boxes that TMA stores, of a D that is not transposed, may be other than whole sectors"
+    if own_width(k) % 16:
+        return f"boxes of whole sectors need columns in multiples of 16, a consumer finishes {own_width(k)}"
+    return None
+
+
 def _why_sums(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     sums, kept = sum_registers(k, p), kept_registers(k)
     most = (MAX_KEPT if kept else MAX_SUMS).get(k.consumers, 0) - kept - _beside_sums(k, p)
@@ -212,7 +222,8 @@ def _why_order(k: Knobs, _p: GemmProblem, d: DeviceSpec) -> str | None:
 
 
 SHARE = ("swap_ab", "tile_m", "tile_n", "consumers_m", "consumers_n")
-STORE = ("schedule", *SHARE, "tile_k", "cluster_k", "split_k", "reduction", "epilogue", "store_stages")
+BOX = ("schedule", *SHARE, "cluster_k", "split_k", "reduction", "epilogue", "whole_sectors")
+STORE = (*BOX, "tile_k", "store_stages")
 RING = (*STORE, "stages")
 
 RULES: tuple[Rule[Knobs], ...] = (
@@ -225,12 +236,13 @@ RULES: tuple[Rule[Knobs], ...] = (
     Rule((*SHARE, "split_k", "reduction"), _why_shares),
     Rule((*SHARE, "cluster_k", "split_k", "reduction", "epilogue"), _why_epilogue),
     Rule(("epilogue", "store_stages"), _why_boxes, compiled=False),
+    Rule(BOX, _why_sectors),
     Rule(("schedule", "cluster_k", "epilogue", "promote", "split_k", "stream_k"), _why_deferred),
     Rule(("promote",), _why_promote),
     Rule(RING, _why_smem, compiled=False),
     Rule(("cluster_k", "split_k", "reduction", "stream_k"), _why_decomposition),
     Rule(
-        ("schedule", *SHARE, "cluster_k", "epilogue", "promote", "split_k", "reduction", "stream_k"),
+        (*BOX, "promote", "stream_k"),
         _why_sums,
         compiled=False,
     ),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from kernels import cuda
 from kernels.families.wgmma_ws_budgets import (
     MULTIPLY_ADDS,
     fixed_bytes,
     row_alignment,
     stage_bytes,
+    store_box,
     store_boxes,
     store_bytes,
 )
 from kernels.families.wgmma_ws_knobs import FETCH, TMA_STORES, Knobs
-from kernels.families.wgmma_ws_rules import RING, STORE
+from kernels.families.wgmma_ws_rules import BOX, RING, STORE
 from kernels.families.wgmma_ws_walk import BAND, clusters, kept_bytes, running, single_wave
 from kernels.family import Rule
 from tilewright.artifact import Grid
@@ -64,19 +67,30 @@ def _why_stages(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     return f"{enough} stages fit and can be used" if k.stages != enough else None
 
 
+def enough_boxes(k: Knobs) -> int:
+    """Staged boxes that overlap: more where whole sectors make them small."""
+    return min(4 if k.whole_sectors else 2, store_boxes(k))
+
+
 def _why_store(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     boxes = k.swap_ab or k.share[1] % 16 == 0 or p.stride_alignment("d") >= 16
     if k.epilogue == "direct" and boxes and p.out in (DType.FLOAT16, DType.BFLOAT16):
         return "staged stores are wider"
     if k.epilogue != "direct":
-        enough = min(2, store_boxes(k))
+        enough = enough_boxes(k)
         if k.store_stages > enough:
             return f"{enough} staged boxes are enough for a tile of {store_boxes(k)}"
-        second = store_bytes(k)  # of all consumers, which have one
+        second = store_bytes(k)  # as much as there is already
         if k.store_stages < enough and _useful_stages(k, p, d, second) == _useful_stages(k, p, d):
-            return "two staged boxes overlap, and cost the ring no stage"
+            return "twice as many staged boxes overlap, and cost the ring no stage"
     if k.epilogue == "stmatrix" and p.stride_alignment("d") >= 16:
         return "TMA stores the same boxes in fewer instructions"
+    return None
+
+
+def why_sectors(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.whole_sectors and store_box(dataclasses.replace(k, whole_sectors=0))[1] % 16 == 0:
+        return "as many columns as divide are whole sectors"
     return None
 
 
@@ -152,17 +166,33 @@ def _why_fetch(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 
 def _why_hint(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    if k.hint_b != "normal" and p.m > 4 * k.tile_m:
+    if k.hint_b == "evict_first" and p.m > 4 * k.tile_m:
         return "B is read again by later rows of tiles"
     return None
 
 
-def _why_hint_d(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    if k.hint_d != "normal" and (
-        k.epilogue not in TMA_STORES or p.m * p.n * p.out.size * p.batch < d.l2_bytes // 4
+def is_kept(p: GemmProblem, d: DeviceSpec, extent: int) -> bool:
+    """Whether the L2 can keep an operand of so many rows of k, and D would drive it out."""
+    return extent * p.k * p.dtype.size * p.batch <= kept_bytes(d) and _floods(p, d)
+
+
+def _why_kept(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    if any(
+        hint == "evict_last" and not is_kept(p, d, extent)
+        for hint, extent in ((k.hint_a, p.m), (k.hint_b, p.n))
     ):
+        return "the L2 is asked to keep an operand where it can, and D would drive it out"
+    return None
+
+
+def _why_hint_d(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    if k.hint_d != "normal" and (k.epilogue not in TMA_STORES or not _floods(p, d)):
         return "D leaves the L2 to A and B"
     return None
+
+
+def _floods(p: GemmProblem, d: DeviceSpec) -> bool:
+    return p.m * p.n * p.out.size * p.batch >= d.l2_bytes // 4
 
 
 def why_prefetch(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
@@ -189,6 +219,20 @@ def why_snake_k(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
         return "a block that walks k once in a matrix has no way back"
     if min(p.m, p.n) * p.k * p.dtype.size <= kept_bytes(d):
         return "an operand that stays in the L2 is there whichever way k is walked"
+    return None
+
+
+def why_even_waves(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    if not k.even_waves:
+        return None
+    if k.placement != "gpc":
+        return "clusters that lie anywhere share nothing in a GPC, however their waves are cut"
+    rows, columns = clusters(p, (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n))
+    units, most = rows * columns * p.batch * k.split_k, running(k.cluster, d)
+    if units <= most or most % k.group == 0:
+        return "a single wave, and one of whole lines, is even already"
+    if -(-units // max(most - most % k.group, 1)) > -(-units // most):
+        return "with fewer clusters it takes another wave"
     return None
 
 
@@ -222,12 +266,20 @@ SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("tile_m", "tile_n"), _why_small),
     Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k"), _why_cluster),
     Rule(STORE, _why_store),
+    Rule(BOX, why_sectors),
     Rule(STORE, _why_deferred),
     Rule(RING, _why_stages),
     Rule(("promote",), _why_promote),
     Rule(("prefetch",), why_prefetch),
     Rule(("placement",), why_placement),
     Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k", "snake_k"), why_snake_k),
+    Rule(
+        (
+            *("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k"),
+            *("group", "placement", "even_waves"),
+        ),
+        why_even_waves,
+    ),
     Rule(("tile_m", "tile_n", "tile_k", "placement", "beat"), why_beat),
     Rule(("schedule", "tile_m", "tile_n", "split_k", "stream_k"), _why_pingpong),
     Rule(("tile_m", "tile_n", "tile_k", "cluster_k", "split_k", "stream_k"), _why_split),
@@ -235,5 +287,6 @@ SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "raster", "group", "snake"), _why_walk),
     Rule(("l2_promotion",), _why_fetch),
     Rule(("tile_m", "hint_b"), _why_hint),
+    Rule(("hint_a", "hint_b"), _why_kept),
     Rule(("epilogue", "hint_d"), _why_hint_d),
 )

@@ -26,6 +26,7 @@ VARIANTS = [
     {"cluster_n": 2, "schedule": "pingpong", "consumers_m": 1},
     {"cluster_k": 2},
     {"cluster_m": 2, "tile_m": 64, "tile_n": 64, "consumers_m": 1, "snake_k": 1, "beat": 512},
+    {"cluster_m": 2, "tile_m": 64, "tile_n": 64, "consumers_m": 1, "even_waves": 1},
 ]
 
 

@@ -18,7 +18,8 @@ BASE = {
     "tile_k": 64, "cluster_m": 1, "cluster_n": 1, "cluster_k": 1, "epilogue": "tma", "store_stages": 2,
     "stages": 4, "in_flight": 1, "promote": 0, "split_k": 1, "reduction": "block", "stream_k": 0,
     "raster": "m", "group": 8, "snake": 0, "l2_promotion": 256, "hint_a": "normal", "hint_b": "normal",
-    "hint_d": "normal", "prefetch": 0, "placement": "free", "snake_k": 0, "beat": 0,
+    "hint_d": "normal", "prefetch": 0, "placement": "free", "snake_k": 0, "even_waves": 0,
+    "whole_sectors": 0, "beat": 0,
 }  # fmt: skip
 PINGPONG = {"schedule": "pingpong", "consumers_m": 1}
 SWAPPED = {"swap_ab": 1, "tile_m": 64, "consumers_m": 1, "consumers_n": 2}
@@ -131,6 +132,11 @@ VARIANTS = [
     *({"beat": x} for x in (256, 512, 1024)),
     {"beat": 512, "snake_k": 1, "cluster_n": 2, **SMALL},
     {"beat": 256, **PINGPONG, "cluster_m": 2},
+    {"even_waves": 1, **SMALL},
+    {"even_waves": 1, **SMALL, "group": 16, "cluster_m": 2, "snake_k": 1},
+    {"even_waves": 1, **SMALL, "group": 4, "stream_k": 1, "cluster_n": 2},
+    {"even_waves": 1, "split_k": 3},
+    {"whole_sectors": 1, **PINGPONG, "tile_n": 192, "cluster_m": 2, "store_stages": 4},
     *({"raster": x, "group": y, "snake": z} for x in ("m", "n", "hilbert") for y in (1, 4) for z in (0, 1)),
 ]  # fmt: skip
 
@@ -225,6 +231,14 @@ def test_staging_that_a_tile_does_not_fill_evenly(hopper, tile_n, epilogue, stor
 @pytest.mark.parametrize("epilogue", ["tma", "deferred"])
 def test_tiles_of_few_wide_boxes(hopper, tile_n, store_stages, epilogue) -> None:
     knobs = {"tile_n": tile_n, "epilogue": epilogue, "store_stages": store_stages, "stages": 3}
+    for size in ((136, 520, 200), (4104, 4360, 64)):
+        assert wrong(hopper, GemmProblem(*size), **knobs) is None
+
+
+@pytest.mark.parametrize("tile_n", [112, 144, 160, 208, 240])
+@pytest.mark.parametrize("epilogue", ["tma", "deferred"])
+def test_boxes_of_whole_sectors(hopper, tile_n, epilogue) -> None:
+    knobs = {"tile_n": tile_n, "epilogue": epilogue, "store_stages": 4, "stages": 3, "whole_sectors": 1}
     for size in ((136, 520, 200), (4104, 4360, 64)):
         assert wrong(hopper, GemmProblem(*size), **knobs) is None
 
@@ -344,6 +358,8 @@ def test_a_batch_of_ragged_matrices_does_not_bleed(hopper, layout) -> None:
         {"stream_k": 1},
         {"snake_k": 1, "split_k": 4},
         {"cluster_m": 2, "beat": 512, "snake_k": 1, **SMALL},
+        {"cluster_m": 2, "even_waves": 1, "snake_k": 1, **SMALL},
+        {**PINGPONG, "cluster_m": 2, "tile_n": 176, "whole_sectors": 1, "store_stages": 4},
     ],
     ids=str,
 )
@@ -376,6 +392,7 @@ def launched(device, problem: GemmProblem, **knobs):
     kernel = gate.built(device, WGMMA_WS, Config.of("wgmma_ws", {**BASE, **knobs}), problem)
     tensors = make_tensors(device, problem, 1, "normal")
     bound = bind(device, kernel, problem, [tensors])
+    device.synchronize()  # operands are there
     device.once(bound.launches[0])
     us = device.once(bound.launches[0])
     found = tensors.d.copy()

@@ -63,7 +63,15 @@ def test_rows_of_odd_bytes_are_not_fetched_early() -> None:
 
 def test_a_config_from_before_a_knob_is_completed() -> None:
     now = WGMMA_WS.picks(DECODE, HOPPER)[0]
-    later = {"prefetch": 0, "hint_d": "normal", "placement": "free", "snake_k": 0, "beat": 0}
+    later = {
+        "prefetch": 0,
+        "hint_d": "normal",
+        "placement": "free",
+        "snake_k": 0,
+        "even_waves": 0,
+        "whole_sectors": 0,
+        "beat": 0,
+    }
     before = Config.of("wgmma_ws", {k: v for k, v in now.knobs if k not in later})
     assert "exactly the knobs" in (WGMMA_WS.why_invalid(before, DECODE, HOPPER) or "")
     completed = WGMMA_WS.completed(before)

@@ -31,7 +31,8 @@ BASE: dict[str, Any] = {
     "tile_k": 64, "cluster_m": 1, "cluster_n": 1, "cluster_k": 1, "epilogue": "tma", "store_stages": 2,
     "stages": 4, "in_flight": 1, "promote": 0, "split_k": 1, "reduction": "block", "stream_k": 0,
     "raster": "m", "group": 8, "snake": 0, "l2_promotion": 256, "hint_a": "normal", "hint_b": "normal",
-    "hint_d": "normal", "prefetch": 0, "placement": "free", "snake_k": 0, "beat": 0,
+    "hint_d": "normal", "prefetch": 0, "placement": "free", "snake_k": 0, "even_waves": 0,
+    "whole_sectors": 0, "beat": 0,
 }  # fmt: skip
 PINGPONG = {"schedule": "pingpong", "consumers_m": 1, "tile_n": 160, "stages": 5}
 SWAPPED = {"swap_ab": 1, "tile_m": 16, "tile_n": 128, "consumers_m": 1, "consumers_n": 2}
@@ -155,6 +156,9 @@ BROKEN = [
     ({"split_k": 2, "epilogue": "deferred"}, NT, "in one set of registers, can wait", "only whole tiles"),
     ({}, dataclasses.replace(NT, n=4100), "use epilogue=stmatrix", "TMA stores rows"),
     ({**DIRECT, "store_stages": 2}, NT, "without staging there is one store stage", None),
+    ({"epilogue": "stmatrix", "whole_sectors": 1}, NT, "only boxes that TMA stores", "boxes of whole"),
+    ({**SWAPPED, "whole_sectors": 1}, NT, "only boxes that TMA stores", "boxes of whole sectors"),
+    ({"tile_n": 200, "whole_sectors": 1}, NT, "16, a consumer finishes 200", "boxes of whole sectors"),
     ({"promote": 2, "tile_n": 64}, NT, "only sums of 8-bit floats are promoted", "only sums of 8-bit floats"),
     ({"stages": 5}, NT, "278648 bytes of shared memory, a block may use 232448", None),
     ({"split_k": 2, "stream_k": 1, "tile_n": 64}, NT, "exclude each other", "stream-K and split-K exclude"),

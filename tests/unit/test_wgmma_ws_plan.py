@@ -22,7 +22,8 @@ BASE: dict[str, Any] = {
     "tile_k": 64, "cluster_m": 1, "cluster_n": 1, "cluster_k": 1, "epilogue": "tma", "store_stages": 2,
     "stages": 3, "in_flight": 1, "promote": 0, "split_k": 1, "reduction": "block", "stream_k": 0,
     "raster": "m", "group": 8, "snake": 0, "l2_promotion": 256, "hint_a": "normal", "hint_b": "normal",
-    "hint_d": "normal", "prefetch": 0, "placement": "free", "snake_k": 0, "beat": 0,
+    "hint_d": "normal", "prefetch": 0, "placement": "free", "snake_k": 0, "even_waves": 0,
+    "whole_sectors": 0, "beat": 0,
 }  # fmt: skip
 PINGPONG = {"schedule": "pingpong", "consumers_m": 1}
 # (operand, box, swizzle, promotion) where A is not shared, and where boxes of D are 64 wide.
@@ -43,6 +44,9 @@ def plan(changes: dict[str, Any], problem: GemmProblem = NT) -> LaunchPlan:
         # A in boxes of 128 rows x 64 k, B of 256 x 64; D of 64 x 64, or 40 columns where 64 do not divide.
         ({}, NT, [A, ("b", (256, 64), 128, 256), D]),
         ({"tile_n": 160}, NT, [A, ("b", (160, 64), 128, 256), ("d", (64, 40), 0, 0)]),
+        # The widest boxes of whole sectors have 32 columns there, and 16 where 32 do not divide.
+        ({"tile_n": 160, "whole_sectors": 1}, NT, [A, ("b", (160, 64), 128, 256), ("d", (64, 32), 64, 0)]),
+        ({"tile_n": 208, "whole_sectors": 1}, NT, [A, ("b", (208, 64), 128, 256), ("d", (64, 16), 32, 0)]),
         # A cluster of two along n loads halves of A; along m, halves of B, which in nn has lines of 64.
         ({"cluster_n": 2}, NT, [("a", (64, 64), 128, 256), ("b", (256, 64), 128, 256), D]),
         ({"cluster_m": 2}, NN, [A, ("b", (32, 64), 128, 256), D]),

@@ -59,6 +59,52 @@ def test_a_beat_is_shorter_than_the_products_of_a_stage(beat: int, clocks: int |
     )
 
 
+def test_what_comes_first_for_a_short_k() -> None:
+    """A stays in the L2 while B and D pass through, and D is written in whole sectors."""
+    problem = GemmProblem(4096, 24576, 1536)
+    best = WGMMA_WS.picks(problem, HOPPER)[0]
+    assert (best["schedule"], best["tile_n"], best["whole_sectors"]) == ("pingpong", 208, 1)
+    assert (best["hint_a"], best["hint_b"], best["hint_d"]) == ("evict_last", "normal", "evict_first")
+    narrower = next(one for one in WGMMA_WS.picks(problem, HOPPER) if one["tile_n"] == 176)
+    assert narrower["whole_sectors"] == 1
+    assert searched(best, problem) == searched(narrower, problem, whole_sectors=0, store_stages=1) == []
+    assert searched(best, problem, hint_a="normal") == searched(best, problem, hint_d="normal") == []
+    (kept,) = searched(best, problem, hint_b="evict_last")
+    assert "asked to keep an operand where it can" in kept
+
+
+def test_what_the_l2_cannot_keep_is_not_asked_for() -> None:
+    for problem in (LARGE, GemmProblem(2048, 2048, 2048), DECODE):
+        picks = WGMMA_WS.picks(problem, HOPPER)
+        assert not any("evict_last" in (pick["hint_a"], pick["hint_b"]) for pick in picks), problem
+
+
+def test_boxes_of_whole_sectors_are_not_tried_again() -> None:
+    pick = next(one for one in WGMMA_WS.picks(LARGE, HOPPER) if one["tile_n"] == 192)
+    (said,) = searched(pick, LARGE, whole_sectors=1)
+    assert "whole sectors" in said
+
+
+def test_waves_are_even_where_that_takes_no_more_of_them() -> None:
+    """12288^3 is 48 x 32 clusters of 256 x 384, 24 waves of 64 as of 66, but 22 or 23 of 256 x 416."""
+    problem = GemmProblem(12288, 12288, 12288)
+    of_width = {
+        one["tile_n"]: one
+        for one in WGMMA_WS.picks(problem, HOPPER)
+        if one["cluster_n"] == 2 and one["group"] == 8
+    }
+    assert (of_width[192]["even_waves"], of_width[208]["even_waves"]) == (1, 0)
+    assert searched(of_width[192], problem, even_waves=0) == []
+    (another,) = searched(of_width[208], problem, even_waves=1)
+    assert "another wave" in another
+    (whole,) = searched(of_width[192], problem, group=2)
+    assert "even already" in whole
+    (free,) = searched(of_width[192], problem, placement="free", beat=0)
+    assert "share nothing in a GPC" in free
+    one_wave = GemmProblem(2048, 3072, 12288)
+    assert any("single wave" in said for said in searched(of_width[192], one_wave))
+
+
 NO_WAY_BACK = [
     (DECODE, {"split_k": 1}, "walks k once"),
     (GemmProblem(512, 512, 8192, batch=64), {}, "walks k once in a matrix"),

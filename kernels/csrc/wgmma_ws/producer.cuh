@@ -31,6 +31,9 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, Scheduler sche
                                         const TensorMap* map_b) {
     const Neighbours neighbours;
     const unsigned short row_mask = neighbours.row_mask(), column_mask = neighbours.column_mask();
+    // What is multicast comes first: of what each block loads for itself, more is then served to neighbours of a GPC by one
+    // request to the L2.
+    constexpr bool b_first = cfg::cluster_m > 1 && cfg::cluster_n == 1;
     const Stages& ring = smem.ring;
     Place slot;
     for (Work work; scheduler.next(work);)
@@ -40,8 +43,12 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, Scheduler sche
             const unsigned full = ring.full(slot.stage);
             mbarrier_arrive_expect(full, Stages::stage_bytes);
             await_beat();
+            const auto load_b = [&] {
+                TileB::load_share<cfg::hint_b>(ring.tile_b(slot.stage), map_b, full, work.n, index, work.batch, neighbours.row, column_mask);
+            };
+            if constexpr (b_first) load_b();
             TileA::load_share<cfg::hint_a>(ring.tile_a(slot.stage), map_a, full, work.m, index, work.batch, neighbours.column, row_mask);
-            TileB::load_share<cfg::hint_b>(ring.tile_b(slot.stage), map_b, full, work.n, index, work.batch, neighbours.row, column_mask);
+            if constexpr (!b_first) load_b();
             slot.advance();
         }
     // NOTE: a block must not leave while a neighbour may still write to its shared memory, be it an arrival.

@@ -29,11 +29,12 @@ public:
         const int in_cluster = cfg::cluster == 1 ? 0 : cluster_rank();
         rank = in_cluster % cfg::cluster_tiles, depth = in_cluster / cfg::cluster_tiles;
         clusters = gridDim.x / cfg::cluster;
+        if (cfg::even_waves && clusters > cfg::group) clusters -= clusters % cfg::group;
         across_m = ceil_div(m, cfg::tile_m * cfg::cluster_m), across_n = ceil_div(n, cfg::tile_n * cfg::cluster_n);
         k_tiles = ceil_div(k, cfg::tile_k);
         const int tiles = across_m * across_n * batch; // by whole clusters
         end = tiles * cfg::split_k;
-        next_unit = cluster;
+        int streamed = 0; // tiles whose k is shared out among clusters: fewer than two for each
         if constexpr (cfg::stream_k) {
             // The tail and the wave before it, unless the tail fills half of the multiprocessors anyway.
             const int tail = tiles % clusters;
@@ -41,8 +42,8 @@ public:
             shares = Shares::of(streamed * k_tiles, clusters, least_share);
             next_step = cluster < shares.count ? shares.first(cluster) : 0;
             end_step = cluster < shares.count ? shares.first(cluster + 1) : 0;
-            next_unit = streamed + cluster;
         }
+        next_unit = !cfg::even_waves || cluster < clusters ? streamed + cluster : end;
     }
 
     // Tiles of the launch, those of clusters that lie partly outside of D included.
@@ -86,9 +87,8 @@ private:
     int next_unit, end;
     bool odd = false; // the next unit is the second, the fourth ..
     static constexpr int least_share = 4; // k tiles, for fewer a partial tile costs more than it saves
-    int streamed;            // tiles whose k is shared out among clusters: fewer than two for each
     Shares shares;
-    int next_step, end_step; // of their k tiles, counted through
+    int next_step, end_step; // k tiles of the tiles that are shared out, counted through
 
     static __device__ __forceinline__ int ceil_div(int x, int y) { return (x + y - 1) / y; }
 

@@ -24,7 +24,7 @@ constexpr __device__ int widest_box(int width) {
     int widest = 8;
     for (int box = 16; box <= 104; box += 8) {
         const bool swizzled = box == 16 || box == 32 || box == 64, odd = box / 8 % 2;
-        const bool possible = cfg::swap_ab ? box <= 64 : swizzled || (cfg::tma_store && odd);
+        const bool possible = cfg::swap_ab ? box <= 64 : swizzled || (cfg::tma_store && odd && !cfg::whole_sectors);
         if (width % box == 0 && possible) widest = box;
     }
     return widest;
