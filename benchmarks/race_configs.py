@@ -6,7 +6,7 @@
 ``--base`` is a config as tilewright prints it, or ``suite``: the winner in the suite's results of this device
 and type. ``--vary`` replaces a knob's value by each of those given, in every combination. All are compiled;
 those that are valid, compile without spills and pass the check race with the fastest algorithm that the
-vendor library proposes (``tuner/race.py``): interleaved rounds under load, turns of 0.1 s at the power limit.
+vendor library proposes (``tuner/race.py``): interleaved rounds under load, turns of 0.2 s at the power limit.
 Why a config takes no part is told. With ``--out`` raw samples, the device and the command are kept.
 """
 

@@ -32,7 +32,7 @@ from tuner.settle import load
 from tuner.vendor import fastest_for
 
 METHOD = "interleaved-v4, sustained"
-TURN_S = 0.2  # at the power limit: 0.1 s until the clock is the contender's own, 0.1 s that count
+RACE_TURN_S = 0.2  # at the power limit: 0.1 s until the clock is the contender's own, 0.1 s that count
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Race:
         self._states: States = []
         order = random.Random(seed)
         into = self._rows, self._states
-        self._rounds = each_round(device, self._samplers, rounds, order, into, TURN_S)
+        self._rounds = each_round(device, self._samplers, rounds, order, into, RACE_TURN_S)
         self.done = rounds == 0
 
     def heat(self) -> None:

@@ -20,7 +20,8 @@
 //   PLACEMENT         0 clusters take work as they are numbered; 1 those of a GPC take neighbouring work, and the kernel
 //                     lets none start before its end: only on an idle GPU are the blocks of the next placed as always
 //   SNAKE_K           1: a block walks k backwards in every other unit of its work
-//   EVEN_WAVES        1: clusters work in multiples of GROUP, the others idle, so that a wave is whole lines across the band
+//   EVEN_WAVES        1: a multiple of GROUP clusters work and the others idle, if that takes no more waves: in a band of GROUP
+//                     a wave then is whole lines across
 //   WHOLE_SECTORS     1: staged boxes of D are 16, 32 or 64 columns wide, of which TMA writes whole sectors of the L2; 0 as wide
 //                     as possible
 //   BEAT              clocks at whose multiples a block asks for its next stage: a power of two; 0 at once

@@ -137,7 +137,12 @@ KNOBS = (
         before="free",
     ),
     Knob("snake_k", (0, 1), "walk k backwards in every other unit of a block", before=0),
-    Knob("even_waves", (0, 1), "work in multiples of `group` clusters, the others idle", before=0),
+    Knob(
+        "even_waves",
+        (0, 1),
+        "a multiple of `group` clusters work, the others idle, if that takes no more waves",
+        before=0,
+    ),
     Knob(
         "beat",
         (0, 256, 512, 1024),

@@ -27,6 +27,7 @@ _SUM_CYCLES = 20  # and storing one sum of each thread, where nothing hides them
 _HIDDEN = 0.8  # share of both that ping-pong hides, of the latter that a store behind the next tile hides
 _POWER_BYTES = 250  # that a block loads: their power costs a clock, mostly whoever shares them
 _UNSHARED = 0.1  # share of that power that is spent on a byte once for all of a cluster
+_EVEN = 0.94  # of that power where waves are whole lines, whose neighbours share more
 _UNHIDDEN = 0.1  # share of the lesser of DRAM's time and the rest that does not overlap the greater
 _LAUNCH_CYCLES = 3000
 _PARTS_CYCLES = 2000  # of adding up parts, however small, and what
@@ -62,6 +63,8 @@ def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
     operands = (problem.m + problem.n) * problem.k * problem.dtype.size * problem.batch
     asked = k.tile_m / k.cluster_n + k.tile_n / k.cluster_m
     power = ((1 - _UNSHARED) * (k.tile_m + k.tile_n) + _UNSHARED * asked) * depth / _POWER_BYTES
+    if k.even_waves:
+        power *= _EVEN
     busy = waves * (max(multiplied, loaded, read) + turn - hidden + power) + hidden
     streamed = operands / (_DRAM_BYTES * device.units)
     return max(busy, streamed) + _UNHIDDEN * min(busy, streamed) + _adding_up(k, problem, device) + start

@@ -9,6 +9,7 @@ from typing import Any
 
 from kernels import cuda
 from kernels.families.wgmma_ws_knobs import FETCH, TMA_STORES, Knobs
+from kernels.families.wgmma_ws_rules import why_sectors
 from kernels.families.wgmma_ws_search import (
     SMALL,
     enough_boxes,
@@ -16,9 +17,10 @@ from kernels.families.wgmma_ws_search import (
     is_kept,
     why_beat,
     why_even_waves,
+    why_hint_d,
     why_placement,
     why_prefetch,
-    why_sectors,
+    why_same_sectors,
     why_snake_k,
 )
 from kernels.families.wgmma_ws_walk import walk
@@ -97,7 +99,7 @@ _SWAPPED = (
 _PREFETCHED = 4  # k tiles, where any
 _BEAT = 512  # clocks, where any
 _LONG_FLOPS = 2**34
-_ENOUGH_STAGES = 5  # of fewer none is given for a second staged box
+_ENOUGH_STAGES = 5  # of fewer none is given for more staged boxes
 _CLUSTERS = (
     (1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 4, 1), (4, 1, 1), (2, 2, 1), (4, 2, 1), (2, 4, 1), (1, 1, 2),
 )  # fmt: skip
@@ -161,7 +163,7 @@ def _candidate(
         cluster_k=cluster_k, epilogue=epilogue, store_stages=1, stages=0,
         in_flight=1, promote=2 if problem.dtype in cuda.FLOAT8 else 0, split_k=split_k,
         reduction=reduction, stream_k=0, raster=raster, group=group, snake=snake,
-        l2_promotion=FETCH, prefetch=_PREFETCHED, **_hints(problem, device, epilogue),
+        l2_promotion=FETCH, prefetch=_PREFETCHED, **_hints(problem, device),
         placement="gpc" if _together(problem, reduction, cluster) else "free",
         snake_k=1, even_waves=1, beat=_BEAT if split_k == 1 else 0,  # no gain was seen with shares
         whole_sectors=int(schedule == "pingpong"),  # there more boxes take no more time
@@ -174,16 +176,18 @@ def _candidate(
 
 # Where a reason speaks against what a candidate has, what it has instead.
 _WORTH: tuple[tuple[Callable[[Knobs, GemmProblem, DeviceSpec], str | None], dict[str, Any]], ...] = (
+    (why_hint_d, {"hint_d": "normal"}),
     (why_placement, {"placement": "free"}),
     (why_snake_k, {"snake_k": 0}),
     (why_beat, {"beat": 0}),
     (why_even_waves, {"even_waves": 0}),
     (why_sectors, {"whole_sectors": 0}),
+    (why_same_sectors, {"whole_sectors": 0}),
     (why_prefetch, {"prefetch": 0}),
 )
 
 
-def _hints(problem: GemmProblem, device: DeviceSpec, epilogue: str) -> dict[str, str]:
+def _hints(problem: GemmProblem, device: DeviceSpec) -> dict[str, str]:
     """How long the L2 keeps A, B and D."""
     keep_a = is_kept(problem, device, problem.m)
     keep_b = not keep_a and is_kept(problem, device, problem.n)
@@ -191,7 +195,7 @@ def _hints(problem: GemmProblem, device: DeviceSpec, epilogue: str) -> dict[str,
     return {
         "hint_a": "evict_last" if keep_a else "normal",
         "hint_b": "evict_last" if keep_b else once,
-        "hint_d": "evict_first" if (keep_a or keep_b) and epilogue in TMA_STORES else "normal",
+        "hint_d": "evict_first" if keep_a or keep_b else "normal",
     }
 
 

@@ -95,7 +95,7 @@ def _why_boxes(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
     )
 
 
-def _why_sectors(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
+def why_sectors(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
     if not k.whole_sectors:
         return None
     if k.epilogue not in TMA_STORES or k.swap_ab:
@@ -236,7 +236,7 @@ RULES: tuple[Rule[Knobs], ...] = (
     Rule((*SHARE, "split_k", "reduction"), _why_shares),
     Rule((*SHARE, "cluster_k", "split_k", "reduction", "epilogue"), _why_epilogue),
     Rule(("epilogue", "store_stages"), _why_boxes, compiled=False),
-    Rule(BOX, _why_sectors),
+    Rule(BOX, why_sectors),
     Rule(("schedule", "cluster_k", "epilogue", "promote", "split_k", "stream_k"), _why_deferred),
     Rule(("promote",), _why_promote),
     Rule(RING, _why_smem, compiled=False),

@@ -22,6 +22,7 @@ from tilewright.artifact import Grid
 from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
+_SECTOR = 32  # bytes of the L2
 MOST_BOXES = 16  # each is a copy of the loop over k
 SHORT_FLOPS = 2**33  # 10 to 20 us in 16 bits
 SMALL = 64  # extents of D up to which weights fill wgmma's M rather than activations
@@ -68,8 +69,9 @@ def _why_stages(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 
 
 def enough_boxes(k: Knobs) -> int:
-    """Staged boxes that overlap: more where whole sectors make them small."""
-    return min(4 if k.whole_sectors else 2, store_boxes(k))
+    """Staged boxes that overlap, a power of two: more where whole sectors make them small."""
+    most = min(4 if k.whole_sectors else 2, store_boxes(k))
+    return max((count for count in (2, 4) if count <= most), default=1)
 
 
 def _why_store(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
@@ -80,16 +82,20 @@ def _why_store(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
         enough = enough_boxes(k)
         if k.store_stages > enough:
             return f"{enough} staged boxes are enough for a tile of {store_boxes(k)}"
-        second = store_bytes(k)  # as much as there is already
-        if k.store_stages < enough and _useful_stages(k, p, d, second) == _useful_stages(k, p, d):
+        more = store_bytes(k)  # as much as there is already
+        if k.store_stages < enough and _useful_stages(k, p, d, more) == _useful_stages(k, p, d):
             return "twice as many staged boxes overlap, and cost the ring no stage"
     if k.epilogue == "stmatrix" and p.stride_alignment("d") >= 16:
         return "TMA stores the same boxes in fewer instructions"
     return None
 
 
-def why_sectors(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
-    if k.whole_sectors and store_box(dataclasses.replace(k, whole_sectors=0))[1] % 16 == 0:
+def why_same_sectors(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if not k.whole_sectors:
+        return None
+    if p.n * p.out.size % _SECTOR:
+        return "rows of D start in the middle of a sector"
+    if store_box(dataclasses.replace(k, whole_sectors=0))[1] * p.out.size % _SECTOR == 0:
         return "as many columns as divide are whole sectors"
     return None
 
@@ -185,8 +191,9 @@ def _why_kept(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     return None
 
 
-def _why_hint_d(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    if k.hint_d != "normal" and (k.epilogue not in TMA_STORES or not _floods(p, d)):
+def why_hint_d(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    stored = k.epilogue in TMA_STORES and k.reduction != "kernel"
+    if k.hint_d != "normal" and not (stored and _floods(p, d)):
         return "D leaves the L2 to A and B"
     return None
 
@@ -227,12 +234,17 @@ def why_even_waves(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
         return None
     if k.placement != "gpc":
         return "clusters that lie anywhere share nothing in a GPC, however their waves are cut"
+    if k.stream_k or k.raster == "hilbert":
+        return "stream-K shares out the last waves, and a Hilbert curve has no lines across a band"
     rows, columns = clusters(p, (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n))
+    if (columns if k.raster == "n" else rows) < k.group:
+        return f"no band is {k.group} clusters wide"
     units, most = rows * columns * p.batch * k.split_k, running(k.cluster, d)
-    if units <= most or most % k.group == 0:
-        return "a single wave, and one of whole lines, is even already"
-    if -(-units // max(most - most % k.group, 1)) > -(-units // most):
-        return "with fewer clusters it takes another wave"
+    even = most - most % k.group
+    if units <= most or even == most:
+        return "one wave has no next one to be even with, and a multiple of the band is even anyway"
+    if even == 0 or -(-units // even) > -(-units // most):
+        return "with fewer clusters it takes another wave, so all of them work"
     return None
 
 
@@ -266,7 +278,7 @@ SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("tile_m", "tile_n"), _why_small),
     Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k"), _why_cluster),
     Rule(STORE, _why_store),
-    Rule(BOX, why_sectors),
+    Rule(BOX, why_same_sectors),
     Rule(STORE, _why_deferred),
     Rule(RING, _why_stages),
     Rule(("promote",), _why_promote),
@@ -275,8 +287,8 @@ SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k", "snake_k"), why_snake_k),
     Rule(
         (
-            *("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k"),
-            *("group", "placement", "even_waves"),
+            *("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k", "stream_k"),
+            *("raster", "group", "placement", "even_waves"),
         ),
         why_even_waves,
     ),
@@ -288,5 +300,5 @@ SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("l2_promotion",), _why_fetch),
     Rule(("tile_m", "hint_b"), _why_hint),
     Rule(("hint_a", "hint_b"), _why_kept),
-    Rule(("epilogue", "hint_d"), _why_hint_d),
+    Rule(("epilogue", "reduction", "hint_d"), why_hint_d),
 )

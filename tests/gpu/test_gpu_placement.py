@@ -120,6 +120,15 @@ def test_an_order_is_found_while_a_graph_is_captured(hopper, fresh) -> None:
     kernel.close()
 
 
+def test_waves_are_even_for_other_extents_too(hopper) -> None:
+    """66 clusters in bands of 8: 64 of them where that takes no more waves, else all."""
+    even = config(cluster_m=2, even_waves=1, **{"tile_m": 64, "tile_n": 64, "consumers_m": 1})
+    kernel = gate.built(hopper, WGMMA_WS, even, SQUARE)
+    for m, n in ((1024, 1024), (2048, 512), (8448, 64), (1920, 8192), (128, 128)):
+        assert check(hopper, kernel, GemmProblem(m, n, 512)) is None
+    kernel.close()
+
+
 @pytest.mark.parametrize("knobs", VARIANTS[:5], ids=str)
 def test_the_bits_do_not_depend_on_the_order(hopper, knobs) -> None:
     problem = GemmProblem(512, 512, 4096)

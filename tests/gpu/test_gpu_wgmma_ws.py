@@ -136,7 +136,9 @@ VARIANTS = [
     {"even_waves": 1, **SMALL, "group": 16, "cluster_m": 2, "snake_k": 1},
     {"even_waves": 1, **SMALL, "group": 4, "stream_k": 1, "cluster_n": 2},
     {"even_waves": 1, "split_k": 3},
-    {"whole_sectors": 1, **PINGPONG, "tile_n": 192, "cluster_m": 2, "store_stages": 4},
+    {"even_waves": 1, **PINGPONG, "tile_m": 64, "tile_n": 64},
+    {"even_waves": 1, **SMALL, "cluster_k": 2},
+    {"even_waves": 1, **SMALL, "group": 16, "split_k": 2, "reduction": "shares"},
     *({"raster": x, "group": y, "snake": z} for x in ("m", "n", "hilbert") for y in (1, 4) for z in (0, 1)),
 ]  # fmt: skip
 
@@ -236,9 +238,13 @@ def test_tiles_of_few_wide_boxes(hopper, tile_n, store_stages, epilogue) -> None
 
 
 @pytest.mark.parametrize("tile_n", [112, 144, 160, 208, 240])
-@pytest.mark.parametrize("epilogue", ["tma", "deferred"])
-def test_boxes_of_whole_sectors(hopper, tile_n, epilogue) -> None:
-    knobs = {"tile_n": tile_n, "epilogue": epilogue, "store_stages": 4, "stages": 3, "whole_sectors": 1}
+@pytest.mark.parametrize(
+    "variant", [{}, {"epilogue": "deferred", "even_waves": 1, "group": 16}, PINGPONG], ids=str
+)
+def test_boxes_of_whole_sectors(hopper, tile_n, variant) -> None:
+    if variant is PINGPONG and tile_n == 240:
+        tile_n = 176
+    knobs = {**variant, "tile_n": tile_n, "store_stages": 4, "stages": 3, "whole_sectors": 1}
     for size in ((136, 520, 200), (4104, 4360, 64)):
         assert wrong(hopper, GemmProblem(*size), **knobs) is None
 

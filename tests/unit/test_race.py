@@ -17,7 +17,7 @@ from tune_lab import Lab, LabBench
 from kernels.registry import FAMILIES
 from tilewright import Artifact
 from tilewright.launch import load
-from tuner import measure
+from tuner import interleave, measure
 from tuner import race as races
 from tuner.devices.host import HostDevice
 from tuner.race import Race, RaceSamples
@@ -72,6 +72,19 @@ def test_other_races_are_not(device) -> None:
     alone = Race(device, [overlapping], host_kernels.PROBLEM, 2, 0, vendor=False)
     alone.run(math.inf)
     assert (len(alone.samples().samples_us), alone.samples().apart_us) == (1, ())
+
+
+def test_a_turn_is_long_enough_for_the_clock_and_a_sample_as_long(device, monkeypatch) -> None:
+    taken: list[float] = []
+
+    def each_round(*given: Any) -> Any:
+        taken.append(given[-1])
+        return interleave.each_round(*given)
+
+    monkeypatch.setattr(races, "each_round", each_round)
+    plain = load(host_kernels.artifact(device.spec.arch, ""))
+    Race(device, [plain], host_kernels.PROBLEM, 2, 0, vendor=False)
+    assert taken == [races.RACE_TURN_S] == [2 * interleave.TURN_S]
 
 
 class DuelBench(LabBench):

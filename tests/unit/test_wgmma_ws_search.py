@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kernels.families.wgmma_ws import WGMMA_WS
+from kernels.families.wgmma_ws_picks import candidates
 from kernels.families.wgmma_ws_walk import walk
 from kernels.nvrtc import compile_text
 from tilewright import Config, DeviceSpec, GemmProblem
@@ -62,7 +63,8 @@ def test_a_beat_is_shorter_than_the_products_of_a_stage(beat: int, clocks: int |
 def test_what_comes_first_for_a_short_k() -> None:
     """A stays in the L2 while B and D pass through, and D is written in whole sectors."""
     problem = GemmProblem(4096, 24576, 1536)
-    best = WGMMA_WS.picks(problem, HOPPER)[0]
+    first, best = WGMMA_WS.picks(problem, HOPPER)[:2]
+    assert (first["schedule"], first["tile_n"], first["whole_sectors"]) == ("pingpong", 200, 0)
     assert (best["schedule"], best["tile_n"], best["whole_sectors"]) == ("pingpong", 208, 1)
     assert (best["hint_a"], best["hint_b"], best["hint_d"]) == ("evict_last", "normal", "evict_first")
     narrower = next(one for one in WGMMA_WS.picks(problem, HOPPER) if one["tile_n"] == 176)
@@ -82,7 +84,29 @@ def test_what_the_l2_cannot_keep_is_not_asked_for() -> None:
 def test_boxes_of_whole_sectors_are_not_tried_again() -> None:
     pick = next(one for one in WGMMA_WS.picks(LARGE, HOPPER) if one["tile_n"] == 192)
     (said,) = searched(pick, LARGE, whole_sectors=1)
-    assert "whole sectors" in said
+    assert "as many columns as divide" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "widths"),
+    [({"n": 8200}, {200, 208}), ({"out_dtype": "float32"}, {168, 176})],
+    ids=str,
+)
+def test_ping_pong_is_tried_where_d_has_no_whole_sectors(changes: dict[str, Any], widths: set[int]) -> None:
+    """Rows of 8200 elements start in the middle of a sector; float32 is not staged."""
+    problem = dataclasses.replace(LARGE, **changes)
+    tried = [k for k in candidates(problem, HOPPER) if k.schedule == "pingpong" and k.tile_m == 128]
+    valid = [k for k in tried if WGMMA_WS.why_invalid(WGMMA_WS.config(k), problem, HOPPER) is None]
+    assert widths <= {k.tile_n for k in valid}
+    assert not any(k.whole_sectors for k in valid)
+
+
+def test_three_boxes_are_staged_two_by_two() -> None:
+    pick = next(one for one in WGMMA_WS.picks(LARGE, HOPPER) if one["schedule"] == "pingpong")
+    three = {"tile_m": 64, "tile_n": 48, "stages": 12, "whole_sectors": 1}
+    problem = GemmProblem(2048, 2048, 2048)
+    said = [searched(pick, problem, **three, store_stages=count) for count in (1, 2, 4)]
+    assert [any("staged boxes" in one for one in reasons) for reasons in said] == [True, False, True]
 
 
 def test_waves_are_even_where_that_takes_no_more_of_them() -> None:
@@ -98,11 +122,16 @@ def test_waves_are_even_where_that_takes_no_more_of_them() -> None:
     (another,) = searched(of_width[208], problem, even_waves=1)
     assert "another wave" in another
     (whole,) = searched(of_width[192], problem, group=2)
-    assert "even already" in whole
+    assert "is even anyway" in whole
+    (curve,) = searched(of_width[192], problem, raster="hilbert")
+    assert "has no lines" in curve
+    assert any(
+        "no band is 16" in said for said in searched(of_width[192], GemmProblem(3072, 12288, 12288), group=16)
+    )
     (free,) = searched(of_width[192], problem, placement="free", beat=0)
     assert "share nothing in a GPC" in free
     one_wave = GemmProblem(2048, 3072, 12288)
-    assert any("single wave" in said for said in searched(of_width[192], one_wave))
+    assert any("no next one" in said for said in searched(of_width[192], one_wave))
 
 
 NO_WAY_BACK = [
@@ -167,7 +196,7 @@ def test_walks_are_searched(problem: GemmProblem, units: int) -> None:
         found |= {"raster": raster, "group": group, "snake": snake}
         knobs = WGMMA_WS.knob_values(Config.of("wgmma_ws", {**dict(base.knobs), **found}))
         assert [
-            rule.why(knobs, problem, device) for rule in WGMMA_WS.search_rules if "raster" in rule.reads
+            rule.why(knobs, problem, device) for rule in WGMMA_WS.search_rules if "snake" in rule.reads
         ] == [None]
 
 

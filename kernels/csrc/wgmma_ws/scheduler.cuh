@@ -29,11 +29,14 @@ public:
         const int in_cluster = cfg::cluster == 1 ? 0 : cluster_rank();
         rank = in_cluster % cfg::cluster_tiles, depth = in_cluster / cfg::cluster_tiles;
         clusters = gridDim.x / cfg::cluster;
-        if (cfg::even_waves && clusters > cfg::group) clusters -= clusters % cfg::group;
         across_m = ceil_div(m, cfg::tile_m * cfg::cluster_m), across_n = ceil_div(n, cfg::tile_n * cfg::cluster_n);
         k_tiles = ceil_div(k, cfg::tile_k);
         const int tiles = across_m * across_n * batch; // by whole clusters
         end = tiles * cfg::split_k;
+        if constexpr (cfg::even_waves) {
+            const int even = clusters - clusters % cfg::group;
+            if (even > 0 && ceil_div(end, even) == ceil_div(end, clusters)) clusters = even;
+        }
         int streamed = 0; // tiles whose k is shared out among clusters: fewer than two for each
         if constexpr (cfg::stream_k) {
             // The tail and the wave before it, unless the tail fills half of the multiprocessors anyway.
