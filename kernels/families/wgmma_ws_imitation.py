@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from kernels.families.wgmma_ws_knobs import KNOBS, Knobs
 from kernels.families.wgmma_ws_model import cycles
 from kernels.families.wgmma_ws_picks import alike_but_stores
-from kernels.families.wgmma_ws_search import SMALL
+from kernels.families.wgmma_ws_walk import SMALL
 from kernels.outline import Outline
 from tilewright.device import DeviceSpec
 from tilewright.problem import GemmProblem

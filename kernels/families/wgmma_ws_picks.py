@@ -10,20 +10,17 @@ from typing import Any
 from kernels import cuda
 from kernels.families.wgmma_ws_knobs import FETCH, TMA_STORES, Knobs
 from kernels.families.wgmma_ws_rules import why_sectors
-from kernels.families.wgmma_ws_search import (
-    SMALL,
-    enough_boxes,
-    enough_stages,
+from kernels.families.wgmma_ws_search import enough_boxes, enough_stages, why_same_sectors
+from kernels.families.wgmma_ws_traffic import (
     is_kept,
     why_beat,
     why_even_waves,
     why_hint_d,
     why_placement,
     why_prefetch,
-    why_same_sectors,
     why_snake_k,
 )
-from kernels.families.wgmma_ws_walk import walk
+from kernels.families.wgmma_ws_walk import SMALL, walk
 from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 

@@ -9,6 +9,7 @@ from kernels import cuda
 from tilewright.device import DeviceSpec
 from tilewright.problem import GemmProblem
 
+SMALL = 64  # extents of D up to which weights fill wgmma's M rather than activations
 BAND = 8  # clusters: about as many as a GPC has room for
 _GROUPS = (BAND, 4, 16, 2)
 _REQUEST = 0.1  # what a byte asked of the L2 costs of one that comes from DRAM
