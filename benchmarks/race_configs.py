@@ -6,8 +6,9 @@
 ``--base`` is a config as tilewright prints it, or ``suite``: the winner in the suite's results of this device
 and type. ``--vary`` replaces a knob's value by each of those given, in every combination. All are compiled;
 those that are valid, compile without spills and pass the check race with the fastest algorithm that the
-vendor library proposes (``tuner/race.py``): interleaved rounds under load, turns of 0.2 s at the power limit.
-Why a config takes no part is told. With ``--out`` raw samples, the device and the command are kept.
+vendor library proposes (``tuner/race.py``): interleaved rounds under load, turns of 0.2 s at the power limit
+unless ``--turn`` says longer, which tells apart what differs by less. Why a config takes no part is told.
+With ``--out`` raw samples, the device and the command are kept.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ from tilewright.problem import DType, GemmProblem
 from tuner.check import check
 from tuner.device_worker import open_device
 from tuner.devices.base import Device
-from tuner.race import RaceSamples, race
+from tuner.race import RACE_TURN_S, RaceSamples, race
 from tuner.stats import CONFIDENCE, median, paired_ratio, rounds_needed
 
 ROUNDS = 61
+_LONGEST_TURN_S = 10.0
 SUITE = "suite"
 
 
@@ -82,7 +84,12 @@ def built(configs: Sequence[Config], problem: GemmProblem, spec: DeviceSpec) -> 
 
 
 def run(
-    device: Device, problem: GemmProblem, configs: Sequence[Config], rounds: int, seed: int
+    device: Device,
+    problem: GemmProblem,
+    configs: Sequence[Config],
+    rounds: int,
+    seed: int,
+    turn_s: float = RACE_TURN_S,
 ) -> tuple[list[Config], RaceSamples, dict[str, str]]:
     """Race what can: the configs that took part, their samples, and why the others did not.
 
@@ -101,7 +108,7 @@ def run(
                 absent[str(config)] = reason
         if not kernels:
             raise InvalidProblem(f"no config can run: {absent}")
-        samples = race(device, list(kernels.values()), problem, rounds, seed)
+        samples = race(device, list(kernels.values()), problem, rounds, seed, turn_s)
     finally:
         for kernel in kernels.values():
             kernel.close()
@@ -167,6 +174,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--vary", action="append", default=[], help="knob=value,..")
     parser.add_argument("--config", action="append", default=[], help="a config as tilewright prints it")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="short samples; a quarter in turns")
+    parser.add_argument("--turn", type=float, default=RACE_TURN_S, help="seconds of a turn")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--out", type=Path)
@@ -179,6 +187,9 @@ def _why_refused(given: argparse.Namespace) -> str | None:
         return "--vary changes a config: give it with --base"
     if given.rounds < rounds_needed(CONFIDENCE):
         return f"--rounds must be at least {rounds_needed(CONFIDENCE)}, for an interval"
+    if not RACE_TURN_S <= given.turn <= _LONGEST_TURN_S:
+        bounds = f"{RACE_TURN_S} to {_LONGEST_TURN_S:g} seconds"
+        return f"--turn must be {bounds}: in less the clock is not the contender's own"
     if given.out and not given.out.parent.is_dir():
         return f"--out: there is no folder {given.out.parent}"
     return None
@@ -202,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         problem, device = problem_of(given.shape, given.dtype), open_device(given.device)
         configs = _asked(given, problem, device.spec)
-        ran, samples, absent = run(device, problem, configs, given.rounds, given.seed)
+        ran, samples, absent = run(device, problem, configs, given.rounds, given.seed, given.turn)
     except TilewrightError as error:
         parser.error(str(error))
     sys.stdout.writelines(line + "\n" for line in report(ran, samples, absent))

@@ -70,15 +70,21 @@ class RaceSamples:
 
 
 def race(
-    device: Device, kernels: Sequence[Kernel], problem: GemmProblem, rounds: int, seed: int
+    device: Device,
+    kernels: Sequence[Kernel],
+    problem: GemmProblem,
+    rounds: int,
+    seed: int,
+    turn_s: float = RACE_TURN_S,
 ) -> RaceSamples:
-    """Race ``kernels`` and the best algorithm of the vendor library over ``rounds`` rounds.
+    """Race ``kernels`` and the best algorithm of the vendor library over ``rounds`` rounds, in turns of
+    ``turn_s`` seconds at the power limit.
 
     Raises:
         LaunchError: a kernel does not run.
         DeviceUnavailable: the vendor library is missing or has no algorithm for the problem.
     """
-    contest = Race(device, kernels, problem, rounds, seed)
+    contest = Race(device, kernels, problem, rounds, seed, turn_s=turn_s)
     contest.heat()
     contest.run(math.inf)
     return contest.samples()
@@ -102,8 +108,9 @@ class Race:
         seed: int,
         *,
         vendor: bool = True,
+        turn_s: float = RACE_TURN_S,
     ) -> None:
-        """Prepare it, with or without the vendor library.
+        """Prepare it, with or without the vendor library; ``turn_s`` as for :func:`race`.
 
         Raises:
             LaunchError, DeviceUnavailable: as :func:`race`.
@@ -123,7 +130,7 @@ class Race:
         self._states: States = []
         order = random.Random(seed)
         into = self._rows, self._states
-        self._rounds = each_round(device, self._samplers, rounds, order, into, RACE_TURN_S)
+        self._rounds = each_round(device, self._samplers, rounds, order, into, turn_s)
         self.done = rounds == 0
 
     def heat(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from host_samples import config_of as host_config
@@ -16,6 +17,8 @@ from kernels.families.wgmma_ws import WGMMA_WS
 from kernels.registry import FAMILIES
 from tilewright import Config, DeviceSpec, GemmProblem
 from tilewright.errors import InvalidProblem
+from tuner import interleave
+from tuner import race as races
 
 H200 = DeviceSpec("cuda", "sm_90", "H200", 132, 140 << 30, 50 << 20, 232448, 233472)
 SQUARE = GemmProblem(4096, 4096, 4096)
@@ -82,12 +85,20 @@ def test_the_base_of_a_suite_is_the_row_of_the_problem(tmp_path: Path) -> None:
             race_asked.winner(problem, H200, tmp_path)
 
 
-def test_a_race_on_the_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two valid configs race NumPy; one that is not valid is told."""
+def test_a_race_on_the_host(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    """Two valid configs race NumPy, with turns as long as asked; one that is not valid is told."""
+    turns: list[float] = []
+
+    def each_round(*given: Any) -> Any:
+        turns.append(given[-1])
+        return interleave.each_round(*given)
+
+    monkeypatch.setattr(races, "each_round", each_round)
     out = tmp_path / "race.json"
     arguments = [
-        "64x48x96-nn", "--dtype", "float32", "--device", "host", "--rounds", "9", "--out", str(out),
-        "--base", str(host_config()), "--vary", "swizzle=1,2", "--config", str(host_config(mr=1000)),
+        "64x48x96-nn", "--dtype", "float32", "--device", "host", "--rounds", "9", "--turn", "0.4",
+        "--out", str(out), "--base", str(host_config()), "--vary", "swizzle=1,2",
+        "--config", str(host_config(mr=1000)),
     ]  # fmt: skip
     with pytest.raises(SystemExit):  # no value of the knob
         race_configs.main(arguments)
@@ -96,6 +107,7 @@ def test_a_race_on_the_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     race_configs.main(arguments)
     said = capsys.readouterr().out
     found = json.loads(out.read_text())
+    assert turns == [0.4]
     assert len(found["standings"]) == 3
     assert [len(row) for row in found["race"]["samples_us"]] == [9, 9, 9]
     assert found["race"]["vendor_name"] == "numpy"
@@ -129,6 +141,8 @@ def test_no_config_that_can_run_is_an_error(capsys: pytest.CaptureFixture[str]) 
     [
         (["--vary", "swizzle=1"], "give it with --base"),
         (["--rounds", "3"], "--rounds must be at least 8"),
+        (["--turn", "0.1"], "--turn must be 0.2 to 10 seconds"),
+        (["--turn", "nan"], "--turn must be 0.2 to 10 seconds"),
         (["--out", "/nowhere/at/all/race.json"], "there is no folder /nowhere/at/all"),
     ],
     ids=str,
