@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,11 +13,16 @@ from tilewright.launch import Launch
 from tilewright.problem import DType, GemmProblem
 from tilewright.trial import STANDS_IN
 from tuner.devices.base import Device, VendorChoice
-from tuner.interleave import equal_samplers, interleave
+from tuner.interleave import equal_samplers, interleave, shuffled_rounds
 from tuner.operands import rotated_sets
 from tuner.stats import median
 
 _HEAT_ROUNDS = 7
+_DECIDER_ROUNDS, _DECIDING, _CLOSE = (
+    32,
+    4,
+    1.03,
+)  # a heat of few rounds cannot tell those apart that are so close
 _KNOWN = 8
 _SCREENS = ((48, 200.0), (12, 1000.0))  # how many stay, after so many microseconds of each
 _SCREEN_RATIO = 1.25
@@ -46,14 +52,23 @@ def _known(_device: Device) -> dict[GemmProblem, dict[str, Any]]:
 
 
 def fastest(device: Device, choices: Sequence[VendorChoice]) -> VendorChoice:
-    """The choice with the lowest median of a few interleaved samples under load, among those that a quick
-    look at each did not rule out."""
+    """The choice with the lowest median of interleaved samples under load.
+
+    A quick look at each rules out the slow ones, a heat of few rounds leaves those that are close to its
+    fastest, four at most, and these run again for as many rounds as finalists do.
+    """
     if len(choices) == 1:
         return choices[0]
     choices = _screened(device, choices)
     samplers = equal_samplers(device, [choice.launches for choice in choices])
     rows, _ = interleave(device, samplers, _HEAT_ROUNDS, seed=0)
-    return choices[min(range(len(choices)), key=lambda i: median(rows[i]))]
+    times = list(map(median, rows))
+    ahead = sorted(range(len(choices)), key=times.__getitem__)[:_DECIDING]
+    close = [i for i in ahead if times[i] <= _CLOSE * times[ahead[0]]]
+    if len(close) == 1:
+        return choices[close[0]]
+    rows, _ = shuffled_rounds(device, [samplers[i] for i in close], _DECIDER_ROUNDS, random.Random(1))
+    return choices[min(zip(map(median, rows), close, strict=True))[1]]
 
 
 def _screened(device: Device, choices: Sequence[VendorChoice]) -> Sequence[VendorChoice]:

@@ -6,6 +6,7 @@ import dataclasses
 import random
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -148,6 +149,28 @@ def test_below_it_a_sample_is_a_sample(watts, mhz) -> None:
     rows, _ = interleave.shuffled_rounds(Drawing(watts, mhz), [counted(0), counted(1)], 5, random.Random(0))
     assert rows == [[0.0, 1.0, 2.0, 3.0, 4.0]] * 2
     assert counts == [5, 5]
+
+
+def test_algorithms_that_a_heat_cannot_tell_apart_run_again(monkeypatch) -> None:
+    """Four at most, and none that is more than 3 % behind."""
+    heat, decider = [10.0, 9.9, 10.15, 10.3, 9.95, 10.1], {9.9: 10.3, 9.95: 10.2, 10.0: 10.0, 10.1: 10.1}
+    again: list[tuple[int, int]] = []
+
+    def rounds(_device: Any, samplers: Sequence[float], count: int, _order: Any) -> Any:
+        again.append((len(samplers), count))
+        return [[decider[us]] * count for us in samplers], []
+
+    monkeypatch.setattr(vendor, "equal_samplers", lambda _device, entrants: [one[0] for one in entrants])
+    monkeypatch.setattr(
+        vendor, "interleave", lambda _device, samplers, *_, **__: ([[us] for us in samplers], [])
+    )
+    monkeypatch.setattr(vendor, "shuffled_rounds", rounds)
+    choices = [VendorChoice("blas", [us], {"us": us}) for us in heat]
+    device: Any = Timed()
+    assert vendor.fastest(device, choices).detail["us"] == 10.0
+    assert again == [(4, 32)]
+    assert vendor.fastest(device, choices[3:5]).detail["us"] == 9.95
+    assert len(again) == 1
 
 
 def test_few_algorithms_all_enter_the_heat() -> None:
