@@ -41,17 +41,22 @@ def own_width(k: Knobs) -> int:
     return k.share[1] // k.cluster_k // (k.split_k if k.reduction == "shares" else 1)
 
 
-def store_box(k: Knobs) -> tuple[int, int]:
-    """(rows, columns) of D in one staged box: 64 along wgmma's M, as much along its N as divides it.
+def store_width(k: Knobs, whole_sectors: int) -> int:
+    """How much along wgmma's N a staged box of D holds: as much as divides it.
 
-    Rows of 64 elements with swap_ab, up to 64 of them. Else rows as wide as a swizzle of TMA, or, where TMA
-    stores them, an odd number of 16-byte chunks, which are on different banks without a swizzle. TMA writes
-    those in sectors of the L2 that it fills by half; ``whole_sectors`` forbids them.
+    Up to 64 rows with swap_ab. Else columns, as many as a swizzle of TMA is wide, or, where TMA stores them,
+    an odd number of 16-byte chunks, which are on different banks without a swizzle. TMA writes those in
+    sectors of the L2 that it fills by half; ``whole_sectors`` forbids them.
     """
     whole = own_width(k)
-    odd = range(8, 105, 16) if k.epilogue in TMA_STORES and not k.whole_sectors else (8,)
+    odd = range(8, 105, 16) if k.epilogue in TMA_STORES and not whole_sectors else (8,)
     widths = range(8, 65, 8) if k.swap_ab else (16, 32, 64, *odd)
-    width = max((width for width in widths if whole % width == 0), default=8)
+    return max((width for width in widths if whole % width == 0), default=8)
+
+
+def store_box(k: Knobs) -> tuple[int, int]:
+    """(rows, columns) of D in one staged box: 64 along wgmma's M, ``store_width`` along its N."""
+    width = store_width(k, k.whole_sectors)
     return (width, 64) if k.swap_ab else (64, width)
 
 

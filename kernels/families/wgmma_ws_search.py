@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from kernels import cuda
 from kernels.families.wgmma_ws_budgets import (
     fixed_bytes,
     stage_bytes,
-    store_box,
     store_boxes,
     store_bytes,
+    store_width,
 )
 from kernels.families.wgmma_ws_knobs import Knobs
 from kernels.families.wgmma_ws_rules import BOX, RING, STORE
@@ -93,7 +91,7 @@ def why_same_sectors(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
         return None
     if p.n * p.out.size % _SECTOR:
         return "rows of D start in the middle of a sector"
-    if store_box(dataclasses.replace(k, whole_sectors=0))[1] * p.out.size % _SECTOR == 0:
+    if store_width(k, whole_sectors=0) * p.out.size % _SECTOR == 0:
         return "as many columns as divide are whole sectors"
     return None
 
