@@ -57,6 +57,10 @@ constexpr int k_steps = tile_k * int(sizeof(In)) / 32;
 // than the 255 that a thread can have.
 constexpr int sums = blocks * width / 2 / (accumulate_f16 ? 2 : 1) * (promote > 0 ? 2 : 1);
 constexpr bool large = sums + (deferred ? blocks * width / 4 : 0) > (deferred ? 176 : 192);
+// Whether a block keeps its part of the share that it finishes, rather than leave it and read it again: where registers hold
+// it, found by compiling.
+constexpr bool share_fits = consumers == 2 ? sums <= (has_bias ? 104 : 112) : consumers == 1 && sums + sums / split_k <= 144;
+constexpr bool keeps_share = shared_out && staged && !accumulate_f16 && share_fits;
 constexpr int producer_registers = consumers == 3 ? 32 : large ? 24 : 40;
 constexpr int consumer_registers = consumers == 3 ? 160 : large ? 240 : 232;
 } // namespace cfg

@@ -127,7 +127,10 @@ def _beside_sums(k: Knobs, p: GemmProblem) -> int:
     if k.reduction == "shares":
         return _beside_shares(k, p)
     gathers = _gathers(k)
-    used = 32 if gathers else 0  # addresses and values of the other parts
+    used = 0
+    if gathers:  # addresses and values of the other parts
+        alone = k.consumers == 1 or k.schedule == "pingpong"
+        used = 32 if not alone else 52 if p.accumulate is DType.FLOAT16 else 36
     if k.reduction == "kernel":
         used += 16  # addresses of what it leaves
     if k.epilogue == "stmatrix":
@@ -151,7 +154,7 @@ def _beside_sums(k: Knobs, p: GemmProblem) -> int:
 
 
 def _beside_shares(k: Knobs, p: GemmProblem) -> int:
-    """No sum is in a register any more when shares, C and bias are read."""
+    """Of the sums at most a share is in registers when those of other blocks, C and bias are read."""
     sets = 24 if k.promote else 0
     if k.epilogue == "direct":
         return sets + (12 if k.consumers == 3 else 96)

@@ -18,7 +18,9 @@ extern "C" __global__ void settle(unsigned* words, const unsigned long long* lat
     do asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
     while (now - start < late_ns[tile * parts + part]);
     const Tally tally{words + tile};
-    for (unsigned shares = tally.settle(part, parts); shares; shares &= shares - 1)
+    unsigned shares = tally.settle(part, parts);
+    if (shares == 0) shares = tally.give_up(part, parts);
+    for (; shares; shares &= shares - 1)
         atomicAdd(finished + (tile * parts + __ffs(shares) - 1) * parts + part, 1u);
     tally.leave(parts);
 }

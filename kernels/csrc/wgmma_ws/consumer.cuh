@@ -93,8 +93,18 @@ private:
                 store.store_kept(smem, box);
             }
         }
+        if constexpr (in_turns) {
+            while (index < k_tiles - (cfg::stages - 1)) multiply_next(acc, index++);
+            if (consumer == 1) await_other();
+        }
         while (index < k_tiles) multiply_next(acc, index++);
+        if (in_turns && consumer == 0) await_other();
     }
+
+    // The consumers of a tile that is shared out multiply its last k tiles, which wait in the ring, one after the other:
+    // the first leaves its sums while the second multiplies.
+    static constexpr bool in_turns = cfg::shared_out && !cfg::pingpong && cfg::consumers == 2;
+    __device__ __forceinline__ void await_other() const { named_barrier_sync(4, 256); }
 
     __device__ __forceinline__ void multiply_next(Sums& acc, int index) {
         mbarrier_wait(smem.ring.full(slot.stage), slot.phase);

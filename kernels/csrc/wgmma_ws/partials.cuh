@@ -25,7 +25,8 @@ struct Partials {
     unsigned flag;            // shared address
     int batches;
     long long stride, batch_stride; // of D in whole tiles
-    static constexpr int quads = cfg::blocks * Sums::pairs / 2;
+    // Of 64 of wgmma's M, of a share of those, and of all that a consumer has.
+    static constexpr int block_quads = Sums::pairs / 2, share_quads = cfg::own_width / 8, quads = cfg::blocks * block_quads;
 
     __device__ __forceinline__ Partials(void* workspace, const Scheduler& scheduler, int consumer_, unsigned flag_)
         : counters(static_cast<unsigned*>(workspace)), consumer(consumer_), flag(flag_) {
@@ -52,32 +53,62 @@ struct Partials {
     }
 
     // REDUCTION 2: calls finish(share) for each share of the tile that this consumer must finish, its sums in the
-    // first `own_width` columns of `acc`.
+    // first `own_width` columns of `acc`. As a rule that is one, and its own part of it stays in registers.
     template <class Finish> __device__ __forceinline__ void share_out(Sums& acc, const Work& work, Finish finish) const {
-        put(acc, work);
         const Tally tally{counters + work.tile * owners + owner()};
-        __threadfence();
-        named_barrier_sync(1 + consumer, 128);
-        if (threadIdx.x % 128 == 0) store_shared_32(flag, tally.settle(work.part, work.parts));
-        named_barrier_sync(1 + consumer, 128);
-        __threadfence();
-        for (unsigned shares = load_shared_32(flag); shares; shares &= shares - 1) {
+        const Share own(acc, work.part);
+        put(acc, work, cfg::keeps_share ? work.part : -1);
+        unsigned shares = settled([&] { return tally.settle(work.part, work.parts); });
+        if (shares == 0) {
+            if constexpr (cfg::keeps_share) put_own(own, work);
+            shares = settled([&] { return tally.give_up(work.part, work.parts); });
+        }
+        for (; shares; shares &= shares - 1) {
             const int share = __ffs(shares) - 1;
-            add_up_share(acc, work, share);
+            add_up_share(acc, work, share, own);
             finish(share);
         }
         if (threadIdx.x % 128 == 0) tally.leave(work.parts);
     }
 
 private:
-    __device__ __forceinline__ void put(const Sums& acc, const Work& work) const {
-        Quad* own = slot(work, work.part);
+    // A part of one of the shares of a tile.
+    struct Share {
+        Quad quads[cfg::blocks][share_quads];
+
+        // NOTE: registers have no addresses, so each share is tried.
+        __device__ __forceinline__ Share(const Sums& acc, int share) {
 #pragma unroll
-        for (int i = 0; i < quads; ++i) {
-            const Pair x = acc.pair(i * 2 / Sums::pairs, i * 2 % Sums::pairs);
-            const Pair y = acc.pair(i * 2 / Sums::pairs, i * 2 % Sums::pairs + 1);
-            __stcg(own + i * 128, Quad{x.x, x.y, y.x, y.y});
+            for (int block = 0; block < cfg::blocks; ++block)
+#pragma unroll
+                for (int i = 0; i < share_quads; ++i)
+#pragma unroll
+                    for (int s = 0; s < cfg::split_k; ++s)
+                        if (s == 0 || s == share) quads[block][i] = quad(acc, block, s * share_quads + i);
         }
+    };
+
+    static __device__ __forceinline__ Quad quad(const Sums& acc, int block, int i) {
+        const Pair x = acc.pair(block, 2 * i), y = acc.pair(block, 2 * i + 1);
+        return {x.x, x.y, y.x, y.y};
+    }
+
+    __device__ __forceinline__ void put_own(const Share& own, const Work& work) const {
+        Quad* const to = slot(work, work.part) + work.part * share_quads * 128;
+#pragma unroll
+        for (int block = 0; block < cfg::blocks; ++block)
+#pragma unroll
+            for (int i = 0; i < share_quads; ++i) __stcg(to + (block * block_quads + i) * 128, own.quads[block][i]);
+    }
+
+    // Leaves all shares but one, or all.
+    __device__ __forceinline__ void put(const Sums& acc, const Work& work, int kept = -1) const {
+        Quad* const to = slot(work, work.part);
+#pragma unroll
+        for (int block = 0; block < cfg::blocks; ++block)
+#pragma unroll
+            for (int i = 0; i < block_quads; ++i)
+                if (i / share_quads != kept) __stcg(to + (block * block_quads + i) * 128, quad(acc, block, i));
     }
 
     // NOTE: part is the slowest index, so that the kernel after need not know the tiles.
@@ -110,20 +141,27 @@ private:
         return slots + (static_cast<long long>(number) * owners + owner()) * (quads * 128) + threadIdx.x % 128;
     }
 
-    // True in the last consumer of the tile.
-    __device__ __forceinline__ bool arrive(const Work& work) const {
-        __threadfence();
+    // What one thread settles with other blocks once the sums that this consumer left are visible to all. NOTE: its fences
+    // stand for all threads: barriers come before and after (PTX ISA, memory consistency model: causality order).
+    template <class Settle> __device__ __forceinline__ unsigned settled(Settle settle) const {
         named_barrier_sync(1 + consumer, 128);
-        unsigned* counter = counters + work.tile * owners + owner();
         if (threadIdx.x % 128 == 0) {
-            const bool last = atomicAdd(counter, 1u) == work.parts - 1;
-            if (last) *counter = 0;
-            store_shared_32(flag, last);
+            __threadfence();
+            store_shared_32(flag, settle());
+            __threadfence();
         }
         named_barrier_sync(1 + consumer, 128);
-        const unsigned last = load_shared_32(flag);
-        __threadfence();
-        return last;
+        return load_shared_32(flag);
+    }
+
+    // True in the last consumer of the tile.
+    __device__ __forceinline__ bool arrive(const Work& work) const {
+        return settled([&] {
+            unsigned* const counter = counters + work.tile * owners + owner();
+            const bool last = atomicAdd(counter, 1u) == work.parts - 1;
+            if (last) *counter = 0;
+            return unsigned(last);
+        });
     }
 
     // A few values of every part at a time: enough loads in flight, and few registers beside `acc`.
@@ -145,19 +183,19 @@ private:
     }
 
     // All parts of a few values at once, for nothing else is in the registers.
-    __device__ __forceinline__ void add_up_share(Sums& acc, const Work& work, int share) const {
-        constexpr int block_quads = cfg::own_width / 8;
-        constexpr int step = block_quads % 4 == 0 ? 4 : block_quads % 2 == 0 ? 2 : 1;
+    __device__ __forceinline__ void add_up_share(Sums& acc, const Work& work, int share, const Share& own) const {
+        constexpr int step = share_quads % 4 == 0 ? 4 : share_quads % 2 == 0 ? 2 : 1;
 #pragma unroll
         for (int block = 0; block < cfg::blocks; ++block)
 #pragma unroll
-            for (int base = 0; base < block_quads; base += step) {
+            for (int base = 0; base < share_quads; base += step) {
                 Quad sums[step] = {};
 #pragma unroll
                 for (int part = 0; part < cfg::split_k; ++part) {
-                    const Quad* from = slot(work, part) + (block * Sums::pairs / 2 + share * block_quads + base) * 128;
+                    const bool kept = cfg::keeps_share && share == work.part && part == work.part;
+                    const Quad* from = slot(work, part) + (block * block_quads + share * share_quads + base) * 128;
 #pragma unroll
-                    for (int i = 0; i < step; ++i) add(sums[i], __ldcg(from + i * 128));
+                    for (int i = 0; i < step; ++i) add(sums[i], kept ? own.quads[block][base + i] : __ldcg(from + i * 128));
                 }
 #pragma unroll
                 for (int i = 0; i < step; ++i) set_quad(acc, block, (base + i) * 2, sums[i]);

@@ -22,7 +22,7 @@ __device__ __forceinline__ void prefetch(Scheduler scheduler, const TensorMap* m
 // the L2. The counters of the multiprocessors of a GPC run in step.
 __device__ __forceinline__ void await_beat() {
     if constexpr (cfg::beat > 0)
-        for (const unsigned beat = unsigned(clock()) / cfg::beat; unsigned(clock()) / cfg::beat == beat;) {}
+        for (const unsigned start = clock(); ((start ^ unsigned(clock())) & ~(cfg::beat - 1)) == 0;) {}
 }
 
 // NOTE: a stage is refilled when the consumers of all neighbours have emptied it, since their copies of it
