@@ -114,7 +114,7 @@ KNOBS = (
     Knob("group", (1, 2, 4, 8, 16), "tiles of a band"),
     Knob("snake", (0, 1), "walk every other band backwards"),
     Knob("l2_promotion", (0, 128, 256), "bytes that the L2 fetches for TMA at least", (128, 256)),
-    Knob("hint_a", HINTS, "how long the L2 keeps A", ("normal", "evict_last")),
+    Knob("hint_a", HINTS, "how long the L2 keeps A"),
     Knob("hint_b", HINTS, "how long the L2 keeps B"),
     Knob(
         "hint_d",

@@ -32,7 +32,8 @@ _UNHIDDEN = 0.1  # share of the lesser of DRAM's time and the rest that does not
 _LAUNCH_CYCLES = 3000
 _PARTS_CYCLES = 2000  # of adding up parts, however small, and what
 _LATE_CYCLES = 1500  # it starts later where the registers of several consumers leave the kernel after no room
-_SHARES_CYCLES, _SHARES_BYTES = 3800, 30  # the same where every block adds up its share
+_SHARES_CYCLES, _SHARES_BYTES = 3800, 30  # the same where every block adds up its share,
+_TURNS_BYTES = 50  # and one of two consumers leaves its sums while the other multiplies
 
 
 def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
@@ -74,7 +75,8 @@ def _adding_up(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
     """Clocks from the sums of parts to those of tiles."""
     if k.split_k == 1:
         return 0.0
-    moved = k.split_k * problem.m * problem.n * problem.batch * 8 / device.units
+    part = problem.m * problem.n * problem.batch * 8 / device.units
     if k.reduction == "shares":
-        return _SHARES_CYCLES + moved / _SHARES_BYTES
-    return _PARTS_CYCLES + (_LATE_CYCLES if k.consumers > 1 else 0) + moved / _PART_BYTES
+        in_turns = k.schedule == "cooperative" and k.consumers == 2
+        return _SHARES_CYCLES + (k.split_k - 1) * part / (_TURNS_BYTES if in_turns else _SHARES_BYTES)
+    return _PARTS_CYCLES + (_LATE_CYCLES if k.consumers > 1 else 0) + k.split_k * part / _PART_BYTES

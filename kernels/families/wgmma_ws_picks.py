@@ -20,7 +20,7 @@ from kernels.families.wgmma_ws_traffic import (
     why_prefetch,
     why_snake_k,
 )
-from kernels.families.wgmma_ws_walk import SMALL, walk
+from kernels.families.wgmma_ws_walk import SMALL, single_wave, walk
 from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
@@ -153,14 +153,17 @@ def _candidate(
     swap, schedule, tile_m, tile_n, consumers_m, consumers_n = shape
     cluster_m, cluster_n, cluster_k, split_k = spread
     cluster = cluster_m * cluster_n * cluster_k
-    raster, group, snake = walk(problem, device, (tile_m * cluster_m, tile_n * cluster_n), cluster)
+    extent = (tile_m * cluster_m, tile_n * cluster_n)
+    raster, group, snake = walk(problem, device, extent, cluster)
+    # Parts of tiles travel by the L2, and where all run at once no operand is read again.
+    passes = split_k > 1 and single_wave(problem, device, extent, cluster, split_k)
     knobs = Knobs(
         schedule=schedule, swap_ab=swap, tile_m=tile_m, tile_n=tile_n, consumers_m=consumers_m,
         consumers_n=consumers_n, tile_k=tile_k, cluster_m=cluster_m, cluster_n=cluster_n,
         cluster_k=cluster_k, epilogue=epilogue, store_stages=1, stages=0,
         in_flight=1, promote=2 if problem.dtype in cuda.FLOAT8 else 0, split_k=split_k,
         reduction=reduction, stream_k=0, raster=raster, group=group, snake=snake,
-        l2_promotion=FETCH, prefetch=_PREFETCHED, **_hints(problem, device),
+        l2_promotion=FETCH, prefetch=_PREFETCHED, **_hints(problem, device, passes=passes),
         placement="gpc" if _together(problem, reduction, cluster) else "free",
         snake_k=1, even_waves=1, beat=_BEAT if split_k == 1 else 0,  # no gain was seen with shares
         whole_sectors=int(schedule == "pingpong"),  # there more boxes take no more time
@@ -184,14 +187,14 @@ _WORTH: tuple[tuple[Callable[[Knobs, GemmProblem, DeviceSpec], str | None], dict
 )
 
 
-def _hints(problem: GemmProblem, device: DeviceSpec) -> dict[str, str]:
-    """How long the L2 keeps A, B and D."""
+def _hints(problem: GemmProblem, device: DeviceSpec, *, passes: bool) -> dict[str, str]:
+    """How long the L2 keeps A, B and D; passes: operands only pass through it."""
     keep_a = is_kept(problem, device, problem.m)
     keep_b = not keep_a and is_kept(problem, device, problem.n)
-    once = "evict_first" if problem.m <= 2 * SMALL else "normal"
+    small = problem.m <= 2 * SMALL
     return {
-        "hint_a": "evict_last" if keep_a else "normal",
-        "hint_b": "evict_last" if keep_b else once,
+        "hint_a": "evict_last" if keep_a else "evict_first" if passes and not small else "normal",
+        "hint_b": "evict_last" if keep_b else "evict_first" if passes or small else "normal",
         "hint_d": "evict_first" if keep_a or keep_b else "normal",
     }
 

@@ -38,7 +38,11 @@ def _why_fetch(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     return None
 
 
-def _why_hint(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+def _why_hint(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    if single_wave(p, d, (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n), k.cluster, k.split_k):
+        return None
+    if k.hint_a == "evict_first" and p.n > 4 * k.tile_n:
+        return "A is read again by later columns of tiles"
     if k.hint_b == "evict_first" and p.m > 4 * k.tile_m:
         return "B is read again by later rows of tiles"
     return None
@@ -129,7 +133,10 @@ def why_beat(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 TRAFFIC_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "raster", "group", "snake"), _why_walk),
     Rule(("l2_promotion",), _why_fetch),
-    Rule(("tile_m", "hint_b"), _why_hint),
+    Rule(
+        ("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k", "hint_a", "hint_b"),
+        _why_hint,
+    ),
     Rule(("hint_a", "hint_b"), _why_kept),
     Rule(("epilogue", "reduction", "hint_d"), why_hint_d),
     Rule(("prefetch",), why_prefetch),

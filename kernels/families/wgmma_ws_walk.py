@@ -25,10 +25,12 @@ def clusters(problem: GemmProblem, extent: tuple[int, int]) -> tuple[int, int]:
     return -(-problem.m // extent[0]), -(-problem.n // extent[1])
 
 
-def single_wave(problem: GemmProblem, device: DeviceSpec, extent: tuple[int, int], blocks: int) -> bool:
+def single_wave(
+    problem: GemmProblem, device: DeviceSpec, extent: tuple[int, int], blocks: int, split_k: int = 1
+) -> bool:
     """Whether all clusters of a launch run at once."""
     rows, columns = clusters(problem, extent)
-    return rows * columns * problem.batch <= running(blocks, device)
+    return rows * columns * problem.batch * split_k <= running(blocks, device)
 
 
 def kept_bytes(device: DeviceSpec) -> int:
