@@ -57,12 +57,21 @@ constexpr int k_steps = tile_k * int(sizeof(In)) / 32;
 // than the 255 that a thread can have.
 constexpr int sums = blocks * width / 2 / (accumulate_f16 ? 2 : 1) * (promote > 0 ? 2 : 1);
 constexpr bool large = sums + (deferred ? blocks * width / 4 : 0) > (deferred ? 176 : 192);
-// Whether a block keeps its part of the share that it finishes, rather than leave it and read it again: where registers hold
-// it, found by compiling.
-constexpr bool share_fits = consumers == 2 ? sums <= (has_bias ? 104 : 112) : consumers == 1 && sums + sums / split_k <= 144;
-constexpr bool keeps_share = shared_out && staged && !accumulate_f16 && share_fits;
 constexpr int producer_registers = consumers == 3 ? 32 : large ? 24 : 40;
 constexpr int consumer_registers = consumers == 3 ? 160 : large ? 240 : 232;
+
+// Whether a block keeps its part of the share that it finishes, rather than leave it and read it again: where registers hold
+// it, found by compiling.
+constexpr bool bare = !has_bias && !has_c && !whole_sectors;
+constexpr bool share_fits = consumers == 2 ? sums <= (bare && split_k == 2 ? 112 : 104)
+                                           : consumers == 1 && sums + sums / split_k <= (has_c ? 136 : 144);
+constexpr bool keeps_share = shared_out && tma_store && !accumulate_f16 && share_fits;
+
+// The consumers of a tile that is shared out multiply its last k tiles one after the other: the first leaves its sums while
+// the second multiplies, which takes as long as some 7 k tiles of 128 bytes. The ring holds them all.
+constexpr bool in_turns = shared_out && !pingpong && consumers == 2 && promote == 0;
+constexpr int leaving = 7 * 128 / (tile_k * int(sizeof(In)));
+constexpr int k_tiles_in_turn = leaving < stages ? leaving : stages - 1;
 } // namespace cfg
 
 template <class T> struct Is16Bit { static constexpr bool value = false; };

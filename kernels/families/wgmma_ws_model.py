@@ -77,6 +77,6 @@ def _adding_up(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
         return 0.0
     part = problem.m * problem.n * problem.batch * 8 / device.units
     if k.reduction == "shares":
-        in_turns = k.schedule == "cooperative" and k.consumers == 2
+        in_turns = k.schedule == "cooperative" and k.consumers == 2 and not k.promote
         return _SHARES_CYCLES + (k.split_k - 1) * part / (_TURNS_BYTES if in_turns else _SHARES_BYTES)
     return _PARTS_CYCLES + (_LATE_CYCLES if k.consumers > 1 else 0) + k.split_k * part / _PART_BYTES

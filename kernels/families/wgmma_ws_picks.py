@@ -155,7 +155,7 @@ def _candidate(
     cluster = cluster_m * cluster_n * cluster_k
     extent = (tile_m * cluster_m, tile_n * cluster_n)
     raster, group, snake = walk(problem, device, extent, cluster)
-    # Parts of tiles travel by the L2, and where all run at once no operand is read again.
+    # Parts of tiles travel by the L2, and where all run at once no later wave reads an operand again.
     passes = split_k > 1 and single_wave(problem, device, extent, cluster, split_k)
     knobs = Knobs(
         schedule=schedule, swap_ab=swap, tile_m=tile_m, tile_n=tile_n, consumers_m=consumers_m,
@@ -188,13 +188,14 @@ _WORTH: tuple[tuple[Callable[[Knobs, GemmProblem, DeviceSpec], str | None], dict
 
 
 def _hints(problem: GemmProblem, device: DeviceSpec, *, passes: bool) -> dict[str, str]:
-    """How long the L2 keeps A, B and D; passes: operands only pass through it."""
+    """How long the L2 keeps A, B and D; passes: operands of many rows only pass through it."""
     keep_a = is_kept(problem, device, problem.m)
     keep_b = not keep_a and is_kept(problem, device, problem.n)
-    small = problem.m <= 2 * SMALL
+    few_a, few_b = problem.m <= 2 * SMALL, problem.n <= 2 * SMALL
+    once_a, once_b = passes and not few_a, few_a or (passes and not few_b)
     return {
-        "hint_a": "evict_last" if keep_a else "evict_first" if passes and not small else "normal",
-        "hint_b": "evict_last" if keep_b else "evict_first" if passes or small else "normal",
+        "hint_a": "evict_last" if keep_a else "evict_first" if once_a else "normal",
+        "hint_b": "evict_last" if keep_b else "evict_first" if once_b else "normal",
         "hint_d": "evict_first" if keep_a or keep_b else "normal",
     }
 

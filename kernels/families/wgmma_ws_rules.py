@@ -156,12 +156,17 @@ def _beside_sums(k: Knobs, p: GemmProblem) -> int:
 def _beside_shares(k: Knobs, p: GemmProblem) -> int:
     """Of the sums at most a share is in registers when those of other blocks, C and bias are read."""
     sets = 24 if k.promote else 0
+    copies = k.epilogue == "stmatrix"
     if k.epilogue == "direct":
         return sets + (12 if k.consumers == 3 else 96)
-    if k.consumers != 2:
-        return sets + (4 if k.consumers == 3 else 56 if k.share[0] > 64 else 16)
-    copies = k.epilogue == "stmatrix" or (k.schedule == "pingpong" and p.has_bias)
-    return sets + (88 if copies else 80)
+    if k.consumers == 3:
+        return sets + 4
+    if k.consumers == 2:
+        crowded = copies or (k.schedule == "pingpong" and p.has_bias) or k.split_k == MOST_PARTS
+        return sets + (88 if crowded else 80)
+    if (copies and p.has_c) or k.split_k == MOST_PARTS:
+        return sets + 88
+    return sets + (16 if k.share[0] <= 64 else 72 if copies else 56)
 
 
 def _beside_bias(k: Knobs, p: GemmProblem) -> int:

@@ -39,7 +39,8 @@ def _why_fetch(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 
 def _why_hint(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    if single_wave(p, d, (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n), k.cluster, k.split_k):
+    extent = (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n)
+    if k.split_k > 1 and single_wave(p, d, extent, k.cluster, k.split_k):
         return None
     if k.hint_a == "evict_first" and p.n > 4 * k.tile_n:
         return "A is read again by later columns of tiles"

@@ -8,20 +8,36 @@ import pytest
 
 from kernels.build import CSRC
 
-# Block `part` of a tile arrives after some nanoseconds, and counts the shares that it was told to finish.
+# Block `part` of a tile arrives after some nanoseconds with a bit for each share, keeps that of its own share
+# until it gives up, counts the shares that it was told to finish and gathers their bits.
 SOURCE = """
 #include "wgmma_ws/tally.cuh"
-extern "C" __global__ void settle(unsigned* words, const unsigned long long* late_ns, unsigned* finished) {
+extern "C" __global__ void settle(unsigned* words, const unsigned long long* late_ns, unsigned* finished,
+                                  unsigned* left, unsigned* gathered) {
     const int parts = gridDim.x, part = blockIdx.x, tile = blockIdx.y;
     unsigned long long start, now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
     do asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
     while (now - start < late_ns[tile * parts + part]);
+    const auto of = [&](int share, int from) { return left + (tile * parts + share) * parts + from; };
+    for (int share = 0; share < parts; ++share)
+        if (share != part) __stcg(of(share, part), 1u << part);
+    __threadfence();
     const Tally tally{words + tile};
     unsigned shares = tally.settle(part, parts);
-    if (shares == 0) shares = tally.give_up(part, parts);
-    for (; shares; shares &= shares - 1)
-        atomicAdd(finished + (tile * parts + __ffs(shares) - 1) * parts + part, 1u);
+    if (shares == 0) {
+        __stcg(of(part, part), 1u << part);
+        __threadfence();
+        shares = tally.give_up(part, parts);
+    }
+    __threadfence();
+    for (; shares; shares &= shares - 1) {
+        const int share = __ffs(shares) - 1;
+        atomicAdd(finished + (tile * parts + share) * parts + part, 1u);
+        for (int from = 0; from < parts; ++from)
+            atomicOr(gathered + tile * parts + share,
+                     share == part && from == part ? 1u << part : __ldcg(of(share, from)));
+    }
     tally.leave(parts);
 }
 """
@@ -32,8 +48,10 @@ def settled(device, parts: int, late_ns: list[list[int]]):
     xp, tiles = device.xp, len(late_ns)
     kernel = xp.RawKernel(SOURCE, "settle", options=("-std=c++17", f"-I{CSRC}"))
     words = xp.zeros(tiles, dtype="uint32")
-    finished = xp.zeros((tiles, parts, parts), dtype="uint32")
-    kernel((parts, tiles), (1,), (words, xp.asarray(late_ns, dtype="uint64"), finished))
+    finished, left = xp.zeros((2, tiles, parts, parts), dtype="uint32")
+    gathered = xp.zeros((tiles, parts), dtype="uint32")
+    kernel((parts, tiles), (1,), (words, xp.asarray(late_ns, dtype="uint64"), finished, left, gathered))
+    assert (gathered.get() == (1 << parts) - 1).all()
     return finished.get(), words.get()
 
 

@@ -334,12 +334,20 @@ def test_8_bit_types(hopper, dtype, variant) -> None:
 @pytest.mark.parametrize("promote", [1, 2, 4])
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.parametrize(
-    "variant", [{}, {**PINGPONG, "tile_n": 64}, {"split_k": 2}, {**SHARES, "tile_n": 64}], ids=str
+    "variant", [{}, {**PINGPONG, "tile_n": 64}, {"split_k": 2}, {**SHARES, "tile_n": 64}, SHARES], ids=str
 )
 def test_promoted_sums(hopper, dtype, variant, promote) -> None:
     for size in ((16, 16, 16), (304, 528, 4080)):
         problem = GemmProblem(*size, dtype=dtype, out_dtype="bfloat16")
         assert wrong(hopper, problem, **variant, tile_k=128, promote=promote) is None
+
+
+@pytest.mark.parametrize("variant", [SHARES, {**SHARES, "cluster_m": 2}, {**PINGPONG, **SHARES}], ids=str)
+@pytest.mark.parametrize("ring", [{"stages": 2}, {"stages": 2, "in_flight": 0}, {"in_flight": 0}], ids=str)
+def test_shares_whatever_the_ring_holds(hopper, variant, ring) -> None:
+    """Parts of no, one, a few and many k tiles; several units a block."""
+    for size in ((2560, 2304, 8), (2560, 2304, 520), (1024, 1024, 3000)):
+        assert wrong(hopper, GemmProblem(*size), **variant, **ring) is None
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -361,6 +369,7 @@ def test_a_batch_of_ragged_matrices_does_not_bleed(hopper, layout) -> None:
         {"cluster_m": 2, "stages": 3},
         {**PINGPONG, "stages": 3},
         {"split_k": 4},
+        {**PINGPONG, "split_k": 4, "cluster_m": 2},
         SHARES,
         {**SHARES, "cluster_m": 2, "placement": "gpc"},
         {**SHARES, "tile_n": 256, "stages": 3, "store_stages": 1},

@@ -214,6 +214,7 @@ def test_every_rule_is_broken_above() -> None:
         ({"split_k": 4, "reduction": "shares", "stages": 3}, NT, None),
         ({"tile_m": 256, "tile_n": 192, "split_k": 2, "reduction": "shares", "stages": 3}, NT, 128),
         ({"split_k": 4, "reduction": "shares", "stages": 3}, dataclasses.replace(NT, has_bias=True), None),
+        ({"split_k": 16, "reduction": "shares", "stages": 3}, NT, 120),
         ({"tile_m": 256, "split_k": 4, "reduction": "shares", "stages": 2}, HALF, 128),
         ({"tile_m": 256, "tile_n": 192, "stream_k": 1, "stages": 3}, NT, 176),
         # Halves are unpacked where something is added to them.

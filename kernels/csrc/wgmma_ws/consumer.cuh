@@ -71,7 +71,8 @@ private:
     unsigned long long x, y; // descriptors in stage 0 of wgmma's A and B
     Place slot;
 
-    // Ping-pong: the consumers multiply in turns, so that the epilogue of one hides behind the other's.
+    // Ping-pong: the consumers multiply in turns, so that the epilogue of one hides behind the other's. NOTE: barrier 0 is the
+    // start's, 1 to 3 are those of the consumers, 4 and 5 of turns.
     __device__ __forceinline__ void await_turn() const { named_barrier_sync(4 + consumer, 256); }
     __device__ __forceinline__ void pass_turn() const { named_barrier_arrive(5 - consumer, 256); }
     __device__ __forceinline__ bool skip_other(Scheduler& scheduler) {
@@ -93,18 +94,16 @@ private:
                 store.store_kept(smem, box);
             }
         }
-        if constexpr (in_turns) {
-            while (index < k_tiles - (cfg::stages - 1)) multiply_next(acc, index++);
-            if (consumer == 1) await_other();
+        if constexpr (cfg::in_turns) {
+            while (index < k_tiles - cfg::k_tiles_in_turn) multiply_next(acc, index++);
+            if (consumer == 1) meet_other();
         }
         while (index < k_tiles) multiply_next(acc, index++);
-        if (in_turns && consumer == 0) await_other();
+        if (cfg::in_turns && consumer == 0) meet_other();
     }
 
-    // The consumers of a tile that is shared out multiply its last k tiles, which wait in the ring, one after the other:
-    // the first leaves its sums while the second multiplies.
-    static constexpr bool in_turns = cfg::shared_out && !cfg::pingpong && cfg::consumers == 2;
-    __device__ __forceinline__ void await_other() const { named_barrier_sync(4, 256); }
+    // NOTE: both wait, so that neither comes twice where tiles have few k tiles.
+    __device__ __forceinline__ void meet_other() const { named_barrier_sync(4, 256); }
 
     __device__ __forceinline__ void multiply_next(Sums& acc, int index) {
         mbarrier_wait(smem.ring.full(slot.stage), slot.phase);

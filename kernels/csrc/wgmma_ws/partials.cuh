@@ -1,6 +1,6 @@
 // Partial sums of tiles whose k is shared out among blocks: each leaves its own in the workspace, and the last to
 // arrive adds them up, or with REDUCTION 1 a kernel after this one, or with REDUCTION 2 every block its share of the
-// tile. All add in the order of the parts, so the result does not depend on who was last.
+// tile, of which it may keep its own part. All add in the order of the parts, so the result does not depend on who was last.
 // Workspace with REDUCTION 1: D in Real for each part, in rows and columns of whole tiles. Else one word a tile and
 // owner (zero before and after the launch), then slots of [owner][4 values][thread].
 #pragma once

@@ -16,7 +16,7 @@ struct Tally {
     unsigned* word; // parts that arrived (8 bits), that will not read it again (8 bits), that gave up (a bit each)
 
     // Called by one thread, whose block's part of all shares but its own is visible to all. The shares it must finish, a
-    // bit each; none if others are late.
+    // bit each; none if others are late: then it must give up.
     __device__ __forceinline__ unsigned settle(int part, int parts) const {
         const unsigned own = 1u << part;
         const unsigned found = atomicAdd(word, 1u) + 1u;
