@@ -21,8 +21,9 @@ __device__ __forceinline__ void prefetch(Scheduler scheduler, const TensorMap* m
 // Waits for the next multiple of BEAT clocks: producers that ask for the same lines together are served by one request to
 // the L2. The counters of the multiprocessors of a GPC run in step.
 __device__ __forceinline__ void await_beat() {
+    constexpr unsigned period = cfg::beat > 0 ? cfg::beat : 1;
     if constexpr (cfg::beat > 0)
-        for (const unsigned start = clock(); ((start ^ unsigned(clock())) & ~(cfg::beat - 1)) == 0;) {}
+        for (const unsigned beat = unsigned(clock()) / period; unsigned(clock()) / period == beat;) {}
 }
 
 // NOTE: a stage is refilled when the consumers of all neighbours have emptied it, since their copies of it
