@@ -162,8 +162,8 @@ def _beside_shares(k: Knobs, p: GemmProblem) -> int:
     if k.consumers == 3:
         return sets + 4
     if k.consumers == 2:
-        crowded = copies or (k.schedule == "pingpong" and p.has_bias) or k.split_k == MOST_PARTS
-        return sets + (88 if crowded else 80)
+        crowded = (k.schedule == "pingpong" and p.has_bias) or k.split_k == MOST_PARTS
+        return sets + (96 if copies else 88 if crowded else 80)
     if (copies and p.has_c) or k.split_k == MOST_PARTS:
         return sets + 88
     return sets + (16 if k.share[0] <= 64 else 72 if copies else 56)
