@@ -18,11 +18,8 @@ from tuner.operands import rotated_sets
 from tuner.stats import median
 
 _HEAT_ROUNDS = 7
-_DECIDER_ROUNDS, _DECIDING, _CLOSE = (
-    32,
-    4,
-    1.03,
-)  # a heat of few rounds cannot tell those apart that are so close
+# A heat of few rounds cannot tell those apart that are so close: of them so many run again.
+_CLOSE, _DECIDING, _DECIDER_ROUNDS = 1.03, 4, 32
 _KNOWN = 8
 _SCREENS = ((48, 200.0), (12, 1000.0))  # how many stay, after so many microseconds of each
 _SCREEN_RATIO = 1.25

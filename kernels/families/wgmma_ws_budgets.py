@@ -12,6 +12,7 @@ from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
 MULTIPLY_ADDS = 2048  # of 16-bit wgmma, per multiprocessor and clock
+MOST_PARTS = 16  # that wgmma_ws/tally.cuh counts in one word
 
 
 def operand_tiles(k: Knobs, problem: GemmProblem) -> tuple[OperandTile, OperandTile]:

@@ -56,7 +56,7 @@ def fresh(hopper):
 def test_the_order_is_found_and_found_again(hopper, fresh, knobs) -> None:
     """On an idle GPU clusters are placed alike, so there is an order, and it is not that of their numbers.
 
-    Not quite always: three looks, as those who look have.
+    Now and then a launch lies otherwise, so this looks three times, as block_order() does.
     """
     large = GemmProblem(4096, 4096, 512)
     found = order_of(hopper, config(**knobs), large)
