@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(cfg::threads + 32, 1)
     if constexpr (cfg::cluster_k == 1)
         __syncthreads();
     else
-        cluster_sync(); // blocks must have begun before others write to them
+        cluster_sync_barriers(); // blocks must have begun before others write to them
     if constexpr (cfg::prefetch > 0) prefetch_weights(work, &map_weights);
     await_previous_kernel();
 

@@ -49,13 +49,13 @@ extern __shared__ __align__(1024) char smem_start[];
 constexpr int announced_threads = 32 + 128 * cfg::consumers;
 __device__ __forceinline__ void announce_barriers(int warp) {
     if constexpr (cfg::cluster > 1)
-        cluster_sync();
+        cluster_sync_barriers();
     else if (warp == 0)
         named_barrier_arrive(0, announced_threads);
 }
 __device__ __forceinline__ void await_barriers() {
     if constexpr (cfg::cluster > 1)
-        cluster_sync();
+        cluster_sync_barriers();
     else
         named_barrier_sync(0, announced_threads);
 }

@@ -60,13 +60,6 @@ constexpr bool large = sums + (deferred ? blocks * width / 4 : 0) > (deferred ? 
 constexpr int producer_registers = consumers == 3 ? 32 : large ? 24 : 40;
 constexpr int consumer_registers = consumers == 3 ? 160 : large ? 240 : 232;
 
-// Whether a block keeps its part of the share that it finishes, rather than leave it and read it again: where registers hold
-// it, found by compiling.
-constexpr bool bare = !has_bias && !has_c && !whole_sectors;
-constexpr bool share_fits = consumers == 2 ? sums <= (bare && split_k == 2 ? 112 : 104)
-                                           : consumers == 1 && sums + sums / split_k <= (has_c ? 136 : 144);
-constexpr bool keeps_share = shared_out && tma_store && !accumulate_f16 && share_fits;
-
 // The consumers of a tile that is shared out multiply its last k tiles one after the other: the first leaves its sums while
 // the second multiplies, which takes as long as some 7 k tiles of 128 bytes. The ring holds them all.
 constexpr bool in_turns = shared_out && !pingpong && consumers == 2 && promote == 0;

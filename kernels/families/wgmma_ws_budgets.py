@@ -12,7 +12,8 @@ from tilewright.device import DeviceSpec
 from tilewright.problem import DType, GemmProblem
 
 MULTIPLY_ADDS = 2048  # of 16-bit wgmma, per multiprocessor and clock
-MOST_PARTS = 16  # that wgmma_ws/tally.cuh counts in one word
+MOST_PARTS = 16  # that wgmma_ws/tally.cuh has bits for
+TALLY_BYTES = 32  # from one of its tallies to the next
 
 
 def operand_tiles(k: Knobs, problem: GemmProblem) -> tuple[OperandTile, OperandTile]:
@@ -136,5 +137,6 @@ def workspace(k: Knobs, device: DeviceSpec) -> Workspace:
     if k.reduction == "kernel":
         return Workspace(0, k.split_k * tile)
     if k.split_k > 1:
-        return Workspace(4 * owners, k.split_k * tile)
+        counter = TALLY_BYTES if k.reduction == "shares" else 4
+        return Workspace(counter * owners, k.split_k * tile)
     return Workspace()

@@ -32,7 +32,7 @@ _UNHIDDEN = 0.1  # share of the lesser of DRAM's time and the rest that does not
 _LAUNCH_CYCLES = 3000
 _PARTS_CYCLES = 2000  # of adding up parts, however small, and what
 _LATE_CYCLES = 1500  # it starts later where the registers of several consumers leave the kernel after no room
-_SHARES_CYCLES, _SHARES_BYTES = 3800, 30  # the same where every block adds up its share,
+_SHARES_CYCLES, _SHARES_BYTES = 3000, 30  # the same where every block adds up its share,
 _TURNS_BYTES = 50  # and one of two consumers leaves its sums while the other multiplies
 
 

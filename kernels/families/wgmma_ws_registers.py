@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kernels.families.wgmma_ws_budgets import MOST_PARTS, kept_registers, store_boxes, sum_registers
-from kernels.families.wgmma_ws_knobs import Knobs
+from kernels.families.wgmma_ws_budgets import kept_registers, store_boxes, sum_registers
+from kernels.families.wgmma_ws_knobs import TMA_STORES, Knobs
 from tilewright.device import DeviceSpec
 from tilewright.problem import Activation, DType, GemmProblem, Layout
 
@@ -16,8 +16,7 @@ def why_sums(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     sums, kept = sum_registers(k, p), kept_registers(k)
     most = (MAX_KEPT if kept else MAX_SUMS).get(k.consumers, 0) - kept - _beside_sums(k, p)
     # NOTE: where something is added to f16 sums, the assembler unpacks them ahead of their use.
-    added = p.has_c or p.has_bias or _gathers(k) or (k.reduction == "shares" and k.share[0] > 64)
-    if p.accumulate is DType.FLOAT16 and added:
+    if p.accumulate is DType.FLOAT16 and (p.has_c or p.has_bias or _gathers(k)):
         sums *= 2
     return (
         f"{sums} accumulator registers a thread, {k.consumers} consumers have {most}" if sums > most else None
@@ -26,7 +25,7 @@ def why_sums(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 def _gathers(k: Knobs) -> bool:
     """Whether a consumer adds sums of other blocks to its own."""
-    return k.cluster_k > 1 or bool(k.stream_k) or (k.split_k > 1 and k.reduction == "block")
+    return k.cluster_k > 1 or bool(k.stream_k) or (k.split_k > 1 and k.reduction != "kernel")
 
 
 def _beside_sums(k: Knobs, p: GemmProblem) -> int:
@@ -61,19 +60,14 @@ def _beside_sums(k: Knobs, p: GemmProblem) -> int:
 
 
 def _beside_shares(k: Knobs, p: GemmProblem) -> int:
-    """Of the sums at most a share is in registers when those of other blocks, C and bias are read."""
+    """The parts of a share take the registers of sums that were left; addresses come beside them."""
     sets = 24 if k.promote else 0
-    copies = k.epilogue == "stmatrix"
-    if k.epilogue == "direct":
-        return sets + (12 if k.consumers == 3 else 96)
     if k.consumers == 3:
         return sets + 4
-    if k.consumers == 2:
-        crowded = (k.schedule == "pingpong" and p.has_bias) or k.split_k == MOST_PARTS
-        return sets + (96 if copies else 88 if crowded else 80)
-    if (copies and p.has_c) or k.split_k == MOST_PARTS:
-        return sets + 88
-    return sets + (16 if k.share[0] <= 64 else 72 if copies else 56)
+    if p.has_c and (k.epilogue == "stmatrix" or k.swap_ab):
+        return sets + 88  # addresses of the rows it reads, and copies
+    boxes = k.epilogue in TMA_STORES and k.schedule == "cooperative" and not k.swap_ab
+    return sets + (16 if boxes and (k.consumers == 1 or not (p.has_c or p.has_bias)) else 48)
 
 
 def _beside_bias(k: Knobs, p: GemmProblem) -> int:

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from kernels.build import CSRC
+from kernels.families.wgmma_ws_budgets import TALLY_BYTES
 
 # Block `part` of a tile arrives after some nanoseconds with a bit for each share, keeps that of its own share
 # until it gives up, counts the shares that it was told to finish and gathers their bits.
@@ -14,7 +15,8 @@ SOURCE = """
 #include "wgmma_ws/tally.cuh"
 extern "C" __global__ void settle(unsigned* words, const unsigned long long* late_ns, unsigned* finished,
                                   unsigned* left, unsigned* gathered) {
-    const int parts = gridDim.x, part = blockIdx.x, tile = blockIdx.y;
+    constexpr int parts = OF_A_TILE;
+    const int part = blockIdx.x, tile = blockIdx.y;
     unsigned long long start, now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
     do asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
@@ -22,15 +24,13 @@ extern "C" __global__ void settle(unsigned* words, const unsigned long long* lat
     const auto of = [&](int share, int from) { return left + (tile * parts + share) * parts + from; };
     for (int share = 0; share < parts; ++share)
         if (share != part) __stcg(of(share, part), 1u << part);
-    __threadfence();
-    const Tally tally{words + tile};
-    unsigned shares = tally.settle(part, parts);
+    const Tally<parts> tally{words + tile * tally_spacing};
+    unsigned shares = tally.settle(part);
     if (shares == 0) {
         __stcg(of(part, part), 1u << part);
-        __threadfence();
-        shares = tally.give_up(part, parts);
+        shares = tally.give_up(part);
     }
-    __threadfence();
+    const unsigned gone = tally.leave();
     for (; shares; shares &= shares - 1) {
         const int share = __ffs(shares) - 1;
         atomicAdd(finished + (tile * parts + share) * parts + part, 1u);
@@ -38,7 +38,7 @@ extern "C" __global__ void settle(unsigned* words, const unsigned long long* lat
             atomicOr(gathered + tile * parts + share,
                      share == part && from == part ? 1u << part : __ldcg(of(share, from)));
     }
-    tally.leave(parts);
+    tally.clear(gone);
 }
 """
 
@@ -46,8 +46,8 @@ extern "C" __global__ void settle(unsigned* words, const unsigned long long* lat
 def settled(device, parts: int, late_ns: list[list[int]]):
     """How often which part finished which share, as [tile][share][part], and what the words hold then."""
     xp, tiles = device.xp, len(late_ns)
-    kernel = xp.RawKernel(SOURCE, "settle", options=("-std=c++17", f"-I{CSRC}"))
-    words = xp.zeros(tiles, dtype="uint32")
+    kernel = xp.RawKernel(SOURCE, "settle", options=("-std=c++17", f"-I{CSRC}", f"-DOF_A_TILE={parts}"))
+    words = xp.zeros((tiles, TALLY_BYTES // 4), dtype="uint32")
     finished, left = xp.zeros((2, tiles, parts, parts), dtype="uint32")
     gathered = xp.zeros((tiles, parts), dtype="uint32")
     kernel((parts, tiles), (1,), (words, xp.asarray(late_ns, dtype="uint64"), finished, left, gathered))

@@ -38,6 +38,7 @@ PINGPONG = {"schedule": "pingpong", "consumers_m": 1, "tile_n": 160, "stages": 5
 SWAPPED = {"swap_ab": 1, "tile_m": 16, "tile_n": 128, "consumers_m": 1, "consumers_n": 2}
 THREE = {"tile_m": 192, "consumers_m": 3, "tile_n": 192}
 DIRECT = {"epilogue": "direct", "store_stages": 1, "tile_n": 128}
+SHARES = {"split_k": 2, "reduction": "shares"}
 
 
 def config(changes: dict[str, Any]) -> Config:
@@ -210,12 +211,13 @@ def test_every_rule_is_broken_above() -> None:
         ({"tile_m": 256, "tile_n": 192, "stages": 3, "store_stages": 1}, NT, None),
         ({"tile_m": 256, "tile_n": 192, "split_k": 2, "stages": 3, "store_stages": 1}, NT, 120),
         ({"tile_m": 256, "tile_n": 192, "split_k": 2, "reduction": "kernel", "stages": 3}, NT, None),
-        # Whoever finishes a share has left its sums before it reads those of others.
-        ({"split_k": 4, "reduction": "shares", "stages": 3}, NT, None),
-        ({"tile_m": 256, "tile_n": 192, "split_k": 2, "reduction": "shares", "stages": 3}, NT, 128),
-        ({"split_k": 4, "reduction": "shares", "stages": 3}, dataclasses.replace(NT, has_bias=True), None),
-        ({"split_k": 16, "reduction": "shares", "stages": 3}, NT, 120),
-        ({"tile_m": 256, "split_k": 4, "reduction": "shares", "stages": 2}, HALF, 128),
+        # Parts of a share take the registers of sums that were left: 208 - 16, or 48 for C, a bias or other stores.
+        ({"tile_m": 256, "tile_n": 192, **SHARES, "stages": 3}, NT, None),
+        ({"tile_m": 256, "tile_n": 192, **SHARES, "stages": 3}, BIASED, 160),
+        ({**DIRECT, "tile_m": 256, "tile_n": 192, **SHARES, "stages": 3}, NT, 160),
+        ({**SHARES, "epilogue": "stmatrix", "stages": 3}, dataclasses.replace(NT, has_c=True), 120),
+        ({"split_k": 16, "reduction": "shares", "stages": 3}, NT, None),
+        ({"tile_m": 256, **SHARES, "stages": 2}, HALF, 192),
         ({"tile_m": 256, "tile_n": 192, "stream_k": 1, "stages": 3}, NT, 176),
         # Halves are unpacked where something is added to them.
         ({"tile_m": 256, "stages": 2}, HALF, None),

@@ -89,8 +89,8 @@ def test_how_it_is_launched() -> None:
         ({"tile_n": 128, "split_k": 4}, 1024 * 8, 1024 * 4 * TILE // 2),
         # The kernel after needs no counters.
         ({"split_k": 4, "reduction": "kernel"}, 0, 512 * 4 * TILE),
-        # Shares: one word of 4 bytes a tile and consumer.
-        ({"split_k": 4, "reduction": "shares"}, 512 * 8, 512 * 4 * TILE),
+        # Shares: a tally of 32 bytes a tile and consumer.
+        ({"split_k": 4, "reduction": "shares"}, 512 * 64, 512 * 4 * TILE),
         # Stream-K: two unfinished tiles a block.
         ({"stream_k": 1}, 512 * 8, 2 * 132 * TILE),
         # Either ping-pong consumer may hold a part: one counter. 32 x 32 tiles of 128 x 128.

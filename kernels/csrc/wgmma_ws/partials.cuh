@@ -1,8 +1,8 @@
 // Partial sums of tiles whose k is shared out among blocks: each leaves its own in the workspace, and the last to
 // arrive adds them up, or with REDUCTION 1 a kernel after this one, or with REDUCTION 2 every block its share of the
-// tile, of which it may keep its own part. All add in the order of the parts, so the result does not depend on who was last.
-// Workspace with REDUCTION 1: D in Real for each part, in rows and columns of whole tiles. Else one word a tile and
-// owner (zero before and after the launch), then slots of [owner][4 values][thread].
+// tile, of which it keeps its own part. All add in the order of the parts, so the result does not depend on who was last.
+// Workspace with REDUCTION 1: D in Real for each part, in rows and columns of whole tiles. Else a counter or a tally for each
+// tile and owner (zero before and after the launch), then slots of [owner][4 values][thread].
 #pragma once
 #include "ptx/shared.cuh"
 #include "wgmma_ws/scheduler.cuh"
@@ -14,11 +14,10 @@ template <class R> struct QuadOf { using type = float4; };
 template <> struct QuadOf<int> { using type = int4; };
 using Quad = QuadOf<Real>::type;
 
-static_assert(!cfg::shared_out || cfg::split_k <= Tally::most_parts, "at most 16 blocks share a tile out");
-
 // NOTE: with ping-pong either consumer may hold a part of a tile, so its counter and slots are not theirs.
 struct Partials {
     static constexpr int owners = cfg::pingpong ? 1 : cfg::consumers;
+    static constexpr int counter_words = cfg::shared_out ? tally_spacing : 1;
     unsigned* counters;
     Quad* slots;
     int consumer, row0, col0; // where its share of a tile starts
@@ -30,7 +29,7 @@ struct Partials {
 
     __device__ __forceinline__ Partials(void* workspace, const Scheduler& scheduler, int consumer_, unsigned flag_)
         : counters(static_cast<unsigned*>(workspace)), consumer(consumer_), flag(flag_) {
-        const long long zeroed = cfg::reduce_after ? 0 : (scheduler.tiles() * 4LL * owners + 255) / 256 * 256;
+        const long long zeroed = cfg::reduce_after ? 0 : (scheduler.tiles() * 4LL * owners * counter_words + 255) / 256 * 256;
         slots = reinterpret_cast<Quad*>(static_cast<char*>(workspace) + zeroed);
         row0 = cfg::pingpong ? 0 : consumer % cfg::consumers_m * cfg::rows;
         col0 = cfg::pingpong ? 0 : consumer / cfg::consumers_m * cfg::columns;
@@ -53,62 +52,50 @@ struct Partials {
     }
 
     // REDUCTION 2: calls finish(share) for each share of the tile that this consumer must finish, its sums in the
-    // first `own_width` columns of `acc`. As a rule that is one, and its own part of it stays in registers.
+    // first `own_width` columns of `acc`. As a rule that is one, and its own part of it never leaves the registers.
     template <class Finish> __device__ __forceinline__ void share_out(Sums& acc, const Work& work, Finish finish) const {
-        const Tally tally{counters + work.tile * owners + owner()};
-        const Share own(acc, work.part);
-        put(acc, work, cfg::keeps_share ? work.part : -1);
-        unsigned shares = settled([&] { return tally.settle(work.part, work.parts); });
-        if (shares == 0) {
-            if constexpr (cfg::keeps_share) put_own(own, work);
-            shares = settled([&] { return tally.give_up(work.part, work.parts); });
+        const Tally<cfg::split_k> tally{counter(work)};
+#pragma unroll
+        for (int share = 0; share < cfg::split_k; ++share)
+            if (share != work.part) put_share(acc, work, share);
+        unsigned shares = settled([&] { return tally.settle(work.part); });
+        const bool own_alone = shares == 1u << work.part;
+        if (!own_alone) {
+#pragma unroll
+            for (int share = 0; share < cfg::split_k; ++share)
+                if (share == work.part) put_share(acc, work, share);
+            const unsigned found = shares;
+            shares = settled([&] { return found ? found : tally.give_up(work.part); });
         }
+        unsigned left = 0;
+        if (threadIdx.x % 128 == 0) left = tally.leave();
         for (; shares; shares &= shares - 1) {
             const int share = __ffs(shares) - 1;
-            add_up_share(acc, work, share, own);
+            fetch_parts(acc, work, share, own_alone ? work.part : -1);
+            add_up_parts(acc);
             finish(share);
         }
-        if (threadIdx.x % 128 == 0) tally.leave(work.parts);
+        if (threadIdx.x % 128 == 0) tally.clear(left);
     }
 
 private:
-    // A part of one of the shares of a tile.
-    struct Share {
-        Quad quads[cfg::blocks][share_quads];
-
-        // NOTE: registers have no addresses, so each share is tried.
-        __device__ __forceinline__ Share(const Sums& acc, int share) {
-#pragma unroll
-            for (int block = 0; block < cfg::blocks; ++block)
-#pragma unroll
-                for (int i = 0; i < share_quads; ++i)
-#pragma unroll
-                    for (int s = 0; s < cfg::split_k; ++s)
-                        if (s == 0 || s == share) quads[block][i] = quad(acc, block, s * share_quads + i);
-        }
-    };
-
     static __device__ __forceinline__ Quad quad(const Sums& acc, int block, int i) {
         const Pair x = acc.pair(block, 2 * i), y = acc.pair(block, 2 * i + 1);
         return {x.x, x.y, y.x, y.y};
     }
 
-    __device__ __forceinline__ void put_own(const Share& own, const Work& work) const {
-        Quad* const to = slot(work, work.part) + work.part * share_quads * 128;
+    // Leaves all sums.
+    __device__ __forceinline__ void put(const Sums& acc, const Work& work) const {
 #pragma unroll
-        for (int block = 0; block < cfg::blocks; ++block)
-#pragma unroll
-            for (int i = 0; i < share_quads; ++i) __stcg(to + (block * block_quads + i) * 128, own.quads[block][i]);
+        for (int share = 0; share < block_quads / share_quads; ++share) put_share(acc, work, share);
     }
-
-    // Leaves all shares but one, or all.
-    __device__ __forceinline__ void put(const Sums& acc, const Work& work, int kept = -1) const {
+    __device__ __forceinline__ void put_share(const Sums& acc, const Work& work, int share) const {
         Quad* const to = slot(work, work.part);
 #pragma unroll
         for (int block = 0; block < cfg::blocks; ++block)
 #pragma unroll
-            for (int i = 0; i < block_quads; ++i)
-                if (i / share_quads != kept) __stcg(to + (block * block_quads + i) * 128, quad(acc, block, i));
+            for (int i = share * share_quads; i < (share + 1) * share_quads; ++i)
+                __stcg(to + (block * block_quads + i) * 128, quad(acc, block, i));
     }
 
     // NOTE: part is the slowest index, so that the kernel after need not know the tiles.
@@ -141,15 +128,15 @@ private:
         return slots + (static_cast<long long>(number) * owners + owner()) * (quads * 128) + threadIdx.x % 128;
     }
 
-    // What one thread settles with other blocks once the sums that this consumer left are visible to all. NOTE: its fences
-    // stand for all threads: barriers come before and after (PTX ISA, memory consistency model: causality order).
+    __device__ __forceinline__ unsigned* counter(const Work& work) const {
+        return counters + (work.tile * owners + owner()) * counter_words;
+    }
+
+    // What one thread settles with other blocks about the sums that this consumer left. NOTE: it speaks for all threads:
+    // barriers come before and after (PTX ISA, memory consistency model: causality order).
     template <class Settle> __device__ __forceinline__ unsigned settled(Settle settle) const {
         named_barrier_sync(1 + consumer, 128);
-        if (threadIdx.x % 128 == 0) {
-            __threadfence();
-            store_shared_32(flag, settle());
-            __threadfence();
-        }
+        if (threadIdx.x % 128 == 0) store_shared_32(flag, settle());
         named_barrier_sync(1 + consumer, 128);
         return load_shared_32(flag);
     }
@@ -157,9 +144,9 @@ private:
     // True in the last consumer of the tile.
     __device__ __forceinline__ bool arrive(const Work& work) const {
         return settled([&] {
-            unsigned* const counter = counters + work.tile * owners + owner();
-            const bool last = atomicAdd(counter, 1u) == work.parts - 1;
-            if (last) *counter = 0;
+            unsigned* const arrived = counter(work);
+            const bool last = atomic_add_acq_rel(arrived, 1u) == work.parts - 1;
+            if (last) *arrived = 0;
             return unsigned(last);
         });
     }
@@ -182,23 +169,29 @@ private:
         }
     }
 
-    // All parts of a few values at once, for nothing else is in the registers.
-    __device__ __forceinline__ void add_up_share(Sums& acc, const Work& work, int share, const Share& own) const {
-        constexpr int step = share_quads % 4 == 0 ? 4 : share_quads % 2 == 0 ? 2 : 1;
+    // All parts of a share but one, or all, in the places of the shares of `acc`, of which there are as many: their sums have
+    // been left, but for the part that is kept, which is where it belongs.
+    __device__ __forceinline__ void fetch_parts(Sums& acc, const Work& work, int share, int kept) const {
+#pragma unroll
+        for (int part = 0; part < cfg::split_k; ++part) {
+            if (part == kept) continue;
+            const Quad* const from = slot(work, part) + share * share_quads * 128;
+#pragma unroll
+            for (int block = 0; block < cfg::blocks; ++block)
+#pragma unroll
+                for (int i = 0; i < share_quads; ++i)
+                    set_quad(acc, block, 2 * (part * share_quads + i), __ldcg(from + (block * block_quads + i) * 128));
+        }
+    }
+    __device__ __forceinline__ void add_up_parts(Sums& acc) const {
 #pragma unroll
         for (int block = 0; block < cfg::blocks; ++block)
 #pragma unroll
-            for (int base = 0; base < share_quads; base += step) {
-                Quad sums[step] = {};
+            for (int i = 0; i < share_quads; ++i) {
+                Quad sum = {};
 #pragma unroll
-                for (int part = 0; part < cfg::split_k; ++part) {
-                    const bool kept = cfg::keeps_share && share == work.part && part == work.part;
-                    const Quad* from = slot(work, part) + (block * block_quads + share * share_quads + base) * 128;
-#pragma unroll
-                    for (int i = 0; i < step; ++i) add(sums[i], kept ? own.quads[block][base + i] : __ldcg(from + i * 128));
-                }
-#pragma unroll
-                for (int i = 0; i < step; ++i) set_quad(acc, block, (base + i) * 2, sums[i]);
+                for (int part = 0; part < cfg::split_k; ++part) add(sum, quad(acc, block, part * share_quads + i));
+                set_quad(acc, block, 2 * i, sum);
             }
     }
 
