@@ -67,7 +67,11 @@ def _beside_shares(k: Knobs, p: GemmProblem) -> int:
     if p.has_c and (k.epilogue == "stmatrix" or k.swap_ab):
         return sets + 88  # addresses of the rows it reads, and copies
     boxes = k.epilogue in TMA_STORES and k.schedule == "cooperative" and not k.swap_ab
-    return sets + (16 if boxes and (k.consumers == 1 or not (p.has_c or p.has_bias)) else 48)
+    if boxes and k.consumers == 1:
+        return sets + (24 if p.has_bias and k.share[0] > 128 else 16)
+    if boxes and not (p.has_c or p.has_bias):
+        return sets + 16
+    return sets + (56 if p.has_c and p.has_bias and p.activation is Activation.GELU else 48)
 
 
 def _beside_bias(k: Knobs, p: GemmProblem) -> int:

@@ -35,7 +35,11 @@ def wrong(device, problem: GemmProblem, **knobs) -> str | None:
 
 @pytest.fixture
 def impatient(monkeypatch) -> None:
-    """Kernels whose blocks do not wait for each other."""
+    do_not_wait(monkeypatch)
+
+
+def do_not_wait(monkeypatch) -> None:
+    """Kernels from now on are those whose blocks do not wait for each other."""
     patient = WGMMA_WS.build_spec
 
     def build_spec(*asked):
@@ -417,6 +421,27 @@ def launched(device, problem: GemmProblem, **knobs):
     device.synchronize()
     kernel.close()
     return found, us
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        SHARES,
+        {**SHARES, "split_k": 8, "cluster_m": 2, "stages": 6, "store_stages": 1},
+        {**PINGPONG, **SHARES},
+        {**SWAPPED, **SHARES},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("extra", [{}, {"acc_dtype": "float16"}, {"has_c": True}], ids=str)
+def test_who_finishes_a_share_does_not_show(hopper, monkeypatch, extra, variant) -> None:
+    """Parts are added in one order, whether a block kept its own, or another took its share over."""
+    problem = GemmProblem(520, 1288, 4096, **extra)
+    own, _ = launched(hopper, problem, **variant)
+    do_not_wait(monkeypatch)
+    for _ in range(5):
+        taken_over, _ = launched(hopper, problem, **variant)
+        assert bool((taken_over == own).all())
 
 
 def test_second_tiles_walk_k_back(hopper) -> None:

@@ -23,6 +23,7 @@ NN = GemmProblem(4096, 4096, 4096, layout="nn")
 TN = GemmProblem(4096, 4096, 4096, layout="tn")
 HALF = GemmProblem(4096, 4096, 4096, acc_dtype="float16")
 BIASED = GemmProblem(4096, 4096, 4096, has_bias=True)
+FULL = dataclasses.replace(BIASED, has_c=True, activation="gelu")
 FLOATS = GemmProblem(4096, 4096, 4096, out_dtype="float32")
 E4M3 = GemmProblem(4096, 4096, 4096, dtype="float8_e4m3fn", out_dtype="bfloat16")
 S8 = GemmProblem(4096, 4096, 4096, dtype="int8")
@@ -215,6 +216,9 @@ def test_every_rule_is_broken_above() -> None:
         ({"tile_m": 256, "tile_n": 192, **SHARES, "stages": 3}, NT, None),
         ({"tile_m": 256, "tile_n": 192, **SHARES, "stages": 3}, BIASED, 160),
         ({**DIRECT, "tile_m": 256, "tile_n": 192, **SHARES, "stages": 3}, NT, 160),
+        ({"tile_m": 256, "tile_n": 160, **SHARES, "stages": 3, "store_stages": 1}, FULL, 152),
+        ({"tile_m": 192, "tile_n": 128, "consumers_m": 1, **SHARES, "stages": 3}, BIASED, 184),
+        ({"tile_m": 192, "tile_n": 128, "consumers_m": 1, **SHARES, "stages": 3}, NT, None),
         ({**SHARES, "epilogue": "stmatrix", "stages": 3}, dataclasses.replace(NT, has_c=True), 120),
         ({"split_k": 16, "reduction": "shares", "stages": 3}, NT, None),
         ({"tile_m": 256, **SHARES, "stages": 2}, HALF, 192),

@@ -41,6 +41,26 @@ def sample(problem: GemmProblem) -> list[Config]:
     return [WGMMA_WS.at(point) for point in chance.sample(points, EACH)]
 
 
+# Shares, in tiles as wide as registers allow, and what the problem adds.
+SHARES = {
+    "schedule": "cooperative", "swap_ab": 0, "consumers_m": 2, "consumers_n": 1, "tile_k": 64, "cluster_m": 1,
+    "cluster_n": 1, "cluster_k": 1, "epilogue": "tma", "store_stages": 1, "stages": 3, "in_flight": 1,
+    "promote": 0, "split_k": 2, "reduction": "shares", "stream_k": 0, "raster": "m", "group": 8, "snake": 0,
+    "l2_promotion": 128, "hint_a": "normal", "hint_b": "normal", "hint_d": "normal", "prefetch": 0,
+    "placement": "free", "snake_k": 1, "even_waves": 0, "whole_sectors": 0, "beat": 0,
+}  # fmt: skip
+LIMITS: list[tuple[dict[str, object], dict[str, object]]] = [
+    ({"tile_m": 256}, {}),
+    ({"tile_m": 192, "consumers_m": 1, "split_k": 16}, {"has_c": True}),
+    ({"tile_m": 192, "consumers_m": 1, "split_k": 8}, {"has_bias": True, "activation": "gelu"}),
+    ({"tile_m": 128, "consumers_m": 1}, {"has_bias": True}),
+    ({"tile_m": 256}, {"has_bias": True, "activation": "gelu"}),
+    ({"tile_m": 256}, {"has_c": True, "has_bias": True, "activation": "gelu"}),
+    ({"tile_m": 256, "epilogue": "direct"}, {}),
+    ({"tile_m": 192, "consumers_m": 3, "split_k": 3}, {"has_bias": True}),
+]
+
+
 def complaint(problem: GemmProblem, config: Config) -> str | None:
     """What is wrong with a config as compiled, or None."""
     knobs = WGMMA_WS.knob_values(config)
@@ -65,3 +85,13 @@ def test_searched_configs_keep_their_budgets(problem: GemmProblem) -> None:
     assert len(set(configs)) == EACH
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         assert [said for said in pool.map(functools.partial(complaint, problem), configs) if said] == []
+
+
+@pytest.mark.parametrize(("changes", "extra"), LIMITS, ids=str)
+def test_shares_that_take_all_registers(changes: dict[str, object], extra: dict[str, object]) -> None:
+    problem = GemmProblem(512, 1792, 16384, **extra)
+    configs = [Config.of("wgmma_ws", {**SHARES, **changes, "tile_n": width}) for width in range(256, 0, -8)]
+    why = [WGMMA_WS.why_invalid(config, problem, HOPPER) for config in configs]
+    widest = why.index(None)
+    assert any("accumulator registers" in (reason or "") for reason in why[:widest])
+    assert complaint(problem, configs[widest]) is None

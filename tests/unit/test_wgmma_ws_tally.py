@@ -10,8 +10,8 @@ from kernels.nvrtc import compile_text
 
 _SOURCE = """
 #include "wgmma_ws/tally.cuh"
-static_assert(tally_spacing * sizeof(unsigned) == %d, "");
-extern "C" __global__ void one(unsigned* words) { Tally<%d>{words}.give_up(0); }
+static_assert(tally_bytes == %d, "");
+extern "C" __global__ void one(void* word) { Tally<%d>(word).give_up(0); }
 """
 
 

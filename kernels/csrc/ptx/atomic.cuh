@@ -10,8 +10,17 @@ __device__ __forceinline__ unsigned atomic_add_acq_rel(unsigned* word, unsigned 
     asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(word), "r"(x) : "memory");
     return before;
 }
-__device__ __forceinline__ unsigned load_acquire(const unsigned* word) {
-    unsigned x;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(word) : "memory");
+__device__ __forceinline__ unsigned long long atomic_add_acq_rel(unsigned long long* word, unsigned long long x) {
+    unsigned long long before;
+    asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;" : "=l"(before) : "l"(word), "l"(x) : "memory");
+    return before;
+}
+__device__ __forceinline__ unsigned long long load_acquire(const unsigned long long* word) {
+    unsigned long long x;
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(x) : "l"(word) : "memory");
     return x;
+}
+// Takes its place after all that its thread knows to have been done to the word.
+__device__ __forceinline__ void store_relaxed(unsigned long long* word, unsigned long long x) {
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(word), "l"(x) : "memory");
 }

@@ -7,7 +7,8 @@ __device__ __forceinline__ void mbarrier_init(unsigned barrier, unsigned arrival
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-// Makes initialised barriers visible to the asynchronous proxy.
+// Makes the barriers that this thread initialised visible to the asynchronous proxy, and to the blocks of the cluster that
+// then meet in cluster_sync_barriers.
 __device__ __forceinline__ void mbarrier_init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }

@@ -1,6 +1,6 @@
 // Partial sums of tiles whose k is shared out among blocks: each leaves its own in the workspace, and the last to
 // arrive adds them up, or with REDUCTION 1 a kernel after this one, or with REDUCTION 2 every block its share of the
-// tile, of which it keeps its own part. All add in the order of the parts, so the result does not depend on who was last.
+// tile. All add in the order of the parts, so the result does not depend on who was last.
 // Workspace with REDUCTION 1: D in Real for each part, in rows and columns of whole tiles. Else a counter or a tally for each
 // tile and owner (zero before and after the launch), then slots of [owner][4 values][thread].
 #pragma once
@@ -17,8 +17,8 @@ using Quad = QuadOf<Real>::type;
 // NOTE: with ping-pong either consumer may hold a part of a tile, so its counter and slots are not theirs.
 struct Partials {
     static constexpr int owners = cfg::pingpong ? 1 : cfg::consumers;
-    static constexpr int counter_words = cfg::shared_out ? tally_spacing : 1;
-    unsigned* counters;
+    static constexpr int counter_bytes = cfg::shared_out ? tally_bytes : sizeof(unsigned);
+    char* counters;
     Quad* slots;
     int consumer, row0, col0; // where its share of a tile starts
     unsigned flag;            // shared address
@@ -28,9 +28,9 @@ struct Partials {
     static constexpr int block_quads = Sums::pairs / 2, share_quads = cfg::own_width / 8, quads = cfg::blocks * block_quads;
 
     __device__ __forceinline__ Partials(void* workspace, const Scheduler& scheduler, int consumer_, unsigned flag_)
-        : counters(static_cast<unsigned*>(workspace)), consumer(consumer_), flag(flag_) {
-        const long long zeroed = cfg::reduce_after ? 0 : (scheduler.tiles() * 4LL * owners * counter_words + 255) / 256 * 256;
-        slots = reinterpret_cast<Quad*>(static_cast<char*>(workspace) + zeroed);
+        : counters(static_cast<char*>(workspace)), consumer(consumer_), flag(flag_) {
+        const long long zeroed = cfg::reduce_after ? 0 : (1LL * scheduler.tiles() * owners * counter_bytes + 255) / 256 * 256;
+        slots = reinterpret_cast<Quad*>(counters + zeroed);
         row0 = cfg::pingpong ? 0 : consumer % cfg::consumers_m * cfg::rows;
         col0 = cfg::pingpong ? 0 : consumer / cfg::consumers_m * cfg::columns;
         (cfg::swap_ab ? row0 : col0) += scheduler.depth * cfg::own_width;
@@ -45,7 +45,7 @@ struct Partials {
             leave(acc, work);
             return false;
         }
-        put(acc, work);
+        put_share(acc, work, 0); // of one
         if (!arrive(work)) return false;
         add_up(acc, work);
         return true;
@@ -54,7 +54,7 @@ struct Partials {
     // REDUCTION 2: calls finish(share) for each share of the tile that this consumer must finish, its sums in the
     // first `own_width` columns of `acc`. As a rule that is one, and its own part of it never leaves the registers.
     template <class Finish> __device__ __forceinline__ void share_out(Sums& acc, const Work& work, Finish finish) const {
-        const Tally<cfg::split_k> tally{counter(work)};
+        const Tally<cfg::split_k> tally(counter(work));
 #pragma unroll
         for (int share = 0; share < cfg::split_k; ++share)
             if (share != work.part) put_share(acc, work, share);
@@ -64,18 +64,16 @@ struct Partials {
 #pragma unroll
             for (int share = 0; share < cfg::split_k; ++share)
                 if (share == work.part) put_share(acc, work, share);
-            const unsigned found = shares;
-            shares = settled([&] { return found ? found : tally.give_up(work.part); });
+            if (!shares) shares = settled([&] { return tally.give_up(work.part); });
         }
-        unsigned left = 0;
-        if (threadIdx.x % 128 == 0) left = tally.leave();
+        const unsigned departed_before = threadIdx.x % 128 == 0 ? tally.depart() : 0;
         for (; shares; shares &= shares - 1) {
             const int share = __ffs(shares) - 1;
             fetch_parts(acc, work, share, own_alone ? work.part : -1);
             add_up_parts(acc);
             finish(share);
         }
-        if (threadIdx.x % 128 == 0) tally.clear(left);
+        if (threadIdx.x % 128 == 0) tally.clear(departed_before);
     }
 
 private:
@@ -84,11 +82,6 @@ private:
         return {x.x, x.y, y.x, y.y};
     }
 
-    // Leaves all sums.
-    __device__ __forceinline__ void put(const Sums& acc, const Work& work) const {
-#pragma unroll
-        for (int share = 0; share < block_quads / share_quads; ++share) put_share(acc, work, share);
-    }
     __device__ __forceinline__ void put_share(const Sums& acc, const Work& work, int share) const {
         Quad* const to = slot(work, work.part);
 #pragma unroll
@@ -128,8 +121,8 @@ private:
         return slots + (static_cast<long long>(number) * owners + owner()) * (quads * 128) + threadIdx.x % 128;
     }
 
-    __device__ __forceinline__ unsigned* counter(const Work& work) const {
-        return counters + (work.tile * owners + owner()) * counter_words;
+    __device__ __forceinline__ void* counter(const Work& work) const {
+        return counters + (1LL * work.tile * owners + owner()) * counter_bytes;
     }
 
     // What one thread settles with other blocks about the sums that this consumer left. NOTE: it speaks for all threads:
@@ -144,7 +137,7 @@ private:
     // True in the last consumer of the tile.
     __device__ __forceinline__ bool arrive(const Work& work) const {
         return settled([&] {
-            unsigned* const arrived = counter(work);
+            auto* const arrived = static_cast<unsigned*>(counter(work));
             const bool last = atomic_add_acq_rel(arrived, 1u) == work.parts - 1;
             if (last) *arrived = 0;
             return unsigned(last);

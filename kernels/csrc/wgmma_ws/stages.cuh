@@ -64,7 +64,7 @@ struct SharedMemory {
                 mbarrier_init(arrived(consumer), 1);
                 mbarrier_init(taken(consumer), 4);
             }
-        ring.init(readers);
+        ring.init(readers); // last: its fence is for the barriers of the exchange as well
     }
 };
 
