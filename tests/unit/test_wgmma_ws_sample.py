@@ -8,13 +8,13 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from test_wgmma_ws import BASE, HOPPER
 
 from kernels.build import CompileError, build
 from kernels.families.wgmma_ws import WGMMA_WS
 from kernels.families.wgmma_ws_budgets import registers, smem_bytes
-from tilewright import Config, DeviceSpec, GemmProblem
+from tilewright import Config, GemmProblem
 
-HOPPER = DeviceSpec("cuda", "sm_90", "H200", 132, 141 << 30, 50 << 20, 227 << 10, 228 << 10)
 SEED = 1
 EACH = 26  # configs of each problem
 
@@ -42,13 +42,7 @@ def sample(problem: GemmProblem) -> list[Config]:
 
 
 # Shares, in tiles as wide as registers allow, and what the problem adds.
-SHARES = {
-    "schedule": "cooperative", "swap_ab": 0, "consumers_m": 2, "consumers_n": 1, "tile_k": 64, "cluster_m": 1,
-    "cluster_n": 1, "cluster_k": 1, "epilogue": "tma", "store_stages": 1, "stages": 3, "in_flight": 1,
-    "promote": 0, "split_k": 2, "reduction": "shares", "stream_k": 0, "raster": "m", "group": 8, "snake": 0,
-    "l2_promotion": 128, "hint_a": "normal", "hint_b": "normal", "hint_d": "normal", "prefetch": 0,
-    "placement": "free", "snake_k": 1, "even_waves": 0, "whole_sectors": 0, "beat": 0,
-}  # fmt: skip
+SHARES = BASE | {"split_k": 2, "reduction": "shares", "stages": 3, "store_stages": 1, "snake_k": 1}
 LIMITS: list[tuple[dict[str, object], dict[str, object]]] = [
     ({"tile_m": 256}, {}),
     ({"tile_m": 192, "consumers_m": 1, "split_k": 16}, {"has_c": True}),
