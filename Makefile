@@ -2,36 +2,46 @@
 # The set-up runs once, and again after a lock file or a pyproject.toml changed.
 
 BIN := .venv/bin
-LOCK := $(if $(shell nvidia-smi -L 2>/dev/null | grep '^GPU'),requirements-gpu.lock,requirements.lock)
+GPU := $(shell nvidia-smi -L 2>/dev/null | grep '^GPU')
+LOCK := $(if $(GPU),requirements-gpu.lock,requirements.lock)
 READY := .venv/.ready-$(LOCK)
 PIP := $(BIN)/python -m pip --quiet --no-input --disable-pip-version-check
 LOCKED := --universal --generate-hashes --no-header --no-annotate --python-version 3.11
 LOCKED += --no-emit-package tilewright --quiet
 PROJECTS := pyproject.toml client/pyproject.toml
 PYTEST := $(BIN)/python -m pytest
-# Options for the program of demo, serve and test, for instance: make test ARGS=tests/unit
+PARALLEL := $(PYTEST) --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --ignore tests/gpu
+# Options for the program of demo, test, bench and serve, for instance: make test ARGS=tests/unit
 ARGS :=
 
-.PHONY: help demo test serve lint lock clean
+.PHONY: help demo test test-long test-all bench serve lint lock clean
 
 help:
 	@echo 'make demo    tune a GEMM on this machine and show the result, about two minutes'
-	@echo 'make test    static checks and the whole test suite'
+	@echo 'make test    static checks and the test suite, about six minutes on two cores'
+	@echo 'make test-long  the long sweeps alone'
+	@echo 'make test-all   make test and make test-long'
+	@echo 'make bench   race a kernel with itself on a quiet machine, about three minutes'
 	@echo 'make serve   run the service at http://127.0.0.1:8080 until Ctrl-C'
 	@echo 'make lint    the static checks alone'
 	@echo 'make lock    write the lock files anew'
 	@echo 'make clean   remove .venv and caches; databases and compiled kernels are kept'
 
 demo: $(READY)
-	@$(BIN)/python -m service.demo $(ARGS)
+	@$(BIN)/python -m service.cli.demo $(ARGS)
 
-# Whole files side by side, then those marked `quiet` alone. A part (ARGS) may hold tests of one kind only:
-# pytest's exit code 5 says that there were none.
+# Whole files side by side; the GPU tests, one at a time, where there is a GPU.
 test: lint
-	@$(PYTEST) --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
-		$(ARGS) -m 'not quiet'; beside=$$?; \
-	$(PYTEST) $(ARGS) -m quiet; \
-	case $$beside-$$? in 0-0 | 0-5 | 5-0) ;; *) exit 1 ;; esac
+	@$(PARALLEL) $(ARGS)
+	@$(if $(GPU),$(PYTEST) tests/gpu)
+
+test-long: $(READY)
+	@$(PARALLEL) -m long $(ARGS)
+
+test-all: test test-long
+
+bench: $(READY)
+	@$(BIN)/python -m benchmarks.lab.race_against_itself $(ARGS)
 
 serve: $(READY)
 	@exec $(BIN)/tilewright serve $(ARGS)

@@ -4,21 +4,43 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels.families.host import HOST
-from kernels.families.mma_sync import MMA_SYNC
-from kernels.families.simt import SIMT
-from kernels.families.skinny import SKINNY
-from kernels.families.stream import STREAM
-from kernels.families.wgmma import WGMMA
-from kernels.families.wgmma_ws import WGMMA_WS
-from kernels.families.wmma import WMMA
-from kernels.family import Family
-from tilewright.device import DeviceSpec
-from tilewright.problem import GemmProblem
+from kernels.common.family import Family
+from kernels.gemv.family import GEMV
+from kernels.gemv_tma.family import GEMV_TMA
+from kernels.host.family import HOST
+from kernels.mma_sync.family import MMA_SYNC
+from kernels.simt.family import SIMT
+from kernels.wgmma.family import WGMMA
+from kernels.wgmma_ws.family import WGMMA_WS
+from kernels.wmma.family import WMMA
+from tilewright.schema.config import Config
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.problem import GemmProblem
 
 FAMILIES: dict[str, Family[Any]] = {
-    family.name: family for family in (WGMMA_WS, WGMMA, MMA_SYNC, WMMA, STREAM, SKINNY, SIMT, HOST)
+    family.name: family for family in (WGMMA_WS, WGMMA, MMA_SYNC, WMMA, GEMV_TMA, GEMV, SIMT, HOST)
 }
+
+# Names of earlier releases, in stored configs and recorded files, and what each is called today.
+RENAMED = {"skinny": "gemv", "stream": "gemv_tma"}  # codespell:ignore skinny
+
+
+def family_named(name: str) -> Family[Any]:
+    """The family of a name that this release or an earlier one gave it.
+
+    Raises:
+        KeyError: no family has or had the name.
+    """
+    return FAMILIES[RENAMED.get(name, name)]
+
+
+def completed(config: Config) -> Config:
+    """A config that an earlier release stored, under today's names of its family and its knobs.
+
+    Raises:
+        KeyError: no family has or had the name.
+    """
+    return family_named(config.family).completed(config)
 
 
 def families_for(problem: GemmProblem, device: DeviceSpec) -> dict[str, Family[Any]]:

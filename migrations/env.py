@@ -7,10 +7,8 @@ from typing import Any, Literal
 from alembic import context
 from sqlalchemy import Connection, Enum
 
-from tuner.store.columns import Utc
-from tuner.store.database import Store
-from tuner.store.models import JobRow
-from tuner.store.schema import VERSION_TABLE
+from tuner.store.database import VERSION_TABLE, Store
+from tuner.store.models import JobRow, Utc
 
 
 def plain_type(kind: str, item: Any, _context: Any) -> str | Literal[False]:

@@ -32,6 +32,8 @@ class Settings(BaseSettings):
         host, port: where the service listens; port 0 takes a free one.
         allow_remote: allow a host other than loopback before any key was made: anyone who reaches the port
             can then use the service.
+        allowed_hosts: names by which requests may address the service besides loopback names, IP addresses,
+            ``host`` and that of ``url``; ``*`` for any. Browsers can be led to this service under any other.
         url: where the command line finds the service; follows from host and port unless given.
         key: the API key that the command line sends.
         devices: names such as ``cuda:0,host``; every GPU, else the host, unless given.
@@ -61,6 +63,7 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
     allow_remote: bool = False
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     url: str | None = None
     key: SecretStr | None = None
     devices: Annotated[tuple[str, ...], NoDecode] = ()
@@ -88,9 +91,10 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _split(cls, values: dict[str, object]) -> dict[str, object]:
-        devices = values.get("devices")
-        if isinstance(devices, str):
-            values["devices"] = tuple(name.strip() for name in devices.split(",") if name.strip())
+        for name in ("devices", "allowed_hosts"):
+            listed = values.get(name)
+            if isinstance(listed, str):
+                values[name] = tuple(one.strip() for one in listed.split(",") if one.strip())
         return values
 
     @property

@@ -3,17 +3,17 @@
 Importing this package needs neither CUDA nor a GPU; the clients load on first use.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from tilewright.artifact import Artifact, LaunchPlan
-from tilewright.config import Config
-from tilewright.device import DeviceClass, DeviceSpec
 from tilewright.errors import TilewrightError
-from tilewright.problem import Activation, DType, GemmProblem, Layout
+from tilewright.schema.config import Config
+from tilewright.schema.device import DeviceClass, DeviceSpec
+from tilewright.schema.problem import Activation, DType, GemmProblem, Layout
 
 if TYPE_CHECKING:
-    from tilewright.async_client import AsyncClient
-    from tilewright.client import Client
+    from tilewright.client import AsyncClient, Client
 
 __version__ = "0.1.0"
 
@@ -35,12 +35,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Client":
-        from tilewright.client import Client
-
-        return Client
-    if name == "AsyncClient":
-        from tilewright.async_client import AsyncClient
-
-        return AsyncClient
+    if name in ("AsyncClient", "Client"):
+        return getattr(importlib.import_module("tilewright.client"), name)
     raise AttributeError(f"module 'tilewright' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""When to ask a service again: jittered, ever longer pauses, and a circuit that opens after many failures."""
+"""``Backoff``: growing pauses after failures, for what asks a service or a device again and again."""
 
 from __future__ import annotations
 
@@ -23,16 +23,19 @@ class Backoff:
 
     @property
     def open(self) -> bool:
-        """The service failed many times in a row and is not worth asking yet."""
+        """Whether so many attempts failed in a row that the next one has to wait for the end of the pause."""
         return self.failures >= OPENS_AFTER and time.monotonic() < self._retry_at
 
     def succeeded(self) -> None:
-        """The service answered."""
+        """Note that an attempt succeeded."""
         self.failures = 0
 
     def failed(self) -> float:
-        """The service did not answer; gives the seconds to wait: full jitter over the upper half, so that a
-        fleet that failed at once does not come back at once."""
+        """Note that an attempt failed and return the seconds to wait.
+
+        The pause doubles with every failure and has full jitter over its upper half, so that a fleet that
+        failed at once does not come back at once.
+        """
         self.failures += 1
         pause = min(LONGEST_S, FIRST_S * 2.0 ** min(self.failures - 1, 20)) * random.uniform(0.5, 1.0)
         self._retry_at = time.monotonic() + pause

@@ -1,4 +1,4 @@
-"""The exception tree of the contract and the client: one root, messages that say what to do."""
+"""The exceptions of the contract and the client; messages say what to do."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class LaunchError(TilewrightError):
     """The driver refused a load or a launch.
 
     Attributes:
-        code: driver status (``CUresult``), or None where no driver call failed.
-        sticky: True where the CUDA context is lost and the process must exit.
+        code: driver status (``CUresult``); None if no driver call failed.
+        sticky: whether the CUDA context is lost and the process must exit.
     """
 
     def __init__(self, message: str, *, code: int | None = None, sticky: bool = False) -> None:
@@ -32,11 +32,11 @@ class LaunchError(TilewrightError):
 
 
 class PreconditionFailed(LaunchError):
-    """The operands or the device do not meet what the launch plan asks for."""
+    """The operands or the device do not meet the preconditions of the launch plan."""
 
 
 class DeviceUnavailable(TilewrightError):
-    """No usable device, driver or vendor library here; the message says how to get one."""
+    """There is no usable device, driver or vendor library; the message says how to get one."""
 
 
 class ServiceUnreachable(TilewrightError):

@@ -1,4 +1,4 @@
-"""What must be right in a forked child: locks that another thread held, lost threads, half-done imports."""
+"""Keeps forked children sound: locks that another thread held, lost threads, half-done imports."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class ForkAware(Protocol):
-    """What :func:`watch` takes."""
+    """An object that :func:`watch` tells about forks."""
 
     def after_fork(self) -> None:
-        """The process was forked, this is the child: only the forking thread is left."""
+        """Called in the child, where only the forking thread is left."""
 
 
 _importing = threading.RLock()
@@ -29,13 +29,19 @@ def watch(one: ForkAware) -> None:
 
 
 def importing() -> contextlib.AbstractContextManager[object]:
-    """Around an import that a thread of this package may do: a fork waits for its end, else the child would
-    wait for ever for a module that a lost thread had begun to import."""
+    """A context for imports that a thread of this package may do: a fork waits for the end of the import.
+
+    Otherwise the child would wait for ever for a module that a lost thread had begun to import.
+    """
     return _importing
 
 
-class Own(Generic[T]):
-    """What each process makes for itself on first use: connections, whose answers two would read."""
+class PerProcess(Generic[T]):
+    """A value that each process makes for itself on first use, such as connections.
+
+    Attributes:
+        made: the value of this process; None before the first use.
+    """
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make, self._lock = make, threading.Lock()
@@ -43,11 +49,11 @@ class Own(Generic[T]):
         watch(self)
 
     def after_fork(self) -> None:
-        """NOTE: dropped and not closed: another thread of the parent may have held a lock within it."""
+        """Drop the parent's value. NOTE: without closing it: another thread may have held a lock in it."""
         self.made, self._lock = None, threading.Lock()
 
     def get(self) -> T:
-        """It, made where it is not yet."""
+        """The value, made now if this is the first use."""
         with self._lock:
             if self.made is None:
                 self.made = self._make()

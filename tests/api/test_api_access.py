@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
@@ -9,14 +10,17 @@ import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
-from api_operations import OPERATIONS
-from api_server import Server, environment, finish, start
+from api_server import OPERATIONS, Server, environment, finish, start
+from fastapi import FastAPI
 from typer.testing import CliRunner
 
-from service.cli import app
+from service.cli.main import app
+from service.http import middleware
+from service.settings import Settings
 from tilewright import Client
 from tilewright.errors import ServiceError
 from tuner.store import keys
@@ -143,7 +147,7 @@ def test_a_revoked_key_closes_within_seconds(guarded: Server, headers: dict[str,
 
 
 def test_without_a_key_only_loopback_is_listened_at(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "service.cli", "serve", "--host", "0.0.0.0", "--port", "0"]
+    command = [sys.executable, "-m", "service.cli.main", "serve", "--host", "0.0.0.0", "--port", "0"]
     done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "keys create" in done.stderr
@@ -164,3 +168,58 @@ def test_with_a_key_every_address_is_listened_at(tmp_path: Path) -> None:
         assert httpx2.get(f"{here}/health/live").status_code == 200
     finally:
         finish(server)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.com"}, 421),
+        ({"Host": "evil.com", "Origin": "http://evil.com"}, 421),
+        ({"Host": "localhost.evil.com"}, 421),
+        ({"Host": "evil.com:80@localhost"}, 421),
+        ({"Host": ""}, 421),
+        ({"Host": "[::1"}, 421),
+        ({"Origin": "http://evil.com"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": "localhost", "Origin": "http://localhost:81"}, 403),
+        ({"Host": "LOCALHOST:8080", "Origin": "http://LOCALHOST:8080"}, 202),
+        ({"Host": "[::1]:8080"}, 202),
+        ({"Host": "192.168.0.7"}, 202),
+    ],
+)
+def test_no_page_of_another_site_changes_anything(
+    http: httpx2.Client, headers: dict[str, str], status: int
+) -> None:
+    body = {"m": 8, "n": 8, "k": 8, "dtype": "float32", "layout": "nn", "max_trials": 1}
+    answer = http.post("/tune", json=body, headers=headers)
+    assert answer.status_code == status, answer.text
+    if status == 421:
+        assert http.get("/devices", headers=headers).status_code == status
+        assert "TILEWRIGHT_ALLOWED_HOSTS" in answer.json()["detail"]
+    if status == 403:
+        assert http.get("/devices", headers=headers).status_code == 200, "a browser lets no page read it"
+
+
+@pytest.mark.parametrize(
+    ("settings", "host", "status"),
+    [
+        ({"allowed_hosts": ("gpu-box",)}, "gpu-box:8080", 200),
+        ({"allowed_hosts": ("gpu-box",)}, "gpu-box.evil.com", 421),
+        ({"allowed_hosts": ("*",)}, "anything", 200),
+        ({"url": "http://tuner.lan:8080"}, "tuner.lan:8080", 200),
+        ({"host": "gpu-box"}, "GPU-box", 200),
+        ({}, "gpu-box", 421),
+    ],
+)
+def test_the_service_answers_to_its_own_names(settings: dict[str, Any], host: str, status: int) -> None:
+    site = FastAPI()
+    site.add_middleware(middleware.SameSite, settings=Settings(**settings))
+    site.get("/")(lambda: None)
+
+    async def ask() -> int:
+        async with httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(app=site), base_url="http://x"
+        ) as client:
+            return (await client.get("/", headers={"Host": host})).status_code
+
+    assert asyncio.run(ask()) == status

@@ -15,11 +15,11 @@ import pytest
 from api_server import Server, finish, start
 from fastapi import FastAPI
 
-from service import middleware, openapi, problems
+from service.http import errors, middleware, openapi
 from service.metrics import Metrics
 from service.settings import Settings
 from tilewright import Client, GemmProblem
-from tilewright.tensors import MEDIA_TYPE, from_array, pieces
+from tilewright.http.tensors import MEDIA_TYPE, from_array, pieces
 
 BODY = b"".join(pieces({name: from_array(name, np.ones((4, 4))) for name in "ab"}))
 SAFETENSORS = {"Content-Type": MEDIA_TYPE}
@@ -53,7 +53,8 @@ def test_a_busy_device_says_when_to_try_again(impatient: Server) -> None:
 def unfinished_gemm(server: Server) -> socket.socket:
     """A connection with half a request, which has taken the only place."""
     address = urlsplit(server.url)
-    head = f"POST /gemm HTTP/1.1\r\nHost: x\r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: 99\r\n\r\nx"
+    lines = ["POST /gemm HTTP/1.1", f"Host: {address.netloc}", f"Content-Type: {MEDIA_TYPE}"]
+    head = "\r\n".join([*lines, "Content-Length: 99", "", "x"])
     for _ in range(20):
         slow = socket.create_connection((address.hostname, address.port))
         slow.sendall(head.encode())
@@ -84,7 +85,7 @@ def test_a_programming_error_is_told_without_its_inside() -> None:
     app.add_middleware(middleware.BodyLimit, settings=Settings(_env_file=None), larger={})
     app.add_middleware(middleware.RequestLog, metrics=Metrics())
     app.add_middleware(middleware.RequestId)
-    problems.install(app)
+    errors.install(app)
     openapi.install(app)
 
     @app.get("/broken")

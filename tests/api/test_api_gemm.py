@@ -12,7 +12,7 @@ from api_server import TUNED
 
 from tilewright import Client, wire
 from tilewright.errors import InvalidProblem, ServiceError
-from tilewright.tensors import MEDIA_TYPE, from_array, pieces
+from tilewright.http.tensors import MEDIA_TYPE, from_array, pieces
 
 TOLERANCE = {"float32": 1e-4, "float64": 1e-12}
 SAFETENSORS = {"Content-Type": MEDIA_TYPE}
@@ -51,13 +51,13 @@ def test_a_tuned_shape_runs_its_kernel_unless_the_vendor_won(tuned: wire.JobView
     assert tuned.best is not None
     a, b = operands("float32", TUNED.a_shape, TUNED.b_shape)
     answer = client.gemm(a, b)
-    wanted = "numpy" if tuned.best.use_vendor else str(tuned.best.config.to_config())
+    wanted = "numpy" if tuned.best.use_vendor else str(tuned.best.config)
     assert answer.ran == wanted
     match = "vendor; the vendor library was faster in the race" if tuned.best.use_vendor else "exact"
-    assert answer.match == client.gemm(a, b, policy="nearest").match == match
+    assert answer.match == client.gemm(a, b, match="nearest").match == match
     np.testing.assert_allclose(answer.d, a.astype("f8") @ b.astype("f8"), atol=1e-4, rtol=0)
     # One tuned shape tells nothing of what a near one costs.
-    near = client.gemm(a[:-1], b, policy="nearest", max_regret=1000.0, deterministic=True)
+    near = client.gemm(a[:-1], b, match="nearest", max_regret=1000.0, deterministic=True)
     assert near.match == "vendor; no tuned kernel"
 
 
@@ -94,6 +94,7 @@ def test_what_cannot_run_is_refused_with_the_rule(client: Client) -> None:
     assert "b must be float32" in mismatch["detail"]
     assert "b must be float32" in refused(client, a, b.astype("f8"))["detail"]
     assert "beta must be 0" in refused(client, a, b, beta=1.0)["detail"]
+    assert "scale an operand" in refused(client, a, b, alpha=1e39)["detail"]
     assert "bias must be" in refused(client, a, b, None, np.ones(3, "f4"))["detail"]
     assert "none of them 0" in refused(client, a[:0], b)["detail"]
     assert "(rows, columns)" in refused(client, a[0], b)["detail"]
@@ -154,6 +155,8 @@ def test_other_media_types_and_queries_are_refused(http: httpx2.Client) -> None:
     assert pickled.status_code == 415
     assert MEDIA_TYPE in pickled.json()["detail"]
     assert http.post("/gemm", params={"alpha": "nan"}, content=body, headers=SAFETENSORS).status_code == 422
+    shaped = http.post("/gemm", params={"m": "5", "has_c": "true"}, content=body, headers=SAFETENSORS)
+    assert (shaped.status_code, "leave has_c, m out" in shaped.text) == (422, True)
     assert http.post("/gemm", params={"kernel": "x"}, content=body, headers=SAFETENSORS).status_code == 422
     extra = b"".join(pieces({name: from_array(name, np.ones((2, 2), "f4")) for name in ("a", "b", "z")}))
     assert "give tensors a and b" in http.post("/gemm", content=extra, headers=SAFETENSORS).text

@@ -21,8 +21,8 @@ from api_server import Server, finish, start
 
 from tilewright import AsyncClient, Client
 from tilewright.errors import InvalidProblem, ServiceError, ServiceUnreachable
-from tilewright.segments import Segments, empty, make, place
-from tilewright.tensors import MEDIA_TYPE
+from tilewright.http.shared_memory import Segments, empty, location, make
+from tilewright.http.tensors import MEDIA_TYPE
 
 RAW = {"Content-Type": "application/octet-stream"}
 SAFETENSORS = {"Content-Type": MEDIA_TYPE}
@@ -217,7 +217,7 @@ def test_an_idle_service_lets_go_of_an_array_that_was_given_up(sharing: Server) 
 
     with Client(sharing.url, timeout=60.0) as client:
         out = client.shared_empty((4, 4), "f8")
-        found = place(out)
+        found = location(out)
         assert found is not None
         client.gemm(draw(4, 4), draw(4, 4), shared=True, out=out)
         assert held(found[0])

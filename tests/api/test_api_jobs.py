@@ -36,7 +36,7 @@ def test_tune_is_accepted_and_ends_with_a_measured_winner(tuned: wire.JobView) -
     assert tuned.status is wire.JobStatus.SUCCEEDED
     best = tuned.best
     assert best is not None
-    assert best.problem.to_problem() == TUNED
+    assert best.problem == TUNED
     assert best.job_id == tuned.id
     assert best.timing.low_us <= best.timing.median_us <= best.timing.high_us
     assert best.tflops == pytest.approx(TUNED.flops / best.timing.median_us / 1e6)
@@ -49,8 +49,8 @@ def test_tune_is_accepted_and_ends_with_a_measured_winner(tuned: wire.JobView) -
 
 
 def test_the_policy_travels_and_the_reason_of_the_end_comes_back(client: Client) -> None:
-    job = client.tune(GemmProblem(32, 32, 32, "float32", "nn"), max_trials=2, policy="random", seed=9)
-    assert (job.policy, job.min_gain_per_s) == ("random", 0.0)
+    job = client.tune(GemmProblem(32, 32, 32, "float32", "nn"), max_trials=2, sampler="random", seed=9)
+    assert (job.sampler, job.min_gain_per_s) == ("random", 0.0)
     assert job.progress is not None
     assert job.progress.stopped == "budget spent"
     spent = job.progress
@@ -58,7 +58,7 @@ def test_the_policy_travels_and_the_reason_of_the_end_comes_back(client: Client)
     assert spent.check_s + spent.measure_s + spent.idle_s + spent.search_s + spent.race_s <= spent.elapsed_s
 
 
-@pytest.mark.parametrize("wrong", [{"policy": "magic"}, {"min_gain_per_s": -1}, {"min_gain_per_s": 2}])
+@pytest.mark.parametrize("wrong", [{"sampler": "magic"}, {"min_gain_per_s": -1}, {"min_gain_per_s": 2}])
 def test_a_policy_that_does_not_exist_is_refused(http: httpx2.Client, wrong: dict[str, object]) -> None:
     response = http.post("/tune", json=SMALL | wrong)
     assert response.status_code == 422
@@ -76,8 +76,8 @@ def test_post_tune_says_where_the_job_is(http: httpx2.Client, client: Client) ->
 
 
 def test_identical_work_in_flight_is_one_job(long_job: wire.JobView, client: Client) -> None:
-    again = client.tune(long_job.problem.to_problem(), max_trials=5000, wait=False)
-    other = client.tune(long_job.problem.to_problem(), max_trials=4999, wait=False)
+    again = client.tune(long_job.problem, max_trials=5000, wait=False)
+    other = client.tune(long_job.problem, max_trials=4999, wait=False)
     assert again.id == long_job.id
     assert other.id != long_job.id
     client.cancel(other.id)
@@ -177,9 +177,9 @@ def test_events_tell_the_whole_job_and_resume_anywhere(tuned: wire.JobView, http
 
 
 def test_events_of_a_running_job_arrive_while_it_runs(long_job: wire.JobView, client: Client) -> None:
-    seen: list[wire.ProgressView] = []
+    seen: list[wire.JobProgress] = []
 
-    def look(progress: wire.ProgressView) -> None:
+    def look(progress: wire.JobProgress) -> None:
         seen.append(progress)
         if progress.measured >= 2:
             client.cancel(long_job.id)

@@ -11,20 +11,20 @@ import pytest
 from api_server import Server, finish, start
 
 from tilewright import Client, GemmProblem, wire
+from tilewright.schema.job import JobStatus
 from tuner.store import jobs
 from tuner.store.database import Store
-from tuner.store.records import JobStatus
 
 PROBLEM = GemmProblem(64, 64, 64, "float32", "nn")
 TRIALS = 8
 
 
-def trials_of(url: str, job_id: str) -> list[wire.TrialView]:
+def trials_of(url: str, job_id: str) -> list[wire.Trial]:
     with Client(url) as client:
         return client.trials(job_id, limit=1000).items
 
 
-def interrupt(server: Server, sign: int) -> tuple[str, list[wire.TrialView]]:
+def interrupt(server: Server, sign: int) -> tuple[str, list[wire.Trial]]:
     """Start a job, signal the server after its third trial; gives the job and the trials seen by then."""
     with Client(server.url) as client:
         job = client.tune(PROBLEM, max_trials=TRIALS, wait=False)
@@ -68,7 +68,7 @@ def test_ctrl_c_stops_it_within_seconds_while_events_are_followed(tmp_path: Path
             job = client.tune(GemmProblem(72, 64, 64, "float64", "nn"), max_trials=5000, wait=False)
             asked: list[float] = []
 
-            def stop(progress: wire.ProgressView) -> None:
+            def stop(progress: wire.JobProgress) -> None:
                 if progress.measured and not asked:
                     asked.append(time.monotonic())
                     server.process.send_signal(signal.SIGINT)

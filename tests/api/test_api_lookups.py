@@ -10,7 +10,7 @@ import pytest
 from api_server import TUNED
 
 from tilewright import AsyncClient, Client, GemmProblem, wire
-from tilewright.catalog import Catalog, Policy
+from tilewright.config_sets.lookup import Catalog, MatchLimits
 from tilewright.errors import InvalidProblem
 
 OTHER = GemmProblem(20, 24, 24, "float32", "nn")
@@ -37,30 +37,31 @@ def test_each_problem_has_its_answer_in_order(place: str, client: Client) -> Non
         else:
             best = client.best_config(problem, device_class=place)
             assert view.entry is not None
-            assert view.entry.problem.to_problem() == problem
+            assert view.entry.problem == problem
             assert view.entry.artifact == best.artifact.digest
             assert view.kind == ("vendor" if best.use_vendor else "exact")
             assert view.device_class == place
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"policy": "nearest"}, {"policy": "nearest", "max_regret": 9.0, "deterministic": True}]
+    "options", [{}, {"match": "nearest"}, {"match": "nearest", "max_regret": 9.0, "deterministic": True}]
 )
 def test_the_answers_are_those_of_a_client_with_the_set(
     place: str, client: Client, options: dict[str, Any]
 ) -> None:
     current = client.current_set(place)
     assert current is not None
-    near = options.get("policy") == "nearest"
-    policy = Policy(options.get("max_regret", 0.1) if near else None, options.get("deterministic", False))
+    near = options.get("match") == "nearest"
+    limits = MatchLimits(
+        options.get("max_regret", 0.1) if near else None, options.get("deterministic", False)
+    )
     catalog = Catalog(current.config_set)
     asked = [TUNED, OTHER, GemmProblem(80, 48, 32, "float32", "nn"), NEVER]
     found = client.lookup_many(asked, device_class=place, **options)
     for problem, view in zip(asked, found, strict=True):
-        pick = catalog.pick(problem, policy)
-        entry = None if pick.entry is None else wire.SetEntry.model_validate(pick.entry)
-        assert (view.kind, view.reason, view.entry) == (pick.kind, pick.reason, entry)
-        assert (view.distance, view.expected_regret) == (pick.distance, pick.expected_regret)
+        result = catalog.lookup(problem, limits)
+        assert (view.kind, view.reason, view.entry) == (result.kind, result.reason, result.entry)
+        assert (view.distance, view.expected_regret) == (result.distance, result.expected_regret)
 
 
 def test_a_new_winner_is_found_at_once(place: str, client: Client) -> None:
@@ -70,7 +71,7 @@ def test_a_new_winner_is_found_at_once(place: str, client: Client) -> None:
     (after,) = client.lookup_many([problem], device_class=place)
     assert (before.entry, before.miss) == (None, True)
     assert after.entry is not None
-    assert after.entry.problem.to_problem() == problem
+    assert after.entry.problem == problem
 
 
 def test_an_architecture_answers_with_the_class_it_has(
@@ -105,7 +106,7 @@ def test_more_problems_than_one_request_takes(server: Any, place: str) -> None:
         ({"problems": [{"m": 1, "n": 1, "k": 1, "x": 1}]}, 422, "#/problems/0/x"),
         ({"device_class": None}, 422, "#"),
         ({"max_regret": -1}, 422, "#/max_regret"),
-        ({"policy": "guess"}, 422, "#/policy"),
+        ({"match": "guess"}, 422, "#/match"),
         ({"unknown": 1}, 422, "#/unknown"),
     ],
 )

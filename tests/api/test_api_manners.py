@@ -17,7 +17,8 @@ import pytest
 from api_server import Server
 from fastapi import Depends, FastAPI, Request
 
-from service import idempotency, middleware, problems
+from service.errors import Refusal
+from service.http import conditional, errors, middleware
 from service.settings import Settings
 from tilewright import Client, GemmProblem, wire
 
@@ -40,11 +41,11 @@ def test_a_hundred_requests_with_one_key_make_one_job(http: httpx2.Client, clien
 
 
 def test_a_key_in_flight_is_refused_until_its_request_ends() -> None:
-    keys = idempotency.InFlight()
+    keys = conditional.InFlight()
     with keys.claim("one"):
         with keys.claim("other"):
             pass
-        with pytest.raises(problems.Problem) as refused, keys.claim("one"):
+        with pytest.raises(Refusal) as refused, keys.claim("one"):
             pass
         assert refused.value.status_code == 409
     with keys.claim("one"):
@@ -98,6 +99,12 @@ def test_every_refusal_is_a_problem_document(
         assert answer.headers["allow"]
 
 
+def test_a_path_with_a_slash_at_its_end_redirects_nowhere(http: httpx2.Client) -> None:
+    """A redirect would lead to whatever name the Host header gives."""
+    answer = http.get("/jobs/", headers={"Host": "localhost"})
+    assert (answer.status_code, answer.headers.get("location")) == (404, None)
+
+
 def test_a_request_id_is_made_where_the_given_one_is_unfit(http: httpx2.Client) -> None:
     for given in ("", "x" * 65, "a b", '"}{'):
         made = http.get("/health/live", headers={"X-Request-ID": given}).headers["x-request-id"]
@@ -138,7 +145,7 @@ def metric(text: str, name: str, **labels: str) -> float:
 
 def test_metrics_count_what_happened(tuned: wire.JobView, http: httpx2.Client, client: Client) -> None:
     http.get(f"/jobs/{tuned.id}")
-    client.best_config(tuned.problem.to_problem(), device_class=tuned.device_class)
+    client.best_config(tuned.problem, device_class=tuned.device_class)
     arch = tuned.device_class.partition("-")[0]
     for asked in (arch, "made_up-by-a-caller"):
         http.get("/best-config", params={"arch": asked, "m": 3, "n": 3, "k": 3, "dtype": "float64"})
@@ -185,7 +192,7 @@ def test_a_body_that_stops_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(middleware, "_STALL_S", 0.2)
     app = FastAPI()
     app.add_middleware(middleware.BodyLimit, settings=Settings(_env_file=None), larger={})
-    problems.install(app)
+    errors.install(app)
 
     async def body(request: Request) -> bytes:
         return await request.body()

@@ -9,7 +9,7 @@ import pytest
 
 from tilewright import AsyncClient, Client, GemmProblem, wire
 from tilewright.errors import InvalidProblem, ServiceError
-from tilewright.store_requests import Miss
+from tilewright.http.arguments import Miss
 
 OTHER = "sm_90-132sm-150gb-700w"
 SMALL = GemmProblem(21, 16, 16, "float32", "nn")
@@ -21,7 +21,7 @@ def test_misses_are_ranked_by_the_time_at_stake(client: Client) -> None:
     assert (answer.noted, answer.dropped) == (3, 0)
     small, large = client.misses(OTHER)
     # 1500 x 2 us against 10 x 100 us.
-    assert (small.problem.to_problem(), small.count, small.measured) == (SMALL, 1500, True)
+    assert (small.problem, small.count, small.measured) == (SMALL, 1500, True)
     assert (small.stake_s, large.stake_s) == (pytest.approx(3e-3), pytest.approx(1e-3))
     assert client.misses(OTHER, limit=1) == [small]
     assert small in client.misses(limit=1000)
@@ -33,7 +33,7 @@ def test_without_a_measured_time_the_larger_problem_has_more_at_stake(
     place = tuned.device_class
     client.report_misses(place, [Miss(SMALL, 3), Miss(LARGE, 3)])
     found = client.misses(place)
-    assert [item.problem.to_problem() for item in found] == [LARGE, SMALL]
+    assert [item.problem for item in found] == [LARGE, SMALL]
     assert not any(item.measured for item in found)
     assert all(item.time_us > 0 for item in found)
 
@@ -42,25 +42,25 @@ def test_the_top_misses_become_jobs_and_then_no_misses(client: Client, tuned: wi
     place = tuned.device_class
     client.report_misses(place, [Miss(SMALL, 100, 1e6), Miss(GemmProblem(1, 1, 2**30, "float64"), 1, 1e9)])
     jobs = client.tune_misses(place, 2, max_trials=2)
-    assert [job.problem.to_problem() for job in jobs] == [SMALL], "what no device here computes is left out"
+    assert [job.problem for job in jobs] == [SMALL], "what no device here computes is left out"
     client.wait(jobs[0].id)
-    assert SMALL not in [item.problem.to_problem() for item in client.misses(place)]
+    assert SMALL not in [item.problem for item in client.misses(place)]
 
 
 def test_a_miss_is_not_listed_nor_tuned_twice_while_a_job_is_at_it(
     client: Client, tuned: wire.JobView, long_job: wire.JobView
 ) -> None:
     place = tuned.device_class
-    busy = long_job.problem.to_problem()
+    busy = long_job.problem
     waiting = GemmProblem(23, 16, 16, "float32", "nn")
     client.report_misses(place, [Miss(busy, 1, 2e10), Miss(waiting, 1, 1e10)])
-    assert client.misses(place)[0].problem.to_problem() == waiting
+    assert client.misses(place)[0].problem == waiting
     (job,) = client.tune_misses(place, 1, max_trials=2)
-    assert job.problem.to_problem() == waiting
-    assert waiting not in [item.problem.to_problem() for item in client.misses(place)]
-    assert waiting not in [found.problem.to_problem() for found in client.tune_misses(place, 1, max_trials=2)]
+    assert job.problem == waiting
+    assert waiting not in [item.problem for item in client.misses(place)]
+    assert waiting not in [found.problem for found in client.tune_misses(place, 1, max_trials=2)]
     cancel_all(client)
-    assert waiting in [item.problem.to_problem() for item in client.misses(place)]
+    assert waiting in [item.problem for item in client.misses(place)]
 
 
 def cancel_all(client: Client) -> None:
@@ -117,9 +117,24 @@ def test_the_top_misses_start_once_under_one_key(
     client.wait(one)
     assert started(**key) == [one], "also after its end"
     (two,) = started()
-    assert client.wait(two).problem.to_problem() == second
+    assert client.wait(two).problem == second
     refused = http.post("/tune", json=body | {"max_trials": 2}, headers=key)
     assert refused.json()["type"] == "urn:tilewright:problem:idempotency-mismatch"
+
+
+def test_every_option_of_tune_holds_for_misses(client: Client, tuned: wire.JobView) -> None:
+    place = tuned.device_class
+    client.report_misses(place, [Miss(GemmProblem(24, 16, 16, "float32", "nn"), 10**9, 10**12)])
+    (top,) = client.misses(place, limit=1)
+    options = {"sampler": "tpe", "min_gain_per_s": 0.05, "max_trials": 2, "seed": 7, "max_seconds": 30.0}
+    where = {"families": ["host"], "device": "host", "idempotency_key": "every-option"}
+    (job,) = client.tune_misses(place, 1, **where, **options)
+    (again,) = client.tune_misses(place, 1, **where, **options)
+    assert again.id == job.id
+    assert {name: getattr(job, name) for name in options} == options
+    assert client.wait(job.id).problem == top.problem
+    with pytest.raises(ServiceError, match="cuda:7 is not of class"):
+        client.tune_misses(place, 1, device="cuda:7")
 
 
 def test_misses_of_another_device_cannot_be_tuned_here(client: Client) -> None:
@@ -167,7 +182,7 @@ def test_impossible_types_are_refused_whole(http: httpx2.Client) -> None:
 
 def test_the_async_client_does_the_same(client: Client) -> None:
     async def use() -> None:
-        async with AsyncClient(str(client._http.base_url), timeout=60.0) as other:
+        async with AsyncClient(client.url, timeout=60.0) as other:
             assert (await other.report_misses("elsewhere", [Miss(SMALL)])).noted == 1
             assert await other.misses("elsewhere") == client.misses("elsewhere")
             with pytest.raises(ServiceError):

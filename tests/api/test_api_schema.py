@@ -8,19 +8,20 @@ from typing import Any
 
 import pytest
 import schemathesis
-from api_operations import OPERATIONS
-from api_server import Server, finish, start
+from api_server import OPERATIONS, Server, finish, start
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 
-from service.problems import Kind
-from tilewright.store_calls import NDJSON
-from tilewright.tensors import MEDIA_TYPE
+from service.errors import Kind
+from tilewright.http.calls import NDJSON
+from tilewright.http.tensors import MEDIA_TYPE
 
-CASES = 60  # of each operation that takes anything: valid ones, and as many invalid ones
-LEAST = 2000  # in all
+# Requests to each operation that takes anything: valid ones, and as many invalid ones.
+CASES = [8, pytest.param(60, marks=pytest.mark.long)]
+LEAST = {8: 300, 60: 2000}  # in all
+Sent = collections.Counter[tuple[int, str, GenerationMode]]
 # Invalid is also what is too large or too slow, or repeats a key: all refusals but those of a full queue.
 REFUSALS = sorted({str(kind.status) for kind in Kind if 400 <= kind.status < 500 and kind.status != 429})
 CONFIG = schemathesis.Config.from_dict(
@@ -64,18 +65,16 @@ def test_every_operation_is_in_the_document(operations: dict[str, Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def sent() -> collections.Counter[tuple[str, GenerationMode]]:
+def sent() -> Sent:
     """How many requests were sent to each operation."""
     return collections.Counter()
 
 
+@pytest.mark.parametrize("cases", CASES)
 @pytest.mark.parametrize("mode", list(GenerationMode))
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
 def test_answers_are_as_documented(
-    operations: dict[str, Any],
-    sent: collections.Counter[tuple[str, GenerationMode]],
-    name: str,
-    mode: GenerationMode,
+    operations: dict[str, Any], sent: Sent, name: str, mode: GenerationMode, cases: int
 ) -> None:
     operation = operations[name]
     if mode is GenerationMode.NEGATIVE and not _takes_anything(operation):
@@ -83,24 +82,26 @@ def test_answers_are_as_documented(
 
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(
-        max_examples=CASES,
+        max_examples=cases,
         deadline=None,
         derandomize=True,
         suppress_health_check=list(HealthCheck),
         database=None,
     )
     def check(case: schemathesis.Case) -> None:
-        sent[name, mode] += 1
+        sent[cases, name, mode] += 1
         case.call_and_validate(checks=CHECKS, timeout=30)
 
     check()
-    assert sent[name, mode] > 0
+    assert sent[cases, name, mode] > 0
 
 
-def test_enough_was_sent(sent: collections.Counter[tuple[str, GenerationMode]]) -> None:
-    if {name for name, _ in sent} != set(OPERATIONS):
+@pytest.mark.parametrize("cases", CASES)
+def test_enough_was_sent(sent: Sent, cases: int) -> None:
+    counts = {key: count for key, count in sent.items() if key[0] == cases}
+    if {name for _, name, _ in counts} != set(OPERATIONS):
         pytest.skip("only some operations were asked")
-    assert sum(sent.values()) >= LEAST
+    assert sum(counts.values()) >= LEAST[cases]
 
 
 def _takes_anything(operation: Any) -> bool:

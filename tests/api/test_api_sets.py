@@ -10,9 +10,10 @@ import httpx2
 import pytest
 from api_server import TUNED
 
-from tilewright import AsyncClient, Client, GemmProblem, bundle, wire
+from tilewright import AsyncClient, Client, GemmProblem, wire
+from tilewright.artifact import bundle
 from tilewright.errors import ArtifactError, InvalidProblem, ServiceError
-from tilewright.sets import ConfigSet
+from tilewright.schema.config_set import ConfigSet
 
 NOWHERE = "sm_90-1sm-1gb"
 UNKNOWN = f"sha256:{'0' * 64}"
@@ -189,7 +190,7 @@ def test_lists_have_pages(tuned: wire.JobView, client: Client, http: httpx2.Clie
 
 def test_the_async_client_does_the_same(tuned: wire.JobView, client: Client) -> None:
     async def use() -> None:
-        async with AsyncClient(str(client._http.base_url), timeout=60.0) as other:
+        async with AsyncClient(client.url, timeout=60.0) as other:
             answer = await other.current_set(tuned.device_class)
             assert answer is not None
             digest = answer.config_set.digest

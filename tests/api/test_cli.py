@@ -17,8 +17,8 @@ from api_server import TUNED, Server, environment
 from click.testing import Result
 from typer.testing import CliRunner
 
-from service.cli import app
-from service.commands.output import to_run
+from service.cli.main import app
+from service.cli.output import to_run
 from tilewright import wire
 
 Run = Callable[..., Result]
@@ -62,7 +62,7 @@ def test_best_shows_one_or_all(run: Run, tuned: wire.JobView) -> None:
     listed = data(run("best", "--arch", tuned.best.arch, "--json"))
     assert tuned.best.job_id in [item["job_id"] for item in listed]
     assert str(TUNED) in run("best").stdout
-    assert data(run("best", "65", "48", "32", "--dtype", "float32", "--layout", "nn", "--nearest", "--json"))
+    assert data(run("best", "64", "48", "32", "--dtype", "float32", "--layout", "nn", "--nearest", "--json"))
 
 
 def test_a_missing_result_exits_with_one_and_says_what_to_do(run: Run) -> None:
@@ -108,7 +108,7 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(run: Run) -> None:
 
 def serve(folder: Path, *arguments: str) -> tuple[int, str]:
     """Exit code and stderr of a service that must not come up."""
-    command = [sys.executable, "-m", "service.cli", "serve", *arguments]
+    command = [sys.executable, "-m", "service.cli.main", "serve", *arguments]
     ended = subprocess.run(command, env=environment(folder), capture_output=True, text=True, timeout=60)
     assert ended.stdout == ""
     assert "Traceback" not in ended.stderr

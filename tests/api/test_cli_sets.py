@@ -12,9 +12,9 @@ from api_server import Server, environment, finish, start
 from click.testing import Result
 from typer.testing import CliRunner
 
-from service.cli import app
+from service.cli.main import app
 from tilewright import Client, GemmProblem
-from tilewright.store_requests import Miss
+from tilewright.http.arguments import Miss
 
 Run = Callable[..., Result]
 
@@ -94,7 +94,7 @@ def test_misses_are_listed_and_tuned(run: Run, asked: Client) -> None:
     assert str(problem) in run("misses").stdout
     started = run("misses", "--tune", "5")
     (job,) = [word for word in started.stderr.split() if len(word) == 32]
-    assert asked.job(job).problem.to_problem() == problem
+    assert asked.job(job).problem == problem
     # Its hundred trials are cut short: the winner of any job closes the miss.
     asked.cancel(job)
     asked.tune(problem, max_trials=1)

@@ -30,5 +30,5 @@ def test_the_demo_fails_where_it_cannot_be_right() -> None:
 
 
 def _demo(*options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "service.demo", *options]
+    command = [sys.executable, "-m", "service.cli.demo", *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)

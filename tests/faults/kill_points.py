@@ -1,6 +1,6 @@
 """``kill -9`` of the server and of its workers at random moments of tuning, and what is left after each.
 
-    PYTHONPATH=tests/api python tests/faults/kill_points.py --points 200 --out kill-points.json
+    python tests/faults/kill_points.py --points 200 --out kill-points.json
 
 At half of the points the server is killed, at half its device's process; compilers come on top. After each
 the database must be whole and hold every trial that was committed before, and the job must go on; each job
@@ -14,7 +14,9 @@ import collections
 import contextlib
 import dataclasses
 import datetime
+import functools
 import json
+import multiprocessing
 import os
 import platform
 import random
@@ -24,26 +26,79 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from forked_server import fork
+from api_server import STOP_S, announced_url, environment
 
 from tilewright import Client, GemmProblem
 from tilewright.launch.host import cpu_info
 
 PROBLEM = GemmProblem(64, 48, 32, "float32", "nn")
-# The same configs for each job, so that they are compiled once, and many, since races take long.
-JOB: dict[str, Any] = {"max_trials": 150, "policy": "random"}
+TRIALS = 150  # of a job: many, since races take long
 PATIENCE_S = 120.0
 Trials = list[tuple[Any, ...]]
 MEAN_S = 0.1  # from a job's going on to the next kill
-MODULES = {"device worker": b"tuner.device_worker", "compiler": b"tuner.compile_worker"}
+MODULES = {"device worker": b"tuner.workers.device_worker", "compiler": b"tuner.workers.compile_worker"}
 POINTS_A_COMPILER = 10
 
 
 @dataclasses.dataclass
-class Tally:
+class ForkedServer:
+    """A running service."""
+
+    process: ForkServerProcess
+    url: str
+
+    def kill(self) -> None:
+        """SIGKILL; it must have been alive."""
+        self.process.kill()
+        self.process.join(STOP_S)
+        assert self.process.exitcode == -signal.SIGKILL
+
+    def finish(self) -> None:
+        """Stop it where it still runs."""
+        self.process.terminate()
+        self.process.join(STOP_S)
+        self.process.kill()
+        self.process.join()
+
+
+def fork(folder: Path, **settings: object) -> ForkedServer:
+    """Start a server with the database and the log of a folder."""
+    context = _context()
+    reader, writer = context.Pipe(duplex=False)
+    log = folder / "log"
+    process = context.Process(target=_serve, args=(environment(folder, **settings), log, writer))
+    process.start()
+    writer.close()
+    with os.fdopen(os.dup(reader.fileno())) as printed:
+        reader.close()
+        return ForkedServer(process, announced_url(printed, log))
+
+
+@functools.cache
+def _context() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["service.http.app", "service.cli.main"])
+    return context
+
+
+def _serve(environ: dict[str, str], log: Path, stdout: Connection) -> None:
+    from service.cli.main import app
+
+    os.environ.clear()
+    os.environ.update(environ)
+    with log.open("a") as errors:
+        os.dup2(errors.fileno(), 2)
+    os.dup2(stdout.fileno(), 1)
+    app(["serve", "--json"])
+
+
+@dataclasses.dataclass
+class Counts:
     """What was counted; ``resume_s`` is from each kill to the next measured trial or the job's end."""
 
     kills: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
@@ -57,13 +112,14 @@ class Tally:
 class Killing:
     """One database, one server after another, one job after another."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.tally = Tally()
+    def __init__(self, folder: Path, seed: int, trials: int = TRIALS) -> None:
+        self.counts = Counts()
         self._folder = folder
+        self._trials = trials
         self._random = random.Random(seed)
         self._server = fork(folder)
 
-    def run(self, points: int) -> Tally:
+    def run(self, points: int) -> Counts:
         """Kill so often, then let the last job come to its end."""
         victims = ["server", "device worker"] * (points // 2) + ["compiler"] * (points // POINTS_A_COMPILER)
         self._random.shuffle(victims)
@@ -74,15 +130,17 @@ class Killing:
                 self._kill(victim)
             self._wait(lambda status, _: status == "succeeded")
             self._check_database()
-            return self.tally
+            return self.counts
         finally:
             self._server.finish()
 
     def _ensure_job(self) -> None:
-        jobs = self.tally.jobs
+        jobs = self.counts.jobs
         if not jobs or self._job()[0] == "succeeded":
             with Client(self._server.url, timeout=60.0, offline=True) as client:
-                jobs.append(client.tune(PROBLEM, wait=False, **JOB).id)
+                # NOTE: a random search tries the same configs in each job, so they are compiled once.
+                job = client.tune(PROBLEM, wait=False, max_trials=self._trials, sampler="random")
+                jobs.append(job.id)
 
     def _kill(self, victim: str) -> None:
         _, before = self._job()
@@ -99,8 +157,8 @@ class Killing:
         if victim == "server":
             self._server = fork(self._folder)
         self._wait(lambda status, trials: status == "succeeded" or any(map(_measured, trials[len(kept) :])))
-        self.tally.kills[victim] += 1
-        self.tally.resume_s[victim].append(time.monotonic() - killed)
+        self.counts.kills[victim] += 1
+        self.counts.resume_s[victim].append(time.monotonic() - killed)
 
     def _wait(self, reached: Callable[[str, Trials], bool]) -> None:
         end = time.monotonic() + PATIENCE_S
@@ -110,7 +168,7 @@ class Killing:
 
     def _job(self) -> tuple[str, Trials]:
         """Status and trials of the last job as they are committed."""
-        job = self.tally.jobs[-1:]
+        job = self.counts.jobs[-1:]
         with self._database() as connection:
             [(status, error)] = connection.execute("SELECT status, error FROM job WHERE id = ?", job)
             query = "SELECT number, config, outcome, timing FROM trial WHERE job_id = ? ORDER BY number"
@@ -124,7 +182,7 @@ class Killing:
         with self._database() as connection:
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
             assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
-            [(self.tally.trials,)] = connection.execute("SELECT count(*) FROM trial")
+            [(self.counts.trials,)] = connection.execute("SELECT count(*) FROM trial")
             [(done,)] = connection.execute("SELECT count(*) FROM job WHERE status = 'succeeded'")
             [(winners,)] = connection.execute("SELECT count(*) FROM best_config")
         # NOTE: the winner is committed before its job is: there may be one more, and never a second.
@@ -154,7 +212,7 @@ def children(pid: int, module: bytes) -> list[int]:
     return found
 
 
-def report(tally: Tally, seconds: float) -> dict[str, object]:
+def report(counts: Counts, seconds: float) -> dict[str, object]:
     """What was done and found; that it came this far means that nothing was lost."""
     machine = {
         "cpu": cpu_info("model name"),
@@ -166,15 +224,15 @@ def report(tally: Tally, seconds: float) -> dict[str, object]:
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": machine,
         "database": "SQLite",
-        "kills": dict(tally.kills),
+        "kills": dict(counts.kills),
         "seconds": round(seconds, 1),
-        "jobs_succeeded": len(tally.jobs),
-        "trials_committed": tally.trials,
+        "jobs_succeeded": len(counts.jobs),
+        "trials_committed": counts.trials,
         "trials_lost": 0,
         "databases_damaged": 0,
         "resume_s": {
             victim: {"median": round(statistics.median(seconds), 2), "max": round(max(seconds), 2)}
-            for victim, seconds in tally.resume_s.items()
+            for victim, seconds in counts.resume_s.items()
         },
     }
 
@@ -188,8 +246,8 @@ def main() -> None:
     arguments = parser.parse_args()
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        tally = Killing(Path(folder), arguments.seed).run(arguments.points)
-    text = json.dumps(report(tally, time.monotonic() - started), indent=1)
+        counts = Killing(Path(folder), arguments.seed).run(arguments.points)
+    text = json.dumps(report(counts, time.monotonic() - started), indent=1)
     print(text)  # noqa: T201
     if arguments.out:
         arguments.out.write_text(text + "\n")

@@ -9,13 +9,13 @@ import itertools
 import sys
 
 from tilewright.artifact import Artifact, Grid, LaunchPlan, Resources, Serves
-from tilewright.config import Config
-from tilewright.problem import GemmProblem
-from tilewright.trial import Outcome, Provenance, Timing, Trial
-from tuner.owner import new_owner
+from tilewright.schema.config import Config
+from tilewright.schema.problem import GemmProblem
+from tilewright.schema.trial import Outcome, Provenance, Timing, Trial
 from tuner.store import jobs
 from tuner.store.database import Store
-from tuner.store.recorder import JobRecorder
+from tuner.store.jobs import new_owner
+from tuner.store.trials import JobRecorder
 
 DEVICE_CLASS = sys.argv[2]
 PROVENANCE = Provenance("a" * 64, "cc", "linux", DEVICE_CLASS, "0.1.0", "rotated-1")

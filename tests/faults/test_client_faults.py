@@ -18,15 +18,15 @@ import pytest
 from set_clients import TUNED, one_of_many, product_is_right
 from set_server import SetService, config_set, entry, serving
 
-from kernels.build import build
-from kernels.families.host import HOST
-from tilewright import Client, forks, store_calls
+from kernels.compiler.build import build
+from kernels.host.family import HOST
+from tilewright import Client, forks
 from tilewright.errors import ServiceUnreachable
-from tilewright.fetch import Fetcher
+from tilewright.http.fetch import Fetcher
 from tuner.devices.host import query_host
 
 TIMEOUT_S = 0.5
-SLACK_S = 0.5  # NOTE: others may be working on this machine
+SLACK_S = 1.5  # NOTE: others may be working on this machine
 PROCESSES = 64
 REQUEST_S = 1.0
 
@@ -34,7 +34,7 @@ REQUEST_S = 1.0
 @pytest.fixture(scope="module")
 def kernel() -> Any:
     device = query_host()
-    config = next(iter(HOST.picks(TUNED, device)))
+    config = next(iter(HOST.heuristic_configs(TUNED, device)))
     return build(HOST, config, TUNED, device)
 
 
@@ -122,7 +122,7 @@ def test_a_set_whose_kernels_are_named_like_files_is_refused_until_the_service_i
 def ends_in_time(url: str) -> None:
     begun = time.monotonic()
     with pytest.raises(ServiceUnreachable):
-        Fetcher(url, {}, seconds=REQUEST_S).send(store_calls.current_set("any"))
+        Fetcher(url, {}, seconds=REQUEST_S).current_set("any")
     assert time.monotonic() - begun < REQUEST_S + SLACK_S
 
 
@@ -166,7 +166,7 @@ def test_a_tampered_kernel_never_reaches_the_loader(
     service: SetService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[str] = []
-    monkeypatch.setattr("tilewright.local.load", lambda artifact: loaded.append(artifact.digest))
+    monkeypatch.setattr("tilewright.matmul.matmul.load", lambda artifact: loaded.append(artifact.digest))
     service.mode = "lying-artifact"
     with started_in_time(service.url, tmp_path) as tw:
         assert tw.stats == {"vendor: its kernel is not here": 1}
@@ -175,7 +175,7 @@ def test_a_tampered_kernel_never_reaches_the_loader(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may hand a folder to nobody")
 def test_a_home_that_cannot_be_written_to(service: SetService) -> None:
-    """Nothing can be created in /proc, whoever asks."""
+    """Nothing can be created in /proc, not even by root."""
     with started_in_time(service.url, Path("/proc/tilewright")) as tw:
         assert tw.stats == {"tuned: exact": 1}
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from kernels.registry import FAMILIES
-from tilewright.config import Config
-from tilewright.device import DeviceSpec
 from tilewright.errors import DeviceUnavailable
 from tilewright.launch.host import host_arch
-from tilewright.problem import DType, GemmProblem
-from tilewright.trial import Outcome
-from tuner.builder import Builder, Compiled, CompileLimit
+from tilewright.schema.config import Config
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.problem import DType, GemmProblem
+from tilewright.schema.trial import Outcome
+from tuner.workers.builder import Builder, Compiled, CompileLimit
 
-HOST = DeviceSpec("host", host_arch(), "a CPU", units=1, memory_bytes=2**33, l2_bytes=2**23)
+HOST = DeviceSpec("host", host_arch(), "a CPU", sm_count=1, memory_bytes=2**33, l2_bytes=2**23)
 GPU = DeviceSpec(
     "cuda",
     "sm_90",
@@ -28,7 +28,7 @@ GPU = DeviceSpec(
     150_000_000_000,
     60 * 2**20,
     smem_per_block=232448,
-    smem_per_unit=233472,
+    smem_per_sm=233472,
 )
 PROBLEM = GemmProblem(64, 64, 64, dtype=DType.FLOAT32)
 HALF = GemmProblem(512, 512, 512)
@@ -66,7 +66,7 @@ def builder(tmp_path: Path) -> Iterator[Builder]:
 
 
 def configs() -> list[Config]:
-    return FAMILIES["host"].picks(PROBLEM, HOST)
+    return FAMILIES["host"].heuristic_configs(PROBLEM, HOST)
 
 
 def compiled(builder: Builder, config: Config) -> Compiled:
@@ -136,9 +136,9 @@ def test_a_bug_is_not_a_trial(builder: Builder) -> None:
 
 def test_a_kernel_that_spills_is_invalid(builder: Builder) -> None:
     family = FAMILIES["mma_sync"]
-    knobs = dict(family.picks(HALF, GPU)[0].knobs)
-    # 128 accumulators a thread (a 64 x 64 warp tile), where four blocks of 128 threads leave 128 registers.
-    knobs |= {"tile_m": 128, "tile_n": 128, "warps_m": 2, "warps_n": 2, "warps_k": 1, "min_blocks": 4}
+    knobs = dict(family.heuristic_configs(HALF, GPU)[0].knobs)
+    # 128 accumulators a thread (a 64 x 64 warp tile), where four CTAs of 128 threads leave 128 registers.
+    knobs |= {"tile_m": 128, "tile_n": 128, "warps_m": 2, "warps_n": 2, "warps_k": 1, "min_ctas_per_sm": 4}
     config = Config.of("mma_sync", knobs)
     result = builder.submit("mma_sync", config, HALF, GPU).result(timeout=60)
     assert result.outcome is Outcome.INVALID, result.message

@@ -15,11 +15,11 @@ from host_kernels import PROBLEM, artifact
 from tilewright.artifact import Artifact
 from tilewright.errors import DeviceUnavailable, InvalidProblem, LaunchError, TilewrightError
 from tilewright.launch.host import host_arch
-from tilewright.trial import Outcome
-from tuner.bench import Bench, DeviceBusy, list_devices
-from tuner.device_worker import KernelCache
-from tuner.process import WorkerDied, WorkerTimeout
-from tuner.regions import Pages
+from tilewright.schema.trial import Outcome
+from tuner.workers.bench import Bench, DeviceBusy, list_devices
+from tuner.workers.device_worker import KernelCache
+from tuner.workers.process import WorkerDied, WorkerTimeout
+from tuner.workers.shared_memory import Pages
 
 
 @pytest.fixture(scope="module")
@@ -162,14 +162,14 @@ def test_a_crash_in_a_race_is_raised(bench: Bench) -> None:
     assert type(samples).from_dict(samples.to_dict()) == samples
 
 
-def test_numpy_tells_no_outline(bench: Bench) -> None:
-    assert bench.vendor_outlines(PROBLEM, timeout_s=60) == []
+def test_numpy_gives_no_tile_hint(bench: Bench) -> None:
+    assert bench.vendor_tile_hints(PROBLEM, timeout_s=60) == []
 
 
 def test_a_race_without_the_vendor(bench: Bench) -> None:
     slow, fast = artifact(bench.spec.arch, "usleep(2000);"), artifact(bench.spec.arch)
     samples = bench.race([slow, fast], PROBLEM, rounds=3, seed=1, timeout_s=60, vendor=False)
-    assert samples.contenders == (slow.digest, fast.digest)
+    assert samples.candidates == (slow.digest, fast.digest)
     assert [len(row) for row in samples.samples_us] == [3, 3]
     assert min(samples.samples_us[0]) > max(samples.samples_us[1])
     assert (samples.vendor_name, samples.vendor_detail) == ("", {})

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.device import DeviceSpec
-from tilewright.problem import GemmProblem
-from tilewright.trial import Trial
-from tuner.job import TuneRequest
-from tuner.store import artifacts, events, jobs
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.job import TuneRequest
+from tilewright.schema.problem import GemmProblem
+from tilewright.schema.trial import Trial
+from tuner.store import entities, jobs
 from tuner.store.database import Store
-from tuner.store.recorder import JobRecorder
+from tuner.store.trials import JobRecorder
 
-HOST = DeviceSpec("host", "x86_64_v3", "Some CPU", units=2, memory_bytes=1 << 30, l2_bytes=1 << 20)
+HOST = DeviceSpec("host", "x86_64_v3", "Some CPU", sm_count=2, memory_bytes=1 << 30, l2_bytes=1 << 20)
 WORKER = Path(__file__).with_name("record_trials.py")
 KILLS = 5
 
@@ -51,8 +51,8 @@ def check(store: Store, job_id: str) -> list[Trial]:
     assert [trial.number for trial in kept] == list(range(len(kept)))
     with store.read() as session:
         job = jobs.get(session, job_id)
-        log = events.after(session, job_id, limit=10**6)
-        assert all(artifacts.has(session, trial.artifact or "") for trial in kept)
+        log = jobs.events_after(session, job_id, limit=10**6)
+        assert all(entities.has_artifact(session, trial.artifact or "") for trial in kept)
     assert [event.data["number"] for event in log if event.kind == "trial"] == list(range(len(kept)))
     assert job is not None
     assert (job.progress.measured if job.progress else 0) == len(kept)

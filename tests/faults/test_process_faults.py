@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from tilewright.errors import DeviceUnavailable, InvalidProblem, LaunchError
-from tuner.process import WorkerBusy, WorkerDied, WorkerProcess, WorkerTimeout, python
+from tuner.workers.process import WorkerBusy, WorkerDied, WorkerProcess, WorkerTimeout, python
 
 SERVER = """
 import ctypes, os, sys, time
 from tilewright.errors import DeviceUnavailable, InvalidProblem, LaunchError
-from tuner.frames import Frame
-from tuner.worker import serve
+from tuner.workers.frames import Frame
+from tuner.workers.server import serve
 
 class Server:
     def greeting(self):
@@ -169,7 +169,7 @@ def test_an_interrupted_call_leaves_no_stale_reply(
 
     worker.greeting()
     with monkeypatch.context() as patch:
-        patch.setattr("tuner.frames.Channel.receive", interrupt)
+        patch.setattr("tuner.workers.frames.Channel.receive", interrupt)
         with pytest.raises(KeyboardInterrupt):
             worker.call({"op": "echo"}, [b"old"], timeout_s=10)
     assert worker.call({"op": "echo"}, [b"new"], timeout_s=10).payloads == (b"new",)
@@ -236,7 +236,7 @@ def test_ctrl_c_does_not_reach_the_worker(worker: WorkerProcess) -> None:
 
 PARENT = f"""
 import threading, time
-from tuner.process import WorkerProcess, python
+from tuner.workers.process import WorkerProcess, python
 process = WorkerProcess(python("-c", {SERVER!r}))
 print(process.greeting()["pid"], flush=True)
 process.call({{"op": "hang"}}, timeout_s=1000)

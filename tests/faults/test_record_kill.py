@@ -11,20 +11,17 @@ import time
 from pathlib import Path
 
 import pytest
+from host_samples import EIGHT_CONFIGS
 
-from tilewright.trial import Outcome
-from tuner.replay.files import read_space
+from tilewright.schema.trial import Outcome
+from tuner.replay.formats import read_space
 
 ROOT = Path(__file__).parents[2]
-# Eight configs: two register tiles, two cache tiles, two operands that stream.
-SPACE = ("host", "--m", "96", "--n", "96", "--k", "96", "--dtype", "float32", "--layout", "nn")
-KNOBS = "threads=1 mr=4,6 nv=4 kc=256 mc=64,128 nc=128 swizzle=1 snake=0 stream=a,b prefetch=0"
 WAIT_S = 120.0
 
 
 def command(tmp_path: Path, *more: str) -> list[str]:
-    knobs = [part for knob in KNOBS.split() for part in ("--knob", knob)]
-    verb = [sys.executable, "-m", "service.cli", "record", *SPACE, *knobs, "--device", "host"]
+    verb = [sys.executable, "-m", "service.cli.main", "record", "host", *EIGHT_CONFIGS, "--device", "host"]
     return [*verb, "--out", str(tmp_path / "host.t4.json.gz"), *more]
 
 
@@ -64,15 +61,15 @@ def test_a_killed_recording_is_resumed_and_replayed(tmp_path: Path, env: dict[st
     assert "--resume" in refused.stderr
     resumed = run(command(tmp_path, "--resume", "--json"), env)
     assert resumed.returncode == 0, resumed.stderr
-    tally = json.loads(resumed.stdout)
-    assert (tally["done"], tally["planned"], tally["failed"]) == (8, 8, 0)
+    counts = json.loads(resumed.stdout)
+    assert (counts["done"], counts["planned"], counts["failed"]) == (8, 8, 0)
     assert not (tmp_path / "host.t4.json.gz.journal").exists()
 
     space = read_space(tmp_path / "host.t4.json.gz")
     assert (len(space), space.family, space.device.kind) == (8, "host", "host")
     assert all(entry.outcome is Outcome.OK and len(entry.samples_us) >= 3 for entry in space.entries)
     assert space.provenance["planned"] == 8
-    assert tally["best_us"] == pytest.approx(space.optimum_us, rel=1e-5)
+    assert counts["best_us"] == pytest.approx(space.optimum_us, rel=1e-5)
     for line in before.splitlines()[:4]:
         result = json.loads(line)
         if "configuration" in result:
@@ -86,7 +83,14 @@ def test_a_killed_recording_is_resumed_and_replayed(tmp_path: Path, env: dict[st
     again = run(command(tmp_path, "--resume"), env)
     assert again.returncode == 1
     assert "holds a complete recording" in again.stderr
-    replayed = [sys.executable, "-m", "service.cli", "replay", str(tmp_path / "host.t4.json.gz"), "--json"]
+    replayed = [
+        sys.executable,
+        "-m",
+        "service.cli.main",
+        "replay",
+        str(tmp_path / "host.t4.json.gz"),
+        "--json",
+    ]
     done = run([*replayed, "--runs", "3", "--budget", "8", "--out", str(tmp_path)], env)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)

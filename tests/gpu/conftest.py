@@ -1,21 +1,8 @@
-"""Tests that need an NVIDIA GPU, and it for themselves; without one each skips, saying so."""
+"""The device of the GPU tests; ``tests/conftest.py`` collects them only where there is one."""
 
 from __future__ import annotations
 
 import pytest
-
-from tilewright.launch import driver
-
-
-@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    marks = [pytest.mark.quiet]
-    if driver.device_count() == 0:
-        marks.append(pytest.mark.skip(reason="no NVIDIA GPU on this machine"))
-    for item in items:
-        if "/gpu/" in str(item.path):
-            for mark in marks:
-                item.add_marker(mark)
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +15,7 @@ def device():
 
 @pytest.fixture
 def hopper(device):
-    """The first GPU, where it has what sm_90 alone has."""
+    """The first GPU; skips the test if it is not an sm_90 device."""
     if device.spec.arch != "sm_90":
         pytest.skip("wgmma, tensor maps and clusters need sm_90")
     return device

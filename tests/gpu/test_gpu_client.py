@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from kernels.build import build
+from kernels.compiler.build import build
 from kernels.registry import FAMILIES
-from tilewright import GemmProblem, here
-from tilewright.local import Choice, LocalMatmul
-from tilewright.local_client import LocalMethods
+from tilewright import GemmProblem
+from tilewright.launch import local_device
+from tilewright.matmul.matmul import Choice, LocalMatmul
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 if not torch.cuda.is_available():
@@ -25,7 +25,7 @@ tilewright_torch = pytest.importorskip("tilewright.torch")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 
 
-class Kernels(LocalMethods):
+class Kernels:
     """First picks of a family; with ``scratch`` the first one that needs a workspace."""
 
     def __init__(self, device: Any, family: str = "mma_sync", scratch: bool = False) -> None:
@@ -34,7 +34,7 @@ class Kernels(LocalMethods):
 
     def choose(self, problem: GemmProblem, _device: int) -> Choice:
         for family in (self._family, FAMILIES["simt"]):  # which takes every layout
-            for config in family.picks(problem, self._spec):
+            for config in family.heuristic_configs(problem, self._spec):
                 plan = family.plan(config, problem, self._spec)
                 if not self._scratch or plan.workspace_bytes(problem):
                     return Choice(build(family, config, problem, self._spec), "exact")
@@ -64,7 +64,7 @@ def close(got: Any, expected: Any) -> None:
 
 
 def test_the_client_finds_the_class_that_the_tuner_stores(device: Any) -> None:
-    assert here.device_class(here.default_device()) == device.spec.device_class
+    assert local_device.device_class(local_device.default_device()) == device.spec.device_class
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -82,7 +82,7 @@ def test_layouts_batches_and_leading_dimensions(kernels: Kernels, dtype: str) ->
     close(kernels.matmul(three, batch), three.double() @ batch.double())
     gaps = tensor(8, 32, 256, dtype=kind)[::2]
     close(kernels.matmul(gaps, batch), gaps.double() @ batch.double())
-    assert set(kernels.stats) == {"tuned: exact"}
+    assert set(kernels.matmul.stats) == {"tuned: exact"}
 
 
 def test_epilogues(kernels: Kernels) -> None:
@@ -94,7 +94,7 @@ def test_epilogues(kernels: Kernels) -> None:
     out = c.clone()
     assert kernels.matmul(a, b, out, alpha=0.5, beta=-2.0) is out
     close(out, 0.5 * product - 2 * c.double())
-    assert set(kernels.stats) == {"tuned: exact"}
+    assert set(kernels.matmul.stats) == {"tuned: exact"}
 
 
 @pytest.mark.parametrize("family", ["wgmma", "mma_sync", "simt"])
@@ -108,7 +108,7 @@ def test_operands_that_move(device: Any, family: str) -> None:
         kept.append((a, b, kernels.matmul(a, b)))
     for a, b, d in kept:
         close(d, a.double() @ b.double())
-    assert kernels.stats == {"tuned: exact": 80}
+    assert kernels.matmul.stats == {"tuned: exact": 80}
 
 
 def test_misaligned_operands_run_with_the_vendor_library(kernels: Kernels) -> None:
@@ -116,8 +116,8 @@ def test_misaligned_operands_run_with_the_vendor_library(kernels: Kernels) -> No
     for offset in (0, 1, 0):
         a = flat[offset : offset + 128 * 64].view(128, 64)
         close(kernels.matmul(a, b), a.double() @ b.double())
-    assert kernels.stats["tuned: exact"] == 2
-    assert any("multiple of" in reason for reason in kernels.stats)
+    assert kernels.matmul.stats["tuned: exact"] == 2
+    assert any("multiple of" in reason for reason in kernels.matmul.stats)
 
 
 def test_the_callers_stream(kernels: Kernels, scratch: Kernels) -> None:
@@ -161,7 +161,7 @@ def test_graphs(device: Any, needs_workspace: bool, first_call_in_the_graph: boo
             close(second, torch.relu(a.double() @ b.double()))
     del graphs
     close(kernels.matmul(a, b), a.double() @ b.double())
-    assert set(kernels.stats) == {"tuned: exact"}
+    assert set(kernels.matmul.stats) == {"tuned: exact"}
 
 
 def test_cupy_arrays(kernels: Kernels, scratch: Kernels) -> None:
@@ -183,7 +183,7 @@ def test_cupy_arrays(kernels: Kernels, scratch: Kernels) -> None:
                 graph.launch(stream)
         stream.synchronize()
         close(torch.from_dlpack(out), expected)
-        assert set(one.stats) == {"tuned: exact"}
+        assert set(one.matmul.stats) == {"tuned: exact"}
 
 
 def mlp() -> Any:
@@ -203,7 +203,7 @@ def test_a_transformer_mlp_routed_eager_captured_and_compiled(kernels: Kernels) 
         graph.replay()
         close(captured, plain(x))
         close(torch.compile(routed, backend="aot_eager", fullgraph=True)(x), plain(x))
-        assert set(kernels.stats) == {"tuned: exact"}
+        assert set(kernels.matmul.stats) == {"tuned: exact"}
     with torch.no_grad():
         assert torch.equal(routed(x), plain(x))
 
@@ -237,8 +237,8 @@ def test_float32_is_multiplied_as_torch_is_told_to(device: Any) -> None:
 
 
 def test_a_call_costs_the_cpu_no_more_than_torch(kernels: Kernels) -> None:
-    """The figure is that of benchmarks/client_launch.py; here a quarter more is granted to a busy machine."""
-    from benchmarks.client_launch import measure_calls
+    """The figure is that of benchmarks/client/launch.py; here a quarter more is granted to a busy machine."""
+    from benchmarks.client.launch import measure_calls
 
     options = argparse.Namespace(extent=128, calls=200, rounds=11)
     ratios = measure_calls(kernels, "cuda", options)["ratio"]

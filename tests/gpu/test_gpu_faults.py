@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from kernels import nvrtc
+from kernels.compiler import nvrtc
 from tilewright.artifact import Artifact, Grid, LaunchPlan, Pointer, Resources, Scalar, Serves
-from tilewright.problem import DType, GemmProblem, Layout
-from tilewright.trial import Outcome
-from tuner.bench import Bench, list_devices
+from tilewright.schema.problem import DType, GemmProblem, Layout
+from tilewright.schema.trial import Outcome
+from tuner.workers.bench import Bench, list_devices
 
 PROBLEM = GemmProblem(96, 80, 64, dtype=DType.FLOAT32, layout=Layout.NN)
 

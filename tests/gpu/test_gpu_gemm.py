@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from gate import built
 
-from kernels.families.mma_sync import MMA_SYNC
+from kernels.mma_sync.family import MMA_SYNC
 from tilewright import GemmProblem
 from tilewright.errors import InvalidProblem
-from tuner.gemm import Gemms
-from tuner.operands import bind, make_tensors
-from tuner.regions import Pages
+from tuner.measure.operands import bind, make_tensors
+from tuner.workers.gemm import Gemms
+from tuner.workers.shared_memory import Pages
 
 PROBLEM = GemmProblem(512, 384, 256, activation="relu", has_bias=True)
 
@@ -41,7 +41,7 @@ def product(device, choice, tensors):
 
 def test_requests_one_after_the_other_on_the_same_memory(device) -> None:
     """Each gets its own product, by the vendor library and by a tuned kernel; the memory is pinned once."""
-    kernel = built(device, MMA_SYNC, MMA_SYNC.picks(PROBLEM, device.spec)[0], PROBLEM)
+    kernel = built(device, MMA_SYNC, MMA_SYNC.heuristic_configs(PROBLEM, device.spec)[0], PROBLEM)
     gemms = Gemms(device)
     with Pages() as body, Pages() as result:
         for seed, which in enumerate([None, kernel, None, kernel]):
@@ -81,7 +81,7 @@ def test_memory_that_cannot_be_pinned_is_copied_nevertheless(device) -> None:
 def test_one_launch_takes_what_a_graph_says(device, extent) -> None:
     """Two events around it do not time the CPU: within a tenth and 2 us of the median of graphs."""
     problem = GemmProblem(extent, extent, extent)
-    kernel = built(device, MMA_SYNC, MMA_SYNC.picks(problem, device.spec)[0], problem)
+    kernel = built(device, MMA_SYNC, MMA_SYNC.heuristic_configs(problem, device.spec)[0], problem)
     bound = bind(device, kernel, problem, [make_tensors(device, problem, 0, "normal")])
     launch = bound.launches[0]
     replay = device.timer([launch])

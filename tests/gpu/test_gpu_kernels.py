@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from typing import Any
 
 import pytest
 from gate import wrong
 
-from kernels.build import build
-from kernels.families.mma_sync import MMA_SYNC
-from kernels.families.simt import SIMT
+from kernels.compiler.build import build
+from kernels.mma_sync.config import Knobs as MmaKnobs
+from kernels.mma_sync.family import MMA_SYNC
+from kernels.simt.config import Knobs as SimtKnobs
+from kernels.simt.family import SIMT
 from tilewright import Config, GemmProblem
 from tilewright.launch import load
 
 SIZES = [
     (1, 1, 1), (1, 129, 33), (17, 8, 5), (127, 255, 63), (128, 128, 64), (129, 257, 65), (300, 520, 1000),
 ]  # fmt: skip
-BASE = {
-    "tile_m": 64, "tile_n": 64, "tile_k": 64, "warps_m": 2, "warps_n": 2, "warps_k": 1, "stages": 3,
-    "smem_layout": "xor", "fragment_load": "ldmatrix", "double_buffer": 1, "mma_k": 16,
-    "accumulate": "f32", "epilogue": "smem", "min_blocks": 1, "copy_bytes": 16, "snake": 1,
-    "split_k": 1, "raster": "m", "group": 1,
-}  # fmt: skip
+BASE: dict[str, Any] = dataclasses.asdict(MmaKnobs())
 
 
 def mma(**knobs) -> Config:
@@ -43,7 +41,7 @@ VARIANTS = [
     *({"stages": x} for x in (2, 4)),
     *({"copy_bytes": x} for x in (2, 4, 8)),
     *({"split_k": x} for x in (2, 3, 8)),
-    *({"raster": "n", "group": x} for x in (2, 16)),
+    *({"raster": "n", "swizzle_size": x} for x in (2, 16)),
     {"mma_k": 8},
     {"mma_k": 8, "fragment_load": "direct", "smem_layout": "blocked"},
     {"accumulate": "f32_outside"},
@@ -58,7 +56,7 @@ VARIANTS = [
     {"tile_m": 256, "tile_n": 128, "warps_m": 4, "tile_k": 32},
     {"tile_m": 96},
     {"split_k": 4, "warps_k": 2, "epilogue": "direct"},
-    {"min_blocks": 2},
+    {"min_ctas_per_sm": 2},
 ]  # fmt: skip
 
 
@@ -100,10 +98,7 @@ def test_mma_sync_epilogues(device, extra, size, epilogue) -> None:
         assert wrong(device, MMA_SYNC, mma(epilogue=epilogue, split_k=split), problem) is None
 
 
-SIMT_BASE = {
-    "tile_m": 64, "tile_n": 64, "thread_m": 4, "thread_n": 4, "tile_k": 16, "stages": 2,
-    "split_k": 1, "raster": "m", "group": 1,
-}  # fmt: skip
+SIMT_BASE: dict[str, Any] = dataclasses.asdict(SimtKnobs())
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
@@ -120,7 +115,7 @@ def test_simt_computes_every_type_and_layout(device, dtype, layout) -> None:
         {"stages": 1},
         {"split_k": 4},
         {"tile_m": 128, "tile_n": 128, "thread_m": 8, "thread_n": 8},
-        {"tile_k": 8, "raster": "n", "group": 4},
+        {"tile_k": 8, "raster": "n", "swizzle_size": 4},
         {"tile_m": 16, "tile_n": 128, "split_k": 8},
     ],
     ids=str,
@@ -145,7 +140,7 @@ def test_random_valid_configs_are_right(device, problem) -> None:
 def test_a_wrong_kernel_is_caught(device) -> None:
     """A kernel built for another group of columns writes the wrong tiles."""
     problem = GemmProblem(256, 256, 128)
-    from tuner.check import check
+    from tuner.measure.correctness import check
 
     artifact = build(MMA_SYNC, mma(), problem, device.spec)
     half = dataclasses.replace(artifact.plan.grid, tile_n=128)

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from kernels.nvrtc import compile_text
+from kernels.compiler.nvrtc import compile_text
 from tilewright import GemmProblem
 from tilewright.artifact import (
     Artifact,
@@ -124,7 +124,7 @@ def test_tensor_map_refuses_unaligned_rows() -> None:
 
 
 def smem_artifact(device, problem: GemmProblem, size: int) -> Artifact:
-    from kernels.cuda import TARGETS
+    from kernels.common.cuda import TARGETS
 
     arguments = (Pointer("d"), Scalar("k", "int32"))
     target = TARGETS[device.spec.arch]

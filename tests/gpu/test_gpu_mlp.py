@@ -1,4 +1,4 @@
-"""benchmarks/mlp.py on a small model: results are checked before anything is timed.
+"""benchmarks/client/mlp.py on a small model: results are checked before anything is timed.
 
 Kernels are a family's first picks, compiled here: the service that the benchmark starts is tested elsewhere.
 """
@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 if not torch.cuda.is_available():
     pytest.skip("torch sees no GPU", allow_module_level=True)
 
-from benchmarks import mlp, mlp_report  # noqa: E402
-from benchmarks.client_launch import Picks  # noqa: E402
+from benchmarks.client import mlp, mlp_report  # noqa: E402
+from benchmarks.client.launch import Picks  # noqa: E402
 from tilewright.errors import TilewrightError  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")

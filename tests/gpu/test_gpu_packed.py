@@ -8,13 +8,13 @@ import pytest
 from gate import built, wrong
 from type_samples import PACKED, SIMT_BASE, mma
 
-from kernels.build import build
-from kernels.families.mma_sync import MMA_SYNC
-from kernels.families.simt import SIMT
+from kernels.compiler.build import build
+from kernels.mma_sync.family import MMA_SYNC
+from kernels.simt.family import SIMT
 from tilewright import Config, DType, GemmProblem
 from tilewright.launch import Operands
-from tilewright.trial import Outcome
-from tuner.bench import Bench, list_devices
+from tilewright.schema.trial import Outcome
+from tuner.workers.bench import Bench, list_devices
 
 
 @pytest.mark.parametrize("dtype", PACKED)
@@ -29,7 +29,7 @@ def test_packed_rows_of_any_number_of_bytes(device, dtype, units) -> None:
 def test_packed_products_by_hand(device, dtype) -> None:
     """Independent of the tuner's own packing: bytes made of bit fields, the product from the fields."""
     from tuner.devices.base import Tensors
-    from tuner.operands import bind
+    from tuner.measure.operands import bind
 
     xp, bits, problem = device.xp, DType(dtype).bits, GemmProblem(33, 17, 200, dtype=dtype)
     random = xp.random.default_rng(1)
@@ -59,7 +59,7 @@ def test_simt_computes_packed_types_in_every_layout(device, dtype, layout) -> No
 def test_a_worker_checks_and_measures_them(device, dtype) -> None:
     """What a trial of POST /tune runs, in a process of its own."""
     problem = GemmProblem(512, 384, 2048, dtype=dtype)
-    config = MMA_SYNC.picks(problem, device.spec)[0]
+    config = MMA_SYNC.heuristic_configs(problem, device.spec)[0]
     bench = Bench(list_devices()[0])
     try:
         result = bench.trial(build(MMA_SYNC, config, problem, device.spec), problem, None, 60.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -9,18 +10,19 @@ from typing import Any
 import gate
 import numpy
 import pytest
-from test_gpu_skinny import BASE as SKINNY_BASE
+from test_gpu_gemv import BASE as GEMV_BASE
 from test_gpu_wgmma_ws import BASE as WGMMA_WS_BASE
 
-from kernels.families.mma_sync import MMA_SYNC
-from kernels.families.skinny import SKINNY
-from kernels.families.wgmma import WGMMA
-from kernels.families.wgmma_ws import WGMMA_WS
-from kernels.family import Family
+from kernels.common.family import Family
+from kernels.gemv.family import GEMV
+from kernels.gemv_tma.family import GEMV_TMA
+from kernels.mma_sync.family import MMA_SYNC
+from kernels.wgmma.family import WGMMA
+from kernels.wgmma_ws.family import WGMMA_WS
 from tilewright import Config, GemmProblem
 from tilewright.launch import Kernel
 from tuner.devices.base import Device, Tensors
-from tuner.operands import bind
+from tuner.measure.operands import bind
 
 SIZE, STEPS = 1024, 24
 SQUARE = GemmProblem(SIZE, SIZE, SIZE, layout="nn")
@@ -32,7 +34,6 @@ VARIANTS = [
     {"prefetch": 4, "cluster_m": 2, "cluster_n": 2},
     {"prefetch": 4, "split_k": 2, "reduction": "kernel"},
     {"prefetch": 4, "split_k": 2},
-    {"prefetch": 4, "stream_k": 1},
 ]
 
 
@@ -71,14 +72,14 @@ def test_each_kernel_reads_what_the_one_before_wrote(hopper, variant, axis) -> N
 @pytest.mark.parametrize("axis", [1, 2], ids=["B", "A"])
 @pytest.mark.parametrize("family", [MMA_SYNC, WGMMA], ids=lambda one: one.name)
 def test_other_families_wait_for_the_kernel_before(hopper, family, axis) -> None:
-    for config in family.picks(SQUARE, hopper.spec)[:4]:
+    for config in family.heuristic_configs(SQUARE, hopper.spec)[:4]:
         chained(hopper, family, config, axis)
 
 
 READERS = {
-    f"skinny {release} {split_k}": (
-        SKINNY,
-        {**SKINNY_BASE, "prefetch": 4, "release": release, "split_k": split_k},
+    f"gemv {release} {split_k}": (
+        GEMV,
+        {**GEMV_BASE, "prefetch": 4, "release": release, "split_k": split_k},
     )
     for release in ("started", "loaded")
     for split_k in (1, 3)
@@ -110,17 +111,53 @@ def readings(
     mover.close()
 
 
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("problem", [ROWS, COLUMNS], ids=["B", "A"])
 @pytest.mark.parametrize("reader", READERS)
-def test_weights_that_the_kernel_before_wrote(hopper, reader, problem) -> None:
+def test_weights_that_the_kernel_before_wrote(hopper, reader, problem, layout) -> None:
     """Weights are turned; rows of the identity times them, or they times columns, must be of the newest."""
     family, knobs = READERS[reader]
-    kernel = gate.built(hopper, family, Config.of(family.name, knobs), problem)
+    problem = dataclasses.replace(problem, layout=layout)
+    config = Config.of(family.name, knobs)
+    if reason := family.why_invalid(config, problem, hopper.spec):
+        pytest.skip(reason)
+    wide_b = problem.m < problem.n
+    kernel = gate.built(hopper, family, config, problem)
     place = random.Random(reader).randrange(SIZE - 16)
-    chosen = slice(place, place + 16)
-    where = (slice(None), chosen) if problem is ROWS else (slice(None), slice(None), chosen)
-    few = numpy.ascontiguousarray(numpy.eye(SIZE, dtype="float16")[None][where])
+    rows = numpy.eye(SIZE, dtype="float16")[None, place : place + 16]
+    few_transposed = problem.layout.a_transposed if wide_b else not problem.layout.b_transposed
+    few = numpy.ascontiguousarray(rows.transpose(0, 2, 1) if few_transposed else rows)
+    weights_transposed = problem.layout.b_transposed if wide_b else problem.layout.a_transposed
     for start, seen in readings(hopper, kernel, problem, few):
         for step, part in enumerate(seen):
-            assert numpy.array_equal(part, numpy.roll(start, step + 1, axis=2)[where])
+            newest = numpy.roll(start, step + 1, axis=2)
+            newest = newest.transpose(0, 2, 1) if weights_transposed else newest
+            wanted = newest[:, place : place + 16] if wide_b else newest[:, :, place : place + 16]
+            assert numpy.array_equal(part, wanted)
     kernel.close()
+
+
+@pytest.mark.parametrize("name", ["c", "bias"])
+@pytest.mark.parametrize("family", [GEMV, GEMV_TMA, MMA_SYNC, WGMMA, WGMMA_WS], ids=lambda one: one.name)
+def test_addends_that_the_kernel_before_wrote(hopper, family, name) -> None:
+    """A product of zeros passes C or the bias on, from launch to launch through three buffers."""
+    rows = 16 if name == "c" else 1
+    problem = GemmProblem(rows, SIZE, SIZE, layout="nt", has_c=name == "c", has_bias=name == "bias")
+    xp = hopper.xp
+    a, b = (xp.zeros((1, count, SIZE), dtype="float16") for count in (rows, SIZE))
+    buffers = [xp.zeros((1, rows, SIZE), dtype="float16") for _ in range(3)]
+    pairs = [(buffers[step % 3], buffers[(step + 1) % 3]) for step in range(STEPS)]
+    for config in family.heuristic_configs(problem, hopper.spec)[:3]:
+        kernel = gate.built(hopper, family, config, problem)
+        sets = [
+            Tensors(a, b, new, c=old, beta=1.0) if name == "c" else Tensors(a, b, new, bias=old.reshape(SIZE))
+            for old, new in pairs
+        ]
+        replay = hopper.timer(bind(hopper, kernel, problem, sets).launches)
+        for seed in range(10):
+            start = numpy.random.default_rng(seed).standard_normal(buffers[0].shape).astype("float16")
+            buffers[0][:] = xp.asarray(start)
+            xp.cuda.get_current_stream().synchronize()
+            replay()
+            assert numpy.array_equal(buffers[STEPS % 3].get(), start), config
+        kernel.close()

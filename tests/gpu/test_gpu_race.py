@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kernels.build import build
-from kernels.families.mma_sync import MMA_SYNC
+from kernels.compiler.build import build
+from kernels.mma_sync.family import MMA_SYNC
 from tilewright import GemmProblem
 from tilewright.launch import load
-from tuner import race as races
-from tuner.stats import median, paired_ratio
+from tuner.measure import race as races
+from tuner.measure.stats import median, paired_ratio
 
 PROBLEM = GemmProblem(1024, 1024, 1024)
 RACES = 60
@@ -18,7 +18,7 @@ MOST_FALSE_WINNERS = 3  # of 60: 5 %
 
 @pytest.fixture
 def kernel(device):
-    return load(build(MMA_SYNC, MMA_SYNC.picks(PROBLEM, device.spec)[0], PROBLEM, device.spec))
+    return load(build(MMA_SYNC, MMA_SYNC.heuristic_configs(PROBLEM, device.spec)[0], PROBLEM, device.spec))
 
 
 def test_the_same_kernel_rarely_beats_itself(device, kernel, monkeypatch) -> None:
@@ -39,11 +39,11 @@ def test_cublaslt_names_its_algorithm(device, kernel) -> None:
     assert samples.watts is not None
 
 
-def test_a_duel_is_run_apart_as_well(device, kernel) -> None:
+def test_a_head_to_head_is_run_apart_as_well(device, kernel) -> None:
     if device.spec.arch != "sm_90":
         pytest.skip("kernels overlap on sm_90 alone")
     samples = races.race(device, [kernel], PROBLEM, 16, 0)
-    assert samples.contenders == (kernel.artifact.digest, "vendor")
+    assert samples.candidates == (kernel.artifact.digest, "vendor")
     ours, vendor, ours_apart, vendor_apart = map(median, (*samples.samples_us, *samples.apart_us))
     assert 0.5 < ours_apart - ours < 10.0  # an empty kernel, and what overlapped
     assert 0.5 < vendor_apart - vendor < 10.0
@@ -64,9 +64,9 @@ def test_a_duel_is_run_apart_as_well(device, kernel) -> None:
 )
 def test_the_vendor_computes_the_same_problem(device, problem) -> None:
     """The baseline must not be faster for doing something else."""
-    from tuner.arrays import decode
-    from tuner.check import reference_values
-    from tuner.operands import make_tensors
+    from tuner.measure.correctness import reference_values
+    from tuner.measure.encoding import decode
+    from tuner.measure.operands import make_tensors
 
     tensors = make_tensors(device, problem, 3, "integer")
     expected = reference_values(device, problem, tensors)

@@ -6,14 +6,14 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks.suite_contenders import BEST, CUBLAS, OURS, TORCH, most_error, relative_error
-from benchmarks.suite_race import race_shape
-from kernels.build import build
-from kernels.families.mma_sync import MMA_SYNC
+from benchmarks.suite.opponents import BEST, CUBLAS, OURS, TORCH, most_error, relative_error
+from benchmarks.suite.race import race_shape
+from kernels.compiler.build import build
+from kernels.mma_sync.family import MMA_SYNC
 from tilewright import GemmProblem
 from tilewright.errors import DeviceUnavailable
-from tuner.check import reference_values
-from tuner.operands import make_tensors
+from tuner.measure.correctness import reference_values
+from tuner.measure.operands import make_tensors
 
 PROBLEMS = [
     GemmProblem(256, 512, 128),
@@ -68,7 +68,7 @@ def test_the_libraries_as_users_call_them(device, library, problem) -> None:
 
 def test_a_race_of_the_suite(device) -> None:
     problem = GemmProblem(1024, 1024, 1024)
-    artifact = build(MMA_SYNC, MMA_SYNC.picks(problem, device.spec)[0], problem, device.spec)
+    artifact = build(MMA_SYNC, MMA_SYNC.heuristic_configs(problem, device.spec)[0], problem, device.spec)
     heat = race_shape(device, problem, artifact, rounds=8, seed=0)
     assert {OURS, BEST, CUBLAS} <= set(heat.samples_us)
     assert TORCH in heat.samples_us or TORCH in heat.absent

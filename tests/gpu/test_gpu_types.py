@@ -10,8 +10,8 @@ import pytest
 from gate import built, wrong
 from type_samples import PACKED, SIMT_BASE, mma, whole
 
-from kernels.families.mma_sync import MMA_SYNC
-from kernels.families.simt import SIMT
+from kernels.mma_sync.family import MMA_SYNC
+from kernels.simt.family import SIMT
 from tilewright import Config, DType, GemmProblem
 from tilewright.launch import Kernel
 
@@ -86,7 +86,7 @@ def test_storage_on_the_device_is_that_of_the_host(device, dtype) -> None:
     """CuPy encodes and decodes like NumPy."""
     import numpy as np
 
-    from tuner.arrays import decode, encode
+    from tuner.measure.encoding import decode, encode
 
     values = (np.random.default_rng(0).standard_normal(10_000) * 100).astype("float32")
     host, here = encode(np, values, DType(dtype)), encode(device.xp, device.xp.asarray(values), DType(dtype))
@@ -127,8 +127,8 @@ def test_sums_outside_the_mma_lose_the_bias(device) -> None:
 
 @pytest.mark.parametrize("dtype", ["tfloat32", "float64", "int8", "float8_e4m3fn"])
 def test_the_vendor_library_computes_it(device, dtype) -> None:
-    from tuner.check import reference_values
-    from tuner.operands import make_tensors
+    from tuner.measure.correctness import reference_values
+    from tuner.measure.operands import make_tensors
 
     problem = GemmProblem(256, 512, 128, dtype=dtype)
     tensors = make_tensors(device, problem, 0, "integer")
@@ -154,8 +154,8 @@ def test_the_vendor_library_computes_it(device, dtype) -> None:
     ids=str,
 )
 def test_a_race_without_a_vendor_kernel(device, problem) -> None:
-    from tilewright.trial import STANDS_IN
-    from tuner.race import race
+    from tilewright.schema.trial import STANDS_IN
+    from tuner.measure.race import race
 
     samples = race(device, [built(device, MMA_SYNC, mma(problem.dtype.value), problem)], problem, 2, 0)
     assert samples.vendor_name == "cublaslt float16"
@@ -166,8 +166,8 @@ def test_a_race_without_a_vendor_kernel(device, problem) -> None:
 def test_gemm_on_request_takes_whole_scalars(device, dtype) -> None:
     import numpy as np
 
-    from tuner.gemm import Gemms
-    from tuner.regions import Pages
+    from tuner.workers.gemm import Gemms
+    from tuner.workers.shared_memory import Pages
 
     a = np.random.default_rng(0).integers(0, 100, (33, 48)).astype(dtype)
     b = np.random.default_rng(1).integers(0, 100, (17, 48)).astype(dtype)
@@ -194,7 +194,7 @@ def _normal(device, seed: int, shape: tuple[int, int]):
 
 def _run(device, kernel: Kernel, problem: GemmProblem, a, b):
     """D of densely packed operands, as float64."""
-    from tuner.operands import bind, make_tensors
+    from tuner.measure.operands import bind, make_tensors
 
     tensors = make_tensors(device, problem, 0, "normal")
     bound = bind(device, kernel, problem, [dataclasses.replace(tensors, a=a[None], b=b[None])])

@@ -7,15 +7,15 @@ import random
 import gate
 import pytest
 
-from kernels.build import build
-from kernels.families.wgmma import WGMMA
+from kernels.compiler.build import build
+from kernels.wgmma.family import WGMMA
 from tilewright import Config, GemmProblem
 from tilewright.launch import load
 
 # The kernel of document 003.
 SEED = {
     "tile_m": 128, "tile_n": 128, "warpgroups": 1, "tile_k": 64, "stages": 3, "epilogue": "stmatrix",
-    "in_flight": 1, "l2_promotion": 128, "raster": "n", "group": 8,
+    "in_flight": 1, "l2_promotion": 128, "raster": "n", "swizzle_size": 8,
 }  # fmt: skip
 LAYOUTS = ["nn", "nt", "tn", "tt"]
 # Rows of A and B are multiples of 8 elements in every layout; less than a tile, exact, and ragged.
@@ -63,7 +63,7 @@ VARIANTS = [
     {"epilogue": "direct"},
     {"epilogue": "direct", "warpgroups": 2, "tile_m": 256},
     *({"l2_promotion": x} for x in (0, 256)),
-    *({"raster": x, "group": y} for x in "mn" for y in (1, 2, 16)),
+    *({"raster": x, "swizzle_size": y} for x in "mn" for y in (1, 2, 16)),
 ]
 
 
@@ -115,7 +115,7 @@ def test_many_runs_give_the_same_bits(hopper, layout) -> None:
     """A stage that is refilled too early, or read too early, shows as a rare difference."""
     import cupy
 
-    from tuner.operands import bind, make_tensors
+    from tuner.measure.operands import bind, make_tensors
 
     problem = GemmProblem(1024, 1024, 4096, layout=layout)
     config = Config.of("wgmma", {**SEED, "warpgroups": 2, "stages": 2})
@@ -146,5 +146,5 @@ def test_many_runs_give_the_same_bits(hopper, layout) -> None:
 def test_picks_and_random_valid_configs_are_right(hopper, problem) -> None:
     points = list(WGMMA.enumerate(problem, hopper.spec))
     configs = [WGMMA.at(point) for point in random.Random(1).sample(points, 8)]
-    for config in WGMMA.picks(problem, hopper.spec) + configs:
+    for config in WGMMA.heuristic_configs(problem, hopper.spec) + configs:
         assert wrong(hopper, problem, **dict(config.knobs)) is None, str(config)

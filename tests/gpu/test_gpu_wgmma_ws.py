@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from typing import Any
 
 import gate
 import pytest
 
-from kernels.build import build
-from kernels.families.wgmma_ws import WGMMA_WS
+from kernels.compiler.build import build
+from kernels.wgmma_ws.config import Knobs as WgmmaWsKnobs
+from kernels.wgmma_ws.family import WGMMA_WS
 from tilewright import Config, GemmProblem
 from tilewright.launch import load
 
-BASE = {
-    "schedule": "cooperative", "swap_ab": 0, "tile_m": 128, "tile_n": 128, "consumers_m": 2, "consumers_n": 1,
-    "tile_k": 64, "cluster_m": 1, "cluster_n": 1, "cluster_k": 1, "epilogue": "tma", "store_stages": 2,
-    "stages": 4, "in_flight": 1, "promote": 0, "split_k": 1, "reduction": "block", "stream_k": 0,
-    "raster": "m", "group": 8, "snake": 0, "l2_promotion": 256, "hint_a": "normal", "hint_b": "normal",
-    "hint_d": "normal", "prefetch": 0, "placement": "free", "snake_k": 0, "even_waves": 0,
-    "whole_sectors": 0, "beat": 0,
-}  # fmt: skip
+BASE: dict[str, Any] = dataclasses.asdict(WgmmaWsKnobs(tile_n=128))
 PINGPONG = {"schedule": "pingpong", "consumers_m": 1}
 SWAPPED = {"swap_ab": 1, "tile_m": 64, "consumers_m": 1, "consumers_n": 2}
-SHARES = {"split_k": 4, "reduction": "shares"}
+SHARES = {"split_k": 4, "reduction": "reduce_scatter"}
 SMALL = {"tile_m": 64, "tile_n": 64, "consumers_m": 1}
 LAYOUTS = ["nn", "nt", "tn", "tt"]
 SIZES = [(8, 8, 8), (8, 264, 72), (128, 128, 64), (136, 248, 200), (304, 520, 1000), (1024, 2304, 2048)]
@@ -44,7 +39,7 @@ def do_not_wait(monkeypatch) -> None:
 
     def build_spec(*asked):
         spec = patient(*asked)
-        return dataclasses.replace(spec, defines=(*spec.defines, ("TALLY_CLOCKS", 0)))
+        return dataclasses.replace(spec, defines=(*spec.defines, ("SEMAPHORE_CLOCKS", 0)))
 
     monkeypatch.setattr(WGMMA_WS, "build_spec", build_spec)
 
@@ -103,13 +98,11 @@ VARIANTS = [
     {**SWAPPED, "cluster_k": 2, "split_k": 3, "reduction": "kernel"},
     *({"split_k": x, "reduction": "kernel"} for x in (2, 3, 8, 32)),
     {"split_k": 3, "reduction": "kernel", "cluster_m": 2},
-    *({"split_k": x, "reduction": "shares"} for x in (2, 4, 8, 16)),
+    *({"split_k": x, "reduction": "reduce_scatter"} for x in (2, 4, 8, 16)),
     {**SHARES, "cluster_m": 2, "cluster_n": 2},
-    {"split_k": 3, "reduction": "shares", "tile_n": 192, "epilogue": "stmatrix", "store_stages": 1},
-    {"split_k": 2, "reduction": "shares", "epilogue": "direct", "store_stages": 1},
+    {"split_k": 3, "reduction": "reduce_scatter", "tile_n": 192, "epilogue": "stmatrix", "store_stages": 1},
+    {"split_k": 2, "reduction": "reduce_scatter", "epilogue": "direct", "store_stages": 1},
     {**SHARES, "split_k": 8, "consumers_m": 1, "store_stages": 1},
-    {"stream_k": 1},
-    {"stream_k": 1, "cluster_m": 2},
     {"split_k": 3, "cluster_n": 2},
     PINGPONG,
     {**PINGPONG, "tile_m": 64, "tile_n": 256},
@@ -117,7 +110,6 @@ VARIANTS = [
     {**PINGPONG, "split_k": 2},
     {**PINGPONG, "split_k": 4, "reduction": "kernel"},
     {**PINGPONG, **SHARES},
-    {**PINGPONG, "stream_k": 1},
     {**PINGPONG, "cluster_m": 2, "epilogue": "stmatrix"},
     {**PINGPONG, "cluster_n": 2, "epilogue": "direct", "store_stages": 1},
     SWAPPED,
@@ -126,24 +118,22 @@ VARIANTS = [
     {**SWAPPED, **SHARES},
     {**SWAPPED, "tile_k": 128, "stages": 3, "epilogue": "stmatrix"},
     {**SWAPPED, "epilogue": "direct", "store_stages": 1},
-    {**SWAPPED, "stream_k": 1, "store_stages": 4},
-    {"snake_k": 1, **SMALL},
-    {"snake_k": 1, **SMALL, "cluster_m": 2, "cluster_n": 2, "prefetch": 4},
-    {"snake_k": 1, **SMALL, "cluster_k": 2},
-    {"snake_k": 1, **PINGPONG, "tile_m": 64, "tile_n": 64, "stages": 7},
-    {"snake_k": 1, "split_k": 3},
-    {"snake_k": 1, "stream_k": 1, "cluster_n": 2, **SMALL},
-    *({"beat": x} for x in (256, 512, 1024)),
-    {"beat": 512, "snake_k": 1, "cluster_n": 2, **SMALL},
-    {"beat": 256, **PINGPONG, "cluster_m": 2},
-    {"even_waves": 1, **SMALL},
-    {"even_waves": 1, **SMALL, "group": 16, "cluster_m": 2, "snake_k": 1},
-    {"even_waves": 1, **SMALL, "group": 4, "stream_k": 1, "cluster_n": 2},
-    {"even_waves": 1, "split_k": 3},
-    {"even_waves": 1, **PINGPONG, "tile_m": 64, "tile_n": 64},
-    {"even_waves": 1, **SMALL, "cluster_k": 2},
-    {"even_waves": 1, **SMALL, "group": 16, "split_k": 2, "reduction": "shares"},
-    *({"raster": x, "group": y, "snake": z} for x in ("m", "n", "hilbert") for y in (1, 4) for z in (0, 1)),
+    {"reverse_k": 1, **SMALL},
+    {"reverse_k": 1, **SMALL, "cluster_m": 2, "cluster_n": 2, "prefetch": 4},
+    {"reverse_k": 1, **SMALL, "cluster_k": 2},
+    {"reverse_k": 1, **PINGPONG, "tile_m": 64, "tile_n": 64, "stages": 7},
+    {"reverse_k": 1, "split_k": 3},
+    *({"load_interval": x} for x in (256, 512, 1024)),
+    {"load_interval": 512, "reverse_k": 1, "cluster_n": 2, **SMALL},
+    {"load_interval": 256, **PINGPONG, "cluster_m": 2},
+    {"full_bands_only": 1, **SMALL},
+    {"full_bands_only": 1, **SMALL, "swizzle_size": 16, "cluster_m": 2, "reverse_k": 1},
+    {"full_bands_only": 1, "split_k": 3},
+    {"full_bands_only": 1, **PINGPONG, "tile_m": 64, "tile_n": 64},
+    {"full_bands_only": 1, **SMALL, "cluster_k": 2},
+    {"full_bands_only": 1, **SMALL, "swizzle_size": 16, "split_k": 2, "reduction": "reduce_scatter"},
+    *({"raster": x, "swizzle_size": y, "snake": z} for x in ("m", "n", "hilbert") for y in (1, 4) for z in
+    (0, 1)),
 ]  # fmt: skip
 
 
@@ -235,7 +225,7 @@ def test_staging_that_a_tile_does_not_fill_evenly(hopper, tile_n, epilogue, stor
 
 @pytest.mark.parametrize("tile_n", [24, 56, 72, 88, 104, 144, 176])
 @pytest.mark.parametrize("store_stages", [2, 4])
-@pytest.mark.parametrize("epilogue", ["tma", "deferred"])
+@pytest.mark.parametrize("epilogue", ["tma", "overlapped"])
 def test_tiles_of_few_wide_boxes(hopper, tile_n, store_stages, epilogue) -> None:
     knobs = {"tile_n": tile_n, "epilogue": epilogue, "store_stages": store_stages, "stages": 3}
     for size in ((136, 520, 200), (4104, 4360, 64)):
@@ -244,12 +234,12 @@ def test_tiles_of_few_wide_boxes(hopper, tile_n, store_stages, epilogue) -> None
 
 @pytest.mark.parametrize("tile_n", [112, 144, 160, 208, 240])
 @pytest.mark.parametrize(
-    "variant", [{}, {"epilogue": "deferred", "even_waves": 1, "group": 16}, PINGPONG], ids=str
+    "variant", [{}, {"epilogue": "overlapped", "full_bands_only": 1, "swizzle_size": 16}, PINGPONG], ids=str
 )
 def test_boxes_of_whole_sectors(hopper, tile_n, variant) -> None:
     if variant is PINGPONG and tile_n == 240:
         tile_n = 176
-    knobs = {**variant, "tile_n": tile_n, "store_stages": 4, "stages": 3, "whole_sectors": 1}
+    knobs = {**variant, "tile_n": tile_n, "store_stages": 4, "stages": 3, "sector_aligned_store": 1}
     for size in ((136, 520, 200), (4104, 4360, 64)):
         assert wrong(hopper, GemmProblem(*size), **knobs) is None
 
@@ -273,16 +263,16 @@ DEFERRED = [
 def test_a_tile_that_is_stored_behind_the_next(hopper, variant, k) -> None:
     """Several tiles a block, with fewer and with more k tiles than a tile has boxes."""
     for problem in (GemmProblem(2568, 2312, k), GemmProblem(1160, 1544, k, dtype="bfloat16", batch=3)):
-        assert wrong(hopper, problem, **variant, epilogue="deferred") is None
+        assert wrong(hopper, problem, **variant, epilogue="overlapped") is None
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_deferred_tile_has_its_own_bias_and_c(hopper, layout) -> None:
     for extra in ({"has_bias": True, "activation": "relu"}, {"has_c": True, "batch": 2}):
         problem = GemmProblem(2568, 2312, 200, layout=layout, **extra)
-        assert wrong(hopper, problem, epilogue="deferred") is None
+        assert wrong(hopper, problem, epilogue="overlapped") is None
     halves = GemmProblem(2568, 2312, 200, layout=layout, acc_dtype="float16")
-    assert wrong(hopper, halves, tile_n=256, epilogue="deferred") is None
+    assert wrong(hopper, halves, tile_n=256, epilogue="overlapped") is None
 
 
 EXTRAS = [
@@ -301,7 +291,7 @@ EXTRAS = [
         SWAPPED,
         {"split_k": 2, "tile_n": 64},
         {"split_k": 2, "reduction": "kernel"},
-        {"split_k": 2, "reduction": "shares"},
+        {"split_k": 2, "reduction": "reduce_scatter"},
         {"cluster_m": 2},
     ],
     ids=str,
@@ -375,13 +365,12 @@ def test_a_batch_of_ragged_matrices_does_not_bleed(hopper, layout) -> None:
         {"split_k": 4},
         {**PINGPONG, "split_k": 4, "cluster_m": 2},
         SHARES,
-        {**SHARES, "cluster_m": 2, "placement": "gpc"},
+        {**SHARES, "cluster_m": 2, "cta_order": "gpc"},
         {**SHARES, "tile_n": 256, "stages": 3, "store_stages": 1},
-        {"stream_k": 1},
-        {"snake_k": 1, "split_k": 4},
-        {"cluster_m": 2, "beat": 512, "snake_k": 1, **SMALL},
-        {"cluster_m": 2, "even_waves": 1, "snake_k": 1, **SMALL},
-        {**PINGPONG, "cluster_m": 2, "tile_n": 176, "whole_sectors": 1, "store_stages": 4},
+        {"reverse_k": 1, "split_k": 4},
+        {"cluster_m": 2, "load_interval": 512, "reverse_k": 1, **SMALL},
+        {"cluster_m": 2, "full_bands_only": 1, "reverse_k": 1, **SMALL},
+        {**PINGPONG, "cluster_m": 2, "tile_n": 176, "sector_aligned_store": 1, "store_stages": 4},
     ],
     ids=str,
 )
@@ -389,7 +378,7 @@ def test_many_runs_give_the_same_bits(hopper, variant) -> None:
     """A stage refilled or read too early, or a box overwritten before it left, shows as a rare difference."""
     import cupy
 
-    from tuner.operands import bind, make_tensors
+    from tuner.measure.operands import bind, make_tensors
 
     problem = GemmProblem(1536, 1280, 4096)
     kernel = load(build(WGMMA_WS, Config.of("wgmma_ws", {**BASE, **variant}), problem, hopper.spec))
@@ -409,7 +398,7 @@ def test_many_runs_give_the_same_bits(hopper, variant) -> None:
 
 def launched(device, problem: GemmProblem, **knobs):
     """D of a second launch on operands of N(0, 1), and what it took in us."""
-    from tuner.operands import bind, make_tensors
+    from tuner.measure.operands import bind, make_tensors
 
     kernel = gate.built(device, WGMMA_WS, Config.of("wgmma_ws", {**BASE, **knobs}), problem)
     tensors = make_tensors(device, problem, 1, "normal")
@@ -446,10 +435,10 @@ def test_who_finishes_a_share_does_not_show(hopper, monkeypatch, extra, variant)
 
 def test_second_tiles_walk_k_back(hopper) -> None:
     """Sums in another order have other last bits; first tiles, the upper half of D, have the same."""
-    problem = GemmProblem(256, 128 * hopper.spec.units, 4096, out_dtype="float32")
-    knobs = {"epilogue": "direct", "store_stages": 1, "group": 1}
+    problem = GemmProblem(256, 128 * hopper.spec.sm_count, 4096, out_dtype="float32")
+    knobs = {"epilogue": "direct", "store_stages": 1, "swizzle_size": 1}
     forth, _ = launched(hopper, problem, **knobs)
-    back, _ = launched(hopper, problem, **knobs, snake_k=1)
+    back, _ = launched(hopper, problem, **knobs, reverse_k=1)
     assert bool((forth[:, :128] == back[:, :128]).all())
     assert bool((forth[:, 128:] != back[:, 128:]).any())
 
@@ -457,7 +446,11 @@ def test_second_tiles_walk_k_back(hopper) -> None:
 def test_loads_wait_for_the_beat(hopper) -> None:
     problem = GemmProblem(128, 128, 256 * 64)
     least = 255 * 1024 / hopper.spec.clock_mhz
-    assert launched(hopper, problem, stages=6, beat=1024)[1] > least > launched(hopper, problem, stages=6)[1]
+    assert (
+        launched(hopper, problem, stages=6, load_interval=1024)[1]
+        > least
+        > launched(hopper, problem, stages=6)[1]
+    )
 
 
 @pytest.mark.parametrize(
@@ -474,5 +467,5 @@ def test_loads_wait_for_the_beat(hopper) -> None:
 def test_picks_and_random_valid_configs_are_right(hopper, problem) -> None:
     points = list(WGMMA_WS.enumerate(problem, hopper.spec))
     configs = [WGMMA_WS.at(point) for point in random.Random(1).sample(points, 12)]
-    for config in WGMMA_WS.picks(problem, hopper.spec) + configs:
+    for config in WGMMA_WS.heuristic_configs(problem, hopper.spec) + configs:
         assert wrong(hopper, problem, **dict(config.knobs)) is None, str(config)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
+from typing import Any
 
 import gate
 import pytest
 
-from kernels.families.wmma import WMMA
+from kernels.wmma.config import Knobs
+from kernels.wmma.family import WMMA
 from tilewright import Config, GemmProblem
 
 SIZES = [
     (1, 1, 1), (1, 129, 33), (17, 8, 5), (127, 255, 63), (128, 128, 64), (129, 257, 65), (300, 520, 1000),
 ]  # fmt: skip
-BASE = {
-    "tile_m": 64, "tile_n": 64, "warps_m": 2, "warps_n": 2, "tile_k": 32, "stages": 3,
-    "smem_layout": "padded", "accumulate": "f32", "copy_bytes": 16, "snake": 1, "split_k": 1,
-    "raster": "m", "group": 1,
-}  # fmt: skip
+BASE: dict[str, Any] = dataclasses.asdict(Knobs())
 SEED = {"tile_m": 128, "tile_n": 128, "smem_layout": "blocked", "snake": 0}
 NAIVE = {**SEED, "stages": 1, "copy_bytes": 2}
 FOUR_STAGES = {**SEED, "stages": 4}
@@ -36,10 +35,10 @@ def test_wmma_computes_every_size(device, size, dtype, layout) -> None:
     assert wrong(device, {"smem_layout": "blocked", "stages": 1}, problem) is None
 
 
-@pytest.mark.parametrize("rung", [NAIVE, FOUR_STAGES], ids=["naive", "4-stage"])
+@pytest.mark.parametrize("kernel", [NAIVE, FOUR_STAGES], ids=["naive", "4-stage"])
 @pytest.mark.parametrize("size", [*SIZES, (1344, 1344, 512)], ids=str)
-def test_the_kernels_of_document_000(device, size, rung) -> None:
-    assert wrong(device, rung, GemmProblem(*size)) is None
+def test_the_kernels_of_document_000(device, size, kernel) -> None:
+    assert wrong(device, kernel, GemmProblem(*size)) is None
 
 
 VARIANTS = [
@@ -49,7 +48,7 @@ VARIANTS = [
     *({"copy_bytes": x, "stages": 1} for x in (2, 4, 8, 16)),
     *({"split_k": x} for x in (2, 3, 8)),
     *({"split_k": x, "smem_layout": "blocked", "stages": 1} for x in (4, 32)),
-    *({"raster": "n", "group": x} for x in (2, 16)),
+    *({"raster": "n", "swizzle_size": x} for x in (2, 16)),
     *({"tile_k": x} for x in (16, 64)),
     {"tile_k": 128, "stages": 2},
     {"snake": 0},
@@ -104,5 +103,5 @@ def test_wmma_epilogues(device, extra, size, smem_layout) -> None:
 def test_random_valid_configs_of_wmma_are_right(device, problem) -> None:
     points = list(WMMA.enumerate(problem, device.spec))
     configs = [WMMA.at(point) for point in random.Random(1).sample(points, min(6, len(points)))]
-    for config in configs + WMMA.picks(problem, device.spec):
+    for config in configs + WMMA.heuristic_configs(problem, device.spec):
         assert wrong(device, dict(config.knobs), problem) is None, str(config)

@@ -10,16 +10,15 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from store_samples import HOST, HOST_CLASS, artifact, best, failed_trial, problem, request, trial
 
-from tuner.store import artifacts, exchange, jobs, trials
+from tilewright.schema.job import JobStatus
 from tuner.store import best as winners
-from tuner.store.database import Store
-from tuner.store.errors import StoreError
+from tuner.store import entities, exchange, jobs, trials
+from tuner.store.database import Store, StoreError
 from tuner.store.exchange import EndedJob
 from tuner.store.models import FamilySourceRow
-from tuner.store.records import JobStatus
 
 THEN = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
-JOB = EndedJob("a" * 32, request(), HOST, JobStatus.FAILED, "broke", THEN, None, THEN + timedelta(minutes=1))
+JOB = EndedJob("a" * 32, request(), HOST, JobStatus.FAILED, THEN, THEN + timedelta(minutes=1), error="broke")
 
 
 def test_a_job_enters_once_and_as_it_was(store: Store) -> None:
@@ -81,7 +80,7 @@ def test_only_ended_jobs_leave(store: Store) -> None:
 @pytest.mark.parametrize(("days", "speedup", "taken"), [(1, 1.5, True), (0, 1.5, False), (-1, 3.0, True)])
 def test_the_later_winner_stays(store: Store, days: int, speedup: float, taken: bool) -> None:
     with store.begin() as session:
-        artifacts.put(session, artifact())
+        entities.put_artifact(session, artifact())
         assert winners.merge(session, best(problem(), speedup=1.45), THEN)
         later = THEN + timedelta(days=days)
         assert winners.merge(session, best(problem(), speedup=speedup), later) is taken
@@ -92,7 +91,7 @@ def test_the_later_winner_stays(store: Store, days: int, speedup: float, taken: 
 
 def test_a_decidedly_better_winner_stays(store: Store) -> None:
     with store.begin() as session:
-        artifacts.put(session, artifact())
+        entities.put_artifact(session, artifact())
         winners.merge(session, best(problem(), speedup=2.0), THEN)
         assert not winners.merge(session, best(problem(), speedup=1.5), THEN + timedelta(days=1))
 
@@ -104,7 +103,7 @@ def test_a_winner_without_its_kernel_is_refused(store: Store) -> None:
 
 def test_winners_are_listed_by_class_and_time(store: Store) -> None:
     with store.begin() as session:
-        artifacts.put(session, artifact())
+        entities.put_artifact(session, artifact())
         for day in range(3):
             winners.merge(session, best(problem(64 + day)), THEN + timedelta(days=day))
         everything = winners.listing(session, None, None, 10)

@@ -1,18 +1,27 @@
-"""Jobs: submit or join, claim, finish, cancel, take up again."""
+"""Jobs: submit or join, claim, finish, cancel, take up again.
+
+Leases: who holds a job, who may take it over, and what a holder that lost it can still do.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from store_samples import HOST, HOST_CLASS, OTHER_CLASS, OTHER_HOST, request
+from sqlalchemy import select, update
+from store_samples import HOST, HOST_CLASS, OTHER_CLASS, OTHER_HOST, request, trial
 
-from tuner.job import Progress
-from tuner.store import devices, events, jobs
-from tuner.store.database import Store
-from tuner.store.errors import JobTaken, StoreError
-from tuner.store.records import JobRecord, JobStatus
+from tilewright.schema.job import JobProgress, JobStatus
+from tuner.store import database, entities, jobs
+from tuner.store.database import JobTaken, Store, StoreError
+from tuner.store.jobs import is_gone, new_owner
+from tuner.store.models import JobRow
+from tuner.store.records import JobRecord, utc_now
+from tuner.store.trials import JobRecorder
 
 
 def submit(store: Store, m: int = 64, device=HOST) -> tuple[JobRecord, bool]:
@@ -44,7 +53,7 @@ def cancel(store: Store, job_id: str) -> JobRecord | None:
 
 def statuses(store: Store, job_id: str) -> list[tuple[str, bool]]:
     with store.read() as session:
-        log = events.after(session, job_id)
+        log = jobs.events_after(session, job_id)
     return [(event.data["status"], bool(event.data.get("cancel_requested"))) for event in log]
 
 
@@ -95,9 +104,9 @@ def test_same_class_under_another_clock_is_joined(store: Store) -> None:
 def test_claims_go_oldest_first_within_a_class(store: Store) -> None:
     first, second = submit(store)[0], submit(store, m=65)[0]
     other, _ = submit(store, device=OTHER_HOST)
-    claimed = claim(store, owner="lane 0")
+    claimed = claim(store, owner="queue 0")
     assert claimed is not None
-    assert (claimed.id, claimed.status, claimed.owner) == (first.id, JobStatus.RUNNING, "lane 0")
+    assert (claimed.id, claimed.status, claimed.owner) == (first.id, JobStatus.RUNNING, "queue 0")
     assert claimed.attempt == 1
     assert claimed.started is not None
     assert claim(store).id == second.id
@@ -174,7 +183,7 @@ def test_interrupted_jobs_are_queued_again(store: Store) -> None:
         claim(store)
     cancel(store, second.id)
     with store.begin() as session:
-        jobs.set_progress(session, first.id, Progress("search", measured=3, planned=7))
+        jobs.set_progress(session, first.id, JobProgress("search", measured=3, planned=7))
         assert jobs.requeue_interrupted(session, OTHER_CLASS, "me") == []
         assert jobs.requeue_interrupted(session, HOST_CLASS, "someone else") == []
         assert jobs.requeue_interrupted(session, HOST_CLASS, "me") == [first.id, third.id]
@@ -182,7 +191,7 @@ def test_interrupted_jobs_are_queued_again(store: Store) -> None:
     again = claim(store)
     assert again is not None
     assert (again.id, again.attempt) == (first.id, 2)
-    assert again.progress == Progress("search", measured=3, planned=7)
+    assert again.progress == JobProgress("search", measured=3, planned=7)
     assert submit(store)[0].id == first.id, "still joined after the interruption"
 
 
@@ -201,13 +210,118 @@ def test_a_job_is_held_by_its_last_claim_only(store: Store) -> None:
 
 def test_devices_are_known_once(store: Store) -> None:
     with store.begin() as session:
-        first = devices.seen(session, HOST)
-        other = devices.seen(session, OTHER_HOST)
-        before = {record.spec: record for record in devices.listing(session)}
+        first = entities.see_device(session, HOST)
+        other = entities.see_device(session, OTHER_HOST)
+        before = {record.spec: record for record in entities.list_devices(session)}
     with store.begin() as session:
-        assert devices.seen(session, HOST) == first != other
-        records = devices.listing(session)
+        assert entities.see_device(session, HOST) == first != other
+        records = entities.list_devices(session)
     assert [record.spec for record in records] == [HOST, OTHER_HOST]
     assert records[0].first_seen == before[HOST].first_seen
     assert records[0].last_seen > before[HOST].last_seen
     assert records[0].device_class == HOST_CLASS
+
+
+OF_A_DEAD_PROCESS = "import tuner.store.jobs; print(tuner.store.jobs.new_owner())"
+
+
+def claimed(store: Store, owner: str, lease_s: float = 30.0) -> JobRecord:
+    with store.begin() as session:
+        jobs.submit(session, request(), HOST)
+        job = jobs.claim(session, HOST_CLASS, owner, lease_s)
+    assert job is not None
+    return job
+
+
+def take_over(store: Store) -> list[str]:
+    with store.begin() as session:
+        return jobs.requeue_lost(session, HOST_CLASS)
+
+
+def seconds_left(store: Store, job_id: str) -> float:
+    with store.read() as session:
+        until = session.scalars(select(JobRow.lease_until).where(JobRow.id == job_id)).one()
+        assert until is not None
+        return (until - utc_now()).total_seconds()
+
+
+def lapse(store: Store, job_id: str) -> None:
+    with store.begin() as session:
+        past = {"lease_until": database.ahead(session, -1.0)}
+        session.execute(update(JobRow).where(JobRow.id == job_id).values(past))
+
+
+def test_a_job_of_a_living_server_is_not_stolen(store: Store) -> None:
+    job = claimed(store, new_owner())
+    assert 29 < seconds_left(store, job.id) <= 30
+    assert take_over(store) == []
+    elsewhere = new_owner().replace("/", "-other/", 1)
+    with store.begin() as session:
+        session.execute(update(JobRow).values(owner=elsewhere))
+    assert take_over(store) == [], "of another machine, and its lease has not ended"
+
+
+def test_a_job_whose_lease_ended_is_taken_over_and_its_holder_locked_out(store: Store) -> None:
+    job = claimed(store, "on another machine", lease_s=60)
+    holder = JobRecorder(store, job.id)
+    lapse(store, job.id)
+    holder.add_trial(trial(0), None)  # nobody took it yet: its work is still welcome
+    assert take_over(store) == [job.id]
+    with pytest.raises(JobTaken):
+        holder.add_trial(trial(1), None)
+    with store.begin() as session:
+        again = jobs.claim(session, HOST_CLASS, "the next")
+    assert again is not None
+    assert again.attempt == 2
+    with pytest.raises(JobTaken):
+        holder.add_trial(trial(1), None)
+    with store.begin() as session, pytest.raises(JobTaken):
+        jobs.renew(session, job.id, job.attempt)
+    JobRecorder(store, job.id).add_trial(trial(1), None)
+
+
+def test_a_lease_is_renewed(store: Store) -> None:
+    job = claimed(store, "on another machine", lease_s=1)
+    with store.begin() as session:
+        assert jobs.renew(session, job.id, job.attempt, 100.0).id == job.id
+    assert 99 < seconds_left(store, job.id) <= 100
+    assert take_over(store) == []
+
+
+def test_a_job_of_a_dead_process_is_taken_over_at_once(store: Store) -> None:
+    answer = subprocess.run([sys.executable, "-c", OF_A_DEAD_PROCESS], capture_output=True, check=True)
+    owner = answer.stdout.decode().strip()
+    job = claimed(store, owner)
+    assert take_over(store) == [job.id]
+
+
+def test_a_lost_job_that_was_to_stop_is_cancelled(store: Store) -> None:
+    job = claimed(store, "on another machine")
+    with store.begin() as session:
+        jobs.request_cancel(session, job.id)
+    lapse(store, job.id)
+    assert take_over(store) == []
+    with store.read() as session:
+        ended = jobs.get(session, job.id)
+    assert ended is not None
+    assert ended.status is JobStatus.CANCELLED
+
+
+def test_whom_the_name_of_an_owner_tells_gone() -> None:
+    here = new_owner()
+    place, pid, start, token = here.rsplit("/", 3)
+    assert here != new_owner()
+    assert not is_gone(here)
+    assert is_gone(f"{place}/{pid}/{int(start) + 1}/{token}"), "the process id was given out again"
+    assert is_gone(f"{place}/{2**22 + 1}/{start}/{token}")
+    assert not is_gone(f"elsewhere/{place}/{2**22 + 1}/{start}/{token}")
+    for unknown in ("", "me", "///", f"{place}/x/{start}/{token}"):
+        assert not is_gone(unknown)
+
+
+def test_a_process_that_waits_to_be_reaped_is_gone() -> None:
+    with subprocess.Popen([sys.executable, "-c", OF_A_DEAD_PROCESS], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        owner = child.stdout.read().decode().strip()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert is_gone(owner)

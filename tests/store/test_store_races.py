@@ -1,16 +1,23 @@
-"""Several at once: the database decides, and nothing is done twice or lost."""
+"""Several at once: the database decides, nothing is done twice or lost, and commits of others are noticed."""
 
 from __future__ import annotations
 
+import collections
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import pytest
+from sqlalchemy import func, select
 from store_samples import HOST, HOST_CLASS, request
 
-from tuner.store import events, idempotency, jobs
-from tuner.store.database import Store
+from tilewright.schema.job import JobStatus
+from tuner.store import jobs, keys, sets
+from tuner.store.database import Changes, Store
+from tuner.store.models import JobRow
 
 WORKERS = 6
 T = TypeVar("T")
@@ -46,7 +53,7 @@ def test_the_work_of_one_key_is_done_once(store: Store) -> None:
 
     def ask(index: int, number: int) -> int:
         with store.begin() as session:
-            answer = idempotency.once(session, f"key {number}", "digest", lambda: {"by": index})
+            answer = keys.once(session, f"key {number}", "digest", lambda: {"by": index})
             done.extend([number] * (answer == {"by": index}))
         return answer["by"]
 
@@ -84,7 +91,7 @@ def test_a_follower_sees_every_event_once(store: Store) -> None:
         while True:
             finished = done.is_set()
             with store.read() as session:
-                new = [event.id for event in events.after(session, job_id, last)]
+                new = [event.id for event in jobs.events_after(session, job_id, last)]
             seen.extend(new)
             last = seen[-1] if seen else last
             if finished and not new:
@@ -93,7 +100,7 @@ def test_a_follower_sees_every_event_once(store: Store) -> None:
     def write(index: int) -> None:
         for number in range(15):
             with store.begin() as session:
-                events.append(session, job_id, "note", {"by": index, "number": number})
+                jobs.append_event(session, job_id, "note", {"by": index, "number": number})
 
     follower = threading.Thread(target=follow)
     follower.start()
@@ -101,6 +108,123 @@ def test_a_follower_sees_every_event_once(store: Store) -> None:
     done.set()
     follower.join()
     with store.read() as session:
-        everything = [event.id for event in events.after(session, job_id)]
+        everything = [event.id for event in jobs.events_after(session, job_id)]
     assert len(everything) == 1 + 15 * WORKERS
     assert seen == everything
+
+
+PROCESSES = 4
+CLAIM_ALL = """
+import itertools
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from tuner.store.jobs import new_owner
+from tuner.store import jobs
+from tuner.store.database import Store
+from tuner.store.records import JobStatus
+
+store = Store.open(sys.argv[1])
+
+
+def claim_all(_):
+    owner, mine = new_owner(), []
+    for turn in itertools.count():
+        with store.begin() as session:
+            if turn % 10 == 0:
+                jobs.requeue_lost(session, sys.argv[2])
+            job = jobs.claim(session, sys.argv[2], owner)
+        if job is None:
+            return mine
+        with store.begin() as session:
+            jobs.hold(session, job.id, job.attempt)
+            jobs.finish(session, job.id, JobStatus.SUCCEEDED)
+        mine.append(job.id)
+
+
+with ThreadPoolExecutor(4) as pool:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for mine in pool.map(claim_all, range(4)):
+        print(*mine)
+"""
+
+
+@pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.long)])
+def test_each_job_is_run_exactly_once(store: Store, url: str, count: int) -> None:
+    with store.begin() as session:
+        submitted = {jobs.submit(session, request(m), HOST)[0].id for m in range(1, count + 1)}
+    runs = [mine.split() for output in claim_everything(url) for mine in output.splitlines()]
+    assert len(runs) == 4 * PROCESSES
+    counts = collections.Counter(job_id for mine in runs for job_id in mine)
+    assert set(counts) == submitted
+    assert set(counts.values()) == {1}
+    assert sum(map(bool, runs)) > PROCESSES, "a few claimers took them all: hardly anything was contended"
+    with store.read() as session:
+        ended = select(JobRow.status, JobRow.attempt, func.count()).group_by(JobRow.status, JobRow.attempt)
+        assert session.execute(ended).all() == [(JobStatus.SUCCEEDED, 1, count)]
+
+
+def claim_everything(url: str) -> list[str]:
+    """What each process printed, all started at the same moment."""
+    command = [sys.executable, "-W", "error", "-c", CLAIM_ALL, url, HOST_CLASS]
+    pipe = subprocess.PIPE
+    claimers = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(PROCESSES)]
+    for claimer in claimers:
+        assert claimer.stdout is not None
+        assert claimer.stdout.readline() == "ready\n"
+    for claimer in claimers:
+        assert claimer.stdin is not None
+        claimer.stdin.write("go\n")
+        claimer.stdin.flush()
+    outputs = [claimer.communicate(timeout=240)[0] for claimer in claimers]
+    assert [claimer.returncode for claimer in claimers] == [0] * PROCESSES
+    return outputs
+
+
+def commit(store: Store) -> None:
+    with store.begin() as session:
+        sets.changed(session, HOST_CLASS)
+
+
+def test_the_stamp_changes_with_commits_and_only_then(store: Store) -> None:
+    changes = Changes(store)
+    try:
+        before = changes.stamp()
+        if store.engine.dialect.name != "sqlite":
+            assert before is None
+            return
+        with store.read() as session:
+            sets.served(session, HOST_CLASS)
+        assert changes.stamp() == before
+        stamps = {before}
+        for _ in range(5):
+            commit(store)
+            stamps.add(changes.stamp())
+            assert changes.stamp() in stamps
+        assert len(stamps) == 6
+    finally:
+        changes.close()
+
+
+def test_commits_of_another_process_change_it_and_rollbacks_do_not(store: Store, url: str) -> None:
+    changes = Changes(store)
+    try:
+        before = changes.stamp()
+        try:
+            with store.begin() as session:
+                sets.changed(session, HOST_CLASS)
+                raise KeyError
+        except KeyError:
+            assert changes.stamp() == before
+        program = f"""
+from tuner.store import sets
+from tuner.store.database import Store
+store = Store.open({url!r})
+with store.begin() as session:
+    sets.changed(session, "there")
+store.close()
+"""
+        subprocess.run([sys.executable, "-c", program], check=True)
+        assert (changes.stamp() == before) is (store.engine.dialect.name != "sqlite")
+    finally:
+        changes.close()

@@ -23,19 +23,19 @@ from store_samples import (
     trial,
 )
 
+from service.engine.device_queue import CountingRecorder
 from service.metrics import Metrics
-from service.recording import CountingRecorder
-from tilewright.artifact import Artifact
-from tilewright.problem import GemmProblem, Layout
-from tilewright.trial import Outcome
-from tuner.job import Progress, Recorder
-from tuner.store import artifacts, events, jobs, trials
+from tilewright.artifact import Artifact, CtaOrder
+from tilewright.schema.job import JobProgress, JobStatus
+from tilewright.schema.problem import GemmProblem, Layout
+from tilewright.schema.trial import Outcome
+from tuner.job.context import Recorder
 from tuner.store import best as winners
-from tuner.store.database import Store
-from tuner.store.errors import JobTaken, StoreError
+from tuner.store import entities, jobs, trials
+from tuner.store.database import JobTaken, Store, StoreError
 from tuner.store.models import FamilySourceRow
-from tuner.store.recorder import JobRecorder
-from tuner.store.records import JobRecord, JobStatus, StoredBest
+from tuner.store.records import JobRecord, StoredBest
+from tuner.store.trials import JobRecorder
 
 
 @pytest.fixture
@@ -52,14 +52,14 @@ def recorder(store: Store, job: JobRecord) -> Recorder:
     return JobRecorder(store, job.id)
 
 
-def progress_of(store: Store, job: JobRecord) -> Progress | None:
+def progress_of(store: Store, job: JobRecord) -> JobProgress | None:
     with store.read() as session:
         return jobs.get(session, job.id).progress
 
 
 def log_of(store: Store, job: JobRecord, last_id: int = 0, limit: int = 500) -> list:
     with store.read() as session:
-        return events.after(session, job.id, last_id, limit)
+        return jobs.events_after(session, job.id, last_id, limit)
 
 
 def test_trials_come_back_as_given(store: Store, job: JobRecord, recorder: Recorder) -> None:
@@ -72,7 +72,7 @@ def test_trials_come_back_as_given(store: Store, job: JobRecord, recorder: Recor
         assert trials.count(session, job.id) == 5
         assert trials.of_job(session, job.id, first=1, limit=1) == given[1:2]
         assert trials.of_job(session, "none") == []
-        assert Artifact.from_bytes(artifacts.get(session, given[0].artifact)) == artifact()
+        assert Artifact.from_bytes(entities.get_artifact(session, given[0].artifact)) == artifact()
 
 
 def test_what_a_compiler_prints_is_kept_readable(recorder: Recorder) -> None:
@@ -89,7 +89,7 @@ def test_a_trial_and_what_it_changes_commit_together(
         recorder.add_trial(trial(0, median=1.0), artifact(b"other"))
     assert (progress_of(store, job), log_of(store, job)) == before
     with store.read() as session:
-        assert artifacts.get(session, artifact(b"other").digest) is None
+        assert entities.get_artifact(session, artifact(b"other").digest) is None
 
 
 def test_trials_move_the_progress(store: Store, job: JobRecord, recorder: Recorder) -> None:
@@ -98,7 +98,7 @@ def test_trials_move_the_progress(store: Store, job: JobRecord, recorder: Record
     recorder.add_trial(trial(2, median=3.0, outcome=Outcome.PRUNED), None)
     recorder.add_trial(failed_trial(3), None)
     best_config = str(trial(1).config)
-    expected = Progress("search", 3, request().max_trials, failed=1, best_us=4.0, best_config=best_config)
+    expected = JobProgress("search", 3, request().max_trials, failed=1, best_us=4.0, best_config=best_config)
     assert progress_of(store, job) == expected
     published = dataclasses.replace(expected, phase="race", eta_s=1.5)
     recorder.set_progress(published)
@@ -109,7 +109,7 @@ def test_trials_move_the_progress(store: Store, job: JobRecord, recorder: Record
 
 def test_events_follow_one_another(store: Store, job: JobRecord, recorder: Recorder) -> None:
     recorder.add_trial(trial(0), artifact())
-    recorder.set_progress(Progress("race", 1, 7))
+    recorder.set_progress(JobProgress("race", 1, 7))
     recorder.set_best(best(problem()))
     log = log_of(store, job)
     assert [event.kind for event in log] == ["status", "status", "trial", "progress", "best"]
@@ -130,7 +130,7 @@ def test_a_recorder_ends_with_its_claim(store: Store, job: JobRecord, recorder: 
     with store.begin() as session:
         jobs.finish(session, job.id, JobStatus.SUCCEEDED)
     with pytest.raises(JobTaken):
-        JobRecorder(store, job.id).set_progress(Progress("done", 1, 1))
+        JobRecorder(store, job.id).set_progress(JobProgress("done", 1, 1))
     with pytest.raises(JobTaken, match="there is no job"):
         JobRecorder(store, "none")
 
@@ -145,15 +145,29 @@ def test_sources_are_kept_once(store: Store, recorder: Recorder) -> None:
 
 def test_artifacts_are_kept_once(store: Store) -> None:
     with store.begin() as session:
-        digests = {artifacts.put(session, artifact()) for _ in range(2)}
+        digests = {entities.put_artifact(session, artifact()) for _ in range(2)}
         assert digests == {artifact().digest}
-        assert artifacts.get(session, artifact().digest) == artifact().to_bytes()
-        assert artifacts.get(session, "0" * 64) is None
+        assert entities.get_artifact(session, artifact().digest) == artifact().to_bytes()
+        assert entities.get_artifact(session, "0" * 64) is None
+
+
+def test_an_artifact_of_an_earlier_version_keeps_its_digest(store: Store) -> None:
+    now = artifact()
+    ordered = dataclasses.replace(now.plan, args=(*now.plan.args, CtaOrder("where")))
+    data = dataclasses.replace(now, plan=ordered).to_bytes()
+    text = data[12 : -len(now.binary)].replace(b'"cta_order"', b'"block_order"')
+    before = data[:8] + len(text).to_bytes(4, "little") + text + now.binary
+    with store.begin() as session:
+        digest = entities.put_artifact_bytes(session, before)
+        kept = entities.get_artifact(session, digest)
+    assert kept == before
+    plan = Artifact.from_bytes(kept, digest).plan
+    assert plan == dataclasses.replace(ordered, args=(*now.plan.args, CtaOrder("where", "block_order")))
 
 
 def put(store: Store, *found) -> None:
     with store.begin() as session:
-        artifacts.put(session, artifact())
+        entities.put_artifact(session, artifact())
         for item in found:
             winners.put(session, item)
 
@@ -231,7 +245,7 @@ def test_classes_of_an_arch_each_have_a_winner(store: Store) -> None:
 def test_a_list_is_narrowed_by_signature_and_by_what_repeats(store: Store) -> None:
     wide, tall = problem(64), problem(65, layout=Layout.TN)
     with store.begin() as session:
-        artifacts.put(session, artifact())
+        entities.put_artifact(session, artifact())
         winners.put(session, dataclasses.replace(best(wide), repeatable=True))
         winners.put(session, dataclasses.replace(best(tall), repeatable=False))
         winners.put(session, best(problem(66)))
@@ -249,7 +263,7 @@ def test_a_list_is_narrowed_by_signature_and_by_what_repeats(store: Store) -> No
 
 def test_winners_are_counted_by_where_they_come_from(store: Store) -> None:
     with store.begin() as session:
-        artifacts.put(session, artifact())
+        entities.put_artifact(session, artifact())
         for m in (64, 65):
             winners.put(session, best(problem(m)))
         other = dataclasses.replace(PROVENANCE, compiler="cc 13")

@@ -18,12 +18,10 @@ from sqlalchemy import Connection, MetaData, Table, insert, inspect, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from store_samples import HOST, HOST_CLASS, request
 
-from tuner.store import codec, database, idempotency, jobs, problems, schema
-from tuner.store.database import Store
-from tuner.store.errors import SchemaTooNew, StoreError
+from tuner.store import database, entities, jobs, keys, records
+from tuner.store.database import VERSION_TABLE, SchemaTooNew, Store, StoreError, alembic_config
 from tuner.store.models import JobRow
 from tuner.store.records import utc_now
-from tuner.store.schema import VERSION_TABLE, alembic_config
 
 NOW = utc_now()
 
@@ -62,7 +60,7 @@ JOB = {
     "problem_id": 1,
     "device_id": 1,
     "device_class": HOST_CLASS,
-    "options": codec.options(request()),
+    "options": request().options,
     "status": "succeeded",
     "attempt": 1,
     "cancel_requested": False,
@@ -70,7 +68,7 @@ JOB = {
 }
 DEVICE = {
     "id": 1,
-    "spec": codec.canonical(HOST.to_dict()),
+    "spec": records.canonical(HOST.to_dict()),
     "device_class": HOST_CLASS,
     "arch": HOST.arch,
     "first_seen": NOW,
@@ -84,7 +82,7 @@ def test_keys_of_the_releases_before_still_give_their_jobs(empty: Store, release
     with empty.begin() as session:
         connection = session.connection()
         command.upgrade(alembic_config(connection), release)
-        problems.ensure(session, request().problem)
+        entities.ensure_problem(session, request().problem)
         connection.execute(insert(old(connection, "device")).values(DEVICE))
         connection.execute(insert(old(connection, "job")).values(JOB))
         if release != "0001":
@@ -92,7 +90,7 @@ def test_keys_of_the_releases_before_still_give_their_jobs(empty: Store, release
         connection.execute(insert(old(connection, "submission")).values(submission))
     empty.migrate()
     with empty.begin() as session:
-        assert idempotency.once(session, "k", "d" * 64, dict) == {"jobs": [JOB["id"]]}
+        assert keys.once(session, "k", "d" * 64, dict) == {"jobs": [JOB["id"]]}
         assert jobs.known(session, "0" * 32).request == request()
 
 
@@ -136,14 +134,14 @@ def test_older_is_brought_to_head(store: Store, tmp_path: Path, monkeypatch: pyt
     with store.engine.connect() as connection:
         [head] = ScriptDirectory.from_config(alembic_config(connection)).get_heads()
     later = tmp_path / "later"
-    shutil.copytree(schema.MIGRATIONS, later)
+    shutil.copytree(database.MIGRATIONS, later)
     (later / "versions" / "r9000_note.py").write_text(
         "import sqlalchemy as sa\nfrom alembic import op\n"
         f"revision, down_revision, branch_labels, depends_on = '9000', {head!r}, None, None\n"
         "def upgrade():\n    op.add_column('job', sa.Column('note', sa.Text()))\n"
     )
     with monkeypatch.context() as patch:
-        patch.setattr(schema, "MIGRATIONS", later)
+        patch.setattr(database, "MIGRATIONS", later)
         assert store.schema_state() == "older"
         store.migrate()
         assert store.schema_state() == "head"

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 from store_samples import HOST_CLASS, OTHER_CLASS, artifact, best, problem
 
-from service.problems import Problem
-from service.routes import sets as routes
+from service.errors import Refusal
+from service.http.routes import config_sets as routes
 from tilewright import wire
-from tuner.store import artifacts, sets
 from tuner.store import best as winners
-from tuner.store.database import Store
-from tuner.store.errors import StoreError
-from tuner.store.sets import Served, Snapshot
+from tuner.store import entities, sets
+from tuner.store.database import Store, StoreError
+from tuner.store.sets import ServedSetRecord, Snapshot
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -34,13 +33,13 @@ def keep(store: Store, *kept: Snapshot, made_from: str = "1 here") -> None:
             sets.keep(session, item, made_from)
 
 
-def served(store: Store, device_class: str = HOST_CLASS) -> Served:
+def served(store: Store, device_class: str = HOST_CLASS) -> ServedSetRecord:
     with store.read() as session:
         return sets.served(session, device_class)
 
 
 def test_a_class_without_a_set_is_served_nothing(store: Store) -> None:
-    assert served(store) == Served(0, None, None, None)
+    assert served(store) == ServedSetRecord(0, None, None, None)
     with store.read() as session:
         assert sets.content(session, snapshot().digest) is None
         assert sets.get(session, snapshot().digest) is None
@@ -58,14 +57,14 @@ def test_a_snapshot_comes_back_byte_for_byte(store: Store) -> None:
 
 def test_the_same_content_is_kept_once_and_served_again(store: Store) -> None:
     keep(store, snapshot("a"), snapshot("b"), snapshot("a"), made_from="7 here")
-    assert served(store) == Served(0, snapshot("a").digest, None, "7 here")
+    assert served(store) == ServedSetRecord(0, snapshot("a").digest, None, "7 here")
     with store.read() as session:
         assert [item.digest for item in sets.listing(session)] == [snapshot(x).digest for x in "ba"]
 
 
 def test_every_winner_raises_the_revision_of_its_class_alone(store: Store) -> None:
     with store.begin() as session:
-        artifacts.put(session, artifact())
+        entities.put_artifact(session, artifact())
         winners.put(session, best(problem(), speedup=2.0))
         winners.put(session, best(problem(65)))
     assert served(store).revision == 2
@@ -118,7 +117,7 @@ def test_of_two_who_know_the_same_set_one_changes_what_is_served(
         body = wire.PinBody(device_class=HOST_CLASS, digest=snapshot(letter).digest)
         try:
             routes.post_current(body, service, f'"{snapshot("c").digest}"')
-        except Problem:
+        except Refusal:
             return False
         return True
 

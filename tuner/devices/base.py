@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from kernels.outline import Outline
-from tilewright.device import DeviceSpec
+from kernels.common.tile_hint import TileHint
 from tilewright.launch import Launch
-from tilewright.problem import GemmProblem
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.problem import GemmProblem
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Tensors:
     """Operands of one GEMM as arrays of the device's array module, in storage types.
 
     bfloat16 and the 8-bit floats are stored as bit patterns, packed types as bytes; see
-    :mod:`tuner.arrays`. Shapes are (batch, rows, columns) as stored, (n,) for the bias.
+    :mod:`tuner.measure.encoding`. Shapes are (batch, rows, columns) as stored, (n,) for the bias.
     """
 
     a: Any
@@ -45,13 +45,13 @@ class VendorChoice:
         name: ``cublaslt``, ``cublas``, ``numpy`` ...
         launches: one launch per operand set.
         detail: what the library tells of the algorithm.
-        outline: the same as far as kernels of others can follow it; None where it tells too little.
+        hint: the algorithm's tile hint, or None if the library tells too little.
     """
 
     name: str
     launches: Sequence[Launch]
     detail: dict[str, Any]
-    outline: Outline | None = None
+    hint: TileHint | None = None
 
 
 class Device(Protocol):

@@ -11,7 +11,7 @@ import numpy as np
 from nvmath.bindings import cublas
 
 from tilewright.errors import DeviceUnavailable
-from tilewright.problem import Activation, GemmProblem
+from tilewright.schema.problem import Activation, GemmProblem
 from tuner.devices.base import Tensors, VendorChoice
 from tuner.devices.cublaslt_matmul import DATA, SCALAR, compute_type, refused
 

@@ -12,11 +12,11 @@ import cupy
 import numpy as np
 from nvmath.bindings import cublasLt
 
-from tilewright.device import DeviceSpec
-from tilewright.problem import GemmProblem
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.problem import GemmProblem
 from tuner.devices.base import Tensors, VendorChoice
 from tuner.devices.cublaslt_matmul import DATA, MOST_WORKSPACE, Matmul, MatmulLaunch, point, put, refused
-from tuner.devices.cublaslt_outline import outline_of
+from tuner.devices.cublaslt_tile_hint import tile_hint_of
 
 _WORKSPACES = (32 << 20, MOST_WORKSPACE, 0)  # bytes; cublasGemmEx has the first on Hopper
 _SCHEMES = cublasLt.ReductionScheme
@@ -143,7 +143,7 @@ def _with_split(algorithm: Any, count: int, scheme: int = _SCHEMES.NONE) -> Any 
 def _choice(matmul: Matmul, sets: Sequence[Tensors], result: Any, workspace: Any) -> VendorChoice:
     launches = [MatmulLaunch(matmul, index, tensors, result, workspace) for index, tensors in enumerate(sets)]
     detail = _describe(result)
-    return VendorChoice("cublaslt", launches, detail, outline_of(detail))
+    return VendorChoice("cublaslt", launches, detail, tile_hint_of(detail))
 
 
 def _runs(choice: VendorChoice) -> bool:

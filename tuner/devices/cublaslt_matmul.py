@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from nvmath.bindings import cublas, cublasLt
 
-from tilewright.problem import Activation, DType, GemmProblem
+from tilewright.schema.problem import Activation, DType, GemmProblem
 from tuner.devices.base import Tensors
 
 DATA = {  # cudaDataType_t

@@ -11,13 +11,13 @@ from typing import Any
 import cupy
 import pynvml
 
-from kernels.cuda import TARGETS
-from kernels.nvrtc import compile_text
-from tilewright.device import DeviceSpec
+from kernels.common.cuda import TARGETS
+from kernels.compiler.nvrtc import compile_text
 from tilewright.errors import DeviceUnavailable, LaunchError
 from tilewright.launch import Launch, driver
 from tilewright.launch.cuda import BareKernel
-from tilewright.problem import GemmProblem
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.problem import GemmProblem
 from tuner.devices.base import Telemetry, Tensors, VendorChoice
 
 _HOLD_CLOCKS = 200_000
@@ -187,11 +187,11 @@ def query_cuda(index: int) -> DeviceSpec:
         kind="cuda",
         arch=f"sm_{major}{minor}",
         name=marketing,
-        units=driver.device_attribute(index, _SM_COUNT),
+        sm_count=driver.device_attribute(index, _SM_COUNT),
         memory_bytes=memory.value,
         l2_bytes=driver.device_attribute(index, _L2_BYTES),
         smem_per_block=driver.device_attribute(index, _SMEM_OPTIN),
-        smem_per_unit=driver.device_attribute(index, _SMEM_PER_SM),
+        smem_per_sm=driver.device_attribute(index, _SMEM_PER_SM),
         memory_gbps=bandwidth // 8_000_000,
         clock_mhz=driver.device_attribute(index, _CLOCK_KHZ) // 1000,
         power_watts=_power_limit(handle),

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.device import DeviceSpec
 from tilewright.launch import Launch
 from tilewright.launch.host import cpu_info, host_arch
-from tilewright.problem import Activation, DType, GemmProblem
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.problem import Activation, DType, GemmProblem
 from tuner.devices.base import Telemetry, Tensors, VendorChoice
 
 _CPU0 = Path("/sys/devices/system/cpu/cpu0")
@@ -30,7 +30,7 @@ def query_host() -> DeviceSpec:
         kind="host",
         arch=host_arch(),
         name=cpu_info("model name") or platform.processor() or platform.machine(),
-        units=_usable_threads(),
+        sm_count=_usable_threads(),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         l2_bytes=_last_level_cache(),
         clock_mhz=round(_kilohertz("cpuinfo_max_freq") / 1000),

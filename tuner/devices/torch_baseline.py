@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright.errors import DeviceUnavailable
-from tilewright.problem import Activation, DType, GemmProblem
+from tilewright.schema.problem import Activation, DType, GemmProblem
 from tuner.devices.base import Tensors, VendorChoice
 
 _TYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64)

@@ -1,30 +1,105 @@
-"""Stand-ins for compilers, device and store that answer a tuning job from a recorded space.
-
-They have the methods that the live ones have, so that the job above them is the same code. Each
-sample is drawn, with replacement, from those that were stored for its config; how many are drawn and
-when a candidate is stopped follows :func:`tuner.measure.take`, as on the device.
-"""
+"""A recorded space in place of a family's, so that the search of live jobs runs on it unchanged."""
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 
+from kernels.common.family import ConfigSpace
+from kernels.common.knobs import Knob
+from kernels.registry import FAMILIES
 from tilewright.artifact import Artifact, Grid, LaunchPlan, Resources, Serves
-from tilewright.config import Config
-from tilewright.device import DeviceSpec
-from tilewright.problem import GemmProblem
-from tilewright.trial import BestConfig, Outcome, Timing, Trial
-from tuner import measure
-from tuner.bench import TrialResult
-from tuner.builder import Compiled
-from tuner.job import Progress
-from tuner.race import RaceSamples
+from tilewright.errors import InvalidProblem
+from tilewright.schema.config import Config
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.job import JobProgress
+from tilewright.schema.problem import GemmProblem
+from tilewright.schema.trial import BestConfig, Outcome, Timing, Trial
+from tuner.measure import timing
+from tuner.measure.race import RaceSamples
+from tuner.measure.stats import median_interval
 from tuner.replay.space import Entry, RecordedSpace
-from tuner.stats import median_interval
+from tuner.workers.bench import TrialResult
+from tuner.workers.builder import Compiled
+
+
+class RecordedFamily(ConfigSpace[dict[str, Any]]):
+    """The configs of a space; first picks are those of the family that was recorded, where it is ours."""
+
+    def __init__(self, space: RecordedSpace) -> None:
+        self.name = space.family
+        self.knobs = space.knobs
+        self.rules = ()
+        self._space = space
+
+    def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
+        """Only what was recorded can be replayed."""
+        space = self._space
+        same = (problem, device) == (space.problem, space.device)
+        return None if same else f"{space.name} was recorded for {space.problem} on {space.device.name}"
+
+    def why_invalid(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> str | None:
+        """Whether it was recorded, failed ones included: the rules let those through."""
+        recorded = self._space.index.index_of(config) is not None
+        return self.why_unsupported(problem, device) or (None if recorded else f"{config} was not recorded")
+
+    def enumerate(self, problem: GemmProblem, device: DeviceSpec) -> Iterator[tuple[int, ...]]:
+        """The recorded points."""
+        if self.why_unsupported(problem, device) is None:
+            yield from map(tuple, self._space.points.tolist())
+
+    def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
+        """The family's own picks that were recorded; none for kernels of others."""
+        family = FAMILIES.get(self.name)
+        if family is None or [knob.name for knob in family.knobs] != [knob.name for knob in self.knobs]:
+            return []
+        own = family.heuristic_configs(problem, device)
+        return [config for config in own if self._space.index.index_of(config) is not None]
+
+    def knob_values(self, config: Config) -> dict[str, Any]:
+        """The knobs by name."""
+        return dict(config.knobs)
+
+    def config(self, knobs: dict[str, Any]) -> Config:
+        """The inverse of :meth:`knob_values`."""
+        return Config.of(self.name, knobs)
+
+
+def narrowed(family: ConfigSpace[Any], values: Mapping[str, Sequence[str]]) -> ConfigSpace[Any]:
+    """A copy of ``family`` that searches only the given values of the named knobs, written as text.
+
+    Raises:
+        InvalidProblem: there is no such knob, or a value is not legal.
+    """
+    known = {knob.name for knob in family.knobs}
+    unknown = sorted(values.keys() - known)
+    if unknown:
+        raise InvalidProblem(
+            f"{family.name} has no knob {', '.join(unknown)}; it has {', '.join(sorted(known))}"
+        )
+    narrow = copy.copy(family)
+    narrow.knobs = tuple(
+        _with_values(knob, values[knob.name]) if knob.name in values else knob for knob in family.knobs
+    )
+    return narrow
+
+
+def _with_values(knob: Knob, texts: Sequence[str]) -> Knob:
+    legal = knob.legal_by_text
+    wrong = [text for text in texts if text not in legal]
+    if wrong or not texts:
+        raise InvalidProblem(
+            f"{knob.name} must be one of {', '.join(legal)}, got {', '.join(wrong) or 'nothing'}"
+        )
+    kept = tuple(value for text, value in legal.items() if text in texts)
+    return dataclasses.replace(knob, searched=kept)
+
 
 METHOD = "recorded"
 _COMPILED = frozenset({Outcome.OK, Outcome.LAUNCH_ERROR, Outcome.WRONG_RESULT})
@@ -64,7 +139,7 @@ class ReplayBuilder:
 class ReplayBench:
     """Answers trials and races from stored samples; the vendor library of a race is the optimum.
 
-    Noise follows from ``seed`` and the config alone: whoever asks, and in which order.
+    Noise follows from ``seed`` and the config alone, in any order of asking.
 
     Attributes:
         name, spec, driver: of what was recorded.
@@ -87,12 +162,12 @@ class ReplayBench:
         entry = self._space.entries[row]
         if not entry.samples_us:
             return TrialResult(entry.outcome, entry.message, check_s=entry.check_s)
-        samples, pruned = measure.take(self._sampler(row, 0), incumbent_us)
+        samples, pruned = timing.take(self._sampler(row, 0), incumbent_us)
         return TrialResult(
             Outcome.PRUNED if pruned else Outcome.OK,
             timing=_timing(samples),
             check_s=entry.check_s,
-            measure_s=measure.WARM_UP_S + sum(max(measure.SAMPLE_US, one) for one in samples) / 1e6,
+            measure_s=timing.WARM_UP_S + sum(max(timing.SAMPLE_US, one) for one in samples) / 1e6,
         )
 
     def race(
@@ -105,12 +180,12 @@ class ReplayBench:
         *,
         vendor: bool = True,
     ) -> RaceSamples:
-        """Independent samples of each contender; ``seed`` tells one race from another."""
+        """Independent samples of each candidate; ``seed`` tells one race from another."""
         del problem, timeout_s
-        entrants = [*map(row_of, artifacts), *[self._best] * vendor]
-        samplers = [self._sampler(row, 1, seed, place) for place, row in enumerate(entrants)]
+        candidates = [*map(row_of, artifacts), *[self._best] * vendor]
+        samplers = [self._sampler(row, 1, seed, place) for place, row in enumerate(candidates)]
         return RaceSamples(
-            contenders=(*(artifact.digest for artifact in artifacts), *["vendor"] * vendor),
+            candidates=(*(artifact.digest for artifact in artifacts), *["vendor"] * vendor),
             samples_us=tuple(tuple(map(sample, range(rounds))) for sample in samplers),
             vendor_name="recorded optimum" if vendor else "",
             vendor_detail={},
@@ -136,7 +211,7 @@ class ReplayRecorder:
     def add_trial(self, trial: Trial, artifact: Artifact | None) -> None:
         """Dropped."""
 
-    def set_progress(self, progress: Progress) -> None:
+    def set_progress(self, progress: JobProgress) -> None:
         """Dropped."""
 
     def set_best(self, best: BestConfig) -> None:

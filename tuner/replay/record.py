@@ -1,35 +1,127 @@
-"""Measures a whole space on a live device: compilers ahead, one config after the other on the device.
+"""The journal of a recording: one JSON line an event, so that a kill costs at most the last line.
 
-The family's picks come first, then all others in a random order, so that a drift of the device
-does not look like an effect of a knob and what an interrupted recording holds is a fair sample. Each config
-is checked and measured as in a tuning job, except that all but the slow ones get ``samples``
-samples; a config slower than ``slow`` times the best so far gets the three probes only.
+The first line says what is recorded; every other one is a result of the T4 format, or the provenance of
+those that follow.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
-from kernels.family import ConfigSpace
+from kernels.common.family import ConfigSpace
+from kernels.common.knobs import Knob
 from tilewright import __version__
 from tilewright.artifact import Artifact
-from tilewright.config import Config
 from tilewright.errors import InvalidProblem
-from tilewright.problem import GemmProblem
-from tilewright.trial import Outcome
-from tuner.bench import Bench
-from tuner.builder import Builder, Compiled
-from tuner.measure import METHOD, PRUNE_RATIO
-from tuner.replay.journal import Journal
-from tuner.replay.space import Entry
-from tuner.stats import median
+from tilewright.schema.config import Config
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.problem import GemmProblem
+from tilewright.schema.trial import Outcome
+from tuner.measure.stats import median
+from tuner.measure.timing import METHOD, PRUNE_RATIO
+from tuner.replay import formats
+from tuner.replay.space import Entry, RecordedSpace, SpaceError, assemble
+from tuner.workers.bench import Bench
+from tuner.workers.builder import Builder, Compiled
+
+
+class Journal:
+    """Appends results to a file and knows those that are there.
+
+    Attributes:
+        entries: by config, in the order they were measured.
+        provenance: of the results; empty before the first.
+    """
+
+    def __init__(self, path: Path, head: Mapping[str, Any], resume: bool) -> None:
+        """Begin a journal, or go on with the one at ``path`` where ``resume`` is set and there is one.
+
+        Raises:
+            SpaceError: one is there and is not to be resumed, or it records something else.
+        """
+        self.entries: dict[Config, Entry] = {}
+        self.provenance: dict[str, Any] = {}
+        self._path = path
+        self._family = str(head["family"])
+        old = path.exists()
+        if old and not resume:
+            raise SpaceError(f"{path} holds an interrupted recording: go on with --resume or remove it")
+        if old:
+            self._load(head)
+        else:
+            self._append(head)
+
+    def add(self, config: Config, entry: Entry) -> None:
+        """Keep a result; it is in the hands of the operating system when this returns."""
+        self.entries[config] = entry
+        self._append(formats.result(dict(config.knobs), entry))
+
+    def set_provenance(self, provenance: Mapping[str, Any]) -> None:
+        """Say where the results come from.
+
+        Raises:
+            SpaceError: earlier ones come from elsewhere.
+        """
+        if self.provenance:
+            changed = [key for key, value in provenance.items() if self.provenance.get(key) != value]
+            if changed:
+                names = ", ".join(changed)
+                raise SpaceError(f"{names} changed since the recording began: remove the journal, start anew")
+            return
+        self.provenance = dict(provenance)
+        self._append({"provenance": self.provenance})
+
+    def _append(self, event: Mapping[str, Any]) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(event, separators=(",", ":")) + "\n")
+
+    def _load(self, head: Mapping[str, Any]) -> None:
+        data = self._path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        # NOTE: a kill may have torn the last line; what follows must not be glued to it.
+        os.truncate(self._path, len(whole))
+        if not whole:
+            self._append(head)
+            return
+        first, *events = map(json.loads, whole.splitlines())
+        differing = [key for key, value in json.loads(json.dumps(head)).items() if first.get(key) != value]
+        if differing:
+            names = ", ".join(differing)
+            raise SpaceError(f"{self._path} records another {names}: remove it or choose another file")
+        for event in events:
+            self._take(event)
+
+    def _take(self, event: Mapping[str, Any]) -> None:
+        if "provenance" in event:
+            self.provenance = event["provenance"]
+        else:
+            self.entries[Config.of(self._family, event["configuration"])] = formats.entry(event)
+
+
+def space_of(
+    journal: Journal, name: str, knobs: Sequence[Knob], problem: GemmProblem, device: DeviceSpec
+) -> RecordedSpace:
+    """What a journal holds, as a space.
+
+    Raises:
+        SpaceError: nothing in it went well.
+    """
+    family = next(iter(journal.entries)).family if journal.entries else name
+    configs = [[config[knob.name] for knob in knobs] for config in journal.entries]
+    own = tuple(Knob(knob.name, knob.values, "") for knob in knobs)
+    points, entries = assemble(own, configs, list(journal.entries.values()))
+    return RecordedSpace(name, family, own, points, entries, problem, device, journal.provenance)
+
 
 _AHEAD = 4
 _TIMEOUT_S = 20.0
@@ -56,7 +148,7 @@ class RecordPlan:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Tally:
+class Counts:
     """Where a recording stands.
 
     Attributes:
@@ -96,12 +188,12 @@ class Recording:
         return not self._todo and not self._running
 
     @property
-    def tally(self) -> Tally:
+    def counts(self) -> Counts:
         """Where it stands."""
         done = len(self._journal.entries)
-        return Tally(done, self._planned, self._failed, self._best_us, self._idle_s)
+        return Counts(done, self._planned, self._failed, self._best_us, self._idle_s)
 
-    def run(self, processes: int, on_tally: Callable[[Tally], None]) -> None:
+    def run(self, processes: int, on_counts: Callable[[Counts], None]) -> None:
         """Until all is measured or the time is up; ``processes`` compilers run side by side.
 
         Raises:
@@ -117,7 +209,7 @@ class Recording:
                 entry = self._entry(compiled)
                 self._journal.add(config, entry)
                 self._count(entry)
-                on_tally(self.tally)
+                on_counts(self.counts)
         for future in self._running:
             future.cancel()
 
@@ -189,7 +281,7 @@ def planned(plan: RecordPlan, bench: Bench) -> list[Config]:
     if not configs:
         raise InvalidProblem(f"no config of {family.name} is valid for {problem} with these values")
     random.Random(0).shuffle(configs)
-    unique = dict.fromkeys(family.picks(problem, bench.spec))
+    unique = dict.fromkeys(family.heuristic_configs(problem, bench.spec))
     picks = {config: order for order, config in enumerate(unique)}
     return sorted(configs, key=lambda config: picks.get(config, len(picks)))
 

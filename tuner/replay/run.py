@@ -11,18 +11,16 @@ from typing import Any, cast
 
 import numpy as np
 
-from tilewright.config import Config
-from tilewright.policy import Policy
-from tilewright.trial import BestConfig, Outcome, Trial
-from tuner.context import JobContext
-from tuner.crown import crown
-from tuner.job import TuneRequest
-from tuner.ledger import Ledger, timed
-from tuner.loop import Loop
-from tuner.replay.device import ReplayBench, ReplayBuilder, ReplayRecorder
-from tuner.replay.family import RecordedFamily
+from tilewright.schema.config import Config
+from tilewright.schema.job import Sampler, TuneRequest
+from tilewright.schema.trial import BestConfig, Outcome, Trial
+from tuner.job.context import JobContext
+from tuner.job.loop import Loop
+from tuner.job.progress import ProgressTracker, timed
+from tuner.job.selection import select_winner
+from tuner.replay.device import RecordedFamily, ReplayBench, ReplayBuilder, ReplayRecorder
 from tuner.replay.space import RecordedSpace
-from tuner.search import MEASURED, Proposal, Search, open_search
+from tuner.search.search import MEASURED, Proposal, Search, open_search
 
 _RERACES = 4
 
@@ -32,16 +30,16 @@ class RunSpec:
     """What to run.
 
     Attributes:
-        policy: how to search.
+        sampler: how to search.
         budget: measured trials (``ok`` and ``pruned``).
         seed: of the search and of the noise.
-        seeds: configs to try first.
+        initial_configs: configs to try first.
     """
 
-    policy: Policy
+    sampler: Sampler
     budget: int
     seed: int
-    seeds: tuple[Config, ...] = ()
+    initial_configs: tuple[Config, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class RunResult:
         winner_config: its text.
         asked, measured, repeated: proposals, those that count, those that were made before.
         sampler_s: CPU seconds in ask and tell; ``device_s``: recorded seconds of check and measurement.
-        flips: share of fresh races of the same finalists that another config won.
+        flips: share of fresh races of the same candidates that another config won.
     """
 
     found: tuple[float, ...]
@@ -84,7 +82,7 @@ class _Clocked:
         return getattr(self._search, name)
 
     def ask(self) -> Proposal | None:
-        """As :meth:`tuner.search.Search.ask`."""
+        """As :meth:`tuner.search.search.Search.ask`."""
         start = time.process_time()
         try:
             return self._search.ask()
@@ -92,7 +90,7 @@ class _Clocked:
             self.seconds += time.process_time() - start
 
     def tell(self, proposal: Proposal, outcome: Outcome, value_us: float | None) -> None:
-        """As :meth:`tuner.search.Search.tell`."""
+        """As :meth:`tuner.search.search.Search.tell`."""
         start = time.process_time()
         self._search.tell(proposal, outcome, value_us)
         self.seconds += time.process_time() - start
@@ -103,26 +101,27 @@ def run(space: RecordedSpace, spec: RunSpec) -> RunResult:
     context = _context(space, spec)
     family = RecordedFamily(space)
     where = (space.problem, space.device)
-    search = open_search([family], *where, spec.budget, spec.seed, spec.seeds, spec.policy)
+    search = open_search([family], *where, spec.budget, spec.seed, spec.initial_configs, spec.sampler)
     clocked = _Clocked(search)
-    ledger = Ledger(context.request, context.recorder, search, time.monotonic())
-    Loop(context, cast(Search, clocked), ledger).run()
-    best = crown(context, ledger)
+    tracker = ProgressTracker(context.request, context.recorder, search, time.monotonic())
+    Loop(context, cast(Search, clocked), tracker).run()
+    best = select_winner(context, tracker)
     return RunResult(
-        found=tuple(_found(space, ledger.trials)),
+        found=tuple(_found(space, tracker.trials)),
         winner=space.fraction(space.row(best.config)) if best else None,
         winner_config=str(best.config) if best else "",
         asked=search.asked,
-        measured=ledger.measured,
-        repeated=len(ledger.trials) - len({trial.config for trial in ledger.trials}),
+        measured=tracker.measured,
+        repeated=len(tracker.trials) - len({trial.config for trial in tracker.trials}),
         sampler_s=clocked.seconds,
-        device_s=sum(trial.check_s + trial.measure_s for trial in ledger.trials),
-        flips=_flips(space, spec, ledger, best),
+        device_s=sum(trial.check_s + trial.measure_s for trial in tracker.trials),
+        flips=_flips(space, spec, tracker, best),
     )
 
 
 def _context(space: RecordedSpace, spec: RunSpec, race: int = 0) -> JobContext:
-    request = TuneRequest(space.problem, (space.family,), spec.budget, seed=spec.seed + race)
+    families, seed = (space.family,), spec.seed + race
+    request = TuneRequest(space.problem, families=families, max_trials=spec.budget, seed=seed)
     bench, builder = ReplayBench(space, spec.seed), ReplayBuilder(space)
     return JobContext(request, "replay", bench, builder, ReplayRecorder(), threading.Event())
 
@@ -137,7 +136,7 @@ def _found(space: RecordedSpace, trials: Sequence[Trial]) -> Iterator[float]:
             yield fraction
 
 
-def _flips(space: RecordedSpace, spec: RunSpec, ledger: Ledger, best: BestConfig | None) -> float:
-    """How often the finalists, raced again, give another winner."""
-    again = [crown(_context(space, spec, 1 + race), ledger) for race in range(_RERACES)]
+def _flips(space: RecordedSpace, spec: RunSpec, tracker: ProgressTracker, best: BestConfig | None) -> float:
+    """How often the candidates, raced again, give another winner."""
+    again = [select_winner(_context(space, spec, 1 + race), tracker) for race in range(_RERACES)]
     return float(np.mean([(one and one.config) != (best and best.config) for one in again]))

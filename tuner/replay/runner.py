@@ -1,4 +1,4 @@
-"""``replay``: one policy many times over on one space, in processes side by side."""
+"""``replay``: one sampler many times over on one space, in processes side by side."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from tilewright.config import Config
-from tilewright.policy import Policy
-from tuner.process import WorkerProcess, python
+from tilewright.schema.config import Config
+from tilewright.schema.job import Sampler
 from tuner.replay.run import RunResult, RunSpec, run
 from tuner.replay.space import RecordedSpace
 from tuner.replay.worker import header_of
+from tuner.workers.process import WorkerProcess, python
 
 _RUN_TIMEOUT_S = 3600.0
 # NOTE: there is a process for each core already; threads of the BLAS would spin in each other's way, and
@@ -28,23 +28,23 @@ class ReplayPlan:
     """What to replay.
 
     Attributes:
-        policy: how to search.
+        sampler: how to search.
         runs: how many, each with a seed of its own that follows from ``seed``.
         budget: measured trials of a run.
         seed: the same plan gives the same results.
-        seeds: configs that each run tries first.
+        initial_configs: configs that each run tries first.
     """
 
-    policy: Policy
+    sampler: Sampler
     runs: int = 45
     budget: int = 200
     seed: int = 0
-    seeds: tuple[Config, ...] = ()
+    initial_configs: tuple[Config, ...] = ()
 
     def specs(self) -> list[RunSpec]:
         """One a run."""
         drawn = np.random.SeedSequence(self.seed).generate_state(self.runs)
-        return [RunSpec(self.policy, self.budget, int(seed), self.seeds) for seed in drawn]
+        return [RunSpec(self.sampler, self.budget, int(seed), self.initial_configs) for seed in drawn]
 
 
 def replay(

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernels.family import Knob
-from tilewright.config import Config
-from tilewright.device import DeviceSpec
+from kernels.common.knobs import Knob
 from tilewright.errors import TilewrightError
-from tilewright.problem import GemmProblem
-from tilewright.trial import Outcome
-from tuner.pool import Pool
-from tuner.stats import median
+from tilewright.schema.config import Config
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.problem import GemmProblem
+from tilewright.schema.trial import Outcome
+from tuner.measure.stats import median
+from tuner.search.pool import Pool
 
 _FAILURES = frozenset(Outcome) - {Outcome.OK, Outcome.PRUNED}
 

@@ -7,12 +7,12 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from tilewright.config import Config
-from tilewright.policy import Policy
-from tuner.frames import Frame
-from tuner.replay.files import read_space
+from tilewright.schema.config import Config
+from tilewright.schema.job import Sampler
+from tuner.replay.formats import read_space
 from tuner.replay.run import RunSpec, run
-from tuner.worker import serve
+from tuner.workers.frames import Frame
+from tuner.workers.server import serve
 
 
 class ReplayServer:
@@ -32,13 +32,15 @@ class ReplayServer:
 
 def header_of(spec: RunSpec) -> dict[str, Any]:
     """A spec as the header of a request."""
-    return dataclasses.asdict(spec) | {"seeds": [config.to_dict() for config in spec.seeds]}
+    return dataclasses.asdict(spec) | {
+        "initial_configs": [config.to_dict() for config in spec.initial_configs]
+    }
 
 
 def spec_of(header: dict[str, Any]) -> RunSpec:
     """The inverse of :func:`header_of`."""
-    seeds = tuple(map(Config.from_dict, header["seeds"]))
-    return RunSpec(**(header | {"policy": Policy(header["policy"]), "seeds": seeds}))
+    initial_configs = tuple(map(Config.from_dict, header["initial_configs"]))
+    return RunSpec(**(header | {"sampler": Sampler(header["sampler"]), "initial_configs": initial_configs}))
 
 
 def main() -> None:

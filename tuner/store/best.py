@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import math
@@ -16,12 +15,11 @@ from typing import Any
 from sqlalchemy import BindParameter, ColumnElement, Select, Text, bindparam, cast, func, or_, select
 from sqlalchemy.orm import Session
 
-from tilewright.artifact import Resources
-from tilewright.config import Config
-from tilewright.problem import GemmProblem
-from tilewright.trial import Baseline, BestConfig, Provenance
-from tuner.store import artifacts, codec, problems, sets
-from tuner.store.errors import StoreError
+from tilewright.schema.codec import decode
+from tilewright.schema.problem import GemmProblem
+from tilewright.schema.trial import BestConfig, Provenance
+from tuner.store import entities, exchange, records, sets
+from tuner.store.database import StoreError
 from tuner.store.models import ArtifactRow, BestConfigRow, ProblemRow
 from tuner.store.records import StoredBest, utc_now
 from tuner.store.upsert import insert_or_update
@@ -58,6 +56,7 @@ def merge(session: Session, best: BestConfig, created: datetime) -> bool:
         StoreError: its artifact is not kept.
     """
     _launchable(session, best)
+    best = exchange.current_best(best)
     for stored in exact(session, best.device_class, best.problem):
         older = stored.created >= created and not _outdoes(best, stored.best)
         if older or _outdoes(stored.best, best):
@@ -67,7 +66,7 @@ def merge(session: Session, best: BestConfig, created: datetime) -> bool:
 
 
 def _launchable(session: Session, best: BestConfig) -> None:
-    if not artifacts.has(session, best.artifact):
+    if not entities.has_artifact(session, best.artifact):
         raise StoreError(f"artifact {best.artifact} of the best config is not stored; store it first")
 
 
@@ -84,7 +83,7 @@ def _outdoes(earlier: BestConfig, later: BestConfig) -> bool:
 
 def exact(session: Session, target: str, problem: GemmProblem) -> list[StoredBest]:
     """Winners for this very problem, the latest first; at most one for a device class."""
-    problem_id = problems.find(session, problem)
+    problem_id = entities.find_problem(session, problem)
     if problem_id is None:
         return []
     found = session.execute(_exact(), {"target": target, "problem_id": problem_id})
@@ -123,7 +122,8 @@ def listing(
 def nearest(session: Session, target: str, problem: GemmProblem, limit: int = 5) -> list[StoredBest]:
     """Winners for problems that differ in m, n and k at most, by distance in (log2 m, log2 n, log2 k).
 
-    The problem itself, where it has a winner, comes first.
+    For initial configs of a search: what answers a lookup is selected from config sets
+    (:class:`tilewright.config_sets.lookup.Catalog`). The problem itself comes first if it has a winner.
     """
     order = (_distance(problem), BestConfigRow.id)
     alike = _alike(dict(zip(SIGNATURE, signature(problem), strict=True)))
@@ -152,7 +152,7 @@ def origins(session: Session) -> list[tuple[str, Provenance, int]]:
     rows = session.execute(
         select(each.c.family, each.c.was, func.count()).group_by(each.c.family, each.c.was)
     )
-    return [(name, Provenance(**json.loads(text)), number) for name, text, number in rows]
+    return [(name, decode(Provenance, json.loads(text)), number) for name, text, number in rows]
 
 
 def artifact_sizes(session: Session, device_class: str) -> dict[str, int]:
@@ -200,42 +200,9 @@ def _records(session: Session, query: Select[BestConfigRow, str]) -> list[Stored
 
 
 def _values(session: Session, best: BestConfig) -> dict[str, Any]:
-    return {
-        "device_class": best.device_class,
-        "arch": best.arch,
-        "problem_id": problems.ensure(session, best.problem),
-        "job_id": best.job_id or None,
-        "artifact": best.artifact,
-        "config": best.config.to_dict(),
-        "timing": dataclasses.asdict(best.timing),
-        "ties": [config.to_dict() for config in best.ties],
-        "baseline": dataclasses.asdict(best.baseline),
-        "speedup": best.speedup,
-        "speedup_low": best.speedup_low,
-        "speedup_high": best.speedup_high,
-        "confidence": best.confidence,
-        "provenance": dataclasses.asdict(best.provenance),
-        "resources": dataclasses.asdict(best.resources),
-        "repeatable": best.repeatable,
-    }
+    problem_id = entities.ensure_problem(session, best.problem)
+    return records.row_values(BestConfigRow, best, problem_id=problem_id, job_id=best.job_id or None)
 
 
 def _best(row: BestConfigRow, problem: str) -> BestConfig:
-    return BestConfig(
-        problem=problems.parse(problem),
-        device_class=row.device_class,
-        arch=row.arch,
-        config=Config.from_dict(row.config),
-        artifact=row.artifact,
-        timing=codec.timing(row.timing),
-        ties=tuple(Config.from_dict(config) for config in row.ties),
-        baseline=Baseline(**row.baseline),
-        speedup=row.speedup,
-        speedup_low=row.speedup_low,
-        speedup_high=row.speedup_high,
-        confidence=row.confidence,
-        provenance=Provenance(**row.provenance),
-        resources=Resources(**row.resources),
-        job_id=row.job_id or "",
-        repeatable=row.repeatable,
-    )
+    return records.of_row(BestConfig, row, problem=json.loads(problem), job_id=row.job_id or "")

@@ -1,4 +1,4 @@
-"""``Store``: one database, opened by URL, with the one transaction boundary."""
+"""What the store refuses; every message says what to do."""
 
 from __future__ import annotations
 
@@ -6,17 +6,132 @@ import contextlib
 import dataclasses
 import functools
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+from sqlalchemy import URL, ColumnElement, Connection, Engine, create_engine, event, func, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session
 
-from tuner.store import schema
-from tuner.store.errors import StoreError
+from tilewright.errors import TilewrightError
+from tuner.store.records import utc_now
+
+
+class StoreError(TilewrightError):
+    """The database cannot be opened, or what is asked of it breaks a rule."""
+
+
+class SchemaTooNew(StoreError):
+    """The database was migrated by a newer release than this one."""
+
+
+class IdempotencyConflict(StoreError):
+    """An idempotency key came again with another request."""
+
+
+class JobTaken(StoreError):
+    """The job is not, or no longer, this recorder's to write: stop working on it."""
+
+
+def ahead(session: Session, seconds: float = 0.0) -> ColumnElement[Any] | datetime:
+    """The time ``seconds`` from now, to be used within a statement: by the database server where there is
+    one, so that the clocks of several machines do not matter, else by this machine, on which a SQLite file
+    lives."""
+    delta = timedelta(seconds=seconds)
+    if session.get_bind().dialect.name == "postgresql":
+        return func.clock_timestamp() + delta
+    return utc_now() + delta
+
+
+# NOTE: beside this very package; an import could find a folder of that name in the working directory.
+MIGRATIONS = Path(__file__).parents[2] / "migrations"
+VERSION_TABLE = "tilewright_schema"
+State = Literal["empty", "older", "head", "newer"]
+
+_MIGRATION_LOCK = 0x7117E
+
+
+def alembic_config(connection: Connection) -> Config:
+    """Alembic's configuration for a connection, whatever the working directory."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+def state(connection: Connection) -> State:
+    """How the database's schema relates to this release's."""
+    context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+    current = set(context.get_current_heads())
+    scripts = ScriptDirectory.from_config(alembic_config(connection))
+    if not current:
+        return "empty"
+    if current == set(scripts.get_heads()):
+        return "head"
+    return "older" if all(_is_known(scripts, revision) for revision in current) else "newer"
+
+
+def upgrade(engine: Engine) -> None:
+    """See :meth:`tuner.store.database.Store.migrate`."""
+    with engine.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+        found = state(connection)
+        if found == "newer":
+            raise SchemaTooNew(
+                "a newer release of tilewright migrated this database; upgrade this installation"
+                " or point it to another database"
+            )
+        if found != "head":
+            command.upgrade(alembic_config(connection), "head")
+
+
+def _is_known(scripts: ScriptDirectory, revision: str) -> bool:
+    try:
+        return scripts.get_revision(revision) is not None
+    except CommandError:
+        return False
+
+
+class Changes:
+    """Asks SQLite for its ``data_version``, which takes microseconds; PostgreSQL has nothing like it.
+
+    Safe to share between threads.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._engine = store.engine
+        self._tells = store.engine.dialect.name == "sqlite"
+        # NOTE: a connection of its own that never writes, since SQLite tells of the commits of others only.
+        self._connection: Any = None
+        self._lock = threading.Lock()
+
+    def stamp(self) -> int | None:
+        """Another number after each commit, by whichever process; None where the database cannot tell."""
+        if not self._tells:
+            return None
+        with self._lock:
+            if self._connection is None:
+                self._connection = self._engine.raw_connection()
+            row = self._connection.driver_connection.execute("PRAGMA data_version").fetchone()
+        return int(row[0])
+
+    def close(self) -> None:
+        """Give the connection back."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
 
 BUSY_SECONDS = 30
 _READ = "tilewright_read"
@@ -80,12 +195,12 @@ class Store:
         Raises:
             SchemaTooNew: a newer release migrated it; the message says what to do.
         """
-        schema.upgrade(self.engine)
+        upgrade(self.engine)
 
-    def schema_state(self) -> schema.State:
+    def schema_state(self) -> State:
         """``empty``, ``older``, ``head`` or ``newer`` than this release."""
         with self.engine.execution_options(**{_READ: True}).connect() as connection:
-            return schema.state(connection)
+            return state(connection)
 
     def close(self) -> None:
         """Close every connection; transactions still open are rolled back."""

@@ -1,21 +1,284 @@
-"""Jobs: submitted or joined, claimed, finished, cancelled, taken up again."""
+"""The event log: what happened to a job, in the order in which it was committed."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import secrets
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
 
-from sqlalchemy import update
+from sqlalchemy import ColumnElement, Select, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from tuner.job import Progress
-from tuner.store import codec
-from tuner.store.errors import StoreError
-from tuner.store.job_queries import get, known, listing, queued_count
-from tuner.store.job_status import change, close
-from tuner.store.leases import claim, hold, renew, requeue_interrupted, requeue_lost
-from tuner.store.models import JobRow
-from tuner.store.records import JobRecord, JobStatus
-from tuner.store.submission import submit
+from tilewright.schema.codec import decode, gathered
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.job import JobProgress, JobStatus, TuneRequest
+from tuner.store import database, entities, records
+from tuner.store.database import JobTaken, StoreError
+from tuner.store.models import EventRow, JobRow
+from tuner.store.records import EventRecord, JobRecord, utc_now
+from tuner.store.upsert import insert_new, insert_row
+
+
+def append_event(session: Session, job_id: str, kind: str, data: dict[str, Any]) -> int:
+    """Add an event to a job's log; gives its id."""
+    # NOTE: holding the job's row makes ids visible in order; a reader that went on from id 8 would
+    # otherwise never see a 7 that is committed later.
+    session.execute(select(JobRow.id).where(JobRow.id == job_id).with_for_update())
+    values = {"job_id": job_id, "kind": kind, "data": data, "created": utc_now()}
+    event_id: int = insert_row(session, EventRow, values)
+    return event_id
+
+
+def events_after(session: Session, job_id: str, last_id: int = 0, limit: int = 500) -> list[EventRecord]:
+    """Events of a job that follow ``last_id``, oldest first."""
+    query = select(EventRow).where(EventRow.job_id == job_id, EventRow.id > last_id)
+    rows = session.scalars(query.order_by(EventRow.id).limit(limit))
+    return [EventRecord(row.id, row.job_id, row.kind, row.data, row.created) for row in rows]
+
+
+def change_status(session: Session, job_id: str, status: JobStatus, **values: Any) -> None:
+    """Set a job's status and further columns."""
+    session.execute(update(JobRow).where(JobRow.id == job_id).values(status=status, **values))
+    data = {"status": status, "cancel_requested": bool(values.get("cancel_requested"))}
+    append_event(session, job_id, "status", data | {"error": values.get("error")})
+
+
+def close_job(session: Session, job_id: str, status: JobStatus, error: str | None, **values: Any) -> None:
+    """Bring a job to its end: nobody joins it any more."""
+    change_status(session, job_id, status, active_key=None, finished=utc_now(), error=error, **values)
+
+
+def get(session: Session, job_id: str, lock: bool = False) -> JobRecord | None:
+    """A job, None where there is none of this id; ``lock`` keeps others from changing it until the end."""
+    query = select(JobRow).where(JobRow.id == job_id)
+    query = query.with_for_update(of=JobRow) if lock else query
+    row = session.scalars(_fresh(query)).one_or_none()
+    return None if row is None else _record(row)
+
+
+def known(session: Session, job_id: str) -> JobRecord:
+    """A job that is known to exist.
+
+    Raises:
+        StoreError: it does not.
+    """
+    record = get(session, job_id)
+    if record is None:
+        raise StoreError(f"there is no job {job_id}")
+    return record
+
+
+def listing(
+    session: Session, status: JobStatus | None = None, limit: int = 50, before: str | None = None
+) -> list[JobRecord]:
+    """Jobs, the newest first; ``before`` is the id of the last one of the page before."""
+    query = select(JobRow).order_by(JobRow.id.desc()).limit(limit)
+    query = query if status is None else query.where(JobRow.status == status)
+    query = query if before is None else query.where(JobRow.id < before)
+    return [_record(row) for row in session.scalars(_fresh(query))]
+
+
+def queued_count(session: Session, device_class: str | None = None) -> int:
+    """How many jobs wait, of a device class or of all."""
+    query = select(func.count()).select_from(JobRow).where(JobRow.status == JobStatus.QUEUED)
+    query = query if device_class is None else query.where(JobRow.device_class == device_class)
+    return session.scalars(query).one()
+
+
+def counts(session: Session) -> dict[JobStatus, int]:
+    """How many jobs there are of each status that occurs."""
+    rows = session.execute(select(JobRow.status, func.count()).group_by(JobRow.status)).all()
+    return {status: number for status, number in rows}  # noqa: C416
+
+
+def oldest_queued(session: Session) -> datetime | None:
+    """When the job was submitted that has waited longest; None where none waits."""
+    query = select(JobRow.created).where(JobRow.status == JobStatus.QUEUED)
+    return session.scalars(query.order_by(JobRow.id).limit(1)).one_or_none()
+
+
+def _fresh(query: Select[JobRow]) -> Select[JobRow]:
+    # NOTE: rows are changed by UPDATE statements; without this the session would give its old copy.
+    return query.execution_options(populate_existing=True)
+
+
+def _record(row: JobRow) -> JobRecord:
+    request = TuneRequest.of(entities.parse_problem(row.problem.canonical), row.options)
+    progress = None if row.progress is None else decode(JobProgress, row.progress)
+    device = entities.parse_device(row.device.spec)
+    return JobRecord(**gathered(JobRecord, row, request=request, device=device, progress=progress))
+
+
+def submit(session: Session, request: TuneRequest, device: DeviceSpec) -> tuple[JobRecord, bool]:
+    """Queue a request for a device's class; gives the job and whether it is a new one.
+
+    A job that is queued or running with the same request and device class is joined, unless it was
+    asked to stop.
+    """
+    digest = records.request_digest(request, device.device_class.id)
+    job_id = _new_id()
+    joined = _create_or_join(session, request, device, digest, job_id)
+    if joined is None:
+        append_event(session, job_id, "status", {"status": JobStatus.QUEUED})
+    return known(session, joined or job_id), joined is None
+
+
+def _create_or_join(
+    session: Session, request: TuneRequest, device: DeviceSpec, digest: str, job_id: str
+) -> str | None:
+    live = select(JobRow.id).where(JobRow.active_key == digest)
+    joined = session.scalar(live)
+    values = _values(session, request, device, digest) if joined is None else {}
+    # NOTE: the job that an insert ran into may have ended before it could be read: then try again.
+    while joined is None and not insert_new(session, JobRow, {"id": job_id, **values}):
+        joined = session.scalar(live)
+    return joined
+
+
+def _values(session: Session, request: TuneRequest, device: DeviceSpec, digest: str) -> dict[str, Any]:
+    return {
+        "problem_id": entities.ensure_problem(session, request.problem),
+        "device_id": entities.see_device(session, device),
+        "device_class": device.device_class.id,
+        "options": request.options,
+        "active_key": digest,
+        "status": JobStatus.QUEUED,
+        "attempt": 0,
+        "cancel_requested": False,
+        "created": utc_now(),
+    }
+
+
+def _new_id() -> str:
+    """Nanoseconds since 1970, then 64 random bits, in hex: sorts by time of submission."""
+    return f"{time.time_ns():016x}{secrets.token_hex(8)}"
+
+
+_PROC = Path("/proc")
+
+
+def new_owner() -> str:
+    """A fresh name for something in this process that claims jobs.
+
+    It holds the machine's boot, the namespace of process ids, this process's id and start, and a random part.
+    """
+    return f"{_place()}/{os.getpid()}/{_start_of(os.getpid())}/{secrets.token_hex(4)}"
+
+
+def is_gone(owner: str) -> bool:
+    """Whether the process behind an owner certainly ended.
+
+    False where that cannot be told from here (another machine, another container, an unknown name): then
+    only the end of its lease tells.
+    """
+    parts = owner.rsplit("/", 3)
+    if len(parts) != 4 or parts[0] != _place() or not parts[1].isdecimal():
+        return False
+    return _start_of(int(parts[1])) != parts[2]
+
+
+def _place() -> str:
+    boot = _PROC / "sys/kernel/random/boot_id"
+    namespace = _PROC / "self/ns/pid"
+    # NOTE: two containers of one host share the boot and may both run process 1.
+    return f"{boot.read_text().strip()}/{os.readlink(namespace)}"
+
+
+def _start_of(pid: int) -> str:
+    """Clock ticks from boot to the start of a process; empty where there is none or it waits to be reaped."""
+    try:
+        stat = (_PROC / str(pid) / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    # NOTE: the second field is the program's name, which may hold blanks and parentheses.
+    fields = stat.rpartition(")")[2].split()
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+LEASE_S = 30.0
+
+
+def claim(session: Session, device_class: str, owner: str, lease_s: float = LEASE_S) -> JobRecord | None:
+    """Turn the oldest queued job of a device class into a running one; None where none waits.
+
+    Any number of claimers may ask at once: each job goes to one of them, for ``lease_s`` seconds.
+    """
+    waiting = select(JobRow.id).where(JobRow.device_class == device_class, JobRow.status == JobStatus.QUEUED)
+    oldest = waiting.order_by(JobRow.id).limit(1).with_for_update(skip_locked=True)
+    job_id = session.scalars(oldest).one_or_none()
+    if job_id is None:
+        return None
+    values: dict[str, Any] = {"owner": owner, "attempt": JobRow.attempt + 1, "error": None}
+    values |= {"started": utc_now(), "lease_until": database.ahead(session, lease_s)}
+    change_status(session, job_id, JobStatus.RUNNING, **values)
+    return get(session, job_id)
+
+
+def hold(session: Session, job_id: str, attempt: int) -> JobRecord:
+    """Lock a running job for this transaction, on behalf of the ``attempt``-th claim.
+
+    Raises:
+        JobTaken: the job is not running or was claimed again since.
+    """
+    record = get(session, job_id, lock=True)
+    if record is None or record.status is not JobStatus.RUNNING or record.attempt != attempt:
+        raise JobTaken(f"job {job_id} is not running under claim {attempt}; stop, another may work on it")
+    return record
+
+
+def renew(session: Session, job_id: str, attempt: int, lease_s: float = LEASE_S) -> JobRecord:
+    """Hold a job for ``lease_s`` seconds from now.
+
+    Raises:
+        JobTaken: as :func:`hold`.
+    """
+    record = hold(session, job_id, attempt)
+    until = {"lease_until": database.ahead(session, lease_s)}
+    session.execute(update(JobRow).where(JobRow.id == job_id).values(until))
+    return record
+
+
+def requeue_interrupted(session: Session, device_class: str, owner: str) -> list[str]:
+    """Queue again what an owner claimed and does not work on any more; gives their ids, oldest first.
+
+    Jobs that were asked to stop are cancelled instead.
+    """
+    return _requeue(session, device_class, JobRow.owner == owner)
+
+
+def requeue_lost(session: Session, device_class: str) -> list[str]:
+    """Queue again what nobody holds any more: its lease ended, or its holder was a process of this machine
+    that is gone; gives their ids, oldest first.
+
+    Jobs that were asked to stop are cancelled instead. Jobs of servers that live are left alone.
+    """
+    running = select(JobRow.owner).where(_running(device_class)).distinct()
+    gone = [owner for owner in session.scalars(running) if owner and is_gone(owner)]
+    ended = or_(JobRow.lease_until.is_(None), JobRow.lease_until < database.ahead(session))
+    return _requeue(session, device_class, or_(ended, JobRow.owner.in_(gone)))
+
+
+def _requeue(session: Session, device_class: str, lost: ColumnElement[bool]) -> list[str]:
+    query = select(JobRow.id, JobRow.cancel_requested).where(_running(device_class), lost)
+    # NOTE: a job whose row is locked is being written by its holder: it is not lost.
+    query = query.order_by(JobRow.id).with_for_update(skip_locked=True)
+    requeued = []
+    for job_id, cancelled in session.execute(query).all():
+        if cancelled:
+            close_job(session, job_id, JobStatus.CANCELLED, None, lease_until=None)
+        else:
+            change_status(session, job_id, JobStatus.QUEUED, lease_until=None)
+            requeued.append(job_id)
+    return requeued
+
+
+def _running(device_class: str) -> ColumnElement[bool]:
+    return (JobRow.device_class == device_class) & (JobRow.status == JobStatus.RUNNING)
+
 
 __all__ = [
     "claim",
@@ -34,7 +297,7 @@ __all__ = [
 ]
 
 
-def set_progress(session: Session, job_id: str, progress: Progress) -> None:
+def set_progress(session: Session, job_id: str, progress: JobProgress) -> None:
     """Keep where a job stands."""
     session.execute(update(JobRow).where(JobRow.id == job_id).values(progress=dataclasses.asdict(progress)))
 
@@ -45,13 +308,13 @@ def finish(session: Session, job_id: str, status: JobStatus, error: str | None =
     Raises:
         StoreError: ``status`` is not final, or there is no such job.
     """
-    if not status.is_final:
+    if not status.final:
         raise StoreError(f"a job cannot finish as {status}; use succeeded, failed or cancelled")
     record = get(session, job_id, lock=True)
     if record is None:
         raise StoreError(f"there is no job {job_id}")
-    if not record.status.is_final:
-        close(session, job_id, status, codec.maybe(codec.text, error))
+    if not record.status.final:
+        close_job(session, job_id, status, None if error is None else records.text(error))
 
 
 def request_cancel(session: Session, job_id: str) -> JobRecord | None:
@@ -60,7 +323,7 @@ def request_cancel(session: Session, job_id: str) -> JobRecord | None:
     if record is None or record.cancel_requested:
         return record
     if record.status is JobStatus.QUEUED:
-        close(session, job_id, JobStatus.CANCELLED, None, cancel_requested=True)
+        close_job(session, job_id, JobStatus.CANCELLED, None, cancel_requested=True)
     elif record.status is JobStatus.RUNNING:
-        change(session, job_id, JobStatus.RUNNING, active_key=None, cancel_requested=True)
+        change_status(session, job_id, JobStatus.RUNNING, active_key=None, cancel_requested=True)
     return get(session, job_id)

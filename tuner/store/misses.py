@@ -7,17 +7,18 @@ while that winner has not been replaced since. There is something to do about it
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from tilewright.problem import GemmProblem
-from tuner.store import codec, problems
-from tuner.store.models import BestConfigRow, JobRow, MissRow, ProblemRow
-from tuner.store.records import JobStatus, utc_now
+from tilewright.schema.job import JobStatus
+from tilewright.schema.problem import GemmProblem
+from tuner.store import entities, records
+from tuner.store.models import BestConfigRow, JobRow, MissRow, ProblemRow, RetuneRow
+from tuner.store.records import utc_now
 from tuner.store.upsert import insert_new
 
 Reason = Literal["missing", "stale"]
@@ -68,14 +69,14 @@ def note(
     none was, new ones are dropped and known ones still counted. A measured time replaces an estimated one,
     never the reverse.
     """
-    known = _known(session, device_class, [codec.canonical(item.problem.to_dict()) for item in reports])
+    known = _known(session, device_class, [records.canonical(item.problem.to_dict()) for item in reports])
     free = most - _size(session, device_class)
     if free < len(reports) - len(known):
         _forget_closed(session, device_class)
         free = most - _size(session, device_class)
     kept = []
     for report in reports:
-        problem = codec.canonical(report.problem.to_dict())
+        problem = records.canonical(report.problem.to_dict())
         if problem not in known:
             if free <= 0:
                 continue
@@ -102,7 +103,7 @@ def ranked(
 
 
 def _count(session: Session, device_class: str, report: Report, reason: Reason) -> None:
-    now, problem_id = utc_now(), problems.ensure(session, report.problem)
+    now, problem_id = utc_now(), entities.ensure_problem(session, report.problem)
     timed = {"time_us": report.time_us, "measured": report.measured}
     fresh = {"reason": reason, "count": report.count, "first_seen": now, "last_seen": now}
     identity = {"device_class": device_class, "problem_id": problem_id}
@@ -165,7 +166,7 @@ def _is_open() -> ColumnElement[bool]:
 def _record(row: MissRow, problem: str) -> MissRecord:
     return MissRecord(
         id=row.id,
-        problem=problems.parse(problem),
+        problem=entities.parse_problem(problem),
         device_class=row.device_class,
         reason=row.reason,
         count=row.count,
@@ -173,4 +174,41 @@ def _record(row: MissRow, problem: str) -> MissRecord:
         measured=row.measured,
         first_seen=row.first_seen,
         last_seen=row.last_seen,
+    )
+
+
+def ask(session: Session, device_class: str, found: Iterable[GemmProblem], wanted: str) -> None:
+    """Have problems tuned again by a service in the state ``wanted``, unless one was at it before."""
+    for problem in found:
+        identity = {"device_class": device_class, "problem_id": entities.ensure_problem(session, problem)}
+        insert_new(session, RetuneRow, {**identity, "wanted": wanted})
+
+
+def top(session: Session, device_class: str, wanted: str) -> GemmProblem | None:
+    """The problem that was asked for with the largest stake; None where each was tuned again already, or is
+    being tuned for any other reason."""
+    mine = and_(RetuneRow.device_class == MissRow.device_class, RetuneRow.problem_id == MissRow.problem_id)
+    query = open_stale(device_class).join(RetuneRow, mine)
+    query = query.where(RetuneRow.wanted == wanted, RetuneRow.queued.is_(None)).limit(1)
+    found = session.scalars(query.with_only_columns(ProblemRow.canonical)).one_or_none()
+    return None if found is None else entities.parse_problem(found)
+
+
+def take(session: Session, device_class: str, problem: GemmProblem, wanted: str) -> bool:
+    """Take a problem up, for good; False where another device was faster."""
+    this = _this(session, device_class, problem, wanted)
+    taken = update(RetuneRow).where(this, RetuneRow.queued.is_(None)).values(queued=utc_now())
+    return session.execute(taken.returning(RetuneRow.wanted)).first() is not None
+
+
+def withdraw(session: Session, device_class: str, problem: GemmProblem, wanted: str) -> None:
+    """Forget that a problem was asked for, until it is asked for again."""
+    session.execute(delete(RetuneRow).where(_this(session, device_class, problem, wanted)))
+
+
+def _this(session: Session, device_class: str, problem: GemmProblem, wanted: str) -> ColumnElement[bool]:
+    return and_(
+        RetuneRow.device_class == device_class,
+        RetuneRow.problem_id == entities.find_problem(session, problem),
+        RetuneRow.wanted == wanted,
     )

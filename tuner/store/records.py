@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from tilewright.device import DeviceSpec
-from tilewright.trial import BestConfig
-from tuner.job import Progress, TuneRequest
-
-
-class JobStatus(StrEnum):
-    """Life of a job; the last three are final."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-    @property
-    def is_final(self) -> bool:
-        """Nothing follows this status."""
-        return self not in (JobStatus.QUEUED, JobStatus.RUNNING)
+from tilewright.schema.codec import decode, encode
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.job import JobProgress, JobStatus, TuneRequest
+from tilewright.schema.trial import BestConfig
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,7 +35,7 @@ class JobRecord:
     device: DeviceSpec
     device_class: str
     status: JobStatus
-    progress: Progress | None
+    progress: JobProgress | None
     error: str | None
     cancel_requested: bool
     owner: str | None
@@ -91,3 +78,45 @@ class StoredBest:
 def utc_now() -> datetime:
     """The time now, aware."""
     return datetime.now(UTC)
+
+
+R = TypeVar("R")
+
+
+def canonical(data: dict[str, Any]) -> str:
+    """The one JSON text of plain data."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def digest(data: dict[str, Any]) -> str:
+    """SHA-256 in hex of plain data."""
+    return hashlib.sha256(canonical(data).encode()).hexdigest()
+
+
+def request_digest(request: TuneRequest, device_class: str) -> str:
+    """The digest of everything that makes two requests the same work."""
+    return digest({"problem": request.problem.to_dict(), "device_class": device_class, **request.options})
+
+
+def row_values(table: type[Any], record: object, **given: Any) -> dict[str, Any]:
+    """What a row of a table holds of a record: a column for each field of its name, nested records as JSON,
+    and the columns given."""
+    names = (column.key for column in table.__table__.columns)
+    found = {name: getattr(record, name) for name in names if name not in given and hasattr(record, name)}
+    return {name: _json(value) for name, value in found.items()} | given
+
+
+def of_row(kind: type[R], row: object, **given: Any) -> R:
+    """The record that :func:`row_values` wrote; ``given`` are fields without a column, as plain data."""
+    names = (field.name for field in dataclasses.fields(cast(type[Any], kind)))
+    found = {name: getattr(row, name) for name in names if name not in given and hasattr(row, name)}
+    return decode(kind, found | given)
+
+
+def _json(value: Any) -> Any:
+    return encode(value) if dataclasses.is_dataclass(value) or isinstance(value, tuple) else value
+
+
+def text(message: str) -> str:
+    """``message`` with what no database keeps (NUL, lone surrogates) escaped: compilers print anything."""
+    return message.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")

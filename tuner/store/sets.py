@@ -1,7 +1,7 @@
 """Config sets: immutable snapshots of a device class's winners, and which of them is served.
 
-The store keeps snapshots as bytes under the digest of their content; what is in them is decided by
-whoever makes them. Each change of a winner raises the ``revision`` of its device class, so that one row
+The store keeps snapshots as bytes under the digest of their content; the service decides what
+is in them. Each change of a winner raises the ``revision`` of its device class, so that one row
 says whether the latest snapshot still holds.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Select, bindparam, select, update
 from sqlalchemy.orm import Session, aliased
 
-from tuner.store.errors import StoreError
+from tuner.store.database import StoreError
 from tuner.store.models import ConfigSetRow, ServedSetRow
 from tuner.store.upsert import insert_new
 
@@ -55,7 +55,7 @@ class SetRecord:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Served:
+class ServedSetRecord:
     """What a device class is served.
 
     Attributes:
@@ -70,13 +70,13 @@ class Served:
     made_from: str | None = None
 
 
-def served(session: Session, device_class: str) -> Served:
+def served(session: Session, device_class: str) -> ServedSetRecord:
     """What a device class is served now."""
     row = session.execute(_served_query(), {"device_class": device_class}).one_or_none()
-    return Served(*row) if row else Served()
+    return ServedSetRecord(*row) if row else ServedSetRecord()
 
 
-def locked(session: Session, device_class: str) -> Served:
+def locked(session: Session, device_class: str) -> ServedSetRecord:
     """The same; nobody else changes it before this transaction ends."""
     # NOTE: SQLite has one writer and ignores FOR UPDATE. What is served is read after the wait for it.
     mine = select(ServedSetRow.revision).where(ServedSetRow.device_class == device_class)

@@ -10,12 +10,14 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from tilewright.artifact import Resources
-from tilewright.config import Config
-from tilewright.trial import Provenance, Trial
-from tuner.store import codec
+from tilewright.artifact import Artifact
+from tilewright.schema.job import JobProgress
+from tilewright.schema.trial import BestConfig, Outcome, Trial
+from tuner.store import best as winners
+from tuner.store import entities, exchange, jobs, records
+from tuner.store.database import JobTaken, Store
 from tuner.store.models import FamilySourceRow, TrialRow
-from tuner.store.records import utc_now
+from tuner.store.records import JobRecord, utc_now
 from tuner.store.upsert import insert_many_new, insert_new, insert_row
 
 
@@ -37,7 +39,11 @@ def merge(session: Session, job_id: str, found: Sequence[tuple[Trial, datetime]]
         sqlalchemy.exc.IntegrityError: there is no such job.
     """
     there = set(session.scalars(select(TrialRow.number).where(TrialRow.job_id == job_id)))
-    new = {trial.number: (trial, created) for trial, created in found if trial.number not in there}
+    new = {
+        trial.number: (exchange.current_trial(trial), created)
+        for trial, created in found
+        if trial.number not in there
+    }
     sources = {(t.config.family, t.provenance.source_digest): t for t, _ in new.values() if t.provenance}
     for trial in sources.values():
         _keep_source(session, trial, new[trial.number][1])
@@ -74,41 +80,113 @@ def _keep_source(session: Session, trial: Trial, seen: datetime) -> None:
 
 
 def _values(trial: Trial) -> dict[str, Any]:
-    asdict = dataclasses.asdict
-    return {
-        "number": trial.number,
-        "family": trial.config.family,
-        "source_digest": trial.provenance.source_digest if trial.provenance else None,
-        "config": trial.config.to_dict(),
-        "config_digest": trial.config.digest,
-        "outcome": trial.outcome,
-        "message": codec.text(trial.message),
-        "median_us": trial.timing.median_us if trial.timing else None,
-        "timing": codec.maybe(asdict, trial.timing),
-        "artifact": trial.artifact,
-        "resources": codec.maybe(asdict, trial.resources),
-        "provenance": codec.maybe(asdict, trial.provenance),
-        "compile_s": trial.compile_s,
-        "check_s": trial.check_s,
-        "measure_s": trial.measure_s,
-        "origin": trial.origin,
-        "repeatable": trial.repeatable,
-    }
+    return records.row_values(
+        TrialRow,
+        trial,
+        family=trial.config.family,
+        source_digest=trial.provenance.source_digest if trial.provenance else None,
+        config_digest=trial.config.digest,
+        message=records.text(trial.message),
+        median_us=trial.timing.median_us if trial.timing else None,
+    )
 
 
 def _trial(row: TrialRow) -> Trial:
-    return Trial(
-        number=row.number,
-        config=Config.from_dict(row.config),
-        outcome=row.outcome,
-        message=row.message,
-        timing=codec.maybe(codec.timing, row.timing),
-        artifact=row.artifact,
-        resources=codec.maybe(lambda data: Resources(**data), row.resources),
-        provenance=codec.maybe(lambda data: Provenance(**data), row.provenance),
-        compile_s=row.compile_s,
-        check_s=row.check_s,
-        measure_s=row.measure_s,
-        origin=row.origin,
-        repeatable=row.repeatable,
-    )
+    return records.of_row(Trial, row)
+
+
+class JobRecorder:
+    """The :class:`tuner.job.context.Recorder` of a claimed job; each call is one transaction.
+
+    Belongs to the claim that stands when it is made: once the job was finished or claimed again,
+    writing raises :class:`JobTaken` and changes nothing. ``is_current`` judges earlier winners, see
+    :func:`tuner.store.best.put`.
+    """
+
+    def __init__(self, store: Store, job_id: str, is_current: winners.Judge = lambda _best: True) -> None:
+        self._store = store
+        self._is_current = is_current
+        self._job_id = job_id
+        with store.read() as session:
+            record = jobs.get(session, job_id)
+        if record is None:
+            raise JobTaken(f"there is no job {job_id} to record")
+        self._attempt = record.attempt
+
+    def trials(self) -> list[Trial]:
+        """Trials of this job that were already committed, by number."""
+        with self._store.read() as session:
+            return of_job(session, self._job_id)
+
+    def add_trial(self, trial: Trial, artifact: Artifact | None) -> None:
+        """Keep a trial, its artifact, its event and the progress it makes, together.
+
+        Raises:
+            JobTaken: the job is no longer this recorder's.
+            sqlalchemy.exc.IntegrityError: the job has a trial of this number.
+        """
+        with self._store.begin() as session:
+            job = jobs.hold(session, self._job_id, self._attempt)
+            if artifact is not None:
+                entities.put_artifact(session, artifact)
+            add(session, self._job_id, trial)
+            jobs.set_progress(session, self._job_id, _advanced(job, trial))
+            jobs.append_event(session, self._job_id, "trial", _summary(trial))
+
+    def set_progress(self, progress: JobProgress) -> None:
+        """Publish where the job stands.
+
+        Raises:
+            JobTaken: the job is no longer this recorder's.
+        """
+        with self._store.begin() as session:
+            jobs.hold(session, self._job_id, self._attempt)
+            jobs.set_progress(session, self._job_id, progress)
+            jobs.append_event(session, self._job_id, "progress", dataclasses.asdict(progress))
+
+    def set_best(self, best: BestConfig) -> None:
+        """Keep the winner of the final race, as found by this job.
+
+        Raises:
+            JobTaken: the job is no longer this recorder's.
+            StoreError: the winner's artifact is not kept.
+        """
+        with self._store.begin() as session:
+            jobs.hold(session, self._job_id, self._attempt)
+            winners.put(session, dataclasses.replace(best, job_id=self._job_id), self._is_current)
+            jobs.append_event(session, self._job_id, "best", _headline(best))
+
+
+def _advanced(job: JobRecord, trial: Trial) -> JobProgress:
+    progress = job.progress or JobProgress("search", measured=0, planned=job.request.max_trials)
+    if trial.timing is None:
+        return dataclasses.replace(progress, failed=progress.failed + 1)
+    progress = dataclasses.replace(progress, measured=progress.measured + 1)
+    median = trial.timing.median_us
+    if trial.outcome is not Outcome.OK or (progress.best_us is not None and median >= progress.best_us):
+        return progress
+    return dataclasses.replace(progress, best_us=median, best_config=str(trial.config))
+
+
+def _summary(trial: Trial) -> dict[str, Any]:
+    return {
+        "number": trial.number,
+        "config": trial.config.to_dict(),
+        "outcome": trial.outcome,
+        "message": records.text(trial.message[:500]),
+        "median_us": trial.timing.median_us if trial.timing else None,
+        "origin": trial.origin,
+    }
+
+
+def _headline(winner: BestConfig) -> dict[str, Any]:
+    return {
+        "config": winner.config.to_dict(),
+        "artifact": winner.artifact,
+        "median_us": winner.timing.median_us,
+        "baseline": winner.baseline.name,
+        "speedup": winner.speedup,
+        "speedup_low": winner.speedup_low,
+        "speedup_high": winner.speedup_high,
+        "verdict": winner.verdict,
+    }

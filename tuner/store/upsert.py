@@ -9,7 +9,7 @@ from sqlalchemy import Table, insert
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from tuner.store.columns import Base
+from tuner.store.models import Base
 
 Values = dict[str, Any]
 

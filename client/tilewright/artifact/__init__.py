@@ -1,31 +1,36 @@
 """``LaunchPlan`` and ``Artifact``: everything needed to launch a tuned kernel, as plain data.
 
-Whoever holds an artifact launches it with :mod:`tilewright.launch`: no compiler, no headers, no source.
+:mod:`tilewright.launch` launches an artifact without a compiler, headers or source.
 """
 
 from __future__ import annotations
 
-from tilewright.artifact.arguments import (
+from tilewright.artifact.compiled import MAGIC, Artifact
+from tilewright.artifact.plan import (
     MOST_CLUSTERS,
     Argument,
-    BlockOrder,
+    CtaOrder,
+    Finish,
+    Grid,
+    LaunchPlan,
     Operand,
     Pointer,
+    Preconditions,
+    Repack,
     Scalar,
     ScalarKind,
+    Serves,
     TensorMap,
+    Workspace,
 )
-from tilewright.artifact.compiled import MAGIC, Artifact, Resources, is_digest
-from tilewright.artifact.grid import Grid
-from tilewright.artifact.plan import LaunchPlan, Preconditions, Serves, Workspace
-from tilewright.artifact.steps import Finish, Repack
+from tilewright.schema.resources import Resources
 
 __all__ = [
     "MAGIC",
     "MOST_CLUSTERS",
     "Argument",
     "Artifact",
-    "BlockOrder",
+    "CtaOrder",
     "Finish",
     "Grid",
     "LaunchPlan",
@@ -39,5 +44,4 @@ __all__ = [
     "Serves",
     "TensorMap",
     "Workspace",
-    "is_digest",
 ]

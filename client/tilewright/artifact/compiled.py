@@ -5,42 +5,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import re
 import struct
 
 from tilewright.artifact.plan import LaunchPlan
 from tilewright.errors import ArtifactError
+from tilewright.schema.resources import Resources
 
 MAGIC = b"TILEWRT1"
 _HEADER_LENGTH = struct.Struct("<I")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-
-
-def is_digest(name: str) -> bool:
-    """Whether a name may be an :attr:`Artifact.digest`; names come from anybody, and files are named so."""
-    return _DIGEST.fullmatch(name) is not None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Resources:
-    """What one block costs, read from the binary.
-
-    Attributes:
-        registers: per thread.
-        spill_bytes: local memory of a thread that the compiler spilled to.
-        static_smem: bytes of static shared memory.
-        dynamic_smem: bytes of dynamic shared memory.
-    """
-
-    registers: int = 0
-    spill_bytes: int = 0
-    static_smem: int = 0
-    dynamic_smem: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Artifact:
-    """A compiled kernel with its launch plan, content-addressed.
+    """A compiled kernel with its launch plan, named by the digest of its bytes.
 
     Attributes:
         plan: how to launch it.

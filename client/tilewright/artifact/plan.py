@@ -1,20 +1,192 @@
-"""``LaunchPlan``: how to launch the binary of an artifact, and for what problems."""
+"""``LaunchPlan``: the grid, arguments, workspace and preconditions of a kernel, as plain data."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any, Literal
 
-from tilewright.artifact.arguments import Argument, argument
-from tilewright.artifact.grid import Grid
-from tilewright.artifact.steps import Finish, Repack
 from tilewright.errors import ArtifactError
-from tilewright.problem import GemmProblem
+from tilewright.schema.problem import GemmProblem
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Grid:
+    """How the grid follows from the problem: (tiles, split_k, batch) CTAs, or persistent CTAs along x.
+
+    Attributes:
+        tile_m, tile_n: extents of D that one tile covers.
+        split_k: CTAs that compute one tile together, a split of k each.
+        max_blocks: most CTAs of a persistent kernel, which loop over tiles, splits and batch; 0 for a kernel
+            that is not persistent.
+        cluster_m, cluster_n: tiles that a cluster of CTAs computes together; tiles come in whole clusters.
+        cluster_k: CTAs of a cluster that compute one tile together, a partition of k each.
+        stream_k: a persistent kernel of an earlier release that divides the k tiles of all work tiles among
+            the most CTAs.
+    """
+
+    tile_m: int
+    tile_n: int
+    split_k: int = 1
+    max_blocks: int = 0
+    cluster_m: int = 1
+    cluster_n: int = 1
+    cluster_k: int = 1
+    stream_k: bool = False
+
+    def tiles(self, problem: GemmProblem) -> int:
+        """Tiles of one D."""
+        clusters_m = -(-problem.m // (self.tile_m * self.cluster_m))
+        clusters_n = -(-problem.n // (self.tile_n * self.cluster_n))
+        return clusters_m * clusters_n * self.cluster_m * self.cluster_n
+
+    def ctas(self, problem: GemmProblem) -> tuple[int, int, int]:
+        """CTAs of the launch in x, y, z."""
+        tiles = self.tiles(problem)
+        if not self.max_blocks:
+            return tiles, self.split_k, problem.batch
+        cluster = self.cluster_m * self.cluster_n * self.cluster_k
+        most = self.max_blocks // cluster * cluster
+        ctas = tiles * self.split_k * self.cluster_k * problem.batch
+        return most if self.stream_k else min(ctas, most), 1, 1
+
+
+Operand = Literal["a", "b", "c", "d", "bias", "workspace"]
+ScalarKind = Literal["int32", "int64", "float32", "float64"]
+MOST_CLUSTERS = 256  # of a launch with a CTA order as argument
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pointer:
+    """A kernel argument: the address of an operand, 0 where the problem has none."""
+
+    operand: Operand
+    kind: Literal["pointer"] = "pointer"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scalar:
+    """A kernel argument: a number that follows from the problem or the call.
+
+    ``name`` is one of m, n, k, batch; lda, ldb, ldc, ldd (row strides in elements); stride_a,
+    stride_b, stride_c, stride_d (batch strides in elements); alpha, beta; and, for host kernels
+    alone, thread and threads.
+    """
+
+    name: str
+    kind: ScalarKind
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TensorMap:
+    """A kernel argument: a 128-byte TMA descriptor of a row-major operand, passed by value.
+
+    Attributes:
+        operand: ``a``, ``b`` or ``d``; the packed copy of an operand that the plan repacks.
+        box: (rows, columns) of the box in elements.
+        swizzle: 0, 32, 64 or 128 bytes.
+        promotion: L2 promotion of 0, 64, 128 or 256 bytes.
+    """
+
+    operand: Operand
+    box: tuple[int, int]
+    swizzle: int = 128
+    promotion: int = 128
+    kind: Literal["tensor_map"] = "tensor_map"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CtaOrder:
+    """A kernel argument: 256 bytes by value, the work tile at which each cluster of CTAs starts.
+
+    Neighbouring work tiles go to CTAs of one GPC; see :mod:`tilewright.launch.cta_order`.
+
+    Attributes:
+        entry: symbol of the kernel in the same binary that writes the SM id of every CTA, as 32-bit integers
+            to the address that it takes.
+        kind: ``block_order`` in artifacts of earlier releases, which keep their digests with it.
+    """
+
+    entry: str
+    kind: Literal["cta_order", "block_order"] = "cta_order"
+
+
+Argument = Pointer | Scalar | TensorMap | CtaOrder
+
+
+def argument(data: dict[str, Any]) -> Argument:
+    """The inverse of ``dataclasses.asdict``."""
+    kind = data["kind"]
+    if kind == "pointer":
+        return Pointer(data["operand"])
+    if kind == "tensor_map":
+        rows, columns = data["box"]
+        return TensorMap(data["operand"], (rows, columns), data["swizzle"], data["promotion"])
+    if kind in ("cta_order", "block_order"):
+        return CtaOrder(data["entry"], kind)
+    return Scalar(data["name"], kind)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Repack:
+    """A launch before the kernel's own that copies an operand to the workspace, with rows TMA can describe.
+
+    Its kernel takes (source, target, rows, bytes of a row, source stride, target stride, source stride of a
+    batch, target stride of a batch), strides in bytes; each CTA copies ``rows`` rows.
+
+    Attributes:
+        operand: ``a`` or ``b``.
+        entry: symbol of the copying kernel.
+        block: threads of a CTA in x, y, z.
+        rows: rows that one CTA copies.
+    """
+
+    operand: Literal["a", "b"]
+    entry: str
+    block: tuple[int, int, int]
+    rows: int
+
+    def row_bytes(self, problem: GemmProblem) -> int:
+        """Bytes from row to row of the copy: a multiple of 128."""
+        return -(-self._shape(problem)[1] * problem.dtype.size // 128) * 128
+
+    def bytes(self, problem: GemmProblem) -> int:
+        """Bytes of the copy."""
+        return problem.batch * self._shape(problem)[0] * self.row_bytes(problem)
+
+    def ctas(self, problem: GemmProblem) -> tuple[int, int, int]:
+        """CTAs of the launch in x, y, z."""
+        return -(-self._shape(problem)[0] // self.rows), 1, problem.batch
+
+    def _shape(self, problem: GemmProblem) -> tuple[int, int]:
+        return problem.a_shape if self.operand == "a" else problem.b_shape
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finish:
+    """A launch after the kernel's own that computes D from what the kernel left in the workspace.
+
+    Its kernel takes the pointers and scalars of the plan, in their order; each CTA computes
+    ``rows`` x ``columns`` of D, and CTAs along n come first.
+
+    Attributes:
+        entry: symbol of the kernel.
+        block: threads of a CTA in x, y, z.
+        rows, columns: extents of D that one CTA computes.
+    """
+
+    entry: str
+    block: tuple[int, int, int]
+    rows: int
+    columns: int
+
+    def ctas(self, problem: GemmProblem) -> tuple[int, int, int]:
+        """CTAs of the launch in x, y, z."""
+        return -(-problem.n // self.columns) * -(-problem.m // self.rows), 1, problem.batch
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Serves:
-    """What problems an artifact computes: everything of a problem but its extents."""
+    """The problems that an artifact computes: every field of a problem except its extents."""
 
     dtype: str
     layout: str
@@ -64,8 +236,8 @@ class Preconditions:
         align_a, align_b, align_d: bytes that must divide base addresses and row strides
             (``align_d`` holds for C and D).
         min_driver: lowest CUDA version of the driver as in ``cuDriverGetVersion``; 0 for none.
-        max_extent: largest m, n and k that the kernel's 32-bit arithmetic holds; 0 for no bound.
-        max_k: largest k of which the kernel was built to hold one operand; 0 for no bound.
+        max_extent: the largest m, n and k that the kernel's 32-bit arithmetic holds; 0 for no bound.
+        max_k: the largest k for which the kernel can hold one operand; 0 for no bound.
     """
 
     align_a: int = 1
@@ -84,12 +256,12 @@ class LaunchPlan:
         format: ``cubin`` for a GPU, ``elf`` for a shared library of the host.
         target: ``sm_90a``, ``x86_64_v4`` and the like: what the binary was compiled for.
         entry: symbol of the kernel.
-        block: threads of a block in x, y, z; on the host x is the number of threads.
-        cluster: blocks of a cluster in x, y, z; the grid must be a multiple.
-        dynamic_smem: dynamic shared memory of a block in bytes.
-        programmatic: the kernel may start while the one before it in the stream ends; it waits for that
-            itself before it reads or writes memory; before, it may bring operands into the L2
-            (programmatic dependent launch).
+        block: threads of a CTA in x, y, z; on the host x is the number of threads.
+        cluster: CTAs of a cluster in x, y, z; the grid must be a multiple.
+        dynamic_smem: dynamic shared memory of a CTA in bytes.
+        programmatic: the kernel may start while the kernel before it in the stream ends (programmatic
+            dependent launch). It waits for that end before it reads or writes memory; until then it may
+            prefetch operands into the L2.
         repacks: launches before the kernel's own; ``finish`` the one after it, if there is one.
         grid, args, workspace, serves, preconditions: see their classes.
     """

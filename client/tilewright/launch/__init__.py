@@ -1,20 +1,27 @@
-"""Launch artifacts: the one place of the project that runs kernels.
+"""Launches artifacts: the only place of the project that runs kernels.
 
-``load(artifact)`` gives a :class:`Kernel`; ``kernel.bind(problem, operands)`` a :class:`Launch`;
-calling that enqueues the GEMM (on a CUDA stream) or runs it (on the host). Needs a driver for
-cubins, nothing but the C library for host artifacts; no compiler, no CUDA headers.
+``load(artifact)`` returns a :class:`Kernel`, ``kernel.bind(problem, operands)`` a :class:`CachedLaunch`.
+Calling the launch enqueues the GEMM on a CUDA stream, or runs it on the host. Cubins need the NVIDIA driver,
+host artifacts the C library; no compiler and no CUDA headers are needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tilewright.artifact import Artifact
 from tilewright.launch.arguments import Operands
-from tilewright.problem import GemmProblem
+from tilewright.launch.host import HostKernel
+from tilewright.lazy import LazyModule
+from tilewright.schema.problem import GemmProblem
 
-__all__ = ["BoundLaunch", "Kernel", "Launch", "Operands", "load"]
+if TYPE_CHECKING:
+    from tilewright.launch import cuda
+else:
+    cuda = LazyModule("tilewright.launch.cuda")
+
+__all__ = ["CachedLaunch", "Kernel", "Launch", "Operands", "load"]
 
 
 class Launch(Protocol):
@@ -28,16 +35,18 @@ class Launch(Protocol):
         """
 
 
-class BoundLaunch(Launch, Protocol):
-    """What :meth:`Kernel.bind` gives: its operands may move, which costs far less than binding again.
+class CachedLaunch(Launch, Protocol):
+    """A launch that is kept: moving it to other operands costs far less than binding again.
 
     NOTE: not for two threads at once.
     """
 
     @property
     def move(self) -> Callable[..., None]:
-        """``move(a, b, d, c=0, bias=0)``: other addresses of the same shapes and strides; raises
-        :class:`PreconditionFailed` where one is less aligned than the kernel needs."""
+        """``move(a, b, d, c=0, bias=0)`` takes other addresses of the same shapes and strides.
+
+        It raises :class:`PreconditionFailed` if an address is less aligned than the kernel needs.
+        """
 
 
 class Kernel(Protocol):
@@ -45,9 +54,9 @@ class Kernel(Protocol):
 
     artifact: Artifact
 
-    def bind(self, problem: GemmProblem, operands: Operands) -> BoundLaunch:
-        """Fix the arguments. Of some kernels the first call asks a GPU where it places blocks: some
-        milliseconds, 0.1 s where it is busy.
+    def bind(self, problem: GemmProblem, operands: Operands) -> CachedLaunch:
+        """Prepare a launch. The first one of a kernel with a CTA order probes the GPU: this takes some
+        milliseconds, and 0.1 s if the GPU is busy.
 
         Raises:
             PreconditionFailed: problem, addresses or strides break the plan's preconditions.
@@ -55,7 +64,7 @@ class Kernel(Protocol):
         """
 
     def close(self) -> None:
-        """Unload; later launches are an error."""
+        """Unload the kernel; later launches are an error."""
 
 
 def load(artifact: Artifact) -> Kernel:
@@ -65,10 +74,4 @@ def load(artifact: Artifact) -> Kernel:
         DeviceUnavailable: there is no driver or device for it.
         LaunchError: the driver refused the binary.
     """
-    if artifact.plan.format == "cubin":
-        from tilewright.launch.cuda import CudaKernel
-
-        return CudaKernel(artifact)
-    from tilewright.launch.host import HostKernel
-
-    return HostKernel(artifact)
+    return cuda.CudaKernel(artifact) if artifact.plan.format == "cubin" else HostKernel(artifact)

@@ -1,4 +1,4 @@
-"""From a problem and addresses to the argument list of a launch plan."""
+"""The values of a plan's arguments for a problem and its operands, and whether the kernel takes them."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import dataclasses
 
 from tilewright.artifact import LaunchPlan, Scalar, TensorMap
 from tilewright.errors import PreconditionFailed
-from tilewright.problem import GemmProblem
+from tilewright.schema.problem import GemmProblem
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Operands:
-    """Addresses (device pointers or host addresses) and call parameters.
+    """Addresses (device pointers or host addresses), strides and scalars of a call.
 
     Attributes:
-        a, b, d: addresses of op inputs and the result; ``c`` and ``bias`` are 0 where absent.
-        workspace: address of the plan's workspace, 0 where it needs none.
-        lda, ldb, ldc, ldd: row strides in storage units (elements; bytes where several elements share one);
-            0 for densely packed.
-        stride_a, stride_b, stride_c, stride_d: elements between the matrices of a batch; 0 for one right
-            after the other.
+        a, b, d: addresses of the inputs and the result; ``c`` and ``bias`` are 0 if absent.
+        workspace: address of the plan's workspace; 0 if it needs none.
+        lda, ldb, ldc, ldd: row strides in storage units (elements, or bytes that several elements share);
+            0 for densely packed rows.
+        stride_a, stride_b, stride_c, stride_d: elements from one matrix of a batch to the next; 0 for
+            matrices without gaps.
         alpha, beta: the scalars of D = act(alpha * op(A) op(B) + beta * C + bias).
     """
 
@@ -42,7 +42,7 @@ class Operands:
 
 
 def scalar_values(problem: GemmProblem, operands: Operands) -> dict[str, int | float]:
-    """Every number a plan may ask for, by the names of :class:`tilewright.artifact.Scalar`."""
+    """Every number that a plan may take, by the names of :class:`tilewright.artifact.Scalar`."""
     lda = operands.lda or problem.a_shape[1] // problem.dtype.packing
     ldb = operands.ldb or problem.b_shape[1] // problem.dtype.packing
     ldc = operands.ldc or problem.n
@@ -66,7 +66,7 @@ def scalar_values(problem: GemmProblem, operands: Operands) -> dict[str, int | f
 
 
 def check_preconditions(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -> None:
-    """Refuse what the kernel was not built for.
+    """Refuse operands that the kernel was not built for.
 
     Raises:
         PreconditionFailed: with the rule that is broken.
@@ -134,7 +134,7 @@ def _why_not_strided(plan: LaunchPlan, problem: GemmProblem, operands: Operands)
 
 
 def _why_not_apart(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -> str | None:
-    """About the matrices of a batch that do not follow right after one another."""
+    """Why the kernel does not take the gaps between the matrices of a batch, or None."""
     taken = {item.name for item in plan.args if isinstance(item, Scalar)}
     described = {item.operand for item in plan.args if isinstance(item, TensorMap)}
     needed = plan.preconditions

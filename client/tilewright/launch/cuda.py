@@ -1,4 +1,4 @@
-"""Cubins on the current CUDA context: load, bind, launch."""
+"""Cubins: loaded into the current CUDA context, bound to operands, launched."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from tilewright.artifact import Artifact, BlockOrder, LaunchPlan, Pointer, Repack, Scalar, TensorMap
+from tilewright.artifact import Artifact, CtaOrder, LaunchPlan, Pointer, Repack, Scalar, TensorMap
 from tilewright.errors import PreconditionFailed
 from tilewright.launch import driver
 from tilewright.launch.arguments import Operands, check_preconditions, scalar_values
-from tilewright.launch.placement import PLACEMENTS, Order
-from tilewright.launch.slots import DescriptorSlot, PointerSlot, Slot, Slots
-from tilewright.launch.step import Step, clustered, programmatic
+from tilewright.launch.cta_order import CTA_ORDERS, Order
+from tilewright.launch.slots import DescriptorSlot, PointerSlot, Slot, Slots, Step, clustered, programmatic
 from tilewright.launch.tensor_map import Descriptor, encode
-from tilewright.problem import GemmProblem
+from tilewright.schema.problem import GemmProblem
 
 _CTYPES = {
     "int32": ctypes.c_int32,
@@ -101,13 +100,13 @@ class CudaLaunch:
         plan = kernel.artifact.plan
         self._kernel = kernel  # keeps the module loaded
         values = _argument_values(plan, problem, operands, kernel.other)
-        shape = (plan.grid.blocks(problem), plan.block, plan.dynamic_smem)
+        shape = (plan.grid.ctas(problem), plan.block, plan.dynamic_smem)
         main = Step(kernel.function, plan.entry, values, shape, _attributes(plan))
         repacks = [_repack(kernel, step, problem, operands) for step in plan.repacks]
         self._steps = [*repacks, main]
         if plan.finish:
             rest = [value for value in values if not isinstance(value, (Descriptor, Order))]
-            shape = (plan.finish.blocks(problem), plan.finish.block, 0)
+            shape = (plan.finish.ctas(problem), plan.finish.block, 0)
             function = kernel.other(plan.finish.entry)
             self._steps.append(Step(function, plan.finish.entry, rest, shape, programmatic()))
         slots = _slots(plan, problem, operands, main)
@@ -134,7 +133,7 @@ def _repack(kernel: CudaKernel, step: Repack, problem: GemmProblem, operands: Op
     ]
     values += [ctypes.c_int64(size) for size in (stride, packed[1], stride * rows, packed[1] * rows)]
     function = kernel.other(step.entry)
-    shape = (step.blocks(problem), step.block, 0)
+    shape = (step.ctas(problem), step.block, 0)
     return Step(function, step.entry, values, shape, programmatic())
 
 
@@ -152,8 +151,8 @@ def _argument_values(
             values.append(ctypes.c_void_p(getattr(operands, item.operand)))
         elif isinstance(item, TensorMap):
             values.append(_tensor_map(plan, item, problem, operands))
-        elif isinstance(item, BlockOrder):
-            values.append(PLACEMENTS.order(other, item.entry, plan, problem))
+        elif isinstance(item, CtaOrder):
+            values.append(CTA_ORDERS.order(other, item.entry, plan, problem))
         else:
             values.append(_scalar(item, scalars[item.name]))
     return values
@@ -167,14 +166,14 @@ def _tensor_map(plan: LaunchPlan, item: TensorMap, problem: GemmProblem, operand
 
 
 def _slots(plan: LaunchPlan, problem: GemmProblem, operands: Operands, main: Step) -> list[Slot]:
-    """What of the kernel's arguments moves with the operands; copies of repacked ones stay where they are."""
+    """The kernel's arguments that move with the operands; copies of repacked operands do not move."""
     slots: list[Slot] = []
-    for place, item in enumerate(plan.args):
+    for index, item in enumerate(plan.args):
         if isinstance(item, Pointer):
-            slots.append(PointerSlot(item.operand, main.values[place]))
+            slots.append(PointerSlot(item.operand, main.values[index]))
         elif isinstance(item, TensorMap) and plan.packed(problem, item.operand) is None:
             at = functools.partial(_encode_at, item, problem, _row_bytes(item, problem, operands))
-            hand_over = functools.partial(main.arguments.__setitem__, place)
+            hand_over = functools.partial(main.arguments.__setitem__, index)
             slots.append(DescriptorSlot(item.operand, at, hand_over))
     return slots
 

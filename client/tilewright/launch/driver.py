@@ -1,4 +1,4 @@
-"""The CUDA driver API that launching needs, bound with ctypes: no toolkit, no other package.
+"""The CUDA driver API that launching needs, by ctypes: without the toolkit or another package.
 
 Only this package calls the driver to launch. Names follow ``cuda.h``.
 """
@@ -27,7 +27,7 @@ _STICKY = {700, 702, 710, 713, 714, 715, 716, 717, 718, 719, 720}
 
 
 class LaunchAttribute(ctypes.Structure):
-    """``CUlaunchAttribute``; ``value`` is the cluster dimension, or a flag in its first place."""
+    """``CUlaunchAttribute``; ``value`` is the cluster dimension, or a flag in its first element."""
 
     _fields_ = [
         ("id", ctypes.c_uint),
@@ -133,7 +133,7 @@ class CaptureQuery:
         self._ask = libcuda().cuStreamIsCapturing
 
     def __call__(self, stream: int) -> bool:
-        """About this stream."""
+        """Whether this stream is being captured."""
         self._stream.value = stream
         # NOTE: the legacy stream answers with an error while another stream is captured; it is not itself.
         return not self._ask(self._stream, self._reference) and self._status.value == _CAPTURE_ACTIVE
@@ -141,10 +141,10 @@ class CaptureQuery:
 
 @contextlib.contextmanager
 def stream_memory(size: int, zero_bytes: int, stream: int) -> Iterator[int]:
-    """Memory for what a stream does next; its front is zero. Given back when the stream has done it.
+    """Memory for the next work of a stream, released after that work; its first ``zero_bytes`` are zero.
 
-    While the stream is captured into a graph, allocation, memset and release become nodes of the graph:
-    nothing of it outlives a replay, and two graphs never share it.
+    While the stream is captured into a graph, allocation, memset and release become nodes of the graph: the
+    memory does not outlive a replay, and two graphs never have it in common.
 
     Raises:
         LaunchError: the driver refused.
@@ -164,7 +164,7 @@ def stream_memory(size: int, zero_bytes: int, stream: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def private_stream() -> Iterator[ctypes.c_void_p]:
-    """A stream that waits for no other, for as long as the block lasts.
+    """A stream that waits for no other one, destroyed at the end of the ``with`` block.
 
     Raises:
         LaunchError: the driver refused.

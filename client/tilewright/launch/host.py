@@ -1,4 +1,4 @@
-"""Host artifacts: a shared library in memory, called once per thread."""
+"""Host artifacts: loaded by the dynamic linker, run on threads that stay alive between launches."""
 
 from __future__ import annotations
 
@@ -7,16 +7,77 @@ import functools
 import os
 import platform
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
-from tilewright.artifact import Artifact, BlockOrder, Operand, Pointer, TensorMap
+from tilewright.artifact import Artifact, CtaOrder, Operand, Pointer, TensorMap
 from tilewright.errors import ArtifactError, LaunchError, PreconditionFailed
 from tilewright.launch.arguments import Operands, check_preconditions, scalar_values
 from tilewright.launch.slots import PointerSlot, Slots
-from tilewright.launch.threads import run_together
-from tilewright.problem import GemmProblem
+from tilewright.schema.problem import GemmProblem
+
+_Done = SimpleQueue[BaseException | None]
+_Inbox = SimpleQueue[tuple[Callable[[], object], _Done]]
+
+_inboxes: list[_Inbox] = []
+_growing = threading.Lock()
+
+
+def run_together(calls: Sequence[Callable[[], object]]) -> None:
+    """Run all calls at the same time, the first on the caller's thread, and return when all are done.
+
+    The calls must release the GIL to overlap. Launches from several threads may share the workers.
+
+    Raises:
+        BaseException: one of the calls raised it.
+    """
+    done: _Done = SimpleQueue()
+    others = calls[1:]
+    for inbox, call in zip(_workers(len(others)), others, strict=True):
+        inbox.put((call, done))
+    try:
+        calls[0]()
+    finally:
+        errors = [done.get() for _ in others]
+    for error in errors:
+        if error is not None:
+            raise error
+
+
+def _workers(count: int) -> list[_Inbox]:
+    if len(_inboxes) < count:
+        with _growing:
+            while len(_inboxes) < count:
+                inbox: _Inbox = SimpleQueue()
+                name = f"tilewright-{len(_inboxes) + 1}"
+                threading.Thread(target=_work, args=(inbox,), name=name, daemon=True).start()
+                _inboxes.append(inbox)
+    return _inboxes[:count]
+
+
+def _work(inbox: _Inbox) -> None:
+    while True:
+        call, done = inbox.get()
+        try:
+            call()
+        except BaseException as error:  # handed to the launching thread, which raises it
+            done.put(error)
+        else:
+            done.put(None)
+
+
+def _forget() -> None:
+    """A forked child has none of its parent's threads, and maybe a lock that one of them held."""
+    global _growing
+    _growing = threading.Lock()
+    _inboxes.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
 
 _LEVELS = (
     ("x86_64", ()),
@@ -152,8 +213,8 @@ class HostKernel:
     ) -> list[Any]:
         arguments = []
         for argument in self.artifact.plan.args:
-            if isinstance(argument, (BlockOrder, TensorMap)):
-                raise ArtifactError("a host artifact takes no tensor maps and no order of blocks")
+            if isinstance(argument, (CtaOrder, TensorMap)):
+                raise ArtifactError("a host artifact takes no tensor maps and no CTA order")
             if isinstance(argument, Pointer):
                 arguments.append(pointers[argument.operand])
             else:

@@ -1,8 +1,4 @@
-"""Pointer arguments that move: the addresses of the next call, patched into the buffers of the last.
-
-Binding checks every rule and builds every argument; a caller that multiplies arrays of one shape again and
-again only has to say where they are now.
-"""
+"""A prepared launch: the ``cuLaunchKernelEx`` call, and the arguments that move with the operands."""
 
 from __future__ import annotations
 
@@ -12,7 +8,58 @@ from typing import Any, Protocol
 
 from tilewright.artifact import LaunchPlan, Operand
 from tilewright.errors import PreconditionFailed
+from tilewright.launch import driver
 from tilewright.launch.arguments import Operands
+from tilewright.launch.tensor_map import Descriptor
+
+
+class Step:
+    """One ``cuLaunchKernelEx``.
+
+    Attributes:
+        values: its arguments; ``arguments``: their addresses.
+    """
+
+    def __init__(
+        self,
+        function: ctypes.c_void_p,
+        entry: str,
+        values: list[Any],
+        shape: tuple[tuple[int, int, int], tuple[int, int, int], int],
+        attributes: list[driver.LaunchAttribute],
+    ) -> None:
+        self._function, self._entry, self.values = function, entry, values
+        pointers = [_address(value) for value in values]
+        self.arguments = (ctypes.c_void_p * len(pointers))(*pointers)
+        self._attributes = (driver.LaunchAttribute * len(attributes))(*attributes)
+        self._config = driver.LaunchConfig(attributes=self._attributes, attribute_count=len(attributes))
+        self._config.grid[:], self._config.block[:], self._config.shared_bytes = shape
+        self._reference = ctypes.byref(self._config)
+        self._launch = driver.libcuda().cuLaunchKernelEx
+
+    def __call__(self, stream: int) -> None:
+        self._config.stream = stream
+        status = self._launch(self._reference, self._function, self.arguments, None)
+        if status:
+            driver.check(status, f"launch {self._entry}")
+
+
+def programmatic() -> list[driver.LaunchAttribute]:
+    """Attributes of a kernel that may start while the kernel before it ends."""
+    kind = driver.LAUNCH_ATTRIBUTE_PROGRAMMATIC_SERIALIZATION
+    return [driver.LaunchAttribute(kind, value=(1, 0, 0))]
+
+
+def clustered(x: int, y: int = 1, z: int = 1) -> list[driver.LaunchAttribute]:
+    """Attributes of a kernel with clusters of x, y, z CTAs."""
+    if (x, y, z) == (1, 1, 1):
+        return []
+    return [driver.LaunchAttribute(driver.LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, value=(x, y, z))]
+
+
+def _address(value: Any) -> int:
+    return value.address if isinstance(value, Descriptor) else ctypes.addressof(value)
+
 
 ORDER: tuple[Operand, ...] = ("a", "b", "d", "c", "bias")
 _MOST_DESCRIPTORS = 64
@@ -21,12 +68,12 @@ Addresses = tuple[int, int, int, int, int]
 
 
 class Slot(Protocol):
-    """One argument that holds the address of an operand."""
+    """An argument that holds the address of an operand."""
 
     operand: Operand
 
     def point(self, address: int) -> None:
-        """Hold this address from now on."""
+        """Take another address."""
 
 
 class PointerSlot:
@@ -44,12 +91,12 @@ class PointerSlot:
 
 
 class DescriptorSlot:
-    """A tensor map, which has the address inside: the latest ones are kept, as addresses repeat.
+    """A tensor map, which contains the address. The latest descriptors are kept, as addresses repeat.
 
     Args:
-        operand: what it describes.
-        encode: a new descriptor for an address; has the attribute ``address``.
-        hand_over: tells the argument list where the descriptor lies.
+        operand: the operand that it describes.
+        encode: returns a descriptor for an address; the descriptor's own address is ``.address``.
+        hand_over: puts the address of a descriptor into the argument list.
     """
 
     __slots__ = ("_encode", "_hand_over", "_known", "operand")
@@ -77,7 +124,7 @@ class DescriptorSlot:
 
 
 class Slots:
-    """Every argument of one bound launch that moves with its operands.
+    """The arguments of a cached launch that move with its operands.
 
     NOTE: not for two threads at once: both would write to one argument buffer.
     """
@@ -86,7 +133,7 @@ class Slots:
         needed = plan.preconditions
         aligned = {"a": needed.align_a, "b": needed.align_b, "c": needed.align_d, "d": needed.align_d}
         self._entry = plan.entry
-        self._rules = [(place, aligned[name]) for place, name in enumerate(ORDER) if aligned.get(name, 1) > 1]
+        self._rules = [(index, aligned[name]) for index, name in enumerate(ORDER) if aligned.get(name, 1) > 1]
         self._slots = [(ORDER.index(slot.operand), slot.point) for slot in slots if slot.operand in ORDER]
         self._at: Addresses = tuple(getattr(operands, name) for name in ORDER)
         self._needed = tuple(
@@ -106,14 +153,14 @@ class Slots:
     def _patch(self, addresses: Addresses) -> None:
         if any(needed and not address for needed, address in zip(self._needed, addresses, strict=True)):
             raise PreconditionFailed(f"{self._entry}: an operand or the result has no memory")
-        for place, align in self._rules:
-            if addresses[place] % align:
+        for index, align in self._rules:
+            if addresses[index] % align:
                 raise PreconditionFailed(
-                    f"{self._entry}: the address of {ORDER[place]} must be a multiple of {align} bytes"
+                    f"{self._entry}: the address of {ORDER[index]} must be a multiple of {align} bytes"
                 )
         before = self._at
         self._at = (-1, -1, -1, -1, -1)  # NOTE: a refused descriptor must not leave half a move unnoticed
-        for place, point in self._slots:
-            if addresses[place] != before[place]:
-                point(addresses[place])
+        for index, point in self._slots:
+            if addresses[index] != before[index]:
+                point(addresses[index])
         self._at = addresses

@@ -7,7 +7,7 @@ import ctypes
 from tilewright.artifact import Operand, TensorMap
 from tilewright.errors import PreconditionFailed
 from tilewright.launch import driver
-from tilewright.problem import DType, GemmProblem
+from tilewright.schema.problem import DType, GemmProblem
 
 # CUtensorMapDataType, CUtensorMapSwizzle and CUtensorMapL2promotion of cuda.h.
 _TYPES = {

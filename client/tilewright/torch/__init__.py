@@ -1,7 +1,7 @@
-"""Tuned kernels in torch: an operator that differentiates and compiles, and models routed through it.
+"""Tuned kernels in torch: an operator with gradients that compiles, and models routed through it.
 
-``tilewright.torch.use(model, client)`` sends every linear layer of a model to tuned kernels and can be
-undone; ``torch.ops.tilewright.matmul(a, b, bias, activation)`` is for code of one's own.
+``tilewright.torch.use(model, client)`` routes every linear layer of a model through tuned kernels, until
+``undo()``; ``torch.ops.tilewright.matmul(a, b, bias, activation)`` is the operator.
 """
 
 from tilewright.torch.layers import Routed, use

@@ -8,14 +8,13 @@ from typing import Any, Self
 
 import torch
 
-from tilewright.local import LocalMatmul
-from tilewright.local_client import LocalMethods
+from tilewright.matmul.matmul import HasMatmul, LocalMatmul
+from tilewright.matmul.torch_arrays import any_autocast
 from tilewright.torch.operator import named
-from tilewright.torch_arrays import any_autocast
 
 
 class Routed:
-    """The layers that :func:`use` routed.
+    """The layers that :func:`use` routes through tuned kernels.
 
     Attributes:
         layers: by name within the model.
@@ -26,7 +25,7 @@ class Routed:
         self._forward = forward
 
     def undo(self) -> None:
-        """Give the layers their own ``forward`` back; doing it again is harmless."""
+        """Restore the layers' own ``forward``; repeating it is harmless."""
         for layer in self.layers.values():
             if getattr(layer.__dict__.get("forward"), "__func__", None) is self._forward:
                 del layer.forward
@@ -38,16 +37,15 @@ class Routed:
         self.undo()
 
 
-def use(model: Any, client: LocalMethods) -> Routed:
+def use(model: Any, client: HasMatmul) -> Routed:
     """Route every ``torch.nn.Linear`` of a model through a client's kernels, gradients included.
 
-    Parameters, hooks, state dicts and copies stay what they were; subclasses of ``Linear`` and layers whose
-    ``forward`` was replaced are left alone. Where there is no tuned kernel that wins, and under autocast,
-    torch's own runs. Models may be routed through different clients at once; layers that are routed already
-    stay as they are.
+    Parameters, hooks, state dicts and copies do not change; subclasses of ``Linear`` and layers whose
+    ``forward`` was replaced are not routed. torch's own product runs under autocast, and if no tuned kernel
+    wins. Models may be routed through different clients at once; routed layers stay with their client.
 
     Returns:
-        What to ``undo()``; also a context manager.
+        The routed layers, to ``undo()``; also a context manager.
     """
     forward = _forward_with(client.matmul)
     layers = {

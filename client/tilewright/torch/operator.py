@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
-from tilewright.local import LocalMatmul
-from tilewright.local_client import LocalMethods
-from tilewright.problem import Activation
-from tilewright.torch_arrays import activated
+from tilewright.matmul.matmul import HasMatmul, LocalMatmul
+from tilewright.matmul.torch_arrays import activated
+from tilewright.schema.problem import Activation
 
 _SCHEMA = "(Tensor a, Tensor b, Tensor? bias=None, str activation='none', str kernels='') -> Tensor"
 _source: LocalMatmul | None = None
@@ -21,16 +20,20 @@ _named: weakref.WeakValueDictionary[str, LocalMatmul] = weakref.WeakValueDiction
 _numbers = itertools.count(1)
 
 
-def kernels_of(client: LocalMethods | None) -> None:
-    """Run :func:`matmul` with a client's kernels from now on; with torch's own for None. Models that
-    :func:`tilewright.torch.use` routed stay with the client they were given."""
+def kernels_of(client: HasMatmul | None) -> None:
+    """Run :func:`matmul` with a client's kernels from now on, or with torch's own for None.
+
+    Models that :func:`tilewright.torch.use` routed stay with the client they were given.
+    """
     global _source
     _source = client.matmul if client else None
 
 
 def named(kernels: LocalMatmul) -> str:
-    """A name for kernels that the operator takes, as a graph holds no Python objects; for as long as
-    anybody else holds the kernels, then it stands for torch's own."""
+    """A name by which the operator finds kernels, as a graph holds no Python objects.
+
+    It is valid as long as the kernels are referenced elsewhere; afterwards torch's own product runs.
+    """
     name = f"kernels {next(_numbers)}"
     _named[name] = kernels
     return name

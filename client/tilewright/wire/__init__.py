@@ -4,16 +4,14 @@ Requests refuse unknown fields; responses tolerate them, so that an older client
 models load on first use: a client that finds its kernels in the cache needs none of them.
 """
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
-from tilewright import forks
+from tilewright.lazy import LazyModule
 
 if TYPE_CHECKING:
     from tilewright.wire.models import *  # noqa: F403
 else:
+    _models = LazyModule("tilewright.wire.models")
 
     def __getattr__(name: str) -> Any:
-        with forks.importing():
-            models = importlib.import_module("tilewright.wire.models")
-        return getattr(models, name)
+        return getattr(_models, name)

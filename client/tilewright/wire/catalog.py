@@ -1,15 +1,61 @@
-"""Kernel families and devices on the wire."""
+"""RFC 9457 problem documents."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel
-
-from tilewright.wire.results import View
+from pydantic import BaseModel, ConfigDict
 
 
-class KnobView(View):
+class ErrorItem(BaseModel):
+    """One broken rule.
+
+    Attributes:
+        detail: the rule.
+        pointer: JSON pointer into the body, as a URI fragment (``#/m``).
+        parameter: name of the query, path or header parameter instead.
+    """
+
+    detail: str
+    pointer: str | None = None
+    parameter: str | None = None
+
+
+class ProblemDocument(BaseModel):
+    """Body of every error, ``application/problem+json``.
+
+    Attributes:
+        type: stable URI of the kind of error.
+        title: the kind in words.
+        status: HTTP status.
+        detail: what happened and what to do.
+        instance: path of the request.
+        request_id: also in the header ``X-Request-ID`` and in the log.
+        errors: every broken rule of a refused request.
+        tune: where a result is missing: a body for ``POST /tune`` that would produce it.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str = ""
+    instance: str | None = None
+    request_id: str | None = None
+    errors: list[ErrorItem] | None = None
+    tune: dict[str, int | str | bool | float | None] | None = None
+
+
+class Health(BaseModel):
+    """``status`` is ``ok``; ``checks`` says what was looked at."""
+
+    status: str
+    version: str
+    checks: dict[str, str] = {}
+
+
+class KnobView(BaseModel):
     """A knob: every legal value, and those that the tuner tries."""
 
     name: str
@@ -43,7 +89,7 @@ class FamilyList(BaseModel):
     items: list[FamilyView]
 
 
-class DeviceView(View):
+class DeviceView(BaseModel):
     """A device of this service; ``name`` is what ``device`` of a request takes.
 
     ``state`` is ``idle``, ``tuning`` (then ``job`` tells which job) or ``down``.
@@ -54,7 +100,7 @@ class DeviceView(View):
     kind: str
     arch: str
     device_class: str
-    units: int
+    sm_count: int
     memory_bytes: int
     l2_bytes: int
     smem_per_block: int

@@ -6,14 +6,14 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tilewright.problem import MAX_EXTENT
+from tilewright.schema.problem import MAX_EXTENT
 from tilewright.wire.requests import GemmQuery
 
 SEGMENT_PREFIX = "tilewright_"
 _Size = Annotated[int, Field(ge=1, le=MAX_EXTENT)]
 
 
-class GemmPost(GemmQuery):
+class GemmPost(GemmQuery, frozen=True):
     """``POST /gemm``; ``m``, ``n``, ``k`` and what follows are for raw bodies, which tell no shape.
 
     Attributes:
@@ -37,7 +37,7 @@ class SharedTensor(BaseModel):
     offset: int = Field(default=0, strict=True, ge=0, le=2**48)
 
 
-class SharedGemmBody(GemmQuery):
+class SharedGemmBody(GemmQuery, frozen=True):
     """``POST /gemm/shared``: as ``POST /gemm``, with the tensors in memory that both sides map."""
 
     m: _Size

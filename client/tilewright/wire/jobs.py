@@ -3,65 +3,17 @@
 from __future__ import annotations
 
 from datetime import datetime
-from enum import StrEnum
 
 from pydantic import BaseModel
 
-from tilewright.policy import Policy
-from tilewright.wire.errors import ProblemDocument
-from tilewright.wire.requests import ProblemFields
-from tilewright.wire.results import BestConfigView, TrialView, View
+from tilewright.schema.job import JobProgress, JobStatus, SearchOptions
+from tilewright.schema.problem import GemmProblem
+from tilewright.schema.trial import Trial
+from tilewright.wire.catalog import ProblemDocument
+from tilewright.wire.results import BestConfigView
 
 
-class JobStatus(StrEnum):
-    """Where a job stands."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-    @property
-    def final(self) -> bool:
-        """Nothing will change any more."""
-        return self not in (JobStatus.QUEUED, JobStatus.RUNNING)
-
-
-class ProgressView(View):
-    """Where the search stands; seconds and microseconds.
-
-    Attributes:
-        phase: ``enumerate``, ``search``, ``race`` or ``done``.
-        measured, planned: trials spent and granted.
-        valid_configs: size of the searched space.
-        failed: trials that ended badly.
-        best_us, best_config: the best so far.
-        elapsed_s, eta_s: seconds gone, and expected seconds to the end.
-        compile_s, check_s, measure_s, idle_s, search_s, race_s: where the seconds went; idle is waiting
-            for a compile, and compiles run side by side with all the others.
-        stopped: why the search ended; None while it runs.
-    """
-
-    phase: str
-    measured: int
-    planned: int
-    valid_configs: int
-    failed: int
-    best_us: float | None
-    best_config: str | None
-    elapsed_s: float
-    eta_s: float | None
-    compile_s: float
-    check_s: float
-    measure_s: float
-    idle_s: float
-    search_s: float = 0.0
-    race_s: float = 0.0
-    stopped: str | None = None
-
-
-class JobView(BaseModel):
+class JobView(BaseModel, SearchOptions, frozen=True):
     """A tuning job.
 
     Attributes:
@@ -75,19 +27,13 @@ class JobView(BaseModel):
 
     id: str
     status: JobStatus
-    problem: ProblemFields
-    families: list[str]
-    max_trials: int
-    max_seconds: float
-    seed: int
-    policy: Policy = Policy.STAGED
-    min_gain_per_s: float = 0.0
+    problem: GemmProblem
     device_class: str
     created: datetime
     started: datetime | None
     finished: datetime | None
     cancel_requested: bool
-    progress: ProgressView | None
+    progress: JobProgress | None
     baseline_ratio: float | None = None
     best: BestConfigView | None = None
     error: ProblemDocument | None = None
@@ -104,5 +50,5 @@ class JobList(BaseModel):
 class TrialList(BaseModel):
     """A page of trials by number; ``next`` is the cursor of the next page."""
 
-    items: list[TrialView]
+    items: list[Trial]
     next: str | None = None

@@ -6,9 +6,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, WrapValidator
+from pydantic import BaseModel, Field, WrapValidator
 
-from tilewright.wire.requests import FamilyName, KeyName, PageQuery, ProblemFields, TuneBody
+from tilewright.schema.codec import KeyName
+from tilewright.schema.problem import GemmProblem
+from tilewright.wire.requests import Body, DeviceName, OptionsBody, PageQuery, ProblemBody, TuneBody
 
 Micros = Annotated[float, Field(gt=0.0, le=1e12, allow_inf_nan=False)]
 
@@ -20,19 +22,15 @@ class MissReason(StrEnum):
     STALE = "stale"
 
 
-class MissReport(ProblemFields):
+class MissReport(ProblemBody, frozen=True):
     """A problem, how often it ran since the last report, and the vendor library's microseconds if known."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    count: int = Field(default=1, strict=True, ge=1, le=10**9)
+    count: int = Field(default=1, ge=1, le=10**9)
     vendor_us: Micros | None = None
 
 
-class MissesBody(BaseModel):
+class MissesBody(Body, frozen=True):
     """``POST /misses``."""
-
-    model_config = ConfigDict(extra="forbid")
 
     device_class: KeyName
     misses: list[MissReport] = Field(min_length=1, max_length=250)
@@ -45,7 +43,7 @@ class MissAnswer(BaseModel):
     dropped: int
 
 
-class MissQuery(PageQuery):
+class MissQuery(PageQuery, frozen=True):
     """``GET /misses``: a page of the list of one device class, or of all."""
 
     device_class: KeyName | None = None
@@ -61,7 +59,7 @@ class MissView(BaseModel):
         stake_s: device seconds at stake, ``count`` times ``time_us``.
     """
 
-    problem: ProblemFields
+    problem: GemmProblem
     device_class: str
     reason: MissReason
     count: int
@@ -79,25 +77,22 @@ class MissList(BaseModel):
     next: str | None = None
 
 
-class FromMisses(BaseModel):
+class FromMisses(Body, frozen=True):
     """The ``top`` open misses of a device class."""
 
-    model_config = ConfigDict(extra="forbid")
-
     device_class: KeyName
-    top: int = Field(default=10, strict=True, ge=1, le=100)
+    top: int = Field(default=10, ge=1, le=100)
 
 
-class TuneMissesBody(BaseModel):
-    """``POST /tune`` for misses: a job for each, with the same budget; see :class:`TuneBody`."""
+class TuneMissesBody(OptionsBody, frozen=True):
+    """``POST /tune`` for misses: a job for each, with the same options.
 
-    model_config = ConfigDict(extra="forbid")
+    Attributes:
+        device: one of the class that missed; the first such device unless given.
+    """
 
     from_misses: FromMisses
-    families: list[FamilyName] = Field(default=[], max_length=8)
-    max_trials: int = Field(default=100, strict=True, ge=1, le=10_000)
-    max_seconds: float = Field(default=0.0, ge=0.0, le=86_400.0, allow_inf_nan=False)
-    seed: int = Field(default=0, strict=True, ge=0, le=2**31 - 1)
+    device: DeviceName | None = None
 
 
 def _choose(value: Any, _: Any) -> TuneBody | TuneMissesBody:

@@ -1,11 +1,22 @@
-"""Every model of the wire by its name."""
+"""Every model of the wire by its name, and the records that answers hold."""
 
-from tilewright.wire.catalog import DeviceList, DeviceView, FamilyList, FamilyView, KnobView, SupportView
-from tilewright.wire.errors import ErrorItem, ProblemDocument
+from tilewright.schema.config import Config
+from tilewright.schema.config_set import ConfigSet, RegretBand, SetEntry
+from tilewright.schema.job import JobProgress, JobStatus
+from tilewright.schema.trial import Timing, Trial
+from tilewright.wire.catalog import (
+    DeviceList,
+    DeviceView,
+    ErrorItem,
+    FamilyList,
+    FamilyView,
+    Health,
+    KnobView,
+    ProblemDocument,
+    SupportView,
+)
 from tilewright.wire.exchange import Counts, ExportQuery, Format, ImportAnswer
-from tilewright.wire.health import Health
-from tilewright.wire.jobs import JobList, JobStatus, JobView, ProgressView, TrialList
-from tilewright.wire.lookups import LookupAnswer, LookupBody, LookupView
+from tilewright.wire.jobs import JobList, JobView, TrialList
 from tilewright.wire.misses import (
     AnyTuneBody,
     FromMisses,
@@ -18,24 +29,21 @@ from tilewright.wire.misses import (
     MissView,
     TuneMissesBody,
 )
-from tilewright.wire.requests import BestQuery, GemmQuery, PageQuery, Policy, ProblemFields, TuneBody
+from tilewright.wire.requests import BestQuery, GemmQuery, Match, PageQuery, ProblemBody, TuneBody
 from tilewright.wire.results import (
     BestConfigList,
     BestConfigView,
-    ConfigView,
     MatchView,
-    TimingView,
-    TrialView,
-    TrustView,
+    QualityView,
 )
 from tilewright.wire.sets import (
     BundleBody,
-    ConfigSet,
+    LookupAnswer,
+    LookupBody,
+    LookupView,
     PinBody,
-    RegretBand,
     SetChange,
     SetDiff,
-    SetEntry,
     SetInfo,
     SetList,
 )
@@ -46,8 +54,8 @@ __all__ = [
     "BestConfigView",
     "BestQuery",
     "BundleBody",
+    "Config",
     "ConfigSet",
-    "ConfigView",
     "Counts",
     "DeviceList",
     "DeviceView",
@@ -61,12 +69,14 @@ __all__ = [
     "Health",
     "ImportAnswer",
     "JobList",
+    "JobProgress",
     "JobStatus",
     "JobView",
     "KnobView",
     "LookupAnswer",
     "LookupBody",
     "LookupView",
+    "Match",
     "MatchView",
     "MissAnswer",
     "MissList",
@@ -77,10 +87,9 @@ __all__ = [
     "MissesBody",
     "PageQuery",
     "PinBody",
-    "Policy",
+    "ProblemBody",
     "ProblemDocument",
-    "ProblemFields",
-    "ProgressView",
+    "QualityView",
     "RegretBand",
     "SetChange",
     "SetDiff",
@@ -88,10 +97,9 @@ __all__ = [
     "SetInfo",
     "SetList",
     "SupportView",
-    "TimingView",
+    "Timing",
+    "Trial",
     "TrialList",
-    "TrialView",
-    "TrustView",
     "TuneBody",
     "TuneMissesBody",
 ]

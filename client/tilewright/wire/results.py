@@ -1,92 +1,17 @@
-"""Configs, timings, trials and best configs on the wire."""
+"""Best configs on the wire."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel
 
-from tilewright.config import Config
-from tilewright.trial import BestConfig
-from tilewright.wire.requests import ProblemFields
-
-
-class View(BaseModel):
-    """A response read from the attributes of a record."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-
-class ConfigView(View):
-    """A family's name and its knobs."""
-
-    family: str
-    knobs: dict[str, int | str]
-
-    @field_validator("knobs", mode="before")
-    @classmethod
-    def _pairs(cls, value: Any) -> Any:
-        return dict(value) if isinstance(value, tuple) else value
-
-    def to_config(self) -> Config:
-        """The config.
-
-        Raises:
-            InvalidProblem: a knob's value is neither an integer nor a name.
-        """
-        return Config.of(self.family, self.knobs)
-
-
-class TimingView(View):
-    """A measurement; microseconds of one GEMM, MHz and watts."""
-
-    samples_us: list[float]
-    median_us: float
-    low_us: float
-    high_us: float
-    method: str
-    mhz: float | None = None
-    watts: float | None = None
-
-
-class ProvenanceView(View):
-    """Everything outside the config that could change a result."""
-
-    source_digest: str
-    compiler: str
-    driver: str
-    device_class: str
-    package: str
-    method: str
-
-
-class ResourcesView(View):
-    """What one block costs: registers of a thread, the rest in bytes."""
-
-    registers: int
-    spill_bytes: int
-    static_smem: int
-    dynamic_smem: int
-
-
-class TrialView(View):
-    """One config tried; ``artifact`` is the digest of its kernel, ``repeatable`` whether launches of it gave
-    the same bits, null where that was not tried."""
-
-    number: int
-    config: ConfigView
-    outcome: str
-    message: str
-    timing: TimingView | None
-    artifact: str | None
-    resources: ResourcesView | None
-    provenance: ProvenanceView | None
-    compile_s: float
-    check_s: float
-    measure_s: float
-    origin: str
-    repeatable: bool | None = None
+from tilewright.schema.codec import gathered
+from tilewright.schema.config import Config
+from tilewright.schema.config_set import Speedup
+from tilewright.schema.problem import GemmProblem
+from tilewright.schema.resources import Resources
+from tilewright.schema.trial import Baseline, BestConfig, Provenance, Timing
 
 
 class ArtifactLink(BaseModel):
@@ -96,23 +21,6 @@ class ArtifactLink(BaseModel):
     href: str
 
 
-class BaselineView(View):
-    """The vendor library in the same race."""
-
-    name: str
-    median_us: float
-    detail: dict[str, Any]
-
-
-class SpeedupView(View):
-    """Vendor time over kernel time with its confidence interval; above 1 the kernel wins."""
-
-    value: float
-    low: float
-    high: float
-    confidence: float
-
-
 class MatchView(BaseModel):
     """How the result was found: ``exact``, or ``nearest`` at a distance in octaves of m, n, k."""
 
@@ -120,7 +28,7 @@ class MatchView(BaseModel):
     distance: float = 0.0
 
 
-class TrustView(BaseModel):
+class QualityView(BaseModel):
     """What a result is worth to its user.
 
     Attributes:
@@ -137,7 +45,7 @@ class TrustView(BaseModel):
     staleness: str = "fresh"
 
 
-class BestConfigView(TrustView):
+class BestConfigView(QualityView):
     """The winner of a race, and what it won against.
 
     ``verdict`` is ``kernel``, ``vendor`` or ``tie``; ``use_vendor`` is true where the vendor
@@ -146,51 +54,38 @@ class BestConfigView(TrustView):
     tuned for the very problem (0.1: by a tenth), None where the store cannot tell.
     """
 
-    problem: ProblemFields
+    problem: GemmProblem
     device_class: str
     arch: str
-    config: ConfigView
+    config: Config
     artifact: ArtifactLink
-    timing: TimingView
+    timing: Timing
     tflops: float
-    baseline: BaselineView
-    speedup: SpeedupView
+    baseline: Baseline
+    speedup: Speedup
     verdict: str
     use_vendor: bool = False
-    ties: list[ConfigView]
+    ties: tuple[Config, ...]
     match: MatchView
     expected_regret: float | None = None
-    provenance: ProvenanceView
-    resources: ResourcesView
+    provenance: Provenance
+    resources: Resources
     job_id: str
     created: datetime
 
     @classmethod
-    def of(cls, best: BestConfig, created: datetime, match: MatchView, trust: TrustView) -> BestConfigView:
+    def of(
+        cls, best: BestConfig, created: datetime, match: MatchView, quality: QualityView
+    ) -> BestConfigView:
         """From the record, and when it was stored."""
-        speedup = SpeedupView(
-            value=best.speedup, low=best.speedup_low, high=best.speedup_high, confidence=best.confidence
-        )
-        return cls(
-            problem=ProblemFields.of(best.problem),
-            device_class=best.device_class,
-            arch=best.arch,
-            config=ConfigView.model_validate(best.config),
-            artifact=ArtifactLink(digest=best.artifact, href=f"/artifacts/{best.artifact}"),
-            timing=TimingView.model_validate(best.timing),
-            tflops=best.tflops,
-            baseline=BaselineView.model_validate(best.baseline),
-            speedup=speedup,
-            verdict=best.verdict,
-            use_vendor=best.use_vendor,
-            ties=[ConfigView.model_validate(config) for config in best.ties],
-            match=match,
-            provenance=ProvenanceView.model_validate(best.provenance),
-            resources=ResourcesView.model_validate(best.resources),
-            job_id=best.job_id,
-            created=created,
-            **trust.model_dump(),
-        )
+        artifact = ArtifactLink(digest=best.artifact, href=f"/artifacts/{best.artifact}")
+        told = {"artifact": artifact, "speedup": speedup_of(best), "match": match, "created": created}
+        return cls(**gathered(cls, best, quality, **told))
+
+
+def speedup_of(best: BestConfig) -> Speedup:
+    """A winner's speed-up with its interval."""
+    return Speedup(best.speedup, best.speedup_low, best.speedup_high, best.confidence)
 
 
 class BestConfigList(BaseModel):

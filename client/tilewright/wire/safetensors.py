@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from tilewright.errors import InvalidProblem
-from tilewright.problem import DType
+from tilewright.schema.problem import DType
 
 WireCode = Literal["F16", "BF16", "F32", "F64", "F8_E4M3", "F8_E5M2", "I8", "U8", "I32"]
 WIRE_TYPES: dict[WireCode, DType] = {

@@ -1,77 +1,16 @@
-"""Config sets on the wire: immutable snapshots of what a device class is served, named by their content."""
+"""Config sets on the wire, and lookups that answer from them."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tilewright.wire.requests import KeyName, ProblemFields
-from tilewright.wire.results import BaselineView, ConfigView, SpeedupView, View
-
-SetDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$", max_length=71)]
-ArtifactDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", max_length=64)]
-
-
-class SetEntry(View):
-    """One problem of a set and what to run for it.
-
-    Attributes:
-        artifact: digest of the kernel, ``artifact_bytes`` long; the set's bundle has it.
-        median_us: microseconds of one GEMM in the final race; ``low_us`` and ``high_us`` enclose it.
-        use_vendor: the vendor library was faster in the race, if only by less than it can tell: run that.
-        numerics, deterministic, staleness: as in :class:`tilewright.wire.BestConfigView`.
-    """
-
-    problem: ProblemFields
-    config: ConfigView
-    artifact: str
-    artifact_bytes: int
-    median_us: float
-    low_us: float
-    high_us: float
-    baseline: BaselineView
-    speedup: SpeedupView
-    verdict: str
-    use_vendor: bool
-    numerics: str
-    deterministic: bool
-    staleness: str
-    job_id: str
-    created: datetime
-
-
-class RegretBand(BaseModel):
-    """What a near match costs, learned by leaving one shape out and answering it from another one.
-
-    Attributes:
-        max_distance: of the band, in octaves of (m, n, k).
-        expected: mean of time over the best time, less 1.
-        p90: nine in ten cost at most this.
-        pairs: shapes answered from another one that this rests on, nearer bands included.
-    """
-
-    max_distance: float
-    expected: float
-    p90: float
-    pairs: int
-
-
-class ConfigSet(BaseModel):
-    """A snapshot: the winners of a device class at one moment.
-
-    Attributes:
-        digest: ``sha256:`` of the canonical JSON of everything but ``digest`` and ``created_at``.
-        near: what near matches cost, by distance; empty where the store cannot tell yet.
-    """
-
-    digest: SetDigest
-    device_class: str
-    arch: str
-    created_at: datetime
-    entries: list[SetEntry]
-    near: list[RegretBand] = []
+from tilewright.schema.codec import KeyName, Sha256
+from tilewright.schema.config_set import SetDigest, SetEntry
+from tilewright.schema.problem import GemmProblem
+from tilewright.wire.requests import Body, Match, ProblemBody
 
 
 class SetInfo(BaseModel):
@@ -105,7 +44,7 @@ class SetChange(BaseModel):
         decided: the two medians' intervals do not overlap.
     """
 
-    problem: ProblemFields
+    problem: GemmProblem
     before: SetEntry | None = None
     after: SetEntry | None = None
     time_ratio: float | None = None
@@ -123,18 +62,73 @@ class SetDiff(BaseModel):
     unchanged: int
 
 
-class PinBody(BaseModel):
+class PinBody(Body, frozen=True):
     """``POST /config-sets/current``: what ``current`` of a device class is to answer from now on."""
-
-    model_config = ConfigDict(extra="forbid")
 
     device_class: KeyName
     digest: SetDigest
 
 
-class BundleBody(BaseModel):
+class BundleBody(Body, frozen=True):
     """``POST /config-sets/{digest}/bundle``: which of the set's artifacts are wanted."""
 
-    model_config = ConfigDict(extra="forbid")
+    want: list[Sha256] = Field(min_length=1, max_length=900)
 
-    want: list[ArtifactDigest] = Field(min_length=1, max_length=900)
+
+class LookupBody(Body, frozen=True):
+    """``POST /best-config/lookup``: what to run for each problem on a device class or architecture.
+
+    Attributes:
+        max_regret: of near matches: most that one may be expected to lose to a kernel tuned for the very
+            problem, as a part of its time.
+        deterministic: only kernels that give the same bits at every launch.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"arch": "sm_90", "match": "nearest", "problems": [{"m": 4096, "n": 4096, "k": 4096}]}
+            ]
+        },
+    )
+
+    arch: KeyName | None = None
+    device_class: KeyName | None = None
+    problems: list[ProblemBody] = Field(min_length=1, max_length=500)
+    match: Match = Match.EXACT
+    max_regret: float = Field(default=0.1, ge=0.0, le=1000.0, allow_inf_nan=False)
+    deterministic: bool = False
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> LookupBody:
+        if self.arch is None and self.device_class is None:
+            raise ValueError("give arch or device_class; GET /devices lists those of this service")
+        return self
+
+
+class LookupView(BaseModel):
+    """What answers for a problem: the same as a client decides by itself from the config set.
+
+    Attributes:
+        kind: ``exact``, ``nearest``, or ``vendor``: run the vendor library.
+        reason: why it is the vendor library; equal to ``kind`` otherwise.
+        device_class: whose set answered; None where none has anything.
+        entry: the tuned kernel and what is known of it; None where none may run.
+        distance: octaves between its problem and the one asked for.
+        expected_regret: of a near match.
+        miss: a kernel tuned for the very problem is missing.
+    """
+
+    kind: Literal["exact", "nearest", "vendor"]
+    reason: str
+    device_class: str | None = None
+    entry: SetEntry | None = None
+    distance: float = 0.0
+    expected_regret: float = 0.0
+    miss: bool = False
+
+
+class LookupAnswer(BaseModel):
+    """One answer for each problem, in their order."""
+
+    items: list[LookupView]

@@ -1,0 +1,54 @@
+"""What a run of a benchmark rests on, and its files."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tilewright.schema.device import DeviceSpec
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+def device_facts(spec: DeviceSpec, driver: str) -> dict[str, Any]:
+    """The device, its class and its driver."""
+    return {"device": spec.to_dict(), "device_class": spec.device_class.id, "driver": driver}
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Replace a file at once, so that a process killed in between leaves the old one."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n")
+    os.replace(part, path)
+
+
+class Stopwatch:
+    """Wall-clock seconds of named parts, also where a part fails.
+
+    Attributes:
+        seconds: by part, in the order of their first start.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Add the time of the block to a part."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - start
+            self.seconds[name] = round(self.seconds.get(name, 0.0) + spent, 3)

@@ -1,0 +1,71 @@
+"""The ladder: every reference kernel interleaved with cuBLAS at its document's own shape.
+
+    tilewright bench ladder --document 000
+
+writes into ``benchmarks/results`` (or ``--out``): ``ladder-DEVICE.json`` with one row a kernel,
+``ladder-DEVICE.provenance.json`` with raw samples, compiler, clocks and watts, and the table and plot of
+``benchmarks/ladder/report.py``. How it measures stands in ``benchmarks/ladder/race.py``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.common.results import RESULTS, now, write_json
+from benchmarks.ladder.race import ROUNDS, climb
+from benchmarks.ladder.rows import Row, provenance, rows
+from kernels.compiler.build import ArtifactCache
+from kernels.reference import reference_kernels
+from tilewright.errors import DeviceUnavailable
+from tuner.devices.base import Device
+from tuner.workers.device_worker import open_device
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LadderRequest:
+    """What to measure.
+
+    Attributes:
+        document: number of a reference document; None for all.
+        device: ``cuda:0`` and so on.
+        out: folder of the results.
+        cache: folder of compiled kernels; None compiles them again.
+        rounds: samples of each candidate.
+    """
+
+    document: str | None = None
+    device: str = "cuda:0"
+    out: Path = RESULTS
+    cache: Path | None = None
+    rounds: int = ROUNDS
+
+
+def run_ladder(request: LadderRequest, tell: Callable[[str], None]) -> tuple[list[Row], Path]:
+    """Measure, store rows and provenance; the rows and the path of their file.
+
+    Raises:
+        DeviceUnavailable: there is no such GPU here.
+        ValueError: there is no such document.
+        LaunchError: a kernel broke the device; the process must end.
+    """
+    references = reference_kernels(request.document)
+    device = open_device(request.device)
+    if device.spec.kind != "cuda":
+        raise DeviceUnavailable(f"the reference kernels need CUDA; {request.device} is not an NVIDIA GPU")
+    cache = ArtifactCache(request.cache) if request.cache else None
+    laps = climb(device, references, request.rounds, cache, tell)
+    path = result_path(request, device)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found = rows(laps)
+    write_json(path, [dataclasses.asdict(row) for row in found])
+    facts = {"date": now()} | provenance(device, laps, request.rounds)
+    write_json(path.with_suffix(".provenance.json"), facts)
+    return found, path
+
+
+def result_path(request: LadderRequest, device: Device) -> Path:
+    """``ladder-DEVICE.json``, or ``ladder-DEVICE-document-000.json`` for one document."""
+    part = f"-document-{request.document}" if request.document else ""
+    return request.out / f"ladder-{device.spec.device_class.id}{part}.json"

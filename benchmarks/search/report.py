@@ -1,0 +1,116 @@
+"""Puts the figures of the search into benchmarks/results/search.md, from the files beside it.
+
+    python -m benchmarks.search.report
+
+One table a recorded space: replays of tilewright (``replay-SPACE-*.json``, written by ``tilewright
+replay``), then Kernel Tuner's strategies (``kernel-tuner-SPACE.json``, written by
+``benchmarks/search/kernel_tuner.py``), the best at 100 trials first. Then live re-tunes
+(``live-retunes-SPACE.json``, written by ``benchmarks/search/live_retunes.py``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import pages
+from benchmarks.common.results import RESULTS
+from benchmarks.search import live_retunes_report
+
+PAGE = pages.PAGES / "search.md"
+TRIALS = (10, 25, 50, 100, 200)
+HEADERS = (
+    "search",
+    "runs",
+    *map(str, TRIALS),
+    "95 % interval at 100",
+    ">= 95 % at 50/100/200",
+    "CPU ms an ask",
+)
+
+
+def replayed(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """One row from a replay of tilewright."""
+    plan, summary = data["plan"], data["summary"]
+    points = {
+        point["trials"]: {**point["fraction"], "near": point["near"]["value"]}
+        for point in summary["checkpoints"]
+    }
+    fractions = {trials: (point["value"], point["low"], point["high"]) for trials, point in points.items()}
+    near = {trials: point["near"] for trials, point in points.items()}
+    given = f" + {len(plan['initial_configs'])} configs" if plan["initial_configs"] else ""
+    name = f"**tilewright {plan['sampler']}{given}**"
+    return _row(name, plan["runs"], fractions, near, summary["sampler_ms"])
+
+
+def simulated(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """A row for each strategy of Kernel Tuner, the best at 100 trials first."""
+    rows = []
+    for one in data["strategies"]:
+        points = {point["trials"]: point for point in one["checkpoints"]}
+        fractions = {trials: (p["fraction"], p["low"], p["high"]) for trials, p in points.items()}
+        near = {trials: point["near"] for trials, point in points.items()}
+        ask_ms = 1000 * one["cpu_s_per_run"] / one["evaluations"]
+        name = f"Kernel Tuner {one['strategy']}"
+        rows.append((fractions[100][0], _row(name, one["runs"], fractions, near, ask_ms)))
+    return [row for _, row in sorted(rows, reverse=True)]
+
+
+def table(space: str, folder: Path = RESULTS) -> str:
+    """Everything that was measured on a space, as Markdown."""
+    own = [data for data in _read(folder, "replay-*.json") if data["space"] == space]
+    own.sort(key=lambda data: (bool(data["plan"]["initial_configs"]), -_at_hundred(data)))
+    rows = [replayed(data) for data in own]
+    other = folder / f"kernel-tuner-{space}.json"
+    rows += simulated(json.loads(other.read_text())) if other.exists() else []
+    head = f"### {space}: {own[0]['valid_configs']} valid configs"
+    return f"{head}\n\n{pages.table(HEADERS, rows)}\n"
+
+
+def spaces(folder: Path = RESULTS) -> list[str]:
+    """Every space that was replayed."""
+    return sorted({data["space"] for data in _read(folder, "replay-*.json")})
+
+
+def live(folder: Path = RESULTS) -> str:
+    """What live re-tunes found, as Markdown."""
+    raced = [report for report in _read(folder, "live-retunes-*.json") if "figures" in report]
+    return live_retunes_report.tables(raced) if raced else "None was recorded yet.\n"
+
+
+def main() -> None:
+    """Command line.
+
+    Raises:
+        ReportError: the page has no marks.
+    """
+    pages.include(PAGE, "search", "\n".join(table(space) for space in spaces()))
+    pages.include(PAGE, "live-retunes", live())
+
+
+def _read(folder: Path, pattern: str) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(folder.glob(pattern))]
+
+
+def _at_hundred(data: Mapping[str, Any]) -> float:
+    points = data["summary"]["checkpoints"]
+    return float(next((p["fraction"]["value"] for p in points if p["trials"] == 100), 0.0))
+
+
+def _row(
+    name: str,
+    runs: int,
+    fractions: Mapping[int, tuple[float, float, float]],
+    near: Mapping[int, float],
+    ask_ms: float,
+) -> tuple[str, ...]:
+    values = [f"{fractions[trials][0]:.3f}" if trials in fractions else "" for trials in TRIALS]
+    _, low, high = fractions.get(100, (0.0, 0.0, 0.0))
+    shares = " / ".join(f"{near[trials]:.2f}" if trials in near else "-" for trials in TRIALS[2:])
+    return name, str(runs), *values, f"{low:.3f} .. {high:.3f}", shares, f"{ask_ms:.2g}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What the service costs and carries."""

@@ -1,0 +1,241 @@
+"""How many lookups one service answers, and how fast, against a database with a million trials.
+
+    python -m benchmarks.service.lookup_load --out benchmarks/results/lookup-load.json
+
+Fills a SQLite database with as many problems as trials fill (1,000 a job), each with a winner and its kernel,
+starts ``tilewright serve`` on it, and asks over keep-alive connections of one other process: each question
+for ``--seconds`` on 1 and on 8 connections. Latency is from the first byte sent to the last received;
+``server_cpu_ms`` is the processor time that the service spent on a request, which other load does not inflate
+as it does the latency.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import datetime
+import json
+import os
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from benchmarks.service.lookup_fill import ARCH, CLASS, Filled, fill
+from tilewright import GemmProblem
+from tilewright.launch.host import cpu_info
+
+CONNECTIONS = (1, 8)
+PROBLEMS_A_LOOKUP = 250
+Ask = Callable[[random.Random], bytes]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Serving:
+    """A running service."""
+
+    url: str
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        """Processor time that it has spent so far, its children's not."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def serving(database_url: str, device: str) -> Iterator[Serving]:
+    """A service on a database and a device (the machine's own choice for an empty name), on a free port."""
+    command = [sys.executable, "-m", "service.cli.main", "serve", "--json", "--port", "0"]
+    command += ["--database-url", database_url, *(["--device", device] if device else [])]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        yield Serving(_url(process), process.pid)
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _url(process: subprocess.Popen[str]) -> str:
+    printed = ""
+    for line in process.stdout or ():
+        printed += line
+        try:
+            return str(json.loads(printed)["url"])
+        except ValueError:
+            continue
+    raise RuntimeError(f"the service did not start: {printed}")
+
+
+def get(path: str, **headers: str) -> bytes:
+    """A request as it goes over the wire."""
+    lines = [f"GET {path} HTTP/1.1", "Host: tilewright", *(f"{k}: {v}" for k, v in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def post(path: str, body: dict[str, Any]) -> bytes:
+    """The same with a JSON body."""
+    content = json.dumps(body).encode()
+    lines = [f"POST {path} HTTP/1.1", "Host: tilewright", "Content-Type: application/json"]
+    return "\r\n".join([*lines, f"Content-Length: {len(content)}", "", ""]).encode() + content
+
+
+def questions(filled: Filled, tag: str) -> dict[str, tuple[int, Ask]]:
+    """What is asked, by name, with the status that must come back."""
+
+    def exact(pick: random.Random) -> bytes:
+        return get(f"/best-config?{urlencode(_query(pick.choice(filled.problems)))}")
+
+    def near(pick: random.Random) -> bytes:
+        problem = pick.choice(filled.problems)
+        asked = dataclasses.replace(problem, m=problem.m + pick.randrange(1, 64))
+        return get(f"/best-config?{urlencode(_query(asked) | {'match': 'nearest'})}")
+
+    def many(pick: random.Random) -> bytes:
+        problems = [_extents(problem) for problem in pick.choices(filled.problems, k=PROBLEMS_A_LOOKUP)]
+        return post("/best-config/lookup", {"device_class": CLASS, "problems": problems})
+
+    def current(_: random.Random) -> bytes:
+        return get(f"/config-sets/current?device_class={CLASS}", **{"If-None-Match": tag})
+
+    def kernel(pick: random.Random) -> bytes:
+        digest = pick.choice(filled.digests)
+        return get(f"/artifacts/{digest}", **{"If-None-Match": f'"{digest}"'})
+
+    return {
+        "GET /best-config, exact": (200, exact),
+        "GET /best-config, nearest": (200, near),
+        f"POST /best-config/lookup, {PROBLEMS_A_LOOKUP} problems": (200, many),
+        "GET /config-sets/current, 304": (304, current),
+        "GET /artifacts/{digest}, 304": (304, kernel),
+    }
+
+
+def _query(problem: GemmProblem) -> dict[str, object]:
+    return {"arch": ARCH, **_extents(problem)}
+
+
+def _extents(problem: GemmProblem) -> dict[str, int]:
+    return {"m": problem.m, "n": problem.n, "k": problem.k}
+
+
+async def load(server: Serving, status: int, ask: Ask, connections: int, seconds: float) -> dict[str, float]:
+    """Ask on so many connections for so long; requests a second and milliseconds."""
+    end = time.monotonic() + seconds
+    started, spent = time.perf_counter(), server.cpu_seconds()
+    each = await asyncio.gather(
+        *(_one(server.url, status, ask, number, end) for number in range(connections))
+    )
+    elapsed = time.perf_counter() - started
+    costs = sorted(cost for costs in each for cost in costs)
+    return {
+        "connections": connections,
+        "requests": len(costs),
+        "per_second": round(len(costs) / elapsed, 1),
+        "p50_ms": round(1e3 * costs[len(costs) // 2], 3),
+        "p99_ms": round(1e3 * costs[int(0.99 * len(costs))], 3),
+        "max_ms": round(1e3 * costs[-1], 3),
+        "server_cpu_ms": round(1e3 * (server.cpu_seconds() - spent) / len(costs), 3),
+    }
+
+
+async def _one(url: str, status: int, ask: Ask, seed: int, end: float) -> list[float]:
+    address, pick, costs = urlsplit(url), random.Random(seed), []
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    wanted = f"HTTP/1.1 {status} ".encode()
+    while time.monotonic() < end:
+        request = ask(pick)
+        started = time.perf_counter()
+        writer.write(request)
+        head, _ = await answer(reader)
+        costs.append(time.perf_counter() - started)
+        if not head.startswith(wanted):
+            raise RuntimeError(f"{request.decode()} was answered with {head.decode()}")
+    writer.close()
+    return costs
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """Head and body of one answer."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    for line in head.lower().split(b"\r\n"):
+        if line.startswith(b"content-length:"):
+            return head, await reader.readexactly(int(line.partition(b":")[2]))
+    return head, b""
+
+
+async def measure(server: Serving, filled: Filled, seconds: float) -> dict[str, Any]:
+    """Every question, and what fetching a whole config set costs."""
+    set_path = f"/config-sets/current?device_class={CLASS}"
+    first = await _fetch(server.url, set_path)
+    again = await _fetch(server.url, set_path)
+    loads = {}
+    for name, (status, ask) in questions(filled, again["tag"]).items():
+        await load(server, status, ask, 1, 0.5)
+        loads[name] = [await load(server, status, ask, count, seconds) for count in CONNECTIONS]
+    fetches = {"first, made on demand": first, "again": again}
+    whole = {name: {"bytes": one["bytes"], "ms": one["ms"]} for name, one in fetches.items()}
+    return {"loads": loads, f"config set of {len(filled.problems)} winners": whole}
+
+
+async def _fetch(url: str, path: str) -> dict[str, Any]:
+    address = urlsplit(url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port, limit=2**26)
+    started = time.perf_counter()
+    writer.write(get(path))
+    head, body = await answer(reader)
+    milliseconds = 1e3 * (time.perf_counter() - started)
+    writer.close()
+    [tag] = [
+        line.partition(": ")[2] for line in head.decode().split("\r\n") if line.lower().startswith("etag:")
+    ]
+    return {"tag": tag, "bytes": len(body), "ms": round(milliseconds, 2)}
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trials", type=int, default=1_000_000)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "filled.db"
+        filled = fill(f"sqlite:///{path}", arguments.trials)
+        size = path.stat().st_size
+        with serving(f"sqlite:///{path}", "host") as server:
+            loads = asyncio.run(measure(server, filled, arguments.seconds))
+    result = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": {
+            "cpu": cpu_info("model name"),
+            "cores": len(os.sched_getaffinity(0)),
+            "load_average_1_min": round(os.getloadavg()[0], 2),
+            "system": f"{platform.system()} {platform.machine()}",
+            "python": platform.python_version(),
+        },
+        "database": {
+            "kind": "SQLite",
+            "trials": arguments.trials,
+            "winners": len(filled.problems),
+            "mib": round(size / 2**20),
+            "fill_s": round(filled.seconds, 1),
+        },
+        **loads,
+    }
+    shown = json.dumps(result, indent=1)
+    print(shown)  # noqa: T201
+    if arguments.out:
+        arguments.out.write_text(shown + "\n")
+
+
+if __name__ == "__main__":
+    main()

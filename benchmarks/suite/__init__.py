@@ -1,0 +1,1 @@
+"""The suite: tuned kernels against cuBLASLt, cuBLAS and PyTorch."""

@@ -1,0 +1,283 @@
+"""The client's cache on disk: config sets and artifacts, kept within bounds.
+
+A process uses a config set when it starts with the set, looks for a newer one or, offline, reads a kernel of
+it. The time of modification of a file says when it was used last, or when a kept set that names it was; it is
+updated at most once a day. Every step is one operation on one file, and a missing file is fetched again, so
+any number of processes may prune, read and write at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from tilewright.artifact import Artifact
+from tilewright.errors import ArtifactError, InvalidProblem
+from tilewright.schema.config_set import is_digest
+
+DAY_S = 86_400.0
+UNNAMED_S = 7 * DAY_S  # NOTE: a process may still run with the set before, and load kernels of it
+PAUSE_S = 3600.0
+FETCH_S = 3600.0  # NOTE: kernels are written before the set that names them
+_LEAST_DAYS = 2  # NOTE: a set in constant use was noted up to a day and a look ago
+_DIGEST = re.compile(rb"[0-9a-f]{64}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much the cache keeps, and for how long.
+
+    Attributes:
+        size: bytes in all; the set that was used last stays even if it alone is larger.
+        days: since a set was last used; at least 2.
+
+    Raises:
+        InvalidProblem: the size is negative, or the days are too few.
+    """
+
+    size: int = 2 * 2**30
+    days: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise InvalidProblem(f"cache_bytes must not be negative, got {self.size}")
+        if not self.days >= _LEAST_DAYS:  # also where it is no number
+            raise InvalidProblem(
+                f"cache_days must be at least {_LEAST_DAYS}, as use is noted once a day; got {self.days}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _File:
+    path: Path
+    size: int
+    used: float
+
+    def remove(self) -> None:
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+
+
+def due(root: Path) -> bool:
+    """Whether no process pruned within the last hour; False if nothing can be written."""
+    stamp = root / "pruned"
+    try:
+        if stamp.exists() and time.time() - stamp.stat().st_mtime < PAUSE_S:
+            return False
+        stamp.touch()
+    except OSError:
+        return False
+    return True
+
+
+def note_use(path: Path, now: float) -> None:
+    """Note that a file is used, unless that was noted within the last day."""
+    with contextlib.suppress(OSError):
+        if now - path.stat().st_mtime > DAY_S:
+            os.utime(path, (now, now))
+
+
+def prune(root: Path, bounds: Bounds, now: float) -> None:
+    """Remove files that are out of bounds; files that cannot be removed stay.
+
+    Args:
+        root: holds config sets in ``named``, and kernels in folders of two digits by their digests.
+        bounds: how much may stay.
+        now: seconds since the epoch.
+    """
+    sets: list[tuple[_File, set[str]]] = []
+    for file in sorted(_entries(root / "named", now), key=lambda file: file.used):
+        if now - file.used > bounds.days * DAY_S:
+            file.remove()
+        else:
+            sets.append((file, _digests(file.path)))
+    kernels = {file.path.name: file for folder in root.glob("??") for file in _entries(folder, now)}
+    named = set[str]().union(*(digests for _, digests in sets)) & kernels.keys()
+    for digest in named:
+        note_use(kernels[digest].path, now)
+    unnamed = sorted((kernels[digest] for digest in kernels.keys() - named), key=lambda file: file.used)
+    for file in unnamed:
+        if now - file.used > UNNAMED_S:
+            kernels.pop(file.path.name).remove()
+    loose = [file for file in unnamed if FETCH_S < now - file.used <= UNNAMED_S]
+    _shrink(bounds.size, sets, kernels, loose)
+
+
+def _shrink(
+    size: int, sets: list[tuple[_File, set[str]]], kernels: dict[str, _File], unnamed: list[_File]
+) -> None:
+    """Remove the longest unused until the rest fits: ``unnamed`` kernels, then sets with theirs."""
+    left = sum(file.size for file, _ in sets) + sum(file.size for file in kernels.values())
+    while left > size and (unnamed or len(sets) > 1):
+        if unnamed:
+            gone = [unnamed.pop(0)]
+        else:
+            file, digests = sets.pop(0)
+            alone = digests.difference(*(others for _, others in sets)) & kernels.keys()
+            gone = [file, *(kernels[digest] for digest in alone)]
+        for file in gone:
+            file.remove()
+            kernels.pop(file.path.name, None)
+            left -= file.size
+
+
+def _entries(folder: Path, now: float) -> Iterator[_File]:
+    """The files of a folder; files that a writer left unfinished a day ago are removed."""
+    with contextlib.suppress(OSError):
+        for path in list(folder.iterdir()):
+            try:
+                status = path.stat()
+            except OSError:  # another process removed it
+                continue
+            file = _File(path, status.st_size, status.st_mtime)
+            if not path.name.startswith(".new-"):
+                yield file
+            elif now - file.used > DAY_S:
+                file.remove()
+
+
+def _digests(path: Path) -> set[str]:
+    """Everything that looks like a digest in a set: its kernels, and a few other names that do no harm."""
+    try:
+        return {found.decode() for found in _DIGEST.findall(path.read_bytes())}
+    except OSError:
+        return set()
+
+
+VERSION = "v1"
+
+
+def default_folder() -> Path:
+    """Where the platform keeps a user's caches."""
+    return user_cache_path("tilewright") / "client"
+
+
+class DiskCache:
+    """Entries under ``folder``, in a part of its own for this version of the layout.
+
+    Raises:
+        ArtifactError: a digest is none, and could name a file elsewhere.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._root = folder / VERSION
+
+    def get(self, digest: str) -> bytes | None:
+        """The content with this SHA-256; None if it is missing or damaged."""
+        content = self._read(self._path(digest))
+        if content is None or hashlib.sha256(content).hexdigest() != digest:
+            return None
+        return content
+
+    def has(self, digest: str) -> bool:
+        """Whether there is an entry, without reading it."""
+        return self._path(digest).exists()
+
+    def put(self, digest: str, content: bytes) -> bool:
+        """Keep a content under its SHA-256; False if it could not be written."""
+        return self._write(self._path(digest), content)
+
+    def drop(self, digest: str) -> None:
+        """Remove an entry, for instance a damaged one."""
+        with contextlib.suppress(OSError):
+            self._path(digest).unlink()
+
+    def named(self, name: str) -> bytes | None:
+        """The content under a name; None if there is none."""
+        return self._read(self._pointer(name))
+
+    def name(self, name: str, content: bytes) -> bool:
+        """Keep a content under a name, replacing the one before."""
+        return self._write(self._pointer(name), content)
+
+    def note_use(self, name: str, content: bytes) -> None:
+        """Note that the content under a name is in use, so that it stays; keep it again if it was removed."""
+        pointer = self._pointer(name)
+        if os.path.exists(pointer):
+            note_use(pointer, time.time())
+        else:
+            self._write(pointer, content)
+
+    def prune(self, bounds: Bounds) -> None:
+        """Remove what is out of bounds, unless a process did so within the last hour."""
+        if due(self._root):
+            prune(self._root, bounds, time.time())
+
+    def _path(self, digest: str) -> Path:
+        if not is_digest(digest):
+            raise ArtifactError(f"the cache names artifacts by their SHA-256, not {digest[:80]!r}")
+        return self._root / digest[:2] / digest
+
+    def _pointer(self, name: str) -> Path:
+        return self._root / "named" / hashlib.sha256(name.encode()).hexdigest()
+
+    def _read(self, path: Path) -> bytes | None:
+        try:
+            return path.read_bytes()
+        except OSError:
+            return None
+
+    def _write(self, path: Path, content: bytes) -> bool:
+        beside = path.with_name(f".new-{secrets.token_hex(8)}")
+        try:
+            with open(self._created(beside), "wb") as file:
+                file.write(content)
+            os.replace(beside, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(beside)
+            return False
+        return True
+
+    def _created(self, path: Path) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        try:
+            return os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return os.open(path, flags, 0o600)
+
+
+class ArtifactStore:
+    """Artifacts by digest, on disk and in memory.
+
+    Safe to share between threads: each step is one operation of a dict or a file.
+    """
+
+    def __init__(self, disk: DiskCache) -> None:
+        self._disk = disk
+        self._memory: dict[str, bytes] = {}
+
+    def missing(self, wanted: Iterable[str]) -> list[str]:
+        """The digests that have to be fetched."""
+        return sorted({name for name in wanted if name not in self._memory and not self._disk.has(name)})
+
+    def take(self, fetched: Mapping[str, bytes]) -> None:
+        """Keep these in memory; call :meth:`write` soon."""
+        self._memory.update(fetched)
+
+    def write(self, digests: Iterable[str]) -> None:
+        """Move these from memory to disk; what cannot be written stays in memory."""
+        for digest in digests:
+            if self._disk.put(digest, self._memory[digest]):
+                del self._memory[digest]
+
+    def artifact(self, digest: str) -> Artifact | None:
+        """A kernel, checked against its digest; None if it is missing, damaged or of an unknown version."""
+        content = self._memory.get(digest) or self._disk.get(digest)
+        if content is None:
+            self._disk.drop(digest)  # a damaged one must not count as being here
+            return None
+        try:
+            return Artifact.from_bytes(content, digest)
+        except ArtifactError:
+            return None

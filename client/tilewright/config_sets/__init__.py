@@ -1,0 +1,1 @@
+"""Config sets in a process: fetched, kept fresh, asked."""

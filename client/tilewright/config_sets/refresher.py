@@ -1,0 +1,313 @@
+"""How a client comes by its kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import re
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+from tilewright import forks
+from tilewright.artifact import Artifact
+from tilewright.artifact.cache import ArtifactStore, Bounds, DiskCache, default_folder
+from tilewright.backoff import Backoff
+from tilewright.config_sets.lookup import Catalog, MatchLimits
+from tilewright.errors import ArtifactError, InvalidProblem, ServiceError, TilewrightError
+from tilewright.http.fetch import Fetcher
+from tilewright.lazy import LazyModule
+from tilewright.schema.config_set import ConfigSet
+
+if TYPE_CHECKING:
+    import logging
+else:
+    logging = LazyModule("logging")  # a start that goes well does without
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class LocalOptions(TypedDict, total=False):
+    """The names of :class:`StartOptions` for type checkers."""
+
+    start_timeout: float
+    refresh_s: float
+    offline: bool
+    pin: str | None
+    cache_dir: str | os.PathLike[str] | None
+    cache_bytes: int
+    cache_days: float
+    max_regret: float | None
+    deterministic: bool
+
+
+@dataclasses.dataclass(slots=True)
+class StartOptions:
+    """How a client gets its kernels, and which of them may run.
+
+    Attributes:
+        start_timeout: seconds that start-up may block; 0 for not at all.
+        refresh_s: seconds between two looks at the service.
+        offline: use what the cache has and never ask the service.
+        pin: ``sha256:...`` of the only config set to use.
+        cache_dir: where sets and artifacts are kept; the platform's folder for caches unless given.
+        cache_bytes, cache_days, bounds: how much of it is kept, for how long.
+        max_regret, deterministic, limits: what may answer for a problem.
+
+    Raises:
+        InvalidProblem: the pin is no digest of a config set, or the cache's bounds cannot be kept.
+    """
+
+    start_timeout: float = 2.0
+    refresh_s: float = 300.0
+    offline: bool = False
+    pin: str | None = None
+    cache_dir: str | os.PathLike[str] | None = None
+    cache_bytes: int = 2 * 2**30
+    cache_days: float = 30.0
+    max_regret: float | None = 0.1
+    deterministic: bool = False
+    bounds: Bounds = dataclasses.field(init=False)
+    limits: MatchLimits = dataclasses.field(init=False)
+    folder: Path = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.pin is not None and not _DIGEST.fullmatch(self.pin):
+            raise InvalidProblem(f"pin must be sha256: and 64 hexadecimal digits, got {self.pin!r}")
+        self.bounds = Bounds(self.cache_bytes, self.cache_days)
+        self.limits = MatchLimits(self.max_regret, self.deterministic)
+        self.folder = default_folder() if self.cache_dir is None else Path(self.cache_dir).expanduser()
+
+
+_NOTHING_TUNED = 404
+_WRITE_S = 5.0
+
+
+class ConfigSetRefresher:
+    """The config set of one device class, refreshed by one thread; safe to share between threads and forks.
+
+    Attributes:
+        catalog: the current set; None before the first one came.
+        problem: why the last look at the service failed; empty if it did not.
+        rounds: looks at the service so far.
+
+    Args:
+        fetcher: to the service.
+        device_class: whose set.
+        on_change: called whenever there is another set, or an artifact that was missing.
+        on_refresh: called after every look at the service that it answered.
+    """
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        device_class: str,
+        options: StartOptions,
+        on_change: Callable[[], None],
+        on_refresh: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.catalog: Catalog | None = None
+        self.problem = ""
+        self.rounds = 0
+        self._fetcher, self._device_class, self._options = fetcher, device_class, options
+        self._on_change, self._on_refresh = on_change, on_refresh
+        self._disk = DiskCache(options.folder)
+        self._artifacts = ArtifactStore(self._disk)
+        self._name = f"{fetcher.url} {device_class} {options.pin or 'current'}"
+        self._kept: bytes | None = None  # as on disk, where another process may remove it
+        self._requested = False
+        self._closed = False
+        self.after_fork()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """Give the child a lock of its own, and a thread once it is needed."""
+        self._condition = threading.Condition()
+        self._backoff = Backoff()
+        self._looking = self._writing = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Take the set from disk; else wait for the service, at most ``start_timeout`` seconds."""
+        self._load()
+        if not self._options.offline:
+            self._ensure_thread(0.0 if self.catalog is None else random.uniform(0.05, 0.5))
+            with self._condition:
+                self._condition.wait_for(
+                    lambda: self.catalog or self.rounds or self._closed, self._options.start_timeout
+                )
+
+    def refresh(self, timeout: float) -> bool:
+        """Look at the service now, once for all threads that ask; return whether it answered in time.
+
+        False at once if it failed so often that it is not asked for a while.
+        """
+        if self._options.offline or self._closed or self._backoff.open:
+            return False
+        with self._condition:
+            goal = self.rounds + (2 if self._looking else 1)  # a look under way may be too early
+        self.request_refresh()
+        return self._wait(goal, timeout) and not self.problem
+
+    def artifact(self, digest: str) -> Artifact | None:
+        """A kernel of the set, checked against its digest; None if it is missing or damaged.
+
+        A missing kernel is fetched in the background.
+        """
+        if self._options.offline:
+            self._note_use()
+        found = self._artifacts.artifact(digest)
+        if found is None:
+            self.request_refresh()
+        return found
+
+    def request_refresh(self) -> None:
+        """Look at the service soon; return at once."""
+        if not self._options.offline:
+            with self._condition:
+                self._requested = True
+                self._condition.notify_all()
+            self._ensure_thread(0.0)
+
+    def close(self) -> None:
+        """Stop looking at the service; what has arrived is still written to disk."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()
+            self._condition.wait_for(lambda: not self._writing, _WRITE_S)
+
+    def _ensure_thread(self, delay: float) -> None:
+        with self._condition:
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(
+                    target=self._run, args=(delay,), name="tilewright-sets", daemon=True
+                )
+                self._thread.start()
+
+    def _wait(self, rounds: int, timeout: float) -> bool:
+        with self._condition:
+            return self._condition.wait_for(lambda: self.rounds >= rounds or self._closed, timeout)
+
+    def _run(self, delay: float) -> None:
+        while True:
+            with self._condition:
+                self._condition.wait_for(self._may_look, delay)
+                if self._closed:
+                    return
+                self._requested, self._looking = False, True
+            delay = self._round()
+
+    def _may_look(self) -> bool:
+        return self._closed or (self._requested and not self._backoff.open)
+
+    def _round(self) -> float:
+        """Look at the service once and return the seconds until the next look."""
+        self.problem = self._why_not()
+        if self.problem:
+            pause = self._backoff.failed()
+        else:
+            self._backoff.succeeded()
+            pause = self._options.refresh_s * random.uniform(0.9, 1.1)
+        with self._condition:
+            self.rounds += 1
+            self._looking = False
+            self._condition.notify_all()
+        return pause
+
+    def _why_not(self) -> str:
+        """Look at the service and return why that failed; empty if it did not."""
+        try:
+            self._look()
+        except TilewrightError as error:
+            return str(error) or type(error).__name__
+        except Exception as error:  # NOTE: otherwise the thread would end for good
+            logging.getLogger("tilewright.client").exception("a look at %s broke", self._fetcher.url)
+            return repr(error)
+        return ""
+
+    def _look(self) -> None:
+        self._note_use()
+        content = self._new_set()
+        catalog = self.catalog if content is None else self._catalog(content)
+        if catalog is not None:
+            self._take(catalog, content)
+        self._disk.prune(self._options.bounds)
+        self._on_refresh()
+
+    def _take(self, catalog: Catalog, content: bytes | None) -> None:
+        fetched = self._fetch_artifacts(catalog)
+        if content is None and not fetched:
+            return
+        with self._condition:
+            self._artifacts.take(fetched)
+            self.catalog = catalog
+            self._on_change()
+            self._writing = True
+            self._condition.notify_all()  # threads that wait go on while the disk is written to
+        try:
+            self._write(catalog, content, fetched)
+        finally:
+            with self._condition:
+                self._writing = False
+                self._condition.notify_all()
+
+    def _write(self, catalog: Catalog, content: bytes | None, fetched: Iterable[str]) -> None:
+        self._artifacts.write(fetched)
+        if content is not None:
+            self._kept = catalog.config_set.digest.encode() + b"\n" + content
+            self._disk.name(self._name, self._kept)
+
+    def _new_set(self) -> bytes | None:
+        """The set that is served now; None if it is the current one, or if nothing is tuned.
+
+        Raises:
+            TilewrightError: the service did not answer, or not with a sound set.
+        """
+        known = self.catalog.config_set.digest if self.catalog else None
+        pin = self._options.pin
+        if pin:
+            return None if known == pin else self._fetcher.config_set(pin).content
+        try:
+            answer = self._fetcher.current_set(self._device_class, f'"{known}"' if known else None)
+        except ServiceError as error:
+            if error.status == _NOTHING_TUNED:
+                return None
+            raise
+        return answer.content if answer else None
+
+    def _fetch_artifacts(self, catalog: Catalog) -> dict[str, bytes]:
+        entries = catalog.config_set.entries
+        missing = self._artifacts.missing(entry.artifact for entry in entries if not entry.use_vendor)
+        if not missing:
+            return {}
+        everything = len(missing) == len({entry.artifact for entry in entries})
+        return self._fetcher.bundle(catalog.config_set.digest, missing, everything)
+
+    def _load(self) -> None:
+        kept = self._disk.named(self._name)
+        if kept is None:
+            return
+        digest, _, content = kept.partition(b"\n")
+        try:
+            self.catalog = self._catalog(content, digest.decode("ascii", "replace"))
+        except TilewrightError:  # damaged: as if it were not there
+            return
+        self._kept = kept
+        self._note_use()
+
+    def _note_use(self) -> None:
+        if self._kept is not None:
+            self._disk.note_use(self._name, self._kept)
+
+    def _catalog(self, content: bytes, digest: str | None = None) -> Catalog:
+        """A catalog of a set, once its content was checked.
+
+        Raises:
+            ArtifactError: it is not the set it claims to be, or not the pinned one, or of another class.
+        """
+        found = ConfigSet.from_bytes(content, self._options.pin or digest)
+        if found.device_class != self._device_class:
+            raise ArtifactError(f"a config set of {found.device_class} was sent to a {self._device_class}")
+        return Catalog(found)

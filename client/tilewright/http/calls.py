@@ -1,0 +1,260 @@
+"""Requests, not yet sent. A :class:`Call` says what to send and how to read the answer; a sender sends it.
+
+A method that takes several requests is a generator: it yields each call and is sent the answer. So one
+:func:`endpoint` serves a class that waits (:class:`Sender`) and one that awaits (:class:`AsyncSender`).
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from urllib.parse import quote, urlsplit
+
+from tilewright import wire
+from tilewright.errors import InvalidProblem, ServiceError, ServiceUnreachable
+from tilewright.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import pydantic
+else:
+    pydantic = LazyModule("pydantic")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+M = TypeVar("M", bound="pydantic.BaseModel")
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back; header names are lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """A request, and how its answer is read.
+
+    Attributes:
+        content: the body, or its parts.
+        answer_s: how much longer than other steps the wait for the answer may take.
+        answer_bytes: most bytes that the answer may have; 0 where that is not known.
+        delay_s: seconds to wait before it is sent.
+        sink: takes the body of a 200 in pieces while it arrives; the reply then has no content.
+    """
+
+    method: str
+    path: str
+    parse: Callable[[Reply], T]
+    params: dict[str, str] = dataclasses.field(default_factory=dict)
+    content: bytes | list[memoryview] | None = None
+    headers: dict[str, str] = dataclasses.field(default_factory=dict)
+    answer_s: float = 0.0
+    answer_bytes: int = 0
+    delay_s: float = 0.0
+    sink: Callable[[bytes], object] | None = None
+
+    def __iter__(self) -> Generator[Call[Any], Any, T]:
+        """The answer: ``yield from call`` in an endpoint."""
+        parsed: T = yield self
+        return parsed
+
+
+Flow = Generator[Call[Any], Any, T]
+"""The calls of an endpoint one after the other; it is sent the answer of each and returns its own result."""
+
+
+class Sender(abc.ABC):
+    """Sends each call of an endpoint and waits for the answer."""
+
+    @abc.abstractmethod
+    def _send(self, call: Call[T]) -> T:
+        """The answer of one call."""
+
+    def _run(self, start: Callable[[], Call[T] | Flow[T]]) -> T:
+        flow: Any = iter(start())
+        try:
+            call = next(flow)
+            while True:
+                try:
+                    reply = self._send(call)
+                except BaseException as error:
+                    call = flow.throw(error)
+                else:
+                    call = flow.send(reply)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+class AsyncSender(abc.ABC):
+    """Sends each call of an endpoint and awaits the answer."""
+
+    @abc.abstractmethod
+    async def _send(self, call: Call[T]) -> T:
+        """The answer of one call."""
+
+    async def _run(self, start: Callable[[], Call[T] | Flow[T]]) -> T:
+        flow: Any = iter(start())
+        try:
+            call = next(flow)
+            while True:
+                try:
+                    reply = await self._send(call)
+                except BaseException as error:
+                    call = flow.throw(error)
+                else:
+                    call = flow.send(reply)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+class endpoint(Generic[P, T]):
+    """A method written once for both clients: decorates a function that returns a call or a flow of calls.
+
+    Read from the class it is that function, for flows that contain others.
+    """
+
+    @overload
+    def __init__(self, flow: Callable[Concatenate[Any, P], Call[T]]) -> None: ...
+    @overload
+    def __init__(self, flow: Callable[Concatenate[Any, P], Flow[T]]) -> None: ...
+    def __init__(self, flow: Any) -> None:
+        self._flow = flow
+
+    @overload
+    def __get__(self, client: None, owner: type) -> Callable[Concatenate[Any, P], Flow[T]]: ...
+    @overload
+    def __get__(self, client: Sender, owner: type) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, client: AsyncSender, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, client: Any, owner: type) -> Any:
+        if client is None:
+            return self._flow
+
+        @functools.wraps(self._flow)
+        def method(*arguments: P.args, **options: P.kwargs) -> Any:
+            return client._run(functools.partial(self._flow, client, *arguments, **options))
+
+        return method
+
+
+def answer(call: Call[T], reply: Reply) -> T:
+    """The parsed answer of a call.
+
+    Raises:
+        ServiceError: the service answered with a problem document.
+        ServiceUnreachable: what answered is not tilewright.
+    """
+    if reply.status >= 400:
+        raise ServiceError(reply.status, _problem_document(reply))
+    try:
+        return call.parse(reply)
+    except (InvalidProblem, KeyError, ValueError) as error:
+        raise ServiceUnreachable(
+            f"{call.method} {call.path}: the answer is not one of tilewright's ({error}); check the URL"
+        ) from error
+
+
+def checked_url(url: str) -> str:
+    """The URL of a service, without a slash at its end.
+
+    Raises:
+        InvalidProblem: it is not ``http://host`` or ``https://host``, with or without port and path.
+    """
+    try:
+        parts = urlsplit(url)
+        port, named = parts.port, parts.scheme in ("http", "https") and bool(parts.hostname)
+    except (ValueError, TypeError, AttributeError):
+        port, named = None, False
+    if not named or port == 0 or parts.query or parts.fragment:
+        raise InvalidProblem(f"the URL of a service reads like http://127.0.0.1:8080, got {url!r}")
+    return url.rstrip("/")
+
+
+def unreachable(url: object, error: Exception) -> ServiceUnreachable:
+    """The error for a transport that failed."""
+    return ServiceUnreachable(
+        f"no answer from {url} ({type(error).__name__}: {error}); "
+        "start the service with 'tilewright serve' or check the URL"
+    )
+
+
+def get(path: str, model: type[M], query: pydantic.BaseModel | None = None, **others: str | None) -> Call[M]:
+    """``GET path`` with the fields of a query that were set, and other parameters that are not None."""
+    params = params_of(query) if query else {}
+    params |= {name: value for name, value in others.items() if value is not None}
+    return Call("GET", path, model_of(model), params)
+
+
+def post(
+    path: str, body: pydantic.BaseModel, parse: Callable[[Reply], T], idempotency_key: object = None
+) -> Call[T]:
+    """``POST path`` with a JSON body, without the fields that have their defaults."""
+    headers = {"Content-Type": JSON}
+    if idempotency_key is not None:
+        headers["Idempotency-Key"] = str(idempotency_key)
+    content = body.model_dump_json(exclude_defaults=True).encode()
+    return Call("POST", path, parse, content=content, headers=headers)
+
+
+def path_of(*parts: str) -> str:
+    """A path of these parts, whatever characters they have.
+
+    Raises:
+        InvalidProblem: a part is empty or no text.
+    """
+    for part in parts:
+        if not isinstance(part, str) or not part:
+            raise InvalidProblem(f"an id or a digest must be text that is not empty, got {part!r}")
+    return "".join(f"/{quote(part, safe=':')}" for part in parts)
+
+
+def model_of(model: type[M]) -> Callable[[Reply], M]:
+    """A parser of JSON bodies."""
+    return lambda reply: model.model_validate_json(reply.content)
+
+
+def params_of(query: pydantic.BaseModel) -> dict[str, str]:
+    """The parameters of a query string: the fields that were set."""
+    values = query.model_dump(mode="json", exclude_none=True, exclude_unset=True).items()
+    return {name: json.dumps(value) if isinstance(value, bool) else str(value) for name, value in values}
+
+
+def checked(model: type[M], fields: Mapping[str, Any]) -> M:
+    """A request made of these fields; scalars of NumPy and torch count as numbers of Python.
+
+    Raises:
+        InvalidProblem: a field breaks a rule.
+    """
+    try:
+        return model.model_validate(_plain(fields))
+    except pydantic.ValidationError as error:
+        rules = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'request'}: {e['msg']}" for e in error.errors())
+        raise InvalidProblem(rules) from error
+
+
+def _plain(value: Any) -> Any:
+    # NOTE: strict fields take exact types alone.
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value.item() if getattr(value, "ndim", None) == 0 else value
+
+
+def _problem_document(reply: Reply) -> dict[str, Any]:
+    try:
+        return wire.ProblemDocument.model_validate_json(reply.content).model_dump(exclude_none=True)
+    except ValueError:
+        return {"title": "unexpected answer", "detail": reply.content[:200].decode("utf-8", "replace")}

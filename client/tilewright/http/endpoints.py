@@ -1,0 +1,414 @@
+"""The service's endpoints, each a method that :class:`tilewright.Client` and ``AsyncClient`` have alike."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Unpack
+
+from tilewright import wire
+from tilewright.artifact import Artifact, bundle
+from tilewright.errors import InvalidProblem, ServiceError, ServiceUnreachable
+from tilewright.http.arguments import (
+    BestOptions,
+    ExportOptions,
+    File,
+    GemmOptions,
+    Miss,
+    TuneOptions,
+    open_to_read,
+    open_to_write,
+    whole_lines,
+)
+from tilewright.http.calls import (
+    JSON,
+    NDJSON,
+    Call,
+    Flow,
+    Reply,
+    checked,
+    endpoint,
+    get,
+    model_of,
+    params_of,
+    path_of,
+    post,
+)
+from tilewright.http.events import Follower, OnProgress
+from tilewright.lazy import LazyModule
+from tilewright.schema.config_set import ConfigSet
+from tilewright.schema.problem import GemmProblem
+
+if TYPE_CHECKING:
+    from tilewright.http import gemm_calls, shared_memory
+else:
+    gemm_calls = LazyModule("tilewright.http.gemm_calls")
+    shared_memory = LazyModule("tilewright.http.shared_memory")
+
+_LOOKUPS = 250  # problems a request
+_ARTIFACTS = 900  # artifacts a request
+_PAGE = 1000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SetAnswer:
+    """A config set as it came.
+
+    Attributes:
+        config_set: checked against its digest.
+        content: the bytes, to be kept.
+    """
+
+    config_set: ConfigSet
+    content: bytes
+
+    @property
+    def etag(self) -> str:
+        """What :meth:`Endpoints.current_set` takes to answer None as long as this set is served."""
+        return f'"{self.config_set.digest}"'
+
+
+class Endpoints:
+    """Every endpoint as a method. Inherit from this and from a sender: with
+    :class:`tilewright.http.calls.Sender` a method waits for its answer, with ``AsyncSender`` it is awaited.
+
+    Every method raises :class:`ServiceUnreachable` where nothing answers in time, :class:`ServiceError` where
+    the service refuses, and :class:`InvalidProblem` where the request breaks a rule before it is sent.
+    """
+
+    def _job_ended(self) -> None:
+        """Called when a job that was waited for has ended."""
+
+    # Tuning jobs
+
+    @endpoint
+    def tune(
+        self,
+        problem: GemmProblem,
+        *,
+        on_progress: OnProgress | None = None,
+        wait: bool = True,
+        **options: Unpack[TuneOptions],
+    ) -> Flow[wire.JobView]:
+        """Tune ``problem``; with ``wait`` until the job has ended, its winner is ``.best``.
+
+        Raises:
+            ServiceError: also where the job failed.
+        """
+        fields: dict[str, Any] = {**problem.to_dict(), **options}
+        key = fields.pop("idempotency_key", None)
+        job = yield from post("/tune", checked(wire.TuneBody, fields), model_of(wire.JobView), key)
+        return (yield from Endpoints.wait(self, job.id, on_progress)) if wait else job
+
+    @endpoint
+    def wait(self, job_id: str, on_progress: OnProgress | None = None) -> Flow[wire.JobView]:
+        """Follow a job to its end.
+
+        Raises:
+            ServiceError: also where the job failed.
+        """
+        follower = Follower(job_id, on_progress)
+        while not follower.done:
+            reason = "the stream ended early"
+            try:
+                yield from follower.call()
+            except ServiceUnreachable as error:
+                reason = str(error)
+            if not follower.done:
+                follower.ended_early(reason)
+        self._job_ended()
+        return _succeeded((yield from Endpoints.job(self, job_id)))
+
+    @endpoint
+    def job(self, job_id: str) -> Call[wire.JobView]:
+        """One job."""
+        return get(path_of("jobs", job_id), wire.JobView)
+
+    @endpoint
+    def cancel(self, job_id: str) -> Call[wire.JobView]:
+        """Ask a job to stop; its trials are kept."""
+        return Call("DELETE", path_of("jobs", job_id), model_of(wire.JobView))
+
+    @endpoint
+    def jobs(
+        self, status: wire.JobStatus | str | None = None, *, limit: int = 50, cursor: str | None = None
+    ) -> Call[wire.JobList]:
+        """A page of jobs, newest first: of one status, or of all."""
+        named = None if status is None else _status(status)
+        return get("/jobs", wire.JobList, _page(limit, cursor), status=named)
+
+    @endpoint
+    def trials(self, job_id: str, *, limit: int = 50, cursor: str | None = None) -> Call[wire.TrialList]:
+        """A page of a job's trials."""
+        return get(path_of("jobs", job_id, "trials"), wire.TrialList, _page(limit, cursor))
+
+    # Results
+
+    @endpoint
+    def best_config(self, problem: GemmProblem, **options: Unpack[BestOptions]) -> Call[wire.BestConfigView]:
+        """The stored winner for a problem; a 404 :class:`ServiceError` where it was never tuned."""
+        query = checked(wire.BestQuery, {**problem.to_dict(), **options})
+        return get("/best-config", wire.BestConfigView, query)
+
+    @endpoint
+    def configs(self, **options: Unpack[BestOptions]) -> Flow[list[wire.BestConfigView]]:
+        """Every stored winner of an architecture or device class."""
+        found: list[wire.BestConfigView] = []
+        cursor: str | None = None
+        while True:
+            query = checked(wire.BestQuery, {**options, "limit": _PAGE, "cursor": cursor})
+            page = yield from get("/best-config", wire.BestConfigList, query)
+            found += page.items
+            cursor = page.next
+            if cursor is None:
+                return found
+
+    @endpoint
+    def lookup_many(
+        self, problems: Iterable[GemmProblem], **options: Unpack[BestOptions]
+    ) -> Flow[list[wire.LookupView]]:
+        """What to run for each problem, in their order, asked of the service's current config set.
+
+        ``match="nearest"`` allows near matches within ``max_regret``, a tenth unless given.
+        """
+        found: list[wire.LookupView] = []
+        for part in _parts(problems, _LOOKUPS):
+            fields = {**options, "problems": [problem.to_dict() for problem in part]}
+            body = checked(wire.LookupBody, fields)
+            answer = yield from post("/best-config/lookup", body, model_of(wire.LookupAnswer))
+            found += answer.items
+        return found
+
+    @endpoint
+    def artifact(self, digest: str) -> Call[Artifact]:
+        """A compiled kernel, checked against its digest.
+
+        Raises:
+            ArtifactError: what arrived does not match.
+        """
+        path = path_of("artifacts", digest)
+        return Call("GET", path, lambda reply: Artifact.from_bytes(reply.content, digest))
+
+    @endpoint
+    def export(self, file: File, **options: Unpack[ExportOptions]) -> Flow[int]:
+        """Write results to a file, given open or by its path; returns the bytes written."""
+        call = Call("GET", "/trials", lambda _: None, params_of(checked(wire.ExportQuery, options)))
+        sizes: list[int] = []
+        with open_to_write(file) as target:
+            yield from dataclasses.replace(call, sink=lambda piece: sizes.append(target.write(piece)))
+        return sum(sizes)
+
+    @endpoint
+    def import_results(self, file: File, kind: wire.Format | str = "ndjson") -> Flow[wire.ImportAnswer]:
+        """Merge results that :meth:`export` wrote as ``ndjson`` or ``t4``: what is known changes nothing.
+
+        Raises:
+            ServiceError: a line is damaged; those of earlier parts are kept, repeating is harmless.
+        """
+        whole = checked(wire.ExportQuery, {"format": kind}).format is wire.Format.T4
+        headers = {"Content-Type": JSON if whole else NDJSON}
+        answer = wire.ImportAnswer(added=wire.Counts(), known=wire.Counts())
+        with open_to_read(file) as source:
+            for content in [source.read()] if whole else whole_lines(source):
+                part = yield from Call("POST", "/trials", model_of(wire.ImportAnswer), {}, content, headers)
+                answer = wire.ImportAnswer(added=answer.added + part.added, known=answer.known + part.known)
+        return answer
+
+    # Config sets
+
+    @endpoint
+    def current_set(self, device_class: str, etag: str | None = None) -> Call[SetAnswer | None]:
+        """The config set that a device class is served; None where ``etag`` still is what is served.
+
+        Raises:
+            ArtifactError: what arrived does not match its digest.
+        """
+        headers = {"If-None-Match": etag} if etag else {}
+        return Call("GET", "/config-sets/current", _set, {"device_class": device_class}, headers=headers)
+
+    @endpoint
+    def config_set(self, digest: str) -> Call[SetAnswer]:
+        """A snapshot, checked against its digest.
+
+        Raises:
+            ArtifactError: what arrived does not match.
+        """
+        return Call("GET", path_of("config-sets", digest), lambda reply: _sound_set(reply, digest))
+
+    @endpoint
+    def config_sets(
+        self, device_class: str | None = None, *, limit: int = 50, cursor: str | None = None
+    ) -> Call[wire.SetList]:
+        """A page of snapshots, newest first."""
+        return get("/config-sets", wire.SetList, _page(limit, cursor), device_class=device_class)
+
+    @endpoint
+    def diff(self, a: str, b: str) -> Call[wire.SetDiff]:
+        """What set ``b`` has other than set ``a``."""
+        return get(path_of("config-sets", a, "diff", b), wire.SetDiff)
+
+    @endpoint
+    def pin(self, device_class: str, digest: str) -> Call[wire.SetInfo]:
+        """Serve a snapshot to a device class until :meth:`unpin`, whatever is tuned meanwhile."""
+        body = checked(wire.PinBody, {"device_class": device_class, "digest": digest})
+        return post("/config-sets/current", body, model_of(wire.SetInfo))
+
+    @endpoint
+    def unpin(self, device_class: str) -> Call[None]:
+        """Serve the latest winners again."""
+        return Call("DELETE", "/config-sets/current", lambda _: None, {"device_class": device_class})
+
+    @endpoint
+    def artifacts(self, digest: str, want: Iterable[str] | None = None) -> Flow[dict[str, Artifact]]:
+        """The kernels of a set, all or those wanted, by digest and checked against it.
+
+        Raises:
+            ArtifactError: one does not match, or the bundle ended early.
+        """
+        found: dict[str, Artifact] = {}
+        for call in bundle_calls(digest, want):
+            found |= bundle.unpack((yield from call))
+        return found
+
+    # Misses
+
+    @endpoint
+    def report_misses(
+        self, device_class: str, misses: Iterable[Miss], idempotency_key: object = None
+    ) -> Call[wire.MissAnswer]:
+        """Tell the service which problems ran without a tuned kernel, at most 250 at once.
+
+        A report that comes again with its ``idempotency_key`` within a day is counted once.
+        """
+        items = [
+            {**miss.problem.to_dict(), "count": miss.count, "vendor_us": miss.vendor_us} for miss in misses
+        ]
+        body = checked(wire.MissesBody, {"device_class": device_class, "misses": items})
+        return post("/misses", body, model_of(wire.MissAnswer), idempotency_key)
+
+    @endpoint
+    def misses(self, device_class: str | None = None, *, limit: int = 50) -> Flow[list[wire.MissView]]:
+        """Open misses, the most device time at stake first."""
+        query = checked(wire.MissQuery, {"device_class": device_class, "limit": limit})
+        return (yield from get("/misses", wire.MissList, query)).items
+
+    @endpoint
+    def tune_misses(
+        self, device_class: str, top: int = 10, **options: Unpack[TuneOptions]
+    ) -> Flow[list[wire.JobView]]:
+        """Start a job for each of the ``top`` open misses of a device class."""
+        fields: dict[str, Any] = {"from_misses": {"device_class": device_class, "top": top}, **options}
+        key = fields.pop("idempotency_key", None)
+        body = checked(wire.TuneMissesBody, fields)
+        return (yield from post("/tune", body, model_of(wire.JobList), key)).items
+
+    # GEMMs
+
+    @endpoint
+    def gemm(
+        self,
+        a: Any,
+        b: Any,
+        c: Any = None,
+        bias: Any = None,
+        *,
+        shared: bool = False,
+        out: Any = None,
+        **options: Unpack[GemmOptions],
+    ) -> Flow[gemm_calls.GemmAnswer]:
+        """Run a GEMM on the service: NumPy arrays, or what converts by DLPack or ``__array__``. They are sent
+        as they lie and must not change meanwhile.
+
+        ``shared`` passes them through shared memory: for a service of this machine and user that offers it.
+        Operands that :meth:`shared_empty` made are not copied then, and the result goes to ``out``, where it
+        is given, another such array; after an error the service may still write there.
+        """
+        operands = {"a": a, "b": b, "c": c, "bias": bias}
+        if shared:
+            with shared_memory.shared_gemm(operands, options, self._segments, out) as call:
+                return (yield from call)
+        if out is not None:
+            raise InvalidProblem("out goes with shared=True; what comes over the wire has memory of its own")
+        return (yield from gemm_calls.gemm_call(operands, options))
+
+    def shared_empty(self, shape: int | Iterable[int], dtype: Any) -> Any:
+        """A NumPy array of any values in shared memory, for ``gemm(..., shared=True)``.
+
+        Raises:
+            OSError: there is not so much shared memory.
+        """
+        return shared_memory.empty(shape, dtype)
+
+    @functools.cached_property
+    def _segments(self) -> shared_memory.Segments:
+        return shared_memory.Segments()
+
+    def _close_segments(self) -> None:
+        if "_segments" in vars(self):
+            self._segments.close()
+
+    # The service
+
+    @endpoint
+    def families(self) -> Flow[list[wire.FamilyView]]:
+        """The kernel families with their knobs."""
+        return (yield from get("/families", wire.FamilyList)).items
+
+    @endpoint
+    def devices(self) -> Flow[list[wire.DeviceView]]:
+        """The devices of the service."""
+        return (yield from get("/devices", wire.DeviceList)).items
+
+    @endpoint
+    def ready(self) -> Call[wire.Health]:
+        """Whether the service can do its work."""
+        return get("/health/ready", wire.Health)
+
+
+def bundle_calls(digest: str, want: Iterable[str] | None) -> Iterator[Call[bytes]]:
+    """The requests for a set's artifacts, all or those wanted; each answer is a bundle, not yet checked.
+
+    Raises:
+        InvalidProblem: a wanted name is no digest.
+    """
+    path = path_of("config-sets", digest, "bundle")
+    if want is None:
+        yield Call("GET", path, lambda reply: reply.content)
+        return
+    for part in _parts(want, _ARTIFACTS):
+        yield post(path, checked(wire.BundleBody, {"want": part}), lambda reply: reply.content)
+
+
+def _parts(items: Iterable[Any], most: int) -> Iterator[list[Any]]:
+    left = iter(items)
+    while part := list(itertools.islice(left, most)):
+        yield part
+
+
+def _page(limit: int, cursor: str | None) -> wire.PageQuery:
+    return checked(wire.PageQuery, {"limit": limit, "cursor": cursor})
+
+
+def _status(status: wire.JobStatus | str) -> str:
+    try:
+        return wire.JobStatus(status).value
+    except ValueError:
+        names = ", ".join(wire.JobStatus)
+        raise InvalidProblem(f"status must be one of {names}; got {status!r}") from None
+
+
+def _succeeded(job: wire.JobView) -> wire.JobView:
+    if job.status is wire.JobStatus.FAILED:
+        document = job.error or wire.ProblemDocument(type="about:blank", title="job failed", status=500)
+        raise ServiceError(document.status, document.model_dump(exclude_none=True))
+    return job
+
+
+def _set(reply: Reply) -> SetAnswer | None:
+    return None if reply.status == 304 else _sound_set(reply, None)
+
+
+def _sound_set(reply: Reply, digest: str | None) -> SetAnswer:
+    return SetAnswer(ConfigSet.from_bytes(reply.content, digest), reply.content)

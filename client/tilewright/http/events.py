@@ -1,0 +1,79 @@
+"""The events of a tuning job, followed over as many connections as it takes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+from tilewright.errors import ServiceUnreachable
+from tilewright.http.calls import Call, path_of
+from tilewright.schema.codec import decode
+from tilewright.schema.job import JobProgress
+
+OnProgress = Callable[[JobProgress], None]
+QUIET_S = 45.0  # NOTE: three times the service's heartbeat; less would drop a quiet stream
+_PATIENCE_S = 60.0
+_PAUSE_S = 0.5
+
+
+class Follower:
+    """Follows one job to its end.
+
+    Attributes:
+        done: whether the job has ended.
+    """
+
+    def __init__(self, job_id: str, on_progress: OnProgress | None) -> None:
+        self.done = False
+        self._job_id, self._on_progress = job_id, on_progress
+        self._last_id = ""
+        self._heard = time.monotonic()
+        self._pause = 0.0
+        self._pending = b""
+
+    def call(self) -> Call[None]:
+        """``GET /jobs/{id}/events``, whose body is the stream of events from where the last one ended."""
+        headers = {"Accept": "text/event-stream"}
+        if self._last_id:
+            headers["Last-Event-ID"] = self._last_id
+        path, self._pending = path_of("jobs", self._job_id, "events"), b""
+        return Call(
+            "GET",
+            path,
+            lambda _: None,
+            headers=headers,
+            answer_s=QUIET_S,
+            delay_s=self._pause,
+            sink=self.feed,
+        )
+
+    def feed(self, chunk: bytes) -> None:
+        """Take a piece of the stream: events end with an empty line."""
+        *events, self._pending = (self._pending + chunk).replace(b"\r\n", b"\n").split(b"\n\n")
+        for event in events:
+            fields = (line.partition(":") for line in event.decode().split("\n"))
+            self._take({name: value.removeprefix(" ") for name, _, value in fields})
+
+    def ended_early(self, reason: str) -> None:
+        """Note that a connection ended before the job did; the next call comes after a pause.
+
+        Raises:
+            ServiceUnreachable: nothing was heard for a minute.
+        """
+        self._pause = _PAUSE_S
+        silence = time.monotonic() - self._heard
+        if silence > _PATIENCE_S:
+            raise ServiceUnreachable(
+                f"lost the events of job {self._job_id} for {silence:.0f} s ({reason}); the job goes on, "
+                "ask for it again with job()"
+            )
+
+    def _take(self, event: dict[str, str]) -> None:
+        if "event" not in event:  # a comment keeps the connection alive
+            return
+        self._heard = time.monotonic()
+        self._last_id = event.get("id") or self._last_id
+        self.done = self.done or event["event"] == "done"
+        if event["event"] == "progress" and self._on_progress:
+            self._on_progress(decode(JobProgress, json.loads(event["data"])))

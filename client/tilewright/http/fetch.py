@@ -1,0 +1,110 @@
+"""Requests that end in time, whatever the service does: each has a connection of its own that can be cut."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import queue
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from tilewright.artifact import bundle
+from tilewright.errors import ArtifactError, ServiceUnreachable
+from tilewright.http.calls import Call, Sender
+from tilewright.http.endpoints import Endpoints, bundle_calls
+from tilewright.lazy import LazyModule
+
+if TYPE_CHECKING:
+    from tilewright.http import transport
+else:
+    transport = LazyModule("tilewright.http.transport")
+
+T = TypeVar("T")
+_MOST_BYTES = 2**30
+_CONNECT_S = 5.0
+
+
+class CancellableConnection:
+    """The connection of one request. One thread follows it, another one may cancel it."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self._cancelled = False
+
+    def follow(self, event: str, info: dict[str, Any]) -> None:
+        """Learn of a new connection: what httpx2 takes as the extension ``trace`` of a request."""
+        if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
+            self._socket = info["return_value"].get_extra_info("socket")
+            self._end()
+
+    def cancel(self) -> None:
+        """End the connection, or the next one where there is none yet; a thread that reads sees its end."""
+        self._cancelled = True
+        self._end()
+
+    def _end(self) -> None:
+        # NOTE: both callers first write what they know, so the second of them sees both.
+        if self._cancelled and self._socket is not None:
+            with contextlib.suppress(OSError):
+                # NOTE: past the method of a TLS socket, which would take its state away from the reader.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+
+class Fetcher(Endpoints, Sender):
+    """The endpoints, each call over a connection of its own, so that a forked child never shares one.
+
+    Args:
+        url: of the service.
+        headers: sent along, for instance the key.
+        seconds: bound of one request as a whole, from looking up the name to the last byte of the answer.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str], seconds: float = 30.0) -> None:
+        self.url, self._headers, self._seconds = url, headers, seconds
+
+    def bundle(self, digest: str, want: Sequence[str], everything: bool) -> dict[str, bytes]:
+        """Artifacts of a set by digest: those that arrived whole and match.
+
+        Args:
+            want: their digests.
+            everything: whether these are all artifacts of the set, so that one request fetches them.
+
+        Raises:
+            ServiceUnreachable, ServiceError: a request failed.
+        """
+        found: dict[str, bytes] = {}
+        for call in bundle_calls(digest, None if everything else want):
+            with contextlib.suppress(ArtifactError):  # it ended early: what came before that stands
+                for name, data in bundle.frames(self._send(call)):
+                    if hashlib.sha256(data).hexdigest() == name:
+                        found[name] = bytes(data)
+        return {name: found[name] for name in want if name in found}
+
+    def _send(self, call: Call[T]) -> T:
+        # NOTE: the timeouts of httpx2 are for one step each; a service that drips would meet all of them, and
+        # looking up a name has none. So the request has a thread of its own, which may be left behind.
+        connection, outcome = CancellableConnection(), queue.SimpleQueue[tuple[T | None, Exception | None]]()
+
+        def request() -> None:
+            try:
+                outcome.put((self._exchange(call, connection), None))
+            except Exception as error:  # raised where the answer is waited for
+                outcome.put((None, error))
+
+        threading.Thread(target=request, name="tilewright-request", daemon=True).start()
+        try:
+            answer, failure = outcome.get(timeout=self._seconds)
+        except queue.Empty:
+            connection.cancel()
+            raise ServiceUnreachable(f"{self.url} took more than {self._seconds:g} s to answer") from None
+        if failure is not None:
+            raise failure
+        return cast(T, answer)
+
+    def _exchange(self, call: Call[T], connection: CancellableConnection) -> T:
+        connect_s = min(_CONNECT_S, self._seconds)
+        with transport.connect(self.url, self._seconds, self._headers, connect_s) as http:
+            extensions = {"trace": connection.follow}
+            return transport.send(http, call, most_bytes=_MOST_BYTES, extensions=extensions)

@@ -1,0 +1,85 @@
+"""A GEMM on the service with its operands in the body of the request, as safetensors."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tilewright import wire
+from tilewright.http.arguments import GemmOptions
+from tilewright.http.calls import Call, Reply, checked, params_of
+from tilewright.http.tensors import MEDIA_TYPE, Tensor, from_array, pieces, to_array, unpack
+from tilewright.schema.problem import Layout
+
+# A GEMM waits for a busy device (``gemm_wait_s`` of the service, 10 s unless set), and may run for 30 s.
+GEMM_S = 60.0
+_MOST_HEADER = 2**16 + 8
+_WIDEST = 8  # bytes of an element
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GemmAnswer:
+    """A GEMM that ran on the service.
+
+    Attributes:
+        d: the result, a NumPy array that may be written to.
+        ran: the config of the kernel, or the name of the vendor library.
+        kernel_us: microseconds of the kernel alone.
+        match: how the kernel was found: ``exact``, ``nearest`` or ``vendor`` with what is known of it.
+        timing: where the milliseconds at the service went, by name.
+    """
+
+    d: Any
+    ran: str
+    kernel_us: float
+    match: str
+    timing: dict[str, float]
+
+
+def gemm_call(operands: Mapping[str, Any], options: GemmOptions) -> Call[GemmAnswer]:
+    """``POST /gemm``; operands that are None are left out.
+
+    Raises:
+        InvalidProblem: an array cannot be converted or an option is unknown.
+    """
+    tensors = {name: from_array(name, array) for name, array in operands.items() if array is not None}
+    query = checked(wire.GemmQuery, with_layout(options))
+    content = pieces(tensors)
+    headers = {"Content-Type": MEDIA_TYPE, "Accept": MEDIA_TYPE}
+    headers["Content-Length"] = str(sum(map(len, content)))
+    most = _MOST_HEADER + _most_bytes(tensors, query)
+    return Call("POST", "/gemm", _parse, params_of(query), content, headers, GEMM_S, most)
+
+
+def with_layout(options: GemmOptions) -> dict[str, Any]:
+    """The options with ``layout`` in place of ``transpose_a`` and ``transpose_b``."""
+    fields: dict[str, Any] = dict(options)
+    letters = ("t" if fields.pop(f"transpose_{name}", False) else "n" for name in "ab")
+    return fields | {"layout": Layout("".join(letters))}
+
+
+def match_and_timing(headers: Mapping[str, str]) -> tuple[str, dict[str, float]]:
+    """``match`` and ``timing`` of a :class:`GemmAnswer`, from the headers that have them."""
+    parts = (part.strip().partition(";dur=") for part in headers.get("server-timing", "").split(","))
+    return headers.get("tilewright-match", ""), {name: float(value) for name, _, value in parts if value}
+
+
+def _most_bytes(operands: Mapping[str, Tensor], query: wire.GemmQuery) -> int:
+    """Most bytes that the result of these operands may have; 0 for those that the service refuses."""
+    shapes = [operands[name].shape if name in operands else () for name in ("a", "b")]
+    if min(map(len, shapes)) < 2:
+        return 0
+    (*lead, a_rows, a_columns), (*_, b_rows, b_columns) = shapes
+    m = a_columns if query.layout.a_transposed else a_rows
+    n = b_rows if query.layout.b_transposed else b_columns
+    return math.prod(lead) * m * n * _WIDEST
+
+
+def _parse(reply: Reply) -> GemmAnswer:
+    d, headers = to_array(unpack(reply.content)["d"]), reply.headers
+    if not d.flags.writeable:  # httpx2 gives bytes
+        d = d.copy()
+    ran, kernel_us = headers["tilewright-ran"], float(headers["tilewright-kernel-us"])
+    return GemmAnswer(d, ran, kernel_us, *match_and_timing(headers))

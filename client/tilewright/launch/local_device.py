@@ -1,0 +1,89 @@
+"""The devices of this process and their classes, from the operating system and the NVIDIA driver alone."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import operator
+import os
+import platform
+
+from tilewright.errors import DeviceUnavailable
+from tilewright.launch import driver
+from tilewright.launch.host import cpu_info, host_arch
+from tilewright.schema.device import DeviceClass, DeviceSpec
+
+HOST = -1
+_SM_COUNT = 16  # CUdevice_attribute
+
+
+def default_device() -> int:
+    """The current GPU's ordinal, the first one's where none is current; ``HOST`` where there is no GPU."""
+    return driver.ensure_context() if driver.device_count() else HOST
+
+
+def ordinal(device: int | str | None) -> int:
+    """The ordinal of a device given as ``cuda:1``, ``host`` or an ordinal; :func:`default_device` for None.
+
+    Raises:
+        DeviceUnavailable: it is none of these.
+    """
+    if device is None:
+        return default_device()
+    if isinstance(device, str):
+        name, _, number = device.partition(":")
+        if device == "host":
+            return HOST
+        if name == "cuda" and number.isdecimal():
+            return int(number)
+    elif hasattr(device, "__index__"):
+        return operator.index(device)
+    raise DeviceUnavailable(f"a device is 'host', 'cuda:0' or the ordinal of a GPU, got {device!r}")
+
+
+@functools.cache
+def device_class(device: int) -> DeviceClass:
+    """The class of a GPU by its ordinal, or of this machine's CPU.
+
+    Raises:
+        DeviceUnavailable: there is no such GPU.
+    """
+    if device == HOST:
+        model = cpu_info("model name") or platform.processor() or platform.machine()
+        units = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return DeviceSpec("host", host_arch(), model, units, 0, 0).device_class
+    if not 0 <= device < driver.device_count():
+        raise DeviceUnavailable(f"no CUDA device {device}; this machine has {driver.device_count()}")
+    name, memory = ctypes.create_string_buffer(256), ctypes.c_size_t()
+    library = driver.libcuda()
+    driver.check(library.cuDeviceGetName(name, 256, device), "cuDeviceGetName")
+    driver.check(library.cuDeviceTotalMem_v2(ctypes.byref(memory), device), "cuDeviceTotalMem")
+    major, minor = driver.compute_capability(device)
+    marketing = name.value.decode()
+    return DeviceSpec(
+        kind="cuda",
+        arch=f"sm_{major}{minor}",
+        name=marketing,
+        sm_count=driver.device_attribute(device, _SM_COUNT),
+        memory_bytes=memory.value,
+        l2_bytes=0,
+        power_watts=_power_limit(device),
+        mig=marketing.partition(" MIG ")[2],
+    ).device_class
+
+
+def _power_limit(device: int) -> int:
+    """Watts by NVML; 0 where it does not tell, as on parts of a GPU."""
+    bus = ctypes.create_string_buffer(32)
+    driver.check(driver.libcuda().cuDeviceGetPCIBusId(bus, 32, device), "cuDeviceGetPCIBusId")
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return 0
+    handle, milliwatts = ctypes.c_void_p(), ctypes.c_uint()
+    refused = (
+        nvml.nvmlInit_v2()
+        or nvml.nvmlDeviceGetHandleByPciBusId_v2(bus, ctypes.byref(handle))
+        or nvml.nvmlDeviceGetPowerManagementLimit(handle, ctypes.byref(milliwatts))
+    )
+    return 0 if refused else milliwatts.value // 1000

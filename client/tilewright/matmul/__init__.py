@@ -1,0 +1,1 @@
+"""``matmul`` on the caller's own device with tuned kernels."""

@@ -1,0 +1,166 @@
+"""Array libraries: what ``matmul`` needs from one, and which one an array belongs to."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol
+
+from tilewright.errors import InvalidProblem
+from tilewright.schema.problem import Activation, DType
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Strided:
+    """An array as it lies in memory.
+
+    Attributes:
+        shape: extents.
+        strides: elements from one index to the next, an axis each.
+        dtype: element type.
+        device: ordinal of the CUDA device whose memory it is; -1 on the host.
+        writable: whether the library lets a result be written to it.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+    device: int
+    writable: bool = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Epilogue:
+    """The epilogue of D = act(alpha * A B + beta * D + bias)."""
+
+    activation: Activation = Activation.NONE
+    alpha: float = 1.0
+    beta: float = 0.0
+
+    @property
+    def plain(self) -> bool:
+        """Whether D is the product itself."""
+        return self.activation is Activation.NONE and self.alpha == 1.0 and self.beta == 0.0
+
+
+class ArrayLibrary(Protocol):
+    """An array library. What every launch calls is a plain callable, which costs less than a method."""
+
+    @property
+    def address(self) -> Callable[[Any], int]:
+        """The address of an array's first element."""
+
+    @property
+    def empty(self) -> Callable[[Any, tuple[int, ...]], Any]:
+        """An uninitialised array of a shape with the library, device and element type of another one."""
+
+    @property
+    def stream(self) -> Callable[[int], int]:
+        """The handle of the library's current stream on a device; 0 on the host."""
+
+    @property
+    def linear(self) -> Callable[[Any, Any, Any], Any]:
+        """``x @ weight.T + bias`` by the library's own means; the bias may be None."""
+
+    def key(self, a: Any, b: Any, out: Any, bias: Any) -> Hashable | None:
+        """Everything that decides how operands are multiplied, except their addresses.
+
+        None if the library must multiply them itself this time (a gradient is wanted, autocast is on, a
+        subclass has a product of its own).
+        """
+
+    def describe(self, array: Any) -> Strided:
+        """How an array lies in memory.
+
+        Raises:
+            InvalidProblem: there are no kernels for its element type, strides or device.
+        """
+
+    def operand_type(self, dtype: DType) -> DType:
+        """What the library itself would multiply elements of this type in."""
+
+    def zero_bytes(self, like: Any, size: int) -> Any:
+        """An array of ``size`` zero bytes on the device of another one."""
+
+    def product(self, a: Any, b: Any, out: Any, bias: Any, epilogue: Epilogue) -> Any:
+        """The product by the library's own means, hence by the vendor library."""
+
+
+class Weights:
+    """An array library whose second operands are weights as layers keep them, ``(n, k)``."""
+
+    def __init__(self, library: ArrayLibrary) -> None:
+        self.address, self.empty, self.stream = library.address, library.empty, library.stream
+        self.describe, self.operand_type = library.describe, library.operand_type
+        self.zero_bytes = library.zero_bytes
+        self._key, self._product, self.linear = library.key, library.product, library.linear
+
+    def key(self, a: Any, b: Any, out: Any, bias: Any) -> Hashable | None:
+        """See :class:`ArrayLibrary`."""
+        key = self._key(a, b, out, bias)
+        return None if key is None else ("weight", key)
+
+    def product(self, a: Any, b: Any, out: Any, bias: Any, epilogue: Epilogue) -> Any:
+        """See :class:`ArrayLibrary`."""
+        if out is None and epilogue.plain:
+            return self.linear(a, b, bias)
+        return self._product(a, b.T, out, bias, epilogue)
+
+
+def element_type(name: str) -> DType:
+    """The element type of that NumPy name.
+
+    Raises:
+        InvalidProblem: there are no kernels for it.
+    """
+    try:
+        dtype = DType(name)
+    except ValueError:
+        raise InvalidProblem(f"no kernels for elements of type {name}") from None
+    if dtype.packing > 1:
+        raise InvalidProblem(f"arrays hold one {name} a byte, the kernels read {dtype.packing}")
+    return dtype
+
+
+LIBRARIES: dict[type, ArrayLibrary] = {}
+"""By the types of arrays met so far."""
+WEIGHTS: dict[type, Weights] = {}
+# NOTE: imported with the first array of each, as they are heavy; and they import this module.
+_BY_PACKAGE = {
+    "torch": ("tilewright.matmul.torch_arrays", "TorchArrays"),
+    "cupy": ("tilewright.matmul.cupy_arrays", "CupyArrays"),
+    "numpy": ("tilewright.matmul.numpy_arrays", "NumpyArrays"),
+}
+
+
+def library_of(array: Any) -> ArrayLibrary:
+    """The library that an array belongs to.
+
+    Raises:
+        InvalidProblem: it is neither a torch tensor nor a CuPy or NumPy array.
+    """
+    kind = type(array)
+    if kind not in LIBRARIES:
+        LIBRARIES[kind] = _library(kind)
+        WEIGHTS[kind] = Weights(LIBRARIES[kind])
+    return LIBRARIES[kind]
+
+
+def weights_of(array: Any) -> Weights:
+    """The library of an array, for second operands that are weights.
+
+    Raises:
+        InvalidProblem: it is neither a torch tensor nor a CuPy or NumPy array.
+    """
+    library_of(array)
+    return WEIGHTS[type(array)]
+
+
+def _library(kind: type) -> ArrayLibrary:
+    packages = {base.__module__.partition(".")[0] for base in kind.__mro__}
+    for package, (module, name) in _BY_PACKAGE.items():
+        if package in packages:
+            library: ArrayLibrary = getattr(importlib.import_module(module), name)()
+            return library
+    raise InvalidProblem(f"matmul takes torch, CuPy and NumPy arrays, got {kind.__module__}.{kind.__name__}")

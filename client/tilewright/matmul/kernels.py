@@ -1,0 +1,98 @@
+"""The kernels of a service in this process: a config set for each class of device in use."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from tilewright import forks
+from tilewright.config_sets.counters import LaunchCounter
+from tilewright.config_sets.lookup import LookupResult
+from tilewright.config_sets.miss_reports import MissReports
+from tilewright.config_sets.refresher import ConfigSetRefresher, StartOptions
+from tilewright.http.fetch import Fetcher
+from tilewright.launch import local_device
+from tilewright.matmul.matmul import Choice, LocalMatmul
+from tilewright.schema.problem import GemmProblem
+
+_NO_SET = LookupResult("vendor", "no config set yet", miss=True)
+
+
+class LocalKernels:
+    """Config sets by device class, and ``matmul`` with their kernels. Safe to share between threads.
+
+    Attributes:
+        matmul: see :class:`tilewright.matmul.matmul.LocalMatmul`.
+
+    Args:
+        fetcher: to the service.
+        options: how to get the kernels.
+    """
+
+    def __init__(self, fetcher: Fetcher, options: StartOptions) -> None:
+        self.matmul = LocalMatmul(self.choose)
+        self._fetcher, self._options = fetcher, options
+        self._refreshers: dict[str, ConfigSetRefresher] = {}
+        self.after_fork()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """Give the child a lock that no lost thread holds."""
+        self._lock = threading.Lock()
+
+    def refresher(self, device: int) -> ConfigSetRefresher:
+        """The refresher of a device's class, started; blocks at most ``start_timeout`` seconds, and once.
+
+        Raises:
+            DeviceUnavailable: there is no such device.
+        """
+        name = local_device.device_class(device).id
+        with self._lock:
+            found = self._refreshers.get(name)
+            if found is None:
+                reports = MissReports(self._fetcher, name, lambda: self._missed(device))
+                found = ConfigSetRefresher(
+                    self._fetcher, name, self._options, self.matmul.forget, reports.send
+                )
+                self._refreshers[name] = found
+                found.start()
+        return found
+
+    def lookup(self, problem: GemmProblem, device: int) -> LookupResult:
+        """What answers for a problem on a device.
+
+        Raises:
+            DeviceUnavailable: there is no such device.
+        """
+        catalog = self.refresher(device).catalog
+        return catalog.lookup(problem, self._options.limits) if catalog else _NO_SET
+
+    def choose(self, problem: GemmProblem, device: int) -> Choice:
+        """What :class:`LocalMatmul` runs for a problem: the found with its kernel."""
+        refresher, found = self.refresher(device), self.lookup(problem, device)
+        if found.kind == "vendor" or found.entry is None:
+            return Choice(None, found.reason, found.miss)
+        artifact = refresher.artifact(found.entry.artifact)
+        if artifact is None:
+            return Choice(None, "its kernel is not here", found.miss)
+        return Choice(artifact, found.kind, found.miss)
+
+    def refresh(self, timeout: float) -> bool:
+        """Look at the service for every class in use, one after the other, within ``timeout`` seconds."""
+        until = time.monotonic() + timeout
+        refreshers = list(self._refreshers.values())
+        done = [refresher.refresh(until - time.monotonic()) for refresher in refreshers]
+        return bool(done) and all(done)
+
+    def request_refresh(self) -> None:
+        """Look at the service soon, as there may be something new; return at once."""
+        for refresher in list(self._refreshers.values()):
+            refresher.request_refresh()
+
+    def close(self) -> None:
+        """Stop looking at the service; ``matmul`` goes on with the kernels that are here."""
+        for refresher in list(self._refreshers.values()):
+            refresher.close()
+
+    def _missed(self, device: int) -> list[LaunchCounter]:
+        return [counter for counter in self.matmul.misses() if counter.device == device]

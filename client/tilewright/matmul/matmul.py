@@ -1,0 +1,240 @@
+"""``matmul`` on the caller's own device, with the kernels of a service."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol
+
+from tilewright.artifact import Artifact
+from tilewright.config_sets.counters import LaunchCounter
+from tilewright.errors import InvalidProblem, TilewrightError
+from tilewright.launch import Kernel, driver, load
+from tilewright.matmul import arrays
+from tilewright.matmul.arrays import ArrayLibrary, Epilogue
+from tilewright.matmul.cached_launch import Plan, VendorPlan, broken_rule, tuned_plan
+from tilewright.matmul.product import Arrays, Product, describe
+from tilewright.schema.problem import Activation, GemmProblem, check_factors
+
+_MOST_PLANS = 4096
+_MOST_COUNTERS = 16384
+_libraries, _weights = arrays.LIBRARIES.get, arrays.WEIGHTS.get  # bound once: they are on every launch
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    """The kernel to run for a problem.
+
+    Attributes:
+        artifact: the tuned kernel; None for the vendor library.
+        reason: ``exact`` or ``nearest`` with a kernel, else why there is none.
+        miss: whether no kernel was tuned for this problem.
+    """
+
+    artifact: Artifact | None
+    reason: str
+    miss: bool = False
+
+
+Lookup = Callable[[GemmProblem, int], Choice]
+
+
+class _Threads(threading.local):
+    """The plans of one thread. NOTE: a plan patches its arguments and owns a workspace, hence no two threads
+    may use the same one."""
+
+    def __init__(self) -> None:
+        self.plans: dict[Hashable, Plan] = {}
+
+
+class LocalMatmul:
+    """Launches tuned kernels on the arrays' device and current stream.
+
+    The array library's own product runs if there is no tuned kernel, if the vendor library beats it, if a
+    gradient is wanted, or if the arrays are on another GPU than the current one. Safe to share between
+    threads; launches may be captured into CUDA graphs.
+
+    Args:
+        lookup: returns the kernel for a problem and a device, its ordinal or -1 for the host. It is called
+            once for each problem and device until :meth:`forget`.
+    """
+
+    def __init__(self, lookup: Lookup) -> None:
+        self._lookup = lookup
+        self._threads = _Threads()
+        self._kernels: dict[tuple[str, int], Kernel] = {}
+        self._counters: dict[tuple[str, GemmProblem | None, int], LaunchCounter] = {}
+        self._lock = threading.RLock()
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        bias: Any = None,
+        activation: str | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+    ) -> Any:
+        """``act(alpha * a @ b + beta * out + bias)`` for arrays of one library, element type and device.
+
+        Args:
+            a: (..., m, k), any layout.
+            b: (k, n), or (..., k, n) with the leading axes of ``a``.
+            out: (..., m, n) to write to, and to add if ``beta`` is not 0; must not overlap ``a`` or ``b``.
+            bias: n elements, added to every row.
+            activation: ``relu`` or ``gelu`` (the tanh approximation).
+
+        Raises:
+            InvalidProblem: the activation is unknown, ``beta`` is given without ``out``, or a factor is too
+                large for the type of the running sum.
+            LaunchError: the device broke; the process must end.
+        """
+        library = _libraries(type(a)) or arrays.library_of(a)
+        key = library.key(a, b, out, bias)
+        if activation is not None or alpha != 1.0 or beta != 0.0:
+            key = key and (key, activation, alpha, beta)
+        plan = self._threads.plans.get(key)
+        if plan is None:
+            operands = (a, b, out, bias)
+            plan = self._plan(library, key, operands, _epilogue(activation, alpha, beta, out))
+        return plan(a, b, out, bias)
+
+    def linear(self, x: Any, weight: Any, bias: Any = None, activation: str | None = None) -> Any:
+        """``act(x @ weight.T + bias)`` for a weight as layers keep it, ``(n, k)``, without making a view.
+
+        Raises:
+            InvalidProblem: the activation is unknown.
+            LaunchError: the device broke; the process must end.
+        """
+        library = _weights(type(x)) or arrays.weights_of(x)
+        key = library.key(x, weight, None, bias)
+        if activation is not None:
+            key = key and (key, activation)
+        plan = self._threads.plans.get(key)
+        if plan is None:
+            operands = (x, weight.T, None, bias)
+            plan = self._plan(library, key, operands, _epilogue(activation, 1.0, 0.0, None))
+        return plan(x, weight, None, bias)
+
+    @property
+    def stats(self) -> collections.Counter[str]:
+        """How many products ran as ``tuned: exact``, ``tuned: nearest`` and ``vendor: REASON``."""
+        found: collections.Counter[str] = collections.Counter()
+        for counter in list(self._counters.values()):
+            if counter.count:
+                found[counter.reason] += counter.count
+        return found
+
+    def misses(self) -> list[LaunchCounter]:
+        """The counters of problems that ran without a kernel tuned for them."""
+        return [counter for counter in list(self._counters.values()) if counter.miss and counter.problem]
+
+    def forget(self) -> None:
+        """Call ``lookup`` again from now on; kernels stay loaded."""
+        self._threads = _Threads()
+
+    def _plan(
+        self, library: ArrayLibrary, key: Hashable | None, operands: Arrays, epilogue: Epilogue
+    ) -> Plan:
+        if key is None:
+            return self._vendor(library, epilogue, "a gradient is wanted, autocast is on, or no plain tensor")
+        threads = self._threads
+        try:
+            product = describe(library, operands, epilogue)
+        except TilewrightError as error:
+            plan: Plan = self._vendor(library, epilogue, str(error))
+        else:
+            check_factors(product.problem, epilogue.alpha, epilogue.beta)
+            plan = self._leading(library, product, epilogue)
+        if len(threads.plans) >= _MOST_PLANS:
+            threads.plans.clear()
+        threads.plans[key] = plan
+        return plan
+
+    def _leading(self, library: ArrayLibrary, product: Product, epilogue: Epilogue) -> Plan:
+        """The plan of a product that a kernel could compute."""
+        try:
+            return self._tuned(library, product, epilogue)
+        except TilewrightError as error:
+            return self._vendor(library, epilogue, str(error))
+
+    def _tuned(self, library: ArrayLibrary, product: Product, epilogue: Epilogue) -> Plan:
+        problem, device = product.problem, product.device
+        if device >= 0 and device != driver.ensure_context():
+            raise InvalidProblem(f"arrays of GPU {device} while another one is current")
+        choice = self._choice(problem, device)
+
+        def fallback(reason: str) -> Plan:
+            return self._vendor(library, epilogue, reason, (problem, device, choice.miss))
+
+        if choice.artifact is None:
+            return fallback(choice.reason)
+        counter = self._counter(f"tuned: {choice.reason}", (problem, device, choice.miss))
+        try:
+            kernel = self._kernel(choice.artifact, device)
+            return tuned_plan(kernel, library, product, counter, fallback)
+        except Exception as error:  # NOTE: the plan came from a service, and may say anything
+            return fallback(broken_rule(error))
+
+    def _choice(self, problem: GemmProblem, device: int) -> Choice:
+        try:
+            return self._lookup(problem, device)
+        except TilewrightError:
+            raise
+        except Exception as error:  # NOTE: whatever a service sent, the product has to run
+            return Choice(None, f"the lookup broke: {type(error).__name__}")
+
+    def _vendor(
+        self,
+        library: ArrayLibrary,
+        epilogue: Epilogue,
+        reason: str,
+        ran: tuple[GemmProblem | None, int, bool] = (None, -1, False),
+    ) -> VendorPlan:
+        return VendorPlan(library, epilogue, self._counter(f"vendor: {reason}", ran))
+
+    def _counter(self, reason: str, ran: tuple[GemmProblem | None, int, bool]) -> LaunchCounter:
+        problem, device, miss = ran
+        with self._lock:
+            if len(self._counters) >= _MOST_COUNTERS:
+                self._sum_up()
+            new = LaunchCounter(reason, problem, device, miss)
+            return self._counters.setdefault((reason, problem, device), new)
+
+    def _sum_up(self) -> None:
+        """Replace the counters by one for each reason, for callers whose shapes never repeat."""
+        totals: dict[tuple[str, GemmProblem | None, int], LaunchCounter] = {}
+        for counter in self._counters.values():
+            new = LaunchCounter(counter.reason, device=counter.device)
+            totals.setdefault((new.reason, None, new.device), new).count += counter.count
+        self._counters = totals
+        self.forget()
+
+    def _kernel(self, artifact: Artifact, device: int) -> Kernel:
+        key = (artifact.digest, device)
+        with self._lock:
+            if key not in self._kernels:
+                # NOTE: the first product of a shape may come while its stream is captured into a graph.
+                with driver.outside_capture() if device >= 0 else contextlib.nullcontext():
+                    self._kernels[key] = load(artifact)
+            return self._kernels[key]
+
+
+class HasMatmul(Protocol):
+    """A client whose kernels run here, such as :class:`tilewright.Client`."""
+
+    matmul: LocalMatmul
+
+
+def _epilogue(activation: str | None, alpha: float, beta: float, out: Any) -> Epilogue:
+    if beta != 0.0 and out is None:
+        raise InvalidProblem("beta adds what out holds; give out, or leave beta at 0")
+    try:
+        return Epilogue(Activation(activation or "none"), float(alpha), float(beta))
+    except ValueError:
+        names = ", ".join(Activation)
+        raise InvalidProblem(f"activation must be one of {names}; got {activation!r}") from None

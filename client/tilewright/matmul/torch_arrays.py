@@ -1,0 +1,115 @@
+"""torch tensors, on the CPU and on CUDA devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+
+from tilewright.errors import InvalidProblem
+from tilewright.matmul.arrays import Epilogue, Strided, element_type
+from tilewright.schema.problem import Activation, DType
+
+# NOTE: subclasses (fake, functional, distributed tensors) have no memory to launch on, or not their own.
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+# NOTE: the public is_autocast_enabled asks for one kind of device only, and takes longer.
+any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)
+
+
+class TorchArrays:
+    """Implements :class:`tilewright.matmul.arrays.ArrayLibrary` for ``torch.Tensor``."""
+
+    def __init__(self) -> None:
+        self.address: Callable[[Any], int] = torch.Tensor.data_ptr
+        self.empty: Callable[[Any, tuple[int, ...]], Any] = torch.Tensor.new_empty
+        self.stream: Callable[[int], int] = _raw_stream()
+        self._several = torch.cuda.device_count() > 1
+        self._grad_enabled = torch.is_grad_enabled
+        self.linear: Callable[[Any, Any, Any], Any] = torch.nn.functional.linear
+        self._autocast = any_autocast
+        self._allow_tf32: Callable[[], Any] = _allow_tf32()
+        self._float32 = torch.float32
+
+    def key(self, a: Any, b: Any, out: Any, bias: Any) -> Hashable | None:
+        """See :class:`ArrayLibrary`."""
+        if type(a) not in _PLAIN or type(b) not in _PLAIN or self._autocast():
+            return None
+        if (a.requires_grad or b.requires_grad) and self._grad_enabled():
+            return None
+        dtype = a.dtype
+        try:
+            # NOTE: the devices themselves: an index is the same for a CPU and a meta tensor.
+            key = (a.shape, a.stride(), dtype, a.device, b.shape, b.stride(), b.dtype, b.device)
+        except RuntimeError:  # sparse and other layouts have no strides
+            return None
+        if (self._several or dtype is self._float32) and a.is_cuda:
+            current = torch.cuda.current_device() if self._several else 0
+            wide = (*key, current, dtype is self._float32 and self._allow_tf32())
+            return wide if out is None and bias is None else self._longer(wide, out, bias)
+        return key if out is None and bias is None else self._longer(key, out, bias)
+
+    def _longer(self, key: tuple[Any, ...], out: Any, bias: Any) -> Hashable | None:
+        for array in (out, bias):
+            if array is None:
+                continue
+            if type(array) not in _PLAIN or (array.requires_grad and self._grad_enabled()):
+                return None
+        return (*key, _facts(out), _facts(bias))
+
+    def describe(self, array: Any) -> Strided:
+        """See :class:`ArrayLibrary`."""
+        if type(array) not in _PLAIN or array.layout is not torch.strided:
+            raise InvalidProblem(f"no kernels for {type(array).__name__} with layout {array.layout}")
+        if array.device.type not in ("cpu", "cuda"):
+            raise InvalidProblem(f"no kernels for tensors on {array.device}")
+        dtype = element_type(str(array.dtype).removeprefix("torch."))
+        return Strided(tuple(array.shape), array.stride(), dtype, array.get_device())
+
+    def operand_type(self, dtype: DType) -> DType:
+        """See :class:`ArrayLibrary`."""
+        return DType.TFLOAT32 if dtype is DType.FLOAT32 and self._allow_tf32() else dtype
+
+    def zero_bytes(self, like: Any, size: int) -> Any:
+        """See :class:`ArrayLibrary`."""
+        return like.new_zeros(size, dtype=torch.uint8)
+
+    def product(self, a: Any, b: Any, out: Any, bias: Any, epilogue: Epilogue) -> Any:
+        """See :class:`ArrayLibrary`."""
+        if epilogue.plain and bias is None:
+            return torch.matmul(a, b) if out is None else torch.matmul(a, b, out=out)
+        if bias is not None and epilogue.alpha == 1.0 and epilogue.beta == 0.0 and b.dim() == 2:
+            d = torch.nn.functional.linear(a, b.t(), bias)  # adds the bias in the product's own kernel
+        else:
+            d = torch.matmul(a, b)
+            d = d if epilogue.alpha == 1.0 else d * epilogue.alpha
+            d = d if epilogue.beta == 0.0 else d + epilogue.beta * out
+            d = d if bias is None else d + bias
+        d = activated(d, epilogue.activation)
+        return d if out is None else out.copy_(d)
+
+
+def activated(x: Any, activation: Activation) -> Any:
+    """The activation by torch, gelu in its tanh approximation."""
+    if activation is Activation.RELU:
+        return torch.relu(x)
+    return torch.nn.functional.gelu(x, approximate="tanh") if activation is Activation.GELU else x
+
+
+def _facts(array: Any) -> Hashable:
+    return None if array is None else (array.shape, array.stride(), array.dtype, array.device)
+
+
+def _allow_tf32() -> Callable[[], Any]:
+    # NOTE: what the public property asks, which costs half a launch.
+    public = torch.backends.cuda.matmul
+    return getattr(torch._C, "_get_cublas_allow_tf32", lambda: public.allow_tf32)
+
+
+def _raw_stream() -> Callable[[int], int]:
+    # NOTE: the public torch.cuda.current_stream(device).cuda_stream costs more than a whole launch; compilers
+    # built on torch use this one, which is why it is stable.
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    if raw is None:
+        return lambda device: int(torch.cuda.current_stream(device).cuda_stream) if device >= 0 else 0
+    return lambda device: raw(device) if device >= 0 else 0

@@ -1,0 +1,1 @@
+"""The nouns of the contract: problem, dtype, config, device, trial, job."""

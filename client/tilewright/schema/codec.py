@@ -1,0 +1,328 @@
+"""Records to plain JSON data and back.
+
+A record is a frozen dataclass, and its fields are its only definition: what travels over HTTP, a line of an
+export, a row of the database and a cached config set all follow from it. :func:`encode` and :func:`decode`
+need no pydantic, whose import takes longer than a start of the client from its cache. The constraints below
+hold for pydantic too, which asks each of them for its schema.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Hashable, Mapping
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Annotated, Any, Literal, TypeVar, cast
+
+R = TypeVar("R")
+Decode = Callable[[Any], Any]
+Merge = Callable[[dict[str, Any], str, Any], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bounds:
+    """A number of at least ``low`` and at most ``high``."""
+
+    low: float
+    high: float
+
+    def check(self, value: float) -> None:
+        """Raises ValueError for a value out of range."""
+        if not self.low <= value <= self.high:
+            raise ValueError(f"must be in {self.low} .. {self.high}, got {value!r}")
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        schema = {**handler(source), "ge": self.low, "le": self.high}
+        return schema | {"allow_inf_nan": False} if schema["type"] == "float" else schema
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pattern:
+    """Text that matches a regular expression from its first to its last character."""
+
+    regex: str
+
+    def check(self, value: str) -> None:
+        """Raises ValueError for text of another form."""
+        if re.fullmatch(self.regex, value) is None:
+            raise ValueError(f"must match {self.regex}, got {value[:80]!r}")
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return {**handler(source), "pattern": f"^{self.regex}$"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MaxLength:
+    """Text or a list of at most ``limit`` characters or items."""
+
+    limit: int
+
+    def check(self, value: str | tuple[Any, ...]) -> None:
+        """Raises ValueError for what is longer."""
+        if len(value) > self.limit:
+            raise ValueError(f"may have a length of {self.limit}, got {len(value)}")
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return {**handler(source), "max_length": self.limit}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pairs:
+    """(name, value) pairs sorted by name; a JSON object in plain data."""
+
+    def check(self, value: tuple[tuple[str, Any], ...]) -> None:
+        """Nothing: pairs are checked while they are decoded."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        mapping = handler.generate_schema(dict[str, int | str])
+        return {
+            "type": "function-after",
+            "function": {"type": "no-info", "function": lambda value: tuple(sorted(value.items()))},
+            "schema": mapping,
+            "serialization": {"type": "function-plain", "function": dict, "return_schema": mapping},
+        }
+
+
+KnobValue = int | str
+Count = Annotated[int, Bounds(0, 2**31 - 1)]
+Bytes = Annotated[int, Bounds(0, 2**62)]
+Seconds = Annotated[float, Bounds(0.0, 1e12)]
+Positive = Annotated[float, Bounds(5e-324, 1.7976931348623157e308)]
+Sha256 = Annotated[str, Pattern("[0-9a-f]{64}")]
+JobId = Annotated[str, Pattern("[0-9a-f]{32}")]
+Text = Annotated[str, MaxLength(10_000_000)]
+FamilyName = Annotated[str, Pattern("[a-z][a-z0-9_]{0,31}")]
+KeyName = Annotated[str, Pattern("[A-Za-z0-9._-]{1,128}")]
+
+
+def encode(value: Any) -> Any:
+    """The plain JSON data of a record, or of anything that a record holds."""
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        plain: dict[str, Any] = {}
+        for name, merge in _encoders(type(value)):
+            merge(plain, name, getattr(value, name))
+        return plain
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {name: encode(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode(one) for one in value]
+    return value
+
+
+def decode(kind: type[R], data: Any) -> R:
+    """The record of plain JSON data; fields that ``kind`` lacks are skipped.
+
+    The metadata of a field may say ``was``, its name in earlier releases, ``values_were``, from earlier names
+    of its values to those of today, and ``flat``: the record that it holds has no object of its own, but its
+    fields stand beside the others.
+
+    Raises:
+        ValueError: a field is missing, of another type or breaks a constraint; the message names the field.
+        InvalidProblem: a problem or a config breaks one of its own rules.
+    """
+    decoded: R = _record(cast(Hashable, kind))(data)
+    return decoded
+
+
+def gathered(kind: type[Any], *sources: object, **given: Any) -> dict[str, Any]:
+    """Values for the fields of a record or a pydantic model: those given, else from the first source that has
+    an attribute of that name. A field that no source has is left to its default."""
+    names = getattr(kind, "model_fields", None) or [field.name for field in dataclasses.fields(kind)]
+    found = {}
+    for name in names:
+        source = next((one for one in sources if hasattr(one, name)), None)
+        if source is not None:
+            found[name] = getattr(source, name)
+    return found | given
+
+
+class _FieldError(ValueError):
+    """A rule that the field at ``path`` breaks."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"{path}: {message}")
+        self.path, self.message = path, message
+
+
+@functools.cache
+def _encoders(kind: type[Any]) -> tuple[tuple[str, Merge], ...]:
+    """The fields of a record, and how the value of each gets into the record's object."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return tuple((field.name, _merge(hints[field.name], field)) for field in dataclasses.fields(kind))
+
+
+def _merge(hint: Any, field: dataclasses.Field[Any]) -> Merge:
+    if field.metadata.get("flat"):
+        return lambda plain, _, value: plain.update(encode(value))
+    pairs = any(isinstance(extra, Pairs) for extra in getattr(hint, "__metadata__", ()))
+    of_value = dict if pairs else encode
+    return lambda plain, name, value: plain.update({name: of_value(value)})
+
+
+@functools.cache
+def _record(kind: Any) -> Decode:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    declared = dataclasses.fields(kind)
+    fields = [(field.name, _finder(field), _decoder(hints[field.name])) for field in declared]
+    flat = {field.name for field in declared if field.metadata.get("flat")}
+    absent = dataclasses.MISSING
+    required = {one.name for one in declared if one.default is absent and one.default_factory is absent}
+
+    def read(data: Any) -> Any:
+        if type(data) is not dict:
+            raise ValueError(f"must be an object, got {_named(data)}")
+        values, name = {}, ""
+        try:
+            for name, find, of_plain in fields:
+                found = find(data) if find else data.get(name, absent)
+                if found is not absent:
+                    values[name] = of_plain(found)
+                elif name in required:
+                    raise ValueError("is missing")
+        except _FieldError as error:
+            path = error.path if name in flat else f"{name}.{error.path}"
+            raise _FieldError(path, error.message) from None
+        except ValueError as error:
+            raise _FieldError(name, str(error)) from None
+        return kind(**values)
+
+    return read
+
+
+def _finder(field: dataclasses.Field[Any]) -> Decode | None:
+    """How a field's value is found in the object of its record; None: under the field's name."""
+    told = field.metadata
+    if told.get("flat"):
+        return lambda data: data
+    if not told.keys() & {"was", "values_were"}:
+        return None
+    was, values_were = told.get("was", field.name), told.get("values_were", {})
+
+    def find(data: dict[str, Any]) -> Any:
+        found = data.get(field.name, data.get(was, dataclasses.MISSING))
+        return values_were.get(found, found) if isinstance(found, str) else found
+
+    return find
+
+
+@functools.cache
+def _decoder(hint: Any) -> Decode:
+    """The function that reads values of a type hint."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _checked(arguments[0], arguments[1:])
+    if origin is types.UnionType or origin is typing.Union:
+        return _union(arguments)
+    if origin is tuple:
+        return _items(_decoder(arguments[0]))
+    if origin is Literal:
+        return _one_of(arguments)
+    if origin is dict or hint is Any:
+        return _exactly(dict) if origin is dict else lambda value: value
+    if dataclasses.is_dataclass(hint):
+        return _record(cast(Hashable, hint))
+    if issubclass(hint, Enum):
+        return _member(hint)
+    return {float: _number, datetime: _moment}.get(hint) or _exactly(hint)
+
+
+def _checked(hint: Any, constraints: tuple[Any, ...]) -> Decode:
+    if any(isinstance(one, Pairs) for one in constraints):
+        return _pairs
+    of_plain = _decoder(hint)
+
+    def read(value: Any) -> Any:
+        found = of_plain(value)
+        for constraint in constraints:
+            constraint.check(found)
+        return found
+
+    return read
+
+
+def _union(arguments: tuple[Any, ...]) -> Decode:
+    """Of a type and None; the types of knobs' values are told apart by :func:`_pairs`."""
+    (hint,) = (one for one in arguments if one is not types.NoneType)
+    of_plain = _decoder(hint)
+    return lambda value: None if value is None else of_plain(value)
+
+
+def _items(of_plain: Decode) -> Decode:
+    def read(value: Any) -> Any:
+        if type(value) is not list:
+            raise ValueError(f"must be a list, got {_named(value)}")
+        return tuple(map(of_plain, value))
+
+    return read
+
+
+def _one_of(legal: tuple[Any, ...]) -> Decode:
+    def read(value: Any) -> Any:
+        if value not in legal:
+            raise ValueError(f"must be one of {', '.join(map(str, legal))}, got {value!r}")
+        return value
+
+    return read
+
+
+def _member(kind: type[Enum]) -> Decode:
+    def read(value: Any) -> Any:
+        try:
+            return kind(value)
+        except ValueError:
+            legal = ", ".join(str(one.value) for one in kind)
+            raise ValueError(f"must be one of {legal}, got {str(value)[:80]!r}") from None
+
+    return read
+
+
+def _exactly(kind: type[Any]) -> Decode:
+    """Values of a type of JSON; true and false are no integers."""
+
+    def read(value: Any) -> Any:
+        if type(value) is not kind:
+            raise ValueError(f"must be {kind.__name__}, got {_named(value)}")
+        return value
+
+    return read
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (float, int) or not math.isfinite(value):
+        raise ValueError(f"must be a finite number, got {_named(value)}")
+    return float(value)
+
+
+def _moment(value: Any) -> datetime:
+    found = datetime.fromisoformat(_exactly(str)(value))
+    if found.tzinfo is None:
+        raise ValueError(f"must have a time zone, got {value[:80]!r}")
+    try:
+        found.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"must be in the years 1 to 9999 of UTC, got {value[:80]!r}") from None
+    return found
+
+
+def _pairs(value: Any) -> tuple[tuple[str, KnobValue], ...]:
+    if type(value) is not dict:
+        raise ValueError(f"must be an object, got {_named(value)}")
+    for name, one in value.items():
+        if type(one) not in (int, str):
+            raise _FieldError(name, f"must be an integer or a name, got {_named(one)}")
+    return tuple(sorted(value.items()))
+
+
+def _named(value: Any) -> str:
+    return "null" if value is None else type(value).__name__

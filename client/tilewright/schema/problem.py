@@ -1,0 +1,227 @@
+"""``GemmProblem``: what is to be computed, and nothing about how."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from enum import StrEnum
+from typing import Annotated, Any
+
+from tilewright.errors import InvalidProblem
+from tilewright.schema.codec import Bounds, encode
+from tilewright.schema.dtype import ACCUMULATE_TYPES, OPERAND_TYPES, OUT_TYPES, DType
+
+__all__ = ["MAX_EXTENT", "OPERAND_TYPES", "Activation", "DType", "GemmProblem", "Layout"]
+
+MAX_EXTENT = 2**31 - 1
+_MAX_FLOAT32 = 3.4028234663852886e38
+Extent = Annotated[int, Bounds(1, MAX_EXTENT)]
+
+
+class Layout(StrEnum):
+    """How row-major A and B are stored: ``n`` as M x K / K x N, ``t`` transposed (K x M / N x K)."""
+
+    NN = "nn"
+    NT = "nt"
+    TN = "tn"
+    TT = "tt"
+
+    @property
+    def a_transposed(self) -> bool:
+        """A is stored K x M."""
+        return self.value[0] == "t"
+
+    @property
+    def b_transposed(self) -> bool:
+        """B is stored N x K."""
+        return self.value[1] == "t"
+
+
+class Activation(StrEnum):
+    """The function applied last; ``gelu`` is the tanh approximation."""
+
+    NONE = "none"
+    RELU = "relu"
+    GELU = "gelu"
+
+
+# NOTE: without slots, so that requests of the wire can inherit the fields.
+@dataclasses.dataclass(frozen=True)
+class GemmProblem:
+    """D = act(alpha * op(A) op(B) + beta * C + bias), row-major, densely packed.
+
+    Attributes:
+        m, n, k: extents of D (m x n) and of the sum (k), each in 1 .. 2^31 - 1.
+        dtype: element type of A and B.
+        layout: how A and B are stored, see :class:`Layout`.
+        batch: number of independent products, operands stacked along the first axis.
+        out_dtype: element type of C, D and bias; that of A and B unless given, but float32 for tfloat32
+            and the 8-bit floats, int32 for integers.
+        acc_dtype: type of the running sum; float32 (float64 for float64, int32 for integers) unless given.
+            Sums of integers that leave int32 wrap around.
+        activation: function applied last; integers have no gelu.
+        has_bias: whether a bias vector of n elements is added to every row.
+        has_c: whether beta * C is added. Without it beta must be 0 and C is never read.
+
+    Raises:
+        InvalidProblem: an extent is out of range, the types do not go together, or rows of a packed type do
+            not fill bytes.
+    """
+
+    m: Extent
+    n: Extent
+    k: Extent
+    dtype: DType = DType.FLOAT16
+    layout: Layout = Layout.NT
+    batch: Extent = 1
+    out_dtype: DType | None = None
+    acc_dtype: DType | None = None
+    activation: Activation = Activation.NONE
+    has_bias: bool = False
+    has_c: bool = False
+
+    def __post_init__(self) -> None:
+        _coerce(self, "dtype", DType)
+        _coerce(self, "layout", Layout)
+        _coerce(self, "activation", Activation)
+        if self.dtype not in OPERAND_TYPES:
+            raise InvalidProblem(
+                f"{self.dtype} is a type of results only; A and B have one of {', '.join(OPERAND_TYPES)}"
+            )
+        _coerce(self, "out_dtype", DType, OUT_TYPES[self.dtype][0])
+        _coerce(self, "acc_dtype", DType, ACCUMULATE_TYPES[self.dtype][0])
+        for name in ("m", "n", "k", "batch"):
+            _coerce_extent(self, name)
+        for name in ("has_bias", "has_c"):
+            _coerce_flag(self, name)
+        self._check_types()
+        self._check_rows()
+
+    def _check_types(self) -> None:
+        if self.accumulate not in ACCUMULATE_TYPES[self.dtype]:
+            allowed = ", ".join(ACCUMULATE_TYPES[self.dtype])
+            raise InvalidProblem(
+                f"{self.dtype} accumulates in {allowed}; acc_dtype {self.acc_dtype} is not available"
+            )
+        if self.out not in (*OUT_TYPES[self.dtype], self.accumulate):
+            narrow = " or ".join(OUT_TYPES[self.dtype])
+            raise InvalidProblem(
+                f"out_dtype must be {narrow} or the accumulate type {self.accumulate}, got {self.out}"
+            )
+        if self.dtype.is_integer and self.activation is Activation.GELU:
+            raise InvalidProblem(f"gelu is for real numbers; {self.dtype} sums to {self.accumulate}")
+
+    def _check_rows(self) -> None:
+        packing = self.dtype.packing
+        for name, (_, columns) in (("A", self.a_shape), ("B", self.b_shape)):
+            if columns % packing:
+                raise InvalidProblem(
+                    f"{packing} elements of {self.dtype} share a byte, so the {columns} of a row of {name} "
+                    f"(layout {self.layout}) must be a multiple of {packing}"
+                )
+
+    @property
+    def out(self) -> DType:
+        """Element type of C, D and bias."""
+        return self.out_dtype or OUT_TYPES[self.dtype][0]
+
+    @property
+    def accumulate(self) -> DType:
+        """Element type of the running sum."""
+        return self.acc_dtype or ACCUMULATE_TYPES[self.dtype][0]
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations: one multiply-add counts as two."""
+        return 2 * self.m * self.n * self.k * self.batch
+
+    @property
+    def a_shape(self) -> tuple[int, int]:
+        """Stored (rows, columns) of one A."""
+        return (self.k, self.m) if self.layout.a_transposed else (self.m, self.k)
+
+    @property
+    def b_shape(self) -> tuple[int, int]:
+        """Stored (rows, columns) of one B."""
+        return (self.n, self.k) if self.layout.b_transposed else (self.k, self.n)
+
+    @property
+    def operand_bytes(self) -> int:
+        """Bytes of A and B over the whole batch."""
+        return self.dtype.nbytes((self.m + self.n) * self.k * self.batch)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of A, B and D, and of C where it is read: what device memory must hold."""
+        outputs = 2 if self.has_c else 1
+        return self.operand_bytes + outputs * self.m * self.n * self.batch * self.out.size
+
+    def stride_alignment(self, operand: str) -> int:
+        """Bytes (a power of two, at most 16) that divide every row stride of ``a``, ``b`` or ``d``."""
+        columns = {"a": self.a_shape[1], "b": self.b_shape[1], "d": self.n}[operand]
+        dtype = self.out if operand == "d" else self.dtype
+        return math.gcd(16, dtype.nbytes(columns))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: names and numbers only, defaults spelled out."""
+        plain: dict[str, Any] = encode(self)
+        return plain
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> GemmProblem:
+        """The inverse of :meth:`to_dict`.
+
+        Raises:
+            InvalidProblem: a field is unknown, missing or out of range.
+        """
+        try:
+            return cls(**data)
+        except TypeError as error:
+            raise InvalidProblem(f"not a GEMM problem: {error}") from error
+
+    def __str__(self) -> str:
+        batch = f"{self.batch}x " if self.batch > 1 else ""
+        return f"{batch}{self.m}x{self.n}x{self.k} {self.dtype} {self.layout}"
+
+
+def check_factors(problem: GemmProblem, alpha: float, beta: float) -> None:
+    """Refuse finite factors that become infinite in the type of the running sum.
+
+    Raises:
+        InvalidProblem: which one, and the largest that there may be.
+    """
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        if problem.accumulate is not DType.FLOAT64 and math.isfinite(value) and abs(value) > _MAX_FLOAT32:
+            raise InvalidProblem(
+                f"{name} must be at most {_MAX_FLOAT32:.8g} in size for {problem.dtype}, got {value:g}; "
+                "scale an operand instead"
+            )
+
+
+def _coerce(problem: GemmProblem, name: str, enum: type[StrEnum], default: StrEnum | None = None) -> None:
+    value = getattr(problem, name)
+    value = default if value is None else value
+    try:
+        object.__setattr__(problem, name, enum(str(value)))
+    except ValueError:
+        allowed = ", ".join(enum)
+        raise InvalidProblem(f"{name} must be one of {allowed}; got {value!r}") from None
+
+
+def _coerce_extent(problem: GemmProblem, name: str) -> None:
+    value = getattr(problem, name)
+    try:
+        extent = 0 if isinstance(value, bool) else operator.index(value)  # of NumPy's integers, too
+    except TypeError:
+        extent = 0
+    if not 1 <= extent <= MAX_EXTENT:
+        raise InvalidProblem(f"{name} must be an integer in 1 .. {MAX_EXTENT}, got {value!r}")
+    object.__setattr__(problem, name, extent)
+
+
+def _coerce_flag(problem: GemmProblem, name: str) -> None:
+    value = getattr(problem, name)
+    if value not in (True, False):  # NumPy's flags are equal to Python's
+        raise InvalidProblem(f"{name} must be true or false, got {value!r}")
+    object.__setattr__(problem, name, bool(value))

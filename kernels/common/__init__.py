@@ -1,0 +1,1 @@
+"""What kernel families share: the base class, rules, layouts and rasters."""

@@ -1,0 +1,160 @@
+"""``Family``: a kernel source with its config space, the rules of that space and how it is searched."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar, cast
+
+from kernels.common.knobs import Knob, completed
+from kernels.common.tile_hint import TileHint
+from kernels.compiler.spec import BuildSpec, Language
+from tilewright.artifact import LaunchPlan
+from tilewright.schema.codec import KnobValue
+from tilewright.schema.config import Config
+from tilewright.schema.device import DeviceKind, DeviceSpec
+from tilewright.schema.problem import GemmProblem
+
+K = TypeVar("K")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule(Generic[K]):
+    """A validity rule: the knobs it reads and a function that gives the reason it is broken.
+
+    Naming the knobs lets the enumeration test a rule as soon as those are chosen, so that one
+    set of rules both explains a refusal and cuts the search tree.
+
+    Attributes:
+        reads: the knobs.
+        why: the reason, or None.
+        compiled: the kernel source asserts the same rule; False for budgets of a device and for
+            what a problem asks.
+    """
+
+    reads: tuple[str, ...]
+    why: Callable[[K, GemmProblem, DeviceSpec], str | None]
+    compiled: bool = True
+
+
+class ConfigSpace(abc.ABC, Generic[K]):
+    """The configs that a search chooses among: all it needs to know of a family.
+
+    Subclasses give ``name``, ``knobs`` (in the order the enumeration chooses them: those that
+    rules cut by come first), ``rules`` (what is legal), ``search_rules`` (what is legal but not worth
+    a trial), ``knobs_type`` and the abstract methods; ``removed`` maps each knob that no longer exists to
+    the one value whose behaviour remains.
+    """
+
+    name: str
+    knobs: tuple[Knob, ...]
+    rules: tuple[Rule[K], ...]
+    search_rules: tuple[Rule[K], ...] = ()
+    knobs_type: type[K]
+    removed: Mapping[str, KnobValue] = MappingProxyType({})
+
+    @abc.abstractmethod
+    def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
+        """The reason no config of this space computes ``problem`` on ``device``, or None."""
+
+    @abc.abstractmethod
+    def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
+        """Valid configs to try first, the most promising one first."""
+
+    def configs_from_hint(self, hint: TileHint, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
+        """Valid configs that do what a kernel of this hint does, the most promising one first; none
+        where the family cannot."""
+        del hint, problem, device
+        return []
+
+    def knob_values(self, config: Config) -> K:
+        """The config as the family's own typed record."""
+        return self.knobs_type(**dict(config.knobs))
+
+    def config(self, knobs: K) -> Config:
+        """The inverse of :meth:`knob_values`."""
+        return Config.of(self.name, dataclasses.asdict(cast(Any, knobs)))
+
+    def completed(self, config: Config) -> Config:
+        """A config stored by an earlier version, with today's names of the family, its knobs and values."""
+        return completed(Config.of(self.name, dict(config.knobs)), self.knobs, self.removed)
+
+    def why_invalid(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> str | None:
+        """The rule that ``config`` breaks for ``problem`` on ``device``, or None if it is valid."""
+        values = dict(config.knobs)
+        names = [knob.name for knob in self.knobs]
+        if config.family != self.name or sorted(values) != sorted(names):
+            return f"{self.name} needs exactly the knobs {', '.join(names)}"
+        for knob in self.knobs:
+            if values[knob.name] not in knob.legal:
+                return f"{knob.name} must be one of {knob.legal}, got {values[knob.name]!r}"
+        reason = self.why_unsupported(problem, device)
+        if reason:
+            return reason
+        knobs = self.knob_values(config)
+        return next((r for rule in self.rules if (r := rule.why(knobs, problem, device))), None)
+
+    def enumerate(self, problem: GemmProblem, device: DeviceSpec) -> Iterator[tuple[int, ...]]:
+        """Every valid config among the searched values, as value indices in knob order.
+
+        A depth-first walk that tests each rule once the last knob it reads is chosen.
+        """
+        if self.why_unsupported(problem, device):
+            return
+        due = self._rules_by_last_knob()
+        knobs = self.knobs_type(**{knob.name: knob.values[0] for knob in self.knobs})
+        chosen: list[int] = []
+
+        def walk(depth: int) -> Iterator[tuple[int, ...]]:
+            if depth == len(self.knobs):
+                yield tuple(chosen)
+                return
+            knob = self.knobs[depth]
+            for index, value in enumerate(knob.values):
+                setattr(knobs, knob.name, value)
+                if any(rule.why(knobs, problem, device) for rule in due[depth]):
+                    continue
+                chosen.append(index)
+                yield from walk(depth + 1)
+                chosen.pop()
+
+        yield from walk(0)
+
+    def at(self, indices: tuple[int, ...]) -> Config:
+        """The config at one point of :meth:`enumerate`."""
+        pairs = zip(self.knobs, indices, strict=True)
+        return Config.of(self.name, {knob.name: knob.values[index] for knob, index in pairs})
+
+    def _rules_by_last_knob(self) -> list[list[Rule[K]]]:
+        position = {knob.name: depth for depth, knob in enumerate(self.knobs)}
+        due: list[list[Rule[K]]] = [[] for _ in self.knobs]
+        for rule in self.rules + self.search_rules:
+            due[max(position[name] for name in rule.reads)].append(rule)
+        return due
+
+
+class Family(ConfigSpace[K]):
+    """A kernel source with its config space.
+
+    Subclasses also give ``doc`` (one line for people), ``device_kind`` and ``source``, a file under
+    ``kernels``.
+    """
+
+    doc: str
+    device_kind: DeviceKind
+    source: str
+
+    @property
+    def language(self) -> Language:
+        """What the source is written in."""
+        return "cuda" if self.device_kind == "cuda" else "c"
+
+    @abc.abstractmethod
+    def build_spec(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> BuildSpec:
+        """What to compile for a valid config."""
+
+    @abc.abstractmethod
+    def plan(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> LaunchPlan:
+        """How to launch what :meth:`build_spec` compiles."""

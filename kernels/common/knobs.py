@@ -1,0 +1,159 @@
+"""Knobs: each is one field of its family's config dataclass, and everything else derives from that field.
+
+A family declares its knobs once::
+
+    @dataclasses.dataclass(slots=True)
+    class Knobs:
+        tile_m: int = knob(64, (16, 32, 64, 128), "rows of D that a CTA computes")
+        raster: str = knob("m", ("m", "n"), "axis along which bands of tiles are laid")
+
+The knob table of ``GET /families``, the ``-D`` flags, the tables of ``docs/families.md``, the completion of
+configs that earlier versions stored and the base config of the tests (``Knobs()``) follow from the fields.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tilewright.schema.codec import KnobValue
+from tilewright.schema.config import Config
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Knob:
+    """A named choice.
+
+    Attributes:
+        name: as in the config.
+        legal: every value that the kernel accepts, in order.
+        doc: one line for people.
+        searched: the values that the tuner tries; all legal ones unless given.
+        macro: the ``-D`` macro; None for a knob that the compiled kernel does not depend on.
+        codes: the macro's value for each legal value that is not an integer.
+        absent: what configs do that were stored before the knob existed; None if it always existed.
+        was: its name in configs that earlier versions stored.
+        values_were: earlier names of values, to their names of today.
+    """
+
+    name: str
+    legal: tuple[KnobValue, ...]
+    doc: str
+    searched: tuple[KnobValue, ...] = ()
+    macro: str | None = None
+    codes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    absent: KnobValue | None = None
+    was: str = ""
+    values_were: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def values(self) -> tuple[KnobValue, ...]:
+        """The values that the tuner tries."""
+        return self.searched or self.legal
+
+    @property
+    def legal_by_text(self) -> dict[str, KnobValue]:
+        """Every legal value by how it is written."""
+        return {str(value): value for value in self.legal}
+
+    def code(self, value: KnobValue) -> int:
+        """The macro's value for a legal value."""
+        return value if isinstance(value, int) else self.codes[value]
+
+    def stored(self, values: Mapping[str, KnobValue]) -> KnobValue | None:
+        """The knob's value in a stored config, by today's names; None if the config lacks it."""
+        value = values.get(self.name, values.get(self.was, self.absent))
+        return None if value is None else self._today(value)
+
+    def renamed(self, recorded: Knob) -> Knob:
+        """The same knob as an earlier version recorded it, by today's names."""
+        return dataclasses.replace(
+            recorded, name=self.name, legal=tuple(self._today(value) for value in recorded.legal)
+        )
+
+    def _today(self, value: KnobValue) -> KnobValue:
+        return self.values_were.get(value, value) if isinstance(value, str) else value
+
+
+def knob(
+    base: KnobValue,
+    legal: Iterable[KnobValue],
+    doc: str,
+    *,
+    searched: Iterable[KnobValue] = (),
+    macro: str | None = "",
+    codes: Mapping[str, int] | None = None,
+    absent: KnobValue | None = None,
+    was: str = "",
+    values_were: Mapping[str, str] | None = None,
+) -> Any:
+    """A dataclass field that declares a :class:`Knob`.
+
+    Args:
+        base: the field's default: all defaults together are a valid config.
+        macro: the knob's name in upper case unless given; None for a knob without a macro.
+        codes: the position among ``legal`` unless given.
+    """
+    legal = tuple(legal)
+    places = {value: place for place, value in enumerate(legal) if isinstance(value, str)}
+    declared = Knob(
+        name="",
+        legal=legal,
+        doc=doc,
+        searched=tuple(searched),
+        macro=macro,
+        codes=places if codes is None else codes,
+        absent=absent,
+        was=was,
+        values_were=values_were or {},
+    )
+    return dataclasses.field(default=base, metadata={"knob": declared})
+
+
+def knobs_of(declaration: type[Any]) -> tuple[Knob, ...]:
+    """The knobs that a config dataclass declares, in the order of its fields."""
+    return tuple(
+        dataclasses.replace(found, name=field.name, macro=_macro(field.name, found.macro))
+        for field in dataclasses.fields(declaration)
+        if (found := field.metadata.get("knob"))
+    )
+
+
+def defines(knobs: Iterable[Knob], values: Any) -> dict[str, int]:
+    """The ``-D`` macros of a config, given as its family's dataclass."""
+    return {one.macro: one.code(getattr(values, one.name)) for one in knobs if one.macro}
+
+
+def completed(config: Config, knobs: Iterable[Knob], removed: Mapping[str, KnobValue]) -> Config:
+    """A config that an earlier version stored, with the knobs and names of today.
+
+    Args:
+        removed: knobs that no longer exist, with the one value whose behaviour remains. A config with another
+            value comes back as it is, and is invalid.
+    """
+    stored = dict(config.knobs)
+    if any(stored.get(name, value) != value for name, value in removed.items()):
+        return config
+    known = {one.name: one.stored(stored) for one in knobs}
+    return Config.of(config.family, {name: value for name, value in known.items() if value is not None})
+
+
+def markdown_table(knobs: Iterable[Knob]) -> str:
+    """The knobs as a Markdown table for ``docs/families.md``."""
+    rows = ["| knob | meaning | values | searched |", "| --- | --- | --- | --- |"]
+    for k in knobs:
+        searched = "all" if k.values == k.legal else _listed(k.values)
+        rows.append(f"| `{k.name}` | {k.doc} | {_listed(k.legal)} | {searched} |")
+    return "\n".join(rows)
+
+
+def _macro(name: str, given: str | None) -> str | None:
+    return name.upper() if given == "" else given
+
+
+def _listed(values: tuple[KnobValue, ...]) -> str:
+    """``1, 2, 4``; a long even run is written as its ends: ``8, 16 .. 256``."""
+    if len(values) > 12:
+        return f"{values[0]}, {values[1]} .. {values[-1]}"
+    return ", ".join(map(str, values))

@@ -1,0 +1,1 @@
+"""From a config to a compiled artifact: NVRTC, the C compiler, the cache."""

@@ -1,0 +1,90 @@
+"""C to a shared library of the host by the system's C compiler."""
+
+from __future__ import annotations
+
+import functools
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from kernels.compiler.spec import SOURCES, BuildSpec, Built, CompileError
+from tilewright.artifact import Resources
+from tilewright.errors import DeviceUnavailable
+
+TIMEOUT_S = 60.0
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_FLAGS = (
+    "-O3",
+    "-std=gnu11",
+    "-fPIC",
+    "-shared",
+    "-fvisibility=hidden",
+    "-s",
+    "-Wl,--build-id=none",
+)
+_TARGET_FLAGS: dict[str, tuple[str, ...]] = {
+    "x86_64": ("-march=x86-64",),
+    "x86_64_v2": ("-march=x86-64-v2",),
+    "x86_64_v3": ("-march=x86-64-v3",),
+    "x86_64_v4": ("-march=x86-64-v4", "-mprefer-vector-width=512"),
+    "aarch64": ("-march=armv8-a",),
+}
+
+
+def compile_c(spec: BuildSpec) -> Built:
+    """Compile a source under ``kernels`` to a shared library; the same spec gives the same bytes.
+
+    Raises:
+        CompileError: the compiler refused it (with its messages) or ran into the time limit.
+        DeviceUnavailable: there is no C compiler.
+        ValueError: the target is unknown, or a define is not a plain name or number.
+    """
+    if spec.target not in _TARGET_FLAGS:
+        raise ValueError(f"target must be one of {', '.join(_TARGET_FLAGS)}; got {spec.target!r}")
+    defines = [_define(name, value) for name, value in spec.defines]
+    with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
+        output = Path(folder) / "kernel.so"
+        command = [_compiler(), *_FLAGS, *_TARGET_FLAGS[spec.target], *defines]
+        _run([*command, f"-I{SOURCES}", "-o", str(output), str(SOURCES / spec.source)], spec)
+        binary = output.read_bytes()
+    return Built(binary, Resources(), cc_version())
+
+
+@functools.cache
+def cc_version() -> str:
+    """First line of ``cc --version``, for instance ``cc (Debian 12.2.0-14) 12.2.0``.
+
+    Raises:
+        DeviceUnavailable: there is no C compiler.
+    """
+    command = [_compiler(), "--version"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+    return result.stdout.splitlines()[0]
+
+
+def _compiler() -> str:
+    path = shutil.which("cc")
+    if path is None:
+        raise DeviceUnavailable(
+            "no C compiler (cc) on the PATH; on Debian or Ubuntu: apt-get install gcc libc6-dev"
+        )
+    return path
+
+
+def _define(name: str, value: int | str) -> str:
+    plain = isinstance(value, int) or _IDENTIFIER.match(value)
+    if not _IDENTIFIER.match(name) or not plain or isinstance(value, bool):
+        raise ValueError(f"-D takes identifiers and integers only, got {name!r}={value!r}")
+    return f"-D{name}={value}"
+
+
+def _run(command: list[str], spec: BuildSpec) -> None:
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise CompileError(f"{spec.source} for {spec.target}: cc took more than {TIMEOUT_S:.0f} s") from error
+    if result.returncode:
+        raise CompileError(f"{spec.source} for {spec.target}: cc refused it:\n{result.stderr.strip()}")

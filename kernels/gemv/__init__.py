@@ -1,0 +1,1 @@
+"""Family ``gemv``: M or N of at most 16, operands read by direct loads."""

@@ -1,0 +1,76 @@
+"""Family ``gemv``: M or N of at most 16, weights read straight to registers (``kernels/gemv/kernel.cu``)."""
+
+from __future__ import annotations
+
+from kernels.common import cuda
+from kernels.gemv import layout, validity
+from kernels.gemv.config import KNOBS, Knobs
+from kernels.gemv.heuristics import SEARCH_RULES, heuristic_configs
+from kernels.gemv.shape import GemvShape
+from tilewright.artifact import Grid, Preconditions, Workspace
+from tilewright.schema.config import Config
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.problem import GemmProblem
+
+_MOST_CONFIGS = 6
+
+
+class Gemv(cuda.CudaFamily[Knobs]):
+    """Weights from global memory straight to registers; the warps of a CTA are added up in shared memory."""
+
+    name = "gemv"
+    doc = "m or n up to 16: the long operand read once at memory speed; sm_80 and later, any type and size"
+    entry = "gemv"
+    source = "gemv/kernel.cu"
+    knobs = KNOBS
+    knobs_type = Knobs
+    rules = validity.RULES
+    search_rules = SEARCH_RULES
+
+    def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
+        """CUDA, M or N at most 16, and no float16 accumulation, which would lose digits and gain no time."""
+        return validity.why_unsupported(problem, device)
+
+    def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
+        """Valid configs to try first, the most promising one first."""
+        if self.why_unsupported(problem, device):
+            return []
+        configs = map(self.config, heuristic_configs(problem, device))
+        return [one for one in configs if self.why_invalid(one, problem, device) is None][:_MOST_CONFIGS]
+
+    def grid(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> Grid:
+        """One CTA a tile and split."""
+        return layout.grid(k, GemvShape.of(problem))
+
+    def threads(self, k: Knobs) -> int:
+        """Threads of a CTA."""
+        return k.threads
+
+    def derived_macros(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> dict[str, int | str]:
+        """The tile, which operand the weights are, and the alignment of both operands."""
+        shape = GemvShape.of(problem)
+        tile = layout.grid(k, shape)
+        return {
+            "TILE_M": tile.tile_m,
+            "TILE_N": tile.tile_n,
+            "TILE_K": layout.stage_k(k, shape),
+            "WEIGHTS_A": int(shape.weights == "a"),
+            "ALIGN_WEIGHTS": problem.stride_alignment(shape.weights),
+            "ALIGN_ACTIVATIONS": problem.stride_alignment(shape.activations),
+        }
+
+    def workspace(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> Workspace:
+        """A counter and the partial sums of every split of a tile."""
+        return layout.workspace(k, problem)
+
+    def overlaps(self, device: DeviceSpec) -> bool:
+        """From sm_90 on."""
+        return device.arch == "sm_90"
+
+    def preconditions(self, _k: Knobs, problem: GemmProblem) -> Preconditions:
+        """The alignment of the problem's own rows."""
+        aligned = (problem.stride_alignment(side) for side in ("a", "b"))
+        return cuda.preconditions(problem, *aligned)
+
+
+GEMV = Gemv()

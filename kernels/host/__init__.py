@@ -1,0 +1,1 @@
+"""Family ``host``: a blocked C GEMM for the CPU."""

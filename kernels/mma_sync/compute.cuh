@@ -1,0 +1,191 @@
+// From shared memory to accumulators: the fragments of one k step of a warp tile, and their products.
+// A k step is 32 bytes of every row. With g = lane / 4 and t = lane % 4, a register holds bytes 4t .. 4t + 3 of row (A) or
+// column (B) g of a 16-byte half step: two 16-bit, four 8-bit, eight 4-bit elements, 32 bits or one tf32. Of double a lane
+// holds bytes 8t .. 8t + 7 of the whole step. Value (i, j, e) of a lane's accumulators is element
+// (16 i + g + 8 (e / 2), 8 j + 2 t + e % 2) of the warp tile.
+#pragma once
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/load_store.cuh"
+#include "common/ptx/mma.cuh"
+#include "mma_sync/config.cuh"
+
+struct Fragments {
+    unsigned a[cfg::mma_tiles_m][4];
+    unsigned b[cfg::mma_tiles_n][2];
+};
+
+using TileA = SmemTile<cfg::tile_m, bytes_of<In>(cfg::tile_k), cfg::smem_layout>;
+using TileB = SmemTile<cfg::b_transposed ? cfg::tile_n : cfg::tile_k,
+                       bytes_of<In>(cfg::b_transposed ? cfg::tile_k : cfg::tile_n), cfg::smem_layout>;
+
+__device__ __forceinline__ unsigned load_word(const char* smem) { return *reinterpret_cast<const unsigned*>(smem); }
+
+__device__ __forceinline__ void load_double(unsigned& low, unsigned& high, const char* smem) {
+    const uint2 words = *reinterpret_cast<const uint2*>(smem);
+    low = words.x, high = words.y;
+}
+
+// Element (row, col) of B stored K x N.
+__device__ __forceinline__ const char* element_b(const char* smem, int row, int col) {
+    return smem + TileB::chunk(row, col * cfg::size / 16) + col * cfg::size % 16;
+}
+
+// Loads rows row0 .. row0 + 15 and k step `step` of A, stored M x K.
+__device__ __forceinline__ void load_a(unsigned (&r)[4], const char* smem, int row0, int step) {
+    const int lane = threadIdx.x % 32;
+    if constexpr (cfg::ldmatrix_a) {
+        ldmatrix_x4(r, smem_address(smem + TileA::chunk_from(row0, lane % 16, step * 2 + lane / 16)));
+    } else if constexpr (cfg::size == 8) {
+        const int g = lane / 4, t = lane % 4;
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+            load_double(r[2 * i], r[2 * i + 1], smem + TileA::chunk_from(row0 + i * 8, g, step * 2 + t / 2) + t % 2 * 8);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            r[i] = load_word(smem + TileA::chunk_from(row0 + i % 2 * 8, lane / 4, step * 2 + i / 2) + lane % 4 * 4);
+    }
+}
+
+// Loads columns col0 .. col0 + 7 and one k step of B by direct loads.
+__device__ __forceinline__ void load_b_direct(unsigned (&r)[2], const char* smem, int col0, int step) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    if constexpr (cfg::size == 8) {
+        if constexpr (cfg::b_transposed)
+            load_double(r[0], r[1], smem + TileB::chunk_from(col0, g, step * 2 + t / 2) + t % 2 * 8);
+        else
+            load_double(r[0], r[1], element_b(smem, step * cfg::step_k + t, col0 + g));
+    } else {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            if constexpr (cfg::b_transposed) {
+                r[i] = load_word(smem + TileB::chunk_from(col0, g, step * 2 + i) + t * 4);
+            } else if constexpr (cfg::size == 4) {
+                r[i] = load_word(element_b(smem, step * cfg::step_k + i * 4 + t, col0 + g));
+            } else {
+                const int row = step * 16 + i * 8 + t * 2;
+                const unsigned low = *reinterpret_cast<const unsigned short*>(smem + TileB::chunk(row, col0 / 8) + g * 2);
+                const unsigned high = *reinterpret_cast<const unsigned short*>(smem + TileB::chunk(row + 1, col0 / 8) + g * 2);
+                r[i] = low | high << 16;
+            }
+        }
+    }
+}
+
+// The 16-byte chunk of column tile j of the warp. If the number of column tiles is a power of two, warp_col / 8 and j share
+// no bits and their sum is an XOR, which folds into the XOR of the swizzle.
+__device__ __forceinline__ int column_chunk(int warp_col, int j) {
+    constexpr bool power_of_two = (cfg::mma_tiles_n & (cfg::mma_tiles_n - 1)) == 0;
+    return power_of_two ? warp_col / 8 ^ j : warp_col / 8 + j;
+}
+
+// The address that this lane gives to ldmatrix for column tile j and, for x4, j + 1. Lanes 0-7 and 8-15 address the two
+// k halves of tile j, lanes 16-31 those of tile j + 1.
+template <bool PAIR> __device__ __forceinline__ unsigned address_b(const char* smem, int warp_col, int j, int step) {
+    // NOTE: x2 uses the addresses of lanes 0 .. 15 only, but those of all lanes must be in range.
+    const int lane = threadIdx.x % (PAIR ? 32 : 16);
+    const int half = lane / 8 % 2, next = lane / 16;
+    if constexpr (cfg::b_transposed)
+        return smem_address(smem + TileB::chunk_from(warp_col + j * 8, next * 8 + lane % 8, step * 2 + half));
+    else
+        return smem_address(smem + TileB::chunk_from(step * 16, half * 8 + lane % 8, column_chunk(warp_col, j ^ next)));
+}
+
+__device__ __forceinline__ void load_b(unsigned (&r)[cfg::mma_tiles_n][2], const char* smem, int warp_col, int step) {
+#pragma unroll
+    for (int j = 0; j < cfg::mma_tiles_n; j += 2) {
+        const bool pair = j + 1 < cfg::mma_tiles_n;
+        if constexpr (!cfg::ldmatrix_b) {
+            load_b_direct(r[j], smem, warp_col + j * 8, step);
+            if (pair) load_b_direct(r[j + 1], smem, warp_col + j * 8 + 8, step);
+        } else if (pair) {
+            unsigned four[4];
+            const unsigned address = address_b<true>(smem, warp_col, j, step);
+            cfg::b_transposed ? ldmatrix_x4(four, address) : ldmatrix_x4_trans(four, address);
+            r[j][0] = four[0], r[j][1] = four[1], r[j + 1][0] = four[2], r[j + 1][1] = four[3];
+        } else {
+            const unsigned address = address_b<false>(smem, warp_col, j, step);
+            cfg::b_transposed ? ldmatrix_x2(r[j], address) : ldmatrix_x2_trans(r[j], address);
+        }
+    }
+}
+
+__device__ __forceinline__ void load_fragments(Fragments& f, const char* smem_a, const char* smem_b, int row0, int col0,
+                                               int step) {
+#pragma unroll
+    for (int i = 0; i < cfg::mma_tiles_m; ++i) load_a(f.a[i], smem_a, row0 + i * 16, step);
+    load_b(f.b, smem_b, col0, step);
+}
+
+constexpr int accumulator_values = cfg::mma_tiles_m * cfg::mma_tiles_n * 4;
+
+template <bool F16> struct Accumulator {
+    ElementAccumulator value[cfg::mma_tiles_m][cfg::mma_tiles_n][4];
+
+    __device__ __forceinline__ void multiply(int i, int j, const Fragments& f) {
+        if constexpr (cfg::accumulate_outside) {
+            ElementAccumulator product[4] = {0, 0, 0, 0};
+            step<Mma<In>>(product, f.a[i], f.b[j]);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) value[i][j][e] += product[e];
+        } else {
+            step<Mma<In>>(value[i][j], f.a[i], f.b[j]);
+        }
+    }
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (int i = 0; i < accumulator_values; ++i) (&value[0][0][0])[i] = 0;
+    }
+    __device__ __forceinline__ void read(ElementAccumulator (&out)[accumulator_values]) const {
+#pragma unroll
+        for (int i = 0; i < accumulator_values; ++i) out[i] = (&value[0][0][0])[i];
+    }
+
+private:
+    template <class M>
+    static __device__ __forceinline__ void step(ElementAccumulator (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+        if constexpr (cfg::mma_k == 16) {
+            M::full(c, a, b);
+        } else {
+            M::k8(c, a[0], a[1], b[0]);
+            M::k8(c, a[2], a[3], b[1]);
+        }
+    }
+};
+
+template <> struct Accumulator<true> {
+    unsigned value[cfg::mma_tiles_m][cfg::mma_tiles_n][2];
+
+    __device__ __forceinline__ void multiply(int i, int j, const Fragments& f) {
+        if constexpr (cfg::mma_k == 16) {
+            mma_f16_k16(value[i][j], f.a[i], f.b[j]);
+        } else {
+            mma_f16_k8(value[i][j], f.a[i][0], f.a[i][1], f.b[j][0]);
+            mma_f16_k8(value[i][j], f.a[i][2], f.a[i][3], f.b[j][1]);
+        }
+    }
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (int i = 0; i < accumulator_values / 2; ++i) (&value[0][0][0])[i] = 0;
+    }
+    __device__ __forceinline__ void read(ElementAccumulator (&out)[accumulator_values]) const {
+#pragma unroll
+        for (int i = 0; i < accumulator_values / 2; ++i) {
+            const unsigned packed = (&value[0][0][0])[i];
+            out[2 * i] = to_accumulator(f16{static_cast<unsigned short>(packed)});
+            out[2 * i + 1] = to_accumulator(f16{static_cast<unsigned short>(packed >> 16)});
+        }
+    }
+};
+
+// Multiplies one k step of the warp tile. SNAKE reverses every other row of mma tiles, which reuses fragments.
+__device__ __forceinline__ void mma_step(Accumulator<cfg::accumulate_f16>& acc, const Fragments& f) {
+#pragma unroll
+    for (int i = 0; i < cfg::mma_tiles_m; ++i) {
+#pragma unroll
+        for (int step = 0; step < cfg::mma_tiles_n; ++step) {
+            const int j = cfg::snake && i % 2 ? cfg::mma_tiles_n - 1 - step : step;
+            acc.multiply(i, j, f);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+// From accumulators to D: the reduction over k slices, then direct stores or stores through shared memory.
+#pragma once
+#include "common/epilogue.cuh"
+#include "common/raster.cuh"
+#include "mma_sync/compute.cuh"
+
+// Adds the accumulators of all k slices into slice 0, in slice order, through shared memory.
+__device__ __forceinline__ void reduce_slices(ElementAccumulator (&values)[accumulator_values], char* smem, int slice) {
+    if constexpr (cfg::warps_k > 1) {
+        constexpr int threads = 32 * cfg::warps_m * cfg::warps_n;
+        ElementAccumulator* staged = reinterpret_cast<ElementAccumulator*>(smem);
+        const int thread = threadIdx.x % threads;
+        for (int s = 1; s < cfg::warps_k; ++s) {
+            if (slice == s)
+                for (int i = 0; i < accumulator_values; ++i) staged[i * threads + thread] = values[i];
+            __syncthreads();
+            if (slice == 0)
+#pragma unroll
+                for (int i = 0; i < accumulator_values; ++i) values[i] += staged[i * threads + thread];
+            __syncthreads();
+        }
+    }
+}
+
+// Turns counts of products that are -1 into sums of products over k.
+__device__ __forceinline__ void finish_counts(ElementAccumulator (&values)[accumulator_values], int k) {
+    if constexpr (cfg::counts_signs) {
+#pragma unroll
+        for (int i = 0; i < accumulator_values; ++i) values[i] = k - 2 * values[i];
+    }
+}
+
+__device__ __forceinline__ void store_direct(const ElementAccumulator (&values)[accumulator_values],
+                                             const Epilogue& epilogue, int row0, int col0) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < accumulator_values; i += 2) {
+        const int mma = i / 4;
+        const int row = row0 + mma / cfg::mma_tiles_n * 16 + lane / 4 + i / 2 % 2 * 8;
+        const int col = col0 + mma % cfg::mma_tiles_n * 8 + lane % 4 * 2;
+        epilogue.store2(values[i], values[i + 1], row, col);
+    }
+}
+
+using TileD = SmemTile<cfg::tile_m, cfg::tile_n * int(sizeof(Out)), SmemLayout::permuted>;
+
+// Stores the finished elements of the warp tile in shared memory, two neighbours at a time.
+__device__ __forceinline__ void stage_tile(const ElementAccumulator (&values)[accumulator_values],
+                                           const Epilogue& epilogue, char* smem, TileCoord origin, int warp_row, int warp_col) {
+    struct alignas(2 * sizeof(Out)) Pair { Out x, y; };
+    constexpr bool reads_memory = cfg::has_c || cfg::has_bias;
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < accumulator_values; i += 2) {
+        const int mma = i / 4, base = warp_row + mma / cfg::mma_tiles_n * 16 + i / 2 % 2 * 8;
+        const int col = warp_col + mma % cfg::mma_tiles_n * 8 + lane % 4 * 2;
+        const int row = origin.m + base + lane / 4;
+        const bool x_inside = !reads_memory || (row < epilogue.m && origin.n + col < epilogue.n);
+        const bool y_inside = !reads_memory || (row < epilogue.m && origin.n + col + 1 < epilogue.n);
+        const Pair pair{x_inside ? epilogue.apply(values[i], row, origin.n + col) : Out{},
+                        y_inside ? epilogue.apply(values[i + 1], row, origin.n + col + 1) : Out{}};
+        const int byte = col * int(sizeof(Out));
+        *reinterpret_cast<Pair*>(smem + TileD::chunk_from(base, lane / 4, byte / 16) + byte % 16) = pair;
+    }
+}
+
+// Copies the staged tile to D, 16 bytes a thread, so that a warp writes whole cache lines.
+__device__ __forceinline__ void copy_tile(const Epilogue& epilogue, const char* smem, TileCoord origin) {
+    constexpr int per_chunk = 16 / int(sizeof(Out));
+    for (int id = threadIdx.x; id < cfg::tile_m * TileD::chunks; id += cfg::threads) {
+        const int row = id / TileD::chunks, c = id % TileD::chunks;
+        const int col = origin.n + c * per_chunk;
+        if (origin.m + row >= epilogue.m || col >= epilogue.n) continue;
+        const char* source = smem + TileD::chunk(row, c);
+        Out* target = epilogue.d + (origin.m + row) * epilogue.ldd + col;
+        if (cfg::align_d == 16 && col + per_chunk <= epilogue.n)
+            *reinterpret_cast<uint4*>(target) = *reinterpret_cast<const uint4*>(source);
+        else
+            for (int e = 0; e < min(per_chunk, epilogue.n - col); ++e) target[e] = reinterpret_cast<const Out*>(source)[e];
+    }
+}
+
+__device__ __forceinline__ void store_tile(const ElementAccumulator (&values)[accumulator_values],
+                                           const Epilogue& epilogue, char* smem, int row0, int col0, int warp_row, int warp_col, bool holds_values) {
+    if constexpr (cfg::epilogue_smem) {
+        if (holds_values) stage_tile(values, epilogue, smem, {row0, col0}, warp_row, warp_col);
+        __syncthreads();
+        copy_tile(epilogue, smem, {row0, col0});
+    } else if (holds_values) {
+        store_direct(values, epilogue, row0 + warp_row, col0 + warp_col);
+    }
+}

@@ -1,0 +1,102 @@
+"""Which configs of family ``mma_sync`` to try first, and which are worth a trial at all."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from kernels.common import tiling
+from kernels.common.family import Rule
+from kernels.common.tile_hint import TileHint
+from kernels.mma_sync.config import ACCUMULATE_OF, Knobs
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.problem import DType, GemmProblem
+
+# tile_m, tile_n, tile_k of 16-bit elements, warps_m, warps_n, stages
+_SHAPES = (
+    (128, 256, 32, 2, 4, 4),
+    (256, 128, 32, 4, 2, 4),
+    (128, 128, 32, 2, 2, 4),
+    (128, 128, 64, 2, 2, 3),
+    (128, 128, 64, 4, 2, 3),
+    (128, 256, 64, 2, 4, 3),
+    (256, 128, 64, 4, 2, 3),
+    (128, 64, 64, 2, 2, 3),
+    (64, 128, 64, 2, 2, 4),
+    (64, 64, 64, 2, 2, 4),
+    (32, 128, 64, 1, 4, 4),
+    (32, 64, 64, 1, 2, 5),
+    (16, 128, 64, 1, 4, 5),
+    (16, 64, 64, 1, 2, 5),
+)
+_HINTED_TILE_K, _HINTED_STAGES = 32, 3  # if a hint does not tell them
+
+
+def heuristic_configs(problem: GemmProblem, device: DeviceSpec) -> list[Knobs]:
+    """Shapes that are fast elsewhere, filled in for the problem; some may be invalid."""
+    return [_filled(problem, device, *shape) for shape in _SHAPES]
+
+
+def config_from_hint(hint: TileHint, problem: GemmProblem, device: DeviceSpec) -> Knobs:
+    """The tile and splits of a hint, with warp tiles of at most 64 x 64; it may be invalid."""
+    tile_k = (hint.tile_k or _HINTED_TILE_K) * problem.dtype.bits // 16
+    warps = (_warps(hint.tile_m), _warps(hint.tile_n))
+    shape = (hint.tile_m, hint.tile_n, tile_k, *warps, hint.stages or _HINTED_STAGES)
+    return dataclasses.replace(_filled(problem, device, *shape), split_k=hint.split_k)
+
+
+def _warps(tile: int) -> int:
+    """Warps along an axis of a tile: 64 elements each, or 32 if the tile is smaller than two of those."""
+    return max(1, tile // (64 if tile >= 128 else 32))
+
+
+def _filled(problem: GemmProblem, device: DeviceSpec, *shape: int) -> Knobs:
+    tile_m, tile_n, depth, warps_m, warps_n, stages = shape
+    config = Knobs(
+        tile_m=tile_m,
+        tile_n=tile_n,
+        warps_m=warps_m,
+        warps_n=warps_n,
+        tile_k=depth * 16 // problem.dtype.bits,
+        stages=stages,
+        fragment_load="direct" if problem.dtype is DType.FLOAT64 else "ldmatrix",
+        accumulate=ACCUMULATE_OF[problem.accumulate],
+        swizzle_size=8 if -(-problem.m // tile_m) >= 8 else 1,
+    )
+    return dataclasses.replace(config, split_k=tiling.filling_split_k(config, problem, device))
+
+
+def _why_depth(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if not 64 <= p.dtype.nbytes(c.tile_k) <= 128:
+        return "rows of 64 and 128 bytes a stage: shorter rows copy too little, longer ones cost stages"
+    return None
+
+
+def _why_slow_loads(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if c.fragment_load == "direct" and p.dtype.size <= 4:
+        return "an ldmatrix moves four times as much as a direct load"
+    return None
+
+
+def _why_odd_warps(c: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if c.warp_m > 64 or not 16 <= c.warp_n <= 64:
+        return "warp tiles beyond 64 x 64 spill, and of fewer than 16 columns leave ldmatrix half idle"
+    if c.warp_m * c.warp_n < min(1024, c.tile_m * c.tile_n // 2):
+        return "warp tiles this small load more than they multiply"
+    return None
+
+
+def _why_few_warps(c: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if c.threads < 64 or (c.warps_k > 1 and c.tile_m * c.tile_n > 128 * 128):
+        return "a CTA needs two warps to hide latency; warps_k pays on small tiles only"
+    return None
+
+
+SEARCH_RULES: tuple[Rule[Knobs], ...] = (
+    Rule(("tile_k",), _why_depth),
+    Rule(("fragment_load",), _why_slow_loads),
+    Rule(("tile_m", "tile_n"), tiling.why_oversized),
+    Rule(("tile_m", "tile_n", "warps_m", "warps_n"), _why_odd_warps),
+    Rule(("warps_m", "warps_n", "warps_k"), _why_few_warps),
+    Rule(("tile_k", "split_k"), tiling.why_split),
+    Rule(("raster", "swizzle_size"), tiling.why_swizzle_size),
+)

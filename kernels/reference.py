@@ -1,0 +1,275 @@
+"""The reference kernels: each kernel of the documents 000 to 004 as a config of a family on its own shape.
+
+The documents measured on an A100 (000), an H200 (003) and an RTX 4090 (004). If a latency and a TFLOP/s of a
+document disagree, the TFLOP/s holds; percentages follow from the TFLOP/s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tilewright.schema.codec import KnobValue
+from tilewright.schema.config import Config
+from tilewright.schema.problem import DType, GemmProblem, Layout
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Baseline:
+    """What cuBLAS did in a document.
+
+    Attributes:
+        device: the GPU of the document.
+        ms, tflops: milliseconds and TFLOP/s as written there.
+    """
+
+    device: str
+    ms: float
+    tflops: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReferenceKernel:
+    """One kernel of a document.
+
+    Attributes:
+        name: unique, starts with the document's number.
+        config, problem: what runs, and the document's own shape (4096^3 if it states none).
+        doc: what this kernel adds, in one line.
+        slower: why it may do worse here than the document says, in one line.
+        document_ms, document_tflops: the document's own figures; None if it gives none.
+        note: how this kernel differs from the document's, and the effect.
+    """
+
+    name: str
+    config: Config
+    problem: GemmProblem
+    doc: str
+    slower: str
+    document_ms: float | None = None
+    document_tflops: float | None = None
+    note: str = ""
+
+    @property
+    def document(self) -> str:
+        """Number of the document."""
+        return self.name[:3]
+
+    @property
+    def family(self) -> str:
+        """The kernel family."""
+        return self.config.family
+
+    @property
+    def document_pct_cublas(self) -> float | None:
+        """Per cent of the document's cuBLAS; None if the document lacks either figure."""
+        baseline = BASELINES.get(self.document)
+        if baseline is None or self.document_tflops is None:
+            return None
+        return 100 * self.document_tflops / baseline.tflops
+
+
+DOCUMENTS = ("000", "001", "002", "003", "004")
+BASELINES = {
+    "000": Baseline("A100 PCIe 80 GB", 0.755333, 156.726),
+    "003": Baseline("H200", 0.188571, 728.845),
+    "004": Baseline("RTX 4090", 0.89, 154.4),
+}
+
+_A100 = "cuBLAS of Hopper computes with wgmma, out of reach for mma.sync; the A100's used mma.sync"
+_ADA = "cuBLAS of Hopper computes with wgmma, out of reach for mma.sync; the RTX 4090's used mma.sync"
+_H200 = (
+    "measured under sustained load with inputs rotated past the L2, where the power limit lowers the clock"
+)
+_TINY = "a launch of one warp: its latency counts, not its arithmetic"
+
+_SIMPLE = (
+    "the config of the kernel before, run again: the document computes rows and columns outside of the loops "
+    "here, ours does in every kernel, so the two differ by the noise of the table alone"
+)
+_FROM_SHARED = (
+    "fragments come from shared memory, the document's straight from global memory: the same elements in "
+    "the same lanes, and a launch of one warp is latency whichever way it loads"
+)
+_ONE_ELEMENT_LOADS = (
+    "a thread copies 8 neighbouring elements one by one into 16 x 16 blocks, where the document's threads "
+    "copy neighbours into plain rows: 3 extra passes a store and 1 a load of B against 0 and 3 there; both "
+    "variants of the naive kernel pay alike"
+)
+
+_CUBE = GemmProblem(4096, 4096, 4096)
+_000 = GemmProblem(5376, 5376, 2048)
+_001 = dataclasses.replace(_CUBE, acc_dtype=DType.FLOAT16)
+_002 = GemmProblem(16, 8, 16)
+_003 = dataclasses.replace(_CUBE, layout=Layout.NN, acc_dtype=DType.FLOAT16)
+_004 = dataclasses.replace(_CUBE, out_dtype=DType.FLOAT32)
+_004_NN = dataclasses.replace(_004, layout=Layout.NN)
+
+# 128 x 128 x 32 with 2 x 2 warps of 64 x 64 and four stages: what the kernels of 000 share.
+_WMMA: dict[str, KnobValue] = {
+    "tile_m": 128, "tile_n": 128, "tile_k": 32, "warps_m": 2, "warps_n": 2, "stages": 4,
+    "smem_layout": "blocked", "copy_bytes": 16, "snake": 0, "split_k": 1, "raster": "m", "swizzle_size": 1,
+    "accumulate": "f32",
+}  # fmt: skip
+_MMA: dict[str, KnobValue] = _WMMA | {
+    "warps_k": 1, "fragment_load": "direct", "double_buffer": 0, "mma_k": 16, "epilogue": "smem",
+    "min_ctas_per_sm": 1,
+}  # fmt: skip
+_CROSSWISE = _MMA | {"smem_layout": "xor"}
+_PERMUTED = _MMA | {
+    "tile_m": 256, "warps_m": 4, "stages": 1, "smem_layout": "permuted", "fragment_load": "ldmatrix",
+    "snake": 1, "epilogue": "direct",
+}  # fmt: skip
+_ONE_MMA = _MMA | {
+    "tile_m": 16, "tile_n": 16, "tile_k": 16, "warps_m": 1, "warps_n": 1, "stages": 1, "epilogue": "direct",
+}  # fmt: skip
+_TYPE = _CROSSWISE | {"warps_m": 4, "fragment_load": "ldmatrix", "snake": 1, "epilogue": "direct"}
+_WGMMA: dict[str, KnobValue] = {
+    "tile_m": 128, "tile_n": 128, "tile_k": 64, "stages": 3, "warpgroups": 1, "in_flight": 1,
+    "epilogue": "direct", "l2_promotion": 128, "raster": "n", "swizzle_size": 1,
+}  # fmt: skip
+# 16 x 16 threads, 2 x 4 warps, registers straight to D: what the kernels of 004 share.
+_ADA_MMA = _MMA | {"warps_m": 2, "warps_n": 4, "stages": 1, "epilogue": "direct"}
+_ADA_NAIVE = _ADA_MMA | {"tile_m": 32, "tile_n": 32, "tile_k": 16, "copy_bytes": 2}
+_ADA_NAIVE_2X = _ADA_NAIVE | {"tile_m": 64, "tile_n": 64}
+_ADA_XOR = _ADA_MMA | {"tile_m": 64, "tile_n": 64, "smem_layout": "xor", "fragment_load": "ldmatrix"}
+
+
+def _mma(base: dict[str, KnobValue], **changes: KnobValue) -> Config:
+    return Config.of("mma_sync", base | changes)
+
+
+def _of_type(name: str, dtype: DType, tile_k: int, **changes: KnobValue) -> ReferenceKernel:
+    """One row of the table of types of 002, in tiles of 64 bytes of k."""
+    config = _mma(_TYPE, tile_k=tile_k, **changes)
+    acc_dtype = DType.FLOAT16 if config["accumulate"] == "f16" else None
+    problem = dataclasses.replace(_CUBE, dtype=dtype, out_dtype=None, acc_dtype=acc_dtype)
+    return ReferenceKernel(
+        f"002-{name}", config, problem, f"type table: {name.replace('-', ' summed in ')}", _A100
+    )
+
+
+def _wmma(**changes: KnobValue) -> Config:
+    return Config.of("wmma", _WMMA | changes)
+
+
+def _wgmma(**changes: KnobValue) -> Config:
+    return Config.of("wgmma", _WGMMA | changes)
+
+
+REFERENCE_KERNELS: tuple[ReferenceKernel, ...] = (
+    ReferenceKernel(
+        "000-wmma-naive", _wmma(stages=1, copy_bytes=2), _000,
+        "WMMA 16x16x16, one element a thread and load, no overlap", _A100, 4.46636, 26.5048),
+    ReferenceKernel(
+        "000-wmma-4-stage", _wmma(), _000,
+        "cp.async of 16 bytes into a ring of four stages", _A100, 1.15745, 102.277),
+    ReferenceKernel(
+        "000-mma-m16n8k8", _mma(_MMA, mma_k=8), _000,
+        "mma.sync m16n8k8 with direct fragment loads instead of WMMA", _A100, 1.33858, 88.4372),
+    ReferenceKernel(
+        "000-mma-ldmatrix", _mma(_MMA, mma_k=8, fragment_load="ldmatrix"), _000,
+        "fragments by ldmatrix; the blocked layout gives it bank conflicts", _A100, 1.48608, 79.6593),
+    ReferenceKernel(
+        "000-mma-m16n8k16", _mma(_MMA, fragment_load="ldmatrix"), _000,
+        "m16n8k16: half as many instructions", _A100, 1.47957, 80.0528),
+    ReferenceKernel(
+        "000-simplified-ldmatrix", _mma(_MMA, fragment_load="ldmatrix"), _000,
+        "simplified addresses", _A100, 1.34029, 88.3243, _SIMPLE),
+    ReferenceKernel(
+        "000-simplified", _mma(_MMA), _000,
+        "simplified addresses without ldmatrix", _A100, 1.21901, 97.1117),
+    ReferenceKernel(
+        "000-double-threading-421", _mma(_MMA, warps_m=4), _000,
+        "twice the warps, 4 x 2 x 1 in M x N x K; no significant change, says the document", _A100),
+    ReferenceKernel(
+        "000-double-threading-222", _mma(_MMA, warps_k=2), _000,
+        "twice the warps, 2 x 2 x 2: slices of k, summed in shared memory (rfactor)", _A100),
+    ReferenceKernel(
+        "000-crosswise", _mma(_CROSSWISE, warps_n=4), _000,
+        "XOR layout with double threading: no bank conflicts any more", _A100, 1.06895, 110.744),
+    ReferenceKernel(
+        "000-crosswise-ldmatrix", _mma(_CROSSWISE, warps_n=4, fragment_load="ldmatrix"), _000,
+        "the same with ldmatrix", _A100, None, 106.942),
+    ReferenceKernel(
+        "000-fragment-double-buffer", _mma(_CROSSWISE, fragment_load="ldmatrix", double_buffer=1), _000,
+        "2 x 2 warps, fragments of the next k step loaded ahead; no change, says the document", _A100),
+    ReferenceKernel(
+        "000-partial-ldmatrix", _mma(_CROSSWISE, fragment_load="mixed", double_buffer=1), _000,
+        "A by direct loads and B by ldmatrix, so that both kinds overlap", _A100, None, 132.451),
+    ReferenceKernel(
+        "000-unroll-snake", _mma(_CROSSWISE, fragment_load="mixed", snake=1), _000,
+        "inner loops unrolled, mma tiles walked in a snake: the document's final kernel",
+        _A100, 0.83905, 141.088),
+    ReferenceKernel(
+        "001-permuted", _mma(_PERMUTED), _CUBE,
+        "rotated 16-byte chunks in shared memory: ldmatrix without conflicts", _A100),
+    ReferenceKernel(
+        "001-f16-accumulate", _mma(_PERMUTED, accumulate="f16"), _001,
+        "sums in f16: half the accumulator registers", _A100),
+    ReferenceKernel(
+        "001-permuted-epilogue", _mma(_PERMUTED, accumulate="f16", epilogue="smem"), _001,
+        "D through permuted shared memory to 16-byte stores: the document's kernel", _A100),
+    ReferenceKernel(
+        "002-mma-16x8x16", _mma(_ONE_MMA), _002,
+        "one m16n8k16 with the fragments loaded by hand", _TINY, note=_FROM_SHARED),
+    ReferenceKernel(
+        "002-mma-16x8x16-ldmatrix", _mma(_ONE_MMA, fragment_load="ldmatrix"), _002,
+        "the same with ldmatrix", _TINY),
+    _of_type("u8-s32", DType.UINT8, 64, accumulate="s32"),
+    _of_type("s8-s32", DType.INT8, 64, accumulate="s32"),
+    _of_type("f16-f16", DType.FLOAT16, 32, accumulate="f16"),
+    _of_type("f16-f32", DType.FLOAT16, 32),
+    _of_type("bf16-f32", DType.BFLOAT16, 32),
+    _of_type("tf32-f32", DType.TFLOAT32, 16),
+    _of_type("e4m3-f32", DType.FLOAT8_E4M3FN, 64, tile_n=64),
+    _of_type("e5m2-f32", DType.FLOAT8_E5M2, 64, tile_n=64),
+    _of_type("f64-f64", DType.FLOAT64, 8, accumulate="f64", fragment_load="direct"),
+    _of_type("u4-s32", DType.UINT4, 128, accumulate="s32"),
+    _of_type("s4-s32", DType.INT4, 128, accumulate="s32"),
+    _of_type("b1.and-s32", DType.UINT1, 512, accumulate="s32"),
+    _of_type("b1.xor-s32", DType.SIGN1, 512, accumulate="s32"),
+    ReferenceKernel(
+        "003-tma-wgmma", _wgmma(), _003,
+        "TMA into three stages, wgmma m64n128k16 by one warpgroup, sums in f16", _H200),
+    ReferenceKernel(
+        "003-block-swizzle", _wgmma(swizzle_size=8), _003,
+        "neighbouring blocks share columns of B in the L2", _H200),
+    ReferenceKernel(
+        "003-stmatrix", _wgmma(swizzle_size=8, epilogue="stmatrix"), _003,
+        "D by stmatrix through swizzled shared memory: the document's kernel", _H200, 0.191733, 716.823),
+    ReferenceKernel(
+        "004-1-naive", _mma(_ADA_NAIVE), _004_NN,
+        "kernel 1: one m16n8k16 a warp and k tile, single-element loads", _ADA, 4.67, 29.4,
+        _ONE_ELEMENT_LOADS),
+    ReferenceKernel(
+        "004-1b-tiling", _mma(_ADA_NAIVE_2X), _004_NN,
+        "kernel 1b: 2 x 2 mma tiles a warp", _ADA, 2.47, 55.6, _ONE_ELEMENT_LOADS),
+    ReferenceKernel(
+        "004-1b-outside", _mma(_ADA_NAIVE_2X, accumulate="f32_outside"), _004_NN,
+        "kernel 1b adding up outside of the mma: about 50 us more in the document, without its bias", _ADA,
+        note=_ONE_ELEMENT_LOADS),
+    ReferenceKernel(
+        "004-2-permuted", _mma(_ADA_XOR, fragment_load="ldmatrix_reload"), _004,
+        "kernel 2: 16-byte loads, XOR layout, ldmatrix; A reloaded for every column of mma tiles",
+        _ADA, 1.06, 129.7),
+    ReferenceKernel(
+        "004-2b-load-a-once", _mma(_ADA_XOR), _004,
+        "kernel 2b: each tile of A loaded once", _ADA, 1.03, 134.7),
+    ReferenceKernel(
+        "004-3-pipeline", _mma(_ADA_XOR, stages=3), _004,
+        "kernel 3: cp.async into three stages", _ADA, 1.0, 137.4),
+    ReferenceKernel(
+        "004-3b-tiling", _mma(_ADA_XOR, stages=3, tile_m=128, tile_n=128), _004,
+        "kernel 3b: 4 x 4 mma tiles a warp", _ADA, 0.89, 154.4),
+)  # fmt: skip
+
+
+def reference_kernels(document: str | None = None) -> tuple[ReferenceKernel, ...]:
+    """The kernels of one document, or all, in the documents' order.
+
+    Raises:
+        ValueError: there is no such document.
+    """
+    if document is not None and document not in DOCUMENTS:
+        raise ValueError(f"no document {document}; there are {', '.join(DOCUMENTS)}")
+    return tuple(reference for reference in REFERENCE_KERNELS if document in (None, reference.document))

@@ -1,0 +1,1 @@
+"""Family ``simt``: ordinary FMA units, any type, layout, alignment and size."""

@@ -1,0 +1,112 @@
+"""Family ``simt``: ordinary FMA units, any type, layout, alignment and size (``kernels/simt/kernel.cu``)."""
+
+from __future__ import annotations
+
+from kernels.common import cuda
+from kernels.common.family import Rule
+from kernels.simt.config import KNOBS, Knobs, register_estimate, smem_bytes
+from tilewright.artifact import Grid, Preconditions, Workspace
+from tilewright.schema.config import Config
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.problem import DType, GemmProblem
+
+
+def _why_threads(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    vector = 16 // cuda.accumulator_bytes(p)
+    if c.thread_m % vector or c.thread_n % vector:
+        return f"thread_m and thread_n must be multiples of {vector} ({p.dtype} in 16-byte groups)"
+    if c.threads % 32 or not 32 <= c.threads <= 1024:
+        return f"{c.threads} threads in a CTA; it needs 1 to 32 whole warps"
+    return None
+
+
+def _why_loads(c: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if c.tile_m * c.tile_k % c.threads or c.tile_n * c.tile_k % c.threads:
+        return f"{c.threads} threads cannot divide the elements of a stage evenly"
+    return None
+
+
+def _why_registers(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    return cuda.why_registers(register_estimate(c, p), c.threads)
+
+
+def _why_smem(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    return cuda.why_smem(smem_bytes(c, p), d)
+
+
+def _why_split(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    if c.split_k == 1:
+        return None
+    tiles = Grid(c.tile_m, c.tile_n).tiles(p) * p.batch
+    if tiles * (c.split_k - 1) >= 4 * d.sm_count or p.k < 2 * c.split_k * c.tile_k:
+        return "split-K pays only if the tiles leave SMs idle and k is long"
+    return None
+
+
+def _why_oversized(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if (c.tile_m > 16 and c.tile_m >= 2 * p.m) or (c.tile_n > 16 and c.tile_n >= 2 * p.n):
+        return "more than half of the tile would lie outside D"
+    return None
+
+
+class Simt(cuda.CudaFamily[Knobs]):
+    """Register-tiled GEMM on the FMA units."""
+
+    name = "simt"
+    doc = "ordinary FMA units: every type, layout, alignment and size; the fallback and float64"
+    entry = "simt"
+    source = "simt/kernel.cu"
+    knobs = KNOBS
+    knobs_type = Knobs
+    rules = (
+        Rule(("tile_m", "tile_n", "thread_m", "thread_n"), _why_threads),
+        Rule(("tile_m", "tile_n", "thread_m", "thread_n", "tile_k"), _why_loads),
+        Rule(("tile_m", "tile_n", "thread_m", "thread_n", "tile_k"), _why_registers, compiled=False),
+        Rule(("tile_m", "tile_n", "tile_k", "stages"), _why_smem, compiled=False),
+    )
+    search_rules = (
+        Rule(("tile_m", "tile_n"), _why_oversized),
+        Rule(("tile_m", "tile_n", "tile_k", "split_k"), _why_split),
+    )
+
+    def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
+        """CUDA, and no float16 accumulation, which the FMA units do not have."""
+        if problem.accumulate is DType.FLOAT16:
+            return "simt accumulates in float32, float64 or int32, not float16"
+        return cuda.why_unsupported(problem, device)
+
+    def grid(self, k: Knobs, _problem: GemmProblem, _device: DeviceSpec) -> Grid:
+        """One CTA a tile and split."""
+        return _grid(k)
+
+    def threads(self, k: Knobs) -> int:
+        """Threads of a CTA."""
+        return k.threads
+
+    def smem_bytes(self, k: Knobs, problem: GemmProblem) -> int:
+        """Dynamic shared memory in bytes."""
+        return smem_bytes(k, problem)
+
+    def workspace(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> Workspace:
+        """A counter and the partial sums of every split of a tile."""
+        return cuda.split_workspace(k.split_k, k.tile_m * k.tile_n, problem)
+
+    def preconditions(self, _k: Knobs, problem: GemmProblem) -> Preconditions:
+        """Aligned elements, no more."""
+        return cuda.preconditions(problem, problem.dtype.size, problem.dtype.size)
+
+    def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
+        """Valid configs to try first: nearly square tiles, ranked by wave efficiency and operand reuse."""
+        thread = 8 if problem.dtype is not DType.FLOAT64 else 4
+        shapes = [(128, 128, thread), (64, 64, 4), (128, 64, thread), (32, 32, 4), (16, 64, 4), (64, 16, 4)]
+        configs = [Knobs(m, n, thread_m=t, thread_n=t) for m, n, t in shapes]
+        valid = [k for k in configs if self.why_invalid(self.config(k), problem, device) is None]
+        valid.sort(key=lambda k: -cuda.wave_efficiency(problem, _grid(k), device) * min(k.tile_m, k.tile_n))
+        return [self.config(k) for k in valid]
+
+
+def _grid(k: Knobs) -> Grid:
+    return Grid(k.tile_m, k.tile_n, k.split_k)
+
+
+SIMT = Simt()

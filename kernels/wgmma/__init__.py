@@ -1,0 +1,1 @@
+"""Family ``wgmma``: TMA and wgmma in one warp role, sm_90a."""

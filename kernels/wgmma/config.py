@@ -1,0 +1,80 @@
+"""Knobs of family ``wgmma``, and the tiles, bytes and registers that follow from them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from kernels.common.knobs import knob, knobs_of
+from kernels.common.raster import AXES
+from kernels.common.wgmma import OperandTile
+from tilewright.schema.problem import DType, GemmProblem
+
+EPILOGUES = ("direct", "stmatrix")
+
+# Registers of a thread beside the accumulators: descriptors, addresses, bounds, loop state.
+_OTHER_REGISTERS = 40
+
+
+@dataclasses.dataclass(slots=True)
+class Knobs:
+    """The knobs of a config."""
+
+    tile_m: int = knob(128, (64, 128, 192, 256), "rows of D a block computes")
+    tile_n: int = knob(
+        128,
+        tuple(range(16, 257, 16)),
+        "columns of D a block computes, and the N of wgmma",
+        searched=(32, 64, 96, 128, 160, 192, 224, 256),
+    )
+    warpgroups: int = knob(2, (1, 2, 3, 4), "groups of 128 threads that split the rows")
+    tile_k: int = knob(64, (64, 128), "k of one stage")
+    stages: int = knob(4, (2, 3, 4, 5, 6, 7, 8), "k tiles in shared memory", searched=(3, 4, 5, 6, 8))
+    epilogue: str = knob("stmatrix", EPILOGUES, "registers to D")
+    in_flight: int = knob(1, (0, 1), "groups of wgmma left running while the next k tile is awaited")
+    l2_promotion: int = knob(
+        256, (0, 128, 256), "bytes that the L2 fetches for TMA at least", searched=(128, 256), macro=None
+    )
+    raster: str = knob("m", AXES, "axis along which groups of tiles are laid")
+    swizzle_size: int = knob(
+        1, (1, 2, 4, 8, 16), "tiles of a block-swizzle group", searched=(1, 4, 8, 16), was="group"
+    )
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 128 * self.warpgroups
+
+
+KNOBS = knobs_of(Knobs)
+
+
+def operand_tiles(knobs: Knobs, problem: GemmProblem) -> tuple[OperandTile, OperandTile]:
+    """The tiles of A and B in one stage."""
+    return (
+        OperandTile(knobs.tile_m, knobs.tile_k, not problem.layout.a_transposed),
+        OperandTile(knobs.tile_n, knobs.tile_k, problem.layout.b_transposed),
+    )
+
+
+def smem_bytes(knobs: Knobs, problem: GemmProblem) -> int:
+    """Dynamic shared memory: stages with two barriers each.
+
+    The staged D reuses the stages and always fits them.
+    """
+    stage = sum(tile.bytes for tile in operand_tiles(knobs, problem))
+    return knobs.stages * (stage + 16)
+
+
+def accumulator_registers(knobs: Knobs, problem: GemmProblem) -> int:
+    """Registers of a thread that hold sums: one an element in f32, half of that in f16."""
+    elements = knobs.tile_m * knobs.tile_n // knobs.threads
+    return elements // 2 if problem.accumulate is DType.FLOAT16 else elements
+
+
+def register_estimate(knobs: Knobs, problem: GemmProblem) -> int:
+    """Registers a thread needs, within a few."""
+    sums = accumulator_registers(knobs, problem)
+    # NOTE: where the epilogue reads C or a bias, the assembler unpacks all f16 sums ahead of their use.
+    reads = problem.has_c or problem.has_bias
+    unpacked = sums if reads and problem.accumulate is DType.FLOAT16 else 0
+    return sums + unpacked + _OTHER_REGISTERS

@@ -1,0 +1,76 @@
+// Epilogue: accumulators to D, directly in stores of two neighbours, or through shared memory in 16-byte stores. A warp owns strips
+// of 16 rows, one in each atom of its warpgroup, and stages only its own.
+#pragma once
+#include "common/ptx/cp_async.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/wgmma.cuh"
+#include "common/raster.cuh"
+#include "common/smem_tile.cuh"
+#include "wgmma/config.cuh"
+
+using Accumulator = WgmmaAccumulator<cfg::atoms, cfg::tile_n, cfg::accumulate_f16, cfg::a_transposed, !cfg::b_transposed>;
+
+// First row of a warp's strip in the tile of the CTA.
+__device__ __forceinline__ int strip_row(int warp, int atom) {
+    return (warp / 4 * cfg::atoms + atom) * 64 + warp % 4 * 16;
+}
+
+__device__ __forceinline__ void store_direct(const Accumulator& acc, const Epilogue& epilogue, TileCoord origin, int warp) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int atom = 0; atom < cfg::atoms; ++atom) {
+        const int row = origin.m + strip_row(warp, atom) + lane / 4, col = origin.n + lane % 4 * 2;
+#pragma unroll
+        for (int p = 0; p < Accumulator::pairs; ++p) {
+            const Pair pair = acc.pair(atom, p);
+            epilogue.store2(pair.x, pair.y, row + p % 2 * 8, col + p / 2 * 8);
+        }
+    }
+}
+
+using TileD = SmemTile<cfg::tile_m, cfg::tile_n * int(sizeof(Out)), SmemLayout::xor_>;
+
+// Four 8 x 8 matrices at a time: rows 0 and 8 of the strip at one 16-byte column, then at the next. NOTE:
+// `base` is a multiple of 16, so the swizzle of a row follows from the lane alone.
+__device__ __forceinline__ void stage_strip(const Accumulator& acc, int atom, const Epilogue& epilogue, unsigned smem,
+                                            TileCoord origin, int base) {
+    const int lane = threadIdx.x % 32;
+    const int row = origin.m + base + lane / 4, col = origin.n + lane % 4 * 2;
+#pragma unroll
+    for (int p = 0; p < Accumulator::pairs; p += 4) {
+        const Epilogue here = epilogue.pinned();
+        unsigned four[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            four[i] = finish_pair<false>(acc.pair(atom, p + i), here, row + i % 2 * 8, col + (p + i) / 2 * 8);
+        stmatrix_x4(smem + TileD::chunk_from(base, lane % 16, p / 2 + lane / 16), four);
+    }
+}
+
+// A staged strip to D in 16-byte chunks; where ALIGN_D is 16, n is whole chunks.
+__device__ __forceinline__ void copy_strip(const Epilogue& epilogue, const char* smem, TileCoord origin, int base) {
+    constexpr int per_chunk = 16 / int(sizeof(Out));
+#pragma unroll 4
+    for (int id = threadIdx.x % 32; id < 16 * TileD::chunks; id += 32) {
+        const int row = id / TileD::chunks, c = id % TileD::chunks;
+        const int col = origin.n + c * per_chunk;
+        if (origin.m + base + row >= epilogue.m || col >= epilogue.n) continue;
+        const char* source = smem + TileD::chunk_from(base, row, c);
+        Out* target = epilogue.d + (origin.m + base + row) * epilogue.ldd + col;
+        if constexpr (cfg::align_d == 16)
+            *reinterpret_cast<uint4*>(target) = *reinterpret_cast<const uint4*>(source);
+        else
+            for (int e = 0; e < min(per_chunk, epilogue.n - col); ++e) target[e] = reinterpret_cast<const Out*>(source)[e];
+    }
+}
+
+// `smem` is free of operands: every warp of the CTA has finished its wgmma.
+__device__ __forceinline__ void store_staged(const Accumulator& acc, const Epilogue& epilogue, char* smem, TileCoord origin,
+                                             int warp) {
+#pragma unroll
+    for (int atom = 0; atom < cfg::atoms; ++atom)
+        stage_strip(acc, atom, epilogue, smem_address(smem), origin, strip_row(warp, atom));
+    __syncwarp();
+#pragma unroll
+    for (int atom = 0; atom < cfg::atoms; ++atom) copy_strip(epilogue, smem, origin, strip_row(warp, atom));
+}

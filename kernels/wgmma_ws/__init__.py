@@ -1,0 +1,1 @@
+"""Family ``wgmma_ws``: warp-specialised, persistent wgmma, sm_90a."""

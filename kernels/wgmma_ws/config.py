@@ -1,0 +1,132 @@
+"""Knobs of family ``wgmma_ws``."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from kernels.common.knobs import knob, knobs_of
+from kernels.common.raster import RASTERS
+
+SCHEDULES = ("cooperative", "pingpong")
+EPILOGUES = ("direct", "stmatrix", "tma", "overlapped")
+TMA_STORES = ("tma", "overlapped")
+REDUCTIONS = ("last_cta", "kernel", "reduce_scatter")
+HINTS = ("normal", "evict_first", "evict_last")
+CTA_ORDERS = ("free", "gpc")
+SEARCHED_TILE_N = (
+    *(16, 32, 48, 64, 72, 80, 88, 96, 104, 112, 120, 128),
+    *(144, 160, 168, 176, 192, 200, 208, 224, 240, 256),
+)
+FETCH = 128  # bytes that the L2 had best fetch at least, if anything
+
+
+@dataclasses.dataclass(slots=True)
+class Knobs:
+    """The knobs of a config."""
+
+    schedule: str = knob(
+        "cooperative", SCHEDULES, "whether the consumers compute one tile together or alternate"
+    )
+    swap_ab: int = knob(0, (0, 1), "compute the transpose of D, so that tile_n is the M of wgmma")
+    tile_m: int = knob(128, (8, 16, 24, 32, 48, 64, 96, 128, 192, 256), "rows of a tile of D")
+    tile_n: int = knob(256, range(8, 257, 8), "columns of a tile of D", searched=SEARCHED_TILE_N)
+    consumers_m: int = knob(2, (1, 2, 3), "consumer warpgroups along the rows of a tile")
+    consumers_n: int = knob(1, (1, 2, 3), "consumer warpgroups along its columns", searched=(1, 2))
+    tile_k: int = knob(64, (64, 128, 256), "k of one stage")
+    cluster_m: int = knob(1, (1, 2, 4), "tiles of a cluster along m; they share B by multicast")
+    cluster_n: int = knob(1, (1, 2, 4), "tiles of a cluster along n; they share A by multicast")
+    cluster_k: int = knob(1, (1, 2), "CTAs of a cluster that split the k of their tile")
+    split_k: int = knob(1, (1, 2, 3, 4, 6, 8, 12, 16, 24, 32), "work tiles that split the k of a tile")
+    reduction: str = knob(
+        "last_cta",
+        REDUCTIONS,
+        "who sums the splits: the last CTA to arrive, a kernel after, or every CTA a part of the tile",
+        values_were={"block": "last_cta", "shares": "reduce_scatter"},
+    )
+    epilogue: str = knob(
+        "tma",
+        EPILOGUES,
+        "registers to D: direct, staged and copied, stored by TMA, or so while the next tile runs",
+        values_were={"deferred": "overlapped"},
+    )
+    store_stages: int = knob(2, (1, 2, 4), "staged epilogue subtiles of a consumer")
+    sector_aligned_store: int = knob(
+        0,
+        (0, 1),
+        "epilogue subtiles of 16, 32 or 64 columns only: whole L2 sectors",
+        absent=0,
+        was="whole_sectors",
+    )
+    promote: int = knob(
+        0, (0, 1, 2, 4), "8-bit floats: k tiles between promotions of the accumulators; 0 never"
+    )
+    stages: int = knob(4, range(2, 17), "k tiles in shared memory")
+    raster: str = knob(
+        "m", RASTERS, "axis along which bands of tiles are laid, or a Hilbert curve in squares"
+    )
+    swizzle_size: int = knob(8, (1, 2, 4, 8, 16), "tiles across a band", was="group")
+    snake: int = knob(0, (0, 1), "serpentine raster: every other band runs backwards", macro="RASTER_SNAKE")
+    l2_promotion: int = knob(
+        256, (0, 128, 256), "least bytes of an L2 fetch by TMA", searched=(128, 256), macro=None
+    )
+    hint_a: str = knob("normal", HINTS, "L2 eviction priority of A")
+    hint_b: str = knob("normal", HINTS, "L2 eviction priority of B")
+    hint_d: str = knob(
+        "normal", HINTS, "L2 eviction priority of D stored by TMA", searched=HINTS[:2], absent="normal"
+    )
+    prefetch: int = knob(
+        0,
+        (0, 2, 4, 8, 16, 32),
+        "k tiles prefetched to the L2 before the previous kernel ends",
+        searched=(0, 4, 8),
+        absent=0,
+    )
+    cta_order: str = knob(
+        "free",
+        CTA_ORDERS,
+        "CTAs that take neighbouring tiles: any, or those of one GPC",
+        absent="free",
+        was="placement",
+    )
+    reverse_k: int = knob(
+        0, (0, 1), "every other work tile of a CTA runs k backwards", absent=0, was="snake_k"
+    )
+    full_bands_only: int = knob(
+        0,
+        (0, 1),
+        "idle the clusters beyond a multiple of swizzle_size if no wave is added",
+        absent=0,
+        was="even_waves",
+    )
+    load_interval: int = knob(
+        0,
+        (0, 256, 512, 1024),
+        "clocks: loads are issued at its multiples, so that neighbours load together; 0 at once",
+        searched=(0, 512, 1024),
+        absent=0,
+        was="beat",
+    )
+
+    @property
+    def consumers(self) -> int:
+        """Warpgroups that multiply."""
+        return 2 if self.schedule == "pingpong" else self.consumers_m * self.consumers_n
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: the consumers and the producer's warpgroup."""
+        return 128 * (self.consumers + 1)
+
+    @property
+    def cluster(self) -> int:
+        """Blocks of a cluster."""
+        return self.cluster_m * self.cluster_n * self.cluster_k
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """What one consumer computes along wgmma's M and along its N."""
+        rows, columns = self.tile_m // self.consumers_m, self.tile_n // self.consumers_n
+        return (columns, rows) if self.swap_ab else (rows, columns)
+
+
+KNOBS = knobs_of(Knobs)

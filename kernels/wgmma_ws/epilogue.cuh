@@ -1,0 +1,187 @@
+// Epilogue: the accumulators of a warpgroup tile to D, straight from registers or subtile by subtile through shared memory.
+#pragma once
+#include "common/ptx/control.cuh"
+#include "common/ptx/cp_async.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/load_store.cuh"
+#include "common/ptx/mbarrier.cuh"
+#include "wgmma_ws/config.cuh"
+
+class Store {
+public:
+    static constexpr int atom_subtiles = cfg::slice_n / subtile_n, subtiles = cfg::atoms * atom_subtiles;
+    Epilogue epilogue;
+    int row0, col0, batch; // where the consumer's slice of D starts
+
+    __device__ __forceinline__ Store(const Epilogue& epilogue_, const TensorMap* map_d_, int consumer_)
+        : epilogue(epilogue_), map_d(map_d_), consumer(consumer_) {}
+
+    // Finishes and stores a slice.
+    __device__ __forceinline__ void run(const Accumulator& acc, const SharedMemory& smem) const {
+#pragma unroll
+        for (int atom = 0; atom < cfg::atoms; ++atom) {
+            if constexpr (cfg::staged) {
+#pragma unroll
+                for (int i = 0; i < atom_subtiles; ++i) {
+                    const Epilogue here = epilogue.pinned();
+                    store_subtile([&](int p, int x, int y) { return finish(here, acc, atom, p, x, y); }, smem, atom, i);
+                }
+            } else {
+                store_direct(acc, atom);
+            }
+        }
+    }
+
+    // Overlapped store: finishes a tile and keeps it in registers.
+    __device__ __forceinline__ void keep(const Accumulator& acc) {
+        const int x = thread() / 32 * 16 + thread() % 32 / 4, y = thread() % 4 * 2;
+#pragma unroll
+        for (int atom = 0; atom < cfg::atoms; ++atom)
+#pragma unroll
+            for (int first = 0; first < Accumulator::pairs; first += pinned_pairs) {
+                const Epilogue here = epilogue.pinned();
+#pragma unroll
+                for (int p = first; p < first + pinned_pairs && p < Accumulator::pairs; ++p)
+                    kept[atom][p] = finish(here, acc, atom, p, x + p % 2 * 8, y + p / 2 * 8);
+            }
+        any_kept = true;
+    }
+    // Overlapped store: stores subtile `number` of the tile that was kept last, if there is one.
+    __device__ __forceinline__ void store_kept(const SharedMemory& smem, int number) const {
+        if (!any_kept) return;
+        const int atom = number / atom_subtiles;
+        store_subtile([&](int p, int, int) { return kept[atom][p]; }, smem, atom, number % atom_subtiles);
+    }
+
+private:
+    const TensorMap* map_d;
+    int consumer;
+    unsigned kept[cfg::overlapped_store ? cfg::atoms : 1][cfg::overlapped_store ? Accumulator::pairs : 1];
+    bool any_kept = false;
+
+    static __device__ __forceinline__ int thread() { return threadIdx.x % 128; }
+
+    // Row and column of D of accumulator (x, y) of an atom, x along wgmma's M and y along its N.
+    __device__ __forceinline__ int row(int atom, int x, int y) const { return row0 + (cfg::swap_ab ? y : atom * 64 + x); }
+    __device__ __forceinline__ int column(int atom, int x, int y) const { return col0 + (cfg::swap_ab ? atom * 64 + x : y); }
+
+    // Pair p of an atom, whose first element is at (x, y), as two elements of D.
+    __device__ __forceinline__ unsigned finish(const Epilogue& here, const Accumulator& acc, int atom, int p, int x, int y) const {
+        return finish_pair<cfg::swap_ab>(acc.pair(atom, p), here, row(atom, x, y), column(atom, x, y));
+    }
+
+    static constexpr int pinned_pairs = 8;
+
+    __device__ __forceinline__ void store_direct(const Accumulator& acc, int atom) const {
+        const int x = thread() / 32 * 16 + thread() % 32 / 4, y = thread() % 4 * 2;
+#pragma unroll
+        for (int first = 0; first < cfg::slice_n / 4; first += pinned_pairs) {
+            const Epilogue here = epilogue.pinned();
+#pragma unroll
+            for (int p = first; p < first + pinned_pairs && p < cfg::slice_n / 4; ++p) {
+                const Pair pair = acc.pair(atom, p);
+                const int ax = x + p % 2 * 8, ay = y + p / 2 * 8;
+                if constexpr (cfg::swap_ab) {
+                    here.store(pair.x, row(atom, ax, ay), column(atom, ax, ay));
+                    here.store(pair.y, row(atom, ax, ay) + 1, column(atom, ax, ay));
+                } else {
+                    here.store2(pair.x, pair.y, row(atom, ax, ay), column(atom, ax, ay));
+                }
+            }
+        }
+    }
+
+    // NOTE: the barrier before a subtile is written ensures that its stage is free: TMA has read it (the storing thread has
+    // waited) or all threads have copied it.
+    template <class Value>
+    __device__ __forceinline__ void store_subtile(Value value, const SharedMemory& smem, int atom, int i) const {
+        const int number = atom * atom_subtiles + i;
+        const unsigned target = smem.subtile(consumer, number % cfg::store_stages);
+        // NOTE: the subtiles of a tile start with stage 0 again; unless they fill all stages evenly, stage 0 may be the one
+        // used last.
+        constexpr bool uneven = subtiles % cfg::store_stages != 0;
+        const bool restart = uneven && number == 0;
+        if (cfg::tma_store && thread() == 0) {
+            if (restart)
+                tma_store_wait<0>();
+            else
+                tma_store_wait<cfg::store_stages - 1>();
+        }
+        if (cfg::tma_store || cfg::store_stages == 1 || restart) named_barrier_sync(1 + consumer, 128);
+        stage_subtile(value, target, i);
+        if constexpr (cfg::tma_store) tma_store_fence();
+        named_barrier_sync(1 + consumer, 128);
+        const int at_row = row(atom, 0, i * subtile_n), at_column = column(atom, 0, i * subtile_n);
+        if constexpr (cfg::tma_store) {
+            if (thread() == 0) {
+                tma_store<cfg::hint_d>(target, map_d, at_column, at_row, batch);
+                tma_store_commit();
+            }
+        } else {
+            copy_subtile(target, at_row, at_column);
+        }
+    }
+
+    // NOTE: pairs 4 q .. 4 q + 3 are four 8 x 8 matrices: x and x + 8 at one y, then at y + 8.
+    template <class Value> static __device__ __forceinline__ void stage_subtile(Value value, unsigned target, int i) {
+        const int lane = thread() % 32, warp = thread() / 32;
+        const int x = warp * 16 + lane / 4, y = lane % 4 * 2;
+#pragma unroll
+        for (int p = 0; p < subtile_n / 4; p += 4) {
+            const int matrices = subtile_n / 4 - p < 4 ? 2 : 4;
+            unsigned values[4] = {};
+#pragma unroll
+            for (int matrix = 0; matrix < matrices; ++matrix) {
+                const int at = i * (subtile_n / 4) + p + matrix;
+                values[matrix] = value(at, x + at % 2 * 8, y + at / 2 * 8);
+            }
+            const int chunk = cfg::swap_ab ? Subtile::chunk(p / 2 * 8 + lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2)
+                                           : Subtile::chunk(warp * 16 + lane % 16, p / 2 + lane / 16);
+            if (matrices == 4)
+                stmatrix_x4<cfg::swap_ab>(target + chunk, values);
+            else
+                stmatrix_x2<cfg::swap_ab>(target + chunk, values[0], values[1]);
+        }
+    }
+
+    __device__ __forceinline__ void copy_subtile(unsigned subtile, int at_row, int at_column) const {
+        const int inside = min(subtile_columns, epilogue.n - at_column);
+        if constexpr (cfg::align_d == 16) {
+#pragma unroll 4
+            for (int id = thread(); id < subtile_rows * Subtile::chunks; id += 128) {
+                const int r = id / Subtile::chunks, c = id % Subtile::chunks;
+                if (at_row + r >= epilogue.m || c * 8 >= inside) continue;
+                const uint4 chunk = load_shared_128(subtile + Subtile::chunk(r, c));
+                *reinterpret_cast<uint4*>(epilogue.d + (at_row + r) * epilogue.ldd + at_column + c * 8) = chunk;
+            }
+        } else {
+            copy_words(subtile, at_row, at_column, inside);
+        }
+    }
+
+    // Rows of D that may start at odd elements: whole words, and single elements at both ends.
+    __device__ __forceinline__ void copy_words(unsigned subtile, int at_row, int at_column, int inside) const {
+        constexpr int words = subtile_columns / 2, step = 4 * (32 / words);
+        const int lane = thread() % 32, row = thread() / words;
+        unsigned short* const target = reinterpret_cast<unsigned short*>(epilogue.d + (at_row + row) * epilogue.ldd + at_column);
+        // NOTE: the rows of a thread are a multiple of 4 apart, so all start at the same byte of a word.
+        const int skew = reinterpret_cast<unsigned long long>(target) / 2 & 1;
+        const int first = lane % words * 2 + skew;
+        const bool word = first + 1 < inside, last = first + 1 == inside, zeroth = first == 1 && inside > 0;
+#pragma unroll
+        for (int r = 0; r < subtile_rows; r += step) {
+            if (row + r >= subtile_rows || at_row + row + r >= epilogue.m) continue;
+            unsigned short* const here = target + r * epilogue.ldd;
+            const unsigned low = element(subtile, row + r, first < subtile_columns ? first : 0);
+            const unsigned high = element(subtile, row + r, word ? first + 1 : 0);
+            if (word) *reinterpret_cast<unsigned*>(here + first) = low | high << 16;
+            if (last) here[first] = low;
+            if (zeroth) here[0] = element(subtile, row + r, 0);
+        }
+    }
+
+    // One 16-bit element of a staged subtile.
+    static __device__ __forceinline__ unsigned short element(unsigned subtile, int r, int c) {
+        return load_shared_16(subtile + Subtile::chunk(r, c / 8) + c % 8 * 2);
+    }
+};

@@ -1,0 +1,196 @@
+"""Family ``wgmma_ws``: warp-specialised, persistent wgmma, sm_90a (``kernels/wgmma_ws/kernel.cu``)."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections import Counter, defaultdict
+from operator import itemgetter
+from types import MappingProxyType
+from typing import Literal
+
+from kernels.common import cuda
+from kernels.common.tile_hint import TileHint
+from kernels.wgmma_ws.config import (
+    KNOBS,
+    TMA_STORES,
+    Knobs,
+)
+from kernels.wgmma_ws.heuristics import alike, candidates, cycles
+from kernels.wgmma_ws.layout import grid, operand_tiles, smem_bytes, store_box, store_swizzle, workspace
+from kernels.wgmma_ws.search_rules import SEARCH_RULES
+from kernels.wgmma_ws.validity import RULES
+from tilewright.artifact import (
+    Argument,
+    CtaOrder,
+    Finish,
+    Grid,
+    LaunchPlan,
+    Preconditions,
+    Repack,
+    Scalar,
+    TensorMap,
+    Workspace,
+)
+from tilewright.schema.config import Config
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.problem import DType, GemmProblem
+
+PICKS, WITHIN = 16, 1.25
+# Picks of one schedule, and ways to spread one shape over blocks: at first, and where that leaves room.
+DIVERSE, REST = (11, 2), (PICKS, 4)
+
+_TYPES = (
+    DType.FLOAT16, DType.BFLOAT16, DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2, DType.INT8, DType.UINT8,
+)  # fmt: skip
+
+
+class WgmmaWs(cuda.CudaFamily[Knobs]):
+    """A producer that fills a ring by TMA and one to three consumers that multiply and store."""
+
+    name = "wgmma_ws"
+    doc = "warp-specialised persistent wgmma: sm_90, 16-bit types in all layouts, 8-bit types in nt, any size"
+    entry = "wgmma_ws_gemm"
+    source = "wgmma_ws/kernel.cu"
+    knobs = KNOBS
+    knobs_type = Knobs
+    removed = MappingProxyType({"stream_k": 0, "in_flight": 1})
+    rules = RULES
+    search_rules = SEARCH_RULES
+
+    def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
+        """sm_90, a type of wgmma, in 8 bits with k contiguous."""
+        reason = cuda.why_unsupported(problem, device)
+        if reason:
+            return reason
+        if device.arch != "sm_90":
+            return f"wgmma exists on sm_90 alone, not on {device.arch}"
+        if problem.dtype not in _TYPES:
+            return f"this family multiplies {', '.join(_TYPES)}, not {problem.dtype}"
+        if problem.dtype.size == 1 and problem.layout.value != "nt":
+            return "wgmma needs k contiguous in 8-bit operands: use layout nt"
+        return None
+
+    def grid(self, k: Knobs, _problem: GemmProblem, device: DeviceSpec) -> Grid:
+        """Persistent CTAs, one an SM that their clusters can fill."""
+        return grid(k, device)
+
+    def threads(self, k: Knobs) -> int:
+        """Threads of a CTA."""
+        return k.threads
+
+    def cluster(self, k: Knobs) -> int:
+        """CTAs of a cluster."""
+        return k.cluster
+
+    def derived_macros(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> dict[str, int | str]:
+        """The type of the accumulators, whether rows are repacked, and which operand is prefetched."""
+        return {
+            "ACCUMULATE": int(problem.accumulate is DType.FLOAT16),
+            "REPACK": int(bool(_repacks(problem))),
+            "PREFETCH_A": int(k.prefetch > 0 and cuda.weights(problem) == "a"),
+        }
+
+    def leading_arguments(self, k: Knobs, problem: GemmProblem) -> tuple[Argument, ...]:
+        """Tensor maps of A, B and, if TMA stores it, D; the CTA order; the batch."""
+        return *_maps(k, problem), *_order(k), Scalar("batch", "int32")
+
+    def smem_bytes(self, k: Knobs, problem: GemmProblem) -> int:
+        """Dynamic shared memory in bytes."""
+        return smem_bytes(k, problem)
+
+    def workspace(self, k: Knobs, _problem: GemmProblem, _device: DeviceSpec) -> Workspace:
+        """Semaphores and partial sums of tiles that several CTAs compute."""
+        return workspace(k)
+
+    def overlaps(self, _device: DeviceSpec) -> bool:
+        """Always."""
+        return True
+
+    def preconditions(self, _k: Knobs, problem: GemmProblem) -> Preconditions:
+        """What TMA asks of A and B, or aligned elements where their rows are repacked."""
+        return cuda.preconditions(problem, *(_alignment(problem, operand) for operand in ("a", "b")))
+
+    def plan(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> LaunchPlan:
+        """How to launch the kernel, with the repack before it and the reduction after it."""
+        reduces = self.knob_values(config).reduction == "kernel"
+        return dataclasses.replace(
+            super().plan(config, problem, device),
+            repacks=_repacks(problem),
+            finish=Finish("reduce_partials", (32, 8, 1), 8, 128) if reduces else None,
+        )
+
+    def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
+        """The fastest of the known shapes by the model, of both schedules and many shapes where there are,
+        none that should take more than 25 % longer than the first."""
+        timed = sorted(
+            ((cycles(k, problem, device), k) for k in candidates(problem, device)), key=itemgetter(0)
+        )
+        chosen: list[Config] = []
+        of_schedule: Counter[str] = Counter()
+        spreads: dict[tuple[str, int, int, int], dict[tuple[int, ...], set[str]]] = defaultdict(dict)
+        limit = math.inf
+        for (of_one, ways), (expected, k) in itertools.product((DIVERSE, REST), timed):
+            if len(chosen) == PICKS:
+                break
+            known = spreads[k.schedule, k.swap_ab, k.tile_m, k.tile_n]
+            spread = (k.cluster_m, k.cluster_n, k.cluster_k, k.split_k)
+            tried = k.reduction in known[spread] if spread in known else len(known) >= ways
+            if expected > limit or of_schedule[k.schedule] >= of_one or tried:
+                continue
+            if self._worth_a_trial(k, problem, device):
+                of_schedule[k.schedule] += 1
+                known.setdefault(spread, set()).add(k.reduction)
+                chosen.append(self.config(k))
+                limit = min(limit, WITHIN * expected)
+        return chosen
+
+    def configs_from_hint(self, hint: TileHint, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
+        """One of either schedule where registers allow; only what is worth a trial, if any of them is."""
+
+        def valid(k: Knobs) -> bool:
+            return self.why_invalid(self.config(k), problem, device) is None
+
+        followers = alike(hint, problem, device, valid)
+        worth = [k for k in followers if self._worth_a_trial(k, problem, device)]
+        return [self.config(k) for k in worth or followers]
+
+    def _worth_a_trial(self, k: Knobs, problem: GemmProblem, device: DeviceSpec) -> bool:
+        if any(rule.why(k, problem, device) for rule in self.search_rules):
+            return False
+        return self.why_invalid(self.config(k), problem, device) is None
+
+
+def _alignment(problem: GemmProblem, operand: str) -> int:
+    """Bytes that must divide address and row stride: those of TMA, or of an element where it is repacked."""
+    return (
+        cuda.TMA_ALIGNMENT if problem.stride_alignment(operand) >= cuda.TMA_ALIGNMENT else problem.dtype.size
+    )
+
+
+def _repacks(problem: GemmProblem) -> tuple[Repack, ...]:
+    operands: tuple[Literal["a", "b"], ...] = ("a", "b")
+    return tuple(
+        Repack(operand, "repack_rows", (256, 1, 1), rows=8)
+        for operand in operands
+        if problem.stride_alignment(operand) < cuda.TMA_ALIGNMENT
+    )
+
+
+def _maps(k: Knobs, problem: GemmProblem) -> tuple[Argument, ...]:
+    a, b = operand_tiles(k, problem)
+    maps = [
+        TensorMap("a", a.box, promotion=k.l2_promotion),
+        TensorMap("b", b.box, promotion=k.l2_promotion),
+    ]
+    if k.epilogue in TMA_STORES:
+        maps.append(TensorMap("d", store_box(k), swizzle=store_swizzle(k), promotion=0))
+    return tuple(maps)
+
+
+def _order(k: Knobs) -> tuple[Argument, ...]:
+    return (CtaOrder("probe_sm_ids"),) if k.cta_order == "gpc" else ()
+
+
+WGMMA_WS = WgmmaWs()

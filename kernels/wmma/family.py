@@ -1,0 +1,67 @@
+"""Family ``wmma``: 16 x 16 x 16 products of opaque fragments, sm_80 and later
+(``kernels/wmma/kernel.cu``)."""
+
+from __future__ import annotations
+
+from kernels.common import cuda, tiling
+from kernels.wmma import validity
+from kernels.wmma.config import KNOBS, Knobs, smem_bytes
+from kernels.wmma.heuristics import SEARCH_RULES, heuristic_configs
+from tilewright.artifact import Grid, Preconditions, Workspace
+from tilewright.schema.config import Config
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.problem import GemmProblem
+
+_MOST_CONFIGS = 4
+
+
+class Wmma(cuda.CudaFamily[Knobs]):
+    """Loads of whole tiles, then wmma; D through shared memory."""
+
+    name = "wmma"
+    doc = "tensor cores through wmma 16x16x16: sm_80 and later, f16 and bf16, layouts nt and nn, any size"
+    entry = "wmma"
+    source = "wmma/kernel.cu"
+    knobs = KNOBS
+    knobs_type = Knobs
+    rules = validity.RULES
+    search_rules = SEARCH_RULES
+
+    def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
+        """CUDA, f16 or bf16, A stored M x K."""
+        return validity.why_unsupported(problem, device)
+
+    def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
+        """Valid configs to try first, ranked by wave efficiency and operand reuse."""
+        if self.why_unsupported(problem, device):
+            return []
+        ranked = tiling.ranked(heuristic_configs(problem, device), problem, device)
+        configs = map(self.config, ranked)
+        return [one for one in configs if self.why_invalid(one, problem, device) is None][:_MOST_CONFIGS]
+
+    def grid(self, k: Knobs, _problem: GemmProblem, _device: DeviceSpec) -> Grid:
+        """One CTA a tile and split."""
+        return tiling.grid(k)
+
+    def threads(self, k: Knobs) -> int:
+        """Threads of a CTA."""
+        return k.threads
+
+    def derived_macros(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> dict[str, int | str]:
+        """The widest copies that the alignment allows."""
+        return tiling.copy_macros(k, problem)
+
+    def smem_bytes(self, k: Knobs, problem: GemmProblem) -> int:
+        """Dynamic shared memory in bytes."""
+        return smem_bytes(k, problem)
+
+    def workspace(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> Workspace:
+        """A counter and the partial sums of every split of a tile."""
+        return cuda.split_workspace(k.split_k, k.tile_m * k.tile_n, problem)
+
+    def preconditions(self, k: Knobs, problem: GemmProblem) -> Preconditions:
+        """Operands aligned to their copies."""
+        return tiling.preconditions(k, problem)
+
+
+WMMA = Wmma()

@@ -1,0 +1,82 @@
+"""Options and arguments that verbs share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+import typer
+from pydantic import BaseModel
+from pydantic_core import to_json
+from rich.console import Console
+from rich.table import Table
+
+from service.settings import Settings
+from tilewright import Client, wire
+from tilewright.schema.problem import DType, Layout
+
+M = Annotated[int, typer.Argument(help="Rows of D.", min=1)]
+N = Annotated[int, typer.Argument(help="Columns of D.", min=1)]
+K = Annotated[int, typer.Argument(help="Length of the sum.", min=1)]
+ElementType = Annotated[DType, typer.Option("--dtype", help="Element type of A and B.")]
+OperandLayout = Annotated[
+    Layout, typer.Option("--layout", help="How A and B are stored; nt: A is M x K, B is N x K.")
+]
+Device = Annotated[
+    str | None, typer.Option("--device", help="cuda:0, host ...; the service's first by default.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Url = Annotated[
+    str | None, typer.Option("--url", help="The service; TILEWRIGHT_URL or the local one by default.")
+]
+
+
+_PIPE_COLUMNS = 1000
+
+
+def connect(url: str | None) -> Client:
+    """A client of the service at ``url``, or where the settings say it is."""
+    settings = Settings()
+    key = settings.key.get_secret_value() if settings.key else None
+    return Client(url or settings.service_url, timeout=60.0, key=key)
+
+
+def print_json(data: BaseModel | Sequence[BaseModel] | dict[str, Any] | list[dict[str, Any]]) -> None:
+    """JSON on stdout."""
+    typer.echo(to_json(data, indent=2).decode())
+
+
+def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table on stdout."""
+    table = Table(box=None, pad_edge=False)
+    for header in headers:
+        table.add_column(header, overflow="fold")
+    for row in rows:
+        table.add_row(*(str(value) for value in row))
+    # NOTE: rich takes a pipe for 80 columns and would fold cells that a script reads.
+    terminal = Console()
+    (terminal if terminal.is_terminal else Console(width=_PIPE_COLUMNS)).print(table)
+
+
+def to_run(best: wire.BestConfigView) -> str:
+    """What to run: ``kernel``, or the vendor library by its name, which may be so in a tie."""
+    return best.baseline.name if best.use_vendor else "kernel"
+
+
+def print_best(best: wire.BestConfigView) -> None:
+    """A winner against the vendor library, in words."""
+    speedup, timing = best.speedup, best.timing
+    verdict = {"kernel": "the kernel wins", "vendor": "the vendor library wins", "tie": "no difference"}
+    typer.echo(f"problem    {best.problem} on {best.device_class} ({best.match.kind} match)")
+    typer.echo(f"winner     {best.config}")
+    typer.echo(
+        f"time       {timing.median_us:.2f} us [{timing.low_us:.2f}, {timing.high_us:.2f}], "
+        f"{best.tflops:.3f} TFLOP/s"
+    )
+    typer.echo(f"baseline   {best.baseline.name}: {best.baseline.median_us:.2f} us in the same race")
+    typer.echo(
+        f"speed-up   {speedup.value:.3f} [{speedup.low:.3f}, {speedup.high:.3f}] at "
+        f"{speedup.confidence:.0%} confidence: {verdict[best.verdict]}"
+    )
+    typer.echo(f"run        {to_run(best)}")
+    typer.echo(f"artifact   {best.artifact.digest}")

@@ -1,0 +1,242 @@
+"""What the service knows: winners, config sets, kernel families and devices."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from service.cli.output import (
+    AsJson,
+    ElementType,
+    OperandLayout,
+    Url,
+    connect,
+    print_best,
+    print_json,
+    print_table,
+    to_run,
+)
+from tilewright import Client, wire
+from tilewright.http.arguments import BestOptions
+from tilewright.schema.problem import DType, GemmProblem, Layout
+
+Extents = Annotated[list[int] | None, typer.Argument(help="M N K of one problem; nothing for the list.")]
+Arch = Annotated[
+    str | None,
+    typer.Option(help="sm_90 and the like; the class of the service's first device by default."),
+]
+Nearest = Annotated[
+    bool, typer.Option("--nearest", help="Take the nearest tuned problem where this one is not.")
+]
+sets_app = typer.Typer(no_args_is_help=True, help="Config sets: snapshots of what a device class is served.")
+Digest = Annotated[str, typer.Argument(help="sha256:..., or its first characters.")]
+Class = Annotated[
+    str | None, typer.Option("--device-class", help="That of the service's first device by default.")
+]
+_SET_COLUMNS = ("digest", "device class", "entries", "made", "served")
+_SCAN = 1000
+
+
+def best(
+    extents: Extents = None,
+    dtype: ElementType = DType.FLOAT16,
+    layout: OperandLayout = Layout.NT,
+    arch: Arch = None,
+    nearest: Nearest = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the stored winner of a problem, or all winners."""
+    if extents and len(extents) != 3:
+        raise typer.BadParameter("give M, N and K, or nothing for the list")
+    with connect(url) as client:
+        options: BestOptions = {"arch": arch} if arch else {"device_class": client.devices()[0].device_class}
+        if not extents:
+            _show_list(client.configs(**options), as_json)
+            return
+        m, n, k = extents
+        options["match"] = (wire.Match.NEAREST if nearest else wire.Match.EXACT).value
+        found = client.best_config(GemmProblem(m, n, k, dtype, layout), **options)
+    if as_json:
+        print_json(found)
+    else:
+        print_best(found)
+
+
+def _show_list(found: list[wire.BestConfigView], as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    headers = ("problem", "device class", "us", "TFLOP/s", "speed-up", "verdict", "run", "config")
+    print_table(
+        headers,
+        (
+            (
+                item.problem,
+                item.device_class,
+                f"{item.timing.median_us:.2f}",
+                f"{item.tflops:.3f}",
+                f"{item.speedup.value:.3f} [{item.speedup.low:.3f}, {item.speedup.high:.3f}]",
+                item.verdict,
+                to_run(item),
+                item.config,
+            )
+            for item in found
+        ),
+    )
+
+
+@sets_app.command("ls")
+def list_sets(
+    device_class: Annotated[str | None, typer.Option(help="Only sets of this class.")] = None,
+    limit: Annotated[int, typer.Option(help="How many, the newest first.", min=1, max=1000)] = 20,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """List snapshots, the newest first; a new one is made when the winners changed and somebody asks."""
+    with connect(url) as client:
+        found = client.config_sets(device_class, limit=limit)
+    if as_json:
+        print_json(found)
+    else:
+        print_table(_SET_COLUMNS, map(_set_row, found.items))
+
+
+@sets_app.command()
+def pin(digest: Digest, url: Url = None, as_json: AsJson = False) -> None:
+    """Serve a snapshot to its device class whatever is tuned from now on."""
+    with connect(url) as client:
+        chosen = _find_set(client, digest)
+        _print_set(client.pin(chosen.device_class, chosen.digest), as_json)
+
+
+@sets_app.command()
+def rollback(device_class: Class = None, url: Url = None, as_json: AsJson = False) -> None:
+    """Pin the snapshot before the one that is served now."""
+    with connect(url) as client:
+        name = device_class or client.devices()[0].device_class
+        found = client.config_sets(name, limit=_SCAN).items
+        serving = [index for index, item in enumerate(found) if item.serving]
+        if not serving or serving[0] + 1 >= len(found):
+            typer.echo(f"error: {name} has no snapshot before the one that is served", err=True)
+            raise typer.Exit(1)
+        _print_set(client.pin(name, found[serving[0] + 1].digest), as_json)
+
+
+@sets_app.command()
+def unpin(device_class: Class = None, url: Url = None, as_json: AsJson = False) -> None:
+    """Serve the winners as they stand again."""
+    with connect(url) as client:
+        name = device_class or client.devices()[0].device_class
+        client.unpin(name)
+    if as_json:
+        print_json({"device_class": name, "pinned": None})
+    else:
+        typer.echo(f"{name} is served its latest winners")
+
+
+def diff(
+    a: Digest,
+    b: Annotated[str, typer.Argument(help="Another one; what is served now by default.")] = "",
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what config set B has other than config set A."""
+    with connect(url) as client:
+        before = _find_set(client, a)
+        after = _find_set(client, b).digest if b else _current_digest(client, before.device_class)
+        found = client.diff(before.digest, after)
+    if as_json:
+        print_json(found)
+        return
+    rows = [("+", change) for change in found.added] + [("-", change) for change in found.removed]
+    rows += [("~", change) for change in found.changed]
+    print_table(("", "problem", "before us", "after us", "times as fast", "config"), map(_change_row, rows))
+    typer.echo(f"{found.unchanged} unchanged")
+
+
+def _current_digest(client: Client, device_class: str) -> str:
+    answer = client.current_set(device_class)
+    assert answer is not None  # asked without an ETag
+    return answer.config_set.digest
+
+
+def _find_set(client: Client, start: str) -> wire.SetInfo:
+    """The set whose digest begins so, with or without ``sha256:``."""
+    wanted = f"sha256:{start.removeprefix('sha256:')}"
+    page = client.config_sets(limit=_SCAN)
+    found = [item for item in page.items if item.digest.startswith(wanted)]
+    if len(found) != 1:
+        told = "no config set starts" if not found else f"{len(found)} config sets start"
+        raise typer.BadParameter(f"{told} with {start}; 'tilewright sets ls' lists them")
+    return found[0]
+
+
+def _print_set(info: wire.SetInfo, as_json: bool) -> None:
+    if as_json:
+        print_json(info)
+    else:
+        print_table(_SET_COLUMNS, [_set_row(info)])
+
+
+def _set_row(info: wire.SetInfo) -> tuple[object, ...]:
+    made = info.created_at.strftime("%Y-%m-%d %H:%M:%S")
+    return info.digest, info.device_class, info.entries, made, info.serving or ""
+
+
+def _change_row(marked: tuple[str, wire.SetChange]) -> tuple[object, ...]:
+    mark, change = marked
+    before, after = (f"{entry.median_us:.2f}" if entry else "-" for entry in (change.before, change.after))
+    ratio = f"{change.time_ratio:.3f}" if change.time_ratio else "-"
+    doubt = "" if change.decided or change.time_ratio is None else " (within noise)"
+    entry = change.after or change.before
+    config = entry.config if entry else "-"
+    return mark, change.problem, before, after, ratio + doubt, config
+
+
+def families(url: Url = None, as_json: AsJson = False) -> None:
+    """List the kernel families with their knobs and what they compute on each device."""
+    with connect(url) as client:
+        found = client.families()
+    if as_json:
+        print_json(found)
+        return
+    for family in found:
+        typer.echo(f"{family.name} ({family.device_kind}): {family.doc}")
+        print_table(
+            ("  knob", "legal values", ""),
+            ((f"  {knob.name}", " ".join(map(str, knob.legal)), knob.doc) for knob in family.knobs),
+        )
+        for support in family.support:
+            typer.echo(f"  {_support(support)}")
+
+
+def devices(url: Url = None, as_json: AsJson = False) -> None:
+    """List the devices of the service."""
+    with connect(url) as client:
+        found = client.devices()
+    if as_json:
+        print_json(found)
+        return
+    headers = ("name", "model", "device class", "SMs", "memory GB", "driver", "state")
+    print_table(
+        headers,
+        (
+            (
+                device.name,
+                device.model,
+                device.device_class,
+                device.sm_count,
+                f"{device.memory_bytes / 1e9:.1f}",
+                device.driver,
+                device.state,
+            )
+            for device in found
+        ),
+    )
+
+
+def _support(support: wire.SupportView) -> str:
+    told = ", ".join(support.layouts) if support.layouts else f"no: {support.why_not}"
+    return f"{support.device} {support.dtype}: {told}"

@@ -1,0 +1,131 @@
+"""``tilewright serve``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from contextlib import closing
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+import uvicorn
+from fastapi import FastAPI
+
+from service import logs
+from service.cli.output import AsJson, print_json
+from service.engine.engine import Engine
+from service.http.access import Exposed
+from service.http.app import create_app
+from service.settings import Settings
+
+_GRACE_S = 3
+log = logging.getLogger("tilewright.serve")
+
+
+class _Server(uvicorn.Server):
+    """Announces itself once it listens, and tells the engine to stop as soon as a signal arrives.
+
+    Attributes:
+        signal: what stopped it, 0 where nothing did.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, engine: Engine, announcement: dict[str, Any], as_json: bool
+    ) -> None:
+        super().__init__(config)
+        self.signal = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._engine = engine
+        self._announcement = announcement
+        self._as_json = as_json
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+        if self._as_json:
+            print_json(self._announcement)
+        else:
+            typer.echo(f"tilewright listens at {self._announcement['url']} (documentation at /docs)")
+        sys.stdout.flush()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self.force_exit = self.should_exit
+        self.should_exit = True
+        self.signal = sig
+        # NOTE: not from the handler itself: it may interrupt the very code that holds the locks.
+        if self._loop:
+            self._loop.call_soon_threadsafe(self._engine.begin_stop)
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen at (127.0.0.1).")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen at (8080); 0 takes a free one.")] = None,
+    database_url: Annotated[
+        str | None, typer.Option(help="sqlite:///path or postgresql+psycopg://...")
+    ] = None,
+    device: Annotated[list[str] | None, typer.Option(help="Device to use; repeat for several.")] = None,
+    allow_remote: Annotated[
+        bool,
+        typer.Option("--allow-remote", help="Allow a host other than loopback although no key guards it."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run the service until Ctrl-C or SIGTERM; running jobs resume at the next start."""
+    settings = _settings(
+        host=host,
+        port=port,
+        database_url=database_url,
+        devices=tuple(device or ()) or None,
+        allow_remote=allow_remote or None,
+    )
+    logs.configure(settings.log_level, settings.log_format)
+    if settings.allow_remote:
+        log.warning("unless a key was made, anyone who reaches port %s can use it", settings.port)
+    with closing(_listen(settings)) as listener:
+        app = _app(settings)
+        engine: Engine = app.state.service.engine
+        engine.open()
+        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=_GRACE_S)
+        server = _Server(config, engine, _announcement(listener, engine), as_json)
+        server.run(sockets=[listener])
+    if server.signal == signal.SIGINT:
+        raise typer.Exit(130)
+    if not server.started:
+        raise typer.Exit(1)
+
+
+def _settings(**options: Any) -> Settings:
+    return Settings(**{name: value for name, value in options.items() if value is not None})
+
+
+def _app(settings: Settings) -> FastAPI:
+    try:
+        return create_app(settings)
+    except Exposed as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    # NOTE: asyncio turns off Nagle's algorithm, 40 ms an answer, only where the protocol is named.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        reason = f"cannot listen at {settings.host}:{settings.port}: {error.strerror}; choose another --port"
+        typer.echo(f"error: {reason}", err=True)
+        raise typer.Exit(1) from error
+    return listener
+
+
+def _announcement(listener: socket.socket, engine: Engine) -> dict[str, Any]:
+    host, port = listener.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return {"url": url, "devices": list(engine.queues)}

@@ -1,0 +1,1 @@
+"""The local engine: a queue for each device, admission, background tuning."""

@@ -1,0 +1,141 @@
+"""The local engine: a queue for each device of this machine, one pool of compilers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.engine.device_queue import DeviceQueue
+from service.errors import Kind, Refusal
+from service.metrics import Metrics
+from service.settings import Settings
+from tilewright.errors import DeviceUnavailable, TilewrightError
+from tuner.store import entities
+from tuner.store.database import Store
+from tuner.workers.bench import Bench, list_devices
+from tuner.workers.builder import Builder
+
+_HEARTBEATS = 3  # in a lease: one may fail
+log = logging.getLogger("tilewright.engine")
+
+
+class Engine:
+    """Runs jobs on the devices of this machine.
+
+    Attributes:
+        stopping: the service is shutting down.
+        queues: by device name, the default device first.
+    """
+
+    def __init__(self, store: Store, settings: Settings, metrics: Metrics | None = None) -> None:
+        self.stopping = threading.Event()
+        self.queues: dict[str, DeviceQueue] = {}
+        self._store = store
+        self._settings = settings
+        self._metrics = metrics or Metrics()
+        self._stop_by = 0.0
+        self._builder = Builder(settings.compile_processes, settings.cache_dir)
+        self._heart = threading.Thread(target=self._beat, name="leases", daemon=True)
+
+    def bench(self, device: str | None) -> Bench:
+        """The process of a device, for None that of the first device.
+
+        Raises:
+            Refusal: this service has no such device.
+        """
+        name = device or next(iter(self.queues))
+        if name not in self.queues:
+            known = ", ".join(self.queues)
+            raise Refusal(Kind.UNSUPPORTED, f"there is no device {name} here; GET /devices lists {known}")
+        return self.queues[name].bench
+
+    def open(self) -> None:
+        """Start the devices' processes.
+
+        Raises:
+            DeviceUnavailable: a device of the settings is not there; the engine is stopped then.
+        """
+        try:
+            for name in self._device_names():
+                self._open(name)
+        except TilewrightError:
+            self.stop()
+            raise
+
+    def start(self) -> None:
+        """Take up interrupted jobs and work, on devices that are opened first where they are not.
+
+        Raises:
+            DeviceUnavailable: a device of the settings is not there.
+        """
+        if not self.queues:
+            self.open()
+        for queue in self.queues.values():
+            queue.take_back()
+            queue.start()
+        self._heart.start()
+
+    def wake(self) -> None:
+        """There may be a new job."""
+        for queue in self.queues.values():
+            queue.wake()
+
+    def cancel(self, job_id: str) -> None:
+        """Stop a job if it is being tuned here."""
+        for queue in self.queues.values():
+            queue.cancel(job_id)
+
+    def begin_stop(self) -> None:
+        """Stop after the running trials; safe to call from a signal handler."""
+        if not self.stopping.is_set():
+            self._stop_by = time.monotonic() + self._settings.stop_s
+        self.stopping.set()
+        for queue in self.queues.values():
+            queue.begin_stop()
+
+    def stop(self) -> None:
+        """Stop within ``stop_s`` seconds; running jobs go back to the queue with their trials."""
+        self.begin_stop()
+        if self.queues:
+            # NOTE: at once: closing a device takes seconds where its process does not listen.
+            with ThreadPoolExecutor(len(self.queues)) as pool:
+                for ended in [
+                    pool.submit(queue.finish_stop, self._stop_by) for queue in self.queues.values()
+                ]:
+                    ended.result()
+        self._builder.close()
+
+    def _beat(self) -> None:
+        """Keep the leases of running jobs, and take over jobs whose server died, until the end."""
+        while not self.stopping.wait(self._settings.lease_s / _HEARTBEATS):
+            for queue in self.queues.values():
+                try:
+                    queue.renew()
+                    queue.take_back()
+                except SQLAlchemyError:
+                    log.exception("device %s: the lease was not renewed; trying again", queue.name)
+
+    def _open(self, name: str) -> None:
+        queue = DeviceQueue(name, self._store, self._builder, self._metrics, self._settings)
+        self.queues[name] = queue
+        spec = queue.bench.spec
+        with self._store.begin() as session:
+            entities.see_device(session, spec)
+        log.info("device %s: %s (%s)", name, spec.name, spec.device_class.id)
+
+    def _device_names(self) -> tuple[str, ...]:
+        here = list_devices()
+        if not self._settings.devices:
+            gpus = tuple(name for name in here if name != "host")
+            return gpus or ("host",)
+        missing = [name for name in self._settings.devices if name not in here]
+        if missing:
+            raise DeviceUnavailable(
+                f"TILEWRIGHT_DEVICES names {', '.join(missing)}; this machine has {', '.join(here)}. "
+                "'tilewright doctor' says what is missing"
+            )
+        return tuple(dict.fromkeys(self._settings.devices))

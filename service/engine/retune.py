@@ -1,0 +1,107 @@
+"""Stale results: noted among the misses when they are served, and tuned again by devices that are idle."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from service.engine import admission
+from service.results import staleness
+from service.settings import Settings
+from tilewright.schema.job import TuneRequest
+from tilewright.schema.problem import GemmProblem
+from tuner.store import jobs, misses
+from tuner.store.database import Store
+from tuner.store.jobs import submit
+from tuner.store.records import JobRecord, StoredBest
+from tuner.workers.bench import Bench
+
+_TRIALS = 100
+_AGAIN_S = 60.0
+log = logging.getLogger("tilewright.retune")
+
+
+class StaleResults:
+    """Notes each stale result once in the life of this service; safe to share.
+
+    One that could not be noted, as the list of misses is full or the database fails, is tried again when it
+    is served a minute later.
+    """
+
+    def __init__(self, store: Store, settings: Settings, state_of: Callable[[str], str]) -> None:
+        """``state_of`` gives the state of this service by which it judges the results of a device class."""
+        self._store = store
+        self._settings = settings
+        self._state_of = state_of
+        self._not_before: dict[tuple[int, object], float] = {}
+        self._lock = threading.Lock()
+
+    def served(self, stale: Sequence[StoredBest]) -> None:
+        """Stale results were served."""
+        by_class = defaultdict[str, list[StoredBest]](list)
+        for stored in filter(self._take, stale):
+            by_class[stored.best.device_class].append(stored)
+        for device_class, results in by_class.items():
+            kept = self._note(device_class, results)
+            with self._lock:
+                self._not_before |= {_key(one): math.inf for one in results if one.best.problem in kept}
+
+    def _take(self, stored: StoredBest) -> bool:
+        now = time.monotonic()
+        with self._lock:
+            due = self._not_before.get(_key(stored), 0.0) <= now
+            if due:
+                self._not_before[_key(stored)] = now + _AGAIN_S
+        return due
+
+    def _note(self, device_class: str, results: Sequence[StoredBest]) -> list[GemmProblem]:
+        reports = [
+            misses.Report(one.best.problem, 1, one.best.timing.median_us, measured=True) for one in results
+        ]
+        with self._store.begin() as session:
+            kept = misses.note(session, device_class, reports, self._settings.max_misses, reason="stale")
+            misses.ask(session, device_class, kept, self._state_of(device_class))
+        return kept
+
+
+def queue_stalest(store: Store, bench: Bench, settings: Settings) -> bool:
+    """Queue a job for the noted stale result of a device's class that has most at stake; False where none was
+    queued: each was tuned again already in this service's state, or is being tuned, or the queue is full.
+
+    For devices with nothing else to do: however many results a new source makes stale, one job at a time
+    comes of it, and a request for another waits for that one at most.
+    """
+    device_class, wanted = bench.spec.device_class.id, staleness.state([bench.driver])
+    with store.read() as session:
+        problem = misses.top(session, device_class, wanted)
+        full = jobs.queued_count(session) >= settings.max_queue
+    if problem is None or full:
+        return False
+    job = _queue(store, bench, settings, problem, wanted)
+    if job is None:
+        return False
+    log.info("job %s tunes %s again: its result is stale", job.id, problem)
+    return True
+
+
+def _queue(
+    store: Store, bench: Bench, settings: Settings, problem: GemmProblem, wanted: str
+) -> JobRecord | None:
+    with store.begin() as session:
+        if not admission.is_possible(problem, [], settings, bench):
+            misses.withdraw(session, bench.spec.device_class.id, problem, wanted)
+            log.warning("%s stays stale: it is over a limit, or no kernel computes it", problem)
+            return None
+        if not misses.take(session, bench.spec.device_class.id, problem, wanted):
+            return None
+        request = TuneRequest(problem, max_trials=min(_TRIALS, settings.max_trials))
+        job, created = submit(session, request, bench.spec)
+    return job if created else None
+
+
+def _key(stored: StoredBest) -> tuple[int, object]:
+    return stored.id, stored.created

@@ -1,0 +1,1 @@
+"""GEMMs on request."""

@@ -1,0 +1,59 @@
+"""How long a GEMM takes where nobody measured it: a roofline of what the vendor library reached nearby."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+
+from sqlalchemy.orm import Session
+
+from tilewright import wire
+from tilewright.schema.problem import DType, GemmProblem
+from tuner.store import best
+from tuner.store.misses import Report
+
+# Operations and bytes per microsecond where a device class has no result yet: they only rank.
+_NOMINAL_GPU = (1e8, 2e6)
+_NOMINAL_HOST = (1e5, 2e4)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Estimates:
+    """The vendor library on a device class.
+
+    Attributes:
+        flops: the most operations per microsecond it reached, by element type.
+        other_flops: for other element types.
+        bandwidth: the most bytes of operands and result per microsecond.
+    """
+
+    flops: dict[DType, float]
+    other_flops: float
+    bandwidth: float
+
+    @classmethod
+    def of(cls, session: Session, device_class: str) -> Estimates:
+        """From the baselines of the winners' races."""
+        flops: dict[DType, float] = defaultdict(float)
+        nominal_flops, bandwidth = _NOMINAL_GPU if device_class.startswith("sm_") else _NOMINAL_HOST
+        reached = 0.0
+        for stored in best.for_arch(session, device_class):
+            problem, micros = stored.best.problem, stored.best.baseline.median_us
+            flops[problem.dtype] = max(flops[problem.dtype], problem.flops / micros)
+            reached = max(reached, problem.total_bytes / micros)
+        return cls(dict(flops), max(flops.values(), default=nominal_flops), reached or bandwidth)
+
+    def micros(self, problem: GemmProblem) -> float:
+        """Microseconds of one GEMM: bound by arithmetic or by memory, whichever takes longer."""
+        rate = self.flops.get(problem.dtype, self.other_flops)
+        return max(problem.flops / rate, problem.total_bytes / self.bandwidth)
+
+    def report(self, miss: wire.MissReport) -> Report:
+        """A report with its time: as measured, else as estimated.
+
+        Raises:
+            InvalidProblem: the types do not go together.
+        """
+        problem = miss.to_problem()
+        micros = miss.vendor_us or self.micros(problem)
+        return Report(problem, miss.count, micros, measured=miss.vendor_us is not None)

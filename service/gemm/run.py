@@ -1,0 +1,110 @@
+"""One GEMM on request, from its operands to its result: let in, matched with a kernel, run in its turn.
+
+The device takes calls in the order of asking (:mod:`tuner.workers.fair_lock`): a tuning job asks anew for
+each trial and for each second of a race, so a GEMM waits for the measurement in progress and never disturbs
+it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+
+from service.engine import admission
+from service.errors import Kind, Refusal
+from service.gemm import choice
+from service.gemm.operands import Operand
+from service.http.deps import Service
+from tilewright.errors import DeviceUnavailable, LaunchError
+from tilewright.schema.problem import GemmProblem, check_factors
+from tilewright.wire import GemmQuery
+from tuner.workers.bench import Bench, DeviceBusy
+from tuner.workers.gemm import GemmRun
+from tuner.workers.process import WorkerError
+from tuner.workers.shared_memory import Pages
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GemmResult:
+    """A GEMM that ran.
+
+    Attributes:
+        d: the result.
+        micros: microseconds of the kernel.
+        ran: the config of the kernel, or the name of the vendor library.
+        match: how the kernel was found, see :class:`service.gemm.choice.Chosen`.
+        parts_s: where the seconds went, by name.
+    """
+
+    d: Operand
+    micros: float
+    ran: str
+    match: str
+    parts_s: dict[str, float]
+
+    def headers(self, body_s: float) -> dict[str, str]:
+        """What an answer tells beside the result, with the milliseconds of each part."""
+        parts = {"body": body_s, **self.parts_s}
+        return {
+            "Tilewright-Ran": self.ran,
+            "Tilewright-Kernel-Us": f"{self.micros:.3f}",
+            "Tilewright-Match": self.match,
+            "Server-Timing": ", ".join(f"{name};dur={1e3 * took:.3f}" for name, took in parts.items()),
+        }
+
+
+def run(service: Service, found: Mapping[str, Operand], query: GemmQuery, result: Pages | None) -> GemmResult:
+    """Run what the operands and the query describe, into ``result`` or, for None, into the operand ``d``.
+
+    Raises:
+        Refusal: it is over a limit, nothing computes it, or the device is busy or failed.
+        InvalidProblem: an operand is missing, unknown, or of the wrong shape or type.
+    """
+    inputs = {name: operand for name, operand in found.items() if name != "d" or result}
+    problem = choice.problem_of(inputs, query)
+    check_factors(problem, query.alpha, query.beta)
+    admission.check_size(problem, service.settings)
+    if result:
+        admission.check_result(problem, service.settings)
+    bench = service.engine.bench(query.device)
+    admission.check_supported(problem, [], bench)
+    shape = choice.result_shape(problem, inputs)
+    size = problem.m * problem.n * problem.batch * problem.out.size
+    d = Operand(problem.out, shape, result.resize(size)) if result else found["d"]
+    return _run(service, bench, problem, {**inputs, "d": d}, query)
+
+
+def _run(
+    service: Service,
+    bench: Bench,
+    problem: GemmProblem,
+    operands: Mapping[str, Operand],
+    query: GemmQuery,
+) -> GemmResult:
+    started = time.perf_counter()
+    chosen = choice.choose(service, bench.spec.device_class.id, problem, query)
+    regions = {name: operand.region for name, operand in operands.items()}
+    asked, wait_s = time.perf_counter(), service.settings.gemm_wait_s
+    try:
+        ran = bench.gemm(chosen.artifact, problem, regions, (query.alpha, query.beta), wait_s)
+    except DeviceBusy as error:
+        service.metrics.gemm_refusals.labels("busy").inc()
+        detail = f"{bench.name} was busy for {wait_s:g} s (gemm_wait_s); try again"
+        raise Refusal(Kind.DEVICE_BUSY, detail, retry_after=2) from error
+    except (LaunchError, DeviceUnavailable, WorkerError) as error:
+        service.metrics.gemm_refusals.labels("failed").inc()
+        raise Refusal(Kind.DEVICE_FAILED, f"{bench.name}: {error}", retry_after=2) from error
+    parts = _parts(ran, asked - started, time.perf_counter() - asked)
+    for part, seconds in parts.items():
+        service.metrics.gemms.labels(bench.name, part).observe(seconds)
+    service.metrics.gemm_runs.labels(bench.name, "tuned" if chosen.config else "vendor").inc()
+    return GemmResult(operands["d"], ran.micros, str(chosen.config or ran.ran), chosen.match, parts)
+
+
+def _parts(ran: GemmRun, lookup_s: float, called_s: float) -> dict[str, float]:
+    """What the device's process told, the kernel apart from its launch; the rest was waiting for it."""
+    kernel_s = ran.micros / 1e6
+    launch_s = max(0.0, ran.parts_s["launch"] - kernel_s)
+    wait_s = max(0.0, called_s - sum(ran.parts_s.values()))
+    return {"lookup": lookup_s, "wait": wait_s, **ran.parts_s, "launch": launch_s, "kernel": kernel_s}

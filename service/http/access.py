@@ -1,0 +1,184 @@
+"""Who may do what: the scope that each operation asks for, and the keys that carry scopes.
+
+A service on loopback for which no key was ever made is open to its machine. From the first key on, also one
+that was revoked since, every request but those in ``OPEN`` needs a key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import time
+from enum import StrEnum
+
+from fastapi import Request
+from fastapi.concurrency import run_in_threadpool
+
+from service.errors import Kind, Refusal
+from service.settings import Settings
+from tilewright.errors import TilewrightError
+from tuner.store import keys
+from tuner.store.database import Store
+from tuner.store.keys import KeyRecord
+
+_REMEMBER_S = 2.0  # NOTE: also how long a revoked key may still work
+_REMEMBERED_KEYS = 1024
+
+
+class Scope(StrEnum):
+    """What a key may do."""
+
+    READ = "read"
+    RUN = "run"
+    TUNE = "tune"
+    ADMIN = "admin"
+
+
+IMPLIED = {
+    Scope.READ: {Scope.READ},
+    Scope.RUN: {Scope.READ, Scope.RUN},
+    Scope.TUNE: {Scope.READ, Scope.TUNE},
+    Scope.ADMIN: set(Scope),
+}
+OPEN = frozenset({"live", "ready", "startup"})
+NEEDED = {
+    "list_jobs": Scope.READ,
+    "get_job": Scope.READ,
+    "list_trials": Scope.READ,
+    "follow_job": Scope.READ,
+    "best_config": Scope.READ,
+    "lookup_best_configs": Scope.READ,
+    "artifact": Scope.READ,
+    "families": Scope.READ,
+    "devices": Scope.READ,
+    "metrics": Scope.READ,
+    "list_config_sets": Scope.READ,
+    "current_config_set": Scope.READ,
+    "config_set": Scope.READ,
+    "diff_config_sets": Scope.READ,
+    "config_set_bundle": Scope.READ,
+    "config_set_artifacts": Scope.READ,
+    "pin_config_set": Scope.ADMIN,
+    "unpin_config_set": Scope.ADMIN,
+    "list_misses": Scope.READ,
+    "report_misses": Scope.READ,
+    "export_results": Scope.READ,
+    "import_results": Scope.ADMIN,
+    "gemm": Scope.RUN,
+    "gemm_shared": Scope.RUN,
+    "tune": Scope.TUNE,
+    "cancel_job": Scope.TUNE,
+}
+
+
+def needed(operation_id: str | None) -> Scope | None:
+    """The scope that an operation asks for, None where it is open; ``admin`` where nobody decided."""
+    return None if operation_id in OPEN else NEEDED.get(operation_id or "", Scope.ADMIN)
+
+
+def allowed(scopes: tuple[str, ...], wanted: Scope) -> bool:
+    """Whether a key of these scopes may do what asks for ``wanted``."""
+    return any(wanted in IMPLIED[Scope(scope)] for scope in scopes)
+
+
+def check_exposure(settings: Settings, store: Store) -> None:
+    """Refuse to listen where others reach the service before a key guards it.
+
+    Raises:
+        Exposed: the host is not loopback, no key is active and nothing allows that.
+    """
+    if settings.allow_remote or is_loopback(settings.host):
+        return
+    with store.read() as session:
+        guarded = any(key.active for key in keys.listing(session))
+    if not guarded:
+        raise Exposed(
+            f"host {settings.host} is not a loopback address and no API key guards the service: anyone who "
+            "reaches the port could use it. Make a key with 'tilewright keys create', or pass --allow-remote "
+            "(TILEWRIGHT_ALLOW_REMOTE=1) where the network or a proxy keeps others away"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Exposed(TilewrightError):
+    """The service would be open to a network; the message says how to guard it."""
+
+
+class Gate:
+    """Lets requests in; remembers for two seconds what the database said."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[bytes, tuple[float, KeyRecord]] = {}
+        self._open_until = 0.0
+
+    async def admit(self, authorization: str | None, wanted: Scope | None) -> KeyRecord | None:
+        """The key of a request; None where it needs none.
+
+        Raises:
+            Refusal: it needs a key and has none that opens, or the key lacks the scope.
+        """
+        if wanted is None:
+            return None
+        now = time.monotonic()
+        if authorization is None:
+            if now < self._open_until or await run_in_threadpool(self._is_open):
+                return None
+            raise _unauthenticated("this service needs a key: send 'Authorization: Bearer tw_...'")
+        scheme, _, text = authorization.partition(" ")
+        key = await self._key(text.strip(), now) if scheme.lower() == "bearer" else None
+        if key is None:
+            raise _unauthenticated("the key is not known here, has expired or was revoked")
+        if not allowed(key.scopes, wanted):
+            raise _forbidden(key, wanted)
+        return key
+
+    def _is_open(self) -> bool:
+        with self._store.read() as session:
+            open_to_all = not keys.any_made(session)
+        if open_to_all:
+            self._open_until = time.monotonic() + _REMEMBER_S
+        return open_to_all
+
+    async def _key(self, text: str, now: float) -> KeyRecord | None:
+        name = hashlib.sha256(text.encode()).digest()
+        until, key = self._known.get(name, (0.0, None))
+        if key is None or now >= until:
+            key = await run_in_threadpool(self._verified, text)
+            if len(self._known) >= _REMEMBERED_KEYS or key is None:
+                self._known.pop(name, None) if key is None else self._known.clear()
+            if key:
+                self._known[name] = (now + _REMEMBER_S, key)
+        return key if key and key.active else None
+
+    def _verified(self, text: str) -> KeyRecord | None:
+        with self._store.read() as session:
+            return keys.verify(session, text)
+
+
+async def authorize(request: Request) -> None:
+    """Dependency of every route: the request's key may do what the route does."""
+    wanted = needed(request.scope["route"].operation_id)
+    gate: Gate = request.app.state.gate
+    key = await gate.admit(request.headers.get("authorization"), wanted)
+    request.scope["key_id"] = key.id if key else None
+
+
+def _unauthenticated(detail: str) -> Refusal:
+    headers = {"WWW-Authenticate": "Bearer"}
+    return Refusal(Kind.UNAUTHENTICATED, f"{detail}; 'tilewright keys create' makes one", headers=headers)
+
+
+def _forbidden(key: KeyRecord, wanted: Scope) -> Refusal:
+    headers = {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{wanted}"'}
+    detail = f"key {key.id} has {', '.join(key.scopes)}; this needs a key with scope {wanted}"
+    return Refusal(Kind.FORBIDDEN, detail, headers=headers)

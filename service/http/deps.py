@@ -1,0 +1,135 @@
+"""What handlers ask for."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated
+
+from fastapi import Depends, Header, Path, Request
+
+from service.engine.engine import Engine
+from service.engine.retune import StaleResults
+from service.errors import Kind, Refusal
+from service.gemm.memory import GemmMemory
+from service.http.conditional import InFlight
+from service.metrics import Metrics
+from service.results.quality import ResultQuality
+from service.results.served import ServedSets
+from service.settings import Settings
+from tilewright.http.tensors import MEDIA_TYPE
+from tuner.store.database import Store
+from tuner.workers.shared_memory import Pages
+
+RAW = "application/octet-stream"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Service:
+    """Everything a request works with.
+
+    Attributes:
+        gemm_slots: how many GEMM requests may be in work.
+        gemm_memory: where their bodies and results lie.
+        quality: what stored results are worth today.
+        served: what device classes are served.
+        metrics: what ``GET /metrics`` tells.
+        in_flight: idempotency keys of requests in work.
+        stale: notes stale results that are served.
+    """
+
+    settings: Settings
+    store: Store
+    engine: Engine
+    gemm_slots: threading.BoundedSemaphore
+    gemm_memory: GemmMemory
+    quality: ResultQuality
+    served: ServedSets
+    stale: StaleResults
+    metrics: Metrics
+    in_flight: InFlight
+
+
+# NOTE: a coroutine, because FastAPI sends plain functions through a thread, 0.1 ms a request.
+async def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+ServiceDep = Annotated[Service, Depends(_service)]
+GivenKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        pattern="^[!-~]+$",
+        description="Makes repeating the request within 24 hours safe",
+    ),
+]
+
+
+def _idempotency_key(request: Request, service: ServiceDep, given: GivenKey = None) -> Iterator[str | None]:
+    if given is None:
+        yield None
+        return
+    # NOTE: callers with different API keys never meet under one idempotency key.
+    key = f"{request.scope.get('key_id') or ''}:{given}"
+    with service.in_flight.claim(key):
+        yield key
+
+
+IdempotencyKey = Annotated[str | None, Depends(_idempotency_key, scope="function")]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GemmBytes:
+    """The bytes of a GEMM request: what came, in how many seconds, and room for what goes back."""
+
+    media_type: str
+    body: Pages
+    body_s: float
+    result: Pages
+
+
+def _gemm_slot(service: ServiceDep) -> Iterator[None]:
+    if not service.gemm_slots.acquire(blocking=False):
+        service.metrics.gemm_refusals.labels("too-many").inc()
+        limit = service.settings.max_gemms
+        detail = f"{limit} GEMM requests are in work (max_gemms); try again in a second"
+        raise Refusal(Kind.TOO_MANY_GEMMS, detail, retry_after=1)
+    try:
+        yield
+    finally:
+        service.gemm_slots.release()
+
+
+GemmSlot = Annotated[None, Depends(_gemm_slot)]
+
+
+async def _gemm_bytes(
+    request: Request,
+    service: ServiceDep,
+    slot: GemmSlot,  # noqa: ARG001
+) -> AsyncIterator[GemmBytes]:
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type not in (MEDIA_TYPE, RAW):
+        detail = f"the body must be {MEDIA_TYPE} or {RAW} by its Content-Type, got {media_type!r}"
+        raise Refusal(Kind.MEDIA_TYPE, detail)
+    started = time.perf_counter()
+    with service.gemm_memory.pages() as body, service.gemm_memory.pages() as result:
+        async for chunk in request.stream():
+            body.append(chunk)
+        yield GemmBytes(media_type, body, time.perf_counter() - started, result)
+
+
+GemmBody = Annotated[GemmBytes, Depends(_gemm_bytes)]
+IfNoneMatch = Annotated[str | None, Header()]
+IfMatch = Annotated[
+    str | None, Header(description="ETag of GET /config-sets/current: change it only while that is served")
+]
+JobId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="As in the answer of POST /tune")]
+Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256 of the artifact in hex")]
+SetDigest = Annotated[str, Path(pattern="^sha256:[0-9a-f]{64}$", description="As in digest of a config set")]

@@ -1,0 +1,120 @@
+"""``/families`` and ``/devices``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from sqlalchemy.exc import SQLAlchemyError
+
+from kernels.common.family import Family
+from kernels.registry import FAMILIES
+from service.engine.device_queue import DeviceQueue
+from service.errors import Kind, Refusal
+from service.http.deps import Service, ServiceDep
+from service.http.openapi import errors
+from tilewright import __version__, wire
+from tilewright.schema.problem import OPERAND_TYPES, DType, GemmProblem, Layout
+
+router = APIRouter(tags=["catalog"])
+_PROBE = 1024
+
+
+@router.get("/families", operation_id="families", responses=errors())
+def get_families(service: ServiceDep) -> wire.FamilyList:
+    """The kernel families: knobs with their legal values, and what each computes on each device."""
+    queues = list(service.engine.queues.values())
+    return wire.FamilyList(items=[_family_view(family, queues) for family in FAMILIES.values()])
+
+
+@router.get("/devices", operation_id="devices", responses=errors())
+def get_devices(service: ServiceDep) -> wire.DeviceList:
+    """The devices of this service."""
+    return wire.DeviceList(items=[_device_view(queue) for queue in service.engine.queues.values()])
+
+
+def _family_view(family: Family[Any], queues: list[DeviceQueue]) -> wire.FamilyView:
+    knobs = [
+        wire.KnobView(name=knob.name, doc=knob.doc, legal=list(knob.legal), searched=list(knob.values))
+        for knob in family.knobs
+    ]
+    support = [_support(family, queue, dtype) for queue in queues for dtype in OPERAND_TYPES]
+    return wire.FamilyView(
+        name=family.name, doc=family.doc, device_kind=family.device_kind, knobs=knobs, support=support
+    )
+
+
+def _support(family: Family[Any], queue: DeviceQueue, dtype: DType) -> wire.SupportView:
+    probes = {layout: GemmProblem(_PROBE, _PROBE, _PROBE, dtype, layout) for layout in Layout}
+    reasons = {name: family.why_unsupported(probe, queue.bench.spec) for name, probe in probes.items()}
+    layouts = [layout.value for layout, reason in reasons.items() if reason is None]
+    why_not = None if layouts else next(iter(reasons.values()))
+    return wire.SupportView(device=queue.name, dtype=dtype.value, layouts=layouts, why_not=why_not)
+
+
+def _device_view(queue: DeviceQueue) -> wire.DeviceView:
+    spec, job_id = queue.bench.spec, queue.job_id
+    state = "down" if not queue.alive else "tuning" if job_id else "idle"
+    fields = spec.to_dict() | {
+        "name": queue.name,
+        "model": spec.name,
+        "device_class": spec.device_class.id,
+        "driver": queue.bench.driver,
+        "state": state,
+        "job": job_id,
+    }
+    return wire.DeviceView.model_validate(fields)
+
+
+health_router = APIRouter(prefix="/health", tags=["health"])
+
+
+@health_router.get("/live", operation_id="live", responses=errors())
+async def live() -> wire.Health:
+    """The process answers."""
+    return wire.Health(status="ok", version=__version__)
+
+
+@health_router.get("/startup", operation_id="startup", responses=errors())
+async def startup(service: ServiceDep) -> wire.Health:
+    """The database was migrated and every device was opened: nothing listens before. That they still answer
+    is for ``ready``."""
+    checks = dict.fromkeys(service.engine.queues, "open")
+    return wire.Health(status="ok", version=__version__, checks={"database": "migrated", **checks})
+
+
+@health_router.get("/ready", operation_id="ready", responses=errors(Kind.NOT_READY))
+def ready(service: ServiceDep) -> wire.Health:
+    """The database is at this release's schema and every device is at work."""
+    checks = {"database": _database(service)}
+    checks |= {name: "ok" if queue.alive else "down" for name, queue in service.engine.queues.items()}
+    if service.engine.stopping.is_set():
+        checks["service"] = "stopping"
+    bad = {name: state for name, state in checks.items() if state != "ok"}
+    if bad:
+        told = ", ".join(f"{name} is {state}" for name, state in bad.items())
+        raise Refusal(Kind.NOT_READY, f"{told}; the service's log says why", retry_after=1)
+    return wire.Health(status="ok", version=__version__, checks=checks)
+
+
+def _database(service: Service) -> str:
+    try:
+        state = service.store.schema_state()
+    except SQLAlchemyError as error:
+        return f"unreachable ({type(error).__name__})"
+    return "ok" if state == "head" else state
+
+
+metrics_router = APIRouter(tags=["health"])
+
+
+@metrics_router.get(
+    "/metrics",
+    operation_id="metrics",
+    response_class=Response,
+    responses={200: {"description": "As Prometheus reads it", "content": {"text/plain": {}}}, **errors()},
+)
+def get_metrics(service: ServiceDep) -> Response:
+    """Counters and gauges of this service for Prometheus."""
+    return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)

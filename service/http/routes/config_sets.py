@@ -1,0 +1,196 @@
+"""``GET /artifacts/{digest}``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, BackgroundTasks, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import StreamingResponse
+from sqlalchemy.orm import Session
+
+from service.errors import Kind, Refusal
+from service.http import conditional
+from service.http.conditional import link_next
+from service.http.deps import Digest, IfMatch, IfNoneMatch, Service, ServiceDep, SetDigest
+from service.http.openapi import binary, errors
+from service.http.views import number_place, page_end, set_info
+from service.results import config_sets
+from service.results.config_sets import unknown_set
+from tilewright import wire
+from tilewright.artifact import bundle
+from tilewright.schema.codec import KeyName
+from tuner.store import entities, sets
+from tuner.store.database import StoreError
+
+artifacts_router = APIRouter(tags=["results"])
+_MEDIA_TYPE = "application/octet-stream"
+
+
+@artifacts_router.get(
+    "/artifacts/{digest}",
+    operation_id="artifact",
+    response_class=Response,
+    responses={
+        200: binary(_MEDIA_TYPE, "Launch plan and binary; its SHA-256 is the digest"),
+        304: {"description": "The caller has it"},
+        **errors(Kind.NOT_FOUND),
+    },
+)
+def get_artifact(digest: Digest, service: ServiceDep, if_none_match: IfNoneMatch = None) -> Response:
+    """A compiled kernel with its launch plan."""
+    with service.store.read() as session:
+        if conditional.has(if_none_match, digest) and entities.has_artifact(session, digest):
+            return conditional.unchanged(digest, conditional.FOREVER)
+        data = entities.get_artifact(session, digest)
+    if data is None:
+        raise Refusal(Kind.NOT_FOUND, f"there is no artifact {digest}; GET /best-config links those in use")
+    return Response(data, media_type=_MEDIA_TYPE, headers=conditional.of(digest, conditional.FOREVER))
+
+
+router = APIRouter(prefix="/config-sets", tags=["config sets"])
+_JSON = "application/json"
+_SET: dict[int | str, dict[str, Any]] = {
+    200: {"model": wire.ConfigSet, "description": "The set; its ETag is its digest"},
+    304: {"description": "The caller has it"},
+    **errors(Kind.NOT_FOUND),
+}
+_BUNDLE: dict[int | str, dict[str, Any]] = {
+    200: binary(
+        bundle.MEDIA_TYPE, "For each artifact its SHA-256 (32 bytes), its length (u64, little-endian), itself"
+    ),
+    **errors(Kind.NOT_FOUND),
+}
+DeviceClass = Annotated[KeyName, Query(description="As in GET /devices")]
+
+
+class SetsQuery(wire.PageQuery, frozen=True):
+    """A page of snapshots, of one device class or of all."""
+
+    device_class: KeyName | None = None
+
+
+@router.get("", operation_id="list_config_sets", responses=errors())
+def get_sets(
+    query: Annotated[SetsQuery, Query()], service: ServiceDep, request: Request, response: Response
+) -> wire.SetList:
+    """Snapshots, the newest first."""
+    before = number_place(query.cursor) or None
+    with service.store.read() as session:
+        found = sets.listing(session, query.device_class, query.limit, before)
+        served = {name: sets.served(session, name) for name in {record.device_class for record in found}}
+    following = page_end(len(found), query.limit, found[-1].id if found else None)
+    link_next(request, response, following)
+    items = [set_info(record, served[record.device_class]) for record in found]
+    return wire.SetList(items=items, next=following)
+
+
+# NOTE: a coroutine, since every client asks this all the time and a thread costs as much as the answer.
+@router.get("/current", operation_id="current_config_set", response_class=Response, responses=_SET)
+async def get_current(
+    device_class: DeviceClass,
+    service: ServiceDep,
+    later: BackgroundTasks,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """What a device class is served: the pinned set, else the winners as they stand."""
+    known = service.served.known(device_class)
+    if known is not None and conditional.has(if_none_match, known):
+        return conditional.unchanged(known, conditional.ASK_FIRST)
+    return await run_in_threadpool(_current, service, device_class, later, if_none_match)
+
+
+@router.post("/current", operation_id="pin_config_set", responses=errors(Kind.NOT_FOUND, Kind.PRECONDITION))
+def post_current(body: wire.PinBody, service: ServiceDep, if_match: IfMatch = None) -> wire.SetInfo:
+    """Serve a snapshot to its device class from now on, whatever is tuned."""
+    try:
+        with service.store.begin() as session:
+            _check_served(session, body.device_class, if_match)
+            sets.pin(session, body.device_class, body.digest)
+    except StoreError as error:
+        raise Refusal(Kind.NOT_FOUND, str(error)) from error
+    with service.store.read() as session:
+        record = sets.get(session, body.digest)
+        served = sets.served(session, body.device_class)
+    if record is None:
+        raise unknown_set(body.digest)
+    return set_info(record, served)
+
+
+@router.delete(
+    "/current", status_code=204, operation_id="unpin_config_set", responses=errors(Kind.PRECONDITION)
+)
+def delete_current(device_class: DeviceClass, service: ServiceDep, if_match: IfMatch = None) -> None:
+    """Serve the winners as they stand again. Repeating it is harmless."""
+    with service.store.begin() as session:
+        _check_served(session, device_class, if_match)
+        sets.pin(session, device_class, None)
+
+
+@router.get("/{digest}", operation_id="config_set", response_class=Response, responses=_SET)
+def get_set(digest: SetDigest, service: ServiceDep, if_none_match: IfNoneMatch = None) -> Response:
+    """A snapshot; it never changes."""
+    with service.store.read() as session:
+        if sets.get(session, digest) is None:
+            raise unknown_set(digest)
+    return _answer(service, digest, if_none_match, conditional.FOREVER)
+
+
+@router.get("/{a}/diff/{b}", operation_id="diff_config_sets", responses=errors(Kind.NOT_FOUND))
+def get_diff(a: SetDigest, b: SetDigest, service: ServiceDep) -> wire.SetDiff:
+    """What set ``b`` has other than set ``a``, with the measured difference of each change."""
+    return config_sets.difference(config_sets.parsed(service, a), config_sets.parsed(service, b))
+
+
+@router.get("/{digest}/bundle", operation_id="config_set_bundle", response_class=Response, responses=_BUNDLE)
+def get_bundle(digest: SetDigest, service: ServiceDep) -> StreamingResponse:
+    """Every artifact of a set in one answer."""
+    return _bundle(
+        service, config_sets.wanted(config_sets.parsed(service, digest), None), conditional.FOREVER
+    )
+
+
+@router.post(
+    "/{digest}/bundle", operation_id="config_set_artifacts", response_class=Response, responses=_BUNDLE
+)
+def post_bundle(digest: SetDigest, body: wire.BundleBody, service: ServiceDep) -> StreamingResponse:
+    """Those artifacts of a set that the caller lacks, in one answer."""
+    return _bundle(service, config_sets.wanted(config_sets.parsed(service, digest), body.want), "no-store")
+
+
+def _check_served(session: Session, device_class: str, if_match: str | None) -> None:
+    """Refuse to change what the caller does not know.
+
+    Raises:
+        Refusal: another set is served than ``If-Match`` names.
+    """
+    served = sets.locked(session, device_class)
+    digest = served.pinned or served.latest
+    if if_match is not None and not (digest and conditional.matches(if_match, digest)):
+        detail = f"{device_class} is served {digest or 'nothing'}; look at it and decide anew"
+        raise Refusal(Kind.PRECONDITION, detail)
+
+
+def _current(
+    service: Service, device_class: str, later: BackgroundTasks, if_none_match: str | None
+) -> Response:
+    digest, stale = config_sets.current(service, device_class)
+    if stale:
+        later.add_task(service.stale.served, stale)
+    return _answer(service, digest, if_none_match, conditional.ASK_FIRST)
+
+
+def _answer(service: Service, digest: str, if_none_match: str | None, caching: str) -> Response:
+    if conditional.has(if_none_match, digest):
+        return conditional.unchanged(digest, caching)
+    return Response(
+        config_sets.content(service, digest), media_type=_JSON, headers=conditional.of(digest, caching)
+    )
+
+
+def _bundle(service: Service, sizes: dict[str, int], caching: str) -> StreamingResponse:
+    length = sum(sizes.values()) + bundle.HEAD_BYTES * len(sizes)
+    headers = {"Content-Length": str(length), "Cache-Control": caching}
+    return StreamingResponse(
+        config_sets.packed(service, sizes), media_type=bundle.MEDIA_TYPE, headers=headers
+    )

@@ -1,0 +1,61 @@
+"""``/misses``: problems that clients ran without a tuned kernel."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from service.errors import Kind
+from service.gemm.estimates import Estimates
+from service.http.conditional import link_next
+from service.http.deps import IdempotencyKey, ServiceDep
+from service.http.openapi import errors
+from service.http.views import miss_place, miss_view, page_end
+from tilewright import wire
+from tuner.store import misses, records
+from tuner.store.keys import once
+
+router = APIRouter(prefix="/misses", tags=["tuning"])
+
+
+@router.post(
+    "",
+    status_code=202,
+    operation_id="report_misses",
+    responses=errors(Kind.INVALID_PROBLEM, Kind.IDEMPOTENCY_MISMATCH, Kind.IDEMPOTENCY_IN_FLIGHT),
+)
+def post_misses(
+    body: wire.MissesBody, service: ServiceDep, idempotency_key: IdempotencyKey
+) -> wire.MissAnswer:
+    """Count problems that ran without a tuned kernel, with the vendor library's time where it is known."""
+    with service.store.read() as session:
+        estimates = Estimates.of(session, body.device_class)
+    reports = [estimates.report(miss) for miss in body.misses]
+    digest, most = records.digest(body.model_dump(mode="json")), service.settings.max_misses
+    with service.store.begin() as session:
+        noted = once(
+            session,
+            idempotency_key,
+            digest,
+            lambda: {"noted": len(misses.note(session, body.device_class, reports, most))},
+        )["noted"]
+    return wire.MissAnswer(noted=noted, dropped=len(reports) - noted)
+
+
+@router.get("", operation_id="list_misses", responses=errors())
+def get_misses(
+    query: Annotated[wire.MissQuery, Query()], service: ServiceDep, request: Request, response: Response
+) -> wire.MissList:
+    """Open misses that no job is at, the most device time at stake first."""
+    after = miss_place(query.cursor)
+    with service.store.read() as session:
+        found = misses.ranked(session, query.device_class, query.limit, after)
+    following = page_end(len(found), query.limit, _cursor(found[-1].place) if found else None)
+    link_next(request, response, following)
+    return wire.MissList(items=[miss_view(miss) for miss in found], next=following)
+
+
+def _cursor(place: misses.Place) -> str:
+    stake, number = place
+    return f"{stake!r} {number}"

@@ -1,0 +1,145 @@
+"""Records of the store to what travels, in one visible place."""
+
+from __future__ import annotations
+
+import base64
+import re
+from typing import Literal
+
+from service.errors import Kind, Refusal
+from tilewright import wire
+from tilewright.schema.codec import gathered
+from tilewright.schema.job import JobStatus
+from tilewright.schema.problem import GemmProblem
+from tilewright.wire.results import speedup_of
+from tuner.store.misses import MissRecord, Place
+from tuner.store.records import JobRecord, StoredBest
+from tuner.store.sets import ServedSetRecord, SetRecord
+
+_JOB_ID = re.compile("[0-9a-f]{32}")
+_NUMBER = re.compile("[0-9]{1,18}")
+_STAKE = re.compile(r"[0-9]+(\.[0-9]+)?(e[+-]?[0-9]{1,2})?")
+
+
+def job_view(job: JobRecord, best: wire.BestConfigView | None = None) -> wire.JobView:
+    """A job, and the standing winner of its problem once it succeeded."""
+    found = best if job.status is JobStatus.SUCCEEDED else None
+    told = {
+        "baseline_ratio": found.speedup.value if found else None,
+        "best": found,
+        "error": Kind.JOB_FAILED.document(job.error) if job.error else None,
+        "links": _links(job.id, found),
+    }
+    return wire.JobView(**gathered(wire.JobView, job, job.request, **told))
+
+
+def best_view(
+    stored: StoredBest, quality: wire.QualityView, match: wire.MatchView | None = None
+) -> wire.BestConfigView:
+    """A winner; an exact match unless told."""
+    return wire.BestConfigView.of(stored.best, stored.created, match or wire.MatchView(kind="exact"), quality)
+
+
+def set_entry(stored: StoredBest, quality: wire.QualityView, artifact_bytes: int) -> wire.SetEntry:
+    """A winner as config sets have it."""
+    best = stored.best
+    told = {"artifact_bytes": artifact_bytes, "speedup": speedup_of(best), "created": stored.created}
+    return wire.SetEntry(**gathered(wire.SetEntry, best, best.timing, quality, **told))
+
+
+def set_info(record: SetRecord, served: ServedSetRecord) -> wire.SetInfo:
+    """A config set without its entries, and whether it is what its device class is served."""
+    serving: Literal["pinned", "latest"] | None = None
+    if record.digest == served.pinned:
+        serving = "pinned"
+    elif served.pinned is None and record.digest == served.latest:
+        serving = "latest"
+    return wire.SetInfo(**gathered(wire.SetInfo, record, created_at=record.created, serving=serving))
+
+
+def miss_view(miss: MissRecord) -> wire.MissView:
+    """A miss with the device seconds at stake."""
+    return wire.MissView(**gathered(wire.MissView, miss, stake_s=miss.stake_us / 1e6))
+
+
+def cursor(after: object) -> str:
+    """An opaque cursor for the place after a record."""
+    return base64.urlsafe_b64encode(str(after).encode()).decode().rstrip("=")
+
+
+def place(text: str) -> str:
+    """The inverse of :func:`cursor`.
+
+    Raises:
+        Refusal: it is not a cursor of this service.
+    """
+    try:
+        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode("ascii")
+    except ValueError:
+        raise _bad_cursor() from None
+
+
+def job_place(text: str | None) -> str | None:
+    """A cursor that stands for a job; None for none.
+
+    Raises:
+        Refusal: it is not such a cursor.
+    """
+    if text is None:
+        return None
+    job_id = place(text)
+    if not _JOB_ID.fullmatch(job_id):
+        raise _bad_cursor()
+    return job_id
+
+
+def number_place(text: str | None) -> int:
+    """A cursor that stands for a number; 0 for none.
+
+    Raises:
+        Refusal: it is not such a cursor.
+    """
+    if text is None:
+        return 0
+    number = place(text)
+    if not _NUMBER.fullmatch(number):
+        raise _bad_cursor()
+    return int(number)
+
+
+def miss_place(text: str | None) -> Place | None:
+    """A cursor that stands for a place among the misses; None for none.
+
+    Raises:
+        Refusal: it is not such a cursor.
+    """
+    if text is None:
+        return None
+    stake, _, number = place(text).partition(" ")
+    if not _STAKE.fullmatch(stake) or not _NUMBER.fullmatch(number):
+        raise _bad_cursor()
+    return float(stake), int(number)
+
+
+def tune_hint(problem: GemmProblem) -> dict[str, object]:
+    """A body for ``POST /tune`` that would produce a missing result, without what is default."""
+    plain = GemmProblem(problem.m, problem.n, problem.k, problem.dtype).to_dict()
+    named = ("m", "n", "k", "dtype", "layout")
+    return {name: value for name, value in problem.to_dict().items() if name in named or value != plain[name]}
+
+
+def page_end(count: int, limit: int, last: object) -> str | None:
+    """The cursor after a page, None where the page was the last."""
+    return cursor(last) if count == limit and count else None
+
+
+def _bad_cursor() -> Refusal:
+    return Refusal(
+        Kind.INVALID_REQUEST, "cursor is not one of this list; take it from next of the page before"
+    )
+
+
+def _links(job_id: str, best: wire.BestConfigView | None) -> dict[str, str]:
+    base = f"/jobs/{job_id}"
+    links = {"self": base, "trials": f"{base}/trials", "events": f"{base}/events"}
+    return links | ({"artifact": best.artifact.href} if best else {})

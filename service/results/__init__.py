@@ -1,0 +1,1 @@
+"""Results as the service hands them out and takes them in."""

@@ -1,0 +1,162 @@
+"""The T4 format of the auto-tuning community, version 1.0.0: one JSON object with ``results``.
+
+Times are milliseconds, as Kernel Tuner writes them. The format has no place for a problem, a device or
+raw provenance, so each result carries our own job and trial in a member ``tilewright``, which other
+readers skip; a file without it says too little to be imported.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from service.results.importing import BadLine, Named, record, strict_json
+from tilewright.schema.codec import gathered
+from tilewright.schema.trial import Outcome
+from tilewright.wire import ExportQuery
+from tuner.store import best, entities, exchange, trials
+from tuner.store.database import Store
+from tuner.store.exchange import ArtifactData, EndedJob, Line, TrialOfJob, Winner
+
+VERSION = "1.0.0"
+_INVALIDITY = {
+    Outcome.OK: "correct",
+    Outcome.PRUNED: "correct",
+    Outcome.INVALID: "constraints",
+    Outcome.COMPILE_ERROR: "compile",
+    Outcome.LAUNCH_ERROR: "runtime",
+    Outcome.WRONG_RESULT: "correctness",
+    Outcome.TIMEOUT: "timeout",
+}
+
+
+def export(store: Store, query: ExportQuery) -> Iterator[bytes]:
+    """The trials that a query chooses, as one T4 document, piece by piece."""
+    yield f'{{"schema_version":"{VERSION}","results":['.encode()
+    before = b"\n"
+    for job in jobs_of(store, query):
+        own = exchange.to_plain(job)
+        for trial in trials_of(store, query, job.id):
+            yield before + json.dumps(result(trial, own), separators=(",", ":")).encode()
+            before = b",\n"
+    yield b"\n]}\n"
+
+
+def result(line: TrialOfJob, job: dict[str, Any]) -> dict[str, Any]:
+    """One trial as a T4 result."""
+    trial = line.trial
+    invalidity = _INVALIDITY[trial.outcome]
+    runtimes = [micros / 1e3 for micros in trial.timing.samples_us] if trial.timing else []
+    measured = trial.timing.median_us / 1e3 if trial.timing else None
+    return {
+        "timestamp": line.created.isoformat(),
+        "configuration": {"family": trial.config.family, **dict(trial.config.knobs)},
+        "objectives": ["time"],
+        "times": {
+            "compilation_time": trial.compile_s * 1e3,
+            "validation": trial.check_s * 1e3,
+            "benchmark": trial.measure_s * 1e3,
+            "framework": 0.0,
+            "search_algorithm": 0.0,
+            "runtimes": runtimes,
+        },
+        "invalidity": invalidity,
+        "correctness": 1.0 if invalidity == "correct" else 0.0,
+        "measurements": [{"name": "time", "value": measured, "unit": "ms"}] if measured else [],
+        "tilewright": {"job": job, "trial": exchange.to_plain(line)},
+    }
+
+
+def parse(body: bytes) -> Iterator[Named]:
+    """The jobs and trials of a T4 document that :func:`export` wrote.
+
+    Raises:
+        BadLine: it is not one; the message names the result.
+    """
+    document = strict_json("the T4 file", body)
+    if not isinstance(document, dict) or not isinstance(document.get("results"), list):
+        raise BadLine("the T4 file: an object with a list 'results' is needed")
+    version = document.get("schema_version", VERSION)
+    if not isinstance(version, str) or not version.startswith("1."):
+        raise BadLine(f"the T4 file: schema_version must be 1.x.y as text, got {str(version)[:50]!r}")
+    seen: set[str] = set()
+    for number, item in enumerate(document["results"]):
+        name = f"result {number}"
+        own = item.get("tilewright") if isinstance(item, dict) else None
+        if not isinstance(own, dict):
+            raise BadLine(
+                f"{name}: no member 'tilewright', which tells problem, device and provenance; only T4"
+                " files that tilewright exported can be imported"
+            )
+        job = record(name, own.get("job"))
+        trial = record(name, own.get("trial"))
+        if not isinstance(job, EndedJob) or not isinstance(trial, TrialOfJob):
+            raise BadLine(f"{name}: member 'tilewright' needs a job and a trial")
+        if job.id not in seen:
+            seen.add(job.id)
+            yield name, job
+        yield name, trial
+
+
+_PAGE = 200
+
+
+def jobs_of(store: Store, query: ExportQuery) -> Iterator[EndedJob]:
+    """Jobs that have ended, oldest first; no transaction stays open between two pages."""
+    after = ""
+    while True:
+        with store.read() as session:
+            page = exchange.ended_jobs(session, query.device_class, query.since, _PAGE, after)
+        yield from (EndedJob(**gathered(EndedJob, job)) for job in page)
+        if len(page) < _PAGE:
+            return
+        after = page[-1].id
+
+
+def trials_of(store: Store, query: ExportQuery, job_id: str) -> Iterator[TrialOfJob]:
+    """The trials of a job."""
+    first = 0
+    while True:
+        with store.read() as session:
+            page = trials.dated(session, job_id, query.family, first, _PAGE)
+        yield from (TrialOfJob(job_id, trial, created) for trial, created in page)
+        if len(page) < _PAGE:
+            return
+        first = page[-1][0].number + 1
+
+
+def winners_of(store: Store, query: ExportQuery) -> Iterator[ArtifactData | Winner]:
+    """Winners, each after its kernel where kernels are wanted."""
+    after = 0
+    while True:
+        with store.read() as session:
+            page = best.listing(session, query.device_class, query.since, _PAGE, after)
+        for stored in page:
+            if query.family not in (None, stored.best.config.family):
+                continue
+            if query.artifacts:
+                with store.read() as session:
+                    data = entities.get_artifact(session, stored.best.artifact) or b""
+                yield ArtifactData(stored.best.artifact, base64.b64encode(data).decode())
+            yield Winner(stored.best, stored.created)
+        if len(page) < _PAGE:
+            return
+        after = page[-1].id
+
+
+def ndjson(store: Store, query: ExportQuery) -> Iterator[bytes]:
+    """Everything that a query chooses, a line each."""
+    for job in jobs_of(store, query):
+        found = trials_of(store, query, job.id)
+        first = next(found, None)
+        if first or query.family is None:
+            yield _text(job)
+        yield from map(_text, itertools.chain([first] if first else [], found))
+    yield from map(_text, winners_of(store, query))
+
+
+def _text(line: Line) -> bytes:
+    return json.dumps(exchange.to_plain(line), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"

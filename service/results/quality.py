@@ -1,0 +1,84 @@
+"""What a stored result is worth today: its numerics, whether it repeats bit by bit, what changed since."""
+
+from __future__ import annotations
+
+import threading
+
+from sqlalchemy.orm import Session
+
+from service.engine.engine import Engine
+from service.results import staleness as staleness_
+from tilewright import wire
+from tilewright.schema.config_set import RegretBand
+from tilewright.schema.problem import DType, GemmProblem
+from tilewright.schema.trial import BestConfig, Provenance
+from tuner.store import neighbours, sets
+
+# Families that multiply and add in ordinary floating-point units; the others use tensor cores.
+_SCALAR = frozenset({"host", "simt"})
+REASONS = ("source-changed", "toolchain-changed", "driver-changed")
+_REDUCED = frozenset({DType.TFLOAT32, DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2})
+
+
+class ResultQuality:
+    """Judges results by the sources, compilers and drivers of this service; safe to share."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._bands: dict[str, tuple[int, list[RegretBand]]] = {}
+        self._lock = threading.Lock()
+
+    def view(self, best: BestConfig) -> wire.QualityView:
+        """What ``best`` is worth."""
+        family = best.config.family
+        return wire.QualityView(
+            numerics=numerics(best.problem, family),
+            deterministic=best.repeatable is True,
+            staleness=self.staleness(best),
+        )
+
+    def staleness(self, best: BestConfig) -> str:
+        """What changed since ``best`` was measured; ``fresh`` where nothing did that can be seen here."""
+        return self.staleness_of(best.config.family, best.provenance)
+
+    def staleness_of(self, family_name: str, was: Provenance) -> str:
+        """The same of a result of a family that comes from ``was``."""
+        changed = staleness_.changed_since(family_name, was)
+        if changed is not None:
+            return changed
+        drivers = self._drivers(was.device_class)
+        return "driver-changed" if drivers and was.driver not in drivers else "fresh"
+
+    def state(self, device_class: str) -> str:
+        """A digest of everything that :meth:`view` judges results of a device class by."""
+        return staleness_.state(self._drivers(device_class))
+
+    def bands(self, session: Session, device_class: str) -> list[RegretBand]:
+        """What near matches cost on a device class, estimated anew when its winners changed."""
+        revision = sets.served(session, device_class).revision
+        with self._lock:
+            known = self._bands.get(device_class)
+        if known is None or known[0] != revision:
+            known = revision, neighbours.estimate(session, device_class)
+            with self._lock:
+                self._bands[device_class] = known
+        return known[1]
+
+    def expected_regret(self, session: Session, device_class: str, distance: float) -> float | None:
+        """What a match ``distance`` octaves away is expected to cost; None where nothing is known."""
+        bands = self.bands(session, device_class)
+        return next((band.expected for band in bands if distance <= band.max_distance), None)
+
+    def _drivers(self, device_class: str) -> set[str]:
+        benches = [queue.bench for queue in self._engine.queues.values()]
+        return {bench.driver for bench in benches if bench.spec.device_class.id == device_class}
+
+
+def numerics(problem: GemmProblem, family: str) -> str:
+    """The class of a kernel's rounding, see :class:`tilewright.wire.QualityView`."""
+    if problem.dtype.is_integer:
+        return "exact"
+    if problem.dtype in _REDUCED:
+        return "reduced"
+    scalar = family in _SCALAR or problem.dtype is DType.FLOAT64
+    return "ieee" if scalar else "tensor-core"

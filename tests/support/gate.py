@@ -1,0 +1,37 @@
+"""The correctness gate for a config of any family, on any device.
+
+Problems that differ in their extents alone mostly share a kernel, which is compiled once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernels.common.family import Family
+from kernels.compiler.build import build
+from kernels.compiler.spec import BuildSpec
+from tilewright import Artifact, Config, GemmProblem, LaunchPlan
+from tilewright.launch import Kernel, load
+from tuner.devices.base import Device
+from tuner.measure.correctness import check
+
+_BUILT: dict[tuple[BuildSpec, LaunchPlan], Artifact] = {}
+
+
+def built(device: Device, family: Family[Any], config: Config, problem: GemmProblem) -> Kernel:
+    """The kernel of a config, which must be valid; to be closed."""
+    reason = family.why_invalid(config, problem, device.spec)
+    assert reason is None, reason
+    key = family.build_spec(config, problem, device.spec), family.plan(config, problem, device.spec)
+    if key not in _BUILT:
+        _BUILT[key] = build(family, config, problem, device.spec)
+    return load(_BUILT[key])
+
+
+def wrong(device: Device, family: Family[Any], config: Config, problem: GemmProblem) -> str | None:
+    """The reason the kernel of a config is wrong for a problem, or None."""
+    kernel = built(device, family, config, problem)
+    try:
+        return check(device, kernel, problem)
+    finally:
+        kernel.close()

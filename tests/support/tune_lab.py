@@ -1,0 +1,188 @@
+"""A bench, a builder and a recorder in memory, for tests of the tuning loop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+from toy_family import DEVICE, PROBLEM, TOY, toy_artifact
+
+from kernels.common.tile_hint import TileHint
+from tilewright.artifact import Artifact
+from tilewright.schema.config import Config
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.job import JobProgress, TuneRequest
+from tilewright.schema.problem import GemmProblem
+from tilewright.schema.trial import BestConfig, Outcome, Timing, Trial
+from tuner.job.tune import tune
+from tuner.measure.race import RaceSamples
+from tuner.workers.bench import TrialResult
+from tuner.workers.builder import Compiled
+
+VENDOR_US = 120.0
+
+
+class LabBuilder:
+    """Compiles at once, or when the test says so; ``fails`` decides which configs do not compile.
+
+    As with the real one, the future raises what a family makes of knobs that it does not have.
+    """
+
+    def __init__(self, fails: Callable[[Config], bool] = lambda _config: False, at_once: bool = True) -> None:
+        self.fails = fails
+        self.at_once = at_once
+        self.submitted: list[Config] = []
+        self.futures: list[Future[Compiled]] = []
+        self.registers: dict[Config, int] = {}
+
+    def submit(
+        self, family_name: str, config: Config, problem: GemmProblem, device: DeviceSpec
+    ) -> Future[Compiled]:
+        assert (family_name, problem, device.arch) == (config.family, PROBLEM, device.arch)
+        self.submitted.append(config)
+        self.futures.append(Future())
+        if self.at_once:
+            self.finish(self.futures[-1], config)
+        return self.futures[-1]
+
+    def finish(self, future: Future[Compiled], config: Config) -> None:
+        if self.fails(config):
+            future.set_result(Compiled(None, Outcome.COMPILE_ERROR, "does not compile", 0.5))
+            return
+        try:
+            TOY.knob_values(config)
+        except TypeError as error:
+            future.set_exception(error)
+        else:
+            future.set_result(Compiled(self.artifact(config), Outcome.OK, "", 0.5))
+
+    def artifact(self, config: Config) -> Artifact:
+        return toy_artifact(config, self.registers.get(config, 32))
+
+
+class LabBench:
+    """Measures by the toy's cost; prunes as the real one does."""
+
+    driver = "test driver"
+
+    def __init__(self, spec: DeviceSpec = DEVICE) -> None:
+        self.spec = spec
+        self.tried: list[str] = []
+        self.races: list[tuple[str, ...]] = []
+        self.race_seeds: list[int] = []
+        self.race_vendors: list[bool] = []
+        self.on_tile_hints: Callable[[], list[TileHint]] = list
+        self.on_trial: Callable[[str], Outcome] = lambda _text: Outcome.OK
+        self.on_race: Callable[[Sequence[Artifact]], None] = lambda _artifacts: None
+        self.cost: Callable[[str], float] = _cost
+        self.under_load: Callable[[str], float] = lambda text: self.cost(text)
+
+    def trial(
+        self, artifact: Artifact, problem: GemmProblem, incumbent_us: float | None, timeout_s: float
+    ) -> TrialResult:
+        assert problem == PROBLEM
+        assert timeout_s >= 20.0
+        text = artifact.binary.decode()
+        self.tried.append(text)
+        outcome = self.on_trial(text)
+        if outcome is not Outcome.OK:
+            return TrialResult(outcome, f"{outcome} on purpose", None, 0.25, 0.0)
+        us = self.cost(text)
+        pruned = incumbent_us is not None and us > 1.15 * incumbent_us
+        timing = Timing((us,) * 3, us, us, us, "lab")
+        return TrialResult(Outcome.PRUNED if pruned else Outcome.OK, "", timing, 0.25, 0.125)
+
+    def vendor_tile_hints(self, problem: GemmProblem, timeout_s: float) -> list[TileHint]:
+        assert problem == PROBLEM
+        assert timeout_s >= 20.0
+        return self.on_tile_hints()
+
+    def race(
+        self,
+        artifacts: Sequence[Artifact],
+        problem: GemmProblem,
+        rounds: int,
+        seed: int,
+        timeout_s: float,
+        *,
+        vendor: bool = True,
+    ) -> RaceSamples:
+        assert problem == PROBLEM
+        assert timeout_s >= 20.0
+        self.races.append(tuple(artifact.binary.decode() for artifact in artifacts))
+        self.race_seeds.append(seed)
+        self.race_vendors.append(vendor)
+        self.on_race(artifacts)
+        rng = np.random.default_rng(seed)
+        true_us = [self.under_load(artifact.binary.decode()) for artifact in artifacts]
+        true_us += [VENDOR_US] * vendor
+        rows = [tuple((us * rng.lognormal(0.0, 0.01, rounds)).tolist()) for us in true_us]
+        digests = tuple(artifact.digest for artifact in artifacts)
+        return RaceSamples(
+            candidates=(*digests, *["vendor"] * vendor),
+            samples_us=tuple(rows),
+            vendor_name="lab blas" if vendor else "",
+            vendor_detail={"tile": 8} if vendor else {},
+            mhz=1500.0,
+            watts=300.0,
+            method="lab race",
+        )
+
+
+class LabRecorder:
+    """Keeps everything."""
+
+    def __init__(self, known: Sequence[Trial] = ()) -> None:
+        self.kept = list(known)
+        self.artifacts: list[Artifact | None] = []
+        self.progress: list[JobProgress] = []
+        self.best: BestConfig | None = None
+        self.on_trial: Callable[[Trial], None] = lambda _trial: None
+
+    def trials(self) -> list[Trial]:
+        return list(self.kept)
+
+    def add_trial(self, trial: Trial, artifact: Artifact | None) -> None:
+        self.kept.append(trial)
+        self.artifacts.append(artifact)
+        self.on_trial(trial)
+
+    def set_progress(self, progress: JobProgress) -> None:
+        self.progress.append(progress)
+
+    def set_best(self, best: BestConfig) -> None:
+        self.best = best
+
+
+class Lab:
+    """One job's surroundings."""
+
+    def __init__(self, known: Sequence[Trial] = (), spec: DeviceSpec = DEVICE) -> None:
+        self.bench = LabBench(spec)
+        self.builder = LabBuilder()
+        self.recorder = LabRecorder(known)
+        self.cancelled = threading.Event()
+
+    def tune(self, max_trials: int = 30, seed: int = 0, **options: Any) -> BestConfig | None:
+        request = TuneRequest(PROBLEM, families=("toy",), max_trials=max_trials, seed=seed, **options)
+        bench, builder = self.bench, self.builder
+        return tune(request, "job-1", bench, builder, self.recorder, self.cancelled)  # type: ignore[arg-type]
+
+
+def config_of(text: str) -> Config:
+    """The inverse of a toy config's text."""
+    knobs = dict(part.split("=") for part in text[len("toy(") : -1].split(", "))
+    return TOY.make(
+        int(knobs["tile"]),
+        int(knobs["stages"]),
+        knobs["order"],
+        int(knobs["split"]),
+        int(knobs["vector"]),
+    )
+
+
+def _cost(text: str) -> float:
+    return TOY.cost(config_of(text))

@@ -1,0 +1,266 @@
+"""Live re-tunes: the arithmetic of regret and flips, and a real run on this machine's CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from host_samples import EIGHT_CONFIGS
+from toy_family import toy_space
+from typer.testing import CliRunner
+
+from benchmarks.search import live_retunes
+from benchmarks.search import report as report_
+from benchmarks.search.live_retunes import Plan, Tools, _retunes
+from benchmarks.search.live_retunes_job import Retune, retune, searching
+from benchmarks.search.live_retunes_report import Regret, figures, flip_rate, regrets, spreads
+from kernels.registry import FAMILIES
+from service.cli.main import app
+from tilewright.artifact import Artifact, Grid, LaunchPlan, Resources, Serves
+from tilewright.schema.config import Config
+from tilewright.schema.job import TuneRequest
+from tilewright.schema.problem import GemmProblem
+from tuner.devices.host import query_host
+from tuner.replay.formats import read_space
+from tuner.replay.space import RecordedSpace, SpaceError
+
+
+def artifact(name: str) -> Artifact:
+    plan = LaunchPlan("elf", "cpu", "gemm", (1, 1, 1), Grid(8, 8), (), Serves.of(GemmProblem(8, 8, 8)))
+    return Artifact(plan, Resources(), "a" * 64, "cc", name.encode())
+
+
+def tuned(won: Artifact | None, wall_s: float = 10.0, cold: bool = False) -> Retune:
+    config = Config.of("host", {"mr": 4}) if won else None
+    return Retune(0, cold, config, won, "" if won else "it failed", 6, 0, 8, "budget", {"wall": wall_s})
+
+
+def test_regret_is_paired_with_the_fastest_of_the_same_rounds() -> None:
+    """Round by round the second one is 2 % behind, whatever the clock does."""
+    clock = [1.0, 1.1, 1.2, 1.1, 1.0, 0.9, 0.8, 0.9]
+    rows = {"slow": [102.0 * c for c in clock], "fast": [100.0 * c for c in clock]}
+    found = regrets(rows)
+    assert list(found) == ["fast", "slow"]
+    assert found["fast"] == Regret(0.0, 0.0, 0.0)
+    assert [found["slow"].value, found["slow"].low, found["slow"].high] == pytest.approx([0.02] * 3)
+    assert (found["fast"].tied, found["slow"].tied) == (True, False)
+
+
+def test_a_kernel_that_leads_in_some_rounds_is_tied() -> None:
+    even = [100.0] * 8
+    # Eight rounds enclose the median (101 + 102) / 2 by their extremes, 99 and 104.
+    other = [99.0, 101.0, 101.0, 101.0, 102.0, 102.0, 103.0, 104.0]
+    found = regrets({"even": even, "other": other})["other"]
+    assert [found.value, found.low, found.high] == pytest.approx([0.015, -0.01, 0.04])
+    assert found.tied
+
+
+def test_too_few_rounds_are_refused() -> None:
+    with pytest.raises(ValueError, match="8 rounds or more, got 7"):
+        regrets({"one": [1.0] * 7, "other": [2.0] * 7})
+
+
+@pytest.mark.parametrize(
+    ("winners", "rate"),
+    [
+        ("aaaa", 0.0),
+        ("abcd", 1.0),
+        # Pairs: 6; of the same kernel: 3 among the three a.
+        ("aaab", 0.5),
+        # Pairs: 10; the same: 1 + 1.
+        ("aabbc", 0.8),
+        ("a", None),
+    ],
+)
+def test_flips_are_the_share_of_pairs_that_differ(winners: str, rate: float | None) -> None:
+    assert flip_rate(list(winners)) == (rate if rate is None else pytest.approx(rate))
+
+
+def test_figures_are_those_of_the_winners() -> None:
+    best, near, far = artifact("best"), artifact("near"), artifact("far")
+    rows = {best.digest: [100.0] * 8, near.digest: [101.0] * 8, far.digest: [104.0] * 8}
+    tunes = [tuned(best, 30.0, cold=True), tuned(near, 8.0), tuned(near, 12.0), tuned(far, 9.0), tuned(None)]
+    found = figures(tunes, regrets(rows), near.digest)
+    assert (found["tunes"], found["failed"]) == (5, 1)
+    # Regrets 0, 1, 1 and 4 %: the 95th percentile lies 0.95 * 3 = 2.85 steps up, at 1 + 0.85 * 3 %.
+    assert found["regret_median"] == pytest.approx(0.01)
+    assert found["regret_p95"] == pytest.approx(0.0355)
+    assert found["regret_most"] == pytest.approx(0.04)
+    assert found["in_tie_set"] == 1
+    assert found["different_winners"] == 3
+    assert found["flip_rate"] == pytest.approx(5 / 6)
+    assert found["best_recorded_rank"] == 2
+    assert found["seconds"] == {
+        "cold": {"wall": {"median": 30.0, "low": 30.0, "high": 30.0}},
+        "warm": {"wall": {"median": 9.0, "low": 8.0, "high": 12.0}},
+    }
+
+
+def test_spreads_are_of_each_part() -> None:
+    one = spreads([{"wall": 1.0, "race": 0.5}, {"wall": 3.0, "race": 0.25}])
+    assert one["wall"] == {"median": 2.0, "low": 1.0, "high": 3.0}
+    assert one["race"] == {"median": 0.375, "low": 0.25, "high": 0.5}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight configs, measured on this machine by the command line."""
+    folder = tmp_path_factory.mktemp("recorded")
+    path = folder / "host.t4.json.gz"
+    env = {"TILEWRIGHT_CACHE_DIR": str(folder / "cache"), "TILEWRIGHT_COMPILE_PROCESSES": "2"}
+    words = ["record", "host", *EIGHT_CONFIGS, "--device", "host", "--out", str(path)]
+    result = CliRunner().invoke(app, words, env=env)
+    assert result.exit_code == 0, result.output
+    return path
+
+
+def confirm(recorded: Path, out: Path, *options: str) -> tuple[int, dict[str, Any]]:
+    words = [str(recorded), "--device", "host", "--cache", str(recorded.parent / "cache"), "--out", str(out)]
+    quick = ["--budget", "6", "--best", "3", "--rounds", "8", "--compile-processes", "2"]
+    code = live_retunes.main([*words, *quick, *options])
+    return code, json.loads(out.read_text())
+
+
+@pytest.fixture(scope="module")
+def report(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    out = tmp_path_factory.mktemp("live") / "live-retunes-host.json"
+    code, found = confirm(recorded, out, "--tunes", "2", "--cold", "1", "--seed", "5")
+    assert code == 0
+    assert report_.live(out.parent).count("| host |") == 3  # its regret, and both caches
+    return found
+
+
+def test_each_re_tune_is_a_job_of_its_own(report: dict[str, Any]) -> None:
+    assert [(one["seed"], one["cold"], one["failure"]) for one in report["tunes"]] == [
+        (5, True, ""),
+        (6, False, ""),
+    ]
+    for one in report["tunes"]:
+        assert (one["measured"] + one["failed"], one["valid_configs"]) == (6, 8)
+
+
+def test_the_parts_add_up_to_the_wall_clock(report: dict[str, Any]) -> None:
+    for one in report["tunes"]:
+        seconds = one["seconds"]
+        parts = [seconds[part] for part in ("check", "measure", "idle", "search", "race")]
+        assert sum(parts) + seconds["other"] == pytest.approx(seconds["wall"], abs=0.01)
+        assert 0 <= seconds["other"] < 0.5 * seconds["wall"]
+        busy = seconds["check"] + seconds["measure"] + seconds["race"]
+        assert 0 < seconds["gpu"] == pytest.approx(busy, abs=0.01)
+
+
+def test_winners_and_the_best_recorded_race_together(report: dict[str, Any], recorded: Path) -> None:
+    space = read_space(recorded)
+    race = report["race"]
+    kernels = {one["artifact"]: one for one in race["candidates"]}
+    assert len(kernels) == len(race["candidates"])
+    for tune in report["tunes"]:
+        assert tune["seed"] in kernels[tune["artifact"]]["won_seeds"]
+    raced = {text for one in race["candidates"] for text in one["configs"]}
+    assert {str(config) for config in space.best(3)} <= raced
+    assert all(len(one["samples_us"]) == race["rounds"] == 8 for one in race["candidates"])
+    medians = [one["median_us"] for one in race["candidates"]]
+    assert medians == sorted(medians)
+    assert race["candidates"][0]["regret"] == {"value": 0.0, "low": 0.0, "high": 0.0}
+    [best] = [one for one in race["candidates"] if one["recorded_us"] == space.optimum_us]
+    rank = 1 + race["candidates"].index(best)
+    assert report["figures"]["best_recorded_rank"] == rank
+
+
+def test_the_report_says_what_it_rests_on(report: dict[str, Any], recorded: Path) -> None:
+    assert report["space"]["configs"] == 8
+    assert report["space"]["provenance"]["source_digest"] == read_space(recorded).provenance["source_digest"]
+    assert report["device_class"] == query_host().device_class.id
+    assert report["plan"]["rounds"] == 8
+    assert report["race"]["vendor"] == "numpy"
+    assert "--tunes 2" in report["command"]
+
+
+def test_the_first_ones_have_an_empty_cache_of_their_own(tmp_path: Path, monkeypatch) -> None:
+    class Compilers:
+        def __init__(self, _processes: int, folder: Path) -> None:
+            self.folder = folder
+
+        def close(self) -> None:
+            pass
+
+    caches: list[tuple[Path, bool]] = []
+
+    def fill(_bench: Any, builder: Compilers, request: TuneRequest, cold: bool) -> Retune:
+        caches.append((builder.folder, any(builder.folder.iterdir())))
+        (builder.folder / "kernel").touch()
+        return dataclasses.replace(tuned(None, cold=cold), seed=request.seed)
+
+    monkeypatch.setattr(live_retunes, "Builder", Compilers)
+    monkeypatch.setattr(live_retunes, "retune", fill)
+    plan, tools = Plan(tunes=4, cold=2, seed=7), Tools("host", 1, tmp_path)
+    tunes = list(_retunes(toy_space(), plan, tools, None, Compilers(1, tmp_path)))  # type: ignore[arg-type]
+    assert [(one.seed, one.cold) for one in tunes] == [(7, True), (8, True), (9, False), (10, False)]
+    (first, _), (second, _), *shared = caches
+    assert len({first, second, tmp_path}) == 3
+    assert [filled for _, filled in caches] == [False, False, False, True]
+    assert [folder for folder, _ in shared] == [tmp_path, tmp_path]
+    assert not first.exists()
+
+
+def test_ctrl_c_ends_the_re_tunes_and_races_those_that_are_done(
+    recorded: Path, tmp_path: Path, monkeypatch
+) -> None:
+    def second_is_interrupted(*arguments: Any) -> Retune:
+        if arguments[2].seed:
+            raise KeyboardInterrupt
+        return retune(*arguments)
+
+    monkeypatch.setattr(live_retunes, "retune", second_is_interrupted)
+    code, found = confirm(recorded, tmp_path / "live.json", "--tunes", "3", "--cold", "0")
+    assert code == 0
+    assert (len(found["tunes"]), found["figures"]["tunes"]) == (1, 1)
+    assert found["figures"]["flip_rate"] is None
+
+
+def test_nothing_starts_after_the_time_is_up(recorded: Path, tmp_path: Path) -> None:
+    code, found = confirm(recorded, tmp_path / "live.json", "--max-seconds", "1e-9")
+    assert (code, found["tunes"], "figures" in found) == (1, [], False)
+
+
+def test_jobs_search_the_recorded_configs_and_afterwards_all(recorded: Path) -> None:
+    space, whole = read_space(recorded), FAMILIES["host"]
+    with searching(space, query_host()):
+        narrow = FAMILIES["host"]
+        assert len(list(narrow.enumerate(space.problem, query_host()))) == 8
+    assert FAMILIES["host"] is whole
+
+
+def other_device(space: RecordedSpace) -> RecordedSpace:
+    return dataclasses.replace(
+        space, device=dataclasses.replace(space.device, sm_count=space.device.sm_count + 1)
+    )
+
+
+def one_less(space: RecordedSpace) -> RecordedSpace:
+    return dataclasses.replace(space, points=space.points[1:], entries=space.entries[1:])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (other_device, "was recorded on .*, this is "),
+        (one_less, "holds 7 configs, the same values give 8"),
+        (lambda _space: toy_space(), "toy-space is of toy, which is none of"),
+    ],
+    ids=["another device", "other rules", "another's kernel"],
+)
+def test_a_space_whose_optimum_is_not_known_here_is_refused(recorded: Path, change, reason: str) -> None:
+    space = change(read_space(recorded))
+    with pytest.raises(SpaceError, match=reason), searching(space, query_host()):
+        pass
+
+
+@pytest.mark.parametrize("option", ["--tunes=0", "--rounds=7", "--best=0", "--budget=0"])
+def test_wrong_numbers_are_refused_before_anything_runs(tmp_path: Path, option: str, capsys) -> None:
+    with pytest.raises(SystemExit):
+        live_retunes.main([str(tmp_path / "nowhere.t4.json.gz"), option])
+    assert "or more, got" in capsys.readouterr().err

@@ -1,0 +1,97 @@
+"""Recorded results and spaces are in today's words: their configs are configs of today's families."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.common.results import RESULTS
+from benchmarks.suite.files import load_rows
+from kernels.registry import FAMILIES, RENAMED, completed
+from tilewright.schema.config import Config
+from tuner.replay.formats import from_t4, read_space, to_t4
+
+SPACES = sorted((RESULTS.parent / "spaces").glob("*.t4.json.gz"))
+FILES = sorted(RESULTS.glob("*.json"))
+GEMV_TRIALS = RESULTS / "gemv-bandwidth-sm_90-132sm-150gb-700w.json"
+# Knobs of gemv that came and went since its bandwidth was recorded.
+SINCE, GONE = {"prefetch", "release"}, {"weight_cache", "l2_fetch"}
+_TEXT = re.compile(r"\b(\w+)\((\w+=[^()]*)\)")
+
+
+def configs(data: Any) -> Iterator[Config]:
+    """Every config of a parsed file: as JSON, beside the name of its family, or as text."""
+    if isinstance(data, dict):
+        knobs = data.get("knobs", data.get("config"))
+        if "family" in data and isinstance(knobs, dict) and "library" not in knobs:
+            yield Config.of(data["family"], knobs)
+        for value in data.values():
+            yield from configs(value)
+    elif isinstance(data, list):
+        for value in data:
+            yield from configs(value)
+    elif isinstance(data, str):
+        for family, knobs in _TEXT.findall(data):
+            pairs = (pair.split("=") for pair in knobs.split(", "))
+            yield Config.of(family, {name: int(text) if text.isdecimal() else text for name, text in pairs})
+
+
+def test_no_file_is_overlooked() -> None:
+    found = {path.name: list(configs(json.loads(path.read_text()))) for path in FILES}
+    kinds = {name.split("-")[0] for name, several in found.items() if several}
+    assert kinds == {"ladder", "live", "mlp", "replay", "suite", "tune"}
+    assert sum(map(len, found.values())) > 700
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_recorded_configs_are_of_today(path: Path) -> None:
+    for config in configs(json.loads(path.read_text())):
+        assert config.family not in RENAMED
+        if config.family not in FAMILIES:
+            assert config.family == "Xgemm"  # of the files that another tuner recorded
+            continue
+        assert completed(config) == config
+        legal = {knob.name: knob.legal for knob in FAMILIES[config.family].knobs}
+        assert dict(config.knobs).keys() == legal.keys()
+        assert all(value in legal[name] for name, value in config.knobs)
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("suite-*[a-z0-9].json")), ids=lambda path: path.name)
+def test_rows_of_the_suite_load(path: Path) -> None:
+    if path.name.endswith((".provenance.json", ".tuning.json")):
+        return
+    rows = load_rows(path)
+    assert len(rows) > 10
+    assert {row.family for row in rows} <= FAMILIES.keys()
+
+
+def test_trials_of_gemv_are_in_the_words_of_today() -> None:
+    legal = {knob.name: knob.legal for knob in FAMILIES["gemv"].knobs}
+    shapes = json.loads(GEMV_TRIALS.read_text())["shapes"]
+    found = [knobs for shape in shapes for _, knobs in shape["tried"]]
+    found += [one["detail"] for shape in shapes for one in shape["race"] if one["name"] == "gemv"]
+    assert len(found) > 200
+    for knobs in found:
+        assert knobs.keys() - {"registers"} == legal.keys() - SINCE | GONE
+        assert all(knobs[name] in legal[name] for name in legal.keys() - SINCE)
+
+
+@pytest.mark.parametrize("path", SPACES, ids=lambda path: path.name)
+def test_recorded_spaces_are_of_today(path: Path) -> None:
+    space = read_space(path)
+    legal = {knob.name: knob.legal for knob in FAMILIES[space.family].knobs}
+    assert {knob.name for knob in space.knobs} == legal.keys()
+    assert all(set(knob.values) <= set(legal[knob.name]) for knob in space.knobs)
+
+
+def test_a_space_of_an_earlier_release_reads_as_the_same() -> None:
+    space = read_space(SPACES[0])
+    text = json.dumps(to_t4(space)).replace('"swizzle_size"', '"group"').replace('"sm_count"', '"units"')
+    before = from_t4(json.loads(text.replace('"min_ctas_per_sm"', '"min_blocks"')), space.name)
+    assert (before.knobs, before.device) == (space.knobs, space.device)
+    assert before.entries == space.entries

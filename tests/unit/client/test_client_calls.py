@@ -1,0 +1,112 @@
+"""The sans-IO client: what is sent, how answers are read, and what an import costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors
+
+from tilewright import GemmProblem, wire
+from tilewright.errors import InvalidProblem, ServiceError, ServiceUnreachable
+from tilewright.http.calls import Call, Reply, answer
+from tilewright.http.endpoints import Endpoints
+from tilewright.http.gemm_calls import gemm_call
+from tilewright.http.tensors import from_array, pieces, to_array, unpack
+
+
+def reply(content: bytes, status: int = 200, kind: str = "application/json") -> Reply:
+    return Reply(status, {"content-type": kind}, content)
+
+
+def first(flow: Iterable[Call[Any]]) -> Call[Any]:
+    """The first request of an endpoint."""
+    return next(iter(flow))
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>", b"{}", b"[]", b'{"id": 1}', b"\xff"])
+def test_an_answer_of_something_else_is_told_apart(content: bytes) -> None:
+    with pytest.raises(ServiceUnreachable, match="check the URL"):
+        answer(first(Endpoints.job(None, "0" * 32)), reply(content))
+    with pytest.raises(ServiceUnreachable, match="check the URL"):
+        answer(gemm_call({"a": np.eye(2), "b": np.eye(2)}, {}), reply(content))
+
+
+def test_a_problem_document_becomes_an_error() -> None:
+    content = b'{"type": "x", "status": 404, "title": "Not found", "detail": "there is no job"}'
+    with pytest.raises(ServiceError, match="404 Not found: there is no job") as caught:
+        answer(first(Endpoints.job(None, "0" * 32)), reply(content, 404, "application/problem+json"))
+    assert caught.value.status == 404
+    with pytest.raises(ServiceError, match="502 unexpected answer: bad gateway"):
+        answer(first(Endpoints.devices(None)), reply(b"bad gateway", 502, "text/plain"))
+    with pytest.raises(ServiceError, match="500 unexpected answer"):
+        answer(first(Endpoints.devices(None)), reply(b"{", 500, "application/problem+json"))
+
+
+def test_a_newer_service_may_say_more() -> None:
+    health = answer(first(Endpoints.ready(None)), reply(b'{"status": "ok", "version": "9", "new": 1}'))
+    assert health == wire.Health(status="ok", version="9")
+
+
+def test_parameters_are_text() -> None:
+    call = first(Endpoints.best_config(None, GemmProblem(1, 2, 3, "float32", has_bias=True), arch="sm_90"))
+    assert call.params["m"] == "1"
+    assert call.params["has_bias"] == "true"
+    assert call.params["has_c"] == "false"
+    assert call.params["dtype"] == "float32"
+
+
+@pytest.mark.parametrize("dtype", [
+    "float16", "float32", "float64", ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2,
+    "int8", "uint8", "int32",
+])  # fmt: skip
+def test_tensors_survive_the_wire(dtype: object) -> None:
+    array = (np.arange(24) // 3).reshape(2, 3, 4).astype(dtype)
+    file = b"".join(pieces({"a": from_array("a", array), "b": from_array("b", array[0])}, {"ran": "x"}))
+    again = {name: to_array(tensor) for name, tensor in unpack(file).items()}
+    assert {name: values.dtype for name, values in again.items()} == dict.fromkeys("ab", array.dtype)
+    assert (again["a"] == array).all()
+    assert (again["b"] == array[0]).all()
+    read = {name: (fields["shape"], fields["data"]) for name, fields in safetensors.deserialize(file)}
+    assert read == {"a": ([2, 3, 4], array.tobytes()), "b": ([3, 4], array[0].tobytes())}
+
+
+def test_a_tensor_is_sent_as_it_lies() -> None:
+    array = np.zeros((1024, 1024), "f4")
+    head, *parts = pieces({"a": from_array("a", array)})
+    assert [len(part) for part in parts] == [2**20] * 4
+    array[-1, -1] = 1
+    assert bytes(parts[-1][-4:]) == array[-1, -1].tobytes()
+    assert len(head) % 64 == 0
+    swapped = np.arange(6, dtype=">f4").reshape(2, 3)
+    assert (to_array(from_array("a", swapped)) == swapped).all()
+
+
+def test_damaged_and_foreign_tensors_are_refused() -> None:
+    good = b"".join(pieces({"a": from_array("a", np.eye(2))}))
+    with pytest.raises(InvalidProblem, match="safetensors"):
+        unpack(good[:-1])
+    with pytest.raises(InvalidProblem, match="U32"):
+        unpack(good.replace(b'"F64"', b'"U32"').replace(b"[2,2]", b"[2,4]"))
+
+
+def test_importing_the_contract_is_light() -> None:
+    code = (
+        "import sys, tilewright; heavy = {'numpy', 'pydantic', 'httpx2', 'cupy'} & set(sys.modules); "
+        "assert not heavy, heavy; tilewright.Client; tilewright.AsyncClient; assert 'cupy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_service_never_imports_cuda() -> None:
+    code = (
+        "import sys, service.cli.main, service.http.app; "
+        "loaded = {'cupy', 'nvmath', 'pynvml'} & set(sys.modules); "
+        "assert not loaded, loaded"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,372 @@
+"""``matmul``: layouts, batches, leading dimensions and epilogues against NumPy, and what each ran with."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from host_samples import activate, artifact_of, config_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilewright import Activation, AsyncClient, Client, GemmProblem, LaunchPlan
+from tilewright.artifact import Preconditions, Scalar, TensorMap
+from tilewright.errors import InvalidProblem, ServiceUnreachable
+from tilewright.launch import local_device
+from tilewright.matmul.matmul import Choice, LocalMatmul
+from tuner.devices.host import query_host
+
+RANDOM = np.random.default_rng(5)
+THREADS = 4
+
+
+def tuned(problem: GemmProblem, _device: int) -> Choice:
+    same = dataclasses.replace(problem, m=64, n=64, k=64, batch=1)
+    return Choice(artifact_of(config_of(kc=32, mc=32, nc=64), same), "exact")
+
+
+def array(*shape: int) -> Any:
+    return RANDOM.standard_normal(shape).astype("float32")
+
+
+def close(got: Any, expected: Any) -> None:
+    # Sums of up to 40 products of N(0, 1) in float32.
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+CASES = {
+    "nn": lambda: (array(33, 40), array(40, 21)),
+    "nt": lambda: (array(33, 40), array(21, 40).T),
+    "tn": lambda: (array(40, 33).T, array(40, 21)),
+    "tt": lambda: (array(40, 33).T, array(21, 40).T),
+    "one row": lambda: (array(1, 40), array(40, 21)),
+    "one column": lambda: (array(33, 40), array(40, 1)),
+    "k of one": lambda: (array(33, 1), array(1, 21)),
+    "leading dimensions": lambda: (array(33, 64)[:, 3:43], array(40, 50)[:, :21]),
+    "axes folded into rows": lambda: (array(3, 5, 40), array(40, 21)),
+    "padded axes folded": lambda: (array(3, 5, 64)[:, :, :40], array(21, 40).T),
+    "batch": lambda: (array(4, 33, 40), array(4, 40, 21)),
+    "batch, transposed": lambda: (array(4, 40, 33).swapaxes(1, 2), array(4, 40, 21)),
+    "two batch axes": lambda: (array(2, 3, 33, 40), array(2, 3, 40, 21)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_products_run_tuned_where_they_lie(name: str) -> None:
+    matmul = LocalMatmul(tuned)
+    a, b = CASES[name]()
+    for _ in range(2):
+        close(matmul(a, b), a @ b)
+    assert matmul.stats == {"tuned: exact": 2}
+
+
+LEFT = {
+    "vectors": (lambda: (array(40), array(40, 21)), "vector"),
+    "a broadcast batch": (lambda: (array(33, 40), array(4, 40, 21)), "broadcast"),
+    "every second column": (lambda: (array(33, 80)[:, ::2], array(40, 21)), "no row-major matrix"),
+    "rows that do not fold": (lambda: (array(3, 9, 40)[:, :5], array(40, 21)), "leading axes"),
+    "another type": (lambda: (array(33, 40), array(40, 21).astype("float64")), "do not match"),
+    "batch with gaps": (lambda: (array(8, 33, 40)[::2], array(4, 40, 21)), "right after one another"),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_the_rest_is_left_to_the_library_with_a_reason(name: str) -> None:
+    make, reason = LEFT[name]
+    matmul = LocalMatmul(tuned)
+    a, b = make()
+    np.testing.assert_array_equal(matmul(a, b), a @ b)
+    [told] = matmul.stats
+    assert told.startswith("vendor: ")
+    assert reason in told
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
+@pytest.mark.parametrize("where", ["kernel", "library"])
+def test_epilogues_mean_the_same_with_and_without_a_kernel(activation: str | None, where: str) -> None:
+    matmul = LocalMatmul(tuned if where == "kernel" else lambda *_: Choice(None, "nothing tuned"))
+    a, b, bias, c = array(33, 40), array(40, 21), array(21), array(33, 21)
+    kind = Activation(activation or "none")
+    close(matmul(a, b, bias=bias, activation=activation), activate(a @ b + bias, kind))
+    close(matmul(a, b, activation=activation, alpha=-0.5), activate(-0.5 * (a @ b), kind))
+    out = c.copy()
+    assert matmul(a, b, out, bias, activation, 2.0, 3.0) is out
+    close(out, activate(2 * (a @ b) + 3 * c + bias, kind))
+    assert set(matmul.stats) == {"tuned: exact" if where == "kernel" else "vendor: nothing tuned"}
+
+
+def test_out_may_have_a_leading_dimension_and_nothing_beside_it_is_touched() -> None:
+    matmul = LocalMatmul(tuned)
+    a, b, whole = array(33, 40), array(40, 21), np.full((33, 30), 7, "float32")
+    matmul(a, b, whole[:, 4:25])
+    close(whole[:, 4:25], a @ b)
+    assert (whole[:, :4] == 7).all()
+    assert (whole[:, 25:] == 7).all()
+    turned = np.zeros((21, 33), "float32")
+    matmul(a, b, turned.T)
+    close(turned.T, a @ b)
+    assert matmul.stats == {"tuned: exact": 1, "vendor: out is not row-major": 1}
+
+
+def test_weights_as_layers_keep_them() -> None:
+    x, weight, bias = array(2, 9, 40), array(21, 40), array(21)
+    for matmul in (LocalMatmul(tuned), LocalMatmul(lambda *_: Choice(None, "nothing tuned"))):
+        for _ in range(2):
+            close(matmul.linear(x, weight, bias, "relu"), np.maximum(x @ weight.T + bias, 0))
+            close(matmul.linear(x, weight), x @ weight.T)
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    matmul = LocalMatmul(tuned)
+    with pytest.raises(InvalidProblem, match="give out"):
+        matmul(array(2, 2), array(2, 2), beta=1.0)
+    with pytest.raises(InvalidProblem, match="none, relu, gelu"):
+        matmul(array(2, 2), array(2, 2), activation="swish")
+    with pytest.raises(InvalidProblem, match=r"torch, CuPy and NumPy arrays, got builtins\.list"):
+        matmul([[1.0]], [[1.0]])
+
+
+def test_a_lookup_that_breaks_leaves_the_product_to_the_library() -> None:
+    def broken(*_: object) -> Choice:
+        raise ValueError("embedded null byte")
+
+    matmul, a, b = LocalMatmul(broken), array(33, 40), array(40, 21)
+    for _ in range(2):
+        np.testing.assert_array_equal(matmul(a, b), a @ b)
+    assert matmul.stats == {"vendor: the lookup broke: ValueError": 2}
+
+
+SENSELESS: dict[str, tuple[Callable[[LaunchPlan], dict[str, Any]], str]] = {
+    "no alignment": (
+        lambda _: {"preconditions": Preconditions(align_a=0)},
+        "its plan broke: ZeroDivisionError",
+    ),
+    "no tiles": (
+        lambda plan: {"grid": dataclasses.replace(plan.grid, tile_m=0)},
+        "its plan broke: ZeroDivisionError",
+    ),
+    "an unknown number": (
+        lambda plan: {"args": (*plan.args, Scalar("o", "int32"))},
+        "its plan broke: KeyError",
+    ),
+    "a map": (
+        lambda plan: {"args": (*plan.args, TensorMap("a", (8, 8)))},
+        "a host artifact takes no tensor maps and no CTA order",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SENSELESS)
+def test_a_plan_without_sense_leaves_the_product_to_the_library(name: str) -> None:
+    changes, reason = SENSELESS[name]
+
+    def lookup(problem: GemmProblem, device: int) -> Choice:
+        sound = tuned(problem, device).artifact
+        assert sound is not None
+        plan = dataclasses.replace(sound.plan, **changes(sound.plan))
+        return Choice(dataclasses.replace(sound, plan=plan), "exact")
+
+    matmul, a, b = LocalMatmul(lookup), array(33, 40), array(40, 21)
+    for _ in range(2):
+        np.testing.assert_array_equal(matmul(a, b), a @ b)
+    assert matmul.stats == {f"vendor: {reason}": 2}
+
+
+def test_forgetting_asks_again() -> None:
+    problem = GemmProblem(4, 4, 4, "float32", "nt")
+    answers = [Choice(None, "nothing tuned", miss=True), Choice(tuned(problem, -1).artifact, "x")]
+    matmul = LocalMatmul(lambda *_: answers.pop(0))
+    a, b = array(4, 4), array(4, 4).T
+    matmul(a, b)
+    matmul(a, b)
+    matmul.forget()
+    close(matmul(a, b), a @ b)
+    assert matmul.stats == {"vendor: nothing tuned": 2, "tuned: x": 1}
+    [counter] = matmul.misses()
+    assert (counter.problem, counter.count) == (problem, 2)
+
+
+def test_shapes_that_never_repeat_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.matmul.matmul._MOST_COUNTERS", 8)
+    monkeypatch.setattr("tilewright.matmul.matmul._MOST_PLANS", 4)
+    matmul = LocalMatmul(lambda *_: Choice(None, "nothing tuned", miss=True))
+    for m in range(1, 41):
+        matmul(array(m, 2), array(2, 3))
+    assert matmul.stats == {"vendor: nothing tuned": 40}
+    assert len(matmul.misses()) < 8
+
+
+def test_the_client_finds_the_device_class_that_the_tuner_stores() -> None:
+    assert local_device.device_class(local_device.HOST) == query_host().device_class
+
+
+def operands(seed: int, dtype: str = "float32") -> tuple[Any, Any]:
+    random = np.random.default_rng(seed)
+    return random.standard_normal((96, 512)).astype(dtype), random.standard_normal((512, 160)).astype(dtype)
+
+
+def worst(matmul: LocalMatmul, seed: int) -> float:
+    a, b = operands(seed)
+    exact = a.astype("float64") @ b.astype("float64")
+    return max(float(np.abs(matmul(a, b) - exact).max()) for _ in range(60))
+
+
+def test_threads_do_not_share_a_workspace() -> None:
+    matmul = LocalMatmul(tuned)
+    with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
+        errors = list(pool.map(lambda seed: worst(matmul, seed), range(THREADS)))
+    # Sums of 512 products of N(0, 1) are about 23 and err by some 1e-5 in float32.
+    assert max(errors) < 1e-3
+    assert matmul.stats["tuned: exact"] > 0
+
+
+def test_a_service_that_does_not_answer_is_asked_once_and_leaves_it_to_the_vendor() -> None:
+    asked = []
+
+    def lookup(problem: GemmProblem, device: int) -> Choice:
+        asked.append((problem, device))
+        raise ServiceUnreachable("nobody answers")
+
+    matmul = LocalMatmul(lookup)
+    a, b = operands(0)
+    for _ in range(2):
+        np.testing.assert_array_equal(matmul(a, b), a @ b)
+    assert len(asked) == 1
+    assert matmul.stats == {"vendor: nobody answers": 2}
+
+
+def test_strides_that_are_no_whole_elements_are_not_launched_on() -> None:
+    packed = np.zeros((8, 8), dtype=[("value", "f4"), ("flag", "u1")])
+    packed["value"] = np.arange(64).reshape(8, 8)
+    view = packed["value"]
+    assert view.strides == (40, 5)
+    matmul = LocalMatmul(tuned)
+    np.testing.assert_array_equal(matmul(view, view), view @ view)
+    assert "tuned: exact" not in matmul.stats
+
+
+def vendor_only(_problem: GemmProblem, _device: int) -> Choice:
+    return Choice(None, "nothing is tuned")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(["<f4", ">f4", "<f8", ">f8", "<f2", "<i4", "?", "<c8", "<u1"]),
+    st.sampled_from(
+        ["plain", "masked", "matrix", "memmap", "read-only", "unaligned", "reversed", "broadcast"]
+    ),
+    st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5)),
+)
+def test_every_kind_of_numpy_array_gets_what_numpy_answers(
+    dtype: str, kind: str, shape: tuple[int, int, int]
+) -> None:
+    m, n, k = shape
+    a, b = kind_of_array(kind, dtype, (m, k)), kind_of_array(kind, dtype, (k, n))
+    try:
+        expected = a @ b
+    except (TypeError, ValueError) as error:
+        with pytest.raises(type(error)):
+            LocalMatmul(tuned)(a, b)
+        return
+    got = LocalMatmul(tuned)(a, b)
+    assert type(got) is type(expected)
+    # NOTE: the data alone, as a mask that NumPy gives a product does not always fit it.
+    np.testing.assert_allclose(np.ma.getdata(got), np.ma.getdata(expected), rtol=1e-2, atol=1e-2)
+
+
+def kind_of_array(kind: str, dtype: str, shape: tuple[int, int]) -> Any:
+    made = RANDOM.integers(0, 3, shape).astype(dtype)
+    if kind == "masked":
+        return np.ma.masked_array(made, mask=RANDOM.integers(0, 2, shape))
+    if kind == "matrix":
+        return made.view(np.matrix)
+    if kind == "memmap":
+        return made.view(np.memmap)
+    if kind == "read-only":
+        made.flags.writeable = False
+    if kind == "unaligned":
+        raw = np.zeros(made.nbytes + 1, np.uint8)[1:]
+        raw[:] = np.frombuffer(made.tobytes(), np.uint8)
+        return raw.view(dtype).reshape(shape)
+    if kind == "reversed":
+        return made[::-1, ::-1]
+    if kind == "broadcast":
+        return np.broadcast_to(made[:1], shape)
+    return made
+
+
+def test_swapped_bytes_are_no_tuned_product() -> None:
+    a, b = array(8, 8), array(8, 8)
+    matmul = LocalMatmul(tuned)
+    close(matmul(a.astype(">f4"), b.astype(">f4")), a @ b)
+    assert [reason for reason in matmul.stats if "byte order" in reason]
+
+
+def test_nothing_is_written_to_what_is_read_only(tmp_path: Path) -> None:
+    a, b, frozen = array(8, 8), array(8, 8), bytes(256)
+    path = tmp_path / "out"
+    path.write_bytes(frozen)
+    matmul = LocalMatmul(tuned)
+    writable = np.zeros((8, 8), "float32")
+    matmul(a, b, out=writable)
+    for out in (
+        np.frombuffer(frozen, "float32").reshape(8, 8),
+        np.memmap(path, "float32", "r", shape=(8, 8)),
+    ):
+        for epilogue in ({}, {"beta": 1.0}, {"activation": "relu"}):
+            with pytest.raises(ValueError, match="read-only"):
+                matmul(a, b, out=out, **epilogue)
+    assert frozen == bytes(256) == path.read_bytes()
+
+
+def test_an_out_that_overlaps_an_operand_gets_what_numpy_answers() -> None:
+    matmul = LocalMatmul(tuned)
+    matmul(array(8, 8), array(8, 8), out=np.empty((8, 8), "float32"))
+    memory = array(24, 8)
+    for first in (0, 3, 8, 11, 16):
+        now = memory.copy()
+        a, b, out = now[:8], now[16:], now[first : first + 8]
+        expected = a @ b
+        close(matmul(a, b, out=out), expected)
+    assert matmul.stats["vendor: out overlaps an operand"] == 4
+    assert matmul.stats["tuned: exact"] == 2
+
+
+@pytest.mark.parametrize("factors", [{"alpha": 1e39}, {"alpha": -1e300}, {"beta": 4e38}])
+def test_a_factor_beyond_the_running_sum_is_refused(factors: dict[str, float]) -> None:
+    for lookup in (tuned, vendor_only):
+        with pytest.raises(InvalidProblem, match="scale an operand"):
+            LocalMatmul(lookup)(array(4, 4), array(4, 4), out=array(4, 4), **factors)
+    wide = RANDOM.standard_normal((4, 4))
+    out = LocalMatmul(tuned)(wide, wide, out=wide.copy(), **factors)
+    assert np.isfinite(out).all()
+
+
+def test_a_mistyped_option_is_an_error() -> None:
+    with pytest.raises(TypeError, match="pni"):
+        Client(pni="sha256:" + "0" * 64)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "ftp://x",
+        "http://[::1",
+        "127.0.0.1:8080",
+        "http://",
+        "http://x:port",
+        "http://x?y=1",
+        None,
+        b"http://x",
+    ],
+)
+def test_what_is_no_url_of_a_service_is_refused_at_once(url: Any) -> None:
+    for kind in (Client, AsyncClient):
+        with pytest.raises(InvalidProblem, match="reads like"):
+            kind(url)

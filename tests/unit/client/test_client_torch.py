@@ -1,0 +1,211 @@
+"""torch on the CPU with kernels of the host family: operator, gradients, compilation, routed models."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from host_samples import artifact_of, config_of
+
+from tilewright import GemmProblem
+from tilewright.matmul.matmul import Choice, LocalMatmul
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+tilewright_torch = pytest.importorskip("tilewright.torch")
+
+# NOTE: warnings that torch raises about itself are not ours to mend.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning:torch.*")
+
+
+class Kernels:
+    def __init__(self, tuned: bool = True) -> None:
+        self.tuned = tuned
+        self.matmul = LocalMatmul(self.choose)
+
+    def choose(self, problem: GemmProblem, _device: int) -> Choice:
+        if not self.tuned:
+            return Choice(None, "nothing tuned")
+        same = dataclasses.replace(problem, m=64, n=64, k=64, batch=1)
+        return Choice(artifact_of(config_of(kc=32, mc=32, nc=64), same), "exact")
+
+
+@pytest.fixture
+def kernels() -> Iterator[Kernels]:
+    made = Kernels()
+    torch.manual_seed(0)
+    tilewright_torch.kernels_of(made)
+    yield made
+    tilewright_torch.kernels_of(None)
+
+
+def model() -> Any:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(24, 64), torch.nn.GELU(), torch.nn.Linear(64, 16, bias=False))
+
+
+def close(got: Any, expected: Any) -> None:
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def products(kernels: Kernels) -> int:
+    return sum(kernels.matmul.stats.values())
+
+
+def test_products_run_tuned_on_tensors(kernels: Kernels) -> None:
+    a, b, bias = torch.randn(3, 5, 24), torch.randn(24, 10), torch.randn(10)
+    close(kernels.matmul(a, b), a @ b)
+    close(kernels.matmul(a[0].t(), torch.randn(10, 5).t() * 0 + 1), a[0].t() @ torch.ones(5, 10))
+    close(kernels.matmul(a, b, bias=bias, activation="relu"), torch.relu(a @ b + bias))
+    out = torch.randn(3, 5, 10)
+    expected = 2 * (a @ b) - out
+    assert kernels.matmul(a, b, out, alpha=2.0, beta=-1.0) is out
+    close(out, expected)
+    assert set(kernels.matmul.stats) == {"tuned: exact"}
+
+
+def test_what_a_launch_would_harm_is_left_to_torch(kernels: Kernels) -> None:
+    a = torch.randn(4, 4, requires_grad=True)
+    assert kernels.matmul(a, a).grad_fn is not None
+    with torch.no_grad():
+        kernels.matmul(a, a)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert kernels.matmul(a.detach(), a.detach()).dtype == torch.bfloat16
+    assert kernels.matmul(torch.empty(4, 4, device="meta"), torch.empty(4, 4, device="meta")).is_meta
+    reasons = sorted(kernels.matmul.stats)
+    assert reasons[0] == "tuned: exact"
+    assert all(reason.startswith("vendor: ") for reason in reasons[1:])
+    assert sum(kernels.matmul.stats.values()) == 4
+
+
+def doubles(*shape: int) -> Any:
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("activation", ["none", "relu", "gelu"])
+def test_gradients_are_those_of_the_function(activation: str) -> None:
+    operands = (doubles(6, 5), doubles(5, 3), doubles(3))
+    assert torch.autograd.gradcheck(lambda *x: tilewright_torch.matmul(*x, activation), operands)
+
+
+@pytest.mark.usefixtures("kernels")
+def test_gradients_of_batches_and_of_gradients() -> None:
+    product = tilewright_torch.matmul
+    assert torch.autograd.gradcheck(product, (doubles(2, 6, 5), doubles(2, 5, 3)))
+    assert torch.autograd.gradcheck(product, (doubles(2, 6, 5), doubles(5, 3)))
+    assert torch.autograd.gradgradcheck(product, (doubles(4, 5), doubles(5, 3)))
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.filterwarnings("ignore")
+def test_the_operator_passes_torch_own_checks() -> None:
+    a, b, bias = torch.randn(6, 5), torch.randn(5, 3), torch.randn(3)
+    for grad, activation in itertools.product((False, True), ("none", "relu")):
+        operands = [x.clone().requires_grad_(grad) for x in (a, b, bias)]
+        torch.library.opcheck(torch.ops.tilewright.matmul.default, (*operands, activation))
+
+
+def test_a_model_is_routed_and_back(kernels: Kernels) -> None:
+    plain, routed, x = model(), model(), torch.randn(2, 7, 24)
+    with torch.no_grad(), tilewright_torch.use(routed, kernels) as what:
+        close(routed(x), plain(x))
+        assert list(what.layers) == ["0", "2"]
+        assert kernels.matmul.stats == {"tuned: exact": 2}
+        copied = copy.deepcopy(routed)
+        copied.load_state_dict({name: 2 * value for name, value in routed.state_dict().items()})
+        assert not torch.equal(copied[0](x), routed[0](x))
+        assert copied[0].forward.__self__ is copied[0]
+        before = kernels.matmul.stats
+    with torch.no_grad():
+        close(routed(x), plain(x))
+    assert "forward" not in routed[0].__dict__
+    assert kernels.matmul.stats == before
+    what.undo()
+
+
+def test_training_through_routed_layers(kernels: Kernels) -> None:
+    plain, routed, x = model(), model(), torch.randn(9, 24)
+    with tilewright_torch.use(routed, kernels):
+        for one in (plain, routed):
+            one(x).square().sum().backward()
+    for mine, theirs in zip(routed.parameters(), plain.parameters(), strict=True):
+        close(mine.grad, theirs.grad)
+    assert kernels.matmul.stats["tuned: exact"] >= 2 + 3  # two forward, three back: x wants none
+
+
+def test_without_a_kernel_torch_runs_and_the_reason_is_counted() -> None:
+    none, routed, x = Kernels(tuned=False), model(), torch.randn(9, 24)
+    with torch.no_grad(), tilewright_torch.use(routed, none):
+        torch.testing.assert_close(routed(x), model()(x), rtol=0, atol=0)
+    assert none.matmul.stats == {"vendor: nothing tuned": 2}
+
+
+def trained(routed: Any, x: Any) -> None:
+    routed(x).square().sum().backward()
+
+
+def without_gradients(routed: Any, x: Any) -> None:
+    with torch.no_grad():
+        routed(x)
+
+
+def compiled(routed: Any, x: Any) -> None:
+    trained(torch.compile(routed, backend="aot_eager", fullgraph=True), x)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("way", [without_gradients, trained, compiled])
+def test_two_models_run_the_kernels_of_their_own_clients(kernels: Kernels, way: Any) -> None:
+    mine, other, x = (Kernels(), model()), (Kernels(), model()), torch.randn(9, 24)
+    first = tilewright_torch.use(mine[1], mine[0])
+    second = tilewright_torch.use(other[1], other[0])
+    counts = []
+    for undo in (None, first.undo, second.undo):
+        if undo:
+            undo()
+        for _, routed in (mine, other):
+            way(routed, x)
+        counts.append((products(mine[0]), products(other[0])))
+    once = 2 if way is without_gradients else 5  # two forward, three back: x wants no gradient
+    assert counts == [(once, once), (once, 2 * once), (once, 2 * once)]
+    assert products(kernels) == 0
+
+
+def test_use_and_undo_leave_the_kernels_of_the_operator_alone(kernels: Kernels) -> None:
+    a, other = torch.randn(4, 4), Kernels()
+    routed = tilewright_torch.use(model(), other)
+    tilewright_torch.matmul(a, a)
+    routed.undo()
+    tilewright_torch.matmul(a, a)
+    assert (products(kernels), products(other)) == (2, 0)
+
+
+def test_layers_that_are_routed_already_stay_with_their_client() -> None:
+    first, second, routed = Kernels(), Kernels(), model()
+    with tilewright_torch.use(routed, first):
+        later = tilewright_torch.use(routed, second)
+        assert later.layers == {}
+        later.undo()
+        without_gradients(routed, torch.randn(9, 24))
+    assert (products(first), products(second)) == (2, 0)
+
+
+def test_a_name_without_kernels_stands_for_those_of_torch() -> None:
+    a = torch.randn(4, 4)
+    close(torch.ops.tilewright.matmul(a, a, None, "none", "gone"), a @ a)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_routed_model_compiles_in_one_graph(kernels: Kernels, backend: str) -> None:
+    routed, x = model(), torch.randn(2, 7, 24)
+    with tilewright_torch.use(routed, kernels):
+        compiled = torch.compile(routed, backend=backend, fullgraph=True)
+        close(compiled(x), model()(x))
+        compiled(x).sum().backward()
+    assert kernels.matmul.stats["tuned: exact"] > 0
+    assert routed[0].weight.grad is not None

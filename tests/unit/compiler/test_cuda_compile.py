@@ -1,0 +1,143 @@
+"""Valid in Python <=> compiles, for every CUDA family and architecture; no GPU needed."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from sweeps import every
+
+from kernels.common.cuda import TARGETS
+from kernels.common.family import Family
+from kernels.compiler.build import build, compile_spec
+from kernels.compiler.spec import CompileError
+from kernels.mma_sync.family import MMA_SYNC
+from kernels.simt.family import SIMT
+from kernels.wgmma.family import WGMMA
+from kernels.wmma.family import WMMA
+from tilewright import Config, DeviceSpec, GemmProblem
+
+SMEM = {
+    "sm_80": (166912, 167936),
+    "sm_86": (101376, 102400),
+    "sm_89": (101376, 102400),
+    "sm_90": (232448, 233472),
+}
+PROBLEMS = [
+    GemmProblem(1024, 1024, 1024),
+    GemmProblem(333, 777, 555, layout="nn", dtype="bfloat16", has_bias=True, activation="gelu"),
+    GemmProblem(512, 512, 4096, acc_dtype="float16", has_c=True),
+]
+SIMT_PROBLEMS = [
+    GemmProblem(1024, 1024, 1024, dtype="float32", layout="tn"),
+    GemmProblem(100, 300, 500, dtype="float64", layout="tt", has_c=True, activation="relu"),
+    GemmProblem(65, 33, 4096, layout="nn"),
+]
+CASES: list[tuple[Family[Any], GemmProblem]] = [(MMA_SYNC, p) for p in PROBLEMS]
+CASES += [(SIMT, p) for p in SIMT_PROBLEMS] + [(WMMA, p) for p in PROBLEMS[1:]]
+ON_EVERY_ARCH = [(family, problem, arch) for family, problem in CASES for arch in TARGETS]
+
+
+def gpu(arch: str) -> DeviceSpec:
+    block, unit = SMEM[arch]
+    return DeviceSpec("cuda", arch, "test", 108, 40 << 30, 40 << 20, block, unit)
+
+
+@pytest.mark.parametrize(("family", "problem", "arch"), every(5, ON_EVERY_ARCH))
+def test_sampled_valid_configs_compile(family, problem, arch) -> None:
+    device = gpu(arch)
+    points = list(family.enumerate(problem, device))
+    configs = [family.at(point) for point in random.Random(arch).sample(points, 1)]
+    configs.append(family.heuristic_configs(problem, device)[0])
+    with ThreadPoolExecutor(2) as pool:
+        for config, artifact in zip(
+            configs, pool.map(lambda c: build(family, c, problem, device), configs), strict=True
+        ):
+            assert artifact.plan.target == TARGETS[arch]
+            assert 16 <= artifact.resources.registers <= 255, str(config)
+            assert artifact.resources.dynamic_smem <= device.smem_per_block
+
+
+@pytest.mark.parametrize("problem", [PROBLEMS[0], PROBLEMS[2]], ids=str)
+def test_wgmma_compiles_for_hopper_and_is_refused_elsewhere(problem) -> None:
+    """More of it in test_wgmma_family.py."""
+    for arch in ("sm_80", "sm_86", "sm_89"):
+        assert "sm_90 alone" in (WGMMA.why_unsupported(problem, gpu(arch)) or "")
+    artifact = build(WGMMA, WGMMA.heuristic_configs(problem, gpu("sm_90"))[0], problem, gpu("sm_90"))
+    assert artifact.plan.target == "sm_90a"
+    assert artifact.resources.spill_bytes == artifact.resources.static_smem == 0
+
+
+@pytest.mark.parametrize(("family", "problem"), every(3, CASES))
+def test_heuristic_configs_do_not_spill(family, problem) -> None:
+    device = gpu("sm_90")
+    for config in family.heuristic_configs(problem, device)[:3]:
+        assert build(family, config, problem, device).resources.spill_bytes == 0, str(config)
+
+
+BROKEN = [
+    ("mma_sync", {"tile_m": 96, "warps_m": 4}, "tile_m must be a multiple", "rows of a warp"),
+    ("mma_sync", {"tile_n": 16, "warps_n": 4}, "tile_n must be a multiple", "columns of a warp"),
+    ("mma_sync", {"tile_k": 16, "warps_k": 2}, "tile_k must be a multiple", "k of a warp"),
+    ("mma_sync", {"stages": 1}, "double buffering", "double buffering"),
+    ("mma_sync", {"tile_k": 32, "warps_k": 2, "stages": 2}, "double buffering", "double buffering"),
+    ("simt", {"tile_m": 16, "tile_n": 16, "thread_m": 8, "thread_n": 8}, "whole warps", "whole warps"),
+    ("simt", {"thread_m": 2}, "multiples of 4", "16-byte groups"),
+    ("simt", {"tile_m": 16, "tile_k": 8, "thread_m": 2, "thread_n": 2, "dtype": "float64"},
+     "evenly", "same number"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "change", "python", "static_assert"), BROKEN, ids=str)
+def test_both_sides_refuse_for_the_same_reason(name, change, python, static_assert) -> None:
+    family = {"mma_sync": MMA_SYNC, "simt": SIMT}[name]
+    dtype = change.get("dtype", "float16" if name == "mma_sync" else "float32")
+    problem = GemmProblem(256, 256, 256, dtype=dtype)
+    knobs = {key: value for key, value in change.items() if key != "dtype"}
+    config = family.config(family.knobs_type(**knobs))
+    reason = family.why_invalid(config, problem, gpu("sm_80"))
+    spec = family.build_spec(config, problem, gpu("sm_80"))
+    assert python in (reason or "")
+    with pytest.raises(CompileError, match=static_assert):
+        compile_spec(spec)
+
+
+def test_random_structures_agree() -> None:
+    """Knobs drawn blindly: the rules marked as compiled say the same as the compiler."""
+    random_ = random.Random(7)
+    problem, device = GemmProblem(256, 256, 256), gpu("sm_90")
+    agreed = {True: 0, False: 0}
+    while min(agreed.values()) < 4:
+        config = Config.of("mma_sync", {knob.name: random_.choice(knob.legal) for knob in MMA_SYNC.knobs})
+        if config["accumulate"] == "f16":
+            continue
+        knobs = MMA_SYNC.knob_values(config)
+        if knobs.warp_m * knobs.warp_n > 2048 and knobs.tile_m % knobs.warps_m == 0:
+            continue  # legal but slow to compile: thousands of accumulators
+        valid = all(rule.why(knobs, problem, device) is None for rule in MMA_SYNC.rules if rule.compiled)
+        if agreed[valid] >= 4:
+            continue
+        try:
+            compile_spec(MMA_SYNC.build_spec(config, problem, device))
+            compiled = True
+        except CompileError:
+            compiled = False
+        assert compiled == valid, str(config)
+        agreed[valid] += 1
+
+
+def test_the_first_compiles_of_a_process_may_run_at_once() -> None:
+    """NVRTC loads its builtins with its first program; a fresh process compiles in four threads."""
+    program = (
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from kernels.compiler.nvrtc import compile_text\n"
+        "source = 'extern \"C\" __global__ void k(float* p) { p[0] = 1; }'\n"
+        "with ThreadPoolExecutor(4) as pool:\n"
+        "    list(pool.map(lambda target: compile_text(source, target, entry='k'), ['sm_80'] * 4))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,229 @@
+"""Family gemv: shapes, shared memory, registers, and rules on both sides."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from sweeps import every
+
+from kernels.common.cuda import TARGETS
+from kernels.compiler.build import build, compile_spec
+from kernels.compiler.spec import CompileError
+from kernels.gemv import layout
+from kernels.gemv.config import Knobs
+from kernels.gemv.family import GEMV
+from kernels.gemv.shape import GemvShape
+from kernels.registry import families_for
+from tilewright import Config, DeviceSpec, GemmProblem
+
+SMEM = {
+    "sm_80": (166912, 167936),
+    "sm_86": (101376, 102400),
+    "sm_89": (101376, 102400),
+    "sm_90": (232448, 233472),
+}
+DECODE = GemmProblem(1, 6144, 4096)
+SIXTEEN = GemmProblem(16, 4096, 14336)
+MN_MAJOR = dataclasses.replace(SIXTEEN, layout="nn")
+ODD = GemmProblem(3, 4097, 4093, layout="tt", dtype="bfloat16", has_bias=True, activation="gelu")
+TALL = GemmProblem(4096, 7, 1000, layout="nn", has_c=True)
+BASE: dict[str, Any] = dataclasses.asdict(Knobs())
+
+
+def gpu(arch: str) -> DeviceSpec:
+    block, unit = SMEM[arch]
+    return DeviceSpec("cuda", arch, "test", 132, 140 << 30, 50 << 20, block, unit)
+
+
+H200 = gpu("sm_90")
+
+
+def config_of(**changes: Any) -> Knobs:
+    return Knobs(**(BASE | changes))
+
+
+def why(changes: dict[str, Any], problem: GemmProblem = DECODE, arch: str = "sm_90") -> str | None:
+    return GEMV.why_invalid(Config.of("gemv", BASE | changes), problem, gpu(arch))
+
+
+@pytest.mark.parametrize(
+    ("problem", "weights", "k_major", "rows"),
+    [
+        (GemmProblem(1, 64, 8), "b", True, 1),
+        (GemmProblem(3, 64, 8, layout="nn"), "b", False, 4),
+        (GemmProblem(64, 16, 8), "a", True, 16),
+        (GemmProblem(64, 9, 8, layout="tn"), "a", False, 16),
+        (GemmProblem(16, 16, 8, layout="tt"), "b", True, 16),  # alike: B
+    ],
+    ids=str,
+)
+def test_the_longer_operand_is_the_weights(problem, weights, k_major, rows) -> None:
+    shape = GemvShape.of(problem)
+    assert (shape.weights, shape.k_major, shape.activation_rows) == (weights, k_major, rows)
+    assert {shape.weights, shape.activations} == {"a", "b"}
+
+
+def test_tiles() -> None:
+    """Of K-major weights a warp tile is 16 rows and a step 64 bytes of k; of others 128 bytes and 16 of k."""
+    k_major, mn_major = GemvShape.of(DECODE), GemvShape.of(MN_MAJOR)
+    one = config_of(warp_tiles=2, steps=4)
+    for shape, rows, k, loads in (
+        (k_major, 2 * 2 * 16, 4 * 32, 4 * 2 * 4),
+        (mn_major, 2 * 2 * 64, 64, 8 * 2 * 4),
+    ):
+        found = layout.tile_weight_rows(one, shape), layout.stage_k(one, shape)
+        assert (*found, layout.loads_in_flight(one, shape)) == (rows, k, loads)
+    fma = config_of(math="fma")
+    assert layout.tile_activation_rows(one, mn_major) == 16
+    assert layout.tile_activation_rows(fma, mn_major) == 4
+    narrow = GemvShape.of(GemmProblem(8, 64, 8, dtype="int8", layout="nn"))
+    assert layout.tile_activation_rows(fma, narrow) == 2
+
+
+@pytest.mark.parametrize("problem", [DECODE, TALL], ids=str)
+def test_the_grid_covers_d_and_the_workspace_every_partial(problem) -> None:
+    config = Config.of("gemv", BASE | {"split_k": 3})
+    plan = GEMV.plan(config, problem, H200)
+    rows, few = max(problem.m, problem.n), min(problem.m, problem.n)
+    assert plan.grid.ctas(problem) == (-(-rows // 32), 3, 1)
+    # 32 weight rows by 1, or 8: partial sums of a tile in whole rounds of 256 threads, for each of 3 splits.
+    assert plan.workspace.bytes_per_tile == 3 * 256 * 4
+    assert plan.block == (256, 1, 1)
+    assert plan.dynamic_smem == 0
+    assert few <= 8
+
+
+@pytest.mark.parametrize(
+    ("problem", "changes", "expected"),
+    [
+        (DECODE, {}, 4 * 1 * (32 + 4) * 4),
+        (SIXTEEN, {"warp_tiles": 4}, 4 * 16 * (128 + 4) * 4),
+        (MN_MAJOR, {"warps_k": 2}, 2 * 16 * (128 + 4) * 4),
+        (GemmProblem(2, 64, 64, dtype="float64"), {"math": "fma"}, 4 * 2 * (32 + 4) * 8),
+    ],
+    ids=str,
+)
+def test_shared_memory_is_what_the_cubin_has(problem, changes, expected) -> None:
+    config = Config.of("gemv", BASE | changes)
+    assert GEMV.why_invalid(config, problem, H200) is None
+    assert layout.smem_bytes(GEMV.knob_values(config), problem) == expected
+    # One flag of split-K may come on top.
+    assert expected <= build(GEMV, config, problem, H200).resources.static_smem <= expected + 16
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem", "arch", "reason"),
+    [
+        ({}, GemmProblem(17, 17, 64), "sm_90", "m or n up to 16"),
+        ({}, dataclasses.replace(DECODE, acc_dtype="float16"), "sm_90", "not float16"),
+        ({}, GemmProblem(1, 64, 64, dtype="float32"), "sm_90", "does not multiply float32"),
+        ({}, GemmProblem(1, 64, 64, dtype="int8", layout="nn"), "sm_90", "16-bit types only"),
+        ({}, GemmProblem(1, 64, 64, dtype="float8_e4m3fn"), "sm_86", "sm_86 has no mma"),
+        ({"warps_rows": 8, "warps_k": 8}, DECODE, "sm_90", "2048 threads"),
+        ({"warp_tiles": 4, "warps_rows": 8}, SIXTEEN, "sm_90", "bytes of shared memory"),
+        ({"min_ctas_per_sm": 8}, DECODE, "sm_90", "registers a thread"),
+        ({"steps": 8, "stages": 4}, DECODE, "sm_90", "loads of 16 bytes in flight"),
+        ({}, DECODE, "sm_80", None),
+        ({}, TALL, "sm_90", None),
+    ],
+    ids=str,
+)
+def test_problems_and_budgets(changes, problem, arch, reason) -> None:
+    said = why(changes, problem, arch)
+    assert said is None if reason is None else reason in (said or "")
+
+
+def test_gemv_joins_where_a_side_is_short() -> None:
+    assert "gemv" in families_for(GemmProblem(16, 4096, 64), H200)
+    assert "gemv" in families_for(GemmProblem(4096, 1, 64, dtype="float64"), H200)
+    assert "gemv" not in families_for(GemmProblem(64, 64, 64), H200)
+
+
+BROKEN = [
+    ({"warps_rows": 8, "warps_k": 8}, DECODE, "at most 1024", "1 to 32 warps"),
+    ({"warp_tiles": 4, "warps_rows": 8}, SIXTEEN, "shared memory", "48 KiB"),
+    ({}, GemmProblem(1, 64, 64, dtype="float64"), "does not multiply", "up to 4 bytes"),
+    ({}, GemmProblem(1, 64, 64, dtype="float32"), "does not multiply", "float is not tf32|float "),
+    ({}, GemmProblem(1, 64, 64, dtype="int8", layout="nn"), "16-bit types", "16-bit types only"),
+]
+
+
+@pytest.mark.parametrize(("changes", "problem", "python", "static_assert"), BROKEN, ids=str)
+def test_both_sides_refuse_for_the_same_reason(changes, problem, python, static_assert) -> None:
+    config = Config.of("gemv", BASE | changes)
+    assert python in (GEMV.why_invalid(config, problem, H200) or "")
+    with pytest.raises(CompileError, match=static_assert):
+        compile_spec(GEMV.build_spec(config, problem, H200))
+
+
+@pytest.mark.parametrize(
+    ("problem", "arch"), every(3, itertools.product([DECODE, SIXTEEN, MN_MAJOR, ODD, TALL], TARGETS))
+)
+def test_sampled_configs_compile_without_spills(problem, arch) -> None:
+    device = gpu(arch)
+    points = list(GEMV.enumerate(problem, device))
+    assert len(points) > 1000
+    configs = [GEMV.at(point) for point in random.Random(arch).sample(points, 2)]
+    configs.append(GEMV.heuristic_configs(problem, device)[0])
+    with ThreadPoolExecutor(2) as pool:
+        built = list(pool.map(lambda c: build(GEMV, c, problem, device).resources, configs))
+    for config, resources in zip(configs, built, strict=True):
+        assert resources.spill_bytes == 0, str(config)
+        threads = GEMV.knob_values(config).threads * GEMV.knob_values(config).min_ctas_per_sm
+        assert resources.registers <= 65536 // threads, str(config)
+
+
+@pytest.mark.parametrize("problem", every(2, [DECODE, SIXTEEN, MN_MAJOR]))
+def test_heuristic_configs_do_not_spill_and_fill_the_device(problem) -> None:
+    configs = GEMV.heuristic_configs(problem, H200)
+    assert len(configs) >= 3
+    for config in configs:
+        assert build(GEMV, config, problem, H200).resources.spill_bytes == 0, str(config)
+        x, y, z = GEMV.plan(config, problem, H200).grid.ctas(problem)
+        assert x * y * z * GEMV.knob_values(config).threads >= H200.sm_count * 128, str(config)
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "float8_e4m3fn", "uint8", "tfloat32"])
+def test_every_type_and_layout_has_heuristic_configs(dtype, layout) -> None:
+    for size in ((1, 1, 1), (1, 4096, 4096), (16, 4097, 7), (4097, 16, 130)):
+        for arch in TARGETS:
+            assert GEMV.heuristic_configs(GemmProblem(*size, dtype=dtype, layout=layout), gpu(arch)), (
+                size,
+                arch,
+            )
+
+
+def test_narrow_strides_take_narrow_loads() -> None:
+    config = GEMV.heuristic_configs(ODD, H200)[0]
+    defines = dict(GEMV.build_spec(config, ODD, H200).defines)
+    # B of tt has rows of 4093 bf16, A of 3.
+    assert (defines["ALIGN_WEIGHTS"], defines["ALIGN_ACTIVATIONS"]) == (2, 2)
+    assert GEMV.plan(config, DECODE, H200).preconditions.align_b == 16
+
+
+@pytest.mark.parametrize(
+    "removed",
+    [
+        *({"weight_cache": x} for x in ("plain", "no_allocate", "evict_first")),
+        *({"l2_fetch": x} for x in (0, 128, 256)),
+    ],
+    ids=str,
+)
+def test_a_config_with_a_removed_knob_is_completed(removed) -> None:
+    """Weights pass the caches alike whatever was stored: no value of these knobs won a race."""
+    stored = Config.of("gemv", BASE | removed)
+    assert GEMV.completed(stored) == Config.of("gemv", BASE)
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_no_weights_are_loaded_before_the_kernel_that_wrote_them_has_ended(layout: str) -> None:
+    """The compiler refuses such a kernel; ``ld.global.nc`` would make some."""
+    problem = GemmProblem(16, 6144, 4096, layout=layout)
+    for config in GEMV.heuristic_configs(problem, H200)[:3]:
+        compile_spec(GEMV.build_spec(config, problem, H200))

@@ -1,0 +1,248 @@
+"""How family wgmma_ws walks over D and along k, and which configs load on a beat."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from kernels.compiler.nvrtc import compile_text
+from kernels.wgmma_ws.family import WGMMA_WS
+from kernels.wgmma_ws.heuristics import candidates
+from kernels.wgmma_ws.layout import walk
+from tilewright import Config, DeviceSpec, GemmProblem
+
+HOPPER = DeviceSpec("cuda", "sm_90", "H200", 132, 141 << 30, 50 << 20, 227 << 10, 228 << 10)
+LARGE, DECODE = GemmProblem(8192, 8192, 8192), GemmProblem(64, 4096, 14336)
+
+
+def searched(config: Config, problem: GemmProblem, **changes: Any) -> list[str]:
+    """Why a config with some other knobs is not worth a trial."""
+    changed = Config.of("wgmma_ws", {**dict(config.knobs), **changes})
+    assert WGMMA_WS.why_invalid(changed, problem, HOPPER) is None
+    knobs = WGMMA_WS.knob_values(changed)
+    return [said for rule in WGMMA_WS.search_rules if (said := rule.why(knobs, problem, HOPPER))]
+
+
+def test_large_products_walk_k_back_and_forth_and_load_on_a_beat() -> None:
+    best = WGMMA_WS.heuristic_configs(LARGE, HOPPER)[0]
+    assert (best["cta_order"], best["reverse_k"], best["load_interval"]) == ("gpc", 1, 512)
+    assert (
+        searched(best, LARGE)
+        == searched(best, LARGE, load_interval=0)
+        == searched(best, LARGE, reverse_k=0)
+        == []
+    )
+
+
+def test_a_beat_is_for_blocks_of_a_gpc_that_take_neighbouring_tiles() -> None:
+    best = WGMMA_WS.heuristic_configs(LARGE, HOPPER)[0]
+    (said,) = searched(best, LARGE, cta_order="free")
+    assert "only blocks of a GPC" in said
+    assert searched(best, LARGE, cta_order="free", load_interval=0) == []
+
+
+@pytest.mark.parametrize(("load_interval", "clocks"), [(512, None), (1024, 1024)])
+def test_a_beat_is_shorter_than_the_products_of_a_stage(load_interval: int, clocks: int | None) -> None:
+    """128 * 256 * 64 multiply-adds at 2048 a clock are 1024 clocks, to be half as many again at least."""
+    config = next(
+        one
+        for one in WGMMA_WS.heuristic_configs(LARGE, HOPPER)
+        if one["cta_order"] == "gpc" and one["schedule"] != "pingpong"
+    )
+    shape = {
+        "tile_m": 128,
+        "tile_n": 256,
+        "consumers_m": 2,
+        "epilogue": "tma",
+        "stages": 4,
+        "store_stages": 2,
+    }
+    said = [
+        text
+        for text in searched(config, LARGE, **shape, load_interval=load_interval)
+        if "load_interval" in text
+    ]
+    assert said == (
+        []
+        if clocks is None
+        else [f"a stage is multiplied in {clocks} clocks: the load_interval would delay it"]
+    )
+
+
+def test_what_comes_first_for_a_short_k() -> None:
+    """A stays in the L2 while B and D pass through, and D is written in whole sectors."""
+    problem = GemmProblem(4096, 24576, 1536)
+    first, best = WGMMA_WS.heuristic_configs(problem, HOPPER)[:2]
+    assert (first["schedule"], first["tile_n"], first["sector_aligned_store"]) == ("pingpong", 200, 0)
+    assert (best["schedule"], best["tile_n"], best["sector_aligned_store"]) == ("pingpong", 208, 1)
+    assert (best["hint_a"], best["hint_b"], best["hint_d"]) == ("evict_last", "normal", "evict_first")
+    narrower = next(one for one in WGMMA_WS.heuristic_configs(problem, HOPPER) if one["tile_n"] == 176)
+    assert narrower["sector_aligned_store"] == 1
+    assert (
+        searched(best, problem) == searched(narrower, problem, sector_aligned_store=0, store_stages=1) == []
+    )
+    assert searched(best, problem, hint_a="normal") == searched(best, problem, hint_d="normal") == []
+    (kept,) = searched(best, problem, hint_b="evict_last")
+    assert "asked to keep an operand where it can" in kept
+
+
+def test_what_the_l2_cannot_keep_is_not_asked_for() -> None:
+    for problem in (LARGE, GemmProblem(2048, 2048, 2048), DECODE):
+        picks = WGMMA_WS.heuristic_configs(problem, HOPPER)
+        assert not any("evict_last" in (pick["hint_a"], pick["hint_b"]) for pick in picks), problem
+
+
+def test_what_comes_first_for_a_small_d_of_a_long_k() -> None:
+    """Eight shares fill the multiprocessors; operands pass through the L2, by which parts of tiles travel."""
+    problem = GemmProblem(512, 512, 16384)
+    best = WGMMA_WS.heuristic_configs(problem, HOPPER)[0]
+    assert (best["tile_m"], best["tile_n"], best["consumers_m"]) == (128, 128, 2)
+    assert (best["split_k"], best["reduction"], best["cta_order"]) == (8, "reduce_scatter", "gpc")
+    assert (best["hint_a"], best["hint_b"]) == ("evict_first", "evict_first")
+    assert searched(best, problem) == searched(best, problem, hint_a="normal", hint_b="normal") == []
+
+
+@pytest.mark.parametrize(("hint", "again"), [("hint_a", "A is read again"), ("hint_b", "B is read again")])
+def test_what_later_waves_read_again_is_not_let_go(hint: str, again: str) -> None:
+    """The more where neighbours are not quite in step: it cost 1 to 4 % at 8192^3 and 12288^3."""
+    (said,) = searched(WGMMA_WS.heuristic_configs(LARGE, HOPPER)[0], LARGE, **{hint: "evict_first"})
+    assert again in said
+
+
+def test_few_rows_read_the_weights_once() -> None:
+    assert all(pick["hint_b"] == "evict_first" for pick in WGMMA_WS.heuristic_configs(DECODE, HOPPER))
+    assert not any(pick["hint_a"] == "evict_first" for pick in WGMMA_WS.heuristic_configs(DECODE, HOPPER))
+
+
+def test_boxes_of_whole_sectors_are_not_tried_again() -> None:
+    pick = next(one for one in WGMMA_WS.heuristic_configs(LARGE, HOPPER) if one["tile_n"] == 192)
+    (said,) = searched(pick, LARGE, sector_aligned_store=1)
+    assert "as many columns as divide" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "widths"),
+    [({"n": 8200}, {200, 208}), ({"out_dtype": "float32"}, {168, 176})],
+    ids=str,
+)
+def test_ping_pong_is_tried_where_d_has_no_whole_sectors(changes: dict[str, Any], widths: set[int]) -> None:
+    """Rows of 8200 elements start in the middle of a sector; float32 is not staged."""
+    problem = dataclasses.replace(LARGE, **changes)
+    tried = [k for k in candidates(problem, HOPPER) if k.schedule == "pingpong" and k.tile_m == 128]
+    valid = [k for k in tried if WGMMA_WS.why_invalid(WGMMA_WS.config(k), problem, HOPPER) is None]
+    assert widths <= {k.tile_n for k in valid}
+    assert not any(k.sector_aligned_store for k in valid)
+
+
+def test_three_boxes_are_staged_two_by_two() -> None:
+    pick = next(one for one in WGMMA_WS.heuristic_configs(LARGE, HOPPER) if one["schedule"] == "pingpong")
+    three = {"tile_m": 64, "tile_n": 48, "stages": 12, "sector_aligned_store": 1}
+    problem = GemmProblem(2048, 2048, 2048)
+    said = [searched(pick, problem, **three, store_stages=count) for count in (1, 2, 4)]
+    assert [any("staged boxes" in one for one in reasons) for reasons in said] == [True, False, True]
+
+
+def test_waves_are_even_where_that_takes_no_more_of_them() -> None:
+    """12288^3 is 48 x 32 clusters of 256 x 384, 24 waves of 64 as of 66, but 22 or 23 of 256 x 416."""
+    problem = GemmProblem(12288, 12288, 12288)
+    of_width = {
+        one["tile_n"]: one
+        for one in WGMMA_WS.heuristic_configs(problem, HOPPER)
+        if one["cluster_n"] == 2 and one["swizzle_size"] == 8
+    }
+    assert (of_width[192]["full_bands_only"], of_width[208]["full_bands_only"]) == (1, 0)
+    assert searched(of_width[192], problem, full_bands_only=0) == []
+    (another,) = searched(of_width[208], problem, full_bands_only=1)
+    assert "another wave" in another
+    (whole,) = searched(of_width[192], problem, swizzle_size=2)
+    assert "is even anyway" in whole
+    (curve,) = searched(of_width[192], problem, raster="hilbert")
+    assert "has no lines" in curve
+    assert any(
+        "no band is 16" in said
+        for said in searched(of_width[192], GemmProblem(3072, 12288, 12288), swizzle_size=16)
+    )
+    (free,) = searched(of_width[192], problem, cta_order="free", load_interval=0)
+    assert "share nothing in a GPC" in free
+    one_wave = GemmProblem(2048, 3072, 12288)
+    assert any("no next one" in said for said in searched(of_width[192], one_wave))
+
+
+NO_WAY_BACK = [
+    (DECODE, {"split_k": 1}, "walks k once"),
+    (GemmProblem(512, 512, 8192, batch=64), {}, "walks k once in a matrix"),
+    (GemmProblem(4096, 24576, 1536), {}, "stays in the L2"),
+    (GemmProblem(512, 512, 16384), {"split_k": 4}, "different parts of k"),
+]
+
+
+@pytest.mark.parametrize(("problem", "knobs", "expected"), NO_WAY_BACK, ids=str)
+def test_where_k_is_not_walked_back(problem: GemmProblem, knobs: dict[str, Any], expected: str) -> None:
+    picks = WGMMA_WS.heuristic_configs(problem, HOPPER)
+    assert {pick["reverse_k"] for pick in picks} == {0}
+    pick = next(one for one in picks if knobs.items() <= dict(one.knobs).items())
+    assert any(expected in said for said in searched(pick, problem, reverse_k=1))
+
+
+WALKS = [
+    # 4096 x 1536 of A stay in the L2, so narrow bands along n load B once.
+    (GemmProblem(4096, 24576, 1536), (256, 200), 2, ("n", 4, 1)),
+    # 66 clusters at once are 2112 rows and 3200 columns or so of D.
+    (LARGE, (512, 200), 2, ("n", 16, 1)),
+    (LARGE, (256, 416), 2, ("m", 8, 1)),
+    # Eight columns only: two bands run at once, and a GPC has four rows and two columns.
+    (GemmProblem(16384, 2048, 8192), (256, 256), 2, ("m", 4, 1)),
+    # 132 clusters of two blocks are two waves.
+    (GemmProblem(2048, 4608, 3584), (192, 384), 2, ("n", 2, 1)),
+    # A single wave: of 16 rows of tiles, of 4, of one.
+    (GemmProblem(2048, 2048, 2048), (128, 256), 1, ("m", 8, 1)),
+    (GemmProblem(512, 512, 16384), (128, 128), 1, ("m", 1, 0)),
+    (DECODE, (64, 64), 1, ("m", 1, 0)),
+    # Fewer multiprocessors than a cluster has blocks.
+    (dataclasses.replace(LARGE, batch=3), (128, 128), 8, ("m", 8, 1)),
+]
+
+
+@pytest.mark.parametrize(("problem", "extent", "blocks", "expected"), WALKS, ids=str)
+def test_the_walk_of_first_picks(problem, extent, blocks, expected) -> None:
+    device = dataclasses.replace(HOPPER, sm_count=4) if blocks == 8 else HOPPER
+    assert walk(problem, device, extent, blocks) == expected
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        LARGE,
+        GemmProblem(2048, 4608, 3584),
+        GemmProblem(512, 512, 512, batch=64),
+        GemmProblem(64, 28672, 4096),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("sm_count", [132, 114, 16])
+def test_walks_are_searched(problem: GemmProblem, sm_count: int) -> None:
+    """Of every cluster of 128 x 128 tiles, whether or not it is a pick."""
+    device = dataclasses.replace(HOPPER, sm_count=sm_count)
+    base = WGMMA_WS.heuristic_configs(LARGE, HOPPER)[0]
+    for rows, columns in ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1)):
+        raster, swizzle_size, snake = walk(problem, device, (128 * rows, 128 * columns), rows * columns)
+        found = {"tile_m": 128, "tile_n": 128, "cluster_m": rows, "cluster_n": columns, "cta_order": "free"}
+        found |= {"raster": raster, "swizzle_size": swizzle_size, "snake": snake}
+        knobs = WGMMA_WS.knob_values(Config.of("wgmma_ws", {**dict(base.knobs), **found}))
+        assert [
+            rule.why(knobs, problem, device) for rule in WGMMA_WS.search_rules if "snake" in rule.reads
+        ] == [None]
+
+
+def test_k_is_walked_back() -> None:
+    """WorkTile::k_tile as compiled: k tiles 3, 4 and 5, and 5, 4 and 3."""
+    walked = "".join(
+        f'static_assert(WorkTile{{0, 0, 0, 0, 3, 6, 0, 0, {back}}}.k_tile({index}) == {tile}, "");\n'
+        for back, tiles in (("false", (3, 4, 5)), ("true", (5, 4, 3)))
+        for index, tile in enumerate(tiles)
+    )
+    text = f'#include "wgmma_ws/scheduler.cuh"\n{walked}extern "C" __global__ void nothing() {{}}\n'
+    config = WGMMA_WS.heuristic_configs(LARGE, HOPPER)[0]
+    compile_text(text, "sm_90a", WGMMA_WS.build_spec(config, LARGE, HOPPER).defines, entry="nothing")

@@ -1,0 +1,226 @@
+"""The enumeration against brute force, and the messages of a refused config."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kernels import registry
+from kernels.common.cuda import MAX_EXTENT
+from kernels.common.family import Family
+from kernels.host.family import HOST
+from kernels.mma_sync.family import MMA_SYNC
+from kernels.registry import FAMILIES, RENAMED, families_for, family_named
+from kernels.simt.family import SIMT
+from tilewright import Config, DeviceSpec, DType, GemmProblem, Layout
+from tilewright.launch.host import host_arch
+
+GPU = DeviceSpec("cuda", "sm_80", "A100", 108, 40 << 30, 40 << 20, 163 << 10, 164 << 10)
+CPU = DeviceSpec("host", host_arch(), "CPU", 2, 8 << 30, 32 << 20)
+HALF = GemmProblem(512, 768, 4096)
+SINGLE = GemmProblem(100, 2000, 512, dtype=DType.FLOAT32)
+DOUBLE = GemmProblem(2048, 24, 8192, dtype=DType.FLOAT64, layout=Layout.TT)
+
+
+def label(value: object) -> str:
+    """A name for a test case, the same in every process."""
+    if isinstance(value, Family | DeviceSpec):
+        return value.name
+    return ",".join(sorted(value)) if isinstance(value, set) else str(value)
+
+
+def device_of(family: Family[Any]) -> DeviceSpec:
+    return GPU if family.device_kind == "cuda" else CPU
+
+
+def everything(family: Family[Any]) -> Iterator[tuple[int, ...]]:
+    return itertools.product(*(range(len(knob.values)) for knob in family.knobs))
+
+
+def wanted(family: Family[Any], point: tuple[int, ...], problem: GemmProblem) -> bool:
+    """Valid by the one predicate, and no search rule objects."""
+    device, config = device_of(family), family.at(point)
+    if family.why_invalid(config, problem, device):
+        return False
+    knobs = family.knob_values(config)
+    return not any(rule.why(knobs, problem, device) for rule in family.search_rules)
+
+
+@pytest.mark.parametrize("problem", [SINGLE, DOUBLE], ids=str)
+def test_simt_enumerates_exactly_what_brute_force_finds(problem: GemmProblem) -> None:
+    found = list(SIMT.enumerate(problem, GPU))
+    assert len(found) > 100
+    assert len(set(found)) == len(found)
+    assert found == [point for point in everything(SIMT) if wanted(SIMT, point, problem)]
+
+
+@pytest.mark.parametrize(("family", "problem"), [(MMA_SYNC, HALF), (HOST, SINGLE)], ids=label)
+def test_sampled_points_are_enumerated_if_and_only_if_wanted(
+    family: Family[Any], problem: GemmProblem
+) -> None:
+    """Spaces too large for brute force: points drawn blindly, and neighbours of enumerated points."""
+    found = set(family.enumerate(problem, device_of(family)))
+    source = random.Random(5)
+    drawn = [tuple(source.randrange(len(knob.values)) for knob in family.knobs) for _ in range(1500)]
+    for point in source.sample(sorted(found), min(len(found), 500)):
+        knob = source.randrange(len(point))
+        value = source.randrange(len(family.knobs[knob].values))
+        drawn += [point, (*point[:knob], value, *point[knob + 1 :])]
+    verdicts = {point: wanted(family, point, problem) for point in drawn}
+    assert {point for point in verdicts if point in found} == {p for p, good in verdicts.items() if good}
+    assert 100 < sum(verdicts.values()) < len(verdicts)
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
+def test_rules_read_no_knob_that_is_chosen_later(family: Family[Any]) -> None:
+    """The enumeration tests a rule once the last knob it names is chosen; reading a later one would see
+    whatever value the walk left there."""
+    position = {knob.name: depth for depth, knob in enumerate(family.knobs)}
+    read: set[str] = set()
+
+    class Recorder(family.knobs_type):  # type: ignore[misc, name-defined]
+        def __getattribute__(self, name: str) -> Any:
+            read.add(name)
+            return super().__getattribute__(name)
+
+    source = random.Random(3)
+    for rule in family.rules + family.search_rules:
+        read.clear()
+        for _ in range(300):
+            knobs = Recorder(**{knob.name: source.choice(knob.values) for knob in family.knobs})
+            rule.why(knobs, HALF, device_of(family))
+        last = max(position[name] for name in rule.reads)
+        assert max((position.get(name, 0) for name in read), default=0) <= last, rule.reads
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
+def test_knobs_are_described(family: Family[Any]) -> None:
+    names = [knob.name for knob in family.knobs]
+    assert len(set(names)) == len(names)
+    for knob in family.knobs:
+        assert set(knob.values) <= set(knob.legal), knob.name
+        assert len(set(knob.legal)) == len(knob.legal), knob.name
+        assert knob.doc, knob.name
+    for rule in family.rules + family.search_rules:
+        assert set(rule.reads) <= set(names)
+
+
+def test_at_gives_the_searched_values() -> None:
+    # tile_m searches 16, 32, 64, 128, 256 of mma_sync: its second value is 32, not the legal list's third.
+    point = (1,) + (0,) * (len(MMA_SYNC.knobs) - 1)
+    config = MMA_SYNC.at(point)
+    assert config.family == "mma_sync"
+    assert (config["tile_m"], config["tile_n"], config["stages"]) == (32, 32, 2)
+    with pytest.raises(ValueError, match="zip"):
+        MMA_SYNC.at(point[:-1])
+
+
+@pytest.mark.parametrize(("family", "problem"), [(SIMT, DOUBLE), (MMA_SYNC, HALF), (HOST, SINGLE)], ids=label)
+def test_at_inverts(family: Family[Any], problem: GemmProblem) -> None:
+    points = itertools.islice(family.enumerate(problem, device_of(family)), 0, 20_000, 97)
+    for point in points:
+        config = family.at(point)
+        values = [knob.values.index(config[knob.name]) for knob in family.knobs]
+        assert tuple(values) == point
+        assert family.config(family.knob_values(config)) == config
+
+
+GOOD = SIMT.heuristic_configs(SINGLE, GPU)[0]
+
+
+def changed(**knobs: int | str) -> Config:
+    return Config.of("simt", dict(GOOD.knobs) | knobs)
+
+
+def test_unknown_missing_and_foreign_knobs() -> None:
+    names = "tile_m, tile_n, thread_m, thread_n, tile_k, stages, split_k, raster, swizzle_size"
+    message = f"simt needs exactly the knobs {names}"
+    missing = Config.of("simt", {name: value for name, value in GOOD.knobs if name != "swizzle_size"})
+    foreign = Config.of("mma_sync", dict(GOOD.knobs))
+    for config in (changed(color="red"), missing, foreign):
+        assert SIMT.why_invalid(config, SINGLE, GPU) == message
+
+
+def test_values_outside_the_legal_ones() -> None:
+    assert SIMT.why_invalid(changed(stages=3), SINGLE, GPU) == "stages must be one of (1, 2), got 3"
+    reason = SIMT.why_invalid(changed(raster="z"), SINGLE, GPU)
+    assert reason == "raster must be one of ('m', 'n'), got 'z'"
+
+
+def test_a_valid_config_has_no_reason() -> None:
+    assert SIMT.why_invalid(GOOD, SINGLE, GPU) is None
+
+
+UNSUPPORTED = [
+    (
+        MMA_SYNC,
+        SINGLE,
+        GPU,
+        "mma_sync has no float32: tensor cores round it to tfloat32, which a problem asks for by name",
+    ),
+    (
+        MMA_SYNC,
+        GemmProblem(64, 64, 64, layout=Layout.TN),
+        GPU,
+        "mma_sync reads A as M x K: layouts nt and nn, not tn",
+    ),
+    (
+        SIMT,
+        GemmProblem(64, 64, 64, acc_dtype=DType.FLOAT16),
+        GPU,
+        "simt accumulates in float32, float64 or int32, not float16",
+    ),
+    (SIMT, SINGLE, CPU, "needs an NVIDIA GPU, CPU is a host device"),
+    (SIMT, GemmProblem(2**28, 1, 1), GPU, "m, n and k must be at most 268435455"),
+    (SIMT, GemmProblem(1, 1, 1, batch=65536), GPU, "batch must be at most 65535"),
+    (
+        SIMT,
+        SINGLE,
+        DeviceSpec("cuda", "sm_75", "T4", 40, 1, 1),
+        "no kernels for sm_75; supported are sm_80, sm_86, sm_89, sm_90",
+    ),
+]
+
+
+@pytest.mark.parametrize(("family", "problem", "device", "reason"), UNSUPPORTED, ids=label)
+def test_unsupported(family: Family[Any], problem: GemmProblem, device: DeviceSpec, reason: str) -> None:
+    assert family.why_unsupported(problem, device) == reason
+    assert list(family.enumerate(problem, device)) == []
+    assert family.heuristic_configs(problem, device) == []
+    assert family.name not in families_for(problem, device)
+
+
+def test_what_a_family_refuses_for_its_extents_its_kernels_refuse_too() -> None:
+    large = dataclasses.replace(HALF, m=MAX_EXTENT + 1)
+    hopper = dataclasses.replace(GPU, arch="sm_90", smem_per_block=227 << 10, smem_per_sm=228 << 10)
+    families = families_for(HALF, hopper)
+    assert {"wgmma_ws", "wgmma", "mma_sync", "wmma", "simt"} <= set(families)
+    for family in families.values():
+        plan = family.plan(family.heuristic_configs(HALF, hopper)[0], HALF, hopper)
+        reason = "m, n and k must be at most 268435455"
+        assert family.why_unsupported(large, hopper) == plan.why_not(large) == reason
+
+
+@pytest.mark.parametrize(("before", "family"), [*RENAMED.items(), ("simt", "simt")])
+def test_a_family_is_found_by_its_earlier_name(before: str, family: str) -> None:
+    assert family_named(before) is FAMILIES[family]
+    assert registry.completed(Config.of(before, {})).family == family
+
+
+def test_an_unknown_family_is_refused() -> None:
+    with pytest.raises(KeyError):
+        family_named("cublas")
+
+
+@pytest.mark.parametrize(
+    ("problem", "device", "names"),
+    [(HALF, GPU, {"mma_sync", "wmma", "simt"}), (DOUBLE, GPU, {"simt"}), (SINGLE, CPU, {"host"})],
+    ids=label,
+)
+def test_families_for(problem: GemmProblem, device: DeviceSpec, names: set[str]) -> None:
+    assert set(families_for(problem, device)) == names

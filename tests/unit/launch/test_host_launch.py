@@ -1,0 +1,169 @@
+"""The host launcher: what it refuses, and that loading, closing and threads hold together."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from host_samples import Case, artifact_of, config_of
+
+from tilewright.artifact import Artifact
+from tilewright.errors import ArtifactError, LaunchError, PreconditionFailed
+from tilewright.launch import Operands, host, load
+from tilewright.launch.host import HostKernel, can_run, host_arch, run_together, x86_level
+from tilewright.schema.problem import GemmProblem
+
+PROBLEM = GemmProblem(64, 64, 64, "float32")
+V2 = "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"
+V3 = "avx avx2 bmi1 bmi2 f16c fma abm movbe xsave"
+V4 = "avx512f avx512bw avx512cd avx512dq avx512vl"
+
+
+@pytest.fixture
+def artifact() -> Artifact:
+    return artifact_of(config_of(threads=2), PROBLEM)
+
+
+def _operands(**changes: Any) -> Operands:
+    return dataclasses.replace(Operands(a=4096, b=4096, d=4096, workspace=4096), **changes)
+
+
+def test_levels_need_all_flags_of_those_below() -> None:
+    assert x86_level(["sse", "sse2"]) == "x86_64"
+    assert x86_level(V2.split()) == "x86_64_v2"
+    assert x86_level(f"{V2} {V3}".split()) == "x86_64_v3"
+    assert x86_level(f"{V2} {V3} {V4}".split()) == "x86_64_v4"
+    assert x86_level(f"{V2} {V4}".split()) == "x86_64_v2"
+    assert x86_level(f"{V2} {V3} {V4}".replace("avx512vl", "").split()) == "x86_64_v3"
+
+
+def test_code_runs_on_its_level_and_above() -> None:
+    assert can_run("x86_64_v3", "x86_64_v4")
+    assert can_run("aarch64", "aarch64")
+    assert not can_run("x86_64_v4", "x86_64_v3")
+    assert not can_run("aarch64", "x86_64_v4")
+    assert not can_run("sm_90a", "x86_64_v4")
+
+
+@pytest.mark.parametrize("target", ["sm_80", "x86_64_v9"])
+def test_refuses_a_foreign_target(artifact: Artifact, target: str) -> None:
+    foreign = dataclasses.replace(artifact, plan=dataclasses.replace(artifact.plan, target=target))
+    with pytest.raises(PreconditionFailed, match=f"compiled for {target}; this CPU is {host_arch()}"):
+        HostKernel(foreign)
+
+
+def test_refuses_a_damaged_library(artifact: Artifact) -> None:
+    with pytest.raises(LaunchError, match="dynamic linker refused"):
+        HostKernel(dataclasses.replace(artifact, binary=artifact.binary[:100]))
+
+
+def test_refuses_a_library_without_the_entry(artifact: Artifact) -> None:
+    plan = dataclasses.replace(artifact.plan, entry="no_such_entry")
+    with pytest.raises(ArtifactError, match="no entry no_such_entry"):
+        HostKernel(dataclasses.replace(artifact, plan=plan))
+
+
+@pytest.mark.parametrize(
+    ("problem", "operands", "words"),
+    [
+        (PROBLEM, _operands(a=4098), "address of a must be a multiple of 4"),
+        (PROBLEM, _operands(workspace=0), "needs a workspace"),
+        (PROBLEM, _operands(lda=63), "lda is 63"),
+        (PROBLEM, _operands(beta=1.0), "beta must be 0"),
+        (GemmProblem(64, 64, 64, "float64"), _operands(), "serves"),
+        (GemmProblem(64, 64, 64, "float32", "nn"), _operands(), "serves"),
+    ],
+)
+def test_refuses_to_bind(artifact: Artifact, problem: GemmProblem, operands: Operands, words: str) -> None:
+    kernel = load(artifact)
+    with pytest.raises(PreconditionFailed, match=words):
+        kernel.bind(problem, operands)
+    kernel.close()
+
+
+def test_a_closed_kernel_neither_binds_nor_launches(artifact: Artifact) -> None:
+    kernel = HostKernel(artifact)
+    launch = kernel.bind(PROBLEM, _operands())
+    kernel.close()
+    kernel.close()
+    with pytest.raises(LaunchError, match="closed"):
+        launch()
+    with pytest.raises(LaunchError, match="closed"):
+        kernel.bind(PROBLEM, _operands())
+
+
+def test_closing_gives_back_descriptor_and_library(artifact: Artifact) -> None:
+    descriptors, mapped = sorted(os.listdir("/proc/self/fd")), _mapped_kernels()
+    for _ in range(5):
+        HostKernel(artifact).close()
+    assert sorted(os.listdir("/proc/self/fd")) == descriptors
+    assert _mapped_kernels() <= mapped
+
+
+def test_a_later_kernel_is_not_taken_for_a_closed_one() -> None:
+    for layout in ("nn", "nt", "tn", "nn"):
+        case = Case(GemmProblem(30, 31, 32, "float32", layout))
+        case.run(config_of())
+        case.check()
+
+
+def test_without_memfd_it_loads_from_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(host.os, "memfd_create")
+    case = Case(GemmProblem(30, 31, 32, "float32", "nn"))
+    case.run(config_of())
+    case.check()
+
+
+def test_launches_from_several_threads_share_the_workers() -> None:
+    cases = [Case(GemmProblem(90 + i, 80, 70, "float32")) for i in range(4)]
+    artifact_of(config_of(threads=3), PROBLEM)
+    starts = [threading.Thread(target=case.run, args=(config_of(threads=3),)) for case in cases]
+    for start in starts:
+        start.start()
+    for start in starts:
+        start.join()
+    for case in cases:
+        case.check()
+
+
+def test_an_error_on_a_worker_reaches_the_caller_and_spares_the_worker() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run_together([lambda: None, lambda: 1 // 0])
+    seen: list[str] = []
+    run_together([lambda: seen.append("caller"), lambda: seen.append(threading.current_thread().name)])
+    assert sorted(seen) == ["caller", "tilewright-1"]
+
+
+def test_workers_start_anew_in_a_forked_child() -> None:
+    run_together([lambda: None, lambda: None])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        seen: list[int] = []
+        run_together([lambda: seen.append(1), lambda: seen.append(2)])
+        os._exit(len(seen))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+
+
+def test_numpy_is_not_needed_to_launch(artifact: Artifact) -> None:
+    from array import array
+
+    a, b, d = (array("f", [value]) * 4096 for value in (1.0, 2.0, np.nan))
+    workspace = array("b", [0]) * artifact.plan.workspace_bytes(PROBLEM)
+    addresses = [buffer.buffer_info()[0] for buffer in (a, b, d, workspace)]
+    kernel = load(artifact)
+    kernel.bind(PROBLEM, Operands(addresses[0], addresses[1], addresses[2], workspace=addresses[3]))()
+    kernel.close()
+    assert set(d) == {128.0}
+
+
+def _mapped_kernels() -> int:
+    """Mappings of kernels in this process, those that earlier tests keep included."""
+    return Path("/proc/self/maps").read_text().count("memfd:tilewright")

@@ -1,0 +1,109 @@
+"""The CPU as a device: what it tells of itself, its clock, its vendor library."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from host_samples import activate
+
+from tilewright.launch.host import host_arch
+from tilewright.schema.problem import GemmProblem
+from tuner.devices import host
+from tuner.devices.base import Device, Tensors
+from tuner.devices.host import HostDevice, query_host
+
+
+def _tensors(problem: GemmProblem) -> Tensors:
+    random = np.random.default_rng(3)
+
+    def values(*shape: int) -> Any:
+        return random.standard_normal(shape).astype(problem.dtype)
+
+    return Tensors(
+        a=values(problem.batch, *problem.a_shape),
+        b=values(problem.batch, *problem.b_shape),
+        c=values(problem.batch, problem.m, problem.n),
+        d=np.full((problem.batch, problem.m, problem.n), np.nan, problem.dtype),
+        bias=values(problem.n),
+        alpha=0.5,
+        beta=-2.0 if problem.has_c else 0.0,
+    )
+
+
+def test_describes_this_machine() -> None:
+    device: Device = HostDevice()
+    spec = device.spec
+    assert spec == query_host()
+    assert (spec.kind, spec.arch) == ("host", host_arch())
+    assert 1 <= spec.sm_count <= (os.cpu_count() or 1)
+    assert 0 < device.free_bytes() <= spec.memory_bytes
+    assert spec.device_class.id.startswith(f"{host_arch()}-{spec.sm_count}t-")
+    assert device.driver
+    telemetry = device.telemetry()
+    assert telemetry.watts is None
+    assert telemetry.mhz is None or telemetry.mhz > 100
+
+
+def test_the_last_level_cache_is_the_largest(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "_CPU0", tmp_path)
+    assert query_host().l2_bytes == 0
+    for index, size in enumerate(["32K", "1024K", "24M"]):
+        folder = tmp_path / "cache" / f"index{index}"
+        folder.mkdir(parents=True)
+        (folder / "size").write_text(size + "\n")
+    (tmp_path / "cpufreq").mkdir()
+    (tmp_path / "cpufreq" / "cpuinfo_max_freq").write_text("3700000\n")
+    (tmp_path / "cpufreq" / "scaling_cur_freq").write_text("2500000\n")
+    assert query_host().l2_bytes == 24 << 20
+    assert query_host().clock_mhz == 3700
+    assert HostDevice().telemetry().mhz == 2500.0
+
+
+def test_timer_gives_microseconds_per_launch_in_order() -> None:
+    order: list[int] = []
+
+    def launch(number: int) -> Any:
+        def run(stream: int = 0) -> None:  # noqa: ARG001
+            order.append(number)
+            time.sleep(0.01)
+
+        return run
+
+    took = HostDevice().timer([launch(1), launch(2)])()
+    assert order == [1, 2]
+    assert 10_000 <= took < 100_000
+
+
+def test_address_is_where_the_array_lies() -> None:
+    array = np.arange(4.0)
+    assert HostDevice().address(array[1:]) == HostDevice().address(array) + 8
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("activation", ["none", "relu", "gelu"])
+@pytest.mark.parametrize("extras", [False, True])
+def test_vendor_computes_the_whole_problem(layout: str, activation: str, extras: bool) -> None:
+    problem = GemmProblem(
+        33, 17, 29, "float64", layout, batch=3, activation=activation, has_bias=extras, has_c=extras
+    )
+    sets = [_tensors(problem), _tensors(problem)]
+    (choice,) = HostDevice().vendor(problem, sets)
+    for launch, tensors in zip(choice.launches, sets, strict=True):
+        launch()
+        launch()  # a second run gives the same: nothing accumulates
+        a = tensors.a.transpose(0, 2, 1) if layout[0] == "t" else tensors.a
+        b = tensors.b.transpose(0, 2, 1) if layout[1] == "t" else tensors.b
+        total = 0.5 * (a @ b) + (extras and -2.0 * tensors.c + tensors.bias)
+        np.testing.assert_allclose(tensors.d, activate(total, problem.activation), rtol=1e-12, atol=1e-12)
+    assert choice.name == "numpy"
+    assert {"blas", "version", "threads"} <= set(choice.detail)
+
+
+def test_vendor_has_nothing_for_half_precision() -> None:
+    problem = GemmProblem(8, 8, 8, "float16")
+    assert HostDevice().vendor(problem, [_tensors(dataclasses.replace(problem))]) == []

@@ -1,0 +1,154 @@
+"""Medians, their intervals, and how often a race declares a winner where there is none."""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from toy_family import TOY, toy_artifact
+
+from tilewright.schema.trial import Outcome, Timing, Trial
+from tuner.job.selection import FINAL_CANDIDATES, HEAD_TO_HEAD_ROUNDS, RACE_ROUNDS, Candidate, final_result
+from tuner.measure.stats import median, median_interval, paired_ratio, rounds_needed
+
+RACES = 2000
+
+
+def test_median_pinned() -> None:
+    assert median([3.0, 1.0, 2.0]) == 2.0
+    assert median([4.0, 1.0, 2.0, 10.0]) == 3.0
+
+
+@pytest.mark.parametrize("samples", [[], [1.0, math.nan], [1.0, math.inf]])
+def test_no_median_of_nothing_or_of_no_numbers(samples: list[float]) -> None:
+    with pytest.raises(ValueError, match="finite samples"):
+        median(samples)
+
+
+@pytest.mark.parametrize(
+    ("count", "confidence", "low", "high", "reached"),
+    [
+        # 2 * 2^-8 = 0.0078: the extremes of 8 do for 0.99, and those of 7 (2 * 2^-7 = 0.0156) do not
+        (8, 0.99, 1, 8, 1 - 2 / 256),
+        (7, 0.99, 1, 7, 1 - 2 / 128),
+        # P(B <= 3) = (1 + 16 + 120 + 560) / 2^16 = 0.0106, P(B <= 4) = 0.0384: rank 4 for 0.95
+        (16, 0.95, 4, 13, 1 - 2 * 697 / 65536),
+        # P(B <= 3) = 1351 / 2^20 = 0.0013, P(B <= 4) = 6196 / 2^20 = 0.0059 > 0.005: rank 4 for 0.99
+        (20, 0.99, 4, 17, 1 - 2 * 1351 / 2**20),
+        (1, 0.99, 1, 1, 0.0),
+        (2, 0.5, 1, 2, 0.5),
+    ],
+)
+def test_interval_pinned(count: int, confidence: float, low: int, high: int, reached: float) -> None:
+    samples = [float(value) for value in np.random.default_rng(0).permutation(count) + 1]
+    interval = median_interval(samples, confidence)
+    assert (interval.value, interval.low, interval.high) == ((count + 1) / 2, low, high)
+    assert interval.confidence == pytest.approx(reached, abs=1e-12)
+
+
+def test_interval_covers_the_true_median_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(1)
+    rows = rng.lognormal(0.0, 1.0, size=(4000, 21))
+    hits = sum(i.low <= 1.0 <= i.high for i in (median_interval(row.tolist(), 0.95) for row in rows))
+    # P(B <= 5) = 0.0133 with n = 21, so the interval covers with 0.973; 4 sigma of 4000 draws are 0.010
+    assert hits / 4000 == pytest.approx(0.9734, abs=0.0105)
+
+
+def test_rounds_needed_pinned() -> None:
+    # 2^(1 - n) must be at most 1 - confidence
+    assert [rounds_needed(c) for c in (0.5, 0.95, 0.99, 0.999)] == [2, 6, 8, 11]
+
+
+@pytest.mark.parametrize("confidence", [0.0, 1.0, -1.0, math.nan])
+def test_confidence_lies_between_0_and_1(confidence: float) -> None:
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        rounds_needed(confidence)
+
+
+def test_paired_ratio_pinned() -> None:
+    # Ratios 1.1 .. 1.8: the median is between the 4th and 5th, the 0.99 interval the extremes of 8.
+    candidate = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0]
+    base = [c * r for c, r in zip(candidate, (1.8, 1.1, 1.7, 1.2, 1.6, 1.3, 1.5, 1.4), strict=True)]
+    ratio = paired_ratio(base, candidate)
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((1.45, 1.1, 1.8))
+    assert not ratio.undecided
+    assert paired_ratio(candidate, candidate).undecided
+
+
+@pytest.mark.parametrize(
+    ("base", "candidate", "reason"),
+    [
+        ([1.0] * 8, [1.0] * 9, "equally long"),
+        ([1.0] * 8, [1.0] * 7 + [0.0], "positive"),
+        ([1.0] * 8, [1.0] * 7 + [math.nan], "positive"),
+        ([1.0] * 7, [1.0] * 7, "needs 8 rounds"),
+    ],
+)
+def test_unusable_rows_are_refused(base: list[float], candidate: list[float], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        paired_ratio(base, candidate)
+
+
+def noisy_race(
+    rng: np.random.Generator, candidates: int, rounds: int, last_speed: float = 1.0
+) -> npt.NDArray[np.float64]:
+    """Microseconds of one true 100 per candidate (row) and round (column), in the order a race runs them.
+
+    Clocks drift as a random walk with steps of 0.3 % over the slots in which candidates take turns, each
+    round in a fresh order; one sample in ten is hit by a Pareto-tailed delay.
+    """
+    slots = candidates * rounds
+    drift = np.exp(np.cumsum(rng.normal(0.0, 0.003, slots)))
+    delay = np.where(rng.random(slots) < 0.1, rng.pareto(1.5, slots), 0.0)
+    in_time_order = 100.0 * drift * rng.lognormal(0.0, 0.01, slots) * (1 + 0.05 * delay)
+    turns = np.argsort(rng.random((rounds, candidates)), axis=1)
+    rows = np.empty((rounds, candidates))
+    np.put_along_axis(rows, turns, in_time_order.reshape(rounds, candidates), axis=1)
+    rows[:, -1] *= last_speed
+    return rows.T
+
+
+def equal_candidates() -> list[Candidate]:
+    timing = Timing((100.0,), 100.0, 100.0, 100.0, "test")
+    configs = [TOY.make(16, 1 + i % 5, split=1 + i // 5) for i in range(FINAL_CANDIDATES)]
+    trials = [Trial(i, config, Outcome.OK, timing=timing) for i, config in enumerate(configs)]
+    return [Candidate(trial, toy_artifact(trial.config)) for trial in trials]
+
+
+def declared(
+    rng: np.random.Generator, candidates: list[Candidate], rounds: tuple[int, int], vendor: float
+) -> str:
+    """The verdict of the whole final: race the candidates, then the winner against the vendor afresh."""
+    first = noisy_race(rng, len(candidates) + 1, rounds[0])
+    won = final_result(candidates, first[:-1].tolist())
+    assert won.winner in candidates
+    head_to_head = noisy_race(rng, 2, rounds[1], vendor)
+    ratio = paired_ratio(head_to_head[1].tolist(), head_to_head[0].tolist())
+    return "tie" if ratio.undecided else ("kernel" if ratio.low > 1 else "vendor")
+
+
+@pytest.mark.parametrize("bound", [0, 1], ids=["fewest rounds", "most rounds"])
+def test_equal_kernels_are_declared_different_in_at_most_5_percent_of_finals(bound: int) -> None:
+    rng, candidates = np.random.default_rng(2 + bound), equal_candidates()
+    rounds = RACE_ROUNDS[bound], HEAD_TO_HEAD_ROUNDS[bound]
+    verdicts = [declared(rng, candidates, rounds, vendor=1.0) for _ in range(RACES)]
+    wrong = RACES - verdicts.count("tie")
+    assert wrong / RACES <= 0.05
+    assert wrong > 0, "no false verdict at all in 2000 finals at 0.99: the rule cannot tell anything"
+
+
+def test_equal_kernels_tie_in_the_candidates_race() -> None:
+    rng, candidates = np.random.default_rng(4), equal_candidates()
+    alone = 0
+    for _ in range(RACES):
+        rows = noisy_race(rng, len(candidates), RACE_ROUNDS[1]).tolist()
+        alone += not final_result(candidates, rows).ties
+    assert alone / RACES <= 0.05
+
+
+def test_a_two_percent_lead_is_seen() -> None:
+    rng, candidates = np.random.default_rng(5), equal_candidates()[:1]
+    rounds = RACE_ROUNDS[1], HEAD_TO_HEAD_ROUNDS[1]
+    verdicts = [declared(rng, candidates, rounds, vendor=1.02) for _ in range(200)]
+    assert verdicts.count("kernel") >= 190
+    assert verdicts.count("vendor") == 0

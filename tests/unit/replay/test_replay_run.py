@@ -1,0 +1,257 @@
+"""Replayed jobs: the live loop on a recorded space, noise and all."""
+
+import dataclasses
+import math
+import types
+
+import numpy as np
+import pytest
+from toy_family import CUDA_DEVICE, DEVICE, PROBLEM, TINY, TOY, toy_space
+
+from kernels.common.knobs import Knob
+from kernels.host.family import HOST
+from tilewright.schema.config import Config
+from tilewright.schema.job import Sampler
+from tilewright.schema.problem import DType, GemmProblem, Layout
+from tilewright.schema.trial import Outcome
+from tuner.devices.base import Telemetry
+from tuner.measure import timing as timing_
+from tuner.measure.stats import median
+from tuner.replay.device import RecordedFamily, ReplayBench, ReplayBuilder, narrowed
+from tuner.replay.report import bootstrap, summarize
+from tuner.replay.run import RunResult, RunSpec, run
+from tuner.replay.runner import ReplayPlan, replay
+from tuner.replay.space import Entry, RecordedSpace, SpaceError, assemble
+from tuner.replay.worker import header_of, spec_of
+
+FIFTH = 5
+
+
+def failing(config: Config) -> bool:
+    return int(config.digest, 16) % FIFTH == 0
+
+
+def timeless(result: RunResult) -> RunResult:
+    return dataclasses.replace(result, sampler_s=0.0)
+
+
+def test_a_run_spends_its_budget_and_comes_near_the_optimum() -> None:
+    result = run(toy_space(0.01), RunSpec(Sampler.STAGED, 60, 0))
+    assert result.measured == len(result.found) == 60
+    assert result.asked == 60
+    assert result.repeated == 0
+    assert result.found[-1] > 0.9
+    assert result.winner is not None
+    assert result.winner > 0.9
+    assert 0 <= result.flips <= 1
+    assert result.sampler_s > 0
+    assert result.device_s > 60 * 0.25
+
+
+def test_without_noise_what_is_found_never_gets_worse_and_wins() -> None:
+    result = run(toy_space(), RunSpec(Sampler.STAGED, 40, 1))
+    assert list(result.found) == sorted(result.found)
+    # The race may prefer a config at most 2 % slower that costs less.
+    assert result.winner is not None
+    assert result.found[-1] >= result.winner > result.found[-1] / 1.021
+    assert result.flips == 0
+
+
+@pytest.mark.parametrize("device", [CUDA_DEVICE, DEVICE], ids=["cuda", "host"])
+def test_the_same_spec_gives_the_same_run(device: object) -> None:
+    space = toy_space(0.05, device=device)  # type: ignore[arg-type]
+    spec = RunSpec(Sampler.STAGED, 30, 7)
+    assert timeless(run(space, spec)) == timeless(run(space, spec))
+    assert run(space, spec).found != run(space, dataclasses.replace(spec, seed=8)).found
+
+
+def test_failures_are_asked_but_not_measured() -> None:
+    result = run(toy_space(0.01, failing), RunSpec(Sampler.STAGED, 60, 0))
+    assert result.measured == 60
+    assert result.asked > 60
+    assert result.winner is not None
+
+
+def test_where_everything_fails_nothing_wins() -> None:
+    """Only the optimum works, and a budget of one is spent elsewhere."""
+    best = TOY.make(48, 5, "columns", 2, 4)
+    space = toy_space(0.0, lambda config: config != best)
+    result = run(space, RunSpec(Sampler.STAGED, 1, 0))
+    assert (result.winner, result.found) == (None, ())
+    assert result.asked == 4
+    with pytest.raises(SpaceError, match="none of 1 runs"):
+        summarize([result], 1)
+
+
+def test_initial_configs_come_first() -> None:
+    space = toy_space()
+    result = run(space, RunSpec(Sampler.STAGED, 20, 0, tuple(space.best(8))))
+    assert result.found[0] == 1.0
+
+
+def test_a_small_space_is_exhausted() -> None:
+    result = run(toy_space(family=TINY), RunSpec(Sampler.STAGED, 200, 0))
+    assert result.measured == 30
+    assert result.found[-1] == 1.0
+
+
+def test_noise_is_drawn_from_the_samples_of_the_config() -> None:
+    space = toy_space(0.2)
+    bench, builder = ReplayBench(space, 0), ReplayBuilder(space)
+    config = space.index.config(3)
+    artifact = builder.submit("toy", config, PROBLEM, CUDA_DEVICE).result().artifact
+    assert artifact is not None
+    result = bench.trial(artifact, PROBLEM, None, 1.0)
+    assert result.outcome is Outcome.OK
+    assert result.timing is not None
+    assert set(result.timing.samples_us) <= set(space.entries[3].samples_us)
+    assert len(result.timing.samples_us) >= timing_.FEWEST_SAMPLES
+    assert bench.trial(artifact, PROBLEM, None, 1.0) == result
+    assert ReplayBench(space, 1).trial(artifact, PROBLEM, None, 1.0) != result
+
+
+def test_slow_candidates_are_stopped_after_the_probes() -> None:
+    space = toy_space()
+    bench, builder = ReplayBench(space, 0), ReplayBuilder(space)
+    slow = space.index.config(int(np.nanargmax(space.true_us)))
+    artifact = builder.submit("toy", slow, PROBLEM, CUDA_DEVICE).result().artifact
+    assert artifact is not None
+    result = bench.trial(artifact, PROBLEM, space.optimum_us, 1.0)
+    assert result.outcome is Outcome.PRUNED
+    assert result.timing is not None
+    assert len(result.timing.samples_us) == timing_.PROBES
+
+
+def test_how_many_samples_a_candidate_deserves() -> None:
+    """Steady ones settle at once, scattered ones never do, slow ones end after the probes."""
+
+    def steady(_number: int) -> float:
+        return 10.0
+
+    assert timing_.take(steady, None) == ([10.0] * timing_.FEWEST_SAMPLES, False)
+    assert timing_.take(steady, None, 20) == ([10.0] * 20, False)
+    assert timing_.take(steady, 10.0 / timing_.PRUNE_RATIO - 0.01, 20) == ([10.0] * timing_.PROBES, True)
+    samples, pruned = timing_.take(lambda number: 10.0 + number % 5, None)
+    assert (len(samples), pruned) == (timing_.MOST_SAMPLES, False)
+
+
+def test_samples_at_the_clock_of_another_do_not_count() -> None:
+    """A kernel of 3 ms runs for 50 ms first, in 17 samples after the probes; one of 20 ms in three."""
+
+    def throttled(number: int) -> float:
+        return 10.0 if number >= timing_.PROBES + 17 else 8.0
+
+    assert timing_.take(throttled, None, load_us=50_000.0) == ([10.0] * timing_.FEWEST_SAMPLES, False)
+    numbers: list[int] = []
+    timing_.take(lambda number: numbers.append(number) or 20_000.0, None, load_us=50_000.0)
+    assert numbers == list(range(timing_.PROBES + 3 + timing_.FEWEST_SAMPLES))
+    assert timing_.take(throttled, 6.0, load_us=50_000.0) == ([8.0] * timing_.PROBES, True)
+
+
+@pytest.mark.parametrize(("power_watts", "counted_from"), [(0, 0), (700, timing_.PROBES + 17)])
+def test_devices_with_a_power_limit_load_a_candidate_first(monkeypatch, power_watts, counted_from) -> None:
+    device = types.SimpleNamespace(
+        spec=dataclasses.replace(CUDA_DEVICE, power_watts=power_watts),
+        telemetry=lambda: Telemetry(None, None),
+    )
+    monkeypatch.setattr(timing_, "bind", lambda *_: types.SimpleNamespace(launches=[]))
+    monkeypatch.setattr(timing_, "rotated_sets", lambda *_: ())
+    monkeypatch.setattr(timing_, "launches_per_sample", lambda *_: 1)
+    monkeypatch.setattr(timing_, "sampler", lambda *_: lambda number: float(100 + number))
+    timing, _ = timing_.measure(device, None, PROBLEM, None)
+    assert timing.samples_us[0] == 100 + counted_from
+
+
+def test_compilations_that_failed_fail_again() -> None:
+    space = toy_space()
+    entries = (Entry((), Outcome.COMPILE_ERROR, "no registers left", 2.0), *space.entries[1:])
+    broken = RecordedSpace("x", "toy", space.knobs, space.points, entries, PROBLEM, CUDA_DEVICE)
+    compiled = ReplayBuilder(broken).submit("toy", space.index.config(0), PROBLEM, CUDA_DEVICE).result()
+    assert (compiled.artifact, compiled.outcome) == (None, Outcome.COMPILE_ERROR)
+    assert (compiled.message, compiled.seconds) == ("no registers left", 2.0)
+
+
+def test_the_vendor_of_a_race_is_the_optimum() -> None:
+    space = toy_space(0.05)
+    bench, builder = ReplayBench(space, 0), ReplayBuilder(space)
+    artifact = builder.submit("toy", space.best(1)[0], PROBLEM, CUDA_DEVICE).result().artifact
+    assert artifact is not None
+    first = bench.race([artifact], PROBLEM, 32, 0, 1.0)
+    assert median(first.samples_us[1]) == pytest.approx(space.optimum_us, rel=0.05)
+    assert first.samples_us[0] != first.samples_us[1]
+    assert bench.race([artifact], PROBLEM, 32, 0, 1.0) == first
+    assert bench.race([artifact], PROBLEM, 32, 1, 1.0) != first
+
+
+def test_a_recorded_family_knows_what_was_recorded() -> None:
+    space = toy_space()
+    family = RecordedFamily(space)
+    assert family.why_invalid(TOY.make(32, 2), PROBLEM, CUDA_DEVICE) is None
+    assert "not recorded" in str(family.why_invalid(TOY.make(128, 8), PROBLEM, CUDA_DEVICE))
+    assert "was recorded for" in str(family.why_invalid(TOY.make(32, 2), PROBLEM, DEVICE))
+    assert len(list(family.enumerate(PROBLEM, CUDA_DEVICE))) == len(space) == 621
+    assert family.heuristic_configs(PROBLEM, CUDA_DEVICE) == []  # the toy is no family of ours
+
+
+def test_the_picks_of_a_family_of_ours_are_tried_first() -> None:
+    problem = GemmProblem(256, 256, 256, DType.FLOAT32, Layout.NN)
+    picks = HOST.heuristic_configs(problem, DEVICE)
+    covered = {name: sorted({str(pick[name]) for pick in picks[:2]}) for name in picks[0]}
+    family = narrowed(HOST, covered)
+    configs = [family.at(point) for point in family.enumerate(problem, DEVICE)]
+    rows = [[config[knob.name] for knob in family.knobs] for config in configs]
+    knobs = tuple(Knob(knob.name, knob.values, "") for knob in family.knobs)
+    points, entries = assemble(knobs, rows, [Entry((1.0 + i,)) for i in range(len(rows))])
+    space = RecordedSpace("host", "host", knobs, points, entries, problem, DEVICE)
+    inside = [pick for pick in picks if pick in configs]
+    assert RecordedFamily(space).heuristic_configs(problem, DEVICE) == inside
+    assert set(picks[:2]) <= set(inside) != set(configs)
+
+
+def test_many_runs_have_seeds_of_their_own_that_follow_from_one() -> None:
+    plan = ReplayPlan(Sampler.STAGED, runs=4, budget=12, seed=3)
+    assert len({spec.seed for spec in plan.specs()}) == 4
+    assert plan.specs() == plan.specs()
+    assert plan.specs()[:2] == dataclasses.replace(plan, runs=2).specs()
+    heard: list[RunResult] = []
+    results = replay(toy_space(0.02), plan, heard.append)
+    assert heard == results
+    assert len({result.found for result in results}) == 4
+
+
+def test_specs_cross_to_the_worker_and_back() -> None:
+    spec = RunSpec(Sampler.STAGED, 5, 9, (TOY.make(32, 2),))
+    assert spec_of(header_of(spec)) == spec
+
+
+def made(found: tuple[float, ...], winner: float | None, name: str = "a") -> RunResult:
+    return RunResult(found, winner, name, 12, 10, 1, 0.024, 3.0, 0.25)
+
+
+def test_a_summary_pinned() -> None:
+    """Two runs: .8 and 1 at the end, the second one with two trials only, whose last counts on."""
+    summary = summarize([made((0.5, 0.6, 0.8), 0.8, "a"), made((0.9, 1.0), 1.0, "b")], 3)
+    (point,) = summary.checkpoints
+    assert (point.trials, point.fraction.value, point.near.value) == (3, pytest.approx(0.9), 0.5)
+    assert (point.fraction.low, point.fraction.high) == (pytest.approx(0.8), pytest.approx(1.0))
+    assert summary.curve == pytest.approx((0.7, 0.8, 0.9))
+    assert summary.regret.value == pytest.approx(0.125)  # 1 / 0.8 - 1 = 0.25, and 0
+    assert (summary.wasted, summary.repeated) == (2.0, 1.0)
+    assert summary.sampler_ms == pytest.approx(2.0)  # 48 ms for 24 asks
+    assert (summary.winners, summary.agreement, summary.lost) == (2, 0.5, 0)
+
+
+def test_the_bootstrap_covers_the_mean() -> None:
+    """The interval of 95 % holds the true mean in about that share of 200 samples of 40."""
+    rng = np.random.default_rng(5)
+    held = 0
+    for _ in range(200):
+        low, high = bootstrap(rng.normal(1.0, 0.3, (40, 1)))
+        held += bool(low[0] <= 1.0 <= high[0])
+    assert 0.88 <= held / 200 <= 0.99
+
+
+def test_a_run_without_a_winner_is_counted_apart() -> None:
+    summary = summarize([made((0.5,), 0.8), made((), None)], 1)
+    assert summary.lost == 1
+    assert math.isclose(summary.regret.value, 0.25)

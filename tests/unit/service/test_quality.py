@@ -1,0 +1,120 @@
+"""Rounding classes, repeatability, what to run, estimates of unmeasured times, and the T4 mapping."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+
+import pytest
+from suite_samples import best_of
+
+from benchmarks.suite.shapes import Shape
+from kernels.registry import FAMILIES
+from service.gemm.estimates import Estimates
+from service.http import conditional
+from service.results import export, importing
+from service.results.quality import numerics
+from tilewright import wire
+from tilewright.schema.config import Config
+from tilewright.schema.problem import DType, GemmProblem
+from tilewright.schema.trial import STANDS_IN, Baseline, Outcome, Timing, Trial
+from tuner.store.exchange import TrialOfJob
+
+
+@pytest.mark.parametrize(
+    ("dtype", "family", "expected"),
+    [
+        ("float16", "wgmma", "tensor-core"),
+        ("bfloat16", "mma_sync", "tensor-core"),
+        ("float32", "simt", "ieee"),
+        ("float32", "host", "ieee"),
+        ("float64", "mma_sync", "ieee"),
+        ("tfloat32", "wgmma", "reduced"),
+        ("float8_e4m3fn", "wgmma", "reduced"),
+        ("int8", "mma_sync", "exact"),
+    ],
+)
+def test_the_class_of_rounding(dtype: str, family: str, expected: str) -> None:
+    assert family in FAMILIES
+    assert numerics(GemmProblem(8, 8, 8, DType(dtype)), family) == expected
+
+
+@pytest.mark.parametrize(
+    ("speedup", "low", "high", "detail", "verdict", "use_vendor"),
+    [
+        (0.98, 0.95, 1.01, {}, "tie", True),
+        (1.02, 0.99, 1.05, {}, "tie", False),
+        (1.0, 0.98, 1.02, {}, "tie", False),
+        (1.1, 1.08, 1.12, {}, "kernel", False),
+        (0.9, 0.88, 0.92, {}, "vendor", True),
+        (0.9, 0.88, 0.92, {STANDS_IN: "float8_e5m2"}, "kernel", False),
+    ],
+)
+def test_what_to_run_and_what_the_race_can_tell(
+    speedup: float, low: float, high: float, detail: dict[str, str], verdict: str, use_vendor: bool
+) -> None:
+    best = dataclasses.replace(
+        best_of(Shape("squares", 512, 512, 512)),
+        baseline=Baseline("cublaslt", 1.0, detail),
+        speedup=speedup,
+        speedup_low=low,
+        speedup_high=high,
+    )
+    assert (best.verdict, best.use_vendor) == (verdict, use_vendor)
+
+
+def test_an_estimate_is_bound_by_arithmetic_or_by_memory() -> None:
+    estimates = Estimates({DType.FLOAT16: 1e6}, other_flops=1e5, bandwidth=1e4)
+    # 2 x 1000^3 operations at 1e6/us: 2000 us; its 6 MB take 600 us.
+    assert estimates.micros(GemmProblem(1000, 1000, 1000)) == pytest.approx(2000.0)
+    # One row: 2 x 10^6 operations take 2 us, but its 2,004,000 bytes take 200.4 us.
+    assert estimates.micros(GemmProblem(1, 1000, 1000)) == pytest.approx(200.4)
+    # Another type: 2e9 operations at 1e5/us.
+    assert estimates.micros(GemmProblem(1000, 1000, 1000, "float32")) == pytest.approx(20_000.0)
+
+
+def test_a_measured_time_is_taken() -> None:
+    estimates = Estimates({}, 1e5, 1e4)
+    measured = estimates.report(wire.MissReport(m=8, n=8, k=8, count=3, vendor_us=7.0))
+    assert (measured.count, measured.time_us, measured.measured) == (3, 7.0, True)
+    assert not estimates.report(wire.MissReport(m=8, n=8, k=8)).measured
+
+
+def test_every_outcome_has_a_place_in_t4() -> None:
+    made = {outcome: export.result(line(outcome), {})["invalidity"] for outcome in Outcome}
+    assert made[Outcome.OK] == made[Outcome.PRUNED] == "correct"
+    assert made[Outcome.WRONG_RESULT] == "correctness"
+    assert set(made.values()) == {"timeout", "compile", "runtime", "correctness", "constraints", "correct"}
+
+
+def test_t4_times_are_milliseconds() -> None:
+    result = export.result(line(Outcome.OK, timed=True), {})
+    assert result["times"]["runtimes"] == [0.003, 0.001, 0.002]
+    assert result["times"]["compilation_time"] == 500.0
+    assert result["measurements"] == [{"name": "time", "value": 0.002, "unit": "ms"}]
+    assert export.result(line(Outcome.TIMEOUT), {})["measurements"] == []
+
+
+def line(outcome: Outcome, timed: bool = False) -> TrialOfJob:
+    timing = Timing((3.0, 1.0, 2.0), 2.0, 1.0, 3.0, "x") if timed else None
+    trial = Trial(0, Config.of("host", {"mc": 8}), outcome, timing=timing, compile_s=0.5)
+    return TrialOfJob("0" * 32, trial, datetime(2026, 1, 2, tzinfo=UTC))
+
+
+@pytest.mark.parametrize("text", [b"{", b'{"a":NaN}', b'{"a":-Infinity}', b'{"a":1e999}', b'"\\u0000"'])
+def test_what_no_database_keeps_is_refused(text: bytes) -> None:
+    with pytest.raises(importing.BadLine, match="line 7"):
+        importing.strict_json("line 7", text)
+
+
+def test_deep_nesting_and_long_numbers_are_refused() -> None:
+    for text in (b"[" * 100_000, b"1" * 10_000):
+        with pytest.raises(importing.BadLine):
+            importing.strict_json("line 1", text)
+
+
+def test_conditional_requests() -> None:
+    assert conditional.has('"a", W/"b"', "b")
+    assert conditional.has("*", "b")
+    assert not conditional.has('"a"', "b")
+    assert not conditional.has(None, "b")

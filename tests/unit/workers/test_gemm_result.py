@@ -1,0 +1,81 @@
+"""Room for D of a GEMM on request, where its type is wider than that of A and B."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.gemm import operands, run
+from service.metrics import Metrics
+from service.settings import Settings
+from tilewright import DeviceSpec, GemmProblem
+from tilewright.wire.gemm import GemmPost
+from tuner.devices.base import Tensors, VendorChoice
+from tuner.devices.host import HostDevice
+from tuner.store.database import Store
+from tuner.workers.gemm import GemmRun, Gemms
+from tuner.workers.shared_memory import Pages, Region
+
+HOPPER = DeviceSpec("cuda", "sm_90", "H200", 132, 141 << 30, 50 << 20, 227 << 10, 228 << 10)
+M, N, K = 5, 3, 16
+
+
+class _Filling(HostDevice):
+    """Memory of the host, and a vendor library that computes 7 whatever the operands."""
+
+    def vendor(self, problem: GemmProblem, sets: Sequence[Tensors]) -> list[VendorChoice]:  # noqa: ARG002
+        (tensors,) = sets
+        return [VendorChoice("filling", [lambda stream=0: tensors.d.fill(7)], {})]  # noqa: ARG005
+
+
+class _Bench:
+    """A GPU by its spec."""
+
+    name, spec = "cuda:0", HOPPER
+
+    def gemm(
+        self,
+        _artifact: object,
+        problem: GemmProblem,
+        regions: Mapping[str, Region],
+        scalars: tuple[float, float],
+        _wait_s: float,
+    ) -> GemmRun:
+        return Gemms(_Filling()).run(None, problem, regions, scalars)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Any:
+    store = Store.open(f"sqlite:///{tmp_path / 'tilewright.db'}")
+    store.migrate()
+    engine = SimpleNamespace(bench=lambda _device: _Bench())
+    yield SimpleNamespace(settings=Settings(), store=store, engine=engine, metrics=Metrics())
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "out", "stored"),
+    [
+        ("int8", None, "int32"),
+        ("uint8", None, "int32"),
+        ("float8_e4m3fn", None, "float32"),
+        ("float8_e5m2", "float16", "float16"),
+        ("bfloat16", "float32", "float32"),
+    ],
+)
+def test_the_result_has_room_for_its_own_type(service: Any, dtype: str, out: str | None, stored: str) -> None:
+    query = GemmPost(m=M, n=N, k=K, dtype=dtype, out_dtype=out, layout="nt")
+    problem = GemmProblem(M, N, K, dtype, out_dtype=out)
+    with Pages() as body, Pages() as result:
+        body.append(bytes(problem.operand_bytes))
+        served = run.run(service, operands.raw(body, query), query, result)
+        assert served.ran == "filling"
+        assert (served.d.dtype, served.d.shape) == (problem.out, (M, N))
+        assert operands.shapes(problem)["d"] == (served.d.dtype, served.d.shape)
+        values = np.frombuffer(result.read(0, 1000), stored)
+    np.testing.assert_array_equal(values, np.full(M * N, 7, stored))

@@ -1,0 +1,1 @@
+"""One tuning job from its request to its winner."""

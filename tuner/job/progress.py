@@ -1,0 +1,157 @@
+"""What a job has done so far: its trials, where its seconds went, and the progress that follows."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+
+from tilewright.artifact import Artifact
+from tilewright.schema.job import JobProgress, TuneRequest
+from tilewright.schema.trial import Outcome, Timing, Trial
+from tuner.job.context import Recorder
+from tuner.search.search import MEASURED, Search
+
+_log = logging.getLogger("tilewright.job")
+
+
+class ProgressTracker:
+    """Trials of one job, those of an interrupted run included, and the seconds of this run.
+
+    Check, measure, idle, search and race are stretches of the wall clock that never overlap; what they
+    leave of ``elapsed_s`` went into the store, the hand-over between processes and asking the vendor
+    library for its choices. ``compile_s`` adds up over compilers that run side by side with each other and
+    with the device.
+
+    Attributes:
+        trials: in the order they finished.
+        artifacts: kernels measured in this run, by digest.
+        stopped: why the search ended; None while it runs.
+    """
+
+    def __init__(self, request: TuneRequest, recorder: Recorder, search: Search, started: float) -> None:
+        """``started`` is when this run began, on the monotonic clock."""
+        self._request = request
+        self._recorder = recorder
+        self._search = search
+        self._started = started
+        self._replayed = 0
+        self._compile_s = self._check_s = self._measure_s = 0.0
+        self._idle_s = self._search_s = self._race_s = 0.0
+        self.stopped: str | None = None
+        self.trials: list[Trial] = []
+        self.artifacts: dict[str, Artifact] = {}
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since this run started."""
+        return time.monotonic() - self._started
+
+    @property
+    def best(self) -> Trial | None:
+        """The fastest complete trial."""
+        complete = [trial for trial in self.trials if trial.outcome is Outcome.OK]
+        return min(complete, key=lambda trial: timed(trial).median_us, default=None)
+
+    @property
+    def incumbent_us(self) -> float | None:
+        """Its median."""
+        return timed(self.best).median_us if self.best else None
+
+    @property
+    def measured(self) -> int:
+        """Trials that count towards the budget."""
+        return sum(trial.outcome in MEASURED for trial in self.trials)
+
+    def replay(self, trial: Trial) -> None:
+        """Count a trial that an earlier run committed."""
+        self._replayed += trial.outcome in MEASURED
+        self.trials.append(trial)
+
+    def idle(self, seconds: float) -> None:
+        """The device waited for a compile."""
+        self._idle_s += seconds
+
+    @contextlib.contextmanager
+    def searching(self) -> Iterator[None]:
+        """The search chooses or learns."""
+        began = time.monotonic()
+        yield
+        self._search_s += time.monotonic() - began
+
+    @contextlib.contextmanager
+    def racing(self) -> Iterator[None]:
+        """The final races run."""
+        began = time.monotonic()
+        yield
+        self._race_s += time.monotonic() - began
+
+    def add(self, trial: Trial, artifact: Artifact | None) -> None:
+        """Commit a trial."""
+        self._recorder.add_trial(trial, artifact)
+        self.trials.append(trial)
+        if artifact is not None and trial.outcome is Outcome.OK:
+            self.artifacts[artifact.digest] = artifact
+        self._compile_s += trial.compile_s
+        self._check_s += trial.check_s
+        self._measure_s += trial.measure_s
+
+    def publish(self, phase: str) -> None:
+        """Report where the job stands."""
+        best = self.best
+        self._recorder.set_progress(
+            JobProgress(
+                phase=phase,
+                measured=self.measured,
+                planned=self._search.budget,
+                valid_configs=self._search.size,
+                failed=len(self.trials) - self.measured,
+                best_us=self.incumbent_us,
+                best_config=str(best.config) if best else None,
+                elapsed_s=self.elapsed_s,
+                eta_s=self._eta_s(phase),
+                compile_s=self._compile_s,
+                check_s=self._check_s,
+                measure_s=self._measure_s,
+                idle_s=self._idle_s,
+                search_s=self._search_s,
+                race_s=self._race_s,
+                stopped=self.stopped,
+            )
+        )
+
+    def log(self, job_id: str) -> None:
+        """Say where the seconds of this run went."""
+        known = {
+            "check": self._check_s,
+            "measure": self._measure_s,
+            "idle": self._idle_s,
+            "search": self._search_s,
+            "race": self._race_s,
+        }
+        elapsed_s = self.elapsed_s
+        known["other"] = elapsed_s - sum(known.values())
+        parts = " + ".join(f"{name} {seconds:.2f}" for name, seconds in known.items())
+        count, reason = len(self.trials), self.stopped
+        _log.info("job %s: %d trials, %s; %s = %.2f s", job_id, count, reason, parts, elapsed_s)
+        _log.info("job %s: compilers worked %.2f s side by side with that", job_id, self._compile_s)
+
+    def _eta_s(self, phase: str) -> float | None:
+        measured_now = self.measured - self._replayed
+        if phase != "search" or not measured_now:
+            return None
+        left = (self._search.budget - self.measured) * self.elapsed_s / measured_now
+        limit = self._request.max_seconds
+        return max(0.0, min(left, limit - self.elapsed_s) if limit else left)
+
+
+def timed(trial: Trial) -> Timing:
+    """The timing of a measured trial.
+
+    Raises:
+        ValueError: the trial has none.
+    """
+    if trial.timing is None:
+        raise ValueError(f"trial {trial.number} was not measured: {trial.outcome}")
+    return trial.timing

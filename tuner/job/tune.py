@@ -1,0 +1,115 @@
+"""``tune``: one job from the first config to the winner."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from kernels.common.family import Family
+from kernels.registry import FAMILIES, families_for
+from tilewright.errors import DeviceUnavailable, InvalidProblem, LaunchError
+from tilewright.schema.config import Config
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.job import JobProgress, TuneRequest
+from tilewright.schema.trial import BestConfig
+from tuner.job.context import JobContext, Recorder
+from tuner.job.loop import Loop
+from tuner.job.progress import ProgressTracker
+from tuner.job.selection import select_winner
+from tuner.measure.operands import why_too_large
+from tuner.search.search import Search, open_search
+from tuner.workers.bench import Bench
+from tuner.workers.builder import Builder
+from tuner.workers.process import WorkerError
+
+_log = logging.getLogger("tilewright.job")
+
+
+def tune(
+    request: TuneRequest,
+    job_id: str,
+    bench: Bench,
+    builder: Builder,
+    recorder: Recorder,
+    cancelled: threading.Event,
+    initial_configs: Sequence[Config] = (),
+) -> BestConfig | None:
+    """Search, race the candidates with the vendor, and record the winner.
+
+    Trials that ``recorder`` holds already are replayed into the search, not measured again, so that an
+    interrupted job goes on where it stood. ``initial_configs`` are tried first, then configs like what the
+    vendor library would run. The search ends after ``max_trials`` measured trials, ``max_seconds``, four asks
+    a granted trial, the whole space, or where it gains too little; the last progress says which.
+
+    Returns:
+        The winner; None where no trial went well or ``cancelled`` was set (trials stay recorded).
+
+    Raises:
+        InvalidProblem: a family is unknown, or no config of any family is valid for the problem.
+        ArtifactError, WorkerDied, WorkerTimeout, LaunchError: as :func:`tuner.job.selection.select_winner`.
+        DeviceUnavailable: the compiler or the device's libraries are missing.
+    """
+    started = time.monotonic()
+    context = JobContext(request, job_id, bench, builder, recorder, cancelled)
+    recorder.set_progress(JobProgress("enumerate", 0, request.max_trials))
+    search = _open(context, bench, initial_configs)
+    tracker = ProgressTracker(request, recorder, search, started)
+    Loop(context, search, tracker).run()
+    if cancelled.is_set():
+        return None
+    tracker.publish("race")
+    with tracker.racing():
+        best = select_winner(context, tracker)
+    if cancelled.is_set():
+        return None
+    if best:
+        recorder.set_best(best)
+    tracker.publish("done")
+    tracker.log(job_id)
+    return best
+
+
+def _open(context: JobContext, bench: Bench, initial_configs: Sequence[Config]) -> Search:
+    request, device = context.request, context.device
+    families = _families(request, device)
+    too_large = why_too_large(request.problem, device)
+    if too_large:
+        raise InvalidProblem(too_large)
+    given = [*initial_configs, *_vendor_configs(context, bench, families)]
+    search = open_search(
+        families, request.problem, device, request.max_trials, request.seed, given, request.sampler
+    )
+    if not search.size:
+        names = ", ".join(family.name for family in families) or "any family"
+        raise InvalidProblem(f"no config of {names} is valid for {request.problem} on {device.arch}")
+    return search
+
+
+def _vendor_configs(context: JobContext, bench: Bench, families: Sequence[Family[Any]]) -> list[Config]:
+    """Configs that follow the tile hints of the vendor library; none if it gives no hint or fails."""
+    try:
+        hints = bench.vendor_tile_hints(context.problem, context.trial_timeout_s)
+    except (DeviceUnavailable, WorkerError, LaunchError) as error:
+        _log.info("job %s: no configs from the vendor library: %s", context.job_id, error)
+        return []
+    problem, device = context.problem, context.device
+    return [
+        config
+        for hint in hints
+        for family in families
+        for config in family.configs_from_hint(hint, problem, device)
+    ]
+
+
+def _families(request: TuneRequest, device: DeviceSpec) -> list[Family[Any]]:
+    supported = families_for(request.problem, device)
+    for name in request.families:
+        if name not in FAMILIES:
+            raise InvalidProblem(f"there is no family {name!r}; choose among {', '.join(FAMILIES)}")
+        if name not in supported:
+            reason = FAMILIES[name].why_unsupported(request.problem, device)
+            raise InvalidProblem(f"family {name} does not support {request.problem}: {reason}")
+    return [supported[name] for name in request.families or supported]

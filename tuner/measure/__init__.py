@@ -1,0 +1,1 @@
+"""Operands, correctness, timing, races and their statistics."""

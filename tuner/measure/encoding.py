@@ -1,0 +1,141 @@
+"""Values and storage: numbers on one side, the bits a kernel reads and writes on the other.
+
+NumPy and CuPy alike; ``xp`` is the array module where one has to be named. What neither computes with
+is kept as bit patterns: bfloat16 as uint16, the 8-bit floats as uint8. tfloat32 is kept as float32 of
+which the low 13 bits are zero, so that a kernel need not round what it reads. Types of fewer than 8 bits
+are packed into uint8 along the last axis, the first element in the low bits.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tilewright.schema.problem import DType
+
+_STORAGE = {
+    DType.FLOAT16: "float16",
+    DType.BFLOAT16: "uint16",
+    DType.FLOAT32: "float32",
+    DType.FLOAT64: "float64",
+    DType.TFLOAT32: "float32",
+    DType.FLOAT8_E4M3FN: "uint8",
+    DType.FLOAT8_E5M2: "uint8",
+    DType.INT8: "int8",
+    DType.UINT8: "uint8",
+    DType.INT4: "uint8",
+    DType.UINT4: "uint8",
+    DType.UINT1: "uint8",
+    DType.SIGN1: "uint8",
+    DType.INT32: "int32",
+}
+_BOUNDS = {
+    DType.INT8: (-128, 127),
+    DType.UINT8: (0, 255),
+    DType.INT4: (-8, 7),
+    DType.UINT4: (0, 15),
+    DType.UINT1: (0, 1),
+    DType.INT32: (-(2**31), 2**31 - 1),
+}
+_SMALLEST_NORMAL = {DType.FLOAT8_E4M3FN: 2.0**-6, DType.FLOAT8_E5M2: 2.0**-14}
+_MANTISSA = {DType.FLOAT8_E4M3FN: 3, DType.FLOAT8_E5M2: 2}
+_E4M3_MOST, _E5M2_MOST = 448.0, 57344.0
+
+
+def storage_type(dtype: DType) -> str:
+    """Name of the NumPy type that holds ``dtype``."""
+    return _STORAGE[dtype]
+
+
+def encode(xp: Any, values: Any, dtype: DType) -> Any:
+    """Round real ``values`` to ``dtype``, to nearest even, and return the storage array.
+
+    What is too large becomes infinity, NaN in float8_e4m3fn, which has no infinity, and the nearest
+    integer there is in integer types; those hold no NaN. sign1 keeps the sign alone; 0 is positive.
+
+    Raises:
+        ValueError: the last axis does not fill the bytes of a packed type.
+    """
+    if dtype is DType.BFLOAT16:
+        halves = (_rounded(xp, values, 16).view("uint32") >> 16).astype("uint16")
+        return xp.where(xp.isnan(values), xp.uint16(0x7FC0), halves)
+    if dtype is DType.TFLOAT32:
+        return _rounded(xp, values, 13)
+    if dtype in _MANTISSA:
+        return _encode_float8(xp, values, dtype)
+    if dtype is DType.SIGN1:
+        return _pack(xp, values < 0, dtype)
+    if dtype.is_integer:
+        whole = xp.clip(xp.rint(values.astype("float64")), *_BOUNDS[dtype])
+        return _pack(xp, whole, dtype) if dtype.packing > 1 else whole.astype(_STORAGE[dtype])
+    return values.astype(_STORAGE[dtype])
+
+
+def decode(stored: Any, dtype: DType) -> Any:
+    """The values of a storage array, as float32 (float64 for float64 and int32)."""
+    if dtype is DType.BFLOAT16:
+        return (stored.astype("uint32") << 16).view("float32").reshape(stored.shape)
+    if dtype is DType.FLOAT8_E5M2:
+        return (stored.astype("uint16") << 8).view("float16").astype("float32")
+    if dtype is DType.FLOAT8_E4M3FN:
+        return _decode_e4m3(stored)
+    if dtype.packing > 1:
+        return _unpacked(stored, dtype).astype("float32")
+    return stored.astype("float64" if dtype in (DType.FLOAT64, DType.INT32) else "float32")
+
+
+def _pack(xp: Any, values: Any, dtype: DType) -> Any:
+    """Whole numbers, of which the low bits are kept, ``dtype.packing`` neighbours a byte."""
+    bits, packing = dtype.bits, dtype.packing
+    if values.shape[-1] % packing:
+        raise ValueError(f"{values.shape[-1]} elements of {dtype} do not fill bytes")
+    fields = xp.ascontiguousarray(values).astype("int8").view("uint8") & ((1 << bits) - 1)
+    packed = fields[..., ::packing]
+    for place in range(1, packing):
+        packed = packed | (fields[..., place::packing] << (place * bits))
+    return xp.ascontiguousarray(packed)
+
+
+def _unpacked(stored: Any, dtype: DType) -> Any:
+    """The values of packed bytes, as int8."""
+    bits, packing = dtype.bits, dtype.packing
+    fields = stored.repeat(packing, axis=stored.ndim - 1)
+    for place in range(packing):
+        fields[..., place::packing] >>= place * bits
+    fields &= (1 << bits) - 1
+    if dtype is DType.SIGN1:
+        return 1 - 2 * fields.astype("int8")
+    signed = fields.astype("int8")
+    return signed - ((signed >> 3) << 4) if dtype is DType.INT4 else signed
+
+
+def _rounded(xp: Any, values: Any, drop: int) -> Any:
+    """As float32 with the low ``drop`` bits of the mantissa rounded away; NaN stays NaN."""
+    values = xp.ascontiguousarray(values, dtype="float32")
+    bits = values.view("uint32")
+    up = bits + ((1 << (drop - 1)) - 1) + ((bits >> drop) & 1)
+    return xp.where(xp.isnan(values), values, ((up >> drop) << drop).view("float32"))
+
+
+def _encode_float8(xp: Any, values: Any, dtype: DType) -> Any:
+    """By way of float16, whose exponent is five bits wide like that of e5m2; e4m3 has four of them."""
+    values = xp.ascontiguousarray(values, dtype="float32")
+    smallest, mantissa = _SMALLEST_NORMAL[dtype], _MANTISSA[dtype]
+    step = smallest * 2.0**-mantissa
+    subnormal = xp.rint(xp.clip(values, -smallest, smallest) / step) * step
+    near = xp.where(xp.abs(values) < smallest, subnormal, _rounded(xp, values, 23 - mantissa))
+    if dtype is DType.FLOAT8_E5M2:
+        near = xp.where(xp.abs(near) > _E5M2_MOST, xp.copysign(math.inf, near), near)
+        return (near.astype("float16").view("uint16") >> 8).astype("uint8")
+    bits = (xp.clip(near, -_E4M3_MOST, _E4M3_MOST) / 256).astype("float16").view("uint16")
+    sign = (bits >> 8) & 0x80
+    # NOTE: written so that a NaN is not within bounds either.
+    packed = xp.where(xp.abs(near) <= _E4M3_MOST, sign | ((bits >> 7) & 0x7F), sign | 0x7F)
+    return packed.astype("uint8")
+
+
+def _decode_e4m3(stored: Any) -> Any:
+    bits = stored.astype("uint16")
+    values = (((bits & 0x80) << 8) | ((bits & 0x7F) << 7)).view("float16").astype("float32") * 256
+    values[(bits & 0x7F) == 0x7F] = math.nan
+    return values

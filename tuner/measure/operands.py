@@ -1,0 +1,156 @@
+"""Operands of a problem on a device: random or integer data, rotated sets, bound launches."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from tilewright.errors import LaunchError
+from tilewright.launch import Kernel, Launch, Operands
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.problem import DType, GemmProblem
+from tuner.devices.base import Device, Tensors
+from tuner.measure.encoding import encode, storage_type
+
+_MOST_SETS = 128
+_MOST_BYTES = 16 << 30
+_INTEGER_SCALE = {4: 2.5, 1: 1.0}  # by bits
+_BYTE_SCALE = 40.0
+_DENSE_K = 2**16  # sums of more products of -1, 0 and 1 could leave the integers that float16 holds
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BoundSets:
+    """A kernel bound to several operand sets in turn, and the workspace that must outlive it."""
+
+    launches: Sequence[Launch]
+    workspace: Any
+
+
+def why_too_large(problem: GemmProblem, device: DeviceSpec) -> str | None:
+    """The reason ``device`` cannot hold what tuning the problem takes, or None.
+
+    Beside the operands, the check keeps references in float64 and its temporaries: about eight arrays
+    of the size of D and one of each operand.
+    """
+    d, operands = problem.m * problem.n, (problem.m + problem.n) * problem.k
+    needed = 3 * problem.total_bytes + 8 * problem.batch * (8 * d + operands)
+    if needed > device.memory_bytes:
+        return f"tuning {problem} takes about {needed} bytes of memory, the device has {device.memory_bytes}"
+    return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scratch:
+    """Workspace memory; the part from byte ``front`` on need not be zero."""
+
+    memory: Any
+    front: int
+
+
+def make_tensors(
+    device: Device, problem: GemmProblem, seed: int, data: Literal["normal", "integer"]
+) -> Tensors:
+    """Fresh operands: N(0, 1) values, or integers in -1 .. 1 whose products add up exactly.
+
+    Integer types take N(0, 1) times 40, 2.5 for 4 bits, rounded and clipped, so that all bits are used.
+
+    Raises:
+        LaunchError: they do not fit in the device's memory.
+    """
+    xp = device.xp
+    random = xp.random.default_rng(seed)
+
+    def draw(shape: tuple[int, ...], dtype: DType) -> Any:
+        if data == "integer":
+            values = random.integers(-1, 2, size=shape).astype("float32")
+            if problem.k > _DENSE_K:
+                values *= random.random(shape, dtype="float32") < math.sqrt(_DENSE_K / problem.k)
+            return encode(xp, values, dtype)
+        scale = _INTEGER_SCALE.get(dtype.bits, _BYTE_SCALE) if dtype.is_integer else 1.0
+        return encode(xp, scale * random.standard_normal(shape, dtype="float32"), dtype)
+
+    _require_memory(device, problem.total_bytes + 8 * problem.m * problem.k)
+    shape_d = (problem.batch, problem.m, problem.n)
+    return Tensors(
+        a=draw((problem.batch, *problem.a_shape), problem.dtype),
+        b=draw((problem.batch, *problem.b_shape), problem.dtype),
+        d=xp.zeros(shape_d, dtype=storage_type(problem.out)),
+        c=draw(shape_d, problem.out) if problem.has_c else None,
+        bias=draw((problem.n,), problem.out) if problem.has_bias else None,
+        beta=1.0 if problem.has_c else 0.0,
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def rotated_sets(device: Device, problem: GemmProblem) -> tuple[Tensors, ...]:
+    """Operand sets whose inputs together are at least twice the last-level cache, two at least.
+
+    Launches that take them in turn find no input in the cache. Kept until :func:`forget`.
+    """
+    wanted = -(-2 * device.spec.l2_bytes // problem.operand_bytes)
+    affordable = max(1, min(_MOST_BYTES, device.free_bytes() // 2) // problem.total_bytes)
+    count = max(1, min(max(2, wanted), _MOST_SETS, affordable))
+    return tuple(make_tensors(device, problem, seed, "normal") for seed in range(count))
+
+
+def scratch(device: Device, kernels: Sequence[Kernel], problem: GemmProblem) -> Scratch:
+    """Workspace for any of the kernels, one at a time: zero at first, and left so where they need it.
+
+    The parts that must be zero end where the other parts begin, so those are the same memory for all:
+    where a buffer lies can cost or save a kernel more than the difference that a race looks for.
+
+    Raises:
+        LaunchError: it does not fit.
+    """
+    plans = [kernel.artifact.plan for kernel in kernels]
+    front = max((plan.workspace_zero_bytes(problem) for plan in plans), default=0)
+    rest = max(
+        (plan.workspace_bytes(problem) - plan.workspace_zero_bytes(problem) for plan in plans), default=0
+    )
+    if front + rest:
+        _require_memory(device, front + rest)
+    return Scratch(device.xp.zeros(max(front + rest, 1), dtype="uint8"), front)
+
+
+def forget() -> None:
+    """Give back the operand sets of an earlier problem."""
+    rotated_sets.cache_clear()
+
+
+def bind(
+    device: Device,
+    kernel: Kernel,
+    problem: GemmProblem,
+    sets: Sequence[Tensors],
+    shared: Scratch | None = None,
+) -> BoundSets:
+    """Bind a kernel to each set, all with one workspace: ``shared``, or one of its own."""
+    plan = kernel.artifact.plan
+    shared = shared or scratch(device, [kernel], problem)
+    start = device.address(shared.memory) + shared.front - plan.workspace_zero_bytes(problem)
+    address = start if plan.workspace_bytes(problem) else 0
+    launches = [kernel.bind(problem, operands(device, tensors, address)) for tensors in sets]
+    return BoundSets(launches, shared.memory)
+
+
+def operands(device: Device, tensors: Tensors, workspace: int = 0) -> Operands:
+    """Addresses of the tensors."""
+    return Operands(
+        a=device.address(tensors.a),
+        b=device.address(tensors.b),
+        d=device.address(tensors.d),
+        c=device.address(tensors.c) if tensors.c is not None else 0,
+        bias=device.address(tensors.bias) if tensors.bias is not None else 0,
+        workspace=workspace,
+        alpha=tensors.alpha,
+        beta=tensors.beta,
+    )
+
+
+def _require_memory(device: Device, size: int) -> None:
+    if size > device.free_bytes():
+        raise LaunchError(f"{size} bytes do not fit in the {device.free_bytes()} free bytes of the device")

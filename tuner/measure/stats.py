@@ -1,0 +1,127 @@
+"""Medians with distribution-free confidence intervals, and the comparison of two candidates of a race.
+
+Every interval is one of order statistics. Whatever the distribution, the number of samples below
+its median is Binomial(n, 1/2), so the k-th smallest and the k-th largest of n independent samples
+enclose the median with probability 1 - 2 P(Binomial(n, 1/2) <= k - 1).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import statistics
+from collections.abc import Sequence
+
+CONFIDENCE = 0.99
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Interval:
+    """A median with its interval, in the unit of the samples.
+
+    Attributes:
+        value: the median.
+        low, high: order statistics that enclose it.
+        confidence: probability that they do; lower than asked for where the samples are too few.
+    """
+
+    value: float
+    low: float
+    high: float
+    confidence: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ratio:
+    """How many times as fast a candidate is as a base: base time over candidate time.
+
+    Attributes:
+        value: the median over the rounds of a race; above 1 the candidate is faster.
+        low, high: interval of that median at the confidence asked for.
+    """
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def undecided(self) -> bool:
+        """The interval includes 1: the race could not tell the two apart."""
+        return self.low <= 1.0 <= self.high
+
+
+def median(samples: Sequence[float]) -> float:
+    """The median, in the unit of the samples.
+
+    Raises:
+        ValueError: there is no sample, or one is not a finite number.
+    """
+    if not samples or not all(map(math.isfinite, samples)):
+        raise ValueError(f"a median needs one or more finite samples, got {list(samples)[:8]}")
+    return float(statistics.median(samples))
+
+
+def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """The median with the narrowest order-statistic interval that reaches ``confidence``.
+
+    Fewer samples than :func:`rounds_needed` give the smallest and the largest one, and the lower
+    confidence that these reach.
+
+    Raises:
+        ValueError: there is no sample, one is not finite, or ``confidence`` is not between 0 and 1.
+    """
+    value, count = median(samples), len(samples)
+    rank = max(1, _rank(count, confidence))
+    ordered = sorted(samples)
+    return Interval(value, float(ordered[rank - 1]), float(ordered[-rank]), _coverage(count, rank))
+
+
+def paired_ratio(base: Sequence[float], candidate: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
+    """How many times as fast ``candidate`` is as ``base``, from times taken in the same rounds.
+
+    A round's ratio cancels what the round did to both (clocks, neighbours). The interval is that of
+    the sign test: it holds where the sign of a round is independent of the others, which a race
+    brings about by running each round in a fresh random order.
+
+    Raises:
+        ValueError: the rows differ in length, hold a time that is not positive, or have too few
+            rounds to reach ``confidence``.
+    """
+    if len(base) != len(candidate):
+        raise ValueError(f"paired rows must be equally long, got {len(base)} and {len(candidate)} rounds")
+    if not all(time > 0 for time in (*base, *candidate)):
+        raise ValueError("times must be positive")
+    if len(base) < rounds_needed(confidence):
+        needed = rounds_needed(confidence)
+        raise ValueError(f"confidence {confidence} needs {needed} rounds or more, got {len(base)}")
+    interval = median_interval([b / c for b, c in zip(base, candidate, strict=True)], confidence)
+    return Ratio(interval.value, interval.low, interval.high)
+
+
+def rounds_needed(confidence: float) -> int:
+    """The fewest samples whose extremes enclose the median with ``confidence``: 8 for 0.99.
+
+    Raises:
+        ValueError: ``confidence`` is not between 0 and 1.
+    """
+    _check(confidence)
+    return next(count for count in range(1, 1100) if _coverage(count, 1) >= confidence)
+
+
+@functools.cache
+def _rank(count: int, confidence: float) -> int:
+    """The largest k whose k-th smallest and k-th largest reach ``confidence``; 0 where none does."""
+    _check(confidence)
+    ranks = range(1, (count + 1) // 2 + 1)
+    return sum(_coverage(count, rank) >= confidence for rank in ranks)
+
+
+def _coverage(count: int, rank: int) -> float:
+    tail = sum(math.comb(count, below) for below in range(rank))
+    return 1.0 - 2.0 * tail / float(2**count)
+
+
+def _check(confidence: float) -> None:
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")

@@ -1,0 +1,138 @@
+"""The vendor library's algorithms for a problem, and the fastest of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from kernels.common.tile_hint import TileHint
+from tilewright.errors import DeviceUnavailable
+from tilewright.launch import Launch
+from tilewright.schema.problem import DType, GemmProblem
+from tilewright.schema.trial import STANDS_IN
+from tuner.devices.base import Device, VendorChoice
+from tuner.measure.interleave import equal_samplers, interleave, shuffled_rounds
+from tuner.measure.operands import rotated_sets
+from tuner.measure.stats import median
+
+_HEAT_ROUNDS = 7
+# A heat of few rounds cannot tell those apart that are so close: of them so many run again.
+_CLOSE, _DECIDING, _DECIDER_ROUNDS = 1.03, 4, 32
+_KNOWN = 8
+_SCREENS = ((48, 200.0), (12, 1000.0))  # how many stay, after so many microseconds of each
+_SCREEN_RATIO = 1.25
+_STAND_IN_OUT = {2: DType.FLOAT16, 4: DType.FLOAT32}  # by bytes of an element of D
+
+
+def fastest_for(device: Device, problem: GemmProblem) -> VendorChoice:
+    """The library's fastest algorithm for a problem; a process looks for it once, the last 8 are remembered.
+
+    Raises:
+        DeviceUnavailable: as :func:`vendor_choices`.
+    """
+    choices, known = vendor_choices(device, problem), _known(device)
+    same = [choice for choice in choices if choice.detail == known.get(problem)]
+    if not same:
+        same = [fastest(device, choices)]
+        while len(known) >= _KNOWN:
+            del known[next(iter(known))]
+        known[problem] = same[0].detail
+    return same[0]
+
+
+@functools.lru_cache(maxsize=1)
+def _known(_device: Device) -> dict[GemmProblem, dict[str, Any]]:
+    """What the fastest algorithm of the last problems told of itself."""
+    return {}
+
+
+def fastest(device: Device, choices: Sequence[VendorChoice]) -> VendorChoice:
+    """The choice with the lowest median of interleaved samples under load.
+
+    A quick look at each rules out the slow ones, a heat of few rounds leaves those that are close to its
+    fastest, four at most, and these run again for as many rounds as candidates do.
+    """
+    if len(choices) == 1:
+        return choices[0]
+    choices = _screened(device, choices)
+    samplers = equal_samplers(device, [choice.launches for choice in choices])
+    rows, _ = interleave(device, samplers, _HEAT_ROUNDS, seed=0)
+    times = list(map(median, rows))
+    ahead = sorted(range(len(choices)), key=times.__getitem__)[:_DECIDING]
+    close = [i for i in ahead if times[i] <= _CLOSE * times[ahead[0]]]
+    if len(close) == 1:
+        return choices[close[0]]
+    rows, _ = shuffled_rounds(device, [samplers[i] for i in close], _DECIDER_ROUNDS, random.Random(1))
+    return choices[min(zip(map(median, rows), close, strict=True))[1]]
+
+
+def _screened(device: Device, choices: Sequence[VendorChoice]) -> Sequence[VendorChoice]:
+    """The first choice and the quickest others: each is looked at for a little while, then the quickest
+    of these for longer; those that take 25 % more than the quickest are out."""
+    probe = device.timer(choices[0].launches)
+    probe()
+    first_us = max(probe(), 0.1)
+    for kept, glance_us in _SCREENS:
+        if len(choices) > kept:
+            count = max(1, round(glance_us / first_us))
+            quick = [_glance(device, choice.launches[:count]) for choice in choices]
+            ranked = sorted(range(1, len(choices)), key=lambda i: quick[i])[: kept - 1]
+            limit = _SCREEN_RATIO * min(quick)
+            choices = [choices[0], *(choices[i] for i in ranked if quick[i] <= limit)]
+    return choices
+
+
+def _glance(device: Device, launches: Sequence[Launch]) -> float:
+    """The quicker of two runs of launches, after one that does not count: microseconds of a launch."""
+    sample = device.timer(launches)
+    sample()
+    return min(sample(), sample())
+
+
+def vendor_choices(device: Device, problem: GemmProblem) -> list[VendorChoice]:
+    """The algorithms of the vendor library, the one it would take itself first.
+
+    Raises:
+        DeviceUnavailable: the library is missing or has no algorithm for the problem.
+    """
+    choices = device.vendor(problem, rotated_sets(device, problem)) or _stand_ins(device, problem)
+    if not choices:
+        raise DeviceUnavailable(f"the vendor library proposes no algorithm for {problem}")
+    return choices
+
+
+def _stand_ins(device: Device, problem: GemmProblem) -> list[VendorChoice]:
+    """What one would run for operands of 8 bits and fewer without a kernel of their own: float16, which
+    holds all of their values. The conversion is not timed."""
+    if problem.dtype.bits > 8:
+        return []
+    wide = dataclasses.replace(
+        problem, dtype=DType.FLOAT16, acc_dtype=DType.FLOAT32, out_dtype=_STAND_IN_OUT[problem.out.size]
+    )
+    return [
+        dataclasses.replace(
+            choice, name=f"{choice.name} float16", detail=choice.detail | {STANDS_IN: problem.dtype.value}
+        )
+        for choice in device.vendor(wide, rotated_sets(device, wide))
+    ]
+
+
+MOST_HINTS = 2
+
+
+def vendor_tile_hints(device: Device, problem: GemmProblem) -> list[TileHint]:
+    """The first two different tile hints of the library's proposals, in its order.
+
+    The list is empty if the library gives no hint or does not compute the problem. Nothing is timed: the same
+    library on the same device always gives the same hints.
+
+    Raises:
+        DeviceUnavailable: the library is missing.
+        LaunchError: the device failed.
+    """
+    proposed = device.vendor(problem, rotated_sets(device, problem))
+    hints = dict.fromkeys(choice.hint for choice in proposed if choice.hint)
+    return list(hints)[:MOST_HINTS]

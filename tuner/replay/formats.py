@@ -1,0 +1,288 @@
+"""Recorded spaces in T4, the results format of the auto-tuning community, version 1.0.0.
+
+Schema: github.com/odgaard/TuningSchema, branch T4, ``results-schema.json``. Times are in milliseconds, as
+in the files of other tools. What the schema has no place for (values of the knobs, problem, device,
+provenance) is under ``metadata``; files without it are read as well, with what the results tell.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernels.common.knobs import Knob
+from kernels.registry import FAMILIES, RENAMED
+from tilewright.schema.codec import KnobValue
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.problem import GemmProblem
+from tilewright.schema.trial import Outcome
+from tuner.measure.stats import median
+from tuner.replay.space import Entry, RecordedSpace, SpaceError, assemble
+
+VERSION = "1.0.0"
+_DIGITS = 6
+_INVALIDITY = {
+    Outcome.OK: "correct",
+    Outcome.INVALID: "constraints",
+    Outcome.COMPILE_ERROR: "compile",
+    Outcome.LAUNCH_ERROR: "runtime",
+    Outcome.WRONG_RESULT: "correctness",
+    Outcome.TIMEOUT: "timeout",
+}
+_OUTCOMES = {text: outcome for outcome, text in _INVALIDITY.items()}
+_UNKNOWN_DEVICE = DeviceSpec("cuda", "unknown", "unknown", 0, 0, 0)
+
+
+def to_t4(space: RecordedSpace) -> dict[str, Any]:
+    """A space as plain data of the format."""
+    configs = [dict(space.index.config(row).knobs) for row in range(len(space))]
+    metadata = {
+        "name": space.name,
+        "family": space.family,
+        "knobs": {knob.name: list(knob.values) for knob in space.knobs},
+        "problem": space.problem.to_dict(),
+        "device": space.device.to_dict(),
+        "provenance": dict(space.provenance),
+    }
+    results = [result(config, entry) for config, entry in zip(configs, space.entries, strict=True)]
+    return {"schema_version": VERSION, "metadata": metadata, "results": results}
+
+
+def result(config: Mapping[str, KnobValue], entry: Entry) -> dict[str, Any]:
+    """One element of ``results``."""
+    times: dict[str, Any] = {"compilation_time": _round(1000 * entry.compile_s)}
+    times["validation"] = _round(1000 * entry.check_s)
+    times["runtimes"] = [_round(sample / 1000) for sample in entry.samples_us]
+    correct = entry.outcome is Outcome.OK
+    return {
+        "configuration": dict(config),
+        "objectives": ["time"],
+        "times": times,
+        "invalidity": _INVALIDITY[entry.outcome],
+        "correctness": int(entry.outcome is not Outcome.WRONG_RESULT),
+        "measurements": _measured(entry) if correct else [_measurement("message", entry.message, "")],
+    }
+
+
+def entry(data: Mapping[str, Any]) -> Entry:
+    """The inverse of :func:`result`; files of other tools may lack what is not required.
+
+    Raises:
+        SpaceError: its validity is none of the format's.
+    """
+    times = data["times"]
+    known = {one["name"]: one["value"] for one in data.get("measurements", ())}
+    outcome = _OUTCOMES.get(data["invalidity"])
+    if outcome is None:
+        raise SpaceError(f"invalidity must be one of {', '.join(_OUTCOMES)}, got {data['invalidity']!r}")
+    ok = outcome is Outcome.OK
+    samples = (times.get("runtimes") or [known["time"]]) if ok else ()
+    return Entry(
+        tuple(1000.0 * float(sample) for sample in samples),
+        outcome,
+        "" if ok else str(known.get("message", data["invalidity"])),
+        float(times.get("compilation_time", times.get("compilation", 0.0))) / 1000,
+        float(times.get("validation", 0.0)) / 1000,
+        int(known.get("registers", 0)),
+        int(known.get("smem", 0)),
+    )
+
+
+def from_t4(data: Mapping[str, Any], name: str) -> RecordedSpace:
+    """The space of a parsed file.
+
+    Raises:
+        SpaceError: the file is empty or contradicts itself.
+    """
+    results = data.get("results")
+    if not results:
+        raise SpaceError(f"{name}: a T4 file has a list of results that is not empty")
+    metadata = data.get("metadata", {})
+    knobs = _knobs(metadata.get("knobs"), results)
+    configs = [[one["configuration"][knob.name] for knob in knobs] for one in results]
+    points, entries = assemble(knobs, configs, [entry(one) for one in results])
+    problem, device = metadata.get("problem"), metadata.get("device")
+    family = RENAMED.get(metadata.get("family"), metadata.get("family", name))
+    return RecordedSpace(
+        name=str(metadata.get("name", name)),
+        family=family,
+        knobs=_renamed(knobs, family),
+        points=points,
+        entries=entries,
+        problem=GemmProblem.from_dict(problem) if problem else GemmProblem(1, 1, 1),
+        device=DeviceSpec.from_dict(device) if device else _UNKNOWN_DEVICE,
+        provenance=metadata.get("provenance", {}),
+    )
+
+
+def _knobs(
+    given: Mapping[str, Sequence[KnobValue]] | None, results: Sequence[Mapping[str, Any]]
+) -> tuple[Knob, ...]:
+    if given is not None:
+        return tuple(Knob(name, tuple(values), "") for name, values in given.items())
+    names = results[0]["configuration"]
+    return tuple(Knob(name, _values(name, results), "") for name in names)
+
+
+def _renamed(recorded: Sequence[Knob], family: str) -> tuple[Knob, ...]:
+    """Recorded knobs under the names that a family of ours has today for them and their values."""
+    own = FAMILIES[family].knobs if family in FAMILIES else ()
+    today = {name: one for one in own for name in (one.was, one.name)}
+    return tuple(today[one.name].renamed(one) if one.name in today else one for one in recorded)
+
+
+def _values(name: str, results: Sequence[Mapping[str, Any]]) -> tuple[KnobValue, ...]:
+    values = {one["configuration"][name] for one in results}
+    return tuple(sorted(values, key=lambda value: (isinstance(value, str), value)))
+
+
+def _measured(entry: Entry) -> list[dict[str, Any]]:
+    found = [_measurement("time", _round(median(entry.samples_us) / 1000), "ms")]
+    found += [_measurement("registers", entry.registers, "")] if entry.registers else []
+    found += [_measurement("smem", entry.smem, "B")] if entry.smem else []
+    return found
+
+
+def _measurement(name: str, value: float | str, unit: str) -> dict[str, Any]:
+    return {"name": name, "value": value, "unit": unit}
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
+
+
+_ERRORS = {
+    "InvalidConfig": Outcome.INVALID,
+    "CompilationFailedConfig": Outcome.COMPILE_ERROR,
+    "RuntimeFailedConfig": Outcome.LAUNCH_ERROR,
+}
+_KEYS = ("device_name", "kernel_name", "tune_params_keys", "tune_params", "cache")
+
+
+def from_cache(data: Mapping[str, Any], name: str) -> RecordedSpace:
+    """The space of a parsed cache file.
+
+    Raises:
+        SpaceError: it lacks a key, or a config is not what the file says of its parameters.
+    """
+    missing = [key for key in _KEYS if key not in data]
+    if missing:
+        raise SpaceError(f"{name}: a Kernel Tuner cache has {', '.join(missing)}")
+    names = list(data["tune_params_keys"])
+    knobs = tuple(_knob(name, data["tune_params"][name]) for name in names)
+    objective = str(data.get("objective", "time"))
+    rows = list(data["cache"].values())
+    configs = [[_value(row[name]) for name in names] for row in rows]
+    points, entries = assemble(knobs, configs, [_entry(row, objective) for row in rows])
+    return RecordedSpace(
+        name=name,
+        family=str(data["kernel_name"]),
+        knobs=knobs,
+        points=points,
+        entries=entries,
+        problem=_problem(data.get("problem_size")),
+        device=DeviceSpec("cuda", "unknown", str(data["device_name"]), 0, 0, 0),
+        provenance={"format": "Kernel Tuner cache", "device": data["device_name"]},
+    )
+
+
+def _knob(name: str, values: list[Any]) -> Knob:
+    return Knob(name, tuple(dict.fromkeys(_value(value) for value in values)), "")
+
+
+def _value(value: Any) -> KnobValue:
+    """Integers and names as they are; other numbers become integers where they are whole, else names."""
+    if isinstance(value, str | int):
+        return int(value) if isinstance(value, bool) else value
+    return int(value) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _entry(row: Mapping[str, Any], objective: str) -> Entry:
+    time, compile_s = row.get(objective), _seconds(row, "compile_time")
+    error = row.get("__error__") or (time if isinstance(time, str) else None)
+    if error is not None or time is None:
+        return Entry((), _ERRORS.get(str(error), Outcome.LAUNCH_ERROR), str(error or "no time"), compile_s)
+    samples = row.get("times") or [time]
+    return Entry(
+        tuple(1000.0 * float(sample) for sample in samples),
+        compile_s=compile_s,
+        check_s=_seconds(row, "verification_time"),
+    )
+
+
+def _seconds(row: Mapping[str, Any], key: str) -> float:
+    value = row.get(key, 0.0)
+    return float(value) / 1000 if isinstance(value, int | float) else 0.0
+
+
+def _problem(size: Any) -> GemmProblem:
+    """A stand-in with the extents of D where the size is that of a matrix: such files do not say more."""
+    extents = size if isinstance(size, list) and all(isinstance(one, int) and one > 0 for one in size) else []
+    m, n, *_ = [*extents, 1, 1]
+    return GemmProblem(m, n, 1)
+
+
+_GZIP = b"\x1f\x8b"
+_SUFFIXES = (".gz", ".json", ".t4")
+
+
+def read_space(path: Path) -> RecordedSpace:
+    """A Kernel Tuner cache or a T4 file as a space.
+
+    Raises:
+        SpaceError: it cannot be read, or is neither.
+    """
+    data = _parsed(path)
+    name = space_name(path)
+    try:
+        if "results" in data:
+            return from_t4(data, name)
+        if "cache" in data:
+            return from_cache(data, name)
+    except (KeyError, TypeError, ValueError) as error:
+        raise SpaceError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+    raise SpaceError(f"{path} is neither T4 (results) nor a Kernel Tuner cache (cache)")
+
+
+def write_space(space: RecordedSpace, path: Path) -> None:
+    """Write a T4 file, gzipped, the same bytes for the same space; replaces what stood there at once."""
+    text = json.dumps(to_t4(space), separators=(",", ":"))
+    data = gzip.compress(text.encode(), 9, mtime=0)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(data)
+    os.chmod(file.name, 0o644)
+    os.replace(file.name, path)
+
+
+def space_name(path: Path) -> str:
+    """The file's name without its suffixes."""
+    name = path.name
+    while name.endswith(_SUFFIXES):
+        name = name.rpartition(".")[0]
+    return name
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if data.startswith(_GZIP) else data).decode()
+        parsed = _json(text)
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise SpaceError(f"cannot read {path}: {error}") from error
+    if not isinstance(parsed, dict):
+        raise SpaceError(f"{path} must hold a JSON object")
+    return parsed
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        # NOTE: Kernel Tuner closes a cache file at the end of a run only; an interrupted one is still good.
+        return json.loads(text.rstrip().rstrip(",") + "}}")

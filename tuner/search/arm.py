@@ -1,0 +1,120 @@
+"""``Arm``: what the search draws from one family, and the class of each sampler."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import optuna
+from optuna.trial import Trial, TrialState
+
+from tilewright.schema.config import Config
+from tilewright.schema.job import Sampler
+from tuner.search.pool import Pool
+from tuner.search.samplers import (
+    CmaEsPoolSampler,
+    FixedSampler,
+    LocalSampler,
+    PoolSampler,
+    TpeSampler,
+    UniformSampler,
+    row_of,
+)
+from tuner.search.staged import StagedSampler
+
+SAMPLERS: dict[Sampler, type[PoolSampler]] = {
+    Sampler.STAGED: StagedSampler,
+    Sampler.TPE: TpeSampler,
+    Sampler.CMAES: CmaEsPoolSampler,
+    Sampler.LOCAL: LocalSampler,
+    Sampler.RANDOM: UniformSampler,
+}
+
+
+def sampler_of(name: Sampler, pool: Pool) -> PoolSampler:
+    """A sampler for one search of a pool."""
+    return SAMPLERS[name](pool)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Draw:
+    """A config drawn from an arm; ``trial`` is None where its values lie outside of the searched ones."""
+
+    config: Config
+    trial: Trial | None
+
+
+class Arm:
+    """Draws configs of one family and learns from what they cost.
+
+    Attributes:
+        pool: the valid set.
+        asked: configs drawn so far.
+        shown_us: lowest value so far after each result told; None while all failed.
+    """
+
+    def __init__(
+        self, pool: Pool, initial_configs: Iterable[Config], sampler: Sampler = Sampler.STAGED
+    ) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.pool = pool
+        self.asked = 0
+        self.shown_us: list[float | None] = []
+        self._initial_configs = tuple(initial_configs)
+        self._outside: set[Config] = set()
+        self._sampler = sampler_of(sampler, pool)
+        self._study = optuna.create_study(sampler=self._sampler)
+
+    @property
+    def initial_configs(self) -> list[Config]:
+        """Initial configs that were not tried yet, the most promising one first."""
+        return [config for config in self._initial_configs if not self._tried(config)]
+
+    @property
+    def exhausted(self) -> bool:
+        """Nothing is left to try."""
+        return not self.initial_configs and not self.pool.free
+
+    def search(self, seed: int) -> Draw:
+        """What the sampler chooses."""
+        return self._draw(self._sampler, seed)
+
+    def fixed(self, config: Config, seed: int, is_initial: bool) -> Draw:
+        """A given config, in place of what :meth:`search` would choose.
+
+        Raises:
+            ValueError: it was drawn before.
+        """
+        if self._tried(config):
+            raise ValueError(f"{config} was proposed before")
+        row = self.pool.index_of(config)
+        if row is not None:
+            self._sampler.initial_configs += is_initial
+            return self._draw(FixedSampler(self._sampler, row), seed)
+        self._outside.add(config)
+        self.asked += 1
+        return Draw(config, None)
+
+    def tell(self, draw: Draw, value_us: float | None) -> None:
+        """Learn what a config costs in microseconds; None where it failed, which ranks below every time."""
+        before = self.shown_us[-1] if self.shown_us else None
+        known = [one for one in (before, value_us) if one is not None]
+        self.shown_us.append(min(known, default=None))
+        if draw.trial is not None:
+            state = TrialState.PRUNED if value_us is None else TrialState.COMPLETE
+            self._study.tell(draw.trial, value_us, state=state)
+
+    def best_us(self, results: int) -> float | None:
+        """The lowest of the first ``results`` values told; None where there is none."""
+        shown = self.shown_us[:results]
+        return shown[-1] if shown else None
+
+    def _tried(self, config: Config) -> bool:
+        row = self.pool.index_of(config)
+        return config in self._outside if row is None else self.pool.is_taken(row)
+
+    def _draw(self, sampler: PoolSampler, seed: int) -> Draw:
+        self._study.sampler, sampler.seed = sampler, seed
+        trial = self._study.ask(sampler.space)
+        self.asked += 1
+        return Draw(self.pool.config(row_of(self.pool, trial.params)), trial)

@@ -1,0 +1,244 @@
+"""How quickly costs change along each knob: the length scales of a Gaussian process, fitted.
+
+The fit maximises the likelihood times log-normal priors, a length of 1 (the whole range of a knob) and
+a noise of 1 % of the variance, with a step that only heeds the signs of the gradient (Rprop, Riedmiller
+& Braun 1993). Wide priors are no use here: with some dozens of configs known the likelihood is flat.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tuner.search.pool import Distances, Indices, Pool
+
+Floats = npt.NDArray[np.float64]
+A = TypeVar("A", Floats, npt.NDArray[np.float32])
+
+LENGTH_DEVIATION = 0.5
+NOISE = 0.01
+NOISE_DEVIATION = 1.5
+_STEPS = 15
+_FIRST_STEP = 0.2
+_STEP_BOUNDS = (1e-3, 0.6)
+_LEAST = np.log(1e-5)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scales:
+    """Logarithms of a length a knob, and of the noise, as one vector.
+
+    Attributes:
+        logs: (knobs + 1,) natural logarithms; the last one is the noise's, a share of the variance.
+    """
+
+    logs: Floats
+
+    @classmethod
+    def start(cls, knobs: int) -> Scales:
+        """The centre of the priors."""
+        return cls(np.append(np.zeros(knobs), math.log(NOISE)))
+
+    @property
+    def weights(self) -> Floats:
+        """(knobs,) what squared distances are multiplied by."""
+        weights: Floats = np.exp(-2.0 * self.logs[:-1])
+        return weights
+
+    @property
+    def noise(self) -> float:
+        """The share of the variance that no distance explains."""
+        return math.exp(float(self.logs[-1]))
+
+
+def correlation(squared: A) -> A:
+    """Matern-5/2 of squared distances, in their precision."""
+    root = np.sqrt(5.0 * squared)
+    alike: A = (1.0 + root + root * root / 3.0) * np.exp(-root)
+    return alike
+
+
+def fitted(squared: Floats, costs: Floats, start: Scales) -> Scales:
+    """The best scales met on the way up from ``start``.
+
+    ``squared`` is (knobs, n, n), the squared distances of n configs along each knob; ``costs`` is (n,),
+    of mean 0.
+    """
+    here, step = start.logs, np.full(len(start.logs), _FIRST_STEP)
+    best, lowest, before = here, math.inf, np.zeros(len(here))
+    for _ in range(_STEPS):
+        loss, slope = _loss(squared, costs, here)
+        if loss < lowest:
+            best, lowest = here, loss
+        agree = np.sign(slope * before)
+        step = np.clip(step * np.select([agree > 0, agree < 0], [1.3, 0.5], 1.0), *_STEP_BOUNDS)
+        here, before = np.maximum(here - np.sign(slope) * step, _LEAST), slope
+    return Scales(best)
+
+
+def _loss(squared: Floats, costs: Floats, logs: Floats) -> tuple[float, Floats]:
+    """The negative log posterior, the variance profiled out, and its gradient by the logarithms."""
+    scales, count = Scales(logs), len(costs)
+    distance = np.tensordot(scales.weights, squared, 1)
+    covariance = correlation(distance) + scales.noise * np.eye(count)
+    inverse = np.linalg.inv(covariance)
+    weighed = inverse @ costs
+    variance = max(float(costs @ weighed) / count, 1e-9)
+    _, volume = np.linalg.slogdet(covariance)
+    outer = 0.5 * (inverse - np.outer(weighed, weighed) / variance)
+    root = np.sqrt(5.0 * distance)
+    # The derivative of Matern-5/2 by the squared distance is -5/6 (1 + root) exp(-root).
+    pull = outer * (5.0 / 3.0) * (1.0 + root) * np.exp(-root)
+    slope = np.append(scales.weights * np.tensordot(squared, pull, 2), scales.noise * float(np.trace(outer)))
+    away = (logs - Scales.start(len(squared)).logs) / _deviations(len(squared))
+    loss = 0.5 * count * math.log(variance) + 0.5 * float(volume) + 0.5 * float(away @ away)
+    return loss, slope + away / _deviations(len(squared))
+
+
+def _deviations(knobs: int) -> Floats:
+    return np.append(np.full(knobs, LENGTH_DEVIATION), NOISE_DEVIATION)
+
+
+GROWTH = 1.5
+FIRST_FIT = 6
+_TINY = 1e-6
+_GAINS = np.linspace(-6.0, 6.0, 1201)
+
+
+def _standard_improvement(gain: float) -> float:
+    """E[max(0, gain + z)] of a standard normal z."""
+    density = math.exp(-0.5 * gain * gain) / math.sqrt(2.0 * math.pi)
+    return gain * 0.5 * math.erfc(-gain / math.sqrt(2.0)) + density
+
+
+_IMPROVEMENTS = np.asarray([_standard_improvement(float(gain)) for gain in _GAINS])
+
+
+class Surrogate:
+    """What the costs of some rows of a pool say about the others.
+
+    Rows come in one order that only grows. Those whose cost is not known yet lower the uncertainty
+    around them, so that configs in flight are not crowded (Desautels et al. 2014).
+
+    Attributes:
+        candidates: the rows that :meth:`improvements` tells of.
+    """
+
+    def __init__(self, pool: Pool, candidates: Indices) -> None:
+        self.candidates = candidates
+        self._pool = pool
+        # NOTE: of the type that NumPy indexes with; any other one is converted at each use.
+        self._columns = np.ascontiguousarray(pool.points[candidates].T, dtype=np.intp)
+        self._scales = Scales.start(len(pool.knobs))
+        self._next_fit = FIRST_FIT
+        self._rows: list[int] = []
+        self._inverse = np.zeros((0, 0))
+        self._solved: Distances = np.zeros((0, len(candidates)), dtype=np.float32)
+        self._explained: Distances = np.zeros(len(candidates), dtype=np.float32)
+        self._white: Floats = np.zeros(0)
+        self._lowest = 0.0
+        self._spread = 1.0
+
+    def learn(self, rows: Sequence[int], values: Sequence[float | None]) -> None:
+        """Know ``rows``, of which the first ones took ``values`` microseconds, None where they failed.
+
+        The lengths are fitted whenever half as many values again are known, always at the same numbers
+        of values, however many come at once. One value at least must be a number.
+        """
+        known = len(values)
+        while known >= self._next_fit:
+            self._fit(rows[: self._next_fit], values[: self._next_fit])
+            self._next_fit = int(self._next_fit * GROWTH) + 1
+        for row in rows[len(self._rows) :]:
+            self._extend(row)
+        costs = standardised(values)
+        self._white = self._inverse[:known, :known] @ costs
+        self._lowest = float(costs.min())
+        self._spread = math.sqrt((float(self._white @ self._white) + 2.0) / (known + 2.0))
+
+    def improvements(self) -> Distances:
+        """The expected improvement of each candidate on the lowest cost known."""
+        mean = self._white.astype(np.float32) @ self._solved[: len(self._white)]
+        return self._expected(mean, self._explained)
+
+    def improvements_of(self, rows: Indices) -> Distances:
+        """The same of any rows of the pool."""
+        size = len(self._rows)
+        alike = self._alike(np.asarray(self._rows), rows)
+        solved = self._inverse[:size, :size].astype(np.float32) @ alike
+        mean = self._white.astype(np.float32) @ solved[: len(self._white)]
+        return self._expected(mean, np.square(solved).sum(axis=0))
+
+    def _expected(self, mean: Distances, explained: Distances) -> Distances:
+        deviation = self._spread * np.sqrt(np.maximum(1.0 - explained, _TINY))
+        improvement = np.interp((self._lowest - mean) / deviation, _GAINS, _IMPROVEMENTS)
+        expected: Distances = (deviation * improvement).astype(np.float32)
+        return expected
+
+    def _fit(self, rows: Sequence[int], values: Sequence[float | None]) -> None:
+        self._rows, self._explained[:] = [], 0.0
+        if any(value is not None for value in values):
+            of = np.asarray(rows)
+            squared = self._pool.squared(of, of).astype(np.float64)
+            self._scales = fitted(squared, standardised(values), self._scales)
+
+    def _extend(self, row: int) -> None:
+        """One more row of the factor's inverse, and of the candidates' part of the solution."""
+        size = len(self._rows)
+        if size == len(self._inverse):
+            self._make_room(max(32, 2 * size))
+        inverse, here = self._inverse[:size, :size], np.asarray([row])
+        left = inverse @ self._alike(np.asarray(self._rows, dtype=np.int64), here)[:, 0].astype(np.float64)
+        pivot = math.sqrt(max(1.0 + self._scales.noise - float(left @ left), _TINY))
+        self._inverse[size, :size], self._inverse[size, size] = -(left @ inverse) / pivot, 1.0 / pivot
+        alike = self._alike_candidates(row)
+        self._solved[size] = (alike - left.astype(np.float32) @ self._solved[:size]) / np.float32(pivot)
+        self._explained += np.square(self._solved[size])
+        self._rows.append(row)
+
+    def _alike(self, rows: Indices, others: Indices) -> Distances:
+        squared = np.tensordot(self._scales.weights.astype(np.float32), self._pool.squared(rows, others), 1)
+        return correlation(squared)
+
+    def _alike_candidates(self, row: int) -> Distances:
+        squared = np.zeros(len(self.candidates), dtype=np.float32)
+        weights = self._scales.weights.astype(np.float32)
+        for knob, value in enumerate(self._pool.points[row]):
+            squared += (weights[knob] * self._pool.squares[knob][value])[self._columns[knob]]
+        return correlation(squared)
+
+    def _make_room(self, size: int) -> None:
+        inverse, solved = self._inverse, self._solved
+        self._inverse = np.zeros((size, size))
+        self._inverse[: len(inverse), : len(inverse)] = inverse
+        self._solved = np.zeros((size, len(self.candidates)), dtype=np.float32)
+        self._solved[: len(solved)] = solved
+
+
+def standardised(values: Sequence[float | None]) -> Floats:
+    """Costs of mean 0 and variance 1 from times: half their logarithm, half their rank.
+
+    A failure counts as the slowest time.
+
+    Times reach from the optimum to a hundred times it. Ranks keep the slow ones from deciding what the
+    fit explains, logarithms keep the distances between the fast ones.
+    """
+    worst = max(value for value in values if value is not None)
+    times = np.asarray([worst if value is None else value for value in values])
+    below = (times[None, :] < times[:, None]).sum(axis=1)
+    equal = (times[None, :] == times[:, None]).sum(axis=1)
+    quantile = NormalDist().inv_cdf
+    ranks = np.asarray([quantile(float(share)) for share in (below + 0.5 * equal) / len(times)])
+    return _scaled(_scaled(np.log(times)) + _scaled(ranks))
+
+
+def _scaled(values: Floats) -> Floats:
+    deviation = float(values.std())
+    centred: Floats = values - values.mean()
+    return centred / deviation if deviation > 0.0 else centred

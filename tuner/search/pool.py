@@ -1,0 +1,186 @@
+"""The enumerated valid set of one family, and which of its points are taken."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernels.common.family import ConfigSpace
+from kernels.common.knobs import Knob
+from tilewright.errors import InvalidProblem
+from tilewright.schema.config import Config
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.problem import GemmProblem
+
+Indices = npt.NDArray[np.int64]
+Distances = npt.NDArray[np.float32]
+
+
+class Pool:
+    """Valid configs as value indices, one row a config, and a mark on each that was proposed.
+
+    A point is taken from the moment it is proposed, so that pending points are never proposed twice.
+
+    Attributes:
+        family: name of the family.
+        knobs: in the order of the columns.
+        points: (N, knobs) value indices, in lexicographic order.
+        squares: a knob, the (values, values) squared distances, as :meth:`nearest` counts them.
+    """
+
+    def __init__(self, family: str, knobs: Sequence[Knob], points: npt.NDArray[np.int16]) -> None:
+        self.family = family
+        self.knobs = tuple(knobs)
+        self._radix = _radix(self.knobs)
+        codes = points.astype(np.int64) @ self._radix
+        order = np.argsort(codes, kind="stable")
+        self._codes = codes[order]
+        self.points = points[order]
+        # NOTE: column-major, because distances are summed knob by knob over all points.
+        self._columns = np.ascontiguousarray(self.points.T)
+        self._cost = [_costs(knob) for knob in self.knobs]
+        self.squares = [np.square(cost) for cost in self._cost]
+        self._taken = np.zeros(len(points), dtype=bool)
+        self._index = {knob.name: {value: i for i, value in enumerate(knob.values)} for knob in self.knobs}
+
+    @classmethod
+    def of(cls, family: ConfigSpace[Any], problem: GemmProblem, device: DeviceSpec) -> Pool:
+        """Every valid config of a family among the searched values; empty where it supports none."""
+        values = itertools.chain.from_iterable(family.enumerate(problem, device))
+        points = np.fromiter(values, dtype=np.int16).reshape(-1, len(family.knobs))
+        return cls(family.name, family.knobs, points)
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    @property
+    def free(self) -> int:
+        """Points not taken yet."""
+        return len(self) - int(np.count_nonzero(self._taken))
+
+    def config(self, index: int) -> Config:
+        """The config of a row."""
+        pairs = zip(self.knobs, self.points[index], strict=True)
+        return Config.of(self.family, {knob.name: knob.values[value] for knob, value in pairs})
+
+    def index_of(self, config: Config) -> int | None:
+        """The row of a config, or None where it is not in the pool."""
+        values = dict(config.knobs)
+        if config.family != self.family or values.keys() != self._index.keys():
+            return None
+        point = [self._index[knob.name].get(values[knob.name], -1) for knob in self.knobs]
+        return None if -1 in point else self.find(point)
+
+    def find(self, point: Sequence[int]) -> int | None:
+        """The row of a point, or None where it is not valid."""
+        rows = self._rows(np.asarray([point], dtype=np.int64) @ self._radix)
+        return int(rows[0]) if len(rows) else None
+
+    def take(self, index: int) -> None:
+        """Mark a row as proposed."""
+        self._taken[index] = True
+
+    def taken(self, rows: Indices) -> npt.NDArray[np.bool_]:
+        """Which of some rows were proposed before."""
+        marks: npt.NDArray[np.bool_] = self._taken[rows]
+        return marks
+
+    def is_taken(self, index: int) -> bool:
+        """Whether a row was proposed before."""
+        return bool(self._taken[index])
+
+    def nearest(self, point: Sequence[int], rng: np.random.Generator) -> int:
+        """The row of the free point nearest to any point of the knobs' product, ties by lot.
+
+        A knob of names differs or not (1 or 0); one of numbers counts the share of its range that
+        lies between the two positions.
+
+        Raises:
+            IndexError: every point is taken.
+        """
+        self.need_free()
+        exact = self.find(point)
+        if exact is not None and not self._taken[exact]:
+            return exact
+        distance = np.zeros(len(self), dtype=np.float32)
+        for column, cost, value in zip(self._columns, self._cost, point, strict=True):
+            distance += cost[value][column]
+        distance[self._taken] = np.inf
+        return int(rng.choice(np.flatnonzero(distance == distance.min())))
+
+    def random(self, rng: np.random.Generator) -> int:
+        """The row of a free point, uniformly.
+
+        Raises:
+            IndexError: every point is taken.
+        """
+        self.need_free()
+        return int(rng.choice(np.flatnonzero(~self._taken)))
+
+    def some(self, count: int, rng: np.random.Generator) -> Indices:
+        """Up to ``count`` free rows, by lot.
+
+        Raises:
+            IndexError: every point is taken.
+        """
+        self.need_free()
+        free = np.flatnonzero(~self._taken)
+        chosen: Indices = rng.choice(free, min(count, len(free)), replace=False)
+        return chosen
+
+    def squared(self, rows: Indices, others: Indices) -> Distances:
+        """(knobs, rows, others) squared distances along each knob."""
+        points, apart = self._columns, np.empty((len(self.knobs), len(rows), len(others)), dtype=np.float32)
+        for knob, square in enumerate(self.squares):
+            apart[knob] = square[points[knob, rows]][:, points[knob, others]]
+        return apart
+
+    def neighbours(self, index: int) -> Indices:
+        """Rows of the free points that differ from a row in exactly one knob."""
+        point = self.points[index].astype(np.int64)
+        codes = [
+            self._codes[index] + (np.arange(len(knob.values)) - value) * radix
+            for knob, value, radix in zip(self.knobs, point, self._radix, strict=True)
+        ]
+        rows = self._rows(np.concatenate(codes))
+        free: Indices = rows[~self._taken[rows] & (rows != index)]
+        return free
+
+    def _rows(self, codes: Indices) -> Indices:
+        """Rows of those codes that the pool holds."""
+        rows = np.searchsorted(self._codes, codes)
+        inside = rows < len(self)
+        rows, codes = rows[inside], codes[inside]
+        held: Indices = rows[self._codes[rows] == codes].astype(np.int64)
+        return held
+
+    def need_free(self) -> None:
+        """Nothing where a point is free.
+
+        Raises:
+            IndexError: every point is taken.
+        """
+        if not self.free:
+            raise IndexError(f"every one of the {len(self)} valid configs of {self.family} was proposed")
+
+
+def _radix(knobs: Sequence[Knob]) -> Indices:
+    """Weights that turn a point into one integer whose order is the lexicographic one."""
+    sizes = [len(knob.values) for knob in knobs]
+    if math.prod(sizes) >= 2**63:
+        raise InvalidProblem(f"the knobs span {math.prod(sizes):.1e} points; search fewer values, under 2^63")
+    return np.asarray([math.prod(sizes[i + 1 :]) for i in range(len(sizes))], dtype=np.int64)
+
+
+def _costs(knob: Knob) -> Distances:
+    """Distance between any two values of a knob."""
+    position = np.arange(len(knob.values))
+    apart: Distances = np.abs(position[:, None] - position[None, :]).astype(np.float32)
+    numbers = all(isinstance(value, int) for value in knob.values)
+    scaled: Distances = apart / np.float32(max(1, len(knob.values) - 1)) if numbers else np.sign(apart)
+    return scaled

@@ -1,0 +1,247 @@
+"""Optuna samplers that can only propose valid, untried configs.
+
+A trial's parameters are the value indices of a pool's knobs, so that one parameter vector is one
+point. A sampler is reseeded for each ask: what it proposes follows from that seed and from what the
+study was told, never from how long anything took.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.samplers import BaseSampler, CmaEsSampler, TPESampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from tuner.search.pool import Pool
+
+
+class PoolSampler(BaseSampler, abc.ABC):
+    """A sampler over the free points of a pool; what it proposes is taken from then on.
+
+    Subclasses say which free row comes next. Asking an exhausted pool raises IndexError.
+
+    Attributes:
+        pool: what is sampled.
+        space: the parameters of its trials.
+        seed: of the coming ask.
+        initial_configs: how many asks were initial configs: promising ones, chosen by others.
+    """
+
+    def __init__(self, pool: Pool, space: dict[str, BaseDistribution] | None = None) -> None:
+        self.pool = pool
+        self.space = space or categories(pool)
+        self.seed = 0
+        self.initial_configs = 0
+
+    @abc.abstractmethod
+    def choose(self, study: Study, trial: FrozenTrial, rng: np.random.Generator) -> int:
+        """A free row of the pool; ``rng`` was seeded for this ask."""
+
+    def prepare(self, study: Study, trial: FrozenTrial) -> None:
+        """Take note of what the study was told, before every ask, whichever sampler proposes.
+
+        What a sampler remembers from ask to ask is set here alone, so that a search whose first trials
+        are replayed stands where the one stood that chose them.
+        """
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """All knobs of the pool, always."""
+        del study, trial
+        return self.space
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """The chosen row, complete."""
+        del search_space
+        self.pool.need_free()
+        self.prepare(study, trial)
+        row = self.choose(study, trial, np.random.default_rng(self.seed))
+        self.pool.take(row)
+        return parameters(self.pool, row)
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """Refused: a point is drawn as a whole."""
+        del study, trial, param_distribution
+        raise ValueError(f"{param_name} is no knob of {self.pool.family}: ask with its space")
+
+
+class FixedSampler(PoolSampler):
+    """Proposes one given row in place of ``sampler``: an initial config, or a trial of a resumed job."""
+
+    def __init__(self, sampler: PoolSampler, row: int) -> None:
+        super().__init__(sampler.pool, sampler.space)
+        self._sampler = sampler
+        self._row = row
+
+    def prepare(self, study: Study, trial: FrozenTrial) -> None:
+        """What the sampler remembers."""
+        self._sampler.seed = self.seed
+        self._sampler.prepare(study, trial)
+
+    def choose(self, study: Study, trial: FrozenTrial, rng: np.random.Generator) -> int:
+        """The given row."""
+        del study, trial, rng
+        return self._row
+
+
+class UniformSampler(PoolSampler):
+    """Any free row: random search, and brute force where the budget holds the pool."""
+
+    def choose(self, study: Study, trial: FrozenTrial, rng: np.random.Generator) -> int:
+        """A row by lot."""
+        del study, trial
+        return self.pool.random(rng)
+
+
+def categories(pool: Pool) -> dict[str, BaseDistribution]:
+    """The parameters of a study over a pool: one categorical a knob."""
+    return {knob.name: CategoricalDistribution(range(len(knob.values))) for knob in pool.knobs}
+
+
+def positions(pool: Pool) -> dict[str, BaseDistribution]:
+    """The same parameters as integers, for samplers that need an order."""
+    return {knob.name: IntDistribution(0, len(knob.values) - 1) for knob in pool.knobs}
+
+
+def parameters(pool: Pool, row: int) -> dict[str, int]:
+    """A row as the parameters of a trial."""
+    return dict(zip((knob.name for knob in pool.knobs), pool.points[row].tolist(), strict=True))
+
+
+def row_of(pool: Pool, params: Mapping[str, int]) -> int:
+    """The inverse of :func:`parameters`.
+
+    Raises:
+        KeyError: the parameters are not a valid point of the pool.
+    """
+    row = pool.find([params[knob.name] for knob in pool.knobs])
+    if row is None:
+        raise KeyError(f"{dict(params)} is not a valid config of {pool.family}")
+    return row
+
+
+@dataclasses.dataclass(slots=True)
+class History:
+    """Rows in the order of asks; kept between asks, so that each trial is read once.
+
+    Tells come in the order of asks, so the first ``len(values)`` rows are the told ones.
+
+    Attributes:
+        pool: what the study searches.
+        rows: of all asks.
+        values: of those told: microseconds, or None where the config failed.
+    """
+
+    pool: Pool
+    rows: list[int] = dataclasses.field(default_factory=list)
+    values: list[float | None] = dataclasses.field(default_factory=list)
+
+    def update(self, study: Study, asking: int) -> None:
+        """Read what is new; the trial of number ``asking`` has no row yet."""
+        trials = study.get_trials(deepcopy=False)
+        self.rows += [row_of(self.pool, trial.params) for trial in trials[len(self.rows) : asking]]
+        for trial in trials[len(self.values) : asking]:
+            if not trial.state.is_finished():
+                break
+            self.values.append(trial.value if trial.state is TrialState.COMPLETE else None)
+
+    @property
+    def measured(self) -> int:
+        """Told rows that have a value."""
+        return sum(value is not None for value in self.values)
+
+
+class LocalSampler(PoolSampler):
+    """Neighbours of the best of this descent, by lot; a new start where all of them were tried.
+
+    The first descent begins at the best of whatever was told before.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__(pool)
+        self._history = History(pool)
+        self._begun = 0
+
+    def prepare(self, study: Study, trial: FrozenTrial) -> None:
+        """Begin another descent where this one has no neighbour left."""
+        self._history.update(study, trial.number)
+        centre = self._centre()
+        if centre is not None and not len(self.pool.neighbours(centre)):
+            self._begun = trial.number
+
+    def choose(self, study: Study, trial: FrozenTrial, rng: np.random.Generator) -> int:
+        """A free neighbour of the centre, or a free row by lot."""
+        del study, trial
+        centre = self._centre()
+        return self.pool.random(rng) if centre is None else int(rng.choice(self.pool.neighbours(centre)))
+
+    def _centre(self) -> int | None:
+        """The best row told of this descent."""
+        told = [(v, row) for v, row in zip(*self._this_descent(), strict=True) if v is not None]
+        return min(told)[1] if told else None
+
+    def _this_descent(self) -> tuple[list[float | None], list[int]]:
+        history = self._history
+        return history.values[self._begun :], history.rows[self._begun : len(history.values)]
+
+
+class ProjectedSampler(PoolSampler, abc.ABC):
+    """Takes the free point nearest to a draw of an Optuna sampler.
+
+    Uniform over the free points while that sampler has nothing to say. The inner sampler is made anew
+    for each ask; what it learns it reads from the study.
+    """
+
+    @abc.abstractmethod
+    def inner(self) -> BaseSampler:
+        """The sampler to draw from, seeded."""
+
+    def choose(self, study: Study, trial: FrozenTrial, rng: np.random.Generator) -> int:
+        """The projection of one draw."""
+        drawn = self.draw(study, trial)
+        if not drawn:
+            return self.pool.random(rng)
+        return self.pool.nearest([drawn.get(knob.name, 0) for knob in self.pool.knobs], rng)
+
+    def draw(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
+        """What the inner sampler says; empty where that is nothing."""
+        space = {name: knob for name, knob in self.space.items() if not knob.single()}
+        return self.inner().sample_relative(study, trial, space)
+
+
+class TpeSampler(ProjectedSampler):
+    """Multivariate tree-structured Parzen estimator over categories."""
+
+    def inner(self) -> BaseSampler:
+        """Optuna's, with its defaults."""
+        return TPESampler(seed=self.seed)
+
+
+class CmaEsPoolSampler(ProjectedSampler):
+    """Covariance matrix adaptation over the positions of the values."""
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__(pool, positions(pool))
+        self._drawn: dict[str, Any] = {}
+
+    def prepare(self, study: Study, trial: FrozenTrial) -> None:
+        """Draw: Optuna keeps the state of this sampler with the trials that it drew."""
+        self._drawn = super().draw(study, trial)
+
+    def draw(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
+        """What was drawn."""
+        del study, trial
+        return self._drawn
+
+    def inner(self) -> BaseSampler:
+        """Optuna's, with its defaults."""
+        return CmaEsSampler(seed=self.seed)

@@ -1,0 +1,90 @@
+"""The default sampler: a spread of first configs, then those that a model expects most of.
+
+The model is a Gaussian process over the valid configs themselves (:mod:`tuner.search.gp`), so that what
+it proposes is never invalid and the best of all of them is found by looking at all of them. In pools
+too large for that it looks at a fixed random part, and at the neighbours of the best.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from optuna.study import Study
+from optuna.trial import FrozenTrial
+
+from tuner.search.gp import Surrogate
+from tuner.search.pool import Indices, Pool
+from tuner.search.samplers import History, LocalSampler, PoolSampler
+
+FIRST = 8
+FEWEST_KNOWN = 3
+MOST_KNOWN = 300
+MOST_CANDIDATES = 20_000
+CENTRES = 5
+CLOSE_EVERY = 2
+FOLLOWED, MOST_FOLLOWED = 2, 16  # asks that stay close: so many for each initial config, and in all
+SPREAD_AMONG = 200
+
+
+class StagedSampler(PoolSampler):
+    """Spread, model, local search.
+
+    1. The first 8 asks, initial configs included, lie far from each other; more of them while fewer than 3
+       results are known.
+    2. Then the free config of the highest expected improvement, in turn among all of them and among the
+       neighbours of the best 5; among these alone for twice as many asks as there were initial configs, 16 at
+       most: initial configs are worth being followed. A failed config counts as slow as the slowest known.
+    3. Beyond 300 asks the model costs more than it brings: local search from the best.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__(pool)
+        self._history = History(pool)
+        self._local = LocalSampler(pool)
+        self._model = Surrogate(pool, _candidates(pool))
+
+    def prepare(self, study: Study, trial: FrozenTrial) -> None:
+        """Read what was told."""
+        self._history.update(study, trial.number)
+        if trial.number >= MOST_KNOWN:
+            self._local.prepare(study, trial)
+
+    def choose(self, study: Study, trial: FrozenTrial, rng: np.random.Generator) -> int:
+        """The next row."""
+        if trial.number >= MOST_KNOWN:
+            return self._local.choose(study, trial, rng)
+        if trial.number < FIRST or self._history.measured < FEWEST_KNOWN:
+            return self._spread(rng)
+        followed = self.initial_configs + min(FOLLOWED * self.initial_configs, MOST_FOLLOWED)
+        return self._expected(trial.number < followed or trial.number % CLOSE_EVERY == 0)
+
+    def _spread(self, rng: np.random.Generator) -> int:
+        """Of some free rows, the one farthest from its nearest among those asked before."""
+        free = self.pool.some(SPREAD_AMONG, rng)
+        asked = np.asarray(self._history.rows, dtype=np.int64)
+        if not len(asked):
+            return int(free[0])
+        nearest = self.pool.squared(asked, free).sum(axis=0).min(axis=0)
+        return int(free[nearest.argmax()])
+
+    def _expected(self, close: bool) -> int:
+        model = self._model
+        model.learn(self._history.rows, self._history.values)
+        near = self._near_the_best()
+        if close and len(near):
+            return int(near[model.improvements_of(near).argmax()])
+        rows, gains = model.candidates, model.improvements()
+        if len(rows) < len(self.pool):
+            rows, gains = np.append(rows, near), np.append(gains, model.improvements_of(near))
+        return int(rows[np.where(self.pool.taken(rows), -np.inf, gains).argmax()])
+
+    def _near_the_best(self) -> Indices:
+        """Free neighbours of the best few."""
+        known = zip(self._history.values, self._history.rows[: len(self._history.values)], strict=True)
+        ranked = sorted((value, row) for value, row in known if value is not None)
+        return np.unique(np.concatenate([self.pool.neighbours(row) for _, row in ranked[:CENTRES]]))
+
+
+def _candidates(pool: Pool) -> Indices:
+    if len(pool) <= MOST_CANDIDATES:
+        return np.arange(len(pool))
+    return np.sort(np.random.default_rng(0).choice(len(pool), MOST_CANDIDATES, replace=False))

@@ -1,0 +1,114 @@
+"""Devices that were seen."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+
+from sqlalchemy import bindparam, select
+from sqlalchemy.orm import Session
+
+from tilewright.artifact import Artifact
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.problem import GemmProblem
+from tuner.store.models import ArtifactRow, DeviceRow, ProblemRow
+from tuner.store.records import DeviceRecord, canonical, utc_now
+from tuner.store.upsert import insert_new, insert_or_update
+
+
+def see_device(session: Session, spec: DeviceSpec) -> int:
+    """Note that a device is here now; gives its id."""
+    now = utc_now()
+    values = {
+        "spec": canonical(spec.to_dict()),
+        "device_class": spec.device_class.id,
+        "arch": spec.arch,
+        "first_seen": now,
+        "last_seen": now,
+    }
+    device_id: int = insert_or_update(session, DeviceRow, values, identity=("spec",), kept=("first_seen",))
+    return device_id
+
+
+def list_devices(session: Session) -> list[DeviceRecord]:
+    """Every device, the one seen last first."""
+    rows = session.scalars(select(DeviceRow).order_by(DeviceRow.last_seen.desc(), DeviceRow.id))
+    return [
+        DeviceRecord(parse_device(row.spec), row.device_class, row.first_seen, row.last_seen) for row in rows
+    ]
+
+
+def parse_device(text: str) -> DeviceSpec:
+    """The device of a canonical text."""
+    return DeviceSpec.from_dict(json.loads(text))
+
+
+# NOTE: built once: building a statement anew costs more than SQLite takes to answer it.
+_ID = select(ProblemRow.id).where(ProblemRow.canonical == bindparam("canonical"))
+
+
+def ensure_problem(session: Session, problem: GemmProblem) -> int:
+    """The id of a problem, which is kept where it was not."""
+    found = find_problem(session, problem)
+    if found is not None:
+        return found
+    logs = {f"log2_{name}": math.log2(getattr(problem, name)) for name in ("m", "n", "k")}
+    data = problem.to_dict()
+    text = canonical(data)
+    insert_new(session, ProblemRow, {**data, **logs, "canonical": text})
+    return session.scalars(_ID, {"canonical": text}).one()
+
+
+def find_problem(session: Session, problem: GemmProblem) -> int | None:
+    """The id of a problem, None where it was never seen."""
+    return session.scalars(_ID, {"canonical": canonical(problem.to_dict())}).one_or_none()
+
+
+def parse_problem(text: str) -> GemmProblem:
+    """The problem of a canonical text."""
+    return GemmProblem.from_dict(json.loads(text))
+
+
+def put_artifact(session: Session, artifact: Artifact) -> str:
+    """Keep an artifact unless it is kept already; gives its digest."""
+    return put_artifact_bytes(session, artifact.to_bytes())
+
+
+def put_artifact_bytes(session: Session, data: bytes) -> str:
+    """Keep the bytes of an artifact, as any version wrote them; gives their digest.
+
+    Raises:
+        ArtifactError: they are not an artifact.
+    """
+    digest = hashlib.sha256(data).hexdigest()
+    if not has_artifact(session, digest):
+        artifact = Artifact.from_bytes(data)
+        header = {
+            "plan": artifact.plan.to_dict(),
+            "resources": dataclasses.asdict(artifact.resources),
+            "source_digest": artifact.source_digest,
+            "compiler": artifact.compiler,
+        }
+        insert_new(
+            session, ArtifactRow, {"digest": digest, "data": data, "header": header, "created": utc_now()}
+        )
+    return digest
+
+
+def has_artifact(session: Session, digest: str) -> bool:
+    """Whether an artifact is kept."""
+    return session.scalar(select(ArtifactRow.digest).where(ArtifactRow.digest == digest)) is not None
+
+
+def get_artifact(session: Session, digest: str) -> bytes | None:
+    """The bytes of an artifact, None where it is not kept."""
+    return session.scalar(select(ArtifactRow.data).where(ArtifactRow.digest == digest))
+
+
+def get_artifacts(session: Session, digests: Sequence[str]) -> dict[str, bytes]:
+    """The bytes of those artifacts that are kept, by digest."""
+    query = select(ArtifactRow.digest, ArtifactRow.data).where(ArtifactRow.digest.in_(digests))
+    return {row.digest: row.data for row in session.execute(query)}

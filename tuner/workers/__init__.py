@@ -1,0 +1,1 @@
+"""Supervised processes that compile, measure and answer."""

@@ -1,0 +1,182 @@
+"""``Builder``: compiles configs ahead of the measuring, in processes that may crash."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import queue
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from kernels.compiler.spec import CompileError
+from tilewright.artifact import Artifact
+from tilewright.schema.config import Config
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.problem import GemmProblem
+from tilewright.schema.trial import Outcome
+from tuner.workers.process import WorkerDied, WorkerProcess, WorkerTimeout, python
+
+_STARTS = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Compiled:
+    """How a compilation ended.
+
+    Attributes:
+        artifact: what was built; None unless the outcome is ``ok``.
+        outcome: ``ok``, ``compile_error``, ``timeout``, or ``invalid`` for a kernel that spills registers.
+        message: the reason where it did not end well.
+        seconds: of wall-clock, without the wait in the queue.
+    """
+
+    artifact: Artifact | None
+    outcome: Outcome
+    message: str = ""
+    seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CompileLimit:
+    """How long a compilation may take, from how long the ones before it took; in seconds.
+
+    Attributes:
+        first: while fewer than ten are known.
+        least, most: bounds of what follows from those known.
+        factor: times their 90th percentile.
+    """
+
+    first: float = 30.0
+    least: float = 10.0
+    most: float = 120.0
+    factor: float = 8.0
+
+    def after(self, seconds: Sequence[float]) -> float:
+        """The limit after compilations that took ``seconds``."""
+        if len(seconds) < 10:
+            return self.first
+        return min(self.most, max(self.least, self.factor * statistics.quantiles(seconds, n=10)[-1]))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Job:
+    request: dict[str, Any]
+    future: Future[Compiled]
+
+
+class Builder:
+    """A first-in first-out queue in front of ``processes`` compile processes.
+
+    A compiler that crashes is ``compile_error``, one that hangs is ``timeout``; either costs its own
+    config only. A missing compiler or a programming error is raised by the future.
+    """
+
+    def __init__(self, processes: int, cache_folder: Path, limit: CompileLimit | None = None) -> None:
+        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._limit = limit or CompileLimit()
+        self._seconds: collections.deque[float] = collections.deque(maxlen=200)
+        self._closed = False
+        command = python("-m", "tuner.workers.compile_worker", "--cache", str(cache_folder))
+        self._processes = [WorkerProcess(command) for _ in range(processes)]
+        self._threads = [
+            threading.Thread(target=self._work, args=(process,), name="compile", daemon=True)
+            for process in self._processes
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(
+        self, family_name: str, config: Config, problem: GemmProblem, device: DeviceSpec
+    ) -> Future[Compiled]:
+        """Queue a valid config; a future that was cancelled before its turn is skipped."""
+        if self._closed:
+            raise RuntimeError("the builder was closed")
+        request = {
+            "family": family_name,
+            "config": config.to_dict(),
+            "problem": problem.to_dict(),
+            "device": device.to_dict(),
+        }
+        job = _Job(request, Future())
+        self._queue.put(job)
+        return job.future
+
+    def close(self) -> None:
+        """Cancel what is queued, kill what runs, and wait for the processes to end."""
+        self._closed = True
+        self._drain()
+        for _ in self._threads:
+            self._queue.put(None)
+        for process in self._processes:
+            process.close()
+        for thread in self._threads:
+            thread.join()
+
+    def _drain(self) -> None:
+        while True:
+            try:
+                job = self._queue.get_nowait()
+            except queue.Empty:
+                return
+            if job:
+                job.future.cancel()
+
+    def _work(self, process: WorkerProcess) -> None:
+        while job := self._queue.get():
+            if not job.future.set_running_or_notify_cancel():
+                continue
+            try:
+                job.future.set_result(self._compile(process, job.request))
+            except Exception as error:
+                job.future.set_exception(error)
+
+    def _compile(self, process: WorkerProcess, request: dict[str, Any]) -> Compiled:
+        _start(process)
+        start = time.perf_counter()
+        try:
+            reply = process.call(request, timeout_s=self._limit.after(list(self._seconds)))
+        except (CompileError, WorkerDied, WorkerTimeout) as error:
+            return _failed(error, self._spent(start))
+        return _judged(Artifact.from_bytes(reply.payloads[0]), self._spent(start))
+
+    def _spent(self, start: float) -> float:
+        seconds = time.perf_counter() - start
+        self._seconds.append(seconds)
+        return seconds
+
+
+def _start(process: WorkerProcess) -> None:
+    """Start a compile process where none runs, again where it is killed meanwhile: no config is to blame.
+
+    Raises:
+        WorkerDied, WorkerTimeout, TilewrightError: it does not start.
+    """
+    for _ in range(_STARTS - 1):
+        try:
+            process.greeting()
+        except WorkerDied:
+            continue
+        return
+    process.greeting()
+
+
+def _failed(error: CompileError | WorkerDied | WorkerTimeout, seconds: float) -> Compiled:
+    if isinstance(error, WorkerTimeout):
+        return Compiled(None, Outcome.TIMEOUT, f"the compiler gave {error}", seconds)
+    reason = f"the compiler crashed: {error}" if isinstance(error, WorkerDied) else str(error)
+    return Compiled(None, Outcome.COMPILE_ERROR, reason, seconds)
+
+
+def _judged(artifact: Artifact, seconds: float) -> Compiled:
+    spilled = artifact.resources.spill_bytes
+    if spilled:
+        reason = (
+            f"spills {spilled} bytes a thread to local memory with {artifact.resources.registers} registers"
+        )
+        return Compiled(None, Outcome.INVALID, reason, seconds)
+    return Compiled(artifact, Outcome.OK, "", seconds)

@@ -1,0 +1,59 @@
+"""A process that compiles: ``python -m tuner.workers.compile_worker --cache FOLDER``.
+
+A compiler that crashes or hangs ends this process and nothing else; see :mod:`tuner.workers.builder`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from kernels.compiler.build import ArtifactCache, build
+from kernels.registry import FAMILIES
+from tilewright.schema.config import Config
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.problem import GemmProblem
+from tuner.workers.frames import Frame
+from tuner.workers.server import serve
+
+
+class CompileServer:
+    """Serves one operation: a config in, an artifact out."""
+
+    def __init__(self, cache_folder: Path) -> None:
+        self._cache = ArtifactCache(cache_folder)
+
+    def greeting(self) -> dict[str, Any]:
+        """Nothing to tell."""
+        return {}
+
+    def handle(self, request: Frame) -> Frame:
+        """Build one config.
+
+        Raises:
+            CompileError: the compiler refused it.
+            DeviceUnavailable: the compiler is not installed.
+        """
+        header = request.header
+        artifact = build(
+            FAMILIES[header["family"]],
+            Config.from_dict(header["config"]),
+            GemmProblem.from_dict(header["problem"]),
+            DeviceSpec.from_dict(header["device"]),
+            self._cache,
+        )
+        return Frame({"kind": "ok"}, (artifact.to_bytes(),))
+
+
+def main() -> None:
+    """Compile until the parent is gone."""
+    parser = argparse.ArgumentParser(description="Compiles kernels; started by the tuner.")
+    parser.add_argument("--cache", required=True, type=Path, help="folder of built artifacts")
+    parser.add_argument("--pipes", required=True, help="file descriptors READ,WRITE")
+    arguments = parser.parse_args()
+    serve(arguments.pipes, lambda: CompileServer(arguments.cache))
+
+
+if __name__ == "__main__":
+    main()

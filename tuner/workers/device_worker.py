@@ -1,0 +1,237 @@
+"""The process that owns one device: ``python -m tuner.workers.device_worker --device cuda:0``.
+
+A trial that breaks the device ends this process and nothing else; see :mod:`tuner.workers.process`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import dataclasses
+import hashlib
+import importlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tilewright.artifact import Artifact
+from tilewright.errors import ArtifactError, DeviceUnavailable, LaunchError
+from tilewright.launch import Kernel, load
+from tilewright.schema.problem import GemmProblem
+from tilewright.schema.trial import Outcome
+from tuner.devices.base import Device
+from tuner.measure import correctness, operands
+from tuner.measure.race import Race
+from tuner.measure.timing import measure
+from tuner.measure.vendor import vendor_tile_hints
+from tuner.workers.frames import Frame
+from tuner.workers.gemm import Gemms
+from tuner.workers.server import serve
+from tuner.workers.shared_memory import Region
+
+_KEPT_KERNELS = 8
+_SLICE_S = 1.0
+
+
+class DeviceServer:
+    """Serves ``trial``, ``tile_hints``, ``race`` and ``gemm`` on one device."""
+
+    def __init__(self, device_name: str) -> None:
+        self._device = open_device(device_name)
+        self._kernels = KernelCache()
+        self._gemms = Gemms(self._device)
+        self._driver_errors = _driver_errors(self._device)
+        self._tuned: GemmProblem | None = None
+        self._race: Race | None = None
+        self._disturbed = False
+        self._operations: dict[str, Callable[[Frame], Frame]] = {
+            "trial": self._trial,
+            "tile_hints": self._tile_hints,
+            "race": self._run_race,
+            "gemm": self._gemm,
+        }
+
+    def greeting(self) -> dict[str, Any]:
+        """What the device is."""
+        return {"spec": self._device.spec.to_dict(), "driver": self._device.driver}
+
+    def handle(self, request: Frame) -> Frame:
+        """Run one operation.
+
+        Raises:
+            LaunchError: the driver refused; ``sticky`` where this process must end.
+        """
+        if self._race is None:  # its kernels must stay loaded
+            self._kernels.trim(_KEPT_KERNELS)
+        with self._launch_errors():
+            self._gemms.trim()
+            return self._operations[request.header["op"]](request)
+
+    def rest(self) -> None:
+        """Let go of memory that its owner gave up meanwhile."""
+        self._gemms.trim()
+
+    def _trial(self, request: Frame) -> Frame:
+        self._race = None
+        problem = self._problem(request)
+        clock = _Clock()
+        try:
+            with self._launch_errors():
+                result = self._check_and_measure(request, problem, clock)
+        except (LaunchError, ArtifactError) as error:
+            dying = isinstance(error, LaunchError) and error.sticky
+            result = {"outcome": Outcome.LAUNCH_ERROR, "message": str(error), "dying": dying}
+        nothing = {"message": "", "timing": None, "repeatable": None}
+        return Frame({"kind": "ok", **nothing, **result, **clock.seconds})
+
+    def _problem(self, request: Frame) -> GemmProblem:
+        """The problem being tuned; what was kept for another one is given back first."""
+        problem = GemmProblem.from_dict(request.header["problem"])
+        if problem != self._tuned:
+            correctness.forget()
+            operands.forget()
+            self._tuned = problem
+        return problem
+
+    def _check_and_measure(self, request: Frame, problem: GemmProblem, clock: _Clock) -> dict[str, Any]:
+        kernel = self._kernels.get(request.payloads[0])
+        with clock.part("check_s"):
+            reason = correctness.check(self._device, kernel, problem)
+            repeatable = None if reason else correctness.repeats(self._device, kernel, problem)
+        if reason is not None:
+            return {"outcome": Outcome.WRONG_RESULT, "message": reason}
+        with clock.part("measure_s"):
+            header = request.header
+            timing, pruned = measure(
+                self._device, kernel, problem, header["incumbent_us"], header["fewest_samples"]
+            )
+        outcome = Outcome.PRUNED if pruned else Outcome.OK
+        return {"outcome": outcome, "timing": dataclasses.asdict(timing), "repeatable": repeatable}
+
+    def _tile_hints(self, request: Frame) -> Frame:
+        self._race = None
+        hints = vendor_tile_hints(self._device, self._problem(request))
+        return Frame({"kind": "ok", "tile_hints": [dataclasses.asdict(hint) for hint in hints]})
+
+    def _run_race(self, request: Frame) -> Frame:
+        """Prepare a race, or run a slice of the one that was prepared: others may come in between."""
+        header, contest, self._race = request.header, self._race, None
+        if not header["resume"]:
+            problem = self._problem(request)
+            kernels = [self._kernels.get(payload) for payload in request.payloads]
+            draw = (header["rounds"], header["seed"])
+            contest = Race(self._device, kernels, problem, *draw, vendor=header["vendor"])
+            self._disturbed = True
+        elif contest:
+            if self._disturbed:
+                contest.heat()
+            contest.run(_SLICE_S)
+            self._disturbed = False
+        if contest and contest.done:
+            return Frame({"kind": "ok", "state": "done", "samples": contest.samples().to_dict()})
+        self._race = contest
+        return Frame({"kind": "ok", "state": "open" if contest else "lost"})
+
+    def _gemm(self, request: Frame) -> Frame:
+        header = request.header
+        problem = GemmProblem.from_dict(header["problem"])
+        self._disturbed = True
+        kernel = self._kernels.get(request.payloads[0]) if request.payloads else None
+        regions = {name: Region(**fields) for name, fields in header["regions"].items()}
+        scalars = (header["alpha"], header["beta"])
+        run = self._gemms.run(kernel, problem, regions, scalars)
+        return Frame({"kind": "ok", "run": dataclasses.asdict(run)})
+
+    @contextlib.contextmanager
+    def _launch_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except MemoryError as error:
+            raise LaunchError(f"out of memory on the device: {error}") from error
+        except self._driver_errors as error:
+            raise LaunchError(f"the driver failed: {error}", sticky=True) from error
+
+
+class KernelCache:
+    """Loaded kernels by the digest of their artifact, least recently used first."""
+
+    def __init__(self) -> None:
+        self._kernels: collections.OrderedDict[str, Kernel] = collections.OrderedDict()
+
+    def get(self, artifact: bytes) -> Kernel:
+        """The kernel of the bytes of an artifact, loaded where it is not yet.
+
+        Raises:
+            ArtifactError, LaunchError: it is damaged or the driver refuses it.
+        """
+        digest = hashlib.sha256(artifact).hexdigest()
+        if digest not in self._kernels:
+            self._kernels[digest] = load(Artifact.from_bytes(artifact))
+        self._kernels.move_to_end(digest)
+        return self._kernels[digest]
+
+    def trim(self, kept: int) -> None:
+        """Unload all but the ``kept`` kernels that were used last; none may be running."""
+        while len(self._kernels) > kept:
+            _, kernel = self._kernels.popitem(last=False)
+            kernel.close()
+
+
+class _Clock:
+    """Seconds spent in named parts, also where a part fails."""
+
+    def __init__(self) -> None:
+        self.seconds = {"check_s": 0.0, "measure_s": 0.0}
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = time.perf_counter() - start
+
+
+def open_device(name: str) -> Device:
+    """The device called ``host`` or ``cuda:INDEX``.
+
+    Raises:
+        DeviceUnavailable: there is no such device here.
+    """
+    kind, _, index = name.partition(":")
+    if name == "host":
+        return _make("tuner.devices.host", "HostDevice")
+    if kind == "cuda" and index.isdecimal():
+        return _make("tuner.devices.cuda", "CudaDevice", int(index))
+    raise DeviceUnavailable(f"a device is called host or cuda:0, cuda:1 and so on, got {name!r}")
+
+
+def _make(module: str, name: str, *arguments: int) -> Device:
+    try:
+        device: Device = getattr(importlib.import_module(module), name)(*arguments)
+    except ModuleNotFoundError as error:
+        raise DeviceUnavailable(
+            f"{error.name} is missing; install this package with its extra 'gpu'"
+        ) from error
+    return device
+
+
+def _driver_errors(device: Device) -> tuple[type[Exception], ...]:
+    if device.spec.kind == "host":
+        return ()
+    cuda = importlib.import_module("cupy").cuda
+    return cuda.driver.CUDADriverError, cuda.runtime.CUDARuntimeError
+
+
+def main() -> None:
+    """Serve one device until the parent is gone."""
+    parser = argparse.ArgumentParser(description="Owns one device; started by the tuner.")
+    parser.add_argument("--device", required=True, help="host or cuda:INDEX")
+    parser.add_argument("--pipes", required=True, help="file descriptors READ,WRITE")
+    arguments = parser.parse_args()
+    serve(arguments.pipes, lambda: DeviceServer(arguments.device))
+
+
+if __name__ == "__main__":
+    main()

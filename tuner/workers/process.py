@@ -1,0 +1,358 @@
+"""One run of a child process: its pipes, its end, and the last of what it printed."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import functools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
+
+from kernels.compiler.spec import CompileError
+from tilewright.errors import (
+    ArtifactError,
+    DeviceUnavailable,
+    InvalidProblem,
+    LaunchError,
+    PreconditionFailed,
+    TilewrightError,
+)
+from tuner.workers.fair_lock import FairLock
+from tuner.workers.frames import Channel, ChannelTimeout, Frame, FrameError
+
+_REAP_TIMEOUT_S = 60.0
+_TAIL_CHUNKS = 64
+_TAIL_CHARACTERS = 4000
+
+# NOTE: after each product OpenBLAS keeps its idle threads spinning for tens of milliseconds, on the
+# very cores that the next candidate of a race needs: a two-thread kernel then reads twice as slow.
+_ENVIRONMENT = {"OPENBLAS_THREAD_TIMEOUT": "4"}
+
+
+class Child:
+    """A running process in a session of its own; everything it prints goes into a bounded tail."""
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: Channel) -> None:
+        self._process = process
+        self.channel = channel
+        self.greeting: dict[str, Any] = {}
+        self._printed: collections.deque[bytes] = collections.deque(maxlen=_TAIL_CHUNKS)
+        self._reader = threading.Thread(target=self._collect, daemon=True)
+        self._reader.start()
+
+    @classmethod
+    def spawn(cls, argv: Sequence[str]) -> Child:
+        """Start ``argv`` with ``--pipes=READ,WRITE`` added."""
+        request_read, request_write = os.pipe()
+        reply_read, reply_write = os.pipe()
+        try:
+            pipes = f"--pipes={request_read},{reply_write}"
+            start = functools.partial(_popen, [*argv, pipes], (request_read, reply_write))
+            process = _spawner().submit(start).result()
+        finally:
+            os.close(request_read)
+            os.close(reply_write)
+        return cls(process, Channel(reply_read, request_write))
+
+    @property
+    def pid(self) -> int:
+        """Its process id, and that of its group."""
+        return self._process.pid
+
+    @property
+    def exited(self) -> bool:
+        """It has ended; it is left to be reaped, so that its process id cannot name another one."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def finish(self, timeout_s: float) -> None:
+        """Let the process see the end of its requests, wait ``timeout_s`` seconds, then kill what is left."""
+        self.channel.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+        if self._process.returncode is None:
+            self._kill_group()
+        self._reap()
+
+    def kill(self) -> None:
+        """Kill the process with its children and reap it; its own exit status stands if it had one."""
+        self._kill_group()
+        self._reap()
+        self.channel.close()
+
+    def interrupt(self) -> None:
+        """Kill the process from another thread than the one that waits for its answer and will reap it."""
+        self._process.kill()
+
+    def cause(self) -> str:
+        """How the reaped process ended."""
+        status = self._process.returncode
+        return signal.Signals(-status).name if status < 0 else f"exit code {status}"
+
+    def tail(self) -> str:
+        """The end of what the process printed, on lines of its own; empty if nothing."""
+        text = b"".join(self._printed).decode(errors="replace").strip()[-_TAIL_CHARACTERS:]
+        return f"\n{text}" if text else ""
+
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        try:
+            self._process.wait(_REAP_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise DeviceUnavailable(
+                f"process {self._process.pid} cannot be killed: its driver is stuck; reset the device"
+            ) from error
+        self._reader.join(1.0)
+
+    def _collect(self) -> None:
+        with _stdout(self._process) as printed:
+            while chunk := os.read(printed.fileno(), 1024):
+                self._printed.append(chunk)
+
+
+def _popen(argv: list[str], fds: tuple[int, int]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=fds,
+        start_new_session=True,
+        env={**os.environ, **_ENVIRONMENT},
+    )
+
+
+@functools.cache
+def _spawner() -> concurrent.futures.ThreadPoolExecutor:
+    # NOTE: the parent-death signal fires when the *thread* that started the child ends, so all
+    # children are started by one thread that lives as long as this process.
+    return concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="spawner")
+
+
+def _stdout(process: subprocess.Popen[bytes]) -> IO[bytes]:
+    if process.stdout is None:
+        raise RuntimeError("the process was started without a pipe for its output")
+    return process.stdout
+
+
+_START_TIMEOUT_S = 120.0
+_CLOSE_TIMEOUT_S = 2.0
+
+
+def python(*arguments: str) -> list[str]:
+    """The command that runs this interpreter without the current folder on its path."""
+    return [sys.executable, "-P", *arguments]
+
+
+class WorkerError(TilewrightError):
+    """Root of what can go wrong with a worker process."""
+
+
+class WorkerDied(WorkerError):
+    """The process ended in the middle of a call.
+
+    Attributes:
+        cause: name of the signal, or the exit code in words.
+    """
+
+    def __init__(self, message: str, cause: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+class WorkerTimeout(WorkerError):
+    """The process did not answer in time and was killed."""
+
+
+class WorkerBusy(WorkerError):
+    """The process was still answering others when the wait ended."""
+
+
+class WorkerProcess:
+    """Runs ``argv`` and calls it, one call at a time, in the order of asking; it serves
+    :mod:`tuner.workers.server`.
+
+    The process is started at the first call and again at the first call after it died or was killed;
+    a death between calls costs none.
+    It runs in a session of its own, so that Ctrl-C does not reach it and a kill takes its children along.
+    """
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self._argv = list(argv)
+        self._turns = FairLock()
+        self._child: Child | None = None
+        self._lost: str | None = None
+        self._restarts: collections.Counter[str] = collections.Counter()
+        self._closed = False
+
+    @property
+    def restarts(self) -> int:
+        """How often a process was started after the first one."""
+        return sum(self.restart_reasons.values())
+
+    @property
+    def restart_reasons(self) -> dict[str, int]:
+        """The same by what became of the process before: ``died``, ``timeout``, ``gave-up`` (it could not
+        start or not go on) or ``abandoned`` (its caller was interrupted)."""
+        return dict(self._restarts)
+
+    @property
+    def pid(self) -> int | None:
+        """Process id, None while none runs."""
+        child = self._child
+        return child.pid if child else None
+
+    def greeting(self) -> dict[str, Any]:
+        """What the process told when it was ready; starts it where needed.
+
+        Raises:
+            WorkerDied, WorkerTimeout, TilewrightError: it could not start.
+        """
+        with self._turn(None):
+            return self._running().greeting
+
+    def call(
+        self,
+        header: dict[str, Any],
+        payloads: Sequence[bytes] = (),
+        *,
+        timeout_s: float,
+        wait_s: float | None = None,
+    ) -> Frame:
+        """Send a request and return the reply.
+
+        ``timeout_s`` bounds the call itself, not the wait for earlier calls (``wait_s``, None: no bound)
+        and not the start of a process.
+
+        Raises:
+            WorkerBusy: earlier calls took longer than ``wait_s`` seconds.
+            WorkerDied: the process ended; the message names the signal and ends with its stderr.
+            WorkerTimeout: no reply within ``timeout_s`` seconds; the process was killed.
+            TilewrightError: the process refused, in the error's own class.
+            RuntimeError: a programming error in the process, with its traceback.
+        """
+        with self._turn(wait_s):
+            child = self._running()
+            request = Frame(header, tuple(payloads))
+            reply = self._exchange(child, request, timeout_s)
+            if reply.header.get("dying"):
+                self._discard(child, "gave-up")
+            raise_refusal(reply.header)
+            return reply
+
+    def close(self) -> None:
+        """End the process: gracefully when idle, by a kill when a call does not end soon."""
+        self._closed = True
+        if not self._turns.acquire(_CLOSE_TIMEOUT_S):
+            child = self._child
+            if child:
+                child.interrupt()
+            self._turns.acquire()
+        try:
+            if self._child:
+                self._child.finish(_CLOSE_TIMEOUT_S)
+                self._child = None
+        finally:
+            self._turns.release()
+
+    def __enter__(self) -> WorkerProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _turn(self, wait_s: float | None) -> Iterator[None]:
+        if not self._turns.acquire(wait_s):
+            raise WorkerBusy(f"still busy after {wait_s:g} s; try again later or wait longer")
+        try:
+            if self._closed:
+                raise RuntimeError("the worker process was closed")
+            yield
+        finally:
+            self._turns.release()
+
+    def _running(self) -> Child:
+        if self._child and self._child.exited:
+            self._discard(self._child, "died")
+        if self._child is None:
+            if self._lost:
+                self._restarts[self._lost] += 1
+            self._child = Child.spawn(self._argv)
+            ready = self._exchange(self._child, None, _START_TIMEOUT_S)
+            if ready.header["kind"] != "ready":
+                self._discard(self._child, "gave-up")
+                raise_refusal(ready.header)
+            self._child.greeting = ready.header
+        return self._child
+
+    def _exchange(self, child: Child, request: Frame | None, timeout_s: float) -> Frame:
+        deadline = time.monotonic() + timeout_s
+        try:
+            if request:
+                child.channel.send(request, deadline)
+            return child.channel.receive(deadline)
+        except ChannelTimeout as error:
+            tail = self._discard(child, "timeout")
+            raise WorkerTimeout(f"no answer within {timeout_s:g} s; the process was killed{tail}") from error
+        except FrameError as error:
+            tail = self._discard(child, "died")
+            cause = child.cause()
+            raise WorkerDied(f"the process ended with {cause}: {error}{tail}", cause) from error
+        except BaseException:
+            self._discard(child, "abandoned")  # NOTE: the reply would be taken for that of the next call
+            raise
+
+    def _discard(self, child: Child, reason: str) -> str:
+        self._child, self._lost = None, reason
+        child.kill()
+        return child.tail()
+
+
+_PLAIN: dict[str, type[TilewrightError]] = {
+    error.__name__: error for error in (ArtifactError, CompileError, DeviceUnavailable, InvalidProblem)
+}
+_LAUNCH: dict[str, type[LaunchError]] = {error.__name__: error for error in (LaunchError, PreconditionFailed)}
+
+
+def refusal(error: BaseException) -> dict[str, Any]:
+    """The reply header that tells of ``error``; ``dying`` where the process must not go on."""
+    name = type(error).__name__
+    if isinstance(error, LaunchError) and name in _LAUNCH:
+        detail = {"code": error.code, "sticky": error.sticky}
+        return {
+            "kind": "refused",
+            "error": name,
+            "message": str(error),
+            "launch": detail,
+            "dying": error.sticky,
+        }
+    if name in _PLAIN:
+        return {"kind": "refused", "error": name, "message": str(error)}
+    return {"kind": "error", "traceback": "".join(traceback.format_exception(error))}
+
+
+def raise_refusal(header: dict[str, Any]) -> None:
+    """Raise again what :func:`refusal` told of; nothing on a good reply.
+
+    Raises:
+        TilewrightError: the expected error, in its own class.
+        RuntimeError: a programming error in the other process, with its traceback.
+    """
+    if header["kind"] == "error":
+        raise RuntimeError(f"a worker process failed:\n{header['traceback']}")
+    if header["kind"] == "refused":
+        launch = _LAUNCH.get(header["error"])
+        if launch:
+            raise launch(header["message"], **header["launch"])
+        raise _PLAIN[header["error"]](header["message"])
