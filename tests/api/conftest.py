@@ -1,4 +1,4 @@
-"""One server for all tests of the folder, and its clients."""
+"""One server for all tests of these folders, and its clients."""
 
 from __future__ import annotations
 
