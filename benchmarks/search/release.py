@@ -3,8 +3,8 @@
     python -m benchmarks.search.release ../shared/data/replay/*.json.gz benchmarks/spaces/*.t4.json.gz
 
 writes ``benchmarks/results/search-release.json``; run it for each release.
-``tests/unit/replay/test_replay_gate.py`` replays the same plan on the same spaces, and fails where a mean lies
-below this curve minus its interval.
+``tests/unit/replay/test_replay_gate.py`` replays the same plan on the same spaces, and fails where a mean
+lies below this curve minus its interval.
 """
 
 from __future__ import annotations
