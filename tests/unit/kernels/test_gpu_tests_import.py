@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-GPU_TESTS = sorted((Path(__file__).parents[2] / "gpu").glob("test_*.py"))
+GPU_TESTS = sorted((Path(__file__).parents[2] / "gpu").rglob("test_*.py"))
 
 
 @pytest.mark.parametrize("path", GPU_TESTS, ids=lambda path: path.stem)
-def test_a_gpu_test_imports(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(path.parent)
+def test_a_gpu_test_imports(path: Path) -> None:
     spec = importlib.util.spec_from_file_location(f"imported_{path.stem}", path)
     assert spec
     assert spec.loader

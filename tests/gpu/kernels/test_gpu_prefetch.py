@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import gate
 import numpy
 import pytest
-from test_gpu_gemv import BASE as GEMV_BASE
-from test_gpu_wgmma_ws import BASE as WGMMA_WS_BASE
+from gpu_samples import GEMV_BASE, SIZE, SQUARE, STEPS, WGMMA_WS_BASE, readings, turned
 
 from kernels.common.family import Family
 from kernels.gemv.family import GEMV
@@ -20,12 +18,9 @@ from kernels.mma_sync.family import MMA_SYNC
 from kernels.wgmma.family import WGMMA
 from kernels.wgmma_ws.family import WGMMA_WS
 from tilewright import Config, GemmProblem
-from tilewright.launch import Kernel
 from tuner.devices.base import Device, Tensors
 from tuner.measure.operands import bind
 
-SIZE, STEPS = 1024, 24
-SQUARE = GemmProblem(SIZE, SIZE, SIZE, layout="nn")
 ROWS, COLUMNS = GemmProblem(16, SIZE, SIZE, layout="nn"), GemmProblem(SIZE, 16, SIZE, layout="nn")
 VARIANTS = [
     {"prefetch": 4},
@@ -35,11 +30,6 @@ VARIANTS = [
     {"prefetch": 4, "split_k": 2, "reduction": "kernel"},
     {"prefetch": 4, "split_k": 2},
 ]
-
-
-def turned(device: Device) -> Any:
-    """The matrix that moves each column one place on, the last to the first."""
-    return device.xp.asarray(numpy.roll(numpy.eye(SIZE, dtype="float16"), 1, axis=1)[None])
 
 
 def chained(device: Device, family: Family[Any], config: Config, axis: int) -> None:
@@ -85,30 +75,6 @@ READERS = {
     for split_k in (1, 3)
 }
 READERS["wgmma_ws"] = WGMMA_WS, {**WGMMA_WS_BASE, "tile_n": 64, "prefetch": 4}
-
-
-def readings(
-    device: Device, reader: Kernel, problem: GemmProblem, few: Any
-) -> Iterator[tuple[Any, list[Any]]]:
-    """Matrices of weights, and what a kernel read of them: after each of ``STEPS`` launches that turn them by
-    one column, its product with ``few``, which are B where the weights are A."""
-    mover = gate.built(device, WGMMA_WS, Config.of("wgmma_ws", WGMMA_WS_BASE), SQUARE)
-    weights = [device.xp.zeros((1, SIZE, SIZE), dtype="float16") for _ in range(3)]
-    seen = [device.xp.zeros((1, problem.m, problem.n), dtype="float16") for _ in range(STEPS)]
-    turn, few = turned(device), device.xp.asarray(few)
-    newest = [weights[(step + 1) % 3] for step in range(STEPS)]
-    moved = [Tensors(weights[step % 3], turn, newest[step]) for step in range(STEPS)]
-    pairs = [(new, few) if problem.m > problem.n else (few, new) for new in newest]
-    read = [Tensors(*pair, d) for pair, d in zip(pairs, seen, strict=True)]
-    moves, reads = bind(device, mover, SQUARE, moved), bind(device, reader, problem, read)
-    replay = device.timer([one for both in zip(moves.launches, reads.launches, strict=True) for one in both])
-    for seed in range(10):
-        start = numpy.random.default_rng(seed).standard_normal((1, SIZE, SIZE)).astype("float16")
-        weights[0][:] = device.xp.asarray(start)
-        device.xp.cuda.get_current_stream().synchronize()
-        replay()
-        yield start, [part.get() for part in seen]
-    mover.close()
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])

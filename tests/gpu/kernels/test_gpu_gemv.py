@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 
 import gate
 import pytest
+from gpu_samples import GEMV_BASE
 
-from kernels.gemv.config import Knobs
 from kernels.gemv.family import GEMV
 from tilewright import Config, GemmProblem
 
 LAYOUTS = ["nn", "nt", "tn", "tt"]
-BASE = dataclasses.asdict(Knobs(steps=1))
 
 
 def wrong(device, knobs: dict[str, int | str], problem: GemmProblem) -> str | None:
-    return gate.wrong(device, GEMV, Config.of("gemv", {**BASE, **knobs}), problem)
+    return gate.wrong(device, GEMV, Config.of("gemv", {**GEMV_BASE, **knobs}), problem)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

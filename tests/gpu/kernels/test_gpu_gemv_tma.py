@@ -8,7 +8,7 @@ import random
 import gate
 import numpy
 import pytest
-from test_gpu_prefetch import SIZE, STEPS, readings, turned
+from gpu_samples import SIZE, STEPS, readings, turned
 
 from kernels.gemv_tma.config import CLUSTERS, SPLITS, Knobs
 from kernels.gemv_tma.family import GEMV_TMA
