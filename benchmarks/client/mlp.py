@@ -120,9 +120,9 @@ class Bench:
         """
         x = inputs(tokens, self._arguments.width, self._type)
         with torch.no_grad(), tilewright.torch.use(self._routed, self._client):
-            before = self._client.stats
+            before = self._client.matmul.stats
             self._routed(x)
-            ran = dict(self._client.stats - before)
+            ran = dict(self._client.matmul.stats - before)
             candidates, results = self._candidates(x)
             accuracy = self._check(x, results)
             rows, states = self._race(candidates)
@@ -195,7 +195,7 @@ def run(arguments: argparse.Namespace, device: Device, client: Client) -> None:
         for tokens in arguments.tokens:
             case = bench.case(tokens)
             report["cases"].append(case)
-            report["stats"] = dict(client.stats)
+            report["stats"] = dict(client.matmul.stats)
             write_json(arguments.out, report)
             tell(mlp_report.line(case))
 

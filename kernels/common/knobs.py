@@ -35,6 +35,8 @@ class Knob:
         absent: what configs do that were stored before the knob existed; None if it always existed.
         was: its name in configs that earlier versions stored.
         values_were: earlier names of values, to their names of today.
+        replaces: earlier knobs that it took the place of, with what configs did that lack one of them.
+        combined: the values of those together, to the value of today.
     """
 
     name: str
@@ -46,6 +48,8 @@ class Knob:
     absent: KnobValue | None = None
     was: str = ""
     values_were: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    replaces: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    combined: Mapping[tuple[str, ...], str] = dataclasses.field(default_factory=dict)
 
     @property
     def values(self) -> tuple[KnobValue, ...]:
@@ -62,7 +66,10 @@ class Knob:
         return value if isinstance(value, int) else self.codes[value]
 
     def stored(self, values: Mapping[str, KnobValue]) -> KnobValue | None:
-        """The knob's value in a stored config, by today's names; None if the config lacks it."""
+        """The knob's value in a stored config, by today's names; None if the config lacks it, or had what
+        no value of today does."""
+        if self.name not in values and any(name in values for name in self.replaces):
+            return self.combined.get(tuple(str(values.get(*before)) for before in self.replaces.items()))
         value = values.get(self.name, values.get(self.was, self.absent))
         return None if value is None else self._today(value)
 
@@ -87,6 +94,8 @@ def knob(
     absent: KnobValue | None = None,
     was: str = "",
     values_were: Mapping[str, str] | None = None,
+    replaces: Mapping[str, str] | None = None,
+    combined: Mapping[tuple[str, ...], str] | None = None,
 ) -> Any:
     """A dataclass field that declares a :class:`Knob`.
 
@@ -107,6 +116,8 @@ def knob(
         absent=absent,
         was=was,
         values_were=values_were or {},
+        replaces=replaces or {},
+        combined=combined or {},
     )
     return dataclasses.field(default=base, metadata={"knob": declared})
 
@@ -128,15 +139,17 @@ def defines(knobs: Iterable[Knob], values: Any) -> dict[str, int]:
 def completed(config: Config, knobs: Iterable[Knob], removed: Mapping[str, KnobValue]) -> Config:
     """A config that an earlier version stored, with the knobs and names of today.
 
+    One that lacks a knob, or did what no config of today does, comes back as it is, and is invalid. Knobs
+    that are neither of today nor in ``removed`` are dropped: whatever their value, results are the same.
+
     Args:
-        removed: knobs that no longer exist, with the one value whose behaviour remains. A config with another
-            value comes back as it is, and is invalid.
+        removed: knobs that no longer exist, with the one value whose behaviour remains.
     """
     stored = dict(config.knobs)
     if any(stored.get(name, value) != value for name, value in removed.items()):
         return config
-    known = {one.name: one.stored(stored) for one in knobs}
-    return Config.of(config.family, {name: value for name, value in known.items() if value is not None})
+    known = {one.name: value for one in knobs if (value := one.stored(stored)) is not None}
+    return Config.of(config.family, known) if all(one.name in known for one in knobs) else config
 
 
 def markdown_table(knobs: Iterable[Knob]) -> str:

@@ -19,7 +19,6 @@
 //   CTA_ORDER         0 work tiles by the number of the cluster; 1 neighbouring work tiles for the clusters of a GPC. With 1 the
 //                     next kernel starts after this one has ended: clusters are placed alike only on an idle GPU
 //   REVERSE_K         1: every other work tile of a CTA runs k backwards
-//   FULL_BANDS_ONLY   1: clusters beyond a multiple of SWIZZLE_SIZE idle, if that adds no wave
 //   REPACK            1: with the kernel that copies rows that TMA cannot take
 #pragma once
 #include "common/config.cuh"
@@ -45,7 +44,7 @@ constexpr CacheHint hint_a = CacheHint(HINT_A), hint_b = CacheHint(HINT_B), hint
 constexpr int prefetch = PREFETCH;
 constexpr bool prefetch_a = PREFETCH_A;
 constexpr unsigned load_interval = LOAD_INTERVAL;
-constexpr bool gpc_order = CTA_ORDER == 1, reverse_k = REVERSE_K, full_bands_only = FULL_BANDS_ONLY;
+constexpr bool gpc_order = CTA_ORDER == 1, reverse_k = REVERSE_K;
 
 // The warpgroup tile, rows x columns of D that one consumer computes: wgmma atoms of 64 along wgmma's M by wgmma_n along its N.
 constexpr int warpgroup_m = tile_m / consumers_m, warpgroup_n = tile_n / consumers_n;
@@ -115,7 +114,6 @@ static_assert(CTA_ORDER == 0 || CTA_ORDER == 1, "CTA_ORDER is 0 (free) or 1 (by 
 static_assert(!cfg::gpc_order || cfg::cluster > 1, "the hardware does not place single CTAs deterministically");
 static_assert(!cfg::gpc_order || cfg::prefetch == 0, "kernels that do not overlap have no time to prefetch");
 static_assert(REVERSE_K == 0 || REVERSE_K == 1, "REVERSE_K is 0 or 1");
-static_assert(FULL_BANDS_ONLY == 0 || FULL_BANDS_ONLY == 1, "FULL_BANDS_ONLY is 0 or 1");
 
 // CTAs with the same rows of D share A, CTAs with the same columns share B.
 using TileA = WgmmaTile<In, cfg::tile_m, cfg::tile_k, !cfg::a_transposed, cfg::cluster_n>;

@@ -11,13 +11,25 @@ SCHEDULES = ("cooperative", "pingpong")
 EPILOGUES = ("direct", "stmatrix", "tma", "overlapped")
 TMA_STORES = ("tma", "overlapped")
 REDUCTIONS = ("last_cta", "kernel", "reduce_scatter")
-HINTS = ("normal", "evict_first", "evict_last")
+# What the L2 does with A, B and D: see the knob l2_hints.
+L2_HINTS: dict[str, tuple[str, ...]] = {
+    "normal": ("normal", "normal", "normal"),
+    "stream_a": ("evict_first", "normal", "normal"),
+    "stream_b": ("normal", "evict_first", "normal"),
+    "stream_ab": ("evict_first", "evict_first", "normal"),
+    "stream_d": ("normal", "normal", "evict_first"),
+    "keep_a": ("evict_last", "normal", "evict_first"),
+    "keep_b": ("normal", "evict_last", "evict_first"),
+}
+_KEPT_BEFORE_D_HAD_A_HINT = {
+    ("evict_last", "normal", "normal"): "keep_a",
+    ("normal", "evict_last", "normal"): "keep_b",
+}
 CTA_ORDERS = ("free", "gpc")
 SEARCHED_TILE_N = (
     *(16, 32, 48, 64, 72, 80, 88, 96, 104, 112, 120, 128),
     *(144, 160, 168, 176, 192, 200, 208, 224, 240, 256),
 )
-FETCH = 128  # bytes that the L2 had best fetch at least, if anything
 
 
 @dataclasses.dataclass(slots=True)
@@ -66,13 +78,13 @@ class Knobs:
     )
     swizzle_size: int = knob(8, (1, 2, 4, 8, 16), "tiles across a band", was="group")
     snake: int = knob(0, (0, 1), "serpentine raster: every other band runs backwards", macro="RASTER_SNAKE")
-    l2_promotion: int = knob(
-        256, (0, 128, 256), "least bytes of an L2 fetch by TMA", searched=(128, 256), macro=None
-    )
-    hint_a: str = knob("normal", HINTS, "L2 eviction priority of A")
-    hint_b: str = knob("normal", HINTS, "L2 eviction priority of B")
-    hint_d: str = knob(
-        "normal", HINTS, "L2 eviction priority of D stored by TMA", searched=HINTS[:2], absent="normal"
+    l2_hints: str = knob(
+        "normal",
+        L2_HINTS,
+        "operands that only stream through the L2, evicted first, or that it keeps while D streams",
+        macro=None,
+        replaces={"hint_a": "normal", "hint_b": "normal", "hint_d": "normal"},
+        combined={hints: name for name, hints in L2_HINTS.items()} | _KEPT_BEFORE_D_HAD_A_HINT,
     )
     prefetch: int = knob(
         0,
@@ -90,21 +102,6 @@ class Knobs:
     )
     reverse_k: int = knob(
         0, (0, 1), "every other work tile of a CTA runs k backwards", absent=0, was="snake_k"
-    )
-    full_bands_only: int = knob(
-        0,
-        (0, 1),
-        "idle the clusters beyond a multiple of swizzle_size if no wave is added",
-        absent=0,
-        was="even_waves",
-    )
-    load_interval: int = knob(
-        0,
-        (0, 256, 512, 1024),
-        "clocks: loads are issued at its multiples, so that neighbours load together; 0 at once",
-        searched=(0, 512, 1024),
-        absent=0,
-        was="beat",
     )
 
     @property

@@ -12,13 +12,17 @@ from typing import Literal
 
 from kernels.common import cuda
 from kernels.common.tile_hint import TileHint
-from kernels.wgmma_ws.config import (
-    KNOBS,
-    TMA_STORES,
-    Knobs,
-)
+from kernels.wgmma_ws.config import KNOBS, L2_HINTS, TMA_STORES, Knobs
 from kernels.wgmma_ws.heuristics import alike, candidates, cycles
-from kernels.wgmma_ws.layout import grid, operand_tiles, smem_bytes, store_box, store_swizzle, workspace
+from kernels.wgmma_ws.layout import (
+    grid,
+    load_interval,
+    operand_tiles,
+    smem_bytes,
+    store_box,
+    store_swizzle,
+    workspace,
+)
 from kernels.wgmma_ws.search_rules import SEARCH_RULES
 from kernels.wgmma_ws.validity import RULES
 from tilewright.artifact import (
@@ -55,6 +59,7 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
     source = "wgmma_ws/kernel.cu"
     knobs = KNOBS
     knobs_type = Knobs
+    # NOTE: l2_promotion, load_interval and even_waves (full_bands_only) are gone whatever their value was.
     removed = MappingProxyType({"stream_k": 0, "in_flight": 1})
     rules = RULES
     search_rules = SEARCH_RULES
@@ -85,11 +90,16 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
         return k.cluster
 
     def derived_macros(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> dict[str, int | str]:
-        """The type of the accumulators, whether rows are repacked, and which operand is prefetched."""
+        """The type of the accumulators, whether rows are repacked, which operand is prefetched, when a stage
+        is loaded and what the L2 keeps."""
+        priority = {"normal": 0, "evict_first": 1, "evict_last": 2}
+        hints = zip(("HINT_A", "HINT_B", "HINT_D"), L2_HINTS[k.l2_hints], strict=True)
         return {
             "ACCUMULATE": int(problem.accumulate is DType.FLOAT16),
             "REPACK": int(bool(_repacks(problem))),
             "PREFETCH_A": int(k.prefetch > 0 and cuda.weights(problem) == "a"),
+            "LOAD_INTERVAL": load_interval(k, problem),
+            **{name: priority[hint] for name, hint in hints},
         }
 
     def leading_arguments(self, k: Knobs, problem: GemmProblem) -> tuple[Argument, ...]:
@@ -180,10 +190,7 @@ def _repacks(problem: GemmProblem) -> tuple[Repack, ...]:
 
 def _maps(k: Knobs, problem: GemmProblem) -> tuple[Argument, ...]:
     a, b = operand_tiles(k, problem)
-    maps = [
-        TensorMap("a", a.box, promotion=k.l2_promotion),
-        TensorMap("b", b.box, promotion=k.l2_promotion),
-    ]
+    maps = [TensorMap("a", a.box), TensorMap("b", b.box)]
     if k.epilogue in TMA_STORES:
         maps.append(TensorMap("d", store_box(k), swizzle=store_swizzle(k), promotion=0))
     return tuple(maps)

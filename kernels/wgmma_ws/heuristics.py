@@ -9,7 +9,7 @@ from typing import Any
 
 from kernels.common import cuda
 from kernels.common.tile_hint import TileHint
-from kernels.wgmma_ws.config import FETCH, KNOBS, TMA_STORES, Knobs
+from kernels.wgmma_ws.config import KNOBS, TMA_STORES, Knobs
 from kernels.wgmma_ws.layout import (
     MULTIPLY_ADDS,
     SMALL,
@@ -26,18 +26,16 @@ from kernels.wgmma_ws.search_rules import (
     enough_stages,
     is_kept,
     why_cta_order,
-    why_full_bands_only,
-    why_hint_d,
-    why_load_interval,
     why_prefetch,
     why_reverse_k,
     why_same_sectors,
+    why_stream_d,
 )
 from kernels.wgmma_ws.validity import why_sector_aligned_store
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
 
-# The share of wgmma's peak that main loops reach; per multiprocessor and clock bytes from L2, from shared
+# The share of wgmma's peak that main loops reach; per SM and clock bytes from L2, from shared
 # memory and from DRAM. Fitted to clocks that ncu read on an H200, those of parts and of clusters to times
 # (benchmarks/lab/2026-11-23-hopper.md).
 _REACHED = 0.975
@@ -48,9 +46,8 @@ _DRAM_BYTES = 20
 _TURN_CYCLES = 1500  # first loads and turn-over of a tile,
 _SUM_CYCLES = 20  # and storing one sum of each thread, where nothing hides them
 _HIDDEN = 0.8  # share of both that ping-pong hides, of the latter that a store behind the next tile hides
-_POWER_BYTES = 250  # that a block loads: their power costs a clock, mostly whoever shares them
+_POWER_BYTES = 250  # that a block loads: their power costs a clock, whether or not it shares them
 _UNSHARED = 0.1  # share of that power that is spent on a byte once for all of a cluster
-_EVEN = 0.94  # of that power where waves are whole lines, whose neighbours share more
 _UNHIDDEN = 0.1  # share of the lesser of DRAM's time and the rest that does not overlap the greater
 _LAUNCH_CYCLES = 3000
 _PARTS_CYCLES = 2000  # of adding up parts, however small, and what
@@ -62,7 +59,7 @@ _TURNS_BYTES = 50  # and one of two consumers leaves its sums while the other mu
 def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
     """Clocks that a launch should take, for ranking only.
 
-    The slowest of tensor cores, L2 and shared memory for a unit, times units of a multiprocessor, but at
+    The slowest of tensor cores, L2 and shared memory for a unit, times units of an SM, but at
     least the time that DRAM needs; after the cost model of DeepSeek's DeepGEMM.
     """
     depth = -(-problem.k // (k.split_k * k.cluster_k)) * problem.dtype.size
@@ -87,8 +84,6 @@ def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
     operands = (problem.m + problem.n) * problem.k * problem.dtype.size * problem.batch
     asked = k.tile_m / k.cluster_n + k.tile_n / k.cluster_m
     power = ((1 - _UNSHARED) * (k.tile_m + k.tile_n) + _UNSHARED * asked) * depth / _POWER_BYTES
-    if k.full_bands_only:
-        power *= _EVEN
     busy = waves * (max(multiplied, loaded, read) + turn - hidden + power) + hidden
     streamed = operands / (_DRAM_BYTES * device.sm_count)
     return max(busy, streamed) + _UNHIDDEN * min(busy, streamed) + _adding_up(k, problem, device) + start
@@ -175,7 +170,6 @@ _SWAPPED = (
 )
 
 _PREFETCHED = 4  # k tiles, where any
-_LOAD_INTERVAL = 512  # clocks, where any
 _LONG_FLOPS = 2**34
 _ENOUGH_STAGES = 5  # of fewer none is given for more staged boxes
 _CLUSTERS = (
@@ -244,9 +238,9 @@ def _candidate(
         cluster_k=cluster_k, epilogue=epilogue, store_stages=1, stages=0,
         promote=2 if problem.dtype in cuda.FLOAT8 else 0, split_k=split_k,
         reduction=reduction, raster=raster, swizzle_size=swizzle_size, snake=snake,
-        l2_promotion=FETCH, prefetch=_PREFETCHED, **_hints(problem, device, passes=passes),
+        prefetch=_PREFETCHED, l2_hints=_l2_hints(problem, device, passes=passes),
         cta_order="gpc" if _together(problem, reduction, cluster) else "free",
-        reverse_k=1, full_bands_only=1, load_interval=_LOAD_INTERVAL if split_k == 1 else 0,
+        reverse_k=1,
         sector_aligned_store=int(schedule == "pingpong"),  # there more boxes take no more time
     )  # fmt: skip
     for why, without in _WORTH:
@@ -257,28 +251,24 @@ def _candidate(
 
 # Where a reason speaks against what a candidate has, what it has instead.
 _WORTH: tuple[tuple[Callable[[Knobs, GemmProblem, DeviceSpec], str | None], dict[str, Any]], ...] = (
-    (why_hint_d, {"hint_d": "normal"}),
+    (why_stream_d, {"l2_hints": "normal"}),
     (why_cta_order, {"cta_order": "free"}),
     (why_reverse_k, {"reverse_k": 0}),
-    (why_load_interval, {"load_interval": 0}),
-    (why_full_bands_only, {"full_bands_only": 0}),
     (why_sector_aligned_store, {"sector_aligned_store": 0}),
     (why_same_sectors, {"sector_aligned_store": 0}),
     (why_prefetch, {"prefetch": 0}),
 )
 
 
-def _hints(problem: GemmProblem, device: DeviceSpec, *, passes: bool) -> dict[str, str]:
-    """How long the L2 keeps A, B and D; passes: operands of many rows only pass through it."""
-    keep_a = is_kept(problem, device, problem.m)
-    keep_b = not keep_a and is_kept(problem, device, problem.n)
+def _l2_hints(problem: GemmProblem, device: DeviceSpec, *, passes: bool) -> str:
+    """What the L2 keeps of A, B and D; passes: operands of many rows only pass through it."""
+    if is_kept(problem, device, problem.m):
+        return "keep_a"
+    if is_kept(problem, device, problem.n):
+        return "keep_b"
     few_a, few_b = problem.m <= 2 * SMALL, problem.n <= 2 * SMALL
-    once_a, once_b = passes and not few_a, few_a or (passes and not few_b)
-    return {
-        "hint_a": "evict_last" if keep_a else "evict_first" if once_a else "normal",
-        "hint_b": "evict_last" if keep_b else "evict_first" if once_b else "normal",
-        "hint_d": "evict_first" if keep_a or keep_b else "normal",
-    }
+    once = ("a" if passes and not few_a else "") + ("b" if few_a or (passes and not few_b) else "")
+    return f"stream_{once}" if once else "normal"
 
 
 def _with_stages(knobs: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:

@@ -13,7 +13,7 @@ from tilewright.artifact import Grid, Workspace
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
 
-MULTIPLY_ADDS = 2048  # of 16-bit wgmma, per multiprocessor and clock
+MULTIPLY_ADDS = 2048  # of 16-bit wgmma, per SM and clock
 MOST_SPLITS = 16  # for which the word of SplitKSemaphore of wgmma_ws/split_k.cuh has bits
 SEMAPHORE_BYTES = 32  # from one split-K semaphore to the next
 
@@ -125,10 +125,25 @@ def registers(k: Knobs) -> int | None:
 
 
 def grid(k: Knobs, device: DeviceSpec) -> Grid:
-    """Persistent blocks, one a multiprocessor that their clusters can fill."""
+    """Persistent blocks, one an SM that their clusters can fill."""
     blocks = cuda.room_in_clusters(k.cluster, device)
     clusters = (k.cluster_m, k.cluster_n, k.cluster_k)
     return Grid(k.tile_m, k.tile_n, k.split_k, blocks, *clusters)
+
+
+LOAD_INTERVAL = 512  # clocks: of 256 to 1024 none is faster
+
+
+def load_interval(k: Knobs, problem: GemmProblem) -> int:
+    """Clocks at whose multiples a CTA loads, so that those of a GPC load together what they share; 0 at once.
+
+    Only with neighbouring tiles in a GPC, and where a stage is multiplied in so many clocks that waiting for
+    the next multiple does not delay it.
+    """
+    if k.cta_order != "gpc" or k.split_k > 1:
+        return 0
+    clocks = k.tile_m * k.tile_n * k.tile_k * problem.dtype.size // 2 // MULTIPLY_ADDS
+    return LOAD_INTERVAL if 2 * clocks >= 3 * LOAD_INTERVAL else 0
 
 
 def workspace(k: Knobs) -> Workspace:

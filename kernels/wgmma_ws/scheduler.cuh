@@ -64,11 +64,7 @@ public:
         across_m = ceil_div(m, cfg::tile_m * cfg::cluster_m), across_n = ceil_div(n, cfg::tile_n * cfg::cluster_n);
         k_tiles = ceil_div(k, cfg::tile_k);
         end = across_m * across_n * batch * cfg::split_k;
-        if constexpr (cfg::full_bands_only) {
-            const int even = clusters - clusters % cfg::swizzle_size;
-            if (even > 0 && ceil_div(end, even) == ceil_div(end, clusters)) clusters = even;
-        }
-        number = !cfg::full_bands_only || first < clusters ? first : end;
+        number = first;
     }
 
     // Tiles of the launch, those of clusters that lie partly outside D included.

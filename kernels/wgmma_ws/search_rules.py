@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from kernels.common import cuda
 from kernels.common.family import Rule
-from kernels.wgmma_ws.config import FETCH, TMA_STORES, Knobs
+from kernels.wgmma_ws.config import TMA_STORES, Knobs
 from kernels.wgmma_ws.layout import (
     BAND,
-    MULTIPLY_ADDS,
     SMALL,
     clusters,
     fixed_bytes,
     kept_bytes,
-    row_alignment,
     running,
     single_wave,
     stage_bytes,
@@ -51,19 +49,13 @@ def _why_walk(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     return None
 
 
-def _why_fetch(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    if k.l2_promotion > FETCH and row_alignment(p) < k.l2_promotion:
-        return f"rows start in the middle of {k.l2_promotion} bytes"
-    return None
-
-
-def _why_hint(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+def _why_streamed(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     extent = (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n)
     if k.split_k > 1 and single_wave(p, d, extent, k.cluster, k.split_k):
         return None
-    if k.hint_a == "evict_first" and p.n > 4 * k.tile_n:
+    if k.l2_hints in ("stream_a", "stream_ab") and p.n > 4 * k.tile_n:
         return "A is read again by later columns of tiles"
-    if k.hint_b == "evict_first" and p.m > 4 * k.tile_m:
+    if k.l2_hints in ("stream_b", "stream_ab") and p.m > 4 * k.tile_m:
         return "B is read again by later rows of tiles"
     return None
 
@@ -74,18 +66,16 @@ def is_kept(p: GemmProblem, d: DeviceSpec, extent: int) -> bool:
 
 
 def _why_kept(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    if any(
-        hint == "evict_last" and not is_kept(p, d, extent)
-        for hint, extent in ((k.hint_a, p.m), (k.hint_b, p.n))
-    ):
+    kept = {"keep_a": p.m, "keep_b": p.n}.get(k.l2_hints)
+    if kept is not None and not is_kept(p, d, kept):
         return "the L2 is asked to keep an operand where it can, and D would drive it out"
     return None
 
 
-def why_hint_d(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+def why_stream_d(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     stored = k.epilogue in TMA_STORES and k.reduction != "kernel"
-    if k.hint_d != "normal" and not (stored and _floods(p, d)):
-        return "D leaves the L2 to A and B"
+    if k.l2_hints == "stream_d" and not (stored and _floods(p, d)):
+        return "D leaves the L2 to A and B where TMA stores it and it is large"
     return None
 
 
@@ -120,59 +110,20 @@ def why_reverse_k(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     return None
 
 
-def why_full_bands_only(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    if not k.full_bands_only:
-        return None
-    if k.cta_order != "gpc":
-        return "clusters that lie anywhere share nothing in a GPC, however their waves are cut"
-    if k.raster == "hilbert":
-        return "a Hilbert curve has no lines across a band"
-    rows, columns = clusters(p, (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n))
-    if (columns if k.raster == "n" else rows) < k.swizzle_size:
-        return f"no band is {k.swizzle_size} clusters wide"
-    units, most = rows * columns * p.batch * k.split_k, running(k.cluster, d)
-    even = most - most % k.swizzle_size
-    if units <= most or even == most:
-        return "one wave has no next one to be even with, and a multiple of the band is even anyway"
-    if even == 0 or -(-units // even) > -(-units // most):
-        return "with fewer clusters it takes another wave, so all of them work"
-    return None
-
-
-def why_load_interval(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    if not k.load_interval:
-        return None
-    if k.cta_order != "gpc":
-        return "only blocks of a GPC that take neighbouring tiles ask for the same lines"
-    clocks = k.tile_m * k.tile_n * k.tile_k * p.dtype.size // 2 // MULTIPLY_ADDS
-    if 2 * clocks < 3 * k.load_interval:
-        return f"a stage is multiplied in {clocks} clocks: the load_interval would delay it"
-    return None
-
-
 TRAFFIC_RULES: tuple[Rule[Knobs], ...] = (
     Rule(
         ("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "raster", "swizzle_size", "snake"),
         _why_walk,
     ),
-    Rule(("l2_promotion",), _why_fetch),
     Rule(
-        ("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k", "hint_a", "hint_b"),
-        _why_hint,
+        ("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k", "l2_hints"),
+        _why_streamed,
     ),
-    Rule(("hint_a", "hint_b"), _why_kept),
-    Rule(("epilogue", "reduction", "hint_d"), why_hint_d),
+    Rule(("l2_hints",), _why_kept),
+    Rule(("epilogue", "reduction", "l2_hints"), why_stream_d),
     Rule(("prefetch",), why_prefetch),
     Rule(("cta_order",), why_cta_order),
     Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k", "reverse_k"), why_reverse_k),
-    Rule(
-        (
-            *("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k"),
-            *("raster", "swizzle_size", "cta_order", "full_bands_only"),
-        ),
-        why_full_bands_only,
-    ),
-    Rule(("tile_m", "tile_n", "tile_k", "cta_order", "load_interval"), why_load_interval),
 )
 
 
@@ -197,7 +148,7 @@ def _why_swap(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 def _why_small(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     if k.tile_m * k.tile_n < 64 * 96 and Grid(128, 128).tiles(p) * p.batch >= d.sm_count:
-        return "D has tiles of 128 x 128 for all multiprocessors"
+        return "D has tiles of 128 x 128 for all SMs"
     return None
 
 
@@ -256,7 +207,7 @@ def _why_deferred(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     if k.epilogue != "overlapped":
         return None
     if Grid(k.tile_m, k.tile_n).tiles(p) * p.batch <= d.sm_count:
-        return "with one tile a multiprocessor there is no next one to store behind"
+        return "with one tile an SM there is no next one to store behind"
     most = min(MOST_BOXES, -(-p.k // k.tile_k))
     boxes = store_boxes(k)
     return f"{boxes} boxes to store behind k tiles, {most} can be" if boxes > most else None
@@ -266,9 +217,11 @@ def _why_split(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     shares = k.split_k * k.cluster_k
     if shares == 1:
         return None
+    if k.split_k > 1 and k.reduction == "last_cta":
+        return "a kernel after, or all CTAs of a tile together, add up its partials sooner than the last CTA"
     tiles = Grid(k.tile_m, k.tile_n).tiles(p) * p.batch
     if tiles * (shares - 1) >= 2 * d.sm_count or p.k < 2 * shares * k.tile_k:
-        return "split-K pays only where tiles leave multiprocessors idle and k is long"
+        return "split-K pays only where tiles leave SMs idle and k is long"
     return None
 
 
@@ -303,7 +256,7 @@ def _why_promote(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 def _why_pingpong(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     tiles = Grid(k.tile_m, k.tile_n).tiles(p) * p.batch * k.split_k
     if k.schedule == "pingpong" and tiles <= d.sm_count:
-        return "with one tile a multiprocessor there is no turn to take"
+        return "with one tile an SM there is no turn to take"
     return None
 
 
@@ -318,7 +271,7 @@ SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(RING, _why_stages),
     Rule(("promote",), _why_promote),
     Rule(("schedule", "tile_m", "tile_n", "split_k"), _why_pingpong),
-    Rule(("tile_m", "tile_n", "tile_k", "cluster_k", "split_k"), _why_split),
+    Rule(("tile_m", "tile_n", "tile_k", "cluster_k", "split_k", "reduction"), _why_split),
     Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k", "reduction"), _why_shares),
     *TRAFFIC_RULES,
 )

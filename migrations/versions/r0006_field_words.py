@@ -38,6 +38,8 @@ Change = Callable[[sa.Row[Any]], Data]
 _PAGE = 500
 _JSON = sa.JSON(none_as_null=True)
 _FAMILIES_BEFORE = {today: before for before, today in RENAMED.items()}
+# Knobs that went whatever their value was, with the one that did as well as any.
+_DROPPED_BEFORE = {"wgmma_ws": {"l2_promotion": 128, "even_waves": 0, "beat": 0}}
 _DEVICE_BEFORE = {"sm_count": "units", "smem_per_sm": "smem_per_unit"}
 
 
@@ -68,7 +70,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Take back: knobs of the GEMV families that no longer exist stay lost, so that earlier releases take the
-    configs of these families for invalid."""
+    configs of these families for invalid; those of wgmma_ws get one value for all configs."""
     origins = {"initial": "seed"}
     _rewrite_all(_Words(_FAMILIES_BEFORE, origins, _config_before, _device_before, _options_before))
 
@@ -96,10 +98,15 @@ def _config_before(config: Config) -> Config:
     family = FAMILIES.get(config.family)
     if family is None or set(config) != {knob.name for knob in family.knobs}:
         return dataclasses.replace(config, family=name)
-    found = dict(family.removed)
+    found = dict(family.removed) | _DROPPED_BEFORE.get(config.family, {})
     for knob in family.knobs:
-        values = {today: before for before, today in knob.values_were.items()}
-        found[knob.was or knob.name] = values.get(str(config[knob.name]), config[knob.name])
+        value = config[knob.name]
+        if knob.replaces:
+            several = next(before for before, today in knob.combined.items() if today == value)
+            found |= dict(zip(knob.replaces, several, strict=True))
+        else:
+            values = {today: before for before, today in knob.values_were.items()}
+            found[knob.was or knob.name] = values.get(str(value), value)
     return Config.of(name, found)
 
 

@@ -10,6 +10,7 @@ import gate
 import pytest
 
 from kernels.compiler.build import build
+from kernels.wgmma_ws.config import L2_HINTS
 from kernels.wgmma_ws.config import Knobs as WgmmaWsKnobs
 from kernels.wgmma_ws.family import WGMMA_WS
 from tilewright import Config, GemmProblem
@@ -76,12 +77,11 @@ VARIANTS = [
     {"tile_m": 64, "consumers_m": 1, "consumers_n": 2},
     {"tile_m": 192, "consumers_m": 1, "consumers_n": 2},
     {"tile_k": 128, "stages": 3},
-    *({"stages": x, "in_flight": y} for x in (2, 3, 6) for y in (0, 1)),
+    *({"stages": x} for x in (2, 3, 6)),
     {"epilogue": "direct", "store_stages": 1},
     *({"epilogue": x, "store_stages": y} for x in ("stmatrix", "tma") for y in (1, 2, 4)),
     *({"cluster_m": x, "cluster_n": y} for x, y in ((2, 1), (1, 2), (2, 2), (4, 1), (1, 4))),
-    {"l2_promotion": 0, "hint_a": "evict_first", "hint_b": "evict_last", "hint_d": "evict_first"},
-    {"l2_promotion": 128, "hint_a": "evict_last", "hint_b": "evict_first"},
+    *({"l2_hints": x} for x in L2_HINTS),
     *({"split_k": x} for x in (2, 3, 8, 32)),
     *({"prefetch": x} for x in (2, 4, 32)),
     *({"cluster_m": x, "cluster_n": y} for x, y in ((4, 2), (2, 4))),
@@ -106,7 +106,7 @@ VARIANTS = [
     {"split_k": 3, "cluster_n": 2},
     PINGPONG,
     {**PINGPONG, "tile_m": 64, "tile_n": 256},
-    {**PINGPONG, "tile_n": 192, "in_flight": 0},
+    {**PINGPONG, "tile_n": 192},
     {**PINGPONG, "split_k": 2},
     {**PINGPONG, "split_k": 4, "reduction": "kernel"},
     {**PINGPONG, **SHARES},
@@ -123,15 +123,9 @@ VARIANTS = [
     {"reverse_k": 1, **SMALL, "cluster_k": 2},
     {"reverse_k": 1, **PINGPONG, "tile_m": 64, "tile_n": 64, "stages": 7},
     {"reverse_k": 1, "split_k": 3},
-    *({"load_interval": x} for x in (256, 512, 1024)),
-    {"load_interval": 512, "reverse_k": 1, "cluster_n": 2, **SMALL},
-    {"load_interval": 256, **PINGPONG, "cluster_m": 2},
-    {"full_bands_only": 1, **SMALL},
-    {"full_bands_only": 1, **SMALL, "swizzle_size": 16, "cluster_m": 2, "reverse_k": 1},
-    {"full_bands_only": 1, "split_k": 3},
-    {"full_bands_only": 1, **PINGPONG, "tile_m": 64, "tile_n": 64},
-    {"full_bands_only": 1, **SMALL, "cluster_k": 2},
-    {"full_bands_only": 1, **SMALL, "swizzle_size": 16, "split_k": 2, "reduction": "reduce_scatter"},
+    *({"cta_order": "gpc", "tile_n": 256, "stages": 3, **x} for x in ({"cluster_m": 2}, {"cluster_n": 2})),
+    {"cta_order": "gpc", "cluster_m": 2, "tile_n": 256, "stages": 3, "reverse_k": 1},
+    {"cta_order": "gpc", **PINGPONG, "cluster_m": 2, "tile_n": 192},
     *({"raster": x, "swizzle_size": y, "snake": z} for x in ("m", "n", "hilbert") for y in (1, 4) for z in
     (0, 1)),
 ]  # fmt: skip
@@ -233,9 +227,7 @@ def test_tiles_of_few_wide_boxes(hopper, tile_n, store_stages, epilogue) -> None
 
 
 @pytest.mark.parametrize("tile_n", [112, 144, 160, 208, 240])
-@pytest.mark.parametrize(
-    "variant", [{}, {"epilogue": "overlapped", "full_bands_only": 1, "swizzle_size": 16}, PINGPONG], ids=str
-)
+@pytest.mark.parametrize("variant", [{}, {"epilogue": "overlapped", "swizzle_size": 16}, PINGPONG], ids=str)
 def test_boxes_of_whole_sectors(hopper, tile_n, variant) -> None:
     if variant is PINGPONG and tile_n == 240:
         tile_n = 176
@@ -249,7 +241,7 @@ DEFERRED = [
     {"store_stages": 1},
     {"store_stages": 4, "tile_n": 120},
     {"tile_n": 256, "cluster_m": 2},
-    {"tile_m": 256, "cluster_n": 2, "in_flight": 0},
+    {"tile_m": 256, "cluster_n": 2},
     {"tile_n": 168, "cluster_m": 2},
     {"tile_m": 192, "consumers_m": 3, "tile_n": 160, "stages": 3},
     {"consumers_m": 1, "tile_n": 128},
@@ -337,7 +329,7 @@ def test_promoted_sums(hopper, dtype, variant, promote) -> None:
 
 
 @pytest.mark.parametrize("variant", [SHARES, {**SHARES, "cluster_m": 2}, {**PINGPONG, **SHARES}], ids=str)
-@pytest.mark.parametrize("ring", [{"stages": 2}, {"stages": 2, "in_flight": 0}, {"in_flight": 0}], ids=str)
+@pytest.mark.parametrize("ring", [{"stages": 2}, {}], ids=str)
 def test_shares_whatever_the_ring_holds(hopper, variant, ring) -> None:
     """Parts of no, one, a few and many k tiles; several units a block."""
     for size in ((2560, 2304, 8), (2560, 2304, 520), (1024, 1024, 3000)):
@@ -368,8 +360,7 @@ def test_a_batch_of_ragged_matrices_does_not_bleed(hopper, layout) -> None:
         {**SHARES, "cluster_m": 2, "cta_order": "gpc"},
         {**SHARES, "tile_n": 256, "stages": 3, "store_stages": 1},
         {"reverse_k": 1, "split_k": 4},
-        {"cluster_m": 2, "load_interval": 512, "reverse_k": 1, **SMALL},
-        {"cluster_m": 2, "full_bands_only": 1, "reverse_k": 1, **SMALL},
+        {"cluster_m": 2, "cta_order": "gpc", "tile_n": 256, "stages": 3, "reverse_k": 1},
         {**PINGPONG, "cluster_m": 2, "tile_n": 176, "sector_aligned_store": 1, "store_stages": 4},
     ],
     ids=str,
@@ -443,14 +434,15 @@ def test_second_tiles_walk_k_back(hopper) -> None:
     assert bool((forth[:, 128:] != back[:, 128:]).any())
 
 
-def test_loads_wait_for_the_beat(hopper) -> None:
-    problem = GemmProblem(128, 128, 256 * 64)
-    least = 255 * 1024 / hopper.spec.clock_mhz
-    assert (
-        launched(hopper, problem, stages=6, load_interval=1024)[1]
-        > least
-        > launched(hopper, problem, stages=6)[1]
-    )
+def test_loads_wait_for_the_load_interval(hopper, monkeypatch) -> None:
+    """255 waits for a multiple of 512 clocks take longer than 64 x 64 x 64 multiply-adds for each k tile."""
+    problem = GemmProblem(128, 64, 256 * 64)
+    knobs = {**SMALL, "cluster_m": 2, "stages": 6}
+    without = launched(hopper, problem, **knobs)[1]
+    defines = WGMMA_WS.derived_macros
+    monkeypatch.setattr(WGMMA_WS, "derived_macros", lambda *of: defines(*of) | {"LOAD_INTERVAL": 512})
+    least = 255 * 512 / hopper.spec.clock_mhz
+    assert launched(hopper, problem, **knobs)[1] > least > without
 
 
 @pytest.mark.parametrize(

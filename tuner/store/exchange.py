@@ -40,11 +40,7 @@ def current_config(config: Config) -> Config:
     One that cannot be completed, because a knob is unknown or its value was removed, keeps its knobs.
     """
     family = FAMILIES.get(RENAMED.get(config.family, config.family))
-    if family is None:
-        return config
-    found = family.completed(config)
-    complete = len(found.knobs) == len(family.knobs)
-    return found if complete else dataclasses.replace(config, family=family.name)
+    return family.completed(config) if family else config
 
 
 def current_trial(trial: Trial) -> Trial:

@@ -21,7 +21,7 @@ ODD = GemmProblem(999, 1111, 777, batch=2)
 BASE: dict[str, Any] = dataclasses.asdict(WgmmaWsKnobs(stages=3))
 PINGPONG = {"schedule": "pingpong", "consumers_m": 1}
 # (operand, box, swizzle, promotion) where A is not shared, and where boxes of D are 64 wide.
-A = ("a", (128, 64), 128, 256)
+A = ("a", (128, 64), 128, 128)
 D = ("d", (64, 64), 128, 0)
 TILE = 128 * 256 * 4  # bytes of a tile's sums
 
@@ -36,23 +36,23 @@ def plan(changes: dict[str, Any], problem: GemmProblem = NT) -> LaunchPlan:
     ("changes", "problem", "maps"),
     [
         # A in boxes of 128 rows x 64 k, B of 256 x 64; D of 64 x 64, or 40 columns where 64 do not divide.
-        ({}, NT, [A, ("b", (256, 64), 128, 256), D]),
-        ({"tile_n": 160}, NT, [A, ("b", (160, 64), 128, 256), ("d", (64, 40), 0, 0)]),
+        ({}, NT, [A, ("b", (256, 64), 128, 128), D]),
+        ({"tile_n": 160}, NT, [A, ("b", (160, 64), 128, 128), ("d", (64, 40), 0, 0)]),
         # The widest boxes of whole sectors have 32 columns there, and 16 where 32 do not divide.
-        ({"tile_n": 160, "sector_aligned_store": 1}, NT, [A, ("b", (160, 64), 128, 256), ("d", (64, 32),
+        ({"tile_n": 160, "sector_aligned_store": 1}, NT, [A, ("b", (160, 64), 128, 128), ("d", (64, 32),
         64, 0)]),
-        ({"tile_n": 208, "sector_aligned_store": 1}, NT, [A, ("b", (208, 64), 128, 256), ("d", (64, 16),
+        ({"tile_n": 208, "sector_aligned_store": 1}, NT, [A, ("b", (208, 64), 128, 128), ("d", (64, 16),
         32, 0)]),
         # A cluster of two along n loads halves of A; along m, halves of B, which in nn has lines of 64.
-        ({"cluster_n": 2}, NT, [("a", (64, 64), 128, 256), ("b", (256, 64), 128, 256), D]),
-        ({"cluster_m": 2}, NN, [A, ("b", (32, 64), 128, 256), D]),
+        ({"cluster_n": 2}, NT, [("a", (64, 64), 128, 128), ("b", (256, 64), 128, 128), D]),
+        ({"cluster_m": 2}, NN, [A, ("b", (32, 64), 128, 128), D]),
         # Transposed, boxes of D are 16 rows of 64 columns; without TMA there is no map of D.
         (
             {"swap_ab": 1, "tile_m": 16, "tile_n": 128, "consumers_m": 1, "consumers_n": 2, "swizzle_size":
             1}, NT,
-            [("a", (16, 64), 128, 256), ("b", (128, 64), 128, 256), ("d", (16, 64), 128, 0)],
+            [("a", (16, 64), 128, 128), ("b", (128, 64), 128, 128), ("d", (16, 64), 128, 0)],
         ),
-        ({"epilogue": "stmatrix"}, NT, [A, ("b", (256, 64), 128, 256)]),
+        ({"epilogue": "stmatrix"}, NT, [A, ("b", (256, 64), 128, 128)]),
     ],
     ids=str,
 )  # fmt: skip

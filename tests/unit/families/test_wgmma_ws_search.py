@@ -1,4 +1,4 @@
-"""How family wgmma_ws walks over D and along k, and which configs load on a beat."""
+"""How family wgmma_ws walks over D and along k, when it loads and what the L2 keeps."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from kernels.compiler.nvrtc import compile_text
+from kernels.wgmma_ws.config import Knobs
 from kernels.wgmma_ws.family import WGMMA_WS
 from kernels.wgmma_ws.heuristics import candidates
-from kernels.wgmma_ws.layout import walk
+from kernels.wgmma_ws.layout import load_interval, walk
 from tilewright import Config, DeviceSpec, GemmProblem
 
 HOPPER = DeviceSpec("cuda", "sm_90", "H200", 132, 141 << 30, 50 << 20, 227 << 10, 228 << 10)
@@ -25,50 +26,28 @@ def searched(config: Config, problem: GemmProblem, **changes: Any) -> list[str]:
     return [said for rule in WGMMA_WS.search_rules if (said := rule.why(knobs, problem, HOPPER))]
 
 
-def test_large_products_walk_k_back_and_forth_and_load_on_a_beat() -> None:
+def test_large_products_walk_k_back_and_forth() -> None:
     best = WGMMA_WS.heuristic_configs(LARGE, HOPPER)[0]
-    assert (best["cta_order"], best["reverse_k"], best["load_interval"]) == ("gpc", 1, 512)
-    assert (
-        searched(best, LARGE)
-        == searched(best, LARGE, load_interval=0)
-        == searched(best, LARGE, reverse_k=0)
-        == []
-    )
+    assert (best["cta_order"], best["reverse_k"]) == ("gpc", 1)
+    assert searched(best, LARGE) == searched(best, LARGE, reverse_k=0) == []
+    assert searched(best, LARGE, cta_order="free") == []
 
 
-def test_a_beat_is_for_blocks_of_a_gpc_that_take_neighbouring_tiles() -> None:
-    best = WGMMA_WS.heuristic_configs(LARGE, HOPPER)[0]
-    (said,) = searched(best, LARGE, cta_order="free")
-    assert "only blocks of a GPC" in said
-    assert searched(best, LARGE, cta_order="free", load_interval=0) == []
+INTERVALS = [
+    # 128 x 256 x 64 multiply-adds at 2048 a clock are 1024 clocks, 128 x 96 x 64 are 384: 768 are needed.
+    ({"tile_m": 128, "tile_n": 256}, 512),
+    ({"tile_m": 128, "tile_n": 192}, 512),
+    ({"tile_m": 128, "tile_n": 184}, 0),
+    ({"tile_m": 128, "tile_n": 256, "cta_order": "free"}, 0),
+    ({"tile_m": 128, "tile_n": 256, "split_k": 2}, 0),
+]
 
 
-@pytest.mark.parametrize(("load_interval", "clocks"), [(512, None), (1024, 1024)])
-def test_a_beat_is_shorter_than_the_products_of_a_stage(load_interval: int, clocks: int | None) -> None:
-    """128 * 256 * 64 multiply-adds at 2048 a clock are 1024 clocks, to be half as many again at least."""
-    config = next(
-        one
-        for one in WGMMA_WS.heuristic_configs(LARGE, HOPPER)
-        if one["cta_order"] == "gpc" and one["schedule"] != "pingpong"
-    )
-    shape = {
-        "tile_m": 128,
-        "tile_n": 256,
-        "consumers_m": 2,
-        "epilogue": "tma",
-        "stages": 4,
-        "store_stages": 2,
-    }
-    said = [
-        text
-        for text in searched(config, LARGE, **shape, load_interval=load_interval)
-        if "load_interval" in text
-    ]
-    assert said == (
-        []
-        if clocks is None
-        else [f"a stage is multiplied in {clocks} clocks: the load_interval would delay it"]
-    )
+@pytest.mark.parametrize(("knobs", "clocks"), INTERVALS, ids=str)
+def test_the_load_interval_is_shorter_than_the_products_of_a_stage(
+    knobs: dict[str, Any], clocks: int
+) -> None:
+    assert load_interval(Knobs(**{"cta_order": "gpc", "cluster_m": 2, **knobs}), LARGE) == clocks
 
 
 def test_what_comes_first_for_a_short_k() -> None:
@@ -77,43 +56,46 @@ def test_what_comes_first_for_a_short_k() -> None:
     first, best = WGMMA_WS.heuristic_configs(problem, HOPPER)[:2]
     assert (first["schedule"], first["tile_n"], first["sector_aligned_store"]) == ("pingpong", 200, 0)
     assert (best["schedule"], best["tile_n"], best["sector_aligned_store"]) == ("pingpong", 208, 1)
-    assert (best["hint_a"], best["hint_b"], best["hint_d"]) == ("evict_last", "normal", "evict_first")
+    assert best["l2_hints"] == "keep_a"
     narrower = next(one for one in WGMMA_WS.heuristic_configs(problem, HOPPER) if one["tile_n"] == 176)
     assert narrower["sector_aligned_store"] == 1
     assert (
         searched(best, problem) == searched(narrower, problem, sector_aligned_store=0, store_stages=1) == []
     )
-    assert searched(best, problem, hint_a="normal") == searched(best, problem, hint_d="normal") == []
-    (kept,) = searched(best, problem, hint_b="evict_last")
+    assert searched(best, problem, l2_hints="normal") == searched(best, problem, l2_hints="stream_d") == []
+    (kept,) = searched(best, problem, l2_hints="keep_b")
     assert "asked to keep an operand where it can" in kept
 
 
 def test_what_the_l2_cannot_keep_is_not_asked_for() -> None:
     for problem in (LARGE, GemmProblem(2048, 2048, 2048), DECODE):
         picks = WGMMA_WS.heuristic_configs(problem, HOPPER)
-        assert not any("evict_last" in (pick["hint_a"], pick["hint_b"]) for pick in picks), problem
+        assert not {pick["l2_hints"] for pick in picks} & {"keep_a", "keep_b"}, problem
 
 
 def test_what_comes_first_for_a_small_d_of_a_long_k() -> None:
-    """Eight shares fill the multiprocessors; operands pass through the L2, by which parts of tiles travel."""
+    """Eight shares fill the SMs; operands pass through the L2, by which parts of tiles travel."""
     problem = GemmProblem(512, 512, 16384)
     best = WGMMA_WS.heuristic_configs(problem, HOPPER)[0]
     assert (best["tile_m"], best["tile_n"], best["consumers_m"]) == (128, 128, 2)
     assert (best["split_k"], best["reduction"], best["cta_order"]) == (8, "reduce_scatter", "gpc")
-    assert (best["hint_a"], best["hint_b"]) == ("evict_first", "evict_first")
-    assert searched(best, problem) == searched(best, problem, hint_a="normal", hint_b="normal") == []
+    assert best["l2_hints"] == "stream_ab"
+    assert searched(best, problem) == searched(best, problem, l2_hints="normal") == []
+    slower = searched(best, problem, reduction="last_cta")
+    assert any("sooner than the last CTA" in said for said in slower)
 
 
-@pytest.mark.parametrize(("hint", "again"), [("hint_a", "A is read again"), ("hint_b", "B is read again")])
-def test_what_later_waves_read_again_is_not_let_go(hint: str, again: str) -> None:
+@pytest.mark.parametrize(
+    ("hints", "again"), [("stream_a", "A is read again"), ("stream_b", "B is read again")]
+)
+def test_what_later_waves_read_again_is_not_let_go(hints: str, again: str) -> None:
     """The more where neighbours are not quite in step: it cost 1 to 4 % at 8192^3 and 12288^3."""
-    (said,) = searched(WGMMA_WS.heuristic_configs(LARGE, HOPPER)[0], LARGE, **{hint: "evict_first"})
+    (said,) = searched(WGMMA_WS.heuristic_configs(LARGE, HOPPER)[0], LARGE, l2_hints=hints)
     assert again in said
 
 
 def test_few_rows_read_the_weights_once() -> None:
-    assert all(pick["hint_b"] == "evict_first" for pick in WGMMA_WS.heuristic_configs(DECODE, HOPPER))
-    assert not any(pick["hint_a"] == "evict_first" for pick in WGMMA_WS.heuristic_configs(DECODE, HOPPER))
+    assert {pick["l2_hints"] for pick in WGMMA_WS.heuristic_configs(DECODE, HOPPER)} == {"stream_b"}
 
 
 def test_boxes_of_whole_sectors_are_not_tried_again() -> None:
@@ -142,32 +124,6 @@ def test_three_boxes_are_staged_two_by_two() -> None:
     problem = GemmProblem(2048, 2048, 2048)
     said = [searched(pick, problem, **three, store_stages=count) for count in (1, 2, 4)]
     assert [any("staged boxes" in one for one in reasons) for reasons in said] == [True, False, True]
-
-
-def test_waves_are_even_where_that_takes_no_more_of_them() -> None:
-    """12288^3 is 48 x 32 clusters of 256 x 384, 24 waves of 64 as of 66, but 22 or 23 of 256 x 416."""
-    problem = GemmProblem(12288, 12288, 12288)
-    of_width = {
-        one["tile_n"]: one
-        for one in WGMMA_WS.heuristic_configs(problem, HOPPER)
-        if one["cluster_n"] == 2 and one["swizzle_size"] == 8
-    }
-    assert (of_width[192]["full_bands_only"], of_width[208]["full_bands_only"]) == (1, 0)
-    assert searched(of_width[192], problem, full_bands_only=0) == []
-    (another,) = searched(of_width[208], problem, full_bands_only=1)
-    assert "another wave" in another
-    (whole,) = searched(of_width[192], problem, swizzle_size=2)
-    assert "is even anyway" in whole
-    (curve,) = searched(of_width[192], problem, raster="hilbert")
-    assert "has no lines" in curve
-    assert any(
-        "no band is 16" in said
-        for said in searched(of_width[192], GemmProblem(3072, 12288, 12288), swizzle_size=16)
-    )
-    (free,) = searched(of_width[192], problem, cta_order="free", load_interval=0)
-    assert "share nothing in a GPC" in free
-    one_wave = GemmProblem(2048, 3072, 12288)
-    assert any("no next one" in said for said in searched(of_width[192], one_wave))
 
 
 NO_WAY_BACK = [
@@ -200,7 +156,7 @@ WALKS = [
     (GemmProblem(2048, 2048, 2048), (128, 256), 1, ("m", 8, 1)),
     (GemmProblem(512, 512, 16384), (128, 128), 1, ("m", 1, 0)),
     (DECODE, (64, 64), 1, ("m", 1, 0)),
-    # Fewer multiprocessors than a cluster has blocks.
+    # Fewer SMs than a cluster has blocks.
     (dataclasses.replace(LARGE, batch=3), (128, 128), 8, ("m", 8, 1)),
 ]
 

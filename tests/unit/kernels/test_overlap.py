@@ -61,20 +61,34 @@ def test_rows_of_odd_bytes_are_not_fetched_early() -> None:
     assert {dict(one.knobs)["prefetch"] for one in WGMMA_WS.heuristic_configs(odd, HOPPER)} == {0}
 
 
+LATER = {"prefetch": 0, "cta_order": "free", "reverse_k": 0, "sector_aligned_store": 0}
+
+
 def test_a_config_from_before_a_knob_is_completed() -> None:
     now = WGMMA_WS.heuristic_configs(DECODE, HOPPER)[0]
-    later = {
-        "prefetch": 0,
-        "hint_d": "normal",
-        "cta_order": "free",
-        "reverse_k": 0,
-        "full_bands_only": 0,
-        "sector_aligned_store": 0,
-        "load_interval": 0,
-    }
-    before = Config.of("wgmma_ws", {k: v for k, v in now.knobs if k not in later})
+    before = Config.of("wgmma_ws", {k: v for k, v in now.knobs if k not in LATER})
     assert "exactly the knobs" in (WGMMA_WS.why_invalid(before, DECODE, HOPPER) or "")
     completed = WGMMA_WS.completed(before)
-    assert dict(completed.knobs) == dict(now.knobs) | later
+    assert dict(completed.knobs) == dict(now.knobs) | LATER
     assert WGMMA_WS.why_invalid(completed, DECODE, HOPPER) is None
     assert WGMMA_WS.completed(now) == now
+
+
+HINTS = [
+    ({"hint_a": "normal", "hint_b": "evict_first", "hint_d": "normal"}, "stream_b"),
+    ({"hint_a": "evict_first", "hint_b": "evict_first"}, "stream_ab"),
+    ({"hint_a": "normal", "hint_b": "normal", "hint_d": "evict_first"}, "stream_d"),
+    ({"hint_a": "evict_last", "hint_b": "normal", "hint_d": "evict_first"}, "keep_a"),
+    ({"hint_a": "normal", "hint_b": "evict_last"}, "keep_b"),
+]
+
+
+@pytest.mark.parametrize(("hints", "expected"), HINTS, ids=str)
+def test_a_hint_for_each_operand_becomes_one_for_all(hints: dict[str, str], expected: str) -> None:
+    """Knobs that are no longer, whatever they were, go; no config of today lets both operands stay."""
+    now = WGMMA_WS.heuristic_configs(DECODE, HOPPER)[0]
+    gone = {"l2_promotion": 256, "load_interval": 1024, "even_waves": 1}
+    of_today = {k: v for k, v in now.knobs if k != "l2_hints"}
+    assert WGMMA_WS.completed(Config.of("wgmma_ws", of_today | gone | hints))["l2_hints"] == expected
+    both = Config.of("wgmma_ws", of_today | {"hint_a": "evict_last", "hint_b": "evict_last"})
+    assert WGMMA_WS.completed(both) == both
