@@ -1,6 +1,6 @@
 """``kill -9`` of the server and of its workers at random moments of tuning, and what is left after each.
 
-    python tests/faults/kill_points.py --points 200 --out kill-points.json
+    PYTHONPATH=tests/support/servers python tests/faults/kill_points.py --points 200 --out kill-points.json
 
 At half of the points the server is killed, at half its device's process; compilers come on top. After each
 the database must be whole and hold every trial that was committed before, and the job must go on; each job

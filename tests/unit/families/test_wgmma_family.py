@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import pytest
+from device_samples import HOPPER
 
 from kernels.compiler.build import build, compile_spec
 from kernels.compiler.nvrtc import compile_text
@@ -16,7 +17,6 @@ from kernels.wgmma.family import WGMMA
 from tilewright import DeviceSpec, GemmProblem
 from tilewright.artifact import Pointer, TensorMap
 
-HOPPER = DeviceSpec("cuda", "sm_90", "H200", 132, 141 << 30, 50 << 20, 227 << 10, 228 << 10)
 NT = GemmProblem(4096, 4096, 4096)
 NN = GemmProblem(4096, 4096, 4096, layout="nn")
 SEED = GemmProblem(4096, 4096, 4096, layout="nn", acc_dtype="float16")

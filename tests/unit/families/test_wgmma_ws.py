@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from device_samples import HOPPER
 
 from kernels.compiler.build import compile_spec
 from kernels.compiler.nvrtc import compile_text
@@ -17,9 +18,8 @@ from kernels.wgmma_ws.config import Knobs as WgmmaWsKnobs
 from kernels.wgmma_ws.family import WGMMA_WS
 from kernels.wgmma_ws.layout import registers, smem_bytes, store_box, sum_registers
 from kernels.wgmma_ws.validity import RULES
-from tilewright import Config, DeviceSpec, GemmProblem
+from tilewright import Config, GemmProblem
 
-HOPPER = DeviceSpec("cuda", "sm_90", "H200", 132, 141 << 30, 50 << 20, 227 << 10, 228 << 10)
 NT = GemmProblem(4096, 4096, 4096)
 NN = GemmProblem(4096, 4096, 4096, layout="nn")
 TN = GemmProblem(4096, 4096, 4096, layout="tn")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from test_wgmma_ws import BASE, HOPPER
+from device_samples import HOPPER
 
 from kernels.compiler.build import build
 from kernels.compiler.spec import CompileError
+from kernels.wgmma_ws.config import Knobs
 from kernels.wgmma_ws.family import WGMMA_WS
 from kernels.wgmma_ws.layout import registers, smem_bytes
 from tilewright import Config, GemmProblem
@@ -43,7 +45,9 @@ def sample(problem: GemmProblem) -> list[Config]:
 
 
 # Shares, in tiles as wide as registers allow, and what the problem adds.
-SHARES = BASE | {"split_k": 2, "reduction": "reduce_scatter", "stages": 3, "store_stages": 1, "reverse_k": 1}
+SHARES = dataclasses.asdict(
+    Knobs(split_k=2, reduction="reduce_scatter", stages=3, store_stages=1, reverse_k=1)
+)
 LIMITS: list[tuple[dict[str, object], dict[str, object]]] = [
     ({"tile_m": 256}, {}),
     ({"tile_m": 192, "consumers_m": 1, "split_k": 16}, {"has_c": True}),

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from device_samples import HOPPER
 
 from kernels.compiler.nvrtc import compile_text
 from kernels.compiler.spec import CompileError
 from kernels.wgmma_ws.config import Knobs
 from kernels.wgmma_ws.family import WGMMA_WS
 from kernels.wgmma_ws.layout import MOST_SPLITS, SEMAPHORE_BYTES
-from tilewright import DeviceSpec, GemmProblem
+from tilewright import GemmProblem
 
-HOPPER = DeviceSpec("cuda", "sm_90", "H200", 132, 141 << 30, 50 << 20, 227 << 10, 228 << 10)
 DEFINES = WGMMA_WS.build_spec(WGMMA_WS.config(Knobs()), GemmProblem(4096, 4096, 4096), HOPPER).defines
 SOURCE = """
 #include "wgmma_ws/split_k.cuh"

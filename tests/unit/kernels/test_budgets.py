@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from device_samples import HOPPER
 
 from kernels.common import cuda
 from kernels.mma_sync import layout
@@ -20,7 +21,6 @@ from tilewright.artifact import Grid, Workspace
 # KiB of shared memory: the most that one CTA may have, all of an SM.
 A100 = DeviceSpec("cuda", "sm_80", "A100", 108, 40 << 30, 40 << 20, 163 << 10, 164 << 10)
 ADA = DeviceSpec("cuda", "sm_89", "L40S", 142, 48 << 30, 96 << 20, 99 << 10, 100 << 10)
-HOPPER = DeviceSpec("cuda", "sm_90", "H200", 132, 141 << 30, 50 << 20, 227 << 10, 228 << 10)
 
 NT = GemmProblem(4096, 4096, 4096)
 NN = GemmProblem(4096, 4096, 4096, layout=Layout.NN)
@@ -231,9 +231,9 @@ def test_plan_of_simt_asks_for_no_alignment_of_its_inputs() -> None:
 
 
 def test_wave_efficiency() -> None:
-    # 512 tiles on 132 multiprocessors take 4 waves of 132 = 528 places.
+    # 512 tiles on 132 SMs take 4 waves of 132 = 528 CTAs.
     assert cuda.wave_efficiency(NT, Grid(128, 256), HOPPER) == pytest.approx(512 / 528)
-    # One block of 128 x 128 of which 100 x 64 is used, on one of 132.
+    # One CTA of 128 x 128 of which 100 x 64 is used, on one SM of 132.
     small = GemmProblem(100, 64, 64)
     assert cuda.wave_efficiency(small, Grid(128, 128), HOPPER) == pytest.approx(6400 / 16_384 / 132)
 

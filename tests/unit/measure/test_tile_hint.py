@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from device_samples import HOPPER
 from toy_family import CUDA_DEVICE, PROBLEM, TOY, ToyFamily
 from tune_lab import Lab
 
@@ -26,7 +27,6 @@ from tuner.devices.host import HostDevice
 from tuner.measure.vendor import vendor_tile_hints
 from tuner.workers.process import WorkerDied, WorkerError, WorkerTimeout
 
-HOPPER = DeviceSpec("cuda", "sm_90", "H200", 132, 141 << 30, 50 << 20, 227 << 10, 228 << 10)
 AMPERE = DeviceSpec("cuda", "sm_80", "A100", 108, 80 << 30, 40 << 20, 163 << 10, 164 << 10)
 SQUARE = GemmProblem(4096, 4096, 4096)
 DECODE = GemmProblem(64, 4096, 14336)

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from device_samples import HOPPER
 
 from service.gemm import operands, run
 from service.metrics import Metrics
 from service.settings import Settings
-from tilewright import DeviceSpec, GemmProblem
+from tilewright import GemmProblem
 from tilewright.wire.gemm import GemmPost
 from tuner.devices.base import Tensors, VendorChoice
 from tuner.devices.host import HostDevice
@@ -21,7 +22,6 @@ from tuner.store.database import Store
 from tuner.workers.gemm import GemmRun, Gemms
 from tuner.workers.shared_memory import Pages, Region
 
-HOPPER = DeviceSpec("cuda", "sm_90", "H200", 132, 141 << 30, 50 << 20, 227 << 10, 228 << 10)
 M, N, K = 5, 3, 16
 
 
