@@ -6,7 +6,7 @@ import random
 
 import gate
 import pytest
-from test_gpu_wgmma_ws import BASE
+from gpu_samples import WGMMA_WS_BASE
 
 from kernels.wgmma_ws.family import WGMMA_WS
 from tilewright import Config, GemmProblem
@@ -31,7 +31,7 @@ VARIANTS = [
 
 
 def config(**knobs: int | str) -> Config:
-    return Config.of("wgmma_ws", {**BASE, "cta_order": "gpc", **knobs})
+    return Config.of("wgmma_ws", {**WGMMA_WS_BASE, "cta_order": "gpc", **knobs})
 
 
 def order_of(device, config: Config, problem: GemmProblem) -> list[int]:

@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from device_samples import HOPPER
 
 from kernels.compiler.build import build
 from kernels.wgmma_ws.config import Knobs as WgmmaWsKnobs
 from kernels.wgmma_ws.family import PICKS, WGMMA_WS
-from tilewright import Config, DeviceSpec, GemmProblem, LaunchPlan
+from tilewright import Config, GemmProblem, LaunchPlan
 from tilewright.artifact import Finish, Pointer, Repack, Scalar, TensorMap
 
-HOPPER = DeviceSpec("cuda", "sm_90", "H200", 132, 141 << 30, 50 << 20, 227 << 10, 228 << 10)
 NT = GemmProblem(4096, 4096, 4096)
 NN = GemmProblem(4096, 4096, 4096, layout="nn")
 ODD = GemmProblem(999, 1111, 777, batch=2)

@@ -6,15 +6,15 @@ import dataclasses
 from typing import Any
 
 import pytest
+from device_samples import HOPPER
 
 from kernels.compiler.nvrtc import compile_text
 from kernels.wgmma_ws.config import Knobs
 from kernels.wgmma_ws.family import WGMMA_WS
 from kernels.wgmma_ws.heuristics import candidates
 from kernels.wgmma_ws.layout import load_interval, walk
-from tilewright import Config, DeviceSpec, GemmProblem
+from tilewright import Config, GemmProblem
 
-HOPPER = DeviceSpec("cuda", "sm_90", "H200", 132, 141 << 30, 50 << 20, 227 << 10, 228 << 10)
 LARGE, DECODE = GemmProblem(8192, 8192, 8192), GemmProblem(64, 4096, 14336)
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from device_samples import HOPPER
 
 from kernels.gemv.family import GEMV
 from kernels.gemv_tma.family import GEMV_TMA
 from kernels.mma_sync.family import MMA_SYNC
 from kernels.wgmma.family import WGMMA
 from kernels.wgmma_ws.family import WGMMA_WS
-from tilewright import Config, DeviceSpec, GemmProblem
+from tilewright import Config, GemmProblem
 
-HOPPER = DeviceSpec("cuda", "sm_90", "H200", 132, 141 << 30, 50 << 20, 227 << 10, 228 << 10)
 AMPERE = dataclasses.replace(HOPPER, arch="sm_80", name="A100", sm_count=108, smem_per_block=163 << 10)
 DECODE, SQUARE = GemmProblem(16, 6144, 4096), GemmProblem(2048, 2048, 2048)
 

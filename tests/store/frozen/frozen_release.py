@@ -1,4 +1,4 @@
-"""The database that the release of 2026-11-23 left (``tests/store/frozen/make.py``)."""
+"""The database that the release of 2026-11-23 left (``make.py``)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy import make_url
 
 from tilewright.schema.problem import GemmProblem
 
-FOLDER = Path(__file__).parents[1] / "store" / "frozen"
+FOLDER = Path(__file__).parent
 H200 = "sm_90-132sm-150gb-700w"
 H100 = "sm_90-114sm-86gb-350w"
 ONE_ROW = GemmProblem(1, 4096, 4096)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from typing import Any
 
 import gate
 import pytest
+from gpu_samples import WGMMA_WS_BASE as BASE
 
 from kernels.compiler.build import build
 from kernels.wgmma_ws.config import L2_HINTS
-from kernels.wgmma_ws.config import Knobs as WgmmaWsKnobs
 from kernels.wgmma_ws.family import WGMMA_WS
 from tilewright import Config, GemmProblem
 from tilewright.launch import load
 
-BASE: dict[str, Any] = dataclasses.asdict(WgmmaWsKnobs(tile_n=128))
 PINGPONG = {"schedule": "pingpong", "consumers_m": 1}
 SWAPPED = {"swap_ab": 1, "tile_m": 64, "consumers_m": 1, "consumers_n": 2}
 SHARES = {"split_k": 4, "reduction": "reduce_scatter"}
