@@ -51,6 +51,7 @@ lint: $(READY)
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/codespell
 
 # The lock files hold versions and hashes, no registry's address: any index or mirror serves them.
 # Those of docker/ leave out the development tools and agree with the first two in every version.

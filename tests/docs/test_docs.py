@@ -211,7 +211,7 @@ def test_ci_is_make_test_all() -> None:
     assert os.access(script, os.X_OK)
     assert script.read_text().rstrip().endswith("exec make test-all")
     plan = _run(["make", "--dry-run", "test-all"], os.environ).stdout
-    tools = ("ruff check", "ruff format", "mypy", "lint-imports", "pytest", "-m long")
+    tools = ("ruff check", "ruff format", "mypy", "lint-imports", "codespell", "pytest", "-m long")
     assert [tool for tool in tools if tool not in plan] == []
 
 
