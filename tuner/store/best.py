@@ -19,10 +19,9 @@ from tilewright.schema.codec import decode
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Provenance
 from tuner.store import entities, exchange, records, sets
-from tuner.store.database import StoreError
+from tuner.store.database import StoreError, insert_or_update
 from tuner.store.models import ArtifactRow, BestConfigRow, ProblemRow
 from tuner.store.records import StoredBest, utc_now
-from tuner.store.upsert import insert_or_update
 
 Judge = Callable[[BestConfig], bool]
 _IDENTITY = ("device_class", "problem_id")

@@ -14,9 +14,9 @@ from sqlalchemy.orm import Session
 from tilewright.artifact import Artifact
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
+from tuner.store.database import insert_new, insert_or_update
 from tuner.store.models import ArtifactRow, DeviceRow, ProblemRow
 from tuner.store.records import DeviceRecord, canonical, utc_now
-from tuner.store.upsert import insert_new, insert_or_update
 
 
 def see_device(session: Session, spec: DeviceSpec) -> int:

@@ -25,9 +25,9 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobStatus, TuneRequest
 from tilewright.schema.trial import BestConfig, Trial
 from tuner.store import entities, jobs, records
+from tuner.store.database import insert_new
 from tuner.store.models import DeviceRow, JobRow
 from tuner.store.records import JobRecord
-from tuner.store.upsert import insert_new
 
 FINAL = tuple(status for status in JobStatus if status.final)
 _FLAT = {"flat": True}

@@ -17,10 +17,9 @@ from tilewright.schema.codec import decode, gathered
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobProgress, JobStatus, TuneRequest
 from tuner.store import database, entities, records
-from tuner.store.database import JobTaken, StoreError
+from tuner.store.database import JobTaken, StoreError, insert_new, insert_row
 from tuner.store.models import EventRow, JobRow
 from tuner.store.records import EventRecord, JobRecord, utc_now
-from tuner.store.upsert import insert_new, insert_row
 
 
 def append_event(session: Session, job_id: str, kind: str, data: dict[str, Any]) -> int:

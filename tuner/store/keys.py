@@ -17,10 +17,9 @@ from typing import Any
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
-from tuner.store.database import IdempotencyConflict
+from tuner.store.database import IdempotencyConflict, insert_new, insert_row
 from tuner.store.models import ApiKeyRow, SubmissionRow
 from tuner.store.records import utc_now
-from tuner.store.upsert import insert_new, insert_row
 
 _PREFIX = "tw"
 _NO_DIGEST = "0" * 64

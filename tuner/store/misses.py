@@ -17,9 +17,9 @@ from sqlalchemy.orm import Session
 from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import GemmProblem
 from tuner.store import entities, records
+from tuner.store.database import insert_new
 from tuner.store.models import BestConfigRow, JobRow, MissRow, ProblemRow, RetuneRow
 from tuner.store.records import utc_now
-from tuner.store.upsert import insert_new
 
 Reason = Literal["missing", "stale"]
 Place = tuple[float, int]

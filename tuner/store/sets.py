@@ -16,9 +16,8 @@ from typing import Any
 from sqlalchemy import Select, bindparam, select, update
 from sqlalchemy.orm import Session, aliased
 
-from tuner.store.database import StoreError
+from tuner.store.database import StoreError, insert_new
 from tuner.store.models import ConfigSetRow, ServedSetRow
-from tuner.store.upsert import insert_new
 
 _LEVEL = 6
 

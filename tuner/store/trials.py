@@ -15,10 +15,9 @@ from tilewright.schema.job import JobProgress
 from tilewright.schema.trial import BestConfig, Outcome, Trial
 from tuner.store import best as winners
 from tuner.store import entities, exchange, jobs, records
-from tuner.store.database import JobTaken, Store
+from tuner.store.database import JobTaken, Store, insert_many_new, insert_new, insert_row
 from tuner.store.models import FamilySourceRow, TrialRow
 from tuner.store.records import JobRecord, utc_now
-from tuner.store.upsert import insert_many_new, insert_new, insert_row
 
 
 def add(session: Session, job_id: str, trial: Trial) -> None:
