@@ -37,7 +37,7 @@ class Knobs:
     """The knobs of a config."""
 
     schedule: str = knob(
-        "cooperative", SCHEDULES, "whether the consumers compute one tile together or alternate"
+        "cooperative", SCHEDULES, "whether the consumers compute one tile together or alternate tiles"
     )
     swap_ab: int = knob(0, (0, 1), "compute the transpose of D, so that tile_n is the M of wgmma")
     tile_m: int = knob(128, (8, 16, 24, 32, 48, 64, 96, 128, 192, 256), "rows of a tile of D")
@@ -52,20 +52,20 @@ class Knobs:
     reduction: str = knob(
         "last_cta",
         REDUCTIONS,
-        "who sums the splits: the last CTA to arrive, a kernel after, or every CTA a part of the tile",
+        "what reduces the partials: the last CTA to arrive, a kernel after, or each CTA a slice",
         values_were={"block": "last_cta", "shares": "reduce_scatter"},
     )
     epilogue: str = knob(
         "tma",
         EPILOGUES,
-        "registers to D: direct, staged and copied, stored by TMA, or so while the next tile runs",
+        "stores D directly, staged and copied, by TMA, or by TMA overlapped with the next tile",
         values_were={"deferred": "overlapped"},
     )
     store_stages: int = knob(2, (1, 2, 4), "staged epilogue subtiles of a consumer")
     sector_aligned_store: int = knob(
         0,
         (0, 1),
-        "epilogue subtiles of 16, 32 or 64 columns only: whole L2 sectors",
+        "only epilogue subtiles of 16, 32 or 64 columns, which are whole L2 sectors",
         absent=0,
         was="whole_sectors",
     )
@@ -73,15 +73,13 @@ class Knobs:
         0, (0, 1, 2, 4), "8-bit floats: k tiles between promotions of the accumulators; 0 never"
     )
     stages: int = knob(4, range(2, 17), "k tiles in shared memory")
-    raster: str = knob(
-        "m", RASTERS, "axis along which bands of tiles are laid, or a Hilbert curve in squares"
-    )
+    raster: str = knob("m", RASTERS, "axis of the bands of tiles, or a Hilbert curve in squares")
     swizzle_size: int = knob(8, (1, 2, 4, 8, 16), "tiles across a band", was="group")
     snake: int = knob(0, (0, 1), "serpentine raster: every other band runs backwards", macro="RASTER_SNAKE")
     l2_hints: str = knob(
         "normal",
         L2_HINTS,
-        "operands that only stream through the L2, evicted first, or that it keeps while D streams",
+        "matrices that the L2 evicts first, or the operand that it keeps while D streams",
         macro=None,
         replaces={"hint_a": "normal", "hint_b": "normal", "hint_d": "normal"},
         combined={hints: name for name, hints in L2_HINTS.items()} | _KEPT_BEFORE_D_HAD_A_HINT,
@@ -96,7 +94,7 @@ class Knobs:
     cta_order: str = knob(
         "free",
         CTA_ORDERS,
-        "CTAs that take neighbouring tiles: any, or those of one GPC",
+        "which clusters compute neighbouring tiles: any, or those of one GPC",
         absent="free",
         was="placement",
     )
@@ -111,17 +109,17 @@ class Knobs:
 
     @property
     def threads(self) -> int:
-        """Threads of a block: the consumers and the producer's warpgroup."""
+        """Threads of a CTA: the consumers and the producer's warpgroup."""
         return 128 * (self.consumers + 1)
 
     @property
     def cluster(self) -> int:
-        """Blocks of a cluster."""
+        """CTAs of a cluster."""
         return self.cluster_m * self.cluster_n * self.cluster_k
 
     @property
-    def share(self) -> tuple[int, int]:
-        """What one consumer computes along wgmma's M and along its N."""
+    def warpgroup_tile(self) -> tuple[int, int]:
+        """Extents of the tile of one consumer along the M and along the N of wgmma."""
         rows, columns = self.tile_m // self.consumers_m, self.tile_n // self.consumers_n
         return (columns, rows) if self.swap_ab else (rows, columns)
 

@@ -13,14 +13,14 @@ from typing import Literal
 from kernels.common import cuda
 from kernels.common.tile_hint import TileHint
 from kernels.wgmma_ws.config import KNOBS, L2_HINTS, TMA_STORES, Knobs
-from kernels.wgmma_ws.heuristics import alike, candidates, cycles
+from kernels.wgmma_ws.heuristics import candidates, cycles, following_hint
 from kernels.wgmma_ws.layout import (
     grid,
     load_interval,
     operand_tiles,
     smem_bytes,
-    store_box,
-    store_swizzle,
+    subtile,
+    subtile_swizzle,
     workspace,
 )
 from kernels.wgmma_ws.search_rules import SEARCH_RULES
@@ -42,7 +42,7 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
 
 PICKS, WITHIN = 16, 1.25
-# Picks of one schedule, and ways to spread one shape over blocks: at first, and where that leaves room.
+# Configs of one schedule, and clusters and splits of one shape: in a first round, and in a second one.
 DIVERSE, REST = (11, 2), (PICKS, 4)
 
 _TYPES = (
@@ -51,7 +51,7 @@ _TYPES = (
 
 
 class WgmmaWs(cuda.CudaFamily[Knobs]):
-    """A producer that fills a ring by TMA and one to three consumers that multiply and store."""
+    """A producer warpgroup that loads by TMA and one to three consumer warpgroups that multiply and store."""
 
     name = "wgmma_ws"
     doc = "warp-specialised persistent wgmma: sm_90, 16-bit types in all layouts, 8-bit types in nt, any size"
@@ -111,7 +111,7 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
         return smem_bytes(k, problem)
 
     def workspace(self, k: Knobs, _problem: GemmProblem, _device: DeviceSpec) -> Workspace:
-        """Semaphores and partial sums of tiles that several CTAs compute."""
+        """Semaphores and partials of tiles that are split along k."""
         return workspace(k)
 
     def overlaps(self, _device: DeviceSpec) -> bool:
@@ -132,8 +132,8 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
         )
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
-        """The fastest of the known shapes by the model, of both schedules and many shapes where there are,
-        none that should take more than 25 % longer than the first."""
+        """The fastest candidates by the cost model, of both schedules and many shapes, none more than 25 %
+        slower than the first."""
         timed = sorted(
             ((cycles(k, problem, device), k) for k in candidates(problem, device)), key=itemgetter(0)
         )
@@ -157,12 +157,12 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
         return chosen
 
     def configs_from_hint(self, hint: TileHint, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
-        """One of either schedule where registers allow; only what is worth a trial, if any of them is."""
+        """Configs of either schedule that follow a hint: those worth a trial, or all if none is."""
 
         def valid(k: Knobs) -> bool:
             return self.why_invalid(self.config(k), problem, device) is None
 
-        followers = alike(hint, problem, device, valid)
+        followers = following_hint(hint, problem, device, valid)
         worth = [k for k in followers if self._worth_a_trial(k, problem, device)]
         return [self.config(k) for k in worth or followers]
 
@@ -192,7 +192,7 @@ def _maps(k: Knobs, problem: GemmProblem) -> tuple[Argument, ...]:
     a, b = operand_tiles(k, problem)
     maps = [TensorMap("a", a.box), TensorMap("b", b.box)]
     if k.epilogue in TMA_STORES:
-        maps.append(TensorMap("d", store_box(k), swizzle=store_swizzle(k), promotion=0))
+        maps.append(TensorMap("d", subtile(k), swizzle=subtile_swizzle(k), promotion=0))
     return tuple(maps)
 
 

@@ -16,7 +16,7 @@ from kernels.compiler.spec import CompileError
 from kernels.wgmma_ws.config import Knobs
 from kernels.wgmma_ws.config import Knobs as WgmmaWsKnobs
 from kernels.wgmma_ws.family import WGMMA_WS
-from kernels.wgmma_ws.layout import registers, smem_bytes, store_box, sum_registers
+from kernels.wgmma_ws.layout import accumulator_registers, registers, smem_bytes, subtile
 from kernels.wgmma_ws.validity import RULES
 from tilewright import Config, GemmProblem
 
@@ -50,26 +50,26 @@ def why(changes: dict[str, Any], problem: GemmProblem = NT) -> str | None:
 
 
 SMEM = [
-    # A stage is (128 + 256) * 64 * 2 + 16 for its barriers = 49,168; a staged box 64 * 64 * 2 = 8192, two for
-    # each of two consumers; 16 + 4 a consumer for its barriers and flag.
+    # A stage is (128 + 256) * 64 * 2 + 16 for its barriers = 49,168; a subtile 64 * 64 * 2 = 8192, two for each
+    # of two consumers; 16 + 4 a consumer for its barriers and flag.
     ({}, NT, 4 * 49_168 + 4 * 8192 + 40),
     ({"store_stages": 1}, NN, 4 * 49_168 + 2 * 8192 + 40),
     ({"tile_k": 128}, E4M3, 4 * 49_168 + 4 * 8192 + 40),
-    # Width 160 gives boxes of 40 columns: 64 * 40 * 2 = 5120. (128 + 160) * 64 * 2 + 16 = 36,880 a stage.
+    # Width 160 gives subtiles of 40 columns: 64 * 40 * 2 = 5120. (128 + 160) * 64 * 2 + 16 = 36,880 a stage.
     (PINGPONG, NT, 5 * 36_880 + 4 * 5120 + 40),
-    # Copied boxes are a power of two wide: 32.
+    # Copied subtiles are a power of two wide: 32.
     ({**PINGPONG, "epilogue": "stmatrix"}, NT, 5 * 36_880 + 4 * 4096 + 40),
-    # Width 176 is two boxes of 88: 64 * 88 * 2 = 11,264. (128 + 176) * 64 * 2 + 16 = 38,928.
+    # Width 176 is two subtiles of 88: 64 * 88 * 2 = 11,264. (128 + 176) * 64 * 2 + 16 = 38,928.
     ({**PINGPONG, "tile_n": 176, "store_stages": 1}, NT, 5 * 38_928 + 2 * 11_264 + 40),
-    # Transposed, 24 rows of 64 make one box: 24 * 64 * 2 = 3072. (24 + 128) * 64 * 2 + 16 = 19,472.
+    # Transposed, 24 rows of 64 make one subtile: 24 * 64 * 2 = 3072. (24 + 128) * 64 * 2 + 16 = 19,472.
     ({**SWAPPED, "tile_m": 24}, NT, 4 * 19_472 + 4 * 3072 + 40),
-    # Transposed, a box is 16 rows of 64: 2048. (16 + 128) * 128 * 2 + 16 = 36,880 again.
+    # Transposed, a subtile is 16 rows of 64: 2048. (16 + 128) * 128 * 2 + 16 = 36,880 again.
     ({**SWAPPED, "tile_k": 128, "stages": 6}, NT, 6 * 36_880 + 4 * 2048 + 40),
-    # Three consumers: (192 + 192) * 64 * 2 + 16; six boxes.
+    # Three consumers: (192 + 192) * 64 * 2 + 16; six subtiles.
     ({**THREE, "store_stages": 2, "stages": 3}, NT, 3 * 49_168 + 6 * 8192 + 60),
-    # Each of two consumers receives half of its 64 x 128 sums as floats: 16,384; it finishes 64 columns.
+    # Each of two consumers receives half of its 64 x 128 accumulators, 16,384 bytes; it finishes 64 columns.
     ({"tile_n": 128, "cluster_k": 2}, NT, 4 * 32_784 + 4 * 8192 + 2 * 16_384 + 40),
-    # One consumer and no boxes: (64 + 64) * 64 * 2 + 16 = 16,400.
+    # One consumer and no subtiles: (64 + 64) * 64 * 2 + 16 = 16,400.
     ({**DIRECT, "tile_m": 64, "tile_n": 64, "consumers_m": 1, "stages": 8}, NT, 8 * 16_400 + 20),
 ]  # fmt: skip
 
@@ -90,7 +90,7 @@ extern "C" __global__ void nothing() {{}}
 
 @pytest.mark.parametrize(("changes", "problem", "expected"), SMEM, ids=str)
 def test_the_source_lays_out_the_same(changes: dict[str, Any], problem: GemmProblem, expected: int) -> None:
-    rows, columns = store_box(knobs(changes))
+    rows, columns = subtile(knobs(changes))
     text = _LAYOUT.format(bytes=expected, rows=rows, columns=columns)
     defines = WGMMA_WS.build_spec(config(changes), problem, HOPPER).defines
     compile_text(text, "sm_90a", defines, entry="nothing")
@@ -98,11 +98,11 @@ def test_the_source_lays_out_the_same(changes: dict[str, Any], problem: GemmProb
 
 @pytest.mark.parametrize("epilogue", ["stmatrix", "tma", "overlapped"])
 @pytest.mark.parametrize("swap_ab", [0, 1])
-def test_boxes_of_every_width(swap_ab: int, epilogue: str) -> None:
+def test_subtiles_of_every_width(swap_ab: int, epilogue: str) -> None:
     """As the source has them; unless TMA stores them swizzled, rows an odd number of 16-byte chunks long."""
     base = {**(SWAPPED if swap_ab else {}), "epilogue": epilogue}
     axis = "tile_m" if swap_ab else "tile_n"
-    of_width = {width: store_box(knobs({**base, axis: width})) for width in range(8, 257, 8)}
+    of_width = {width: subtile(knobs({**base, axis: width})) for width in range(8, 257, 8)}
     asserts = [
         f'static_assert(widest_subtile({w}) == {box[1 - swap_ab]}, "");' for w, box in of_width.items()
     ]
@@ -133,42 +133,42 @@ def test_registers_by_hand() -> None:
     ids=str,
 )
 def test_sum_registers(changes: dict[str, Any], problem: GemmProblem, expected: int) -> None:
-    assert sum_registers(knobs(changes), problem) == expected
+    assert accumulator_registers(knobs(changes), problem) == expected
 
 
 # Changes, problem, what Python says, what the source says (None where it says nothing).
 BROKEN = [
     ({"schedule": "pingpong"}, NT, "ping-pong consumers do not share a tile", "consumer computes a whole"),
     ({"consumers_n": 2}, NT, "4 consumers, registers allow 3", "1 .. 3 consumers"),
-    ({"consumers_m": 3}, NT, "must share tile_m and tile_n evenly", "warpgroup tiles of a tile are equal"),
-    ({"tile_m": 96}, NT, "wgmma's M must be a multiple of 64, got 48", "along the M of wgmma"),
-    ({**SWAPPED, "tile_m": 24, "consumers_m": 2, "consumers_n": 1}, NT, "8, got 12", "along the N of wgmma"),
+    ({"consumers_m": 3}, NT, "consumers_m must divide tile_m", "warpgroup tiles of a tile are equal"),
+    ({"tile_m": 96}, NT, "64 along the M of wgmma, got 48", "along the M of wgmma"),
+    ({**SWAPPED, "tile_m": 24, "consumers_m": 2, "consumers_n": 1}, NT, "wgmma, got 12", "along the N of wgmma"),
     ({**DIRECT, "tile_k": 128, "tile_n": 56}, S8, "multiples of 16 above 32, got 56", "wgmma of integers"),
     ({"tile_k": 256}, NT, "128 or 256 bytes, got 512", "TILE_K is 128 or 256 bytes"),
     ({"tile_n": 96}, NN, "multiple of 64 where B is stored K x N, got 96", "whole panels"),
     ({**SWAPPED, "tile_m": 32}, TN, "multiple of 64 where A is stored K x M, got 32", "whole panels"),
     ({"cluster_m": 4, "cluster_n": 4}, NT, "at most 8 CTAs, got 16", "at most 8 CTAs"),
-    ({"cluster_k": 2, "tile_n": 144}, NT, "N must be a multiple of 32, got 144", "a multiple of 16 along"),
+    ({"cluster_k": 2, "tile_n": 144}, NT, "32 along the N of wgmma, got 144", "a multiple of 16 along"),
     ({}, FLOATS, "D is float32; use epilogue=direct", "stmatrix stages 16-bit"),
-    ({"tile_n": 136, "epilogue": "stmatrix"}, NT, "16, a consumer finishes 136", "a subtile that is copied"),
-    ({**PINGPONG, "epilogue": "overlapped"}, NT, "ping-pong hides a store", "a cooperative tile"),
-    ({"split_k": 2, "epilogue": "overlapped"}, NT, "in one set of registers, can wait", "a cooperative tile"),
+    ({"tile_n": 136, "epilogue": "stmatrix"}, NT, "16 columns, got 136", "a subtile that is copied"),
+    ({**PINGPONG, "epilogue": "overlapped"}, NT, "ping-pong overlaps the store", "a cooperative tile"),
+    ({"split_k": 2, "epilogue": "overlapped"}, NT, "in one set of accumulators", "a cooperative tile"),
     ({}, dataclasses.replace(NT, n=4100), "use epilogue=stmatrix", "TMA stores rows"),
-    ({**DIRECT, "store_stages": 2}, NT, "without staging there is one store stage", None),
-    ({"epilogue": "stmatrix", "sector_aligned_store": 1}, NT, "only boxes that TMA stores", "aligned sub"),
-    ({**SWAPPED, "sector_aligned_store": 1}, NT, "only boxes that TMA stores", "aligned subtiles"),
-    ({"tile_n": 200, "sector_aligned_store": 1}, NT, "16, a consumer finishes 200", "aligned subtiles"),
-    ({"promote": 2, "tile_n": 64}, NT, "only sums of 8-bit floats are promoted", "accumulators of 8-bit"),
+    ({**DIRECT, "store_stages": 2}, NT, "epilogue=direct stages nothing", None),
+    ({"epilogue": "stmatrix", "sector_aligned_store": 1}, NT, "needs a TMA epilogue", "aligned sub"),
+    ({**SWAPPED, "sector_aligned_store": 1}, NT, "needs a TMA epilogue", "aligned subtiles"),
+    ({"tile_n": 200, "sector_aligned_store": 1}, NT, "16 columns, got 200", "aligned subtiles"),
+    ({"promote": 2, "tile_n": 64}, NT, "promote is for 8-bit floats", "accumulators of 8-bit"),
     ({"stages": 5}, NT, "278648 bytes of shared memory, a CTA may use 232448", None),
-    ({"reduction": "kernel"}, NT, "there are no parts to add up", "the kernel after adds up the partials"),
-    ({"reduction": "reduce_scatter"}, NT, "there are no parts to add up", "adds up the partials of split-K"),
-    ({"reduction": "reduce_scatter", "split_k": 3}, NT, "3 shares of a consumer's",
+    ({"reduction": "kernel"}, NT, "no partials to reduce", "the kernel after adds up the partials"),
+    ({"reduction": "reduce_scatter"}, NT, "no partials to reduce", "adds up the partials of split-K"),
+    ({"reduction": "reduce_scatter", "split_k": 3}, NT, "8 * split_k = 24",
      "slices are a multiple of 8"),
-    ({"reduction": "reduce_scatter", "split_k": 32}, NT, "at most 16 CTAs split a tile",
+    ({"reduction": "reduce_scatter", "split_k": 32}, NT, "split_k up to 16",
      "at most 16 CTAs"),
-    ({"cluster_k": 2, "split_k": 2, "tile_n": 64}, NT, "use reduction=kernel", "by a kernel after"),
-    ({"cta_order": "gpc", "prefetch": 4, "cluster_m": 2}, NT, "no time to fetch", "no time to prefetch"),
-    ({"cta_order": "gpc"}, NT, "single blocks are not placed alike", "does not place single CTAs"),
+    ({"cluster_k": 2, "split_k": 2, "tile_n": 64}, NT, "need reduction=kernel", "by a kernel after"),
+    ({"cta_order": "gpc", "prefetch": 4, "cluster_m": 2}, NT, "nothing can be pre", "no time to prefetch"),
+    ({"cta_order": "gpc"}, NT, "place single CTAs deterministically", "does not place single CTAs"),
     ({"tile_m": 256, "stages": 2}, NT, "256 accumulator registers a thread, 2 consumers have 208", None),
     ({"split_k": 2, "stages": 3}, NT, "128 accumulator registers a thread, 2 consumers have 120", None),
 ]  # fmt: skip
@@ -184,17 +184,17 @@ def test_both_sides_refuse_for_the_same_reason(
             compile_spec(WGMMA_WS.build_spec(config(changes), problem, HOPPER))
 
 
-def test_an_order_of_blocks_holds_the_clusters_of_the_device() -> None:
+def test_a_cta_order_holds_the_clusters_of_the_device() -> None:
     pairs = config({"cta_order": "gpc", "cluster_m": 2})
     assert WGMMA_WS.why_invalid(pairs, NT, dataclasses.replace(HOPPER, sm_count=513)) is None
     reason = WGMMA_WS.why_invalid(pairs, NT, dataclasses.replace(HOPPER, sm_count=514))
-    assert "holds 256 clusters, 257 would run" in (reason or "")
+    assert "orders 256 clusters at most, 257 would run" in (reason or "")
 
 
 def test_every_rule_is_broken_above() -> None:
     said = [WGMMA_WS.why_invalid(config(changes), problem, HOPPER) for changes, problem, _, _ in BROKEN]
     for rule in RULES:
-        if rule.why.__name__ == "_why_order":
+        if rule.why.__name__ == "_why_many_clusters":
             continue  # of larger devices: below
         reasons = [rule.why(knobs(changes), problem, HOPPER) for changes, problem, _, _ in BROKEN]
         first = [reason for reason, one in zip(reasons, said, strict=True) if reason and reason == one]

@@ -12,7 +12,7 @@ from kernels.compiler.nvrtc import compile_text
 from kernels.wgmma_ws.config import Knobs
 from kernels.wgmma_ws.family import WGMMA_WS
 from kernels.wgmma_ws.heuristics import candidates
-from kernels.wgmma_ws.layout import load_interval, walk
+from kernels.wgmma_ws.layout import load_interval, raster_order
 from tilewright import Config, GemmProblem
 
 LARGE, DECODE = GemmProblem(8192, 8192, 8192), GemmProblem(64, 4096, 14336)
@@ -64,7 +64,7 @@ def test_what_comes_first_for_a_short_k() -> None:
     )
     assert searched(best, problem, l2_hints="normal") == searched(best, problem, l2_hints="stream_d") == []
     (kept,) = searched(best, problem, l2_hints="keep_b")
-    assert "asked to keep an operand where it can" in kept
+    assert "keeps an operand only where it fits" in kept
 
 
 def test_what_the_l2_cannot_keep_is_not_asked_for() -> None:
@@ -74,7 +74,7 @@ def test_what_the_l2_cannot_keep_is_not_asked_for() -> None:
 
 
 def test_what_comes_first_for_a_small_d_of_a_long_k() -> None:
-    """Eight shares fill the SMs; operands pass through the L2, by which parts of tiles travel."""
+    """Eight splits fill the SMs; operands stream through the L2, which partials go through."""
     problem = GemmProblem(512, 512, 16384)
     best = WGMMA_WS.heuristic_configs(problem, HOPPER)[0]
     assert (best["tile_m"], best["tile_n"], best["consumers_m"]) == (128, 128, 2)
@@ -82,12 +82,10 @@ def test_what_comes_first_for_a_small_d_of_a_long_k() -> None:
     assert best["l2_hints"] == "stream_ab"
     assert searched(best, problem) == searched(best, problem, l2_hints="normal") == []
     slower = searched(best, problem, reduction="last_cta")
-    assert any("sooner than the last CTA" in said for said in slower)
+    assert any("faster than reduction=last_cta" in said for said in slower)
 
 
-@pytest.mark.parametrize(
-    ("hints", "again"), [("stream_a", "A is read again"), ("stream_b", "B is read again")]
-)
+@pytest.mark.parametrize(("hints", "again"), [("stream_a", "read A again"), ("stream_b", "read B again")])
 def test_what_later_waves_read_again_is_not_let_go(hints: str, again: str) -> None:
     """The more where neighbours are not quite in step: it cost 1 to 4 % at 8192^3 and 12288^3."""
     (said,) = searched(WGMMA_WS.heuristic_configs(LARGE, HOPPER)[0], LARGE, l2_hints=hints)
@@ -98,10 +96,10 @@ def test_few_rows_read_the_weights_once() -> None:
     assert {pick["l2_hints"] for pick in WGMMA_WS.heuristic_configs(DECODE, HOPPER)} == {"stream_b"}
 
 
-def test_boxes_of_whole_sectors_are_not_tried_again() -> None:
+def test_sector_alignment_is_not_tried_in_vain() -> None:
     pick = next(one for one in WGMMA_WS.heuristic_configs(LARGE, HOPPER) if one["tile_n"] == 192)
     (said,) = searched(pick, LARGE, sector_aligned_store=1)
-    assert "as many columns as divide" in said
+    assert "sector-aligned anyway" in said
 
 
 @pytest.mark.parametrize(
@@ -118,19 +116,19 @@ def test_ping_pong_is_tried_where_d_has_no_whole_sectors(changes: dict[str, Any]
     assert not any(k.sector_aligned_store for k in valid)
 
 
-def test_three_boxes_are_staged_two_by_two() -> None:
+def test_three_subtiles_get_two_store_stages() -> None:
     pick = next(one for one in WGMMA_WS.heuristic_configs(LARGE, HOPPER) if one["schedule"] == "pingpong")
     three = {"tile_m": 64, "tile_n": 48, "stages": 12, "sector_aligned_store": 1}
     problem = GemmProblem(2048, 2048, 2048)
     said = [searched(pick, problem, **three, store_stages=count) for count in (1, 2, 4)]
-    assert [any("staged boxes" in one for one in reasons) for reasons in said] == [True, False, True]
+    assert [any("store stages" in one for one in reasons) for reasons in said] == [True, False, True]
 
 
 NO_WAY_BACK = [
-    (DECODE, {"split_k": 1}, "walks k once"),
-    (GemmProblem(512, 512, 8192, batch=64), {}, "walks k once in a matrix"),
-    (GemmProblem(4096, 24576, 1536), {}, "stays in the L2"),
-    (GemmProblem(512, 512, 16384), {"split_k": 4}, "different parts of k"),
+    (DECODE, {"split_k": 1}, "reads k only once"),
+    (GemmProblem(512, 512, 8192, batch=64), {}, "reads k only once"),
+    (GemmProblem(4096, 24576, 1536), {}, "fits the L2"),
+    (GemmProblem(512, 512, 16384), {"split_k": 4}, "different splits of k"),
 ]
 
 
@@ -164,7 +162,7 @@ WALKS = [
 @pytest.mark.parametrize(("problem", "extent", "blocks", "expected"), WALKS, ids=str)
 def test_the_walk_of_first_picks(problem, extent, blocks, expected) -> None:
     device = dataclasses.replace(HOPPER, sm_count=4) if blocks == 8 else HOPPER
-    assert walk(problem, device, extent, blocks) == expected
+    assert raster_order(problem, device, extent, blocks) == expected
 
 
 @pytest.mark.parametrize(
@@ -183,7 +181,9 @@ def test_walks_are_searched(problem: GemmProblem, sm_count: int) -> None:
     device = dataclasses.replace(HOPPER, sm_count=sm_count)
     base = WGMMA_WS.heuristic_configs(LARGE, HOPPER)[0]
     for rows, columns in ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1)):
-        raster, swizzle_size, snake = walk(problem, device, (128 * rows, 128 * columns), rows * columns)
+        raster, swizzle_size, snake = raster_order(
+            problem, device, (128 * rows, 128 * columns), rows * columns
+        )
         found = {"tile_m": 128, "tile_n": 128, "cluster_m": rows, "cluster_n": columns, "cta_order": "free"}
         found |= {"raster": raster, "swizzle_size": swizzle_size, "snake": snake}
         knobs = WGMMA_WS.knob_values(Config.of("wgmma_ws", {**dict(base.knobs), **found}))
