@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kernels.common.knobs import markdown_table
+from kernels.base.knobs import markdown_table
 from kernels.registry import FAMILIES
 
 PAGE = Path(__file__).parents[1] / "docs" / "families.md"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels.common.family import Family
+from kernels.base.family import Family
 from kernels.gemv.family import GEMV
 from kernels.gemv_tma.family import GEMV_TMA
 from kernels.host.family import HOST

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from kernels.common.family import Family
+from kernels.base.family import Family
 from kernels.registry import FAMILIES
 from tilewright.artifact import Artifact
 from tilewright.errors import DeviceUnavailable, TilewrightError

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
 from benchmarks.suite.race import RaceResult
-from kernels.common.tile_hint import TileHint
+from kernels.base.tile_hint import TileHint
 from tilewright.artifact import Artifact
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem

@@ -1,1 +1,1 @@
-"""What kernel families share: the base class, rules, layouts and rasters."""
+"""What the CUDA families share: targets, tiling, layouts and rasters, and the headers that mirror them."""

@@ -6,8 +6,8 @@ from __future__ import annotations
 import abc
 from typing import Literal
 
-from kernels.common.family import Family, K
-from kernels.common.knobs import defines
+from kernels.base.family import Family, K
+from kernels.base.knobs import defines
 from kernels.compiler.spec import BuildSpec
 from tilewright.artifact import (
     Argument,

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kernels.common.family import Family
+from kernels.base.family import Family
 from kernels.compiler import cc, nvrtc
 from kernels.compiler.spec import SOURCES, BuildSpec, Built, Language
 from tilewright.artifact import Artifact

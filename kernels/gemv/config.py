@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kernels.common.knobs import knob, knobs_of
+from kernels.base.knobs import knob, knobs_of
 
 MATHS = ("fma", "mma")
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from kernels.common.family import Rule
+from kernels.base.family import Rule
 from kernels.gemv.config import SPLITS, Knobs
 from kernels.gemv.layout import grid, loads_in_flight, stage_k, tile_weight_rows
 from kernels.gemv.shape import GemvShape

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kernels.base.family import Rule
 from kernels.common import cuda
-from kernels.common.family import Rule
 from kernels.gemv.config import Knobs
 from kernels.gemv.layout import early_registers, loads_in_flight, register_estimate, smem_bytes
 from kernels.gemv.shape import MAX_ACTIVATION_ROWS, GemvShape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kernels.common.knobs import knob, knobs_of
+from kernels.base.knobs import knob, knobs_of
 
 SPLITS = (1, 2, 3, 4, 6, 8, 11, 12)
 CLUSTERS = (1, 2, 4, 8)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from kernels.base.family import Rule
 from kernels.common import cuda
-from kernels.common.family import Rule
 from kernels.gemv.shape import GemvShape
 from kernels.gemv_tma.config import CLUSTERS, K_CHUNK_BYTES, PREFETCHES, SPLITS, Knobs
 from kernels.gemv_tma.layout import (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kernels.base.family import Rule
 from kernels.common import cuda
-from kernels.common.family import Rule
 from kernels.gemv.shape import MAX_ACTIVATION_ROWS, GemvShape
 from kernels.gemv_tma.config import SPLITS, Knobs
 from kernels.gemv_tma.layout import activation_bytes, smem_bytes, static_smem_bytes

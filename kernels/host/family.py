@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from kernels.common.family import Family
-from kernels.common.knobs import defines
+from kernels.base.family import Family
+from kernels.base.knobs import defines
 from kernels.compiler.spec import BuildSpec
 from kernels.host import validity
 from kernels.host.config import KNOBS, VECTOR_UNITS, Knobs, thread_counts

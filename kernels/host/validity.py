@@ -6,7 +6,7 @@ Rules that read no problem but its type and no device but its vector unit are th
 
 from __future__ import annotations
 
-from kernels.common.family import Rule
+from kernels.base.family import Rule
 from kernels.host.config import VECTOR_UNITS, Knobs, thread_counts
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kernels.base.tile_hint import TileHint
 from kernels.common import cuda, tiling
-from kernels.common.tile_hint import TileHint
 from kernels.mma_sync import layout, validity
 from kernels.mma_sync.config import KNOBS, Knobs
 from kernels.mma_sync.heuristics import SEARCH_RULES, config_from_hint, heuristic_configs

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from kernels.base.family import Rule
+from kernels.base.tile_hint import TileHint
 from kernels.common import tiling
-from kernels.common.family import Rule
-from kernels.common.tile_hint import TileHint
 from kernels.mma_sync.config import ACCUMULATE_OF, Knobs
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem

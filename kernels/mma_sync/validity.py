@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kernels.base.family import Rule
 from kernels.common import cuda, tiling
-from kernels.common.family import Rule
 from kernels.mma_sync.config import ACCUMULATE_OF, Knobs
 from kernels.mma_sync.layout import emulation_registers, register_estimate, smem_bytes, step_k
 from tilewright.schema.device import DeviceSpec

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from kernels.base.knobs import knob, knobs_of
 from kernels.common import cuda
-from kernels.common.knobs import knob, knobs_of
 from kernels.common.raster import AXES
 from tilewright.schema.problem import GemmProblem
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kernels.base.family import Rule
 from kernels.common import cuda
-from kernels.common.family import Rule
 from kernels.simt.config import KNOBS, Knobs, register_estimate, smem_bytes
 from tilewright.artifact import Grid, Preconditions, Workspace
 from tilewright.schema.config import Config

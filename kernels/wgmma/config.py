@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kernels.common.knobs import knob, knobs_of
+from kernels.base.knobs import knob, knobs_of
 from kernels.common.raster import AXES
 from kernels.common.wgmma import OperandTile
 from tilewright.schema.problem import DType, GemmProblem

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+from kernels.base.tile_hint import TileHint
 from kernels.common import cuda
-from kernels.common.tile_hint import TileHint
 from kernels.wgmma.config import KNOBS, Knobs, operand_tiles, smem_bytes
 from kernels.wgmma.validity import RULES, SEARCH_RULES
 from tilewright.artifact import Argument, Grid, Preconditions, TensorMap

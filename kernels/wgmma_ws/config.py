@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kernels.common.knobs import knob, knobs_of
+from kernels.base.knobs import knob, knobs_of
 from kernels.common.raster import RASTERS
 
 SCHEDULES = ("cooperative", "pingpong")

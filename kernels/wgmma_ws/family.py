@@ -10,8 +10,8 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import Literal
 
+from kernels.base.tile_hint import TileHint
 from kernels.common import cuda
-from kernels.common.tile_hint import TileHint
 from kernels.wgmma_ws.config import KNOBS, L2_HINTS, TMA_STORES, Knobs
 from kernels.wgmma_ws.heuristics import candidates, cycles, following_hint
 from kernels.wgmma_ws.layout import (

@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from kernels.base.tile_hint import TileHint
 from kernels.common import cuda
-from kernels.common.tile_hint import TileHint
 from kernels.wgmma_ws.config import KNOBS, TMA_STORES, Knobs
 from kernels.wgmma_ws.layout import (
     MULTIPLY_ADDS,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kernels.base.family import Rule
 from kernels.common import cuda
-from kernels.common.family import Rule
 from kernels.wgmma_ws.config import TMA_STORES, Knobs
 from kernels.wgmma_ws.layout import (
     MOST_SPLITS,

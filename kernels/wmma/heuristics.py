@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from kernels.base.family import Rule
 from kernels.common import tiling
-from kernels.common.family import Rule
 from kernels.wmma.config import Knobs
 from kernels.wmma.validity import WARP_TILES, accumulate_of
 from tilewright.schema.device import DeviceSpec

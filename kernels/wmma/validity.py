@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kernels.base.family import Rule
 from kernels.common import cuda, tiling
-from kernels.common.family import Rule
 from kernels.wmma.config import Knobs, register_estimate, smem_bytes
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from kernels.common.family import ConfigSpace
+from kernels.base.family import ConfigSpace
 from kernels.registry import FAMILIES
 from service.cli.output import AsJson, ElementType, OperandLayout, print_json, print_table
 from service.settings import Settings

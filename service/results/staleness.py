@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterable
 from typing import Any
 
-from kernels.common.family import Family
+from kernels.base.family import Family
 from kernels.compiler.build import compiler_version, source_digest
 from kernels.compiler.spec import SOURCES, Language
 from kernels.registry import FAMILIES

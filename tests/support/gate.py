@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels.common.family import Family
+from kernels.base.family import Family
 from kernels.compiler.build import build
 from kernels.compiler.spec import BuildSpec
 from tilewright import Artifact, Config, GemmProblem, LaunchPlan

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kernels.common.family import Family
-from kernels.common.knobs import Knob
+from kernels.base.family import Family
+from kernels.base.knobs import Knob
 
 
 def every(step: int, cases: Iterable[Any]) -> list[Any]:

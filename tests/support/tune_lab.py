@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from toy_family import DEVICE, PROBLEM, TOY, toy_artifact
 
-from kernels.common.tile_hint import TileHint
+from kernels.base.tile_hint import TileHint
 from tilewright.artifact import Artifact
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec

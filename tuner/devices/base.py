@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from kernels.common.tile_hint import TileHint
+from kernels.base.tile_hint import TileHint
 from tilewright.launch import Launch
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem

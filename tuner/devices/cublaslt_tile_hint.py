@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from kernels.common.tile_hint import TileHint
+from kernels.base.tile_hint import TileHint
 
 
 def tile_hint_of(detail: dict[str, Any]) -> TileHint | None:

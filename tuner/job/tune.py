@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from kernels.common.family import Family
+from kernels.base.family import Family
 from kernels.registry import FAMILIES, families_for
 from tilewright.errors import DeviceUnavailable, InvalidProblem, LaunchError
 from tilewright.schema.config import Config

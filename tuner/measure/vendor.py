@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from kernels.common.tile_hint import TileHint
+from kernels.base.tile_hint import TileHint
 from tilewright.errors import DeviceUnavailable
 from tilewright.launch import Launch
 from tilewright.schema.problem import DType, GemmProblem

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from kernels.common.family import ConfigSpace
-from kernels.common.knobs import Knob
+from kernels.base.family import ConfigSpace
+from kernels.base.knobs import Knob
 from kernels.registry import FAMILIES
 from tilewright.artifact import Artifact, Grid, LaunchPlan, Resources, Serves
 from tilewright.errors import InvalidProblem

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernels.common.knobs import Knob
+from kernels.base.knobs import Knob
 from kernels.registry import FAMILIES, RENAMED
 from tilewright.schema.codec import KnobValue
 from tilewright.schema.device import DeviceSpec

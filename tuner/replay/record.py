@@ -18,8 +18,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from kernels.common.family import ConfigSpace
-from kernels.common.knobs import Knob
+from kernels.base.family import ConfigSpace
+from kernels.base.knobs import Knob
 from tilewright import __version__
 from tilewright.artifact import Artifact
 from tilewright.errors import InvalidProblem

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernels.common.knobs import Knob
+from kernels.base.knobs import Knob
 from tilewright.errors import TilewrightError
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernels.common.family import ConfigSpace
-from kernels.common.knobs import Knob
+from kernels.base.family import ConfigSpace
+from kernels.base.knobs import Knob
 from tilewright.errors import InvalidProblem
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec

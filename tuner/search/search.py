@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.common.family import ConfigSpace
+from kernels.base.family import ConfigSpace
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import Sampler

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kernels.common.tile_hint import TileHint
+from kernels.base.tile_hint import TileHint
 from tilewright.artifact import Artifact
 from tilewright.errors import DeviceUnavailable, TilewrightError
 from tilewright.schema.codec import decode

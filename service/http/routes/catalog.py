@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from sqlalchemy.exc import SQLAlchemyError
 
-from kernels.common.family import Family
+from kernels.base.family import Family
 from kernels.registry import FAMILIES
 from service.engine.device_queue import DeviceQueue
 from service.errors import Kind, Refusal

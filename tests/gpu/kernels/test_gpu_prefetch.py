@@ -11,7 +11,7 @@ import numpy
 import pytest
 from gpu_samples import GEMV_BASE, SIZE, SQUARE, STEPS, WGMMA_WS_BASE, readings, turned
 
-from kernels.common.family import Family
+from kernels.base.family import Family
 from kernels.gemv.family import GEMV
 from kernels.gemv_tma.family import GEMV_TMA
 from kernels.mma_sync.family import MMA_SYNC

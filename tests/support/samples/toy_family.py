@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from kernels.common.family import ConfigSpace, Rule
-from kernels.common.knobs import Knob
+from kernels.base.family import ConfigSpace, Rule
+from kernels.base.knobs import Knob
 from tilewright.artifact import Artifact, Grid, LaunchPlan, Resources, Serves
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from sweeps import every
 
+from kernels.base.family import Family
 from kernels.common.cuda import TARGETS
-from kernels.common.family import Family
 from kernels.compiler.build import build, compile_spec
 from kernels.compiler.spec import CompileError
 from kernels.mma_sync.family import MMA_SYNC

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from kernels import registry
+from kernels.base.family import Family
 from kernels.common.cuda import MAX_EXTENT
-from kernels.common.family import Family
 from kernels.host.family import HOST
 from kernels.mma_sync.family import MMA_SYNC
 from kernels.registry import FAMILIES, RENAMED, families_for, family_named

@@ -11,7 +11,7 @@ from device_samples import HOPPER
 from toy_family import CUDA_DEVICE, PROBLEM, TOY, ToyFamily
 from tune_lab import Lab
 
-from kernels.common.tile_hint import TileHint
+from kernels.base.tile_hint import TileHint
 from kernels.mma_sync.family import MMA_SYNC
 from kernels.registry import FAMILIES, families_for
 from kernels.wgmma.family import WGMMA

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from toy_family import CUDA_DEVICE, DEVICE, PROBLEM, TINY, TOY, toy_space
 
-from kernels.common.knobs import Knob
+from kernels.base.knobs import Knob
 from kernels.host.family import HOST
 from tilewright.schema.config import Config
 from tilewright.schema.job import Sampler

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_family import DEVICE, PROBLEM, TOY
 
-from kernels.common.knobs import Knob
+from kernels.base.knobs import Knob
 from tilewright.errors import InvalidProblem
 from tilewright.schema.config import Config
 from tilewright.schema.problem import GemmProblem

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
 
-from kernels.common.knobs import Knob, completed
-from kernels.common.tile_hint import TileHint
+from kernels.base.knobs import Knob, completed
+from kernels.base.tile_hint import TileHint
 from kernels.compiler.spec import BuildSpec, Language
 from tilewright.artifact import LaunchPlan
 from tilewright.schema.codec import KnobValue
