@@ -50,8 +50,8 @@ def why(changes: dict[str, Any], problem: GemmProblem = NT) -> str | None:
 
 
 SMEM = [
-    # A stage is (128 + 256) * 64 * 2 + 16 for its barriers = 49,168; a subtile 64 * 64 * 2 = 8192, two for each
-    # of two consumers; 16 + 4 a consumer for its barriers and flag.
+    # A stage is (128 + 256) * 64 * 2 + 16 for its barriers = 49,168; a subtile 64 * 64 * 2 = 8192, two for
+    # each of two consumers; 16 + 4 a consumer for its barriers and flag.
     ({}, NT, 4 * 49_168 + 4 * 8192 + 40),
     ({"store_stages": 1}, NN, 4 * 49_168 + 2 * 8192 + 40),
     ({"tile_k": 128}, E4M3, 4 * 49_168 + 4 * 8192 + 40),
@@ -142,7 +142,7 @@ BROKEN = [
     ({"consumers_n": 2}, NT, "4 consumers, registers allow 3", "1 .. 3 consumers"),
     ({"consumers_m": 3}, NT, "consumers_m must divide tile_m", "warpgroup tiles of a tile are equal"),
     ({"tile_m": 96}, NT, "64 along the M of wgmma, got 48", "along the M of wgmma"),
-    ({**SWAPPED, "tile_m": 24, "consumers_m": 2, "consumers_n": 1}, NT, "wgmma, got 12", "along the N of wgmma"),
+    ({**SWAPPED, "tile_m": 24, "consumers_m": 2, "consumers_n": 1}, NT, "got 12", "along the N of wgmma"),
     ({**DIRECT, "tile_k": 128, "tile_n": 56}, S8, "multiples of 16 above 32, got 56", "wgmma of integers"),
     ({"tile_k": 256}, NT, "128 or 256 bytes, got 512", "TILE_K is 128 or 256 bytes"),
     ({"tile_n": 96}, NN, "multiple of 64 where B is stored K x N, got 96", "whole panels"),
