@@ -47,6 +47,7 @@ class CountingRecorder(JobRecorder):
 
 _POLL_S = 0.5
 _RETRY_S = 5.0
+_CLOSED_S = 5.0  # within which a thread ends whose device is closed
 log = logging.getLogger("tilewright.device_queue")
 
 
@@ -150,6 +151,8 @@ class DeviceQueue:
         with self._store.begin() as session:
             jobs.requeue_interrupted(session, self._device_class, self._owner)
         self.bench.close()
+        if self.alive:  # its device is closed, so it ends, and gives back its connection to the database
+            self._thread.join(_CLOSED_S)
 
     def _run(self) -> None:
         while not self._stopping.is_set():

@@ -20,6 +20,7 @@ from tuner.workers.bench import Bench, list_devices
 from tuner.workers.builder import Builder
 
 _HEARTBEATS = 3  # in a lease: one may fail
+_HEART_S = 5.0  # for the statement that the heartbeat is at
 log = logging.getLogger("tilewright.engine")
 
 
@@ -107,6 +108,8 @@ class Engine:
                     pool.submit(queue.finish_stop, self._stop_by) for queue in self.queues.values()
                 ]:
                     ended.result()
+        if self._heart.is_alive():
+            self._heart.join(_HEART_S)
         self._builder.close()
 
     def _beat(self) -> None:

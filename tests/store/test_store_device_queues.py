@@ -137,6 +137,27 @@ def test_a_cancellation_right_after_the_claim_is_heard(
     assert job(store, job_id).status is JobStatus.CANCELLED
 
 
+def test_a_stop_waits_for_the_transaction_of_each_thread(
+    running: engine.Engine, tuning: Callable[[Tune], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that outlives the store would leave its connection open; here it holds one for 1 s, not 0.2."""
+    claim, claiming = jobs.claim, threading.Event()
+
+    def slow(*of: Any) -> Any:
+        claiming.set()
+        time.sleep(1.0)
+        return claim(*of)
+
+    monkeypatch.setattr(jobs, "claim", slow)
+    tuning(lambda *_: pytest.fail("there is no job"))
+    running.start()
+    assert claiming.wait(10)
+    running.stop()
+    assert not [
+        thread.name for thread in threading.enumerate() if thread.name.startswith(("device-queue", "leases"))
+    ]
+
+
 @pytest.fixture
 def second(store: Store, tmp_path: Any) -> Iterator[engine.Engine]:
     """Another server of the same database and device class."""
