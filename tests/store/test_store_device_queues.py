@@ -140,7 +140,7 @@ def test_a_cancellation_right_after_the_claim_is_heard(
 def test_a_stop_waits_for_the_transaction_of_each_thread(
     running: engine.Engine, tuning: Callable[[Tune], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread that outlives the store would leave its connection open; here it holds one for 1 s, not 0.2."""
+    """A thread that outlives the store would leave its connection open; here it holds one for 1 s."""
     claim, claiming = jobs.claim, threading.Event()
 
     def slow(*of: Any) -> Any:
