@@ -101,6 +101,7 @@ def test_the_locked_packages_install_together() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("image", IMAGES)
 def test_the_image_starts_gets_healthy_and_stops(image: str, tmp_path: Path) -> None:
     final = stages(DOCKER / f"Dockerfile.{image}")[-1]

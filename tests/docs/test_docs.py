@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 LOCAL = "http://127.0.0.1:8080"
-PAGES_WITH_COMMANDS = (README, DOCS / "api.md", DOCS / "cli.md")
+PAGES_WITH_COMMANDS = (README, DOCS / "api.md", pytest.param(DOCS / "cli.md", marks=pytest.mark.long))
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -199,6 +199,7 @@ def test_commands_run_in_their_order(page: Path, url: str) -> None:
             assert _run(["sh", "-c", here], env).stdout, f"{command} printed nothing"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("block", PYTHON)
 def test_python_examples_run(block: str, url: str) -> None:
     assert LOCAL in block

@@ -59,6 +59,7 @@ def check(store: Store, job_id: str) -> list[Trial]:
     return kept
 
 
+@pytest.mark.long
 def test_nothing_committed_is_lost(path: Path) -> None:
     store = Store.open(f"sqlite:///{path}")
     store.migrate()

@@ -54,6 +54,7 @@ def run(words: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[st
     )
 
 
+@pytest.mark.long
 def test_a_killed_recording_is_resumed_and_replayed(tmp_path: Path, env: dict[str, str]) -> None:
     before = killed_after_some_results(tmp_path, env)
     refused = run(command(tmp_path), env)

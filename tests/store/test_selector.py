@@ -97,6 +97,7 @@ def by_the_client(service: Service, asked: GemmProblem, query: dict[str, Any]) -
     return catalog.lookup(asked, MatchLimits(regret, query["deterministic"]))
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(found=WINNERS, m=EXTENTS, query=QUERIES)
 def test_all_four_agree(found: list[tuple[int, float, bool]], m: int, query: dict[str, Any]) -> None:

@@ -32,7 +32,7 @@ def test_without_a_measured_time_the_larger_problem_has_more_at_stake(
 ) -> None:
     place = tuned.device_class
     client.report_misses(place, [Miss(SMALL, 3), Miss(LARGE, 3)])
-    found = client.misses(place)
+    found = [item for item in client.misses(place) if item.problem in (LARGE, SMALL)]
     assert [item.problem for item in found] == [LARGE, SMALL]
     assert not any(item.measured for item in found)
     assert all(item.time_us > 0 for item in found)

@@ -36,7 +36,7 @@ def interrupt(server: Server, sign: int) -> tuple[str, list[wire.Trial]]:
     return job.id, seen
 
 
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("sign", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_an_interrupted_job_resumes_with_every_trial(tmp_path: Path, sign: signal.Signals) -> None:
     first = start(tmp_path)
     try:

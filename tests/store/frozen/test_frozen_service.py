@@ -125,6 +125,7 @@ def today(config: dict[str, Any]) -> dict[str, Any]:
     return completed(Config.from_dict(config)).to_dict()
 
 
+@pytest.mark.long
 def test_a_service_goes_on_where_the_old_one_stopped(frozen_url: str, tmp_path: Path) -> None:
     with service(frozen_url, tmp_path) as client:
         before = {info.digest for info in client.config_sets().items}
@@ -161,6 +162,7 @@ def test_a_service_goes_on_where_the_old_one_stopped(frozen_url: str, tmp_path: 
         assert 0.05 in {line["min_gain_per_s"] for line in jobs.values()}
 
 
+@pytest.mark.long
 def test_the_old_export_is_imported_whole(url: str, tmp_path: Path) -> None:
     with service(url, tmp_path) as client:
         answer = client.import_results(io.BytesIO(content("ndjson")))

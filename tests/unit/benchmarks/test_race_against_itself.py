@@ -42,6 +42,7 @@ def test_a_machine_that_is_not_quiet_is_told(disturbed: bench.Disturbance, said:
     assert all(part in reason for part, reason in zip(said, reasons, strict=True))
 
 
+@pytest.mark.long
 def test_samples_and_counts_are_kept(tmp_path: Path) -> None:
     """The file says for each case what its samples say."""
     out = tmp_path / "bench.json"

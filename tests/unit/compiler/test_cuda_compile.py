@@ -47,7 +47,7 @@ def gpu(arch: str) -> DeviceSpec:
     return DeviceSpec("cuda", arch, "test", 108, 40 << 30, 40 << 20, block, unit)
 
 
-@pytest.mark.parametrize(("family", "problem", "arch"), every(5, ON_EVERY_ARCH))
+@pytest.mark.parametrize(("family", "problem", "arch"), every(11, ON_EVERY_ARCH))
 def test_sampled_valid_configs_compile(family, problem, arch) -> None:
     device = gpu(arch)
     points = list(family.enumerate(problem, device))

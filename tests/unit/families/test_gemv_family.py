@@ -162,7 +162,7 @@ def test_both_sides_refuse_for_the_same_reason(changes, problem, python, static_
 
 
 @pytest.mark.parametrize(
-    ("problem", "arch"), every(3, itertools.product([DECODE, SIXTEEN, MN_MAJOR, ODD, TALL], TARGETS))
+    ("problem", "arch"), every(7, itertools.product([DECODE, SIXTEEN, MN_MAJOR, ODD, TALL], TARGETS))
 )
 def test_sampled_configs_compile_without_spills(problem, arch) -> None:
     device = gpu(arch)

@@ -66,7 +66,7 @@ def test_splits_beside_clusters_are_refused_on_both_sides(cluster_k) -> None:
 
 
 @pytest.mark.parametrize(
-    ("problem", "knob"), every(5, itertools.product([DECODE, THICK_BYTES], GEMV_TMA.knobs))
+    ("problem", "knob"), every(9, itertools.product([DECODE, THICK_BYTES], GEMV_TMA.knobs))
 )
 def test_every_legal_value_compiles(knob, problem) -> None:
     """Beside the rest of BASE, of `stages` some: what is valid passes the asserts of the source."""

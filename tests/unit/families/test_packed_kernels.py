@@ -118,7 +118,7 @@ def test_packed_bytes_are_the_fragments_of_an_mma(dtype: DType) -> None:
     assert all(d[row, column] == (a @ b.T)[row, column] for row, column in places)
 
 
-@pytest.mark.parametrize(("dtype", "arch"), every(5, itertools.product(PACKED, TARGETS)))
+@pytest.mark.parametrize(("dtype", "arch"), every(11, itertools.product(PACKED, TARGETS)))
 def test_first_heuristic_configs_compile_everywhere(dtype: DType, arch: str) -> None:
     problem, device = GemmProblem(512, 512, 4096, dtype=dtype), gpu(arch)
     config = MMA_SYNC.heuristic_configs(problem, device)[0]
@@ -151,7 +151,7 @@ VARIANTS = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "knobs"), every(5, itertools.product(PACKED, VARIANTS)))
+@pytest.mark.parametrize(("dtype", "knobs"), every(7, itertools.product(PACKED, VARIANTS)))
 def test_variants_compile(dtype: DType, knobs: dict[str, Any]) -> None:
     """Rows of a multiple of one byte only: the narrowest copies."""
     problem = GemmProblem(

@@ -193,6 +193,7 @@ TW_EVERY_N_F16(F16_F16)
 """
 
 
+@pytest.mark.long
 def test_every_legal_n_assembles() -> None:
     """All 32 values of N: the operand lists have the length that the instruction asks for."""
     binary = compile_text(EVERY_N, "sm_90a", entry="f16_f32_256").binary

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from device_samples import HOPPER
+from sweeps import every
 
 from kernels.compiler.build import build
 from kernels.compiler.spec import CompileError
@@ -78,7 +79,7 @@ def complaint(problem: GemmProblem, config: Config) -> str | None:
     return f"{config}: {', '.join(wrong)}, {resources}" if wrong else None
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+@pytest.mark.parametrize("problem", every(5, PROBLEMS))
 def test_searched_configs_keep_their_budgets(problem: GemmProblem) -> None:
     configs = sample(problem)
     assert len(set(configs)) == EACH
