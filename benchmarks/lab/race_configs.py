@@ -1,4 +1,7 @@
-"""What a race of configs is asked for, from text: a problem, configs, and the suite's winners."""
+"""Race configs of one problem against each other and the vendor library.
+
+python -m benchmarks.lab.race_configs SHAPE --dtype TYPE --base CONFIG --vary KNOB=A,B --config CONFIG
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tilewright export`` and ``tilewright import``."""
+"""Commands for operators: ``export``, ``import``, ``db`` and ``keys``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo runs on: a service of its own in another process, and a view of a job's progress."""
+"""``make demo``: start a service, tune one GEMM with progress and show what the client then runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job's recorder that also counts what it records."""
+"""The queue of one device: a thread that claims jobs, tunes them and records what they do."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The T4 format of the auto-tuning community, version 1.0.0: one JSON object with ``results``.
+"""Export of stored results as NDJSON or in the T4 format of the auto-tuning community, version 1.0.0.
 
-Times are milliseconds, as Kernel Tuner writes them. The format has no place for a problem, a device or
-raw provenance, so each result carries our own job and trial in a member ``tilewright``, which other
-readers skip; a file without it says too little to be imported.
+T4 is one JSON object with ``results``. Times are milliseconds, as Kernel Tuner writes them. The format has no
+place for a problem, a device or raw provenance, so each result carries our own job and trial in a member
+``tilewright``, which other readers skip; a file without it says too little to be imported.
 """
 
 from __future__ import annotations

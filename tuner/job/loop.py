@@ -1,4 +1,4 @@
-"""Why a search ends: the words that a job keeps and shows."""
+"""The loop of a tuning job: propose, build, measure and record trials until a limit ends the search."""
 
 from __future__ import annotations
 

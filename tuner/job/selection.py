@@ -2,9 +2,8 @@
 
 The best of many noisy medians is flattered, and the search measures at clocks that the device does not
 hold. So the fastest trials run a semi-final under load, the best of them a final interleaved with the vendor
-library, and
-the winner and the vendor library a head-to-head whose samples decided nothing: it gives the reported
-speed-up.
+library. The winner and the vendor library then run a head-to-head whose samples decided nothing: it gives the
+reported speed-up. Whether the winner replaces an earlier one is decided by :func:`tuner.store.best.put`.
 """
 
 from __future__ import annotations

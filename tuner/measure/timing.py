@@ -1,4 +1,4 @@
-"""Loading a device until its clock holds still.
+"""Timing of one kernel in a trial, at sustained clocks.
 
 A GPU that was idle runs its first milliseconds at clocks it cannot hold, and swings for some seconds around
 those it can. What is sampled after :func:`settle` is at sustained clocks.

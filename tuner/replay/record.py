@@ -1,7 +1,7 @@
-"""The journal of a recording: one JSON line an event, so that a kill costs at most the last line.
+"""Record a space: measure every config of a family for one problem and write a T4 file.
 
-The first line says what is recorded; every other one is a result of the T4 format, or the provenance of
-those that follow.
+Results go to a journal, one JSON line an event, so that a kill costs at most the last line. The first line
+says what is recorded; every other one is a result of the T4 format, or the provenance of those that follow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How quickly costs change along each knob: the length scales of a Gaussian process, fitted.
+"""Gaussian-process surrogate of the costs of configs, with one fitted length scale for each knob.
 
 The fit maximises the likelihood times log-normal priors, a length of 1 (the whole range of a knob) and
 a noise of 1 % of the variance, with a step that only heeds the signs of the gradient (Rprop, Riedmiller

@@ -1,4 +1,4 @@
-"""Devices that were seen."""
+"""Devices, problems and artifacts in the database: each is entered once and found by its identity."""
 
 from __future__ import annotations
 

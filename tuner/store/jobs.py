@@ -1,4 +1,4 @@
-"""The event log: what happened to a job, in the order in which it was committed."""
+"""Jobs in the database: their events, submission, claims with leases, cancellation and end."""
 
 from __future__ import annotations
 

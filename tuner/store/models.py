@@ -1,4 +1,4 @@
-"""How the tables' columns are kept: types, names of constraints, the root class."""
+"""The tables: column types, constraint names and one class for each table."""
 
 from __future__ import annotations
 

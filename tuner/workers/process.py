@@ -1,4 +1,4 @@
-"""One run of a child process: its pipes, its end, and the last of what it printed."""
+"""A worker process that answers requests over pipes, and that is restarted when it dies or hangs."""
 
 from __future__ import annotations
 

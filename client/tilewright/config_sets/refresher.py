@@ -1,15 +1,17 @@
-"""How a client comes by its kernels."""
+"""The config set of a device class: how a client fetches, caches and refreshes it."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import random
 import re
 import threading
 from collections.abc import Callable, Iterable
+from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from tilewright import forks
 from tilewright.artifact import Artifact
@@ -57,7 +59,7 @@ class StartOptions:
         max_regret, deterministic, limits: what may answer for a problem.
 
     Raises:
-        InvalidProblem: the pin is no digest of a config set, or the cache's bounds cannot be kept.
+        InvalidProblem: an option has another type or is out of range, or the pin is no digest.
     """
 
     start_timeout: float = 2.0
@@ -74,11 +76,25 @@ class StartOptions:
     folder: Path = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        if self.pin is not None and not _DIGEST.fullmatch(self.pin):
+        for name in ("offline", "deterministic"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidProblem(f"{name} must be True or False, got {getattr(self, name)!r}")
+        for name in ("start_timeout", "refresh_s", "cache_bytes", "cache_days", "max_regret"):
+            _check_number(name, getattr(self, name))
+        if not isinstance(self.cache_dir, str | os.PathLike | None):
+            raise InvalidProblem(f"cache_dir must be a path, got {self.cache_dir!r}")
+        if self.pin is not None and not (isinstance(self.pin, str) and _DIGEST.fullmatch(self.pin)):
             raise InvalidProblem(f"pin must be sha256: and 64 hexadecimal digits, got {self.pin!r}")
         self.bounds = Bounds(self.cache_bytes, self.cache_days)
         self.limits = MatchLimits(self.max_regret, self.deterministic)
         self.folder = default_folder() if self.cache_dir is None else Path(self.cache_dir).expanduser()
+
+
+def _check_number(name: str, value: Any) -> None:
+    if name == "max_regret" and value is None:
+        return
+    if not isinstance(value, Real) or not 0 <= float(value) < math.inf:
+        raise InvalidProblem(f"{name} must be a finite number that is not negative, got {value!r}")
 
 
 _NOTHING_TUNED = 404

@@ -6,11 +6,12 @@ import contextlib
 import dataclasses
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import IO, TypedDict
+from typing import IO, Any, TypedDict
 
+from tilewright.errors import InvalidProblem
 from tilewright.schema.problem import GemmProblem
 
 
@@ -77,6 +78,34 @@ class Miss:
     vendor_us: float | None = None
 
 
+def with_problem(problem: GemmProblem, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a request about a problem.
+
+    Raises:
+        InvalidProblem: it is no problem, or an option is a field of the problem.
+    """
+    if not isinstance(problem, GemmProblem):
+        raise InvalidProblem(
+            f"a problem is a GemmProblem, such as GemmProblem(512, 512, 512); got {problem!r}"
+        )
+    fields = problem.to_dict()
+    twice = sorted(fields.keys() & options.keys())
+    if twice:
+        raise InvalidProblem(f"{', '.join(twice)}: give it in the GemmProblem, not as an option")
+    return {**fields, **options}
+
+
+def miss_fields(miss: Miss) -> dict[str, Any]:
+    """The fields of a reported miss.
+
+    Raises:
+        InvalidProblem: it is no :class:`Miss`.
+    """
+    if not isinstance(miss, Miss):
+        raise InvalidProblem(f"a miss is a Miss, such as Miss(GemmProblem(512, 512, 512), 3); got {miss!r}")
+    return with_problem(miss.problem, {"count": miss.count, "vendor_us": miss.vendor_us})
+
+
 File = IO[bytes] | str | os.PathLike[str]
 """A binary file, open or by its path."""
 _PART_BYTES = 8 * 2**20
@@ -90,9 +119,13 @@ def whole_lines(source: IO[bytes]) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def open_to_write(file: File) -> Iterator[IO[bytes]]:
-    """A file to write to; a regular one given by its path is replaced once all of it was written."""
+    """A file to write to; a regular one given by its path is replaced once all of it was written.
+
+    Raises:
+        InvalidProblem: it is neither an open file nor a path.
+    """
     if not isinstance(file, str | os.PathLike):
-        yield file
+        yield _opened(file, "write")
         return
     path = Path(file)
     if path.exists() and not path.is_file():  # a pipe or a terminal
@@ -110,9 +143,19 @@ def open_to_write(file: File) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def open_to_read(file: File) -> Iterator[IO[bytes]]:
-    """A file to read from; one given open stays open."""
+    """A file to read from; one given open stays open.
+
+    Raises:
+        InvalidProblem: it is neither an open file nor a path.
+    """
     if isinstance(file, str | os.PathLike):
         with open(file, "rb") as source:
             yield source
     else:
-        yield file
+        yield _opened(file, "readlines")
+
+
+def _opened(file: IO[bytes], method: str) -> IO[bytes]:
+    if not hasattr(file, method):
+        raise InvalidProblem(f"a file is a path or a binary file that is open, got {type(file).__name__}")
+    return file

@@ -18,9 +18,11 @@ from tilewright.http.arguments import (
     GemmOptions,
     Miss,
     TuneOptions,
+    miss_fields,
     open_to_read,
     open_to_write,
     whole_lines,
+    with_problem,
 )
 from tilewright.http.calls import (
     JSON,
@@ -97,7 +99,7 @@ class Endpoints:
         Raises:
             ServiceError: also where the job failed.
         """
-        fields: dict[str, Any] = {**problem.to_dict(), **options}
+        fields = with_problem(problem, options)
         key = fields.pop("idempotency_key", None)
         job = yield from post("/tune", checked(wire.TuneBody, fields), model_of(wire.JobView), key)
         return (yield from Endpoints.wait(self, job.id, on_progress)) if wait else job
@@ -149,7 +151,7 @@ class Endpoints:
     @endpoint
     def best_config(self, problem: GemmProblem, **options: Unpack[BestOptions]) -> Call[wire.BestConfigView]:
         """The stored winner for a problem; a 404 :class:`ServiceError` where it was never tuned."""
-        query = checked(wire.BestQuery, {**problem.to_dict(), **options})
+        query = checked(wire.BestQuery, with_problem(problem, options))
         return get("/best-config", wire.BestConfigView, query)
 
     @endpoint
@@ -175,7 +177,7 @@ class Endpoints:
         """
         found: list[wire.LookupView] = []
         for part in _parts(problems, _LOOKUPS):
-            fields = {**options, "problems": [problem.to_dict() for problem in part]}
+            fields = {**options, "problems": [with_problem(problem, {}) for problem in part]}
             body = checked(wire.LookupBody, fields)
             answer = yield from post("/best-config/lookup", body, model_of(wire.LookupAnswer))
             found += answer.items
@@ -282,9 +284,7 @@ class Endpoints:
 
         A report that comes again with its ``idempotency_key`` within a day is counted once.
         """
-        items = [
-            {**miss.problem.to_dict(), "count": miss.count, "vendor_us": miss.vendor_us} for miss in misses
-        ]
+        items = [miss_fields(miss) for miss in misses]
         body = checked(wire.MissesBody, {"device_class": device_class, "misses": items})
         return post("/misses", body, model_of(wire.MissAnswer), idempotency_key)
 
@@ -382,6 +382,8 @@ def bundle_calls(digest: str, want: Iterable[str] | None) -> Iterator[Call[bytes
 
 
 def _parts(items: Iterable[Any], most: int) -> Iterator[list[Any]]:
+    if not isinstance(items, Iterable):
+        raise InvalidProblem(f"several are asked for, such as a list, got {items!r}")
     left = iter(items)
     while part := list(itertools.islice(left, most)):
         yield part

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilewright import wire
+from tilewright.errors import InvalidProblem
 from tilewright.http.arguments import GemmOptions
 from tilewright.http.calls import Call, Reply, checked, params_of
 from tilewright.http.tensors import MEDIA_TYPE, Tensor, from_array, pieces, to_array, unpack
@@ -54,8 +55,17 @@ def gemm_call(operands: Mapping[str, Any], options: GemmOptions) -> Call[GemmAns
 
 
 def with_layout(options: GemmOptions) -> dict[str, Any]:
-    """The options with ``layout`` in place of ``transpose_a`` and ``transpose_b``."""
+    """The options with ``layout`` in place of ``transpose_a`` and ``transpose_b``.
+
+    Raises:
+        InvalidProblem: they have both.
+    """
     fields: dict[str, Any] = dict(options)
+    given = [name for name in ("transpose_a", "transpose_b") if name in fields]
+    if "layout" in fields:
+        if given:
+            raise InvalidProblem(f"give layout or {' and '.join(given)}, not both")
+        return fields
     letters = ("t" if fields.pop(f"transpose_{name}", False) else "n" for name in "ab")
     return fields | {"layout": Layout("".join(letters))}
 

@@ -1,4 +1,4 @@
-"""RFC 9457 problem documents."""
+"""Answers about the service itself: problem documents (RFC 9457), health, families and devices."""
 
 from __future__ import annotations
 

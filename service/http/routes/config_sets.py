@@ -1,4 +1,4 @@
-"""``GET /artifacts/{digest}``."""
+"""Routes of artifacts and config sets: listing, pinning, comparing and bundles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs for the misses that have most device time at stake."""
+"""Routes of jobs: ``POST /tune``, ``POST /tune/misses`` and everything below ``/jobs``."""
 
 from __future__ import annotations
 

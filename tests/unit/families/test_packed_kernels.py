@@ -81,7 +81,7 @@ def test_every_element_has_one_owner(bits: int) -> None:
 
 
 def registers(stored: Any, halves: int) -> dict[tuple[int, int], int]:
-    """What ``load_a`` (``load_b``) of ``kernels/mma_sync/fragments.cuh`` put into (lane, register): bytes
+    """What ``load_a`` (``load_b``) of ``kernels/mma_sync/compute.cuh`` put into (lane, register): bytes
     4t to 4t + 3 of a 16-byte half of row g, with ``halves`` blocks of eight rows."""
     held = {}
     for lane in range(LANES):

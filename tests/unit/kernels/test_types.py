@@ -156,7 +156,7 @@ def test_integer_kernels_take_whole_scalars(alpha: float) -> None:
         check_preconditions(plan, wanted, Operands(16, 16, 16, workspace=256, alpha=alpha))
 
 
-# kernels/mma_sync/fragments.cuh by hand: which bytes of a (row, k) tile a lane's registers hold.
+# kernels/mma_sync/compute.cuh by hand: which bytes of a (row, k) tile a lane's registers hold.
 LANES = [(lane // 4, lane % 4) for lane in range(32)]
 
 
