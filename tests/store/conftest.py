@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from databases import Databases, migrate, opened
 from postgres_server import Server, find_binaries, running
-from sqlalchemy import text
 
 from tuner.store.database import Store
 
@@ -22,31 +20,35 @@ def postgres() -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def sqlite_databases(tmp_path_factory: pytest.TempPathFactory) -> Databases:
+    return Databases(tmp_path_factory.mktemp("databases"), None)
+
+
+@pytest.fixture(scope="session")
+def postgresql_databases(tmp_path_factory: pytest.TempPathFactory, postgres: Server) -> Databases:
+    return Databases(tmp_path_factory.mktemp("databases"), postgres)
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
-def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database with nothing in it."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/store.db"
-    server: Server = request.getfixturevalue("postgres")
-    name = f"t{secrets.token_hex(8)}"
-    admin = Store.open(server.url("postgres"))
-    with admin.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    admin.close()
-    return server.url(name)
+def databases(request: pytest.FixtureRequest) -> Databases:
+    made: Databases = request.getfixturevalue(f"{request.param}_databases")
+    return made
 
 
 @pytest.fixture
-def url(empty_url: str) -> str:
+def empty_url(databases: Databases) -> str:
+    """A database with nothing in it."""
+    return databases.empty()
+
+
+@pytest.fixture
+def url(databases: Databases) -> str:
     """A database with the schema of this release."""
-    store = Store.open(empty_url)
-    store.migrate()
-    store.close()
-    return empty_url
+    return databases.copy(migrate)
 
 
 @pytest.fixture
 def store(url: str) -> Iterator[Store]:
-    opened = Store.open(url)
-    yield opened
-    opened.close()
+    with opened(url) as one:
+        yield one

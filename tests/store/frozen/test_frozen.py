@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from alembic import command
+from databases import Databases, migrate, opened
 from frozen_release import FEW_ROWS, H100, H200, ONE_ROW, SQUARE, STREAM_K, fill
 from sqlalchemy import MetaData, Table
 
@@ -41,19 +42,22 @@ Row = dict[str, Any]
 
 
 @pytest.fixture
-def frozen(empty_url: str) -> Iterator[Store]:
+def frozen(databases: Databases) -> Iterator[Store]:
     """The database as the old release left it."""
-    fill(empty_url)
-    store = Store.open(empty_url)
-    yield store
-    store.close()
+    with opened(databases.copy(fill)) as store:
+        yield store
+
+
+def fill_and_migrate(url: str) -> None:
+    fill(url)
+    migrate(url)
 
 
 @pytest.fixture
-def store(frozen: Store) -> Store:
+def store(databases: Databases) -> Iterator[Store]:
     """The database as this release opens it."""
-    frozen.migrate()
-    return frozen
+    with opened(databases.copy(fill_and_migrate)) as migrated:
+        yield migrated
 
 
 def tables(store: Store) -> dict[str, list[Row]]:

@@ -21,6 +21,11 @@ class Server:
 
     port: int
 
+    @property
+    def dsn(self) -> str:
+        """The database that is always there, for psycopg itself."""
+        return self.url("postgres").replace("+psycopg", "")
+
     def url(self, database: str) -> str:
         return f"postgresql+psycopg://tilewright@127.0.0.1:{self.port}/{database}"
 
@@ -44,7 +49,8 @@ def running(binaries: Path) -> Iterator[Server]:
         os.chown(folder, account["user"], account["group"])
     port = _free_port()
     data = str(folder / "data")
-    options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off -c max_connections=60"
+    fast = "-c fsync=off -c full_page_writes=off -c autovacuum=off"
+    options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c max_connections=60 {fast}"
 
     def call(tool: str, *arguments: str) -> None:
         command = [str(binaries / tool), "-D", data, *arguments]

@@ -1,0 +1,68 @@
+"""Databases for tests: empty ones, and copies of one that was prepared once."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
+from pathlib import Path
+
+import psycopg
+from postgres_server import Server
+
+from tuner.store.database import Store
+
+Prepare = Callable[[str], None]
+
+
+class Databases:
+    """SQLite files in a folder, or the databases of a PostgreSQL server."""
+
+    def __init__(self, folder: Path, server: Server | None) -> None:
+        self._folder = folder
+        self._server = server
+        self._prepared: dict[Prepare, str] = {}
+
+    def empty(self) -> str:
+        """The URL of a new database with nothing in it."""
+        name = _new_name()
+        if self._server is not None:
+            _create(self._server, name, "template1")
+        return self._url(name)
+
+    def copy(self, prepare: Prepare) -> str:
+        """The URL of a new copy of what ``prepare`` makes, once, of an empty database."""
+        if prepare not in self._prepared:
+            original = self.empty()
+            prepare(original)
+            self._prepared[prepare] = original.rpartition("/")[2]
+        source, name = self._prepared[prepare], _new_name()
+        if self._server is not None:
+            _create(self._server, name, source)
+        else:
+            shutil.copyfile(self._folder / source, self._folder / name)
+        return self._url(name)
+
+    def _url(self, name: str) -> str:
+        return self._server.url(name) if self._server else f"sqlite:///{self._folder / name}"
+
+
+def _new_name() -> str:
+    return f"t{secrets.token_hex(8)}"
+
+
+def _create(server: Server, name: str, template: str) -> None:
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
+
+
+def opened(url: str) -> AbstractContextManager[Store]:
+    """The store at a URL, closed at the end."""
+    return closing(Store.open(url))
+
+
+def migrate(url: str) -> None:
+    """Give an empty database the schema of this release."""
+    with opened(url) as store:
+        store.migrate()
