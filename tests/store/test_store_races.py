@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import collections
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import psycopg
 import pytest
 from sqlalchemy import func, select
 from store_samples import HOST, HOST_CLASS, request
@@ -179,6 +181,20 @@ def claim_everything(url: str) -> list[str]:
     outputs = [claimer.communicate(timeout=240)[0] for claimer in claimers]
     assert [claimer.returncode for claimer in claimers] == [0] * PROCESSES
     return outputs
+
+
+def test_a_connection_in_use_when_the_store_closes_is_closed_after_its_transaction(url: str) -> None:
+    store = Store.open(url)
+    with store.begin() as session:
+        used: Any = session.connection().connection.dbapi_connection
+        store.close()
+        sets.changed(session, HOST_CLASS)
+    with store.read() as session:
+        assert sets.served(session, HOST_CLASS).revision == 1
+        later: Any = session.connection().connection.dbapi_connection
+    for connection in (used, later):
+        with pytest.raises((psycopg.OperationalError, sqlite3.ProgrammingError), match="closed"):
+            connection.execute("SELECT 1")
 
 
 def commit(store: Store) -> None:

@@ -269,7 +269,9 @@ class Store:
             return state(connection)
 
     def close(self) -> None:
-        """Close every connection; transactions still open are rolled back."""
+        """Close every connection; those in use follow when their transactions end."""
+        # NOTE: the pool forgets connections in use, and nothing else would close them.
+        event.listen(self.engine, "checkin", lambda _connection, entry: entry.close())
         self.engine.dispose()
 
 
