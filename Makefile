@@ -11,6 +11,8 @@ LOCKED += --no-emit-package tilewright --quiet
 PROJECTS := pyproject.toml client/pyproject.toml
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := $(PYTEST) --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --ignore tests/gpu
+# NOTE: tests start hundreds of processes; without bytecode each compiles every source that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 # Options for the program of demo, test, bench and serve, for instance: make test ARGS=tests/unit
 ARGS :=
 

@@ -6,13 +6,12 @@ Below it, what it selects from: winners of several device classes, expected regr
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
+from databases import Databases, migrate
 from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -64,19 +63,18 @@ QUERIES = st.fixed_dictionaries(
 
 
 @contextmanager
-def serving(found: list[tuple[int, float, bool]]) -> Iterator[tuple[TestClient, Service]]:
+def serving(url: str, found: list[tuple[int, float, bool]]) -> Iterator[tuple[TestClient, Service]]:
     """A service whose store has a winner for each (m, speed-up, repeatable)."""
-    with tempfile.TemporaryDirectory() as folder:
-        app = create_app(Settings(database_url=f"sqlite:///{Path(folder, 'store.db')}"))
-        service: Service = app.state.service
-        service.quality.bands = lambda *_: BANDS  # type: ignore[method-assign]
-        with service.store.begin() as session:
-            entities.put_artifact(session, artifact())
-            for winner in found:
-                winners.put(session, _winner(*winner))
-        yield TestClient(app), service
-        service.served.close()
-        service.store.close()
+    app = create_app(Settings(database_url=url))
+    service: Service = app.state.service
+    service.quality.bands = lambda *_: BANDS  # type: ignore[method-assign]
+    with service.store.begin() as session:
+        entities.put_artifact(session, artifact())
+        for winner in found:
+            winners.put(session, _winner(*winner))
+    yield TestClient(app), service
+    service.served.close()
+    service.store.close()
 
 
 def _winner(m: int, speedup: float, repeatable: bool) -> BestConfig:
@@ -97,12 +95,13 @@ def by_the_client(service: Service, asked: GemmProblem, query: dict[str, Any]) -
     return catalog.lookup(asked, MatchLimits(regret, query["deterministic"]))
 
 
-@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(found=WINNERS, m=EXTENTS, query=QUERIES)
-def test_all_four_agree(found: list[tuple[int, float, bool]], m: int, query: dict[str, Any]) -> None:
+def test_all_four_agree(
+    sqlite_databases: Databases, found: list[tuple[int, float, bool]], m: int, query: dict[str, Any]
+) -> None:
     asked = problem(m)
-    with serving(found) as (http, service):
+    with serving(sqlite_databases.copy(migrate), found) as (http, service):
         expected = by_the_client(service, asked, query)
         body = wire.LookupBody.model_validate(
             {"device_class": HOST_CLASS, "problems": [asked.to_dict()], **query}
