@@ -77,8 +77,11 @@ class StartOptions:
 
     def __post_init__(self) -> None:
         for name in ("offline", "deterministic"):
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidProblem(f"{name} must be True or False, got {getattr(self, name)!r}")
+            value = getattr(self, name)
+            plain = value.item() if getattr(value, "ndim", None) == 0 else value  # of NumPy
+            if not isinstance(plain, bool):
+                raise InvalidProblem(f"{name} must be True or False, got {value!r}")
+            setattr(self, name, plain)
         for name in ("start_timeout", "refresh_s", "cache_bytes", "cache_days", "max_regret"):
             _check_number(name, getattr(self, name))
         if not isinstance(self.cache_dir, str | os.PathLike | None):
