@@ -79,7 +79,7 @@ def complaint(problem: GemmProblem, config: Config) -> str | None:
     return f"{config}: {', '.join(wrong)}, {resources}" if wrong else None
 
 
-@pytest.mark.parametrize("problem", every(5, PROBLEMS))
+@pytest.mark.parametrize("problem", every(10, PROBLEMS))
 def test_searched_configs_keep_their_budgets(problem: GemmProblem) -> None:
     configs = sample(problem)
     assert len(set(configs)) == EACH

@@ -48,11 +48,14 @@ ILLEGAL = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("drawn", [6, pytest.param(18, marks=pytest.mark.long)])
 @pytest.mark.parametrize(("dtype", "illegal"), [("float32", ILLEGAL), ("float64", ILLEGAL[-4:])])
-def test_valid_in_python_if_and_only_if_it_compiles(dtype: str, illegal: list[dict[str, int]]) -> None:
+def test_valid_in_python_if_and_only_if_it_compiles(
+    dtype: str, illegal: list[dict[str, int]], drawn: int
+) -> None:
     problem = dataclasses.replace(LARGE, dtype=dtype, out_dtype=None, acc_dtype=None)
     legal = [
-        *_random_configs(18),
+        *_random_configs(drawn),
         config_of(),
         config_of(stream="a", unroll=8),
         config_of(prefetch=0, snake=0),
