@@ -11,19 +11,23 @@ LOCKED += --no-emit-package tilewright --quiet
 PROJECTS := pyproject.toml client/pyproject.toml
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := $(PYTEST) --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --ignore tests/gpu
+# Some tests have limits in seconds, and four processes share the cores: what failed (1) runs once more, alone.
+ALONE := [ $$? = 1 ] && echo 'what failed beside other tests runs once more, alone' && \
+	$(PYTEST) --last-failed --last-failed-no-failures none --ignore tests/gpu
 # NOTE: tests start hundreds of processes; without bytecode each compiles every source that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 # Options for the program of demo, test, bench and serve, for instance: make test ARGS=tests/unit
 ARGS :=
 
-.PHONY: help demo test test-long test-all bench serve lint lock clean
+.PHONY: help demo test test-long test-all fuzz bench serve lint lock clean
 
 help:
 	@echo 'make demo    tune a GEMM on this machine and show the result, about two minutes'
-	@echo 'make test    static checks and the test suite, about six minutes on two cores'
+	@echo 'make test    static checks and the test suite, about twelve minutes on two cores'
 	@echo 'make test-long  the long sweeps alone'
 	@echo 'make test-all   make test and make test-long'
-	@echo 'make bench   race a kernel with itself on a quiet machine, about three minutes'
+	@echo 'make fuzz    ask a service 10,000 generated requests and compare answers with its API description'
+	@echo 'make bench   race a kernel with itself on a quiet machine, and compare times on its GPU'
 	@echo 'make serve   run the service at http://127.0.0.1:8080 until Ctrl-C'
 	@echo 'make lint    the static checks alone'
 	@echo 'make lock    write the lock files anew'
@@ -34,16 +38,20 @@ demo: $(READY)
 
 # Whole files side by side; the GPU tests, one at a time, where there is a GPU.
 test: lint
-	@$(PARALLEL) $(ARGS)
+	@$(PARALLEL) $(ARGS) || { $(ALONE) $(ARGS); }
 	@$(if $(GPU),$(PYTEST) tests/gpu)
 
 test-long: $(READY)
-	@$(PARALLEL) -m long $(ARGS)
+	@$(PARALLEL) -m long $(ARGS) || { $(ALONE) -m long $(ARGS); }
 
 test-all: test test-long
 
+fuzz: $(READY)
+	@PYTHONPATH=.:tests/support/servers $(BIN)/python tests/api/fuzz.py $(ARGS)
+
 bench: $(READY)
 	@$(BIN)/python -m benchmarks.lab.race_against_itself $(ARGS)
+	@$(if $(GPU),$(PYTEST) -m alone tests/gpu)
 
 serve: $(READY)
 	@exec $(BIN)/tilewright serve $(ARGS)

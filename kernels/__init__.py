@@ -1,1 +1,1 @@
-"""How a kernel is described and built: families, config spaces, validity, compile."""
+"""Kernel families: config spaces, validity, heuristics, sources, and the compilers."""

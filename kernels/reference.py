@@ -1,4 +1,5 @@
-"""The reference kernels: each kernel of the documents 000 to 004 as a config of a family on its own shape.
+"""Reference kernels: each kernel of the documents 000 to 004 as a config of a family, on the document's
+shape.
 
 The documents measured on an A100 (000), an H200 (003) and an RTX 4090 (004). If a latency and a TFLOP/s of a
 document disagree, the TFLOP/s holds; percentages follow from the TFLOP/s.
@@ -15,7 +16,7 @@ from tilewright.schema.problem import DType, GemmProblem, Layout
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Baseline:
-    """What cuBLAS did in a document.
+    """The result of cuBLAS in a document.
 
     Attributes:
         device: the GPU of the document.
@@ -33,10 +34,10 @@ class ReferenceKernel:
 
     Attributes:
         name: unique, starts with the document's number.
-        config, problem: what runs, and the document's own shape (4096^3 if it states none).
-        doc: what this kernel adds, in one line.
-        slower: why it may do worse here than the document says, in one line.
-        document_ms, document_tflops: the document's own figures; None if it gives none.
+        config, problem: the config, and the document's shape (4096^3 if it states none).
+        doc: what this kernel adds to the one before, in one line.
+        slower: why it may be slower here than in the document, in one line.
+        document_ms, document_tflops: the document's figures; None if it gives none.
         note: how this kernel differs from the document's, and the effect.
     """
 
@@ -124,8 +125,8 @@ _ONE_MMA = _MMA | {
 }  # fmt: skip
 _TYPE = _CROSSWISE | {"warps_m": 4, "fragment_load": "ldmatrix", "snake": 1, "epilogue": "direct"}
 _WGMMA: dict[str, KnobValue] = {
-    "tile_m": 128, "tile_n": 128, "tile_k": 64, "stages": 3, "warpgroups": 1, "in_flight": 1,
-    "epilogue": "direct", "l2_promotion": 128, "raster": "n", "swizzle_size": 1,
+    "tile_m": 128, "tile_n": 128, "tile_k": 64, "stages": 3, "warpgroups": 1,
+    "epilogue": "direct", "raster": "n", "swizzle_size": 1,
 }  # fmt: skip
 # 16 x 16 threads, 2 x 4 warps, registers straight to D: what the kernels of 004 share.
 _ADA_MMA = _MMA | {"warps_m": 2, "warps_n": 4, "stages": 1, "epilogue": "direct"}
@@ -144,7 +145,7 @@ def _of_type(name: str, dtype: DType, tile_k: int, **changes: KnobValue) -> Refe
     acc_dtype = DType.FLOAT16 if config["accumulate"] == "f16" else None
     problem = dataclasses.replace(_CUBE, dtype=dtype, out_dtype=None, acc_dtype=acc_dtype)
     return ReferenceKernel(
-        f"002-{name}", config, problem, f"type table: {name.replace('-', ' summed in ')}", _A100
+        f"002-{name}", config, problem, f"type table: {name.replace('-', ' accumulated in ')}", _A100
     )
 
 
@@ -183,7 +184,7 @@ REFERENCE_KERNELS: tuple[ReferenceKernel, ...] = (
         "twice the warps, 4 x 2 x 1 in M x N x K; no significant change, says the document", _A100),
     ReferenceKernel(
         "000-double-threading-222", _mma(_MMA, warps_k=2), _000,
-        "twice the warps, 2 x 2 x 2: slices of k, summed in shared memory (rfactor)", _A100),
+        "twice the warps, 2 x 2 x 2: slices of k, added up in shared memory (rfactor)", _A100),
     ReferenceKernel(
         "000-crosswise", _mma(_CROSSWISE, warps_n=4), _000,
         "XOR layout with double threading: no bank conflicts any more", _A100, 1.06895, 110.744),
@@ -198,14 +199,14 @@ REFERENCE_KERNELS: tuple[ReferenceKernel, ...] = (
         "A by direct loads and B by ldmatrix, so that both kinds overlap", _A100, None, 132.451),
     ReferenceKernel(
         "000-unroll-snake", _mma(_CROSSWISE, fragment_load="mixed", snake=1), _000,
-        "inner loops unrolled, mma tiles walked in a snake: the document's final kernel",
+        "inner loops unrolled, mma tiles in serpentine order: the document's final kernel",
         _A100, 0.83905, 141.088),
     ReferenceKernel(
         "001-permuted", _mma(_PERMUTED), _CUBE,
         "rotated 16-byte chunks in shared memory: ldmatrix without conflicts", _A100),
     ReferenceKernel(
         "001-f16-accumulate", _mma(_PERMUTED, accumulate="f16"), _001,
-        "sums in f16: half the accumulator registers", _A100),
+        "f16 accumulators: half the registers", _A100),
     ReferenceKernel(
         "001-permuted-epilogue", _mma(_PERMUTED, accumulate="f16", epilogue="smem"), _001,
         "D through permuted shared memory to 16-byte stores: the document's kernel", _A100),
@@ -230,10 +231,10 @@ REFERENCE_KERNELS: tuple[ReferenceKernel, ...] = (
     _of_type("b1.xor-s32", DType.SIGN1, 512, accumulate="s32"),
     ReferenceKernel(
         "003-tma-wgmma", _wgmma(), _003,
-        "TMA into three stages, wgmma m64n128k16 by one warpgroup, sums in f16", _H200),
+        "TMA into three stages, wgmma m64n128k16 by one warpgroup, f16 accumulators", _H200),
     ReferenceKernel(
         "003-block-swizzle", _wgmma(swizzle_size=8), _003,
-        "neighbouring blocks share columns of B in the L2", _H200),
+        "neighbouring CTAs share columns of B in the L2", _H200),
     ReferenceKernel(
         "003-stmatrix", _wgmma(swizzle_size=8, epilogue="stmatrix"), _003,
         "D by stmatrix through swizzled shared memory: the document's kernel", _H200, 0.191733, 716.823),

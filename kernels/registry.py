@@ -21,12 +21,12 @@ FAMILIES: dict[str, Family[Any]] = {
     family.name: family for family in (WGMMA_WS, WGMMA, MMA_SYNC, WMMA, GEMV_TMA, GEMV, SIMT, HOST)
 }
 
-# Names of earlier releases, in stored configs and recorded files, and what each is called today.
+# Names of earlier releases, as in stored configs and recorded files, and the current name of each.
 RENAMED = {"skinny": "gemv", "stream": "gemv_tma"}  # codespell:ignore skinny
 
 
 def family_named(name: str) -> Family[Any]:
-    """The family of a name that this release or an earlier one gave it.
+    """The family that has the name in this release or had it in an earlier one.
 
     Raises:
         KeyError: no family has or had the name.

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from alembic import context
-from sqlalchemy import Connection, Enum
+from sqlalchemy import Connection
 
 from tuner.store.database import VERSION_TABLE, Store
-from tuner.store.models import JobRow, Utc
+from tuner.store.models import JobRow, TextEnum, Utc
 
 
 def plain_type(kind: str, item: Any, _context: Any) -> str | Literal[False]:
     """How a revision spells our own column types: by what the database sees, so that it never changes."""
     if kind == "type" and isinstance(item, Utc):
         return "sa.DateTime(timezone=True)"
-    if kind == "type" and isinstance(item, Enum):
-        return f"sa.String({item.length})"
+    if kind == "type" and isinstance(item, TextEnum):
+        return "sa.String(16)"
     return False
 
 

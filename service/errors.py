@@ -29,16 +29,21 @@ class Kind(Enum):
     METHOD_NOT_ALLOWED = ("method-not-allowed", 405, "Method not allowed")
     BODY_TIMEOUT = ("body-timeout", 408, "The body came too slowly")
     IDEMPOTENCY_IN_FLIGHT = ("idempotency-in-flight", 409, "A request with this Idempotency-Key is in work")
+    IN_USE = ("in-use", 409, "A job is at work on it")
     PRECONDITION = ("precondition-failed", 412, "What is to be changed is not what the caller knows")
     TOO_LARGE = ("body-too-large", 413, "The body is too large")
     MEDIA_TYPE = ("unsupported-media-type", 415, "Unsupported media type")
     QUEUE_FULL = ("queue-full", 429, "The queue is full")
     TOO_MANY_GEMMS = ("too-many-gemms", 429, "Too many GEMMs at once")
+    TOO_MANY_IMPORTS = ("too-many-imports", 429, "Too many imports at once")
     DEVICE_BUSY = ("device-busy", 503, "The device is busy")
     DEVICE_FAILED = ("device-failed", 503, "The device failed")
+    DATABASE_UNAVAILABLE = ("database-unavailable", 503, "The database is not available")
+    STORAGE_FULL = ("storage-full", 507, "The database has no space")
     NOT_READY = ("not-ready", 503, "Not ready")
     JOB_FAILED = ("job-failed", 500, "The tuning job failed")
     INTERNAL = ("internal", 500, "Internal error")
+    UNREADABLE = ("unreadable", 501, "Another release wrote this")
 
     @property
     def uri(self) -> str:

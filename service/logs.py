@@ -4,22 +4,55 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Literal
+import time
+from collections import defaultdict
+from typing import Literal, TextIO
 
 import structlog
 from structlog.types import Processor
 
 LogFormat = Literal["auto", "json", "text"]
+_BURST = 1000
+_LINES_PER_S = 100.0
 
 
 def configure(level: str, log_format: LogFormat) -> None:
     """Send every logger of this process to stderr; ``auto`` is text on a terminal and JSON elsewhere."""
     as_text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _BoundedHandler(sys.stderr)
     handler.setFormatter(_formatter(as_text))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    # NOTE: it tells each step of a migration, which this service reports in a line of its own.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+
+
+class _BoundedHandler(logging.StreamHandler[TextIO]):
+    """Writes at most ``_LINES_PER_S`` lines of each logger, ``_BURST`` of them at once, so that no flood of
+    requests fills the disk; the next line says how many were left out."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._allowed: dict[str, tuple[float, float]] = defaultdict(lambda: (_BURST, time.monotonic()))
+        self._left_out: dict[str, int] = defaultdict(int)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, unless its logger wrote too many."""
+        name, now = record.name, time.monotonic()
+        allowed, at = self._allowed[name]
+        allowed = min(_BURST, allowed + (now - at) * _LINES_PER_S)
+        left_out = self._left_out[name]
+        lines = 2 if left_out else 1
+        if allowed < lines:
+            self._left_out[name] += 1
+            return
+        self._allowed[name] = allowed - lines, now
+        if left_out:
+            self._left_out[name] = 0
+            told = f"{left_out} lines of this logger were left out: more than {_LINES_PER_S:g} a second"
+            super().emit(logging.LogRecord(name, logging.WARNING, __file__, 0, told, None, None))
+        super().emit(record)
 
 
 def _formatter(as_text: bool) -> structlog.stdlib.ProcessorFormatter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import platformdirs
 from pydantic import Field, SecretStr, model_validator
@@ -16,12 +16,23 @@ _MIB = 2**20
 
 
 def _default_database() -> str:
-    folder = platformdirs.user_data_path("tilewright", appauthor=False)
-    return f"sqlite:///{folder / 'tilewright.db'}"
+    return f"sqlite:///{_data_folder('') / 'tilewright.db'}"
+
+
+def _data_folder(database_url: str) -> Path:
+    """The folder of a SQLite file; that of the user's data for any other database."""
+    kind, _, path = database_url.partition(":///")
+    return (
+        Path(path).parent if kind == "sqlite" else platformdirs.user_data_path("tilewright", appauthor=False)
+    )
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0))
+
+
+def _days(default: float) -> Any:
+    return Field(default=default, ge=0, le=36_500)
 
 
 class Settings(BaseSettings):
@@ -36,23 +47,41 @@ class Settings(BaseSettings):
             ``host`` and that of ``url``; ``*`` for any. Browsers can be led to this service under any other.
         url: where the command line finds the service; follows from host and port unless given.
         key: the API key that the command line sends.
+        signing_key: file of the private key that vouches for what the service hands out; made at the first
+            start. Beside a SQLite file, else in the user's data folder, unless given.
         devices: names such as ``cuda:0,host``; every GPU, else the host, unless given.
         compile_processes: compilers that run at once.
         cache_dir: folder of compiled kernels.
+        cache_bytes: most bytes in it; what was unused for longest goes.
         max_body_bytes: largest body of ``POST /gemm``, and largest result.
+        max_buffer_bytes: most bytes of the bodies and results of GEMM requests in flight, of one caller half.
         max_import_bytes: largest body of ``POST /trials``.
         max_json_bytes: largest body of any other request.
+        max_connections: most connections at once; fewer where the process may not open so many files.
         max_extent: largest m, n, k or batch.
         max_gemm_bytes: most memory of one GEMM's operands and result, tuned or run.
         max_trials: most trials of one job.
         max_queue: most queued jobs.
+        keep_samples_days: days for which the raw samples of ended jobs' trials are kept; the median and its
+            interval stay. 0, here and below: for ever.
+        keep_events_days: days for which the events of ended jobs are kept.
+        keep_trials_days: days for which trials are kept whose config won nowhere on their device class.
+        keep_sets_days: days for which a config set is kept that another one followed, unless it is pinned.
+        keep_artifacts_days: days for which a kernel is kept that no winner and no config set names.
+        keep_jobs_days: days for which an ended job is kept that has no trial, event or winner left.
+        max_caller_queue: most queued jobs of one key that sets no other number, or of one address without
+            keys.
         max_misses: most problems in the list of misses of a device class.
-        retune_stale: tune stale results that were asked for again, one at a time, on devices that are idle.
-        max_gemms: most GEMM requests in work at once.
-        gemm_wait_s: longest wait of a GEMM for a busy device, in seconds.
+        retune_stale: tune stale results that were asked for again, and race imported configs, one at a time,
+            on devices that are idle.
+        max_gemms: most GEMMs at work at once.
+        max_caller_gemms: most GEMM requests of one key, or of one address without keys, in flight at once.
+        quiet_wait_s: how long the final races of a job that others disturb run again, in seconds.
+        gemm_wait_s: longest wait of a GEMM for its turn, and again for a busy device, in seconds.
         stop_s: longest wait for a running trial at shutdown, in seconds.
         shared_memory: offer ``POST /gemm/shared`` to processes of this machine and user.
         lease_s: after how many silent seconds of a server others may take over its jobs.
+        lock_dir: folder of the devices' locks, the same for all services of the machine.
         log_level: ``debug``, ``info``, ``warning`` or ``error``.
         log_format: ``json``, ``text``, or ``auto``: text on a terminal and JSON elsewhere.
     """
@@ -66,25 +95,43 @@ class Settings(BaseSettings):
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     url: str | None = None
     key: SecretStr | None = None
+    signing_key: Path = Field(
+        default_factory=lambda given: _data_folder(given.get("database_url", "")) / "signing.key"
+    )
     devices: Annotated[tuple[str, ...], NoDecode] = ()
     compile_processes: int = Field(default_factory=_cores, ge=1, le=1024)
     cache_dir: Path = Field(
         default_factory=lambda: platformdirs.user_cache_path("tilewright", appauthor=False) / "artifacts"
     )
+    cache_bytes: int = Field(default=4096 * _MIB, ge=0)
     max_body_bytes: int = Field(default=1024 * _MIB, ge=1)
+    max_buffer_bytes: int = Field(
+        default_factory=lambda given: 4 * max(given.get("max_body_bytes", 0), 2**30), ge=2**22
+    )
     max_import_bytes: int = Field(default=64 * _MIB, ge=1)
     max_json_bytes: int = Field(default=_MIB // 16, ge=1)
+    max_connections: int = Field(default=1000, ge=16)
     max_extent: int = Field(default=2**20, ge=1, le=2**31 - 1)
     max_gemm_bytes: int = Field(default=16 * 2**30, ge=1)
     max_trials: int = Field(default=10_000, ge=1, le=10_000)
     max_queue: int = Field(default=1000, ge=0)
+    max_caller_queue: int = Field(default=800, ge=0)
+    keep_samples_days: float = _days(90)
+    keep_events_days: float = _days(30)
+    keep_trials_days: float = _days(730)
+    keep_sets_days: float = _days(365)
+    keep_artifacts_days: float = _days(30)
+    keep_jobs_days: float = _days(730)
     max_misses: int = Field(default=10_000, ge=0)
     retune_stale: bool = True
     max_gemms: int = Field(default=4, ge=1, le=32)
+    max_caller_gemms: int = Field(default=64, ge=1)
+    quiet_wait_s: float = Field(default=20.0, ge=0.0, le=3600.0)
     gemm_wait_s: float = Field(default=10.0, ge=0.0)
     stop_s: float = Field(default=5.0, ge=0.0)
     shared_memory: bool = False
     lease_s: float = Field(default=30.0, ge=1.0, le=3600.0)
+    lock_dir: Path = Path("/dev/shm")
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
     log_format: LogFormat = "auto"
 

@@ -1,7 +1,8 @@
-"""Collects the tests of ``tests/gpu`` only on a machine with an NVIDIA GPU."""
+"""Collects the tests of ``tests/gpu`` only on a machine with an NVIDIA GPU; keeps the user's caches alone."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,16 @@ HAS_GPU = driver.device_count() > 0
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if not HAS_GPU and collection_path.is_relative_to(GPU_TESTS) else None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """NOTE: a client remembers the key of each URL that it saw, and servers of tests take any free port.
+    Tests that run side by side use the host at once, which its lock would forbid."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("caches")))
+        patch.setenv("TILEWRIGHT_LOCK_DIR", str(tmp_path_factory.mktemp("locks")))
+        yield
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,1 +1,1 @@
-"""How the best config is found: search, check, measure, race, and the store of results."""
+"""Tuning: search, correctness, measurement, races, and the store of results."""

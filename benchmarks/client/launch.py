@@ -36,18 +36,18 @@ from tuner.devices.host import query_host
 Candidates = dict[str, Callable[[], Any]]
 
 
-class Picks:
-    """Kernels that are a family's first pick for each problem, compiled on demand."""
+class HeuristicKernels:
+    """The first heuristic kernel of a family for each problem, compiled on demand."""
 
     def __init__(self, family: str, spec: DeviceSpec) -> None:
         self._family, self._spec = FAMILIES[family], spec
         self.matmul = LocalMatmul(self._choose)
 
     def _choose(self, problem: GemmProblem, _device: int) -> Choice:
-        picks = self._family.heuristic_configs(problem, self._spec)
-        if not picks:
+        configs = self._family.heuristic_configs(problem, self._spec)
+        if not configs:
             return Choice(None, f"{self._family.name} has nothing for {problem}")
-        return Choice(build(self._family, picks[0], problem, self._spec), "exact")
+        return Choice(build(self._family, configs[0], problem, self._spec), "exact")
 
 
 def device_spec() -> DeviceSpec:
@@ -89,7 +89,9 @@ def interleaved(candidates: Candidates, sample: Callable[[Callable[[], Any]], fl
     }
 
 
-def call_candidates(tw: Picks, extent: int, dtype: torch.dtype, device: str, calls: int) -> Candidates:
+def call_candidates(
+    tw: HeuristicKernels, extent: int, dtype: torch.dtype, device: str, calls: int
+) -> Candidates:
     """Products of one small shape, weights stored as layers keep them."""
     a = torch.randn(extent, extent, device=device).to(dtype)
     weight = torch.randn(extent, extent, device=device).to(dtype)
@@ -108,7 +110,7 @@ def call_candidates(tw: Picks, extent: int, dtype: torch.dtype, device: str, cal
     }
 
 
-def measure_calls(tw: Picks, device: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def measure_calls(tw: HeuristicKernels, device: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Microseconds of CPU a call."""
     dtype = torch.float16 if device == "cuda" else torch.float32
     candidates = call_candidates(tw, arguments.extent, dtype, device, arguments.calls)
@@ -126,7 +128,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     spec = device_spec()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     family = arguments.family or ("host" if device == "cpu" else "mma_sync")
-    tw = Picks(family, spec)
+    tw = HeuristicKernels(family, spec)
     return {
         "date": now(),
         "command": "python -m benchmarks.client.launch " + shlex.join(sys.argv[1:]),

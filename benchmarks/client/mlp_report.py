@@ -40,10 +40,10 @@ def products(dtypes: Sequence[str], tokens: Sequence[int], width: int, inner: in
 
 
 def tolerance(dtype: str) -> float:
-    """Largest relative error, in Frobenius norms, of an MLP whose sums are kept in float32.
+    """Largest relative error, in Frobenius norms, of an MLP that accumulates in float32.
 
     The hidden layer, its activation and the result are each rounded to ``dtype``, by at most half a unit in
-    the last place; float32 sums lose little beside that.
+    the last place; float32 accumulators lose little beside that.
     """
     return _ROUNDINGS * _ROUNDOFF[dtype]
 

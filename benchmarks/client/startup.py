@@ -52,7 +52,7 @@ print(json.dumps({"import_ms": package * 1e3, "import_client_ms": (time.perf_cou
 _START = """
 import json, pathlib, sys, time, timeit
 from tilewright import Client, GemmProblem
-from tilewright.config_sets.lookup import MatchLimits
+from tilewright.schema.match import MatchLimits
 from tilewright.launch import local_device
 url, folder, problem = sys.argv[1], pathlib.Path(sys.argv[2]), GemmProblem(**json.loads(sys.argv[3]))
 start = time.perf_counter()

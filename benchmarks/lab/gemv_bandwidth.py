@@ -2,7 +2,8 @@
 
     python -m benchmarks.lab.gemv_bandwidth --out benchmarks/results/gemv-bandwidth.json
 
-For each decode shape: gemv's picks and a random sample of its space are compiled, checked and measured
+For each decode shape: gemv's heuristic configs and a random sample of its space are compiled, checked and
+    measured
 (``tuner/measure/timing.py``), then the fastest few race cuBLASLt's best, a kernel that only reads the
 weights and
 a device-to-device copy of as many bytes read and written (``tuner/measure/race.py``), interleaved and on
@@ -23,10 +24,10 @@ from typing import Any
 import cupy
 
 from benchmarks.common.results import device_facts, now, write_json
+from kernels.base.spec import CompileError
 from kernels.common.cuda import TARGETS
 from kernels.compiler.build import build
 from kernels.compiler.nvrtc import compile_text
-from kernels.compiler.spec import CompileError
 from kernels.gemv.family import GEMV
 from tilewright.artifact import Artifact
 from tilewright.errors import LaunchError
@@ -86,7 +87,7 @@ def shapes(text: str) -> list[GemmProblem]:
 
 
 def configs(problem: GemmProblem, device: Device, samples: int) -> list[Config]:
-    """The picks, then ``samples`` other configs of the space."""
+    """The heuristic configs, then ``samples`` other configs of the space."""
     points = list(GEMV.enumerate(problem, device.spec))
     drawn = random.Random(0).sample(points, min(samples, len(points)))
     return list(dict.fromkeys([*GEMV.heuristic_configs(problem, device.spec), *map(GEMV.at, drawn)]))
@@ -117,7 +118,7 @@ def measured(problem: GemmProblem, device: Device, samples: int) -> list[tuple[f
         kernel = load(artifact)
         try:
             wrong = check(device, kernel, problem)
-            timing = None if wrong else measure(device, kernel, problem, None)[0]
+            timing = None if wrong else measure(device, kernel, problem, None).timing
         except LaunchError as error:
             if error.sticky:
                 raise

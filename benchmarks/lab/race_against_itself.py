@@ -5,8 +5,9 @@
 The rules are those of a job (:mod:`tuner.measure.race`): interleaved rounds in random order, ratios within
 rounds, and the interval of their median at 99 %. The kernel is the first heuristic config for a square
 float32 problem. Each size is raced in the heap of a fresh process, and in a heap with holes, as in a process
-that has run for long: there the launches that are bound first lie on many more pages than those that come
-after. The same kernel with every other launch run twice must lose: the rules can tell kernels apart.
+that has run for long: what is allocated first there lies on many more pages than what comes after, so that
+launches of the kernel that is bound first would be slower (:func:`tuner.measure.operands.bind_all`). The same
+kernel with every other launch run twice must lose: the rules can tell kernels apart.
 
 Exit codes: 0; 1 if a case has more false winners than ``ALLOWED``, or the slower kernel was found too rarely;
 3 if the machine is not quiet, before or during the races, so that the figures say nothing.
@@ -15,11 +16,9 @@ Exit codes: 0; 1 if a case has more false winners than ``ALLOWED``, or the slowe
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import math
 import os
-import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -32,6 +31,7 @@ from kernels.host.family import HOST
 from tilewright import DType, GemmProblem
 from tilewright.launch import Kernel, Launch, Operands, load
 from tuner.devices.host import HostDevice
+from tuner.measure.company import Company
 from tuner.measure.race import Race
 from tuner.measure.stats import CONFIDENCE, Ratio, median, paired_ratio
 
@@ -39,10 +39,6 @@ ROUNDS = 16
 ALLOWED = 0.05  # of the races of a case
 FOUND = 0.95  # of the races with the slower kernel
 FAILED, NOT_QUIET = 1, 3
-MOST_BUSY = 0.1  # cores
-MOST_STOLEN = 0.02  # of a core
-MOST_SWITCHES = 30.0  # a second
-_TICKS = os.sysconf("SC_CLK_TCK")
 _COLD_ROUNDS = 4  # in place of a job's second of load
 _SLOWER_RACES = 20
 _TWICE_EVERY = 2
@@ -52,57 +48,14 @@ _PAGE = 4096
 Samples = tuple[tuple[float, ...], ...]
 
 
-@dataclasses.dataclass(slots=True)
-class Disturbance:
-    """What others did to this process during a block of code.
-
-    Attributes:
-        busy: cores that other processes kept busy, on average.
-        stolen: cores that the hypervisor gave to other machines.
-        switches: involuntary context switches a second.
-    """
-
-    busy: float = 0.0
-    stolen: float = 0.0
-    switches: float = 0.0
-
-    def reasons(self) -> list[str]:
-        """Why the machine was not quiet; empty if it was."""
-        found = {
-            f"others keep {self.busy:.2f} cores busy, more than {MOST_BUSY}": self.busy > MOST_BUSY,
-            f"{self.stolen:.1%} of a core was stolen, more than {MOST_STOLEN:.0%}": self.stolen > MOST_STOLEN,
-            f"{self.switches:.0f} involuntary context switches a second, more than {MOST_SWITCHES:.0f}":
-                self.switches > MOST_SWITCHES,
-        }  # fmt: skip
-        return [reason for reason, holds in found.items() if holds]
-
-
-@contextlib.contextmanager
-def watched() -> Iterator[Disturbance]:
-    """Fills the disturbance in when the block ends, which should take a second or more. Linux only."""
-    found, start, before = Disturbance(), time.monotonic(), _counters()
-    yield found
-    seconds = time.monotonic() - start
-    rates = [(now - then) / seconds for now, then in zip(_counters(), before, strict=True)]
-    found.busy, found.stolen, found.switches = rates
-
-
-def disturbance(seconds: float = 2.0) -> Disturbance:
-    """Compute for some seconds, and see what interferes."""
-    with watched() as found:
+def company(device: HostDevice, seconds: float = 2.0) -> Company:
+    """What others take of the device while this process computes for some seconds."""
+    found = Company(device)
+    with found.watched():
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             pass
     return found
-
-
-def _counters() -> tuple[float, float, float]:
-    """Seconds that others computed, seconds stolen, and this process's involuntary switches, all so far."""
-    line = Path("/proc/stat").read_text().splitlines()[0]
-    user, nice, system, _idle, _wait, irq, softirq, stolen = map(int, line.split()[1:9])
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    others = (user + nice + system + irq + softirq) / _TICKS - used.ru_utime - used.ru_stime
-    return others, stolen / _TICKS, float(used.ru_nivcsw)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -254,14 +207,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Check the machine, race, print and write; the exit code."""
     given, device = _arguments(arguments), HostDevice()
     _say(_conditions(device, given.races))
-    reasons = disturbance().reasons()
+    reasons = company(device).reasons()
     if reasons and not given.anyway:
         return _not_quiet(reasons, "is not quiet")
-    with watched() as during:
+    during = Company(device)
+    with during.watched():
         result, ran = report(device, given.sizes, given.races)
     if given.out:
         facts = {"date": now(), **device_facts(device.spec, device.driver)}
-        facts["disturbance"] = dataclasses.asdict(during)
+        facts["company"] = during.rates()
         write_json(given.out, {**facts, **result, "samples_us": [_kept(case) for case in ran]})
     if during.reasons() and not given.anyway:
         return _not_quiet(during.reasons(), "was not quiet while it raced")

@@ -20,14 +20,14 @@ from typing import Any
 from benchmarks.common.results import RESULTS, device_facts, now, write_json
 from benchmarks.suite.files import load_rows
 from benchmarks.suite.shapes import Shape
+from kernels.base.spec import CompileError
 from kernels.compiler.build import build
-from kernels.compiler.spec import CompileError
 from kernels.registry import FAMILIES
 from tilewright.artifact import Artifact
 from tilewright.errors import InvalidProblem, LaunchError, TilewrightError
 from tilewright.launch import Kernel, load
 from tilewright.launch.cta_order import CTA_ORDERS
-from tilewright.schema.codec import KnobValue
+from tilewright.schema.codec import KnobValue, encode
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem, Layout
@@ -159,7 +159,7 @@ def run(
     configs: Sequence[Config],
     rounds: int,
     seed: int,
-    turn_s: float = RACE_SLICE_S,
+    slice_s: float = RACE_SLICE_S,
 ) -> tuple[list[Config], RaceSamples, dict[str, str]]:
     """Race what can: the configs that took part, their samples, and why the others did not.
 
@@ -178,14 +178,14 @@ def run(
                 absent[str(config)] = reason
         if not kernels:
             raise InvalidProblem(f"no config can run: {absent}")
-        samples = race(device, list(kernels.values()), problem, rounds, seed, turn_s)
+        samples = race(device, list(kernels.values()), problem, rounds, seed, slice_s)
     finally:
         for kernel in kernels.values():
             kernel.close()
     return list(kernels), samples, absent
 
 
-def standings(names: Sequence[str], samples: RaceSamples) -> list[FinalResult]:
+def race_results(names: Sequence[str], samples: RaceSamples) -> list[FinalResult]:
     """All candidates, the fastest first; the vendor's row is the last of the samples."""
     base = samples.samples_us[-1]
     found = []
@@ -199,7 +199,7 @@ def report(configs: Sequence[Config], samples: RaceSamples, absent: dict[str, st
     """Lines of text: each candidate by the knobs in which configs differ."""
     told = list(_differing(configs))
     names = [_short(config, told) for config in configs]
-    for one in standings(names, samples):
+    for one in race_results(names, samples):
         yield f"{one.median_us:10.2f} us  x {one.ratio:.3f} [{one.low:.3f}, {one.high:.3f}]  {one.name}"
     clock = "clock unknown" if samples.mhz is None else f"{samples.mhz:.0f} MHz"
     power = "" if samples.watts is None else f", {samples.watts:.0f} W"
@@ -245,7 +245,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--base", help="a config, or 'suite' for the winner in the suite's results")
     parser.add_argument("--vary", action="append", default=[], help="knob=value,..")
     parser.add_argument("--config", action="append", default=[], help="a config as tilewright prints it")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="short samples; a quarter in turns")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="short samples; a quarter as many slices")
     parser.add_argument("--turn", type=float, default=RACE_SLICE_S, help="seconds of a turn")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda:0")
@@ -296,8 +296,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "date": now(), **device_facts(device.spec, device.driver), "problem": problem.to_dict(),
             "command": shlex.join([*COMMAND, *(arguments or sys.argv[1:])]),
         }  # fmt: skip
-        rows = [dataclasses.asdict(one) for one in standings([str(config) for config in ran], samples)]
-        write_json(given.out, {**facts, "standings": rows, "absent": absent, "race": samples.to_dict()})
+        rows = [dataclasses.asdict(one) for one in race_results([str(config) for config in ran], samples)]
+        write_json(given.out, {**facts, "results": rows, "absent": absent, "race": encode(samples)})
 
 
 if __name__ == "__main__":

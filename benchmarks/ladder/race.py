@@ -14,8 +14,8 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from kernels.base.spec import CompileError
 from kernels.compiler.build import ArtifactCache, build
-from kernels.compiler.spec import CompileError
 from kernels.reference import ReferenceKernel
 from kernels.registry import FAMILIES
 from tilewright.artifact import Artifact
@@ -34,7 +34,7 @@ _RACE_SEED = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Lap:
+class Measurement:
     """One candidate of one race.
 
     Attributes:
@@ -68,7 +68,7 @@ class Lap:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Entry:
-    lap: Lap
+    measurement: Measurement
     launches: Sequence[Launch]
     keeps: Any = None  # NOTE: the workspace must outlive the graphs that write to it
 
@@ -79,7 +79,7 @@ def climb(
     rounds: int,
     cache: ArtifactCache | None = None,
     tell: Callable[[str], None] = lambda _: None,
-) -> list[Lap]:
+) -> list[Measurement]:
     """Measure kernels and cuBLAS, in the order given; the vendor's rows come first in each race.
 
     Args:
@@ -89,11 +89,11 @@ def climb(
         LaunchError: a kernel broke the device; the process must end.
         DeviceUnavailable: the compiler is missing.
     """
-    laps: list[Lap] = []
+    measurements: list[Measurement] = []
     for group in races(references):
         tell(f"{group[0].problem} (document {group[0].document}, kernels: {len(group)})")
-        laps += _race(device, group, rounds, cache)
-    return laps
+        measurements += _race(device, group, rounds, cache)
+    return measurements
 
 
 def races(references: Sequence[ReferenceKernel]) -> Iterator[list[ReferenceKernel]]:
@@ -106,7 +106,7 @@ def races(references: Sequence[ReferenceKernel]) -> Iterator[list[ReferenceKerne
 
 def _race(
     device: Device, group: list[ReferenceKernel], rounds: int, cache: ArtifactCache | None
-) -> list[Lap]:
+) -> list[Measurement]:
     kernels: list[Kernel] = []
     try:
         entries, failed = _enter(device, group, cache, kernels)
@@ -119,69 +119,69 @@ def _race(
             kernel.close()
     mhz, watts = (mean_of_known(column) for column in zip(*states, strict=True))
     ran = [
-        dataclasses.replace(entry.lap, samples_us=tuple(row), mhz=mhz, watts=watts)
+        dataclasses.replace(entry.measurement, samples_us=tuple(row), mhz=mhz, watts=watts)
         for entry, row in zip(running, rows, strict=True)
     ]
     places = {reference.name: place for place, reference in enumerate(group)}
-    return sorted([*ran, *refusal, *failed], key=lambda lap: places.get(lap.name, -1))
+    return sorted([*ran, *refusal, *failed], key=lambda measurement: places.get(measurement.name, -1))
 
 
 def _enter(
     device: Device, group: list[ReferenceKernel], cache: ArtifactCache | None, kernels: list[Kernel]
-) -> tuple[list[_Entry], list[Lap]]:
+) -> tuple[list[_Entry], list[Measurement]]:
     """Those that built and passed the check, and those that did not; loaded kernels go to ``kernels``."""
     entries, failed = [], []
     sets = rotated_sets(device, group[0].problem)
     for reference in group:
-        lap = _built(device, reference, cache)
-        if lap.artifact is not None and not lap.failure:
-            lap = _checked(device, lap, kernels)
-        if lap.failure:
-            failed.append(lap)
+        measurement = _built(device, reference, cache)
+        if measurement.artifact is not None and not measurement.failure:
+            measurement = _checked(device, measurement, kernels)
+        if measurement.failure:
+            failed.append(measurement)
             continue
         bound = bind(device, kernels[-1], reference.problem, sets)
-        entries.append(_Entry(lap, bound.launches, (bound, sets)))
+        entries.append(_Entry(measurement, bound.launches, (bound, sets)))
     return entries, failed
 
 
-def _built(device: Device, reference: ReferenceKernel, cache: ArtifactCache | None) -> Lap:
-    lap = Lap(reference.name, reference.document, reference.problem, reference)
+def _built(device: Device, reference: ReferenceKernel, cache: ArtifactCache | None) -> Measurement:
+    measurement = Measurement(reference.name, reference.document, reference.problem, reference)
     family = FAMILIES[reference.family]
     reason = family.why_invalid(reference.config, reference.problem, device.spec)
     if reason:
-        return dataclasses.replace(lap, failure=f"not for {device.spec.arch}: {reason}")
+        return dataclasses.replace(measurement, failure=f"not for {device.spec.arch}: {reason}")
     try:
         return dataclasses.replace(
-            lap, artifact=build(family, reference.config, reference.problem, device.spec, cache)
+            measurement, artifact=build(family, reference.config, reference.problem, device.spec, cache)
         )
     except CompileError as error:
-        return dataclasses.replace(lap, failure=f"does not compile: {str(error).splitlines()[0]}")
+        return dataclasses.replace(measurement, failure=f"does not compile: {str(error).splitlines()[0]}")
 
 
-def _checked(device: Device, lap: Lap, kernels: list[Kernel]) -> Lap:
-    assert lap.artifact is not None
+def _checked(device: Device, measurement: Measurement, kernels: list[Kernel]) -> Measurement:
+    assert measurement.artifact is not None
     try:
-        kernels.append(load(lap.artifact))
-        wrong = check(device, kernels[-1], lap.problem)
+        kernels.append(load(measurement.artifact))
+        wrong = check(device, kernels[-1], measurement.problem)
     except LaunchError as error:
         if error.sticky:
             raise
-        return dataclasses.replace(lap, failure=f"does not run: {error}")
-    return dataclasses.replace(lap, failure=f"wrong result: {wrong}") if wrong else lap
+        return dataclasses.replace(measurement, failure=f"does not run: {error}")
+    return dataclasses.replace(measurement, failure=f"wrong result: {wrong}") if wrong else measurement
 
 
-def _vendor_entries(device: Device, group: list[ReferenceKernel]) -> tuple[list[_Entry], list[Lap]]:
+def _vendor_entries(device: Device, group: list[ReferenceKernel]) -> tuple[list[_Entry], list[Measurement]]:
     """The vendor's own first choice and its fastest; or why it takes no part."""
     first = group[0]
     name = vendor_name(first)
     try:
         choices = vendor_choices(device, first.problem)
     except DeviceUnavailable as error:
-        return [], [Lap(name, first.document, first.problem, failure=str(error))]
+        return [], [Measurement(name, first.document, first.problem, failure=str(error))]
     found = ((name, choices[0]), (f"{name}-best", fastest(device, choices)))
     return [
         _Entry(
-            Lap(label, first.document, first.problem, detail={"library": one.name} | one.detail),
+            Measurement(label, first.document, first.problem, detail={"library": one.name} | one.detail),
             one.launches,
             choices,
         )

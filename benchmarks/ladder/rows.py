@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.common.results import device_facts
-from benchmarks.ladder.race import Lap
+from benchmarks.ladder.race import Measurement
 from kernels.reference import BASELINES
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import STANDS_IN
@@ -49,57 +49,61 @@ class Row:
     note: str
 
 
-def rows(laps: Sequence[Lap]) -> list[Row]:
-    """One row a lap."""
+def rows(measurements: Sequence[Measurement]) -> list[Row]:
+    """The row of each measurement."""
     fastest: dict[tuple[str, GemmProblem], float] = {}
-    for lap in laps:
-        if lap.reference is None and lap.tflops is not None:
-            key = lap.document, lap.problem
-            fastest[key] = max(lap.tflops, fastest.get(key, 0.0))
-    return [_row(lap, fastest.get((lap.document, lap.problem))) for lap in laps]
+    for measurement in measurements:
+        if measurement.reference is None and measurement.tflops is not None:
+            key = measurement.document, measurement.problem
+            fastest[key] = max(measurement.tflops, fastest.get(key, 0.0))
+    return [
+        _row(measurement, fastest.get((measurement.document, measurement.problem)))
+        for measurement in measurements
+    ]
 
 
-def _row(lap: Lap, cublas: float | None) -> Row:
-    tflops, resources = lap.tflops, lap.artifact.resources if lap.artifact else None
+def _row(measurement: Measurement, cublas: float | None) -> Row:
+    tflops, resources = measurement.tflops, measurement.artifact.resources if measurement.artifact else None
     pct = 100 * tflops / cublas if tflops is not None and cublas else None
-    document_tflops, document_pct = _document_figures(lap)
+    document_tflops, document_pct = _document_figures(measurement)
     return Row(
-        kernel=lap.name,
-        document=lap.document,
-        family=lap.reference.family if lap.reference else "cublaslt",
-        config=dict(lap.reference.config.knobs) if lap.reference else lap.detail,
-        m=lap.problem.m,
-        n=lap.problem.n,
-        k=lap.problem.k,
+        kernel=measurement.name,
+        document=measurement.document,
+        family=measurement.reference.family if measurement.reference else "cublaslt",
+        config=dict(measurement.reference.config.knobs) if measurement.reference else measurement.detail,
+        m=measurement.problem.m,
+        n=measurement.problem.n,
+        k=measurement.problem.k,
         tflops=_rounded(tflops),
         pct_cublas=_rounded(pct),
         document_tflops=document_tflops,
         document_pct_cublas=_rounded(document_pct),
         smem_bytes=resources.static_smem + resources.dynamic_smem if resources else None,
         registers=resources.registers if resources else None,
-        note=lap.failure or (_reference_note(lap, pct) if lap.reference else _vendor_note(lap)),
+        note=measurement.failure
+        or (_reference_note(measurement, pct) if measurement.reference else _vendor_note(measurement)),
     )
 
 
-def _document_figures(lap: Lap) -> tuple[float | None, float | None]:
-    if lap.reference:
-        return lap.reference.document_tflops, lap.reference.document_pct_cublas
-    baseline = BASELINES.get(lap.document)
-    if baseline is None or lap.name.endswith("-best"):
+def _document_figures(measurement: Measurement) -> tuple[float | None, float | None]:
+    if measurement.reference:
+        return measurement.reference.document_tflops, measurement.reference.document_pct_cublas
+    baseline = BASELINES.get(measurement.document)
+    if baseline is None or measurement.name.endswith("-best"):
         return None, None
     return baseline.tflops, 100.0
 
 
-def _reference_note(lap: Lap, pct: float | None) -> str:
-    reference = lap.reference
+def _reference_note(measurement: Measurement, pct: float | None) -> str:
+    reference = measurement.reference
     assert reference is not None
     notes = []
-    if _less(lap.tflops, reference.document_tflops):
+    if _less(measurement.tflops, reference.document_tflops):
         notes.append(f"slower than in the document: {reference.slower}")
     elif _less(pct, reference.document_pct_cublas, _SAME_SHARE):
         notes.append(f"less of cuBLAS than in the document: {reference.slower}")
-    if lap.artifact and lap.artifact.resources.spill_bytes:
-        notes.append(f"spills {lap.artifact.resources.spill_bytes} bytes a thread")
+    if measurement.artifact and measurement.artifact.resources.spill_bytes:
+        notes.append(f"spills {measurement.artifact.resources.spill_bytes} bytes a thread")
     if reference.note:
         notes.append(reference.note)
     return "; ".join(notes)
@@ -109,35 +113,45 @@ def _less(value: float | None, than: float | None, margin: float = 0.0) -> bool:
     return value is not None and than is not None and value < than - margin
 
 
-def _vendor_note(lap: Lap) -> str:
-    which = "the fastest of all algorithms" if lap.name.endswith("-best") else "the first of its heuristics"
-    return f"{which}; runs float16 for lack of {lap.detail[STANDS_IN]}" if STANDS_IN in lap.detail else which
+def _vendor_note(measurement: Measurement) -> str:
+    which = (
+        "the fastest of all algorithms"
+        if measurement.name.endswith("-best")
+        else "the first of its heuristics"
+    )
+    return (
+        f"{which}; runs float16 for lack of {measurement.detail[STANDS_IN]}"
+        if STANDS_IN in measurement.detail
+        else which
+    )
 
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def provenance(device: Device, laps: Sequence[Lap], rounds: int) -> dict[str, Any]:
-    """What the figures of ``laps`` rest on, raw samples included."""
+def provenance(device: Device, measurements: Sequence[Measurement], rounds: int) -> dict[str, Any]:
+    """What the figures of ``measurements`` rest on, raw samples included."""
     return {
         **device_facts(device.spec, device.driver),
         "method": METHOD,
         "rounds": rounds,
-        "laps": {lap.name: _lap_provenance(lap) for lap in laps},
+        "measurements": {
+            measurement.name: _measurement_provenance(measurement) for measurement in measurements
+        },
     }
 
 
-def _lap_provenance(lap: Lap) -> dict[str, Any]:
-    built = lap.artifact
+def _measurement_provenance(measurement: Measurement) -> dict[str, Any]:
+    built = measurement.artifact
     return {
-        "problem": lap.problem.to_dict(),
-        "samples_us": [round(sample, 3) for sample in lap.samples_us],
-        "mhz": lap.mhz,
-        "watts": lap.watts,
+        "problem": measurement.problem.to_dict(),
+        "samples_us": [round(sample, 3) for sample in measurement.samples_us],
+        "mhz": measurement.mhz,
+        "watts": measurement.watts,
         "compiler": built.compiler if built else None,
         "source_digest": built.source_digest if built else None,
         "artifact": built.digest if built else None,
         "spill_bytes": built.resources.spill_bytes if built else None,
-        "failure": lap.failure,
+        "failure": measurement.failure,
     }

@@ -55,12 +55,12 @@ def run_ladder(request: LadderRequest, tell: Callable[[str], None]) -> tuple[lis
     if device.spec.kind != "cuda":
         raise DeviceUnavailable(f"the reference kernels need CUDA; {request.device} is not an NVIDIA GPU")
     cache = ArtifactCache(request.cache) if request.cache else None
-    laps = climb(device, references, request.rounds, cache, tell)
+    measurements = climb(device, references, request.rounds, cache, tell)
     path = result_path(request, device)
     path.parent.mkdir(parents=True, exist_ok=True)
-    found = rows(laps)
+    found = rows(measurements)
     write_json(path, [dataclasses.asdict(row) for row in found])
-    facts = {"date": now()} | provenance(device, laps, request.rounds)
+    facts = {"date": now()} | provenance(device, measurements, request.rounds)
     write_json(path.with_suffix(".provenance.json"), facts)
     return found, path
 

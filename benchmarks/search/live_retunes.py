@@ -2,12 +2,12 @@
 
     python -m benchmarks.search.live_retunes benchmarks/spaces/SPACE.t4.json.gz --tunes 20 --device cuda:0
 
-Each re-tune is a job as the service runs it (:func:`tuner.job.tune.tune`), with a seed and an empty store
-of its
-own. It searches the configs of the recorded space, whose optimum is known, and tries the family's own picks
-like any job, recorded or not. The first ``--cold`` re-tunes each start their compilers with an empty cache:
-their wall clock is that of a first job. The others share the compilers and what was compiled before, in
-``--cache`` where that is given. The device's process serves all, with the reference results of its checks.
+Each re-tune is a job as the service runs it (:func:`tuner.job.tune.tune`), with a seed and an empty store of
+its own. It searches the configs of the recorded space, whose optimum is known, and tries the family's own
+heuristic configs like any job, recorded or not. The first ``--cold`` re-tunes each start their compilers with
+an empty cache: their wall clock is that of a first job. The others share the compilers and what was compiled
+before, in ``--cache`` where that is given. The device's process serves all, with the reference results of its
+checks.
 
 Recorded times are of another day, and a job's own figures of other moments. So every kernel that won and the
 ``--best`` fastest of the recording are then raced together (:mod:`tuner.measure.race`): interleaved, at

@@ -39,8 +39,8 @@ class Retune:
     Attributes:
         seed: of its search.
         cold: its compilers were started for it, and nothing was compiled before.
-        config, artifact: the winner; None where it failed.
-        failure: the reason, empty where it went well.
+        config, artifact: the winner; None if it failed.
+        failure: the reason, empty if it went well.
         measured, failed, valid_configs: measured and failed trials, size of the searched space.
         stopped: why the search ended.
         seconds: ``wall``, its parts ``check``, ``measure``, ``idle`` (the device waits for a compiler),
@@ -72,8 +72,8 @@ class Retune:
 def searching(space: RecordedSpace, device: DeviceSpec) -> Iterator[None]:
     """Have the jobs of this process search exactly the configs of ``space``.
 
-    Beside them a job tries the family's picks, recorded or not. Jobs name their families, so the registry is
-    where one is narrowed.
+    Beside them a job tries the family's heuristic configs, recorded or not. Jobs name their families, so the
+    registry is where one is narrowed.
 
     Raises:
         SpaceError: the space is not one of this device, or its values give other configs now.

@@ -20,7 +20,7 @@ class Regret:
     """How much slower a kernel is than the fastest of its race, as a share: 0.01 is 1 %.
 
     Attributes:
-        value: the median over the rounds of its time over that of the fastest, minus 1; just below 0 where
+        value: the median over the rounds of its time over that of the fastest, minus 1; just below 0 if
             it was faster in more rounds although its own median is higher.
         low, high: 99 % interval of that median.
     """

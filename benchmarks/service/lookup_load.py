@@ -7,6 +7,9 @@ starts ``tilewright serve`` on it, and asks over keep-alive connections of one o
 for ``--seconds`` on 1 and on 8 connections. Latency is from the first byte sent to the last received;
 ``server_cpu_ms`` is the processor time that the service spent on a request, which other load does not inflate
 as it does the latency.
+
+A second database has ``--winners`` winners. One of them changes, and ``--clients`` clients that have the set
+before fetch the new one within two seconds, each over a connection of its own, while lookups go on.
 """
 
 from __future__ import annotations
@@ -29,12 +32,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from benchmarks.service.lookup_fill import ARCH, CLASS, Filled, fill
+from benchmarks.service.lookup_fill import ARCH, CLASS, Filled, fill, improve
 from tilewright import GemmProblem
 from tilewright.launch.host import cpu_info
 
 CONNECTIONS = (1, 8)
 PROBLEMS_A_LOOKUP = 250
+WITHIN_S = 2.0
+LOOKUPS_A_SECOND = 100
+CHANGES = 5
 Ask = Callable[[random.Random], bytes]
 
 
@@ -49,6 +55,13 @@ class Serving:
         """Processor time that it has spent so far, its children's not."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def peak_mib(self) -> int:
+        """The most memory that it has had."""
+        [line] = [
+            line for line in Path(f"/proc/{self.pid}/status").read_text().splitlines() if "VmHWM" in line
+        ]
+        return round(int(line.split()[1]) / 1024)
 
 
 @contextmanager
@@ -77,37 +90,37 @@ def _url(process: subprocess.Popen[str]) -> str:
 
 def get(path: str, **headers: str) -> bytes:
     """A request as it goes over the wire."""
-    lines = [f"GET {path} HTTP/1.1", "Host: tilewright", *(f"{k}: {v}" for k, v in headers.items())]
+    lines = [f"GET {path} HTTP/1.1", "Host: localhost", *(f"{k}: {v}" for k, v in headers.items())]
     return "\r\n".join([*lines, "", ""]).encode()
 
 
 def post(path: str, body: dict[str, Any]) -> bytes:
     """The same with a JSON body."""
     content = json.dumps(body).encode()
-    lines = [f"POST {path} HTTP/1.1", "Host: tilewright", "Content-Type: application/json"]
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
     return "\r\n".join([*lines, f"Content-Length: {len(content)}", "", ""]).encode() + content
 
 
 def questions(filled: Filled, tag: str) -> dict[str, tuple[int, Ask]]:
     """What is asked, by name, with the status that must come back."""
 
-    def exact(pick: random.Random) -> bytes:
-        return get(f"/best-config?{urlencode(_query(pick.choice(filled.problems)))}")
+    def exact(chance: random.Random) -> bytes:
+        return get(f"/best-config?{urlencode(_query(chance.choice(filled.problems)))}")
 
-    def near(pick: random.Random) -> bytes:
-        problem = pick.choice(filled.problems)
-        asked = dataclasses.replace(problem, m=problem.m + pick.randrange(1, 64))
+    def near(chance: random.Random) -> bytes:
+        problem = chance.choice(filled.problems)
+        asked = dataclasses.replace(problem, m=problem.m + chance.randrange(1, 64))
         return get(f"/best-config?{urlencode(_query(asked) | {'match': 'nearest'})}")
 
-    def many(pick: random.Random) -> bytes:
-        problems = [_extents(problem) for problem in pick.choices(filled.problems, k=PROBLEMS_A_LOOKUP)]
+    def many(chance: random.Random) -> bytes:
+        problems = [_extents(problem) for problem in chance.choices(filled.problems, k=PROBLEMS_A_LOOKUP)]
         return post("/best-config/lookup", {"device_class": CLASS, "problems": problems})
 
     def current(_: random.Random) -> bytes:
         return get(f"/config-sets/current?device_class={CLASS}", **{"If-None-Match": tag})
 
-    def kernel(pick: random.Random) -> bytes:
-        digest = pick.choice(filled.digests)
+    def kernel(chance: random.Random) -> bytes:
+        digest = chance.choice(filled.digests)
         return get(f"/artifacts/{digest}", **{"If-None-Match": f'"{digest}"'})
 
     return {
@@ -148,11 +161,11 @@ async def load(server: Serving, status: int, ask: Ask, connections: int, seconds
 
 
 async def _one(url: str, status: int, ask: Ask, seed: int, end: float) -> list[float]:
-    address, pick, costs = urlsplit(url), random.Random(seed), []
+    address, chance, costs = urlsplit(url), random.Random(seed), []
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     wanted = f"HTTP/1.1 {status} ".encode()
     while time.monotonic() < end:
-        request = ask(pick)
+        request = ask(chance)
         started = time.perf_counter()
         writer.write(request)
         head, _ = await answer(reader)
@@ -186,11 +199,70 @@ async def measure(server: Serving, filled: Filled, seconds: float) -> dict[str, 
     return {"loads": loads, f"config set of {len(filled.problems)} winners": whole}
 
 
-async def _fetch(url: str, path: str) -> dict[str, Any]:
+async def change(
+    server: Serving, database_url: str, filled: Filled, clients: int, winner: int
+) -> dict[str, Any]:
+    """Change a winner; so many clients fetch the set within ``WITHIN_S`` seconds, and lookups go on."""
+    path = f"/config-sets/current?device_class={CLASS}"
+    before = (await _fetch(server.url, path))["tag"]
+    await _idle(server)
+    await asyncio.to_thread(improve, database_url, filled.problems[winner])
+    _, exact = questions(filled, before)["GET /best-config, exact"]
+    started, spent = time.perf_counter(), server.cpu_seconds()
+    asking = asyncio.create_task(_paced(server.url, exact, round(1.5 * WITHIN_S * LOOKUPS_A_SECOND)))
+    fetched = await asyncio.gather(
+        *(_fetch(server.url, path, WITHIN_S * i / clients, before) for i in range(clients))
+    )
+    seconds = time.perf_counter() - started
+    lookups = await asking
+    if {one["tag"] for one in fetched} & {before}:
+        raise RuntimeError("a client was told that the set before is served still")
+    return {
+        "clients": clients,
+        "all_after_s": round(seconds, 2),
+        "bytes_each": fetched[0]["bytes"],
+        "set_ms": _spread([one["ms"] for one in fetched]),
+        "lookup_ms": _spread(lookups),
+        "server_cpu_s": round(server.cpu_seconds() - spent, 2),
+        "server_peak_mib": server.peak_mib(),
+    }
+
+
+async def _idle(server: Serving) -> None:
+    """Wait until the service has noted what is stale in a new set."""
+    spent = -1.0
+    while server.cpu_seconds() - spent > 0.1:
+        spent = server.cpu_seconds()
+        await asyncio.sleep(2.0)
+
+
+async def _paced(url: str, ask: Ask, count: int) -> list[float]:
+    """Milliseconds of so many lookups, one after the other, each at its time of a steady rate."""
+    address, pick, costs = urlsplit(url), random.Random(0), []
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    began = time.perf_counter()
+    for number in range(count):
+        due = began + number / LOOKUPS_A_SECOND
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        writer.write(ask(pick))
+        await answer(reader)
+        costs.append(1e3 * (time.perf_counter() - due))
+    writer.close()
+    return costs
+
+
+def _spread(costs: list[float]) -> dict[str, float]:
+    ordered = sorted(costs)
+    places = {"p50": len(costs) // 2, "p99": int(0.99 * len(costs)), "max": len(costs) - 1}
+    return {name: round(ordered[place], 2) for name, place in places.items()}
+
+
+async def _fetch(url: str, path: str, delay: float = 0.0, known: str = '"none"') -> dict[str, Any]:
+    await asyncio.sleep(delay)
     address = urlsplit(url)
-    reader, writer = await asyncio.open_connection(address.hostname, address.port, limit=2**26)
     started = time.perf_counter()
-    writer.write(get(path))
+    reader, writer = await asyncio.open_connection(address.hostname, address.port, limit=2**26)
+    writer.write(get(path, **{"If-None-Match": known, "Accept-Encoding": "gzip, deflate"}))
     head, body = await answer(reader)
     milliseconds = 1e3 * (time.perf_counter() - started)
     writer.close()
@@ -200,13 +272,25 @@ async def _fetch(url: str, path: str) -> dict[str, Any]:
     return {"tag": tag, "bytes": len(body), "ms": round(milliseconds, 2)}
 
 
+def _changes(winners: int, clients: int) -> list[dict[str, Any]]:
+    """What each of several changes costs a service that made the set before."""
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/winners.db"
+        filled = fill(url, 10 * winners, trials_a_job=10)
+        with serving(url, "host") as server:
+            return [asyncio.run(change(server, url, filled, clients, one)) for one in range(CHANGES)]
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--winners", type=int, default=3000)
+    parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    changed = _changes(arguments.winners, arguments.clients)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "filled.db"
         filled = fill(f"sqlite:///{path}", arguments.trials)
@@ -230,6 +314,7 @@ def main() -> None:
             "fill_s": round(filled.seconds, 1),
         },
         **loads,
+        f"one of {arguments.winners} winners changed": changed,
     }
     shown = json.dumps(result, indent=1)
     print(shown)  # noqa: T201

@@ -44,7 +44,7 @@ def running_service() -> Iterator[Client]:
         command += ["--database-url", f"sqlite:///{folder}/tilewright.db"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
-            yield Client(_url(process))
+            yield Client(_url(process), cache_dir=folder)
         finally:
             process.terminate()
             process.wait(60)

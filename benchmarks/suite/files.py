@@ -32,7 +32,7 @@ class Row:
         ratio_vs_cublaslt_best: median over the rounds of cuBLASLt's time over ours; above 1 we are faster.
         ci_low, ci_high: its interval at 99 %.
         config, family: our kernel.
-        sm_mhz, watts: mean over the rounds; None where unknown.
+        sm_mhz, watts: mean over the rounds; None if unknown.
         state: ``settled``, ``drifting`` or ``clock unknown``: the clocks when the rounds began.
         accumulate, group, shape: type of the sum, what the shape is an example of, its name.
     """
@@ -70,11 +70,11 @@ class Row:
         return problem
 
 
-def row(shape: Shape, best: BestConfig, heat: RaceResult) -> Row:
+def row(shape: Shape, best: BestConfig, raced: RaceResult) -> Row:
     """What a race said about a shape."""
-    micros = {name: median(samples) for name, samples in heat.samples_us.items()}
-    base = heat.samples_us.get(BEST)
-    ratio = paired_ratio(base, heat.samples_us[OURS]) if base else None
+    micros = {name: median(samples) for name, samples in raced.samples_us.items()}
+    base = raced.samples_us.get(BEST)
+    ratio = paired_ratio(base, raced.samples_us[OURS]) if base else None
     return Row(
         m=shape.m,
         n=shape.n,
@@ -91,35 +91,35 @@ def row(shape: Shape, best: BestConfig, heat: RaceResult) -> Row:
         ci_high=_known(ratio.high if ratio else None),
         config=dict(best.config.knobs),
         family=best.config.family,
-        sm_mhz=_known(heat.mhz),
-        watts=_known(heat.watts),
-        state=heat.state,
+        sm_mhz=_known(raced.mhz),
+        watts=_known(raced.watts),
+        state=raced.state,
         accumulate=best.problem.accumulate.value,
         group=shape.group,
         shape=shape.name,
     )
 
 
-def facts(best: BestConfig, heat: RaceResult) -> dict[str, Any]:
+def facts(best: BestConfig, raced: RaceResult) -> dict[str, Any]:
     """What a row rests on, raw samples included.
 
     ``again`` is our kernel against itself in the same race: an interval that misses 1 says how much of a
     ratio is noise.
     """
-    again = paired_ratio(heat.samples_us[AGAIN], heat.samples_us[OURS])
+    again = paired_ratio(raced.samples_us[AGAIN], raced.samples_us[OURS])
     return {
         "problem": best.problem.to_dict(),
         "artifact": best.artifact,
         "provenance": dataclasses.asdict(best.provenance),
-        "samples_us": {name: [round(us, 3) for us in samples] for name, samples in heat.samples_us.items()},
+        "samples_us": {name: [round(us, 3) for us in samples] for name, samples in raced.samples_us.items()},
         "confidence": CONFIDENCE,
         "again": {"value": again.value, "low": again.low, "high": again.high},
-        "candidates": heat.detail,
-        "relative_errors": heat.errors,
-        "absent": heat.absent,
-        "operand_sets": heat.sets,
-        "burst_us": heat.burst_us,
-        "seconds": heat.seconds,
+        "candidates": raced.detail,
+        "relative_errors": raced.errors,
+        "absent": raced.absent,
+        "operand_sets": raced.sets,
+        "burst_us": raced.burst_us,
+        "seconds": raced.seconds,
     }
 
 
@@ -135,12 +135,12 @@ _Found = TypeVar("_Found")
 _IDENTITY = ("device_class", "driver", "method", "libraries")
 
 
-class Book:
-    """What is known of each shape, in memory and on disk.
+class ResultFiles:
+    """The results of each shape, in memory and on disk.
 
     Attributes:
-        path: the file of the rows; the others lie beside it.
-        rows: by name of the shape.
+        path: the file of the rows; the other files are beside it.
+        rows: rows by the name of their shape.
     """
 
     def __init__(self, path: Path, run: dict[str, Any], order: Sequence[str]) -> None:
@@ -234,7 +234,7 @@ def load_provenance(path: Path) -> dict[str, Any]:
 
 
 def load_log(path: Path) -> Sequence[dict[str, Any]]:
-    """The tuning log beside a file of rows; empty where there is none.
+    """The tuning log beside a file of rows; empty if there is none.
 
     Raises:
         ReportError: it is damaged.

@@ -43,7 +43,7 @@ def means(rows: Sequence[Row]) -> list[Mean]:
     """The aligned shapes, all shapes, then each group.
 
     Aligned are those whose row strides are multiples of 16 bytes, as the copies by tensor map need
-    them. The seed's own case counts for itself only: its sums are of another type.
+    them. The case of document 003 counts for itself only: its accumulate type is another one.
     """
     compared = [row for row in rows if row.ratio_vs_cublaslt_best is not None]
     suite = [row for row in compared if row.group != SEED_GROUP]
@@ -59,7 +59,7 @@ def aligned(row: Row) -> bool:
 
 
 def roof(row: Row, device: dict[str, Any]) -> float | None:
-    """The TFLOP/s that a shape cannot exceed, at the clock it ran at; None where the device's limits are
+    """The TFLOP/s that a shape cannot exceed, at the clock it ran at; None if the device's limits are
     not known.
 
     It is the lower one of what the tensor cores compute and what the memory feeds, each of A, B and D
@@ -71,7 +71,7 @@ def roof(row: Row, device: dict[str, Any]) -> float | None:
 
 
 def compute_roof(row: Row, device: dict[str, Any]) -> float | None:
-    """TFLOP/s of all tensor cores at the clock of the race; None where they are not known."""
+    """TFLOP/s of all tensor cores at the clock of the race; None if they are not known."""
     dtype, clock = DType(row.dtype), row.sm_mhz or device["clock_mhz"]
     if dtype not in _TENSOR_TYPES or device["arch"] not in _OPERATIONS:
         return None

@@ -61,8 +61,7 @@ def relative_error(
     """Frobenius norm of what a launch gets wrong over that of the float64 reference."""
     tensors.d[...] = 0
     device.synchronize()
-    launch()
-    device.synchronize()
+    device.once(launch)
     norm = device.xp.linalg.norm
     off = decode(tensors.d, problem.out).astype("float64") - expected
     return float(norm(off.ravel())) / float(norm(expected.ravel()))
@@ -135,7 +134,7 @@ def _torch(device: Device, problem: GemmProblem, sets: Sequence[Tensors]) -> Can
         candidate.launches[0]()
         device.timer(candidate.launches[:1])()
     except (LaunchError, RuntimeError) as error:  # torch has no other class for what it refuses
-        device.synchronize()  # NOTE: raises where more is broken than this call
+        device.synchronize()  # NOTE: raises if more is broken than this call
         raise DeviceUnavailable(f"torch.matmul does not run or cannot be captured: {error}") from error
     return candidate
 

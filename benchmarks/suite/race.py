@@ -28,7 +28,7 @@ from tuner.measure.correctness import reference_values
 from tuner.measure.interleave import equal_samplers, mean_of_known, shuffled_rounds
 from tuner.measure.operands import bind, rotated_sets
 from tuner.measure.stats import median
-from tuner.measure.timing import settle
+from tuner.measure.timing import reach_steady_clock
 
 METHOD = (
     "suite-v2: interleaved rounds, settled clocks, turns of 0.1 s where power is the limit,"
@@ -52,7 +52,7 @@ class RaceResult:
         detail: what each tells of itself; errors: relative Frobenius error of its D.
         absent: who took no part, and why.
         state: ``settled``, ``drifting`` or ``clock unknown`` when the rounds began.
-        mhz, watts: mean over the rounds; None where unknown.
+        mhz, watts: mean over the rounds; None if unknown.
         burst_us: after a pause; empty for small problems.
         sets: operand sets in rotation.
         seconds: where the time of the race went.
@@ -103,7 +103,7 @@ def _race(device: Device, problem: GemmProblem, kernel: Kernel, rounds: int, see
     with watch.part("settle"):
         launches = [one.launches for one in field.candidates]
         samplers = equal_samplers(device, [*launches, launches[0]])
-        state = _STATES[settle(device, samplers)]
+        state = _STATES[reach_steady_clock(device, samplers)]
     with watch.part("rounds"):
         rows, states = shuffled_rounds(device, samplers, rounds, random.Random(seed))
     with watch.part("burst"):

@@ -12,8 +12,9 @@ from kernels.base.tile_hint import TileHint
 from tilewright.artifact import Artifact
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
+from tilewright.schema.trial import TrialResult
 from tuner.measure.race import RaceSamples
-from tuner.workers.bench import Bench, TrialResult
+from tuner.workers.bench import Bench
 from tuner.workers.process import WorkerProcess, python
 
 _LEAST_TIMEOUT_S = 300.0
@@ -70,7 +71,7 @@ class Racer:
         header = {"op": "suite", "problem": problem.to_dict(), "rounds": rounds, "seed": seed}
         timeout_s = _LEAST_TIMEOUT_S + _LAUNCHES * problem.flops / _SLOWEST_FLOPS[self.spec.kind]
         reply = self._process.call(header, [artifact.to_bytes()], timeout_s=timeout_s)
-        return RaceResult(**reply.header["heat"])
+        return RaceResult(**reply.header["raced"])
 
 
 class SharedBench(Bench):

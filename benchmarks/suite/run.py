@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.results import RESULTS, device_facts
-from benchmarks.suite.files import Book, Row, facts, load_rows, row
+from benchmarks.suite.files import ResultFiles, Row, facts, load_rows, row
 from benchmarks.suite.race import METHOD, ROUNDS, RaceResult
 from benchmarks.suite.racer import Racer
 from benchmarks.suite.shapes import HELD_OUT, SUITE, Shape, ShapesError
@@ -23,35 +23,35 @@ from tilewright.schema.trial import BestConfig
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Racing:
-    """A shape whose race is under way."""
+    """A shape whose race is in progress."""
 
     shape: Shape
     best: BestConfig
     log: dict[str, Any]
-    heat: Future[RaceResult]
+    raced: Future[RaceResult]
 
 
-class Pass:
-    """One pass over the shapes: while one is raced, the search for the next one is prepared.
+class SuiteRun:
+    """A run over the shapes: while one shape is raced, the search for the next one is prepared.
 
     Attributes:
         failed: shapes without a result, with the reason.
         left: names of the shapes that were not started.
-        interrupted: Ctrl-C ended it.
+        interrupted: whether Ctrl-C ended it.
     """
 
     def __init__(
         self,
         request: SuiteRequest,
         racer: Racer,
-        book: Book,
-        shop: SuiteTuner,
+        files: ResultFiles,
+        suite_tuner: SuiteTuner,
         tell: Callable[[str], None],
     ) -> None:
         self._request = request
         self._racer = racer
-        self._book = book
-        self._shop = shop
+        self._files = files
+        self._suite_tuner = suite_tuner
         self._tell = tell
         self._earlier: Sequence[Row] = ()
         self._racing: _Racing | None = None
@@ -87,27 +87,27 @@ class Pass:
         assert problem is not None
         log = {"shape": shape.name, "problem": problem.to_dict(), "failure": "", **self._tune(problem)}
         self._finish()
-        won = self._shop.winner(problem)
+        won = self._suite_tuner.winner(problem)
         if won is None:
             self._fail(log, log["failure"] or "not tuned yet, and --no-tune was given")
             return
-        heat = self._racer.start(problem, won[1], self._request.rounds, self._request.seed)
-        self._racing = _Racing(shape, won[0], log, heat)
+        raced = self._racer.start(problem, won[1], self._request.rounds, self._request.seed)
+        self._racing = _Racing(shape, won[0], log, raced)
 
     def _finish(self) -> None:
         """Wait for the race under way and keep what it measured."""
         if self._racing is None:
             return
-        heat, failure = self._result(self._racing.heat)
+        raced, failure = self._result(self._racing.raced)
         racing, self._racing = self._racing, None  # NOTE: Ctrl-C during the wait leaves the race to keep
         log = racing.log
-        if heat is None:
+        if raced is None:
             self._fail(log, failure)
             return
-        race_s = sum(heat.seconds.values())
+        race_s = sum(raced.seconds.values())
         log |= {"race_s": round(race_s, 2), "gpu_s": round(log.get("gpu_s", 0.0) + race_s, 2)}
-        found = row(racing.shape, racing.best, heat)
-        self._book.keep(found, facts(racing.best, heat), log)
+        found = row(racing.shape, racing.best, raced)
+        self._files.keep(found, facts(racing.best, raced), log)
         self._tell(_line(found, log))
 
     def _result(self, racing: Future[RaceResult]) -> tuple[RaceResult | None, str]:
@@ -120,15 +120,17 @@ class Pass:
 
     def _fail(self, log: dict[str, Any], reason: str) -> None:
         self.failed[log["shape"]] = log["failure"] = reason
-        self._book.log(log["shape"], log)
+        self._files.log(log["shape"], log)
         self._tell(f"  {log['shape']}: no result: {reason}")
 
     def _tune(self, problem: GemmProblem) -> dict[str, Any]:
         request = self._request
-        if not request.tune or (not request.retune and self._shop.winner(problem)):
+        if not request.tune or (not request.retune and self._suite_tuner.winner(problem)):
             return {"trials": 0, "tune_s": 0.0}
         job = TuneRequest(problem, max_trials=request.budget, max_seconds=request.seconds, seed=request.seed)
-        return self._shop.tune(job, [*near_rows(self._earlier, problem), *self._shop.near(problem)])
+        return self._suite_tuner.tune(
+            job, [*near_rows(self._earlier, problem), *self._suite_tuner.near(problem)]
+        )
 
 
 def _line(found: Row, log: dict[str, Any]) -> str:
@@ -190,7 +192,7 @@ class SuiteResult:
         path: the file of the rows; rows: all that it holds.
         failed: shapes without a result, with the reason.
         left: names of shapes that were not started.
-        interrupted: Ctrl-C ended it.
+        interrupted: whether Ctrl-C ended it.
     """
 
     path: Path
@@ -215,18 +217,18 @@ def run_suite(request: SuiteRequest, tell: Tell) -> SuiteResult:
         run = {**device_facts(racer.spec, racer.driver), "method": METHOD, "libraries": racer.libraries}
         run |= {"dtype": request.dtype.value, "rounds": request.rounds, "seed": request.seed}
         path = _path(request, racer.spec.device_class.id)
-        book = Book(path, run, _order(request))
+        files = ResultFiles(path, run, _order(request))
         missing = [shape.name for shape in request.shapes if shape not in todo]
         if missing:
             tell(f"left out, there is no such problem in {request.dtype}: {', '.join(missing)}")
-        for difference in book.differences():
+        for difference in files.differences():
             tell(f"{path.name} starts anew, it is of another run: {difference}")
         if request.resume:
-            todo = [shape for shape in todo if shape.name not in book.rows]
-        with SuiteTuner(request.tools, racer) as shop:
-            done = Pass(request, racer, book, shop, tell)
+            todo = [shape for shape in todo if shape.name not in files.rows]
+        with SuiteTuner(request.tools, racer) as suite_tuner:
+            done = SuiteRun(request, racer, files, suite_tuner, tell)
             done.run(todo, _earlier_rows(request, path))
-    rows = list(book.rows.values())
+    rows = list(files.rows.values())
     return SuiteResult(path, rows, done.failed, done.left, done.interrupted)
 
 

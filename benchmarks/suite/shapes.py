@@ -51,7 +51,7 @@ class Shape:
         return "-".join(filter(None, (self.extents, self.layout, self.accumulate)))
 
     def problem(self, dtype: DType) -> GemmProblem | None:
-        """The problem in an element type; None where the type has no such one.
+        """The problem in an element type; None if the type has no such one.
 
         8-bit floats give bfloat16, which is what follows them in a network; the vendor library takes
         8-bit operands in layout nt only.

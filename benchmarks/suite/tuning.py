@@ -62,7 +62,7 @@ class SuiteTuner:
                 jobs.request_cancel(session, job_id)
 
     def winner(self, problem: GemmProblem) -> tuple[BestConfig, Artifact] | None:
-        """The standing winner with its artifact; None where the problem was not tuned yet."""
+        """The stored winner with its artifact; None if the problem was not tuned yet."""
         with self._store.read() as session:
             for stored in best.exact(session, self._class, problem):
                 data = entities.get_artifact(session, stored.best.artifact)

@@ -30,8 +30,8 @@ class SuiteServer(DeviceServer):
 
     def _suite(self, request: Frame) -> Frame:
         problem, artifact = self._problem(request), Artifact.from_bytes(request.payloads[0])
-        heat = race_shape(self._device, problem, artifact, request.header["rounds"], request.header["seed"])
-        return Frame({"kind": "ok", "heat": dataclasses.asdict(heat)})
+        raced = race_shape(self._device, problem, artifact, request.header["rounds"], request.header["seed"])
+        return Frame({"kind": "ok", "raced": dataclasses.asdict(raced)})
 
 
 def main() -> None:

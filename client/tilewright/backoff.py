@@ -1,4 +1,4 @@
-"""``Backoff``: growing pauses after failures, for what asks a service or a device again and again."""
+"""``Backoff``: growing pauses between attempts after failures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Backoff:
     """Counts failures in a row.
 
     Attributes:
-        failures: in a row.
+        failures: number of failures in a row.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Backoff:
 
     @property
     def open(self) -> bool:
-        """Whether so many attempts failed in a row that the next one has to wait for the end of the pause."""
+        """Whether enough attempts failed in a row that the next one must wait for the end of the pause."""
         return self.failures >= OPENS_AFTER and time.monotonic() < self._retry_at
 
     def succeeded(self) -> None:
@@ -33,8 +33,8 @@ class Backoff:
     def failed(self) -> float:
         """Note that an attempt failed and return the seconds to wait.
 
-        The pause doubles with every failure and has full jitter over its upper half, so that a fleet that
-        failed at once does not come back at once.
+        The pause doubles with every failure and has full jitter over its upper half, so that clients that
+        failed at the same time do not retry at the same time.
         """
         self.failures += 1
         pause = min(LONGEST_S, FIRST_S * 2.0 ** min(self.failures - 1, 20)) * random.uniform(0.5, 1.0)

@@ -6,7 +6,7 @@ import collections
 import functools
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
-from tilewright.config_sets.lookup import LookupResult
+from tilewright.artifact.cache import default_folder
 from tilewright.config_sets.refresher import LocalOptions, StartOptions
 from tilewright.forks import PerProcess
 from tilewright.http.calls import AsyncSender, Call, Sender, checked_url
@@ -15,7 +15,9 @@ from tilewright.http.fetch import Fetcher
 from tilewright.launch import local_device
 from tilewright.lazy import LazyModule
 from tilewright.matmul.kernels import LocalKernels
+from tilewright.schema.match import LookupResult
 from tilewright.schema.problem import GemmProblem
+from tilewright.trust import ServiceKey
 
 if TYPE_CHECKING:
     from tilewright.http import raw_socket, transport
@@ -37,6 +39,7 @@ class Client(Endpoints, Sender):
         matmul: ``matmul(a, b, out=None, bias=None, activation=None, alpha=1, beta=0)`` on the arrays' own
             device, see :class:`tilewright.matmul.matmul.LocalMatmul`.
         url: of the service.
+        service_key: whose signatures of kernels and config sets count.
 
     Args:
         timeout: seconds that each step of a request may take.
@@ -57,7 +60,9 @@ class Client(Endpoints, Sender):
     ) -> None:
         self.url, self._timeout, self._headers = checked_url(url), timeout, _authorization(key)
         self._http = PerProcess(lambda: transport.connect(self.url, timeout, self._headers))
-        self._local = LocalKernels(Fetcher(self.url, self._headers), StartOptions(**options))
+        start = StartOptions(**options)
+        self.service_key = ServiceKey(self.url, start.folder, start.trust)
+        self._local = LocalKernels(Fetcher(self.url, self._headers, self.service_key), start)
         self.matmul = self._local.matmul
 
     def __enter__(self) -> Self:
@@ -132,17 +137,22 @@ class AsyncClient(Endpoints, AsyncSender):
 
     Attributes:
         url: of the service.
+        service_key: whose signatures of kernels and config sets count.
 
     Args:
         timeout: seconds that each step of a request may take.
         key: an API key of the service, if it asks for one.
+        trust: the key that signs its kernels, see :class:`tilewright.config_sets.refresher.StartOptions`.
 
     Raises:
-        InvalidProblem: the URL is none of a service.
+        InvalidProblem: the URL is none of a service, or ``trust`` is no key.
     """
 
-    def __init__(self, url: str = _URL, *, timeout: float = 10.0, key: str | None = None) -> None:
+    def __init__(
+        self, url: str = _URL, *, timeout: float = 10.0, key: str | None = None, trust: str | None = None
+    ) -> None:
         self.url = checked_url(url)
+        self.service_key = ServiceKey(self.url, default_folder(), trust)
         self._http = PerProcess(lambda: transport.connect_async(self.url, timeout, _authorization(key)))
 
     async def __aenter__(self) -> Self:

@@ -14,7 +14,11 @@ class InvalidProblem(TilewrightError):
 
 
 class ArtifactError(TilewrightError):
-    """An artifact is damaged: its digest, its plan or its binary does not hold."""
+    """An artifact is damaged: its digest, its plan or its binary is wrong."""
+
+
+class TrustError(TilewrightError):
+    """No trusted key signed the data; the message says what to do."""
 
 
 class LaunchError(TilewrightError):
@@ -40,7 +44,7 @@ class DeviceUnavailable(TilewrightError):
 
 
 class ServiceUnreachable(TilewrightError):
-    """The service did not answer within the timeout, or what answered is not tilewright."""
+    """The service did not answer within the timeout, or the answer is not from tilewright."""
 
 
 class ServiceError(TilewrightError):

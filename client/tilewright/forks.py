@@ -1,4 +1,4 @@
-"""Keeps forked children sound: locks that another thread held, lost threads, half-done imports."""
+"""Fork safety: replaces locks that another thread held and lost threads; protects imports in progress."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class ForkAware(Protocol):
-    """An object that :func:`watch` tells about forks."""
+    """An object that :func:`watch` notifies of forks."""
 
     def after_fork(self) -> None:
-        """Called in the child, where only the forking thread is left."""
+        """Called in the child, in which only the forking thread exists."""
 
 
 _importing = threading.RLock()
@@ -24,14 +24,14 @@ _watched: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 
 
 def watch(one: ForkAware) -> None:
-    """Call ``one.after_fork()`` in every forked child as long as it lives."""
+    """Call ``one.after_fork()`` in every forked child, for as long as the object lives."""
     _watched.add(one)
 
 
 def importing() -> contextlib.AbstractContextManager[object]:
-    """A context for imports that a thread of this package may do: a fork waits for the end of the import.
+    """A context for imports in a thread of this package: a fork waits for the end of the import.
 
-    Otherwise the child would wait for ever for a module that a lost thread had begun to import.
+    Otherwise the child would wait for ever for a module whose import a lost thread had begun.
     """
     return _importing
 
@@ -49,11 +49,11 @@ class PerProcess(Generic[T]):
         watch(self)
 
     def after_fork(self) -> None:
-        """Drop the parent's value. NOTE: without closing it: another thread may have held a lock in it."""
+        """Drop the parent's value. NOTE: it is not closed: another thread may have held one of its locks."""
         self.made, self._lock = None, threading.Lock()
 
     def get(self) -> T:
-        """The value, made now if this is the first use."""
+        """The value, which the first use creates."""
         with self._lock:
             if self.made is None:
                 self.made = self._make()

@@ -1,4 +1,5 @@
-"""Modules that are imported at the first use: importing them costs more than a start from the cache."""
+"""``LazyModule``: imports a module at its first use, as its import takes longer than a start from the
+cache."""
 
 from __future__ import annotations
 

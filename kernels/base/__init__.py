@@ -1,1 +1,1 @@
-"""What every kernel family is made of: the base class, its knobs, and tile hints of other libraries."""
+"""The base class of kernel families, their knobs, and tile hints of other libraries."""

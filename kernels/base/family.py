@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
 
 from kernels.base.knobs import Knob, completed
+from kernels.base.spec import BuildSpec, Language
 from kernels.base.tile_hint import TileHint
-from kernels.compiler.spec import BuildSpec, Language
 from tilewright.artifact import LaunchPlan
 from tilewright.schema.codec import KnobValue
 from tilewright.schema.config import Config
@@ -22,16 +22,16 @@ K = TypeVar("K")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule(Generic[K]):
-    """A validity rule: the knobs it reads and a function that gives the reason it is broken.
+    """A validity rule: the knobs it reads and a function that returns the reason it is broken.
 
-    Naming the knobs lets the enumeration test a rule as soon as those are chosen, so that one
-    set of rules both explains a refusal and cuts the search tree.
+    The enumeration tests a rule as soon as the knobs that it reads are chosen, so that one set of rules both
+    explains a refusal and prunes the search tree.
 
     Attributes:
-        reads: the knobs.
-        why: the reason, or None.
-        compiled: the kernel source asserts the same rule; False for budgets of a device and for
-            what a problem asks.
+        reads: names of the knobs.
+        why: returns the reason, or None if the rule holds.
+        compiled: whether the kernel source asserts the rule too; False for rules about a device's budgets or
+            about the problem.
     """
 
     reads: tuple[str, ...]
@@ -40,12 +40,12 @@ class Rule(Generic[K]):
 
 
 class ConfigSpace(abc.ABC, Generic[K]):
-    """The configs that a search chooses among: all it needs to know of a family.
+    """The configs of a family, as a search sees them.
 
-    Subclasses give ``name``, ``knobs`` (in the order the enumeration chooses them: those that
-    rules cut by come first), ``rules`` (what is legal), ``search_rules`` (what is legal but not worth
-    a trial), ``knobs_type`` and the abstract methods; ``removed`` maps each knob that no longer exists to
-    the one value whose behaviour remains.
+    Subclasses give ``name``, ``knobs`` (in the order in which the enumeration chooses them: knobs of many
+    rules come first), ``rules`` (which configs are valid), ``search_rules`` (which valid configs are not
+    worth a trial), ``knobs_type`` and the abstract methods. ``removed`` maps each knob that no longer exists
+    to the one value whose behaviour remains.
     """
 
     name: str
@@ -64,8 +64,7 @@ class ConfigSpace(abc.ABC, Generic[K]):
         """Valid configs to try first, the most promising one first."""
 
     def configs_from_hint(self, hint: TileHint, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
-        """Valid configs that do what a kernel of this hint does, the most promising one first; none
-        where the family cannot."""
+        """Valid configs with the tiling of a hint, the most promising one first; may be empty."""
         del hint, problem, device
         return []
 
@@ -78,7 +77,7 @@ class ConfigSpace(abc.ABC, Generic[K]):
         return Config.of(self.name, dataclasses.asdict(cast(Any, knobs)))
 
     def completed(self, config: Config) -> Config:
-        """A config stored by an earlier version, with today's names of the family, its knobs and values."""
+        """A config stored by an earlier version, under current names of family, knobs and values."""
         return completed(Config.of(self.name, dict(config.knobs)), self.knobs, self.removed)
 
     def why_invalid(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> str | None:
@@ -99,7 +98,7 @@ class ConfigSpace(abc.ABC, Generic[K]):
     def enumerate(self, problem: GemmProblem, device: DeviceSpec) -> Iterator[tuple[int, ...]]:
         """Every valid config among the searched values, as value indices in knob order.
 
-        A depth-first walk that tests each rule once the last knob it reads is chosen.
+        A depth-first search that tests each rule once the last knob that it reads is chosen.
         """
         if self.why_unsupported(problem, device):
             return
@@ -107,7 +106,7 @@ class ConfigSpace(abc.ABC, Generic[K]):
         knobs = self.knobs_type(**{knob.name: knob.values[0] for knob in self.knobs})
         chosen: list[int] = []
 
-        def walk(depth: int) -> Iterator[tuple[int, ...]]:
+        def extend(depth: int) -> Iterator[tuple[int, ...]]:
             if depth == len(self.knobs):
                 yield tuple(chosen)
                 return
@@ -117,10 +116,10 @@ class ConfigSpace(abc.ABC, Generic[K]):
                 if any(rule.why(knobs, problem, device) for rule in due[depth]):
                     continue
                 chosen.append(index)
-                yield from walk(depth + 1)
+                yield from extend(depth + 1)
                 chosen.pop()
 
-        yield from walk(0)
+        yield from extend(0)
 
     def at(self, indices: tuple[int, ...]) -> Config:
         """The config at one point of :meth:`enumerate`."""
@@ -148,7 +147,7 @@ class Family(ConfigSpace[K]):
 
     @property
     def language(self) -> Language:
-        """What the source is written in."""
+        """The language of the source."""
         return "cuda" if self.device_kind == "cuda" else "c"
 
     @abc.abstractmethod

@@ -5,7 +5,7 @@ A family declares its knobs once::
     @dataclasses.dataclass(slots=True)
     class Knobs:
         tile_m: int = knob(64, (16, 32, 64, 128), "rows of D that a CTA computes")
-        raster: str = knob("m", ("m", "n"), "axis along which bands of tiles are laid")
+        raster: str = knob("m", ("m", "n"), "axis along which consecutive tiles lie")
 
 The knob table of ``GET /families``, the ``-D`` flags, the tables of ``docs/families.md``, the completion of
 configs that earlier versions stored and the base config of the tests (``Knobs()``) follow from the fields.
@@ -32,11 +32,11 @@ class Knob:
         searched: the values that the tuner tries; all legal ones unless given.
         macro: the ``-D`` macro; None for a knob that the compiled kernel does not depend on.
         codes: the macro's value for each legal value that is not an integer.
-        absent: what configs do that were stored before the knob existed; None if it always existed.
+        absent: the value of configs that were stored before the knob existed; None if it always existed.
         was: its name in configs that earlier versions stored.
-        values_were: earlier names of values, to their names of today.
-        replaces: earlier knobs that it took the place of, with what configs did that lack one of them.
-        combined: the values of those together, to the value of today.
+        values_were: earlier names of values, mapped to the current ones.
+        replaces: earlier knobs that this one replaced, each with its value in configs that lack it.
+        combined: values of the replaced knobs, in their order, mapped to the value of this one.
     """
 
     name: str
@@ -58,28 +58,28 @@ class Knob:
 
     @property
     def legal_by_text(self) -> dict[str, KnobValue]:
-        """Every legal value by how it is written."""
+        """The legal values, keyed by their text."""
         return {str(value): value for value in self.legal}
 
     def code(self, value: KnobValue) -> int:
-        """The macro's value for a legal value."""
+        """The value of the ``-D`` macro for a legal value of the knob."""
         return value if isinstance(value, int) else self.codes[value]
 
     def stored(self, values: Mapping[str, KnobValue]) -> KnobValue | None:
-        """The knob's value in a stored config, by today's names; None if the config lacks it, or had what
-        no value of today does."""
+        """The knob's value in a stored config, under current names; None if the config lacks the knob or its
+        value no longer exists."""
         if self.name not in values and any(name in values for name in self.replaces):
             return self.combined.get(tuple(str(values.get(*before)) for before in self.replaces.items()))
         value = values.get(self.name, values.get(self.was, self.absent))
-        return None if value is None else self._today(value)
+        return None if value is None else self._current(value)
 
     def renamed(self, recorded: Knob) -> Knob:
-        """The same knob as an earlier version recorded it, by today's names."""
+        """A recorded knob of an earlier version under the current names of the knob and its values."""
         return dataclasses.replace(
-            recorded, name=self.name, legal=tuple(self._today(value) for value in recorded.legal)
+            recorded, name=self.name, legal=tuple(self._current(value) for value in recorded.legal)
         )
 
-    def _today(self, value: KnobValue) -> KnobValue:
+    def _current(self, value: KnobValue) -> KnobValue:
         return self.values_were.get(value, value) if isinstance(value, str) else value
 
 
@@ -105,14 +105,14 @@ def knob(
         codes: the position among ``legal`` unless given.
     """
     legal = tuple(legal)
-    places = {value: place for place, value in enumerate(legal) if isinstance(value, str)}
+    positions = {value: position for position, value in enumerate(legal) if isinstance(value, str)}
     declared = Knob(
         name="",
         legal=legal,
         doc=doc,
         searched=tuple(searched),
         macro=macro,
-        codes=places if codes is None else codes,
+        codes=positions if codes is None else codes,
         absent=absent,
         was=was,
         values_were=values_were or {},
@@ -137,10 +137,10 @@ def defines(knobs: Iterable[Knob], values: Any) -> dict[str, int]:
 
 
 def completed(config: Config, knobs: Iterable[Knob], removed: Mapping[str, KnobValue]) -> Config:
-    """A config that an earlier version stored, with the knobs and names of today.
+    """A config that an earlier version stored, under the current knobs and names.
 
-    One that lacks a knob, or did what no config of today does, comes back as it is, and is invalid. Knobs
-    that are neither of today nor in ``removed`` are dropped: whatever their value, results are the same.
+    A config that lacks a knob, or whose behaviour no longer exists, is returned unchanged and is invalid.
+    Knobs that neither exist nor are in ``removed`` are dropped: results are the same whatever their value.
 
     Args:
         removed: knobs that no longer exist, with the one value whose behaviour remains.

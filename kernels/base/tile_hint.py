@@ -1,14 +1,13 @@
-"""``TileHint``: how the kernel of another library divides a GEMM, as far as that library tells."""
+"""``TileHint``: the tiling that another library reports for its kernel."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TileHint:
-    """How a kernel divides the work, in terms of a row-major D.
+    """The tiling of a kernel, in terms of a row-major D.
 
     Attributes:
         tile_m, tile_n: rows and columns of D that a CTA computes.
@@ -25,18 +24,11 @@ class TileHint:
     split_k: int = 1
     stages: int | None = None
 
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> TileHint:
-        """The inverse of ``dataclasses.asdict``, also after JSON."""
-        cluster = data["cluster"]
-        return cls(**data | {"cluster": cluster and tuple(cluster)})
-
     @property
     def variants(self) -> tuple[TileHint, ...]:
-        """The hint and its substitutes, the best one first: the transposed tile, which loads as many
-        bytes, then both without clusters."""
-        alone = dataclasses.replace(self, cluster=None)
-        return self, self._transposed, alone, alone._transposed
+        """The hint and its substitutes, the best one first: its transpose, then both without clusters."""
+        unclustered = dataclasses.replace(self, cluster=None)
+        return self, self._transposed, unclustered, unclustered._transposed
 
     @property
     def _transposed(self) -> TileHint:

@@ -1,1 +1,1 @@
-"""What the CUDA families share: targets, tiling, layouts and rasters, and the headers that mirror them."""
+"""Targets, tiling and layouts of the CUDA families, and the headers that mirror them."""

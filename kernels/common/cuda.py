@@ -1,5 +1,5 @@
-"""What the CUDA families share: targets, the -D interface of ``kernels/common/config.cuh``, arguments,
-budgets."""
+"""``CudaFamily``, the base of the CUDA families: targets, ``-D`` macros of ``kernels/common/config.cuh``,
+arguments, budgets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 from kernels.base.family import Family, K
 from kernels.base.knobs import defines
-from kernels.compiler.spec import BuildSpec
+from kernels.base.spec import BuildSpec
 from tilewright.artifact import (
     Argument,
     Grid,
@@ -20,15 +20,32 @@ from tilewright.artifact import (
     Serves,
     Workspace,
 )
+from tilewright.errors import DeviceUnavailable
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import Activation, DType, GemmProblem
 
-TARGETS = {"sm_80": "sm_80", "sm_86": "sm_86", "sm_89": "sm_89", "sm_90": "sm_90a"}
+# What NVRTC compiles for each architecture. The GPU tests run on sm_90; for the others kernels are compiled.
+# NOTE: register estimates were found by compiling for sm_80 to sm_90. Configs of later ones may spill; the
+# builder refuses those.
+TARGETS = {
+    "sm_80": "sm_80",
+    "sm_86": "sm_86",
+    "sm_87": "sm_87",
+    "sm_88": "sm_88",
+    "sm_89": "sm_89",
+    "sm_90": "sm_90a",
+    "sm_100": "sm_100",
+    "sm_103": "sm_103",
+    "sm_110": "sm_110",
+    "sm_120": "sm_120",
+    "sm_121": "sm_121",
+}
 MAX_EXTENT = 2**28 - 1  # a row of any type has less than 2 GiB
 MIN_DRIVER = 13000
-TMA_ALIGNMENT = 16  # bytes that TMA asks of addresses and row strides
+TMA_ALIGNMENT = 16  # bytes of addresses and row strides
 FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
+UNPACK_FLOAT8 = ("sm_90", "sm_100", "sm_103", "sm_110")  # mma.sync of 8-bit floats is one of float16 there
 _REGISTERS = 65536  # of an SM
 _MOST_REGISTERS = 255  # of a thread
 
@@ -48,9 +65,10 @@ _TYPES = {
     DType.SIGN1: "sign1",
     DType.INT32: "int",
 }
-# Accumulators, alpha and beta as the kernels hold them: float16 sums leave the tensor cores as float32.
+# Types of alpha, beta and the accumulators outside the tensor cores, where those are not float32.
 _ACCUMULATORS: dict[DType, ScalarKind] = {DType.FLOAT64: "float64", DType.INT32: "int32"}
 _ACTIVATIONS = list(Activation)
+RASTER_AXES = ("m", "n")
 # For families without these knobs: tiles in order along m, no splits.
 _RASTER_MACROS: dict[str, int | str] = {"RASTER": 0, "RASTER_SNAKE": 0, "SWIZZLE_SIZE": 1, "SPLIT_K": 1}
 
@@ -60,7 +78,7 @@ def why_unsupported(problem: GemmProblem, device: DeviceSpec) -> str | None:
     if device.kind != "cuda":
         return f"needs an NVIDIA GPU, {device.name} is a {device.kind} device"
     if device.arch not in TARGETS:
-        return f"no kernels for {device.arch}; supported are {', '.join(TARGETS)}"
+        return _why_no_target(device.arch)
     if max(problem.m, problem.n, problem.k) > MAX_EXTENT:
         return f"m, n and k must be at most {MAX_EXTENT}"
     if problem.batch > 65535:
@@ -68,9 +86,26 @@ def why_unsupported(problem: GemmProblem, device: DeviceSpec) -> str | None:
     return None
 
 
+def target_of(arch: str) -> str:
+    """What NVRTC compiles for a GPU of this architecture.
+
+    Raises:
+        DeviceUnavailable: there are no kernels for it.
+    """
+    if arch not in TARGETS:
+        raise DeviceUnavailable(_why_no_target(arch))
+    return TARGETS[arch]
+
+
+def _why_no_target(arch: str) -> str:
+    return f"no kernels for {arch}; supported are {', '.join(TARGETS)}"
+
+
 def room_in_clusters(cluster: int, device: DeviceSpec) -> int:
-    """The number of CTAs, one an SM, that run at once in clusters of this size: clusters of 4 or 8 fill 120
-    of an H200's 132 SMs."""
+    """The number of CTAs, one for each SM, that run at once in clusters of this size.
+
+    Clusters of 4 or 8 fill 120 of an H200's 132 SMs.
+    """
     return device.sm_count if cluster <= 2 else device.sm_count * 10 // 11
 
 
@@ -128,13 +163,13 @@ def accumulator_bytes(problem: GemmProblem) -> int:
 
 
 def split_workspace(split_k: int, tile_elements: int, problem: GemmProblem) -> Workspace:
-    """A counter and the partial sums of every split, for each tile; nothing without splits."""
+    """A counter and the partials of every split, for each tile; empty without splits."""
     partials = split_k * tile_elements * accumulator_bytes(problem)
     return Workspace(4, partials) if split_k > 1 else Workspace()
 
 
 def weights(problem: GemmProblem) -> Literal["a", "b"]:
-    """The longer operand, which is read once if the other has few rows; B if both are equally long."""
+    """The operand that covers the longer axis of D, which a GEMV reads once; B if m equals n."""
     return "a" if problem.m > problem.n else "b"
 
 
@@ -151,13 +186,12 @@ def gemm_arguments(problem: GemmProblem) -> tuple[Argument, ...]:
 
 
 def preconditions(problem: GemmProblem, align_a: int, align_b: int) -> Preconditions:
-    """The alignment that the kernel was built for, the driver that its compiler needs, and the largest
-    extents of its arithmetic."""
+    """The alignment that the kernel was compiled for, the driver that it needs, and its largest extents."""
     return Preconditions(align_a, align_b, problem.stride_alignment("d"), MIN_DRIVER, MAX_EXTENT)
 
 
 def wave_efficiency(problem: GemmProblem, grid: Grid, device: DeviceSpec, ctas_per_sm: int = 1) -> float:
-    """Useful share of the SMs' time, 0 .. 1: tile edges and the last wave are lost."""
+    """Fraction of the SMs' time that computes D, 0 .. 1: tile edges and the last wave are lost."""
     ctas = grid.tiles(problem) * grid.split_k * problem.batch
     resident = device.sm_count * ctas_per_sm
     waves = -(-ctas // resident)
@@ -227,7 +261,7 @@ class CudaFamily(Family[K]):
         return 0
 
     def workspace(self, _k: K, _problem: GemmProblem, _device: DeviceSpec) -> Workspace:
-        """Device memory for counters and partial sums."""
+        """Device memory for counters and partials."""
         return Workspace()
 
     def overlaps(self, _device: DeviceSpec) -> bool:

@@ -1,7 +1,7 @@
 """Shared-memory layouts and bank conflicts: the arithmetic of ``kernels/common/smem_tile.cuh``.
 
-A tile is rows of 16-byte chunks. Sources: the XOR ("crosswise") layout and the rotation are those of
-the seed documents 000 (section 8), 001 and 004, after CUTLASS' GTC 2020 presentation.
+A tile is rows of 16-byte chunks. The XOR ("crosswise") layout and the rotation are those of documents 000
+(section 8), 001 and 004, after CUTLASS' GTC 2020 presentation.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def tile_bytes(layout: str, rows: int, chunks: int) -> int:
 def chunk_offset(layout: str, chunks: int, row: int, chunk: int) -> int:
     """Byte offset of one 16-byte chunk in a tile whose rows have ``chunks``."""
     span = math.gcd(chunks, 8)
-    turn = row // (8 // span) % span
+    shift = row // (8 // span) % span
     if layout == "blocked":
         return (row // 16 * (chunks // 2) + chunk // 2) * 512 + row % 16 * 32 + chunk % 2 * 16
     if layout == "xor":
-        return row * chunks * 16 + (chunk ^ turn) * 16
+        return row * chunks * 16 + (chunk ^ shift) * 16
     if layout == "permuted":
-        return row * chunks * 16 + (chunk + turn) % chunks * 16
+        return row * chunks * 16 + (chunk + shift) % chunks * 16
     return row * row_stride(layout, chunks) + chunk * 16
 
 

@@ -1,6 +1,6 @@
-// Split-K: every CTA of a tile writes its partial sums to the workspace; the last CTA to arrive adds them up in split
-// order, so that the result does not depend on which one is last.
-// Workspace: one counter a tile (zero before and after the launch), then partial sums [tile][split][value][thread].
+// Split-K: every CTA of a tile writes its partials to the workspace; the last CTA to arrive adds them up in split order, so
+// that the result does not depend on which one is last.
+// Workspace: one counter a tile (zero before and after the launch), then partials [tile][split][value][thread].
 #pragma once
 #include "common/config.cuh"
 
@@ -22,8 +22,8 @@ template <int VALUES, int THREADS, class TEAM = WholeCta> struct SplitK {
                    static_cast<long long>(tile) * cfg::split_k * cta_values;
     }
 
-    // The steps of reduce(), for CTAs that do not hold their partial sums in registers: store every partial sum, then
-    // arrive, and read every sum if that returns true.
+    // The steps of reduce(), for CTAs that do not hold their partials in registers: store every partial, then arrive, and
+    // read every sum if arrive() returns true.
     __device__ __forceinline__ void store_partial(ElementAccumulator value, int i, int thread, int split) {
         partials[split * cta_values + i * THREADS + thread] = value;
     }
@@ -45,8 +45,8 @@ template <int VALUES, int THREADS, class TEAM = WholeCta> struct SplitK {
         return total;
     }
 
-    // True in the CTA that must finish the tile; `values` then hold the whole sums. The whole team calls it; threads
-    // without accumulators pass active = false, and `thread` is ignored.
+    // True in the CTA that must finish the tile; `values` then hold the totals of all splits. The whole team calls it;
+    // threads without accumulators pass active = false, and `thread` is ignored.
     __device__ __forceinline__ bool reduce(ElementAccumulator (&values)[VALUES], int thread, bool active, int split) {
         if (active) {
 #pragma unroll

@@ -1,4 +1,4 @@
-"""What ``mma_sync`` and ``wmma`` share, whose CTAs copy tiles of A and B to shared memory."""
+"""Grid, copies, heuristics and search rules of ``mma_sync`` and ``wmma``, whose threads copy tiles."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def operand_tiles(k: Tiling, problem: GemmProblem) -> tuple[Chunks, Chunks]:
 
 
 def copy_bytes(k: Tiling, problem: GemmProblem, operand: str) -> int:
-    """Bytes of a global access to operand ``a`` or ``b``: the knob, as far as the alignment allows."""
+    """Bytes of a global access to operand ``a`` or ``b``: the knob, or less if the alignment requires."""
     return min(k.copy_bytes, problem.stride_alignment(operand))
 
 
@@ -57,12 +57,12 @@ def copy_macros(k: Tiling, problem: GemmProblem) -> dict[str, int | str]:
 
 
 def preconditions(k: Tiling, problem: GemmProblem) -> Preconditions:
-    """Operands aligned to their copies."""
+    """The alignment of A and B that their copies require."""
     return cuda.preconditions(problem, copy_bytes(k, problem, "a"), copy_bytes(k, problem, "b"))
 
 
 def ranked(configs: Iterable[T], problem: GemmProblem, device: DeviceSpec) -> list[T]:
-    """The configs by useful share of the SMs' time, times operand reuse; the most promising first."""
+    """The configs, the one with the highest wave efficiency times operand reuse first."""
 
     def score(k: T) -> float:
         reuse = k.tile_m * k.tile_n / (k.tile_m + k.tile_n)
@@ -72,7 +72,7 @@ def ranked(configs: Iterable[T], problem: GemmProblem, device: DeviceSpec) -> li
 
 
 def filling_split_k(k: Tiling, problem: GemmProblem, device: DeviceSpec) -> int:
-    """The most splits, up to 8, for which the SMs suffice and every split has four k tiles."""
+    """The most splits, up to 8, that leave each tile and split an SM and each split four k tiles."""
     tiles = Grid(k.tile_m, k.tile_n).tiles(problem) * problem.batch
     fitting = (s for s in (8, 4, 2) if tiles * s <= device.sm_count and problem.k >= 4 * s * k.tile_k)
     return next(fitting, 1)
@@ -106,8 +106,8 @@ def why_split(k: Tiling, problem: GemmProblem, device: DeviceSpec) -> str | None
 
 
 def why_swizzle_size(k: Tiling, problem: GemmProblem, _device: DeviceSpec) -> str | None:
-    """The reason why a band is wider than the grid of tiles, or None."""
+    """The reason why swizzle_size exceeds the grid of tiles, or None."""
     along = -(-problem.m // k.tile_m) if k.raster == "m" else -(-problem.n // k.tile_n)
     if k.swizzle_size > 1 and k.swizzle_size >= 2 * along:
-        return "a band is wider than the grid of tiles"
+        return "swizzle_size exceeds the grid of tiles"
     return None

@@ -1,5 +1,4 @@
-// What families wgmma and wgmma_ws have in common: operand tiles in shared memory, accumulators, and pairs of finished
-// elements.
+// Operand tiles in shared memory, accumulators and pairs of finished elements of families wgmma and wgmma_ws.
 #pragma once
 #include "common/epilogue.cuh"
 #include "common/ptx/tma.cuh"
@@ -10,9 +9,9 @@
 //   K_MAJOR   panel p holds the p-th 128 bytes of k, one line of 128 bytes for each of EXTENT
 //   else      panel p holds 64 p .. 64 p + 63 of EXTENT, one line of 128 bytes for each k
 // Within 1024 bytes (8 lines), 16-byte chunk c of line l lies at chunk c ^ l: the 128-byte swizzle of TMA and wgmma; tiles
-// start at multiples of 1024 bytes. SLICES CTAs of a cluster multicast to all of them what they load: each a slice of
-// 1 / SLICES of the lines, or, if slices would not be whole groups of 8 lines, the whole tile of every SLICES-th k tile.
-// Mirrored by kernels/common/wgmma.py.
+// start at multiples of 1024 bytes. SLICES CTAs of a cluster load for each other by multicast: each a slice of 1 / SLICES of
+// the lines, or, if slices would not be multiples of 8 lines, the whole tile of every SLICES-th k tile.
+// Mirrored by kernels/common/wgmma.py and tests/support/wgmma_layout.py.
 template <class T, int EXTENT, int DEPTH, bool K_MAJOR, int SLICES = 1> struct WgmmaTile {
     static constexpr int panel = 128 / int(sizeof(T)); // elements
     static constexpr int panels = (K_MAJOR ? DEPTH : EXTENT) / panel;

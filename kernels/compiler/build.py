@@ -1,4 +1,4 @@
-"""From a config to an artifact: compile what the family describes, once, and keep it by content."""
+"""Compile configs to artifacts, and cache the artifacts by everything that decides their bytes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ import json
 import os
 import re
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from kernels.base.family import Family
+from kernels.base.spec import SOURCES, BuildSpec, Built, CompileError, Language
 from kernels.compiler import cc, nvrtc
-from kernels.compiler.spec import SOURCES, BuildSpec, Built, Language
-from tilewright.artifact import Artifact
+from kernels.compiler.overlap import why_unordered
+from tilewright.artifact import Artifact, LaunchPlan
 from tilewright.errors import ArtifactError
+from tilewright.schema.codec import encode
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
@@ -25,20 +29,33 @@ from tilewright.schema.problem import GemmProblem
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
 
-class ArtifactCache:
-    """Artifacts on disk, keyed by everything that decides their bytes.
+CACHE_BYTES = 4 * 2**30
+_KEY = re.compile("[0-9a-f]{64}")
+_SLACK = 16  # NOTE: a look at 100,000 entries takes about 1 s: one for each sixteenth that is written
+_LEFT_S = 86_400.0
 
-    Writes are atomic (temporary file, then rename); a damaged entry is a miss, and a folder that cannot be
-    written keeps nothing.
+
+class ArtifactCache:
+    """Artifacts on disk, keyed by everything that decides their bytes, at most about ``most`` bytes of them.
+
+    Writes are atomic (temporary file, then rename). A damaged entry is a miss. If the folder cannot be
+    written, nothing is kept. The modification time of an entry is the time of its last use; those unused for
+    longest go first. Every step is one operation on one file, and a missing entry is compiled again, so any
+    number of processes may use a folder at once.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, most: int = CACHE_BYTES) -> None:
         self.folder = folder
+        self._most = most
+        self._unseen = most  # so that the first write looks
 
     def get(self, key: str) -> Artifact | None:
         """The artifact stored under ``key``, or None."""
         try:
-            data = (self.folder / key[:2] / key).read_bytes()
+            path = self.folder / key[:2] / key
+            data = path.read_bytes()
+            with contextlib.suppress(OSError):
+                os.utime(path)
             return Artifact.from_bytes(data[64:], data[:64].decode("ascii"))
         except (OSError, ArtifactError, UnicodeDecodeError):
             return None
@@ -46,7 +63,34 @@ class ArtifactCache:
     def put(self, key: str, artifact: Artifact) -> None:
         """Store ``artifact`` under ``key`` if the folder can be written."""
         with contextlib.suppress(OSError):
-            self._put(key, artifact.digest.encode("ascii") + artifact.to_bytes())
+            data = artifact.digest.encode("ascii") + artifact.to_bytes()
+            self._put(key, data)
+            self._unseen += len(data)
+            if self._unseen > self._most // _SLACK:
+                self._unseen = 0
+                self.prune()
+
+    def prune(self) -> None:
+        """Remove the entries that were unused for longest until the rest is in bounds, and what writers that
+        were killed a day ago left."""
+        found = sorted(self._entries(), key=lambda entry: entry[0])
+        left = sum(size for _, size, _ in found)
+        for used, size, path in found:
+            stale = not _KEY.fullmatch(path.name) and time.time() - used > _LEFT_S
+            if left > self._most or stale:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                left -= size
+
+    def _entries(self) -> Iterator[tuple[float, int, Path]]:
+        """Time of last use, bytes and path of each entry, and of what its writers left."""
+        for path in self.folder.glob("??/*"):
+            entry = _KEY.fullmatch(path.name) and path.name.startswith(path.parent.name)
+            if not entry and not path.name.startswith(tempfile.gettempprefix()):
+                continue
+            with contextlib.suppress(OSError):  # another process removed it
+                status = path.stat()
+                yield status.st_mtime, status.st_size, path
 
     def _put(self, key: str, data: bytes) -> None:
         folder = self.folder / key[:2]
@@ -80,6 +124,7 @@ def build(
     artifact = cache.get(key) if cache else None
     if artifact is None:
         built = compile_spec(spec)
+        _check_order(built, plan)
         resources = dataclasses.replace(built.resources, dynamic_smem=plan.dynamic_smem)
         artifact = Artifact(plan, resources, digest, built.compiler, built.binary)
         if cache:
@@ -94,6 +139,17 @@ def compile_spec(spec: BuildSpec) -> Built:
         CompileError: the compiler refused it.
     """
     return nvrtc.compile_cuda(spec) if spec.language == "cuda" else cc.compile_c(spec)
+
+
+def _check_order(built: Built, plan: LaunchPlan) -> None:
+    """Refuse a kernel that is launched while the kernel before it ends, and does not wait for its writes."""
+    if plan.format != "cubin":
+        return
+    overlapping = [step.entry for step in plan.repacks]
+    overlapping += [plan.finish.entry] if plan.finish else []
+    overlapping += [plan.entry] if plan.programmatic else []
+    if reason := why_unordered(built.binary, overlapping):
+        raise CompileError(f"{plan.entry} for {plan.target}: {reason}")
 
 
 def compiler_version(language: Language) -> str:
@@ -128,5 +184,5 @@ def source_digest(source: str) -> str:
 
 
 def _key(spec: BuildSpec, plan: dict[str, Any], digest: str) -> str:
-    everything = [dataclasses.asdict(spec), plan, digest, compiler_version(spec.language)]
+    everything = [encode(spec), plan, digest, compiler_version(spec.language)]
     return hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()

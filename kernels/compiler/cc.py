@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from kernels.compiler.spec import SOURCES, BuildSpec, Built, CompileError
+from kernels.base.spec import SOURCES, BuildSpec, Built, CompileError
 from tilewright.artifact import Resources
 from tilewright.errors import DeviceUnavailable
 
@@ -48,7 +48,7 @@ def compile_c(spec: BuildSpec) -> Built:
     with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
         output = Path(folder) / "kernel.so"
         command = [_compiler(), *_FLAGS, *_TARGET_FLAGS[spec.target], *defines]
-        _run([*command, f"-I{SOURCES}", "-o", str(output), str(SOURCES / spec.source)], spec)
+        _run([*command, "-I.", "-o", str(output), spec.source], spec)
         binary = output.read_bytes()
     return Built(binary, Resources(), cc_version())
 
@@ -83,7 +83,10 @@ def _define(name: str, value: int | str) -> str:
 
 def _run(command: list[str], spec: BuildSpec) -> None:
     try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        # NOTE: among the sources, so that its messages, which callers read, tell no path of this machine.
+        result = subprocess.run(
+            command, cwd=SOURCES, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise CompileError(f"{spec.source} for {spec.target}: cc took more than {TIMEOUT_S:.0f} s") from error
     if result.returncode:

@@ -1,7 +1,7 @@
-"""What a kernel costs, read from its cubin: an ELF file with NVIDIA's ``.nv.info`` attributes.
+"""Registers, stack and shared memory of a kernel, read from its cubin: ELF with NVIDIA's ``.nv.info``.
 
 The attribute numbers are those that ``cuobjdump --dump-elf`` prints by name (EIATTR_REGCOUNT,
-EIATTR_FRAME_SIZE); a test holds the results against the assembler's own report.
+EIATTR_FRAME_SIZE); a test compares the results with the assembler's own report.
 """
 
 from __future__ import annotations
@@ -19,19 +19,6 @@ _FORMAT_SIZED = 4
 _FRAME_SIZE = 0x11
 _REGISTER_COUNT = 0x2F
 _RESERVED_SMEM = 1024
-# The low 12 bits of an instruction of sm_90 and later, by what the assembler makes of PTX.
-_ACQBULK = 0x82E  # griddepcontrol.wait
-_GLOBAL_ACCESSES = {
-    0x980: "LD",
-    0x981: "LDG",
-    0x985: "ST",
-    0x986: "STG",
-    0x9A3: "ATOMG",
-    0x9A6: "REDG",
-    0xFAE: "LDGSTS",
-    0x3BA: "UBLKCP",
-    0x5B4: "UTMALDG",
-}
 
 
 def read_resources(cubin: bytes, entry: str) -> Resources:
@@ -65,23 +52,6 @@ def code_sections(cubin: bytes) -> dict[str, bytes]:
         ArtifactError: not a cubin.
     """
     return {name: data for name, data in _sections(cubin) if name.startswith(".text.")}
-
-
-def access_before_wait(cubin: bytes) -> str | None:
-    """The kernel of a cubin for sm_90 or later that accesses global memory above its first
-    ``griddepcontrol.wait``, in the order of the code, with the access; None if none does.
-
-    The kernel before may still write what such an access reads. ``ld.global.nc``, which also stands for loads
-    through ``const __restrict__``, is one that the assembler moves up. A prefetch into the L2 is no access.
-    """
-    for section, code in code_sections(cubin).items():
-        operations = [word & 0xFFF for word, _ in struct.iter_unpack("<QQ", code)]
-        if _ACQBULK not in operations:
-            continue
-        for operation in operations[: operations.index(_ACQBULK)]:
-            if operation in _GLOBAL_ACCESSES:
-                return f"{section.removeprefix('.text.')}: {_GLOBAL_ACCESSES[operation]}"
-    return None
 
 
 def _headers(cubin: bytes) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -11,14 +11,15 @@ import re
 import threading
 from collections.abc import Sequence
 
-from kernels.compiler.cubin import access_before_wait, read_resources
-from kernels.compiler.spec import SOURCES, BuildSpec, Built, CompileError
+from kernels.base.spec import SOURCES, BuildSpec, Built, CompileError
+from kernels.compiler.cubin import read_resources
+from kernels.compiler.overlap import why_unordered
 from tilewright.errors import DeviceUnavailable
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _TARGET = re.compile(r"sm_\d+a?\Z")
 _LOADING = threading.Lock()
-# What ptxas says when wgmma run one after the other (C7510, C7514, C7515), when it adds waits or fences
+# Messages of ptxas when wgmma run one after the other (C7510, C7514, C7515), when it adds waits or fences
 # that the source lacks (C7517, C7519), or when it ignores setmaxnreg (C7508).
 _WGMMA_WARNING = re.compile(r"\(C75(08|1\d)\)")
 
@@ -56,9 +57,8 @@ def compile_text(
         cubin, log = program.compile(options)
     if _WGMMA_WARNING.search(log):
         raise CompileError(f"{name} for {target}: the assembler gave up a wgmma guarantee:\n{log}")
-    early = access_before_wait(cubin)
-    if early:
-        raise CompileError(f"{name} for {target}: memory is accessed before griddepcontrol.wait ({early})")
+    if reason := why_unordered(cubin):
+        raise CompileError(f"{name} for {target}: {reason}")
     return Built(cubin, read_resources(cubin, entry), nvrtc_version())
 
 
@@ -97,7 +97,8 @@ class _Program:
         status = _nvrtc().nvrtcCompileProgram(self._handle, len(options), array)
         log = self._read("nvrtcGetProgramLog").rstrip(b"\0").decode(errors="replace").strip()
         if status:
-            raise CompileError(log or _error_string(status))
+            # NOTE: callers read it, and need no path of this machine.
+            raise CompileError(log.replace(f"{SOURCES}/", "") or _error_string(status))
         return self._read("nvrtcGetCUBIN"), log
 
     def _read(self, getter: str) -> bytes:

@@ -1,7 +1,7 @@
 // A warp's accumulators, weight rows x activation rows, by tensor cores or by FMA units.
 //   mma   K-major weights are the 8 columns and activations the 16 rows; else the other way round
 //   fma   a lane multiplies its vectors by every activation row; the four lanes of a row are added up at the end
-// store() writes the warp's partial sums to shared memory as [activation row][weight row].
+// store() writes the warp's partials to shared memory as [activation row][weight row].
 #pragma once
 #include "gemv/load.cuh"
 #include "gemv/epilogue.cuh"

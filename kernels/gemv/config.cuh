@@ -11,7 +11,6 @@
 //   RELEASE           the next kernel may start once all CTAs of this one have 0 started, 1 issued their loads
 //   ALIGN_WEIGHTS, ALIGN_ACTIVATIONS    bytes that divide row strides and addresses
 #pragma once
-#define GEMM_RESTRICT
 #include "common/config.cuh"
 #include "common/ptx/load_store.cuh"
 
@@ -51,4 +50,4 @@ static_assert(cfg::threads >= 32 && cfg::threads <= 1024, "a CTA has 1 to 32 war
 static_assert(!cfg::mma || cfg::weights_k_major || cfg::size == 2, "mma takes weights that are not K-major in 16-bit types only");
 static_assert(!cfg::mma || cfg::size < 8, "mma is for types of up to 4 bytes");
 static_assert(cfg::warps_k * cfg::activation_rows * (cfg::weight_rows + 4) * int(sizeof(ElementAccumulator)) <= 48 << 10,
-              "the partial sums of all warps fit 48 KiB of shared memory");
+              "the partials of all warps fit 48 KiB of shared memory");

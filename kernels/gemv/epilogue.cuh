@@ -1,4 +1,4 @@
-// The end of a GEMV tile, whose warps partition k: adds up the partial sums of all warps, [warp][activation row]
+// The end of a GEMV tile, whose warps partition k: adds up the partials of all warps, [warp][activation row]
 // [weight row + 4] in shared memory, in warp order, then the splits, and stores D. A family includes it after its config,
 // which gives the tile (weight_rows x activation_rows), the threads and weights_are_a.
 #pragma once

@@ -28,7 +28,7 @@ class Gemv(cuda.CudaFamily[Knobs]):
     search_rules = SEARCH_RULES
 
     def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
-        """CUDA, M or N at most 16, and no float16 accumulation, which would lose digits and gain no time."""
+        """The reason no config computes the problem: m and n above 16, or float16 accumulation."""
         return validity.why_unsupported(problem, device)
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
@@ -60,11 +60,11 @@ class Gemv(cuda.CudaFamily[Knobs]):
         }
 
     def workspace(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> Workspace:
-        """A counter and the partial sums of every split of a tile."""
+        """A counter and the partials of every split of a tile."""
         return layout.workspace(k, problem)
 
     def overlaps(self, device: DeviceSpec) -> bool:
-        """From sm_90 on."""
+        """Whether a launch may start before the previous launch has ended: from sm_90 on."""
         return device.arch == "sm_90"
 
     def preconditions(self, _k: Knobs, problem: GemmProblem) -> Preconditions:

@@ -1,4 +1,4 @@
-"""Which configs of family ``gemv`` to try first, and which are worth a trial at all."""
+"""Heuristic configs of family ``gemv``, and the rules that refuse configs not worth a trial."""
 
 from __future__ import annotations
 
@@ -44,8 +44,10 @@ _MN_MAJOR = (
 
 
 def heuristic_configs(problem: GemmProblem, device: DeviceSpec) -> Iterator[Knobs]:
-    """Configs whose loads in flight cover the memory's latency and whose CTAs fill the device once, the most
-    promising first; some may be invalid."""
+    """Configs whose loads in flight cover the memory's latency and whose CTAs fill the device once.
+
+    The most promising one comes first; some may be invalid.
+    """
     shape = GemvShape.of(problem)
     math = "mma" if why_no_mma(shape, device) is None else "fma"
     for structure in _K_MAJOR if shape.k_major else _MN_MAJOR:
@@ -66,9 +68,9 @@ def _split(config: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
 
 
 def _overlapped(config: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
-    """The config with prefetch and, if all of its CTAs run at once, a late release, as far as they are valid.
+    """The config with prefetch and, if all of its CTAs run at once, a late release, if those are valid.
 
-    With all CTAs running, an early release would give the SMs' room to the next kernel too early.
+    With all CTAs running, an early release would let the next kernel occupy the SMs too early.
     """
     if device.arch != "sm_90":
         return config

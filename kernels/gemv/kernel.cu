@@ -6,7 +6,7 @@
 // and, in turn, along k; split-K splits k among CTAs. A warp holds STAGES x STEPS steps of k in registers: while it
 // multiplies one stage, the loads of the others are in flight. The activations, the small operand, are read through the L1.
 // blockIdx = (tile, split, batch). In order of execution: load.cuh, compute.cuh, gemv/epilogue.cuh.
-// Shared memory: the partial sums of all warps, WARPS_K x activation rows x (weight rows + 4). Static.
+// Shared memory: the partials of all warps, WARPS_K x activation rows x (weight rows + 4). Static.
 // Minimum sm_80; mma of 8-bit floats sm_89. Any layout, alignment and size. Does not accumulate in f16.
 //
 // Compiles as it lies here:  nvcc -cubin -arch=sm_80 -I. -DIN_TYPE=f16 -DOUT_TYPE=f16 -DA_TRANSPOSED=0

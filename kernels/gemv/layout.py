@@ -15,7 +15,7 @@ def tile_weight_rows(config: Knobs, shape: GemvShape) -> int:
 
 
 def tile_activation_rows(config: Knobs, shape: GemvShape) -> int:
-    """Activation rows of a tile: all with mma; few with fma, which keeps their accumulators in one lane."""
+    """Activation rows of a tile: all with mma; few with fma, whose lanes hold all their accumulators."""
     most = 16 if config.math == "mma" else 2 if shape.vector == 16 and not shape.k_major else 4
     return min(shape.activation_rows, most)
 
@@ -37,27 +37,27 @@ def grid(config: Knobs, shape: GemvShape) -> Grid:
 
 
 def workspace(config: Knobs, problem: GemmProblem) -> Workspace:
-    """A counter and the partial sums of every split of a tile."""
+    """A counter and the partials of every split of a tile."""
     tile = grid(config, GemvShape.of(problem))
     return split_workspace(problem, tile.tile_m * tile.tile_n, config.threads, config.split_k)
 
 
 def smem_bytes(config: Knobs, problem: GemmProblem) -> int:
-    """Static shared memory: the partial sums of every warp, with 4 words of padding a row."""
+    """Static shared memory in bytes: the partials of every warp, with 4 words of padding a row."""
     shape = GemvShape.of(problem)
     row = (tile_weight_rows(config, shape) + 4) * cuda.accumulator_bytes(problem)
     return config.warps_k * tile_activation_rows(config, shape) * row
 
 
 # Registers of a thread beside weights, activations and accumulators: addresses, predicates, fragments.
-# NOTE: these numbers and all below were found by compiling.
+# NOTE: these numbers and those below were found by compiling.
 _K_MAJOR_REGISTERS = 32
 _MN_MAJOR_REGISTERS = 56
 _FMA_REGISTERS = 60
 
 
 def register_estimate(config: Knobs, problem: GemmProblem, arch: str) -> int:
-    """The fewest registers of a thread; the compiler takes more if they are free."""
+    """The fewest registers that a thread needs; the compiler uses more if they are free."""
     shape = GemvShape.of(problem)
     loads = loads_in_flight(config, shape)
     # Unless the weights are K-major, and even more with fma, the compiler keeps some words twice.
@@ -85,8 +85,8 @@ def early_registers(config: Knobs, problem: GemmProblem, arch: str) -> int:
 
 
 def _unpacks(config: Knobs, problem: GemmProblem, arch: str) -> bool:
-    """Whether 8-bit floats become float16 before the multiplication, as they must on sm_90."""
-    return config.math == "mma" and problem.dtype in cuda.FLOAT8 and arch == "sm_90"
+    """Whether 8-bit floats become float16 before the multiplication, as they must on some architectures."""
+    return config.math == "mma" and problem.dtype in cuda.FLOAT8 and arch in cuda.UNPACK_FLOAT8
 
 
 def _activations_k_major(problem: GemmProblem, shape: GemvShape) -> bool:

@@ -1,5 +1,4 @@
-"""What the GEMV families share: which operand the weights are, and the workspace of
-``kernels/gemv/epilogue.cuh``.
+"""``GemvShape``, a problem in terms of weights and activations, and the workspace of the GEMV families.
 
 The *weights* are the operand with many rows, read once; the *activations* are the one with at most 16 rows.
 """
@@ -55,7 +54,7 @@ class GemvShape:
 
 
 def split_workspace(problem: GemmProblem, tile_elements: int, threads: int, split_k: int) -> Workspace:
-    """A counter and the partial sums of every split of a tile, each thread holding as many elements."""
+    """A counter and the partials of every split of a tile, of which every thread holds equally many."""
     if split_k == 1:
         return Workspace()
     return Workspace(4, split_k * -(-tile_elements // threads) * threads * cuda.accumulator_bytes(problem))

@@ -1,4 +1,4 @@
-"""Hard rules of family ``gemv``: the source asserts those with ``compiled``, the others are budgets."""
+"""Validity rules of family ``gemv``: static_asserts of the source (``compiled``) and budgets."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ def why_unsupported(problem: GemmProblem, device: DeviceSpec) -> str | None:
     """The reason why no config computes ``problem`` on ``device``, or None."""
     if min(problem.m, problem.n) > MAX_ACTIVATION_ROWS:
         return f"gemv is for m or n up to {MAX_ACTIVATION_ROWS}, not {problem.m} x {problem.n}"
+    if problem.dtype.packing > 1:
+        return f"gemv reads elements of whole bytes, not {problem.dtype}"
     if problem.accumulate is DType.FLOAT16:
         return "gemv accumulates in float32, float64 or int32, not float16"
     return cuda.why_unsupported(problem, device)
@@ -29,7 +31,7 @@ def why_no_mma(shape: GemvShape, device: DeviceSpec) -> str | None:
         return f"math=mma does not multiply {shape.dtype}: use fma"
     if not shape.k_major and shape.dtype.size != 2:
         return f"math=mma takes weights that are not K-major in 16-bit types only, not {shape.dtype}: use fma"
-    if shape.dtype in cuda.FLOAT8 and device.arch in ("sm_80", "sm_86"):
+    if shape.dtype in cuda.FLOAT8 and device.compute_capability < (8, 9):
         return f"{device.arch} has no mma of {shape.dtype}: use fma"
     return None
 
@@ -45,7 +47,7 @@ def _why_threads(c: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
 def _why_smem(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     used = smem_bytes(c, p)
     if used > _STATIC_SMEM:
-        return f"the partial sums of all warps take {used} bytes of shared memory, at most {_STATIC_SMEM}"
+        return f"the partials of all warps take {used} bytes of shared memory, at most {_STATIC_SMEM}"
     return None
 
 

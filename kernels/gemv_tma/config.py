@@ -32,7 +32,7 @@ class Knobs:
 
     @property
     def k_partitions(self) -> int:
-        """CTAs that compute one tile, each over a part of k."""
+        """CTAs that compute one tile, each over a partition of k."""
         return self.split_k * self.cluster_k
 
     @property

@@ -29,8 +29,8 @@ class GemvTma(cuda.CudaFamily[Knobs]):
     search_rules = SEARCH_RULES
 
     def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
-        """sm_90, M or N at most 16, 8- or 16-bit types, rows along k that TMA can describe, and a k whose
-        partitions fit in shared memory."""
+        """The reason no config computes the problem, in terms of architecture, extents, type, layout and
+        k."""
         return validity.why_unsupported(problem, device)
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
@@ -41,7 +41,7 @@ class GemvTma(cuda.CudaFamily[Knobs]):
         return [one for one in configs if self.why_invalid(one, problem, device) is None]
 
     def grid(self, k: Knobs, problem: GemmProblem, device: DeviceSpec) -> Grid:
-        """Persistent CTAs, one an SM."""
+        """Persistent CTAs, one for each SM."""
         return layout.grid(k, problem, device)
 
     def threads(self, k: Knobs) -> int:
@@ -74,15 +74,15 @@ class GemvTma(cuda.CudaFamily[Knobs]):
         return layout.smem_bytes(k, problem)
 
     def workspace(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> Workspace:
-        """A counter and the partial sums of every split of a tile."""
+        """A counter and the partials of every split of a tile."""
         return layout.workspace(k, problem)
 
     def overlaps(self, _device: DeviceSpec) -> bool:
-        """Always."""
+        """Whether a launch may start before the previous launch has ended: always."""
         return True
 
     def preconditions(self, k: Knobs, problem: GemmProblem) -> Preconditions:
-        """What TMA needs of A and B, and a k whose partitions fit in shared memory."""
+        """The alignment that TMA requires, and the largest k whose partitions fit shared memory."""
         needs = cuda.preconditions(problem, cuda.TMA_ALIGNMENT, cuda.TMA_ALIGNMENT)
         return dataclasses.replace(needs, max_k=layout.max_k(k, problem))
 

@@ -1,4 +1,4 @@
-"""Which configs of family ``gemv_tma`` to try first, and which are worth a trial at all."""
+"""Heuristic configs of family ``gemv_tma``, and the rules that refuse configs not worth a trial."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ _STRUCTURES = (
 
 
 def heuristic_configs(problem: GemmProblem, device: DeviceSpec) -> list[Knobs]:
-    """Configs that won on an H200 with k partitions, stages and prefetch for this problem, the most promising
-    first; some may be invalid."""
+    """Configs that won on an H200, with k partitions, stages and prefetch for this problem.
+
+    The most promising one comes first; some may be invalid.
+    """
     best = 2 if GemvShape.of(problem).activation_rows > _FEW_ROWS else 1
     ordered = sorted(_STRUCTURES, key=lambda one: one.warp_tiles != best)
     filled = [_filled(one, problem, device) for one in ordered]
@@ -51,7 +53,7 @@ def heuristic_configs(problem: GemmProblem, device: DeviceSpec) -> list[Knobs]:
 
 
 def _filled(config: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
-    """The structure with k partitions, then as many stages as make a ring, then as much prefetch as pays."""
+    """The config with the k partitions, the stages of a ring and the prefetch that suit the problem."""
     config = _partitioned(config, problem, device)
     config = dataclasses.replace(config, stages=ring_stages(config, _RING_BYTES, problem, device))
     ahead = (dataclasses.replace(config, prefetch=stages) for stages in sorted(PREFETCHES, reverse=True))
@@ -59,8 +61,8 @@ def _filled(config: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
 
 
 def _partitioned(config: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
-    """The structure with the smallest cluster, else the fewest splits, that leave room for the ring and keep
-    the SMs busy; else with those that keep them busiest."""
+    """The config with the smallest cluster, else the fewest splits, that leave room for the ring and keep the
+    SMs busy. If none does, the cluster or splits that keep the SMs busiest."""
     clusters = [ctas for ctas in CLUSTERS if cuda.why_no_room(ctas, device) is None]
     options = [dataclasses.replace(config, cluster_k=ctas) for ctas in clusters]
     options += [dataclasses.replace(config, split_k=split) for split in SPLITS if split > 1]
@@ -114,7 +116,7 @@ def _why_short_partition(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None
 def _why_depth(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     wanted = {ring_stages(c, ring_bytes, p, d) for ring_bytes in _RING_SIZES}
     if c.stages not in wanted:
-        return f"tried are rings of about 96, 128, 160 and 192 KiB, here {sorted(wanted)} stages"
+        return f"only rings of about 96, 128, 160 and 192 KiB are tried: {sorted(wanted)} stages"
     return None
 
 

@@ -5,14 +5,14 @@
 // WARPS * K_CHUNKS neighbouring k chunks, one TMA box each, so that 0.5 to 8 KiB of every row are requested together. One
 // warp, the producer, loads stages; consumer warp w multiplies chunks w, w + WARPS, .. of each, and the accumulators of all
 // are added up at the end of a tile. The CLUSTER_K CTAs of a cluster partition the k of their tiles: each holds only its
-// partition of the activations, and finishes its part of the tile. CTAs are persistent: they walk the list of work tiles of
-// gemv_tma/layout.cuh, and the producer runs ahead into the next work tiles.
+// partition of the activations, and finishes its part of the tile. CTAs are persistent: they iterate over the work tiles
+// of gemv_tma/layout.cuh, and the producer runs ahead into the next work tiles.
 // In order of execution: layout.cuh (work tiles, shared memory), load.cuh (producer, activations), compute.cuh (products,
 // reduction over a cluster), gemv/epilogue.cuh (reduction over warps and splits, D).
 // Shared memory, from a multiple of 1024 bytes on:
 //   STAGES x WARPS * K_CHUNKS x (16 * WARP_TILES rows x 128)   weights, in TMA's 128-byte swizzle
 //   ACTIVATION_K_CHUNKS x activation rows x 128                the slice of the activations, in the same swizzle
-//   WARPS x activation rows x (weight rows + 4) x 4            partial sums
+//   WARPS x activation rows x (weight rows + 4) x 4            partials
 //   2 x activation rows x weight rows x 4                      inboxes, if CLUSTER_K > 1
 //   barriers of 8: 2 x STAGES, one a stage of the activations, 2 if CLUSTER_K > 1
 // sm_90a only. Rows of A and B are multiples of 16 bytes; k is at most SPLIT_K * CLUSTER_K * ACTIVATION_K_CHUNKS k chunks.
@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(cfg::threads + 32, 1)
         ConsumerWarps::sync();
         GemvEpilogue<cfg::warps, ConsumerWarps> epilogue;
         epilogue.add_warps(shared.partials());
-        ConsumerWarps::sync(); // NOTE: otherwise a faster warp overwrites partial sums with those of its next work tile
+        ConsumerWarps::sync(); // NOTE: otherwise a faster warp overwrites partials with those of its next work tile
         if constexpr (cfg::cluster_k > 1) cluster.run(epilogue);
 
         const int weight_row = work.weight_tile * cfg::weight_rows;

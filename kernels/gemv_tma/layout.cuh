@@ -1,4 +1,4 @@
-// Where everything is: the work tiles of a CTA, and its shared memory.
+// The work tiles of a CTA, and the layout of its shared memory.
 #pragma once
 #include "gemv_tma/config.cuh"
 #include "gemv/epilogue.cuh"
@@ -8,14 +8,14 @@
 
 using RingState = PipelineState<cfg::stages>;
 
-// What a CTA computes at a time: one k partition, k chunks [begin, end), of one tile of D. A partition is a split of
-// split-K, or a CTA's part of a cluster's k. Work tiles of the same `slice` need the same activations.
+// The unit of work of a CTA: one k partition, k chunks [begin, end), of one tile of D. A partition is a split of split-K, or
+// the k of one CTA of a cluster. Work tiles of the same `slice` need the same activations.
 struct WorkTile {
     int weight_tile, slice, split, tile, batch, activation_row, begin, end; // tile: number of the tile of D, over all batches
 };
 
-// The list of work tiles. Producer and consumers walk it independently: the cluster takes number blockIdx.x / CLUSTER_K,
-// + gridDim.x / CLUSTER_K, .. of (weight tile, slice), the slice fastest.
+// The list of work tiles. Producer and consumers iterate over it independently: the cluster takes number
+// blockIdx.x / CLUSTER_K, + gridDim.x / CLUSTER_K, .. of (weight tile, slice), the slice fastest.
 struct Scheduler {
     int chunks, weight_tiles, activation_tiles, slices, work_tiles;
     int first, step, rank; // rank: of the CTA in its cluster
@@ -51,7 +51,7 @@ struct SharedMemory {
     static constexpr int ring_bytes = cfg::stages * stage_bytes;
     static constexpr int activation_bytes = cfg::activation_k_chunks * cfg::activation_rows * cfg::chunk_bytes;
     static constexpr int activation_stages = (cfg::activation_k_chunks + cfg::stage_chunks - 1) / cfg::stage_chunks;
-    static constexpr int warp_elements = cfg::activation_rows * partial_stride; // partial sums of a warp
+    static constexpr int warp_elements = cfg::activation_rows * partial_stride; // partials of a warp
     static constexpr int partial_bytes = cfg::warps * warp_elements * int(sizeof(ElementAccumulator));
     static constexpr int inbox_bytes = cfg::cluster_k > 1 ? 2 * cfg::elements * int(sizeof(ElementAccumulator)) : 0;
     static constexpr int barrier_bytes = 8 * (2 * cfg::stages + activation_stages + (cfg::cluster_k > 1 ? 2 : 0));
@@ -64,7 +64,7 @@ struct SharedMemory {
     }
     __device__ __forceinline__ unsigned activations() const { return base + ring_bytes; }
     __device__ __forceinline__ ElementAccumulator* partials() const { return accumulators(ring_bytes + activation_bytes); }
-    // What CTA `rank` of the cluster sends; the two buffers alternate.
+    // Where CTA `rank` of the cluster writes; the two buffers alternate.
     __device__ __forceinline__ ElementAccumulator* inbox(int buffer, int rank) const {
         return accumulators(ring_bytes + activation_bytes + partial_bytes) +
                (buffer * cfg::cluster_k + rank) * cfg::own_elements;

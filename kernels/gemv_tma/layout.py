@@ -34,8 +34,11 @@ def max_k(config: Knobs, problem: GemmProblem) -> int:
 
 
 def smem_beside_ring(config: Knobs, problem: GemmProblem) -> int:
-    """Dynamic shared memory beside the ring, in bytes: activations with a barrier a stage, partial sums of
-    every warp with 4 words of padding a row, what a cluster exchanges, and alignment."""
+    """Dynamic shared memory beside the ring, in bytes.
+
+    Activations with a barrier a stage, partials of every warp with 4 words of padding a row, the buffers in
+    which a cluster exchanges partials, and alignment.
+    """
     rows, element = GemvShape.of(problem).activation_rows, cuda.accumulator_bytes(problem)
     activation_stages = -(-activation_k_chunks(config, problem) // config.stage_k_chunks)
     activations = activation_bytes(config, problem) + activation_stages * _BARRIER_BYTES
@@ -55,7 +58,7 @@ def smem_bytes(config: Knobs, problem: GemmProblem) -> int:
 
 
 def static_smem_bytes(config: Knobs) -> int:
-    """Static shared memory: the flag by which split-K tells a CTA that it is the last of its tile."""
+    """Static shared memory in bytes: the flag of split-K that tells a CTA that it is the last of its tile."""
     return 16 if config.split_k > 1 else 0
 
 
@@ -71,8 +74,10 @@ def ring_stages(config: Knobs, ring_bytes: int, problem: GemmProblem, device: De
 
 
 def grid(config: Knobs, problem: GemmProblem, device: DeviceSpec) -> Grid:
-    """Persistent CTAs, one an SM, in whole clusters and in whole groups of splits: if all tiles need the same
-    activations, every CTA then keeps its split, and with it its slice of the activations."""
+    """Persistent CTAs, one for each SM, as many as are a multiple of the cluster and of the splits.
+
+    If all tiles need the same activations, every CTA then keeps its split and its slice of the activations.
+    """
     shape = GemvShape.of(problem)
     rows = config.tile_weight_rows, shape.activation_rows
     tile = rows if shape.weights == "a" else rows[::-1]
@@ -86,7 +91,7 @@ def usable_sms(config: Knobs, device: DeviceSpec) -> int:
 
 
 def balance(config: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
-    """Useful share of the usable SMs' time, 0 .. 1: CTAs with one work tile less than others wait."""
+    """Fraction of the usable SMs' time that computes, 0 .. 1; the rest waits for the last work tiles."""
     geometry = grid(config, problem, device)
     work_tiles = geometry.tiles(problem) * problem.batch * config.k_partitions
     rounds = -(-work_tiles // geometry.ctas(problem)[0])
@@ -94,6 +99,6 @@ def balance(config: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
 
 
 def workspace(config: Knobs, problem: GemmProblem) -> Workspace:
-    """A counter and the partial sums of every split of a tile."""
+    """A counter and the partials of every split of a tile."""
     tile = config.tile_weight_rows * GemvShape.of(problem).activation_rows
     return split_workspace(problem, tile, config.threads, config.split_k)

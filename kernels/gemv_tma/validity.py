@@ -1,4 +1,4 @@
-"""Hard rules of family ``gemv_tma``: the source asserts those with ``compiled``, the others are budgets."""
+"""Validity rules of family ``gemv_tma``: static_asserts of the source (``compiled``) and budgets."""
 
 from __future__ import annotations
 

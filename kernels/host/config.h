@@ -3,9 +3,9 @@
    DOUBLE        0 float, 1 double                     A_TRANSPOSED  A is stored K x M
    HAS_BIAS      a bias row is added                   B_TRANSPOSED  B is stored N x K
    HAS_C         beta * C is added                     ACTIVATION    0 none, 1 relu, 2 gelu (tanh)
-   MR, NV        register tile: MR rows of NV vectors  UNROLL        k steps per turn of the inner loop
+   MR, NV        register tile: MR rows of NV vectors  UNROLL        k steps per iteration of the inner loop
    MC, NC, KC    cache tile: rows, columns, depth      PREFETCH      k steps fetched ahead, 0 for none
-   SNAKE         1: reverse direction at each turn     SWIZZLE       rows of tiles walked side by side
+   SNAKE         1: serpentine order of tiles and k    SWIZZLE       rows of tiles before a step across
    STREAM        panels that stream past the resident one in the cache tile: 0 those of A, 1 those of B */
 #pragma once
 #include <stdint.h>

@@ -34,16 +34,18 @@ VECTOR_UNITS = {
 class Knobs:
     """A config of family ``host``."""
 
-    threads: int = knob(1, tuple(range(1, MOST_THREADS + 1)), "threads that share D", macro=None)
+    threads: int = knob(1, tuple(range(1, MOST_THREADS + 1)), "threads that divide D", macro=None)
     mr: int = knob(4, tuple(range(1, 17)), "rows of the register tile", searched=(4, 6, 8, 12, 14))
     nv: int = knob(2, (1, 2, 3, 4), "vectors in a row of the register tile")
     kc: int = knob(256, _MULTIPLES_OF_16[:64], "depth of a cache tile", searched=(192, 256, 384))
     mc: int = knob(128, _MULTIPLES_OF_16[:64], "rows of a cache tile", searched=(64, 128, 256, 512))
     nc: int = knob(128, _MULTIPLES_OF_16, "columns of a cache tile", searched=(128, 512, 1024))
-    swizzle: int = knob(1, (1, 2, 4, 8), "rows of cache tiles walked side by side", searched=(1, 4))
-    snake: int = knob(0, (0, 1), "turn around at the end of a row of tiles and of k")
+    swizzle: int = knob(
+        1, (1, 2, 4, 8), "rows of cache tiles before the raster steps to the next column", searched=(1, 4)
+    )
+    snake: int = knob(0, (0, 1), "serpentine order of cache tiles and of k")
     stream: str = knob("b", ("a", "b"), "operand whose panels stream past a resident panel of the other")
-    unroll: int = knob(4, (1, 2, 4, 8), "k steps per turn of the inner loop", searched=(4,))
+    unroll: int = knob(4, (1, 2, 4, 8), "k steps per iteration of the inner loop", searched=(4,))
     prefetch: int = knob(0, (0, 4, 8, 16), "k steps fetched ahead, 0 for none", searched=(0, 8))
 
     def tile_rows(self) -> int:
@@ -64,5 +66,5 @@ KNOBS = knobs_of(Knobs)
 
 
 def thread_counts(device: DeviceSpec) -> list[int]:
-    """All units, half of them, and so on down to 1, largest first."""
+    """The device's threads, half of them, and so on down to 1, largest first."""
     return [device.sm_count >> shift for shift in range(device.sm_count.bit_length())]

@@ -1,4 +1,4 @@
-/* What happens to a finished sum on its way to D: alpha, beta * C, bias, activation, one vector at a time. */
+/* Vectors of D and the activations, which are applied to one vector at a time. */
 #pragma once
 #include "host/config.h"
 
@@ -6,7 +6,7 @@ typedef elem vec __attribute__((vector_size(VECTOR_BYTES)));
 typedef elem vec_unaligned __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(elem)), may_alias));
 typedef elem_bits vec_bits __attribute__((vector_size(VECTOR_BYTES)));
 
-/* `count` elements, at most a vector; the others are zero. */
+/* Loads `count` elements, at most a vector; the others are zero. */
 static inline vec load(const elem *from, int64_t count)
 {
     if (count >= VL) return *(const vec_unaligned *)from;

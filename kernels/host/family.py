@@ -6,7 +6,7 @@ import itertools
 
 from kernels.base.family import Family
 from kernels.base.knobs import defines
-from kernels.compiler.spec import BuildSpec
+from kernels.base.spec import BuildSpec
 from kernels.host import validity
 from kernels.host.config import KNOBS, VECTOR_UNITS, Knobs, thread_counts
 from tilewright.artifact import Argument, LaunchPlan, Pointer, Preconditions, Scalar, Serves, Workspace
@@ -48,7 +48,7 @@ class HostFamily(Family[Knobs]):
     rules = validity.RULES
 
     def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
-        """CPUs of a known vector unit, float32 and float64."""
+        """The reason no config computes the problem: an unknown CPU, or not float32 or float64."""
         return validity.why_unsupported(problem, device)
 
     def build_spec(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> BuildSpec:
@@ -84,7 +84,7 @@ class HostFamily(Family[Knobs]):
         )
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
-        """Large cache tiles first, a packed B that fits the last-level cache, all threads."""
+        """Valid configs to try first: large cache tiles, B packed into the last-level cache, all threads."""
         if self.why_unsupported(problem, device):
             return []
         wide = VECTOR_UNITS[device.arch].registers == 32

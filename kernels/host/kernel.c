@@ -3,18 +3,18 @@
    The idea (Goto): copy a tile of A and a tile of B into panels that the inner loop reads in order, keep
    them in the caches, and keep a small tile of D in vector registers over the whole depth of the tiles.
 
-     D          tiles of MC x NC (rounded up to whole panels), dealt out to the threads in runs of a raster
-                that walks SWIZZLE rows of tiles side by side; SNAKE turns around at each end, so that a
-                neighbour's packed tile serves again
-     k          passes of at most KC; partial sums stay in D
+     D          tiles of MC x NC (rounded up to whole panels); each thread takes a run of tiles in raster
+                order, SWIZZLE rows of tiles before a step to the next column; SNAKE reverses the direction
+                at each end, so that the packed tile of a neighbour is used again
+     k          passes of at most KC; D holds the partials between passes
      cache tile panels of MR rows of A, of NR = NV vectors of columns of B; one panel stays in L1 while the
                 panels of the other operand stream past it from L2 (STREAM)
      registers  MR x NV vectors of D, one row of B, one element of A
 
-   Each thread calls the entry with its own index; threads share nothing but D's disjoint tiles. The
-   workspace holds per thread one packed tile of A and one of B (plus 64 bytes for alignment in all). C may
-   be D; no other operand may overlap D. Not supported: half precision, splitting k over threads, reading
-   operands without packing them (which a matrix-vector product would want).
+   Each thread calls the entry with its own index and writes tiles of D of its own. The workspace holds for
+   each thread one packed tile of A and one of B (plus 64 bytes for alignment in all). C may be D; no other
+   operand may overlap D. Not supported: half precision, splitting k over threads, reading operands without
+   packing them (which a matrix-vector product would want).
 
    cc -O3 -std=gnu11 -march=x86-64-v3 -shared -fPIC -DDOUBLE=0 -DA_TRANSPOSED=0 -DB_TRANSPOSED=1 -DHAS_C=0
       -DHAS_BIAS=0 -DACTIVATION=0 -DMR=6 -DNV=2 -DMC=192 -DNC=1024 -DKC=256 -DUNROLL=4 -DPREFETCH=0 -DSNAKE=1
@@ -33,10 +33,10 @@ struct gemm {
 struct range { int64_t begin, end; };
 struct tile { int64_t item; struct range rows, columns; };
 
-/* A pass over k of one tile; `first` starts the sums, `last` finishes them. */
+/* A pass over k of one tile; `first` starts the accumulation, `last` finishes it. */
 struct pass { struct range k; int first, last; };
 
-/* What a thread has packed, to use it again where the next tile needs the same. */
+/* The tiles that a thread has packed, which the next tile may use again. */
 struct packed {
     elem *a, *b;
     int64_t a_item, a_row, a_k, b_item, b_column, b_k;
@@ -54,17 +54,17 @@ static inline struct range part(int64_t extent, int64_t grain, int64_t parts, in
 static inline int64_t tile_rows(const struct gemm *g) { return ceil_div(ceil_div(g->m, MR), A_PANELS); }
 static inline int64_t tile_columns(const struct gemm *g) { return ceil_div(ceil_div(g->n, NR), B_PANELS); }
 
-/* The tile at one place of the raster. */
-static struct tile tile_at(const struct gemm *g, int64_t place)
+/* The tile with number `index` in raster order. */
+static struct tile tile_at(const struct gemm *g, int64_t index)
 {
-    const int64_t rows = tile_rows(g), columns = tile_columns(g), inside = place % (rows * columns);
-    const int64_t group = inside / (SWIZZLE * columns), top = group * SWIZZLE;
+    const int64_t rows = tile_rows(g), columns = tile_columns(g), inside = index % (rows * columns);
+    const int64_t strip = inside / (SWIZZLE * columns), top = strip * SWIZZLE;
     const int64_t height = rows - top < SWIZZLE ? rows - top : SWIZZLE, step = inside - top * columns;
     int64_t column = step / height, row = step % height;
     if (SNAKE && column % 2) row = height - 1 - row;
-    if (SNAKE && group % 2) column = columns - 1 - column;
+    if (SNAKE && strip % 2) column = columns - 1 - column;
     const struct range y = part(g->m, MR, rows, top + row), x = part(g->n, NR, columns, column);
-    return (struct tile){place / (rows * columns), y, x};
+    return (struct tile){index / (rows * columns), y, x};
 }
 
 static void pack_a(const struct gemm *g, const struct tile *t, struct range k, struct packed *packed)
@@ -85,11 +85,11 @@ static void pack_b(const struct gemm *g, const struct tile *t, struct range k, s
     pack(b, g->ldb, B_TRANSPOSED, t->columns.end - t->columns.begin, k.end - k.begin, packed->b, NR);
 }
 
-/* The product of a panel of A and one of B. NOTE: `sums` are registers only while every index into them is a
-   constant, hence the copy at the end. */
+/* The product of a panel of A and one of B. NOTE: the accumulators stay in registers only if every index into
+   them is a constant, hence the copy at the end. */
 static inline void multiply(const elem *restrict a, const elem *restrict b, int64_t depth, vec out[MR][NV])
 {
-    vec sums[MR][NV] = {0};
+    vec acc[MR][NV] = {0};
 #pragma GCC unroll UNROLL_STEPS
     for (int64_t p = 0; p < depth; p++) {
         vec row[NV];
@@ -99,19 +99,19 @@ static inline void multiply(const elem *restrict a, const elem *restrict b, int6
 #pragma GCC unroll 16
         for (int i = 0; i < MR; i++)
 #pragma GCC unroll 4
-            for (int j = 0; j < NV; j++) sums[i][j] += a[i] * row[j];
+            for (int j = 0; j < NV; j++) acc[i][j] += a[i] * row[j];
         a += MR;
         b += NR;
     }
 #pragma GCC unroll 16
     for (int i = 0; i < MR; i++)
 #pragma GCC unroll 4
-        for (int j = 0; j < NV; j++) out[i][j] = sums[i][j];
+        for (int j = 0; j < NV; j++) out[i][j] = acc[i][j];
 }
 
 /* Adds one register tile to D at (row, column), as far as it lies inside the tile. */
 static inline void finish(const struct gemm *g, const struct tile *t, const struct pass *pass, int64_t row,
-                          int64_t column, vec sums[MR][NV])
+                          int64_t column, vec acc[MR][NV])
 {
     const int64_t height = t->rows.end - row < MR ? t->rows.end - row : MR;
     const int64_t width = t->columns.end - column < NR ? t->columns.end - column : NR;
@@ -119,7 +119,7 @@ static inline void finish(const struct gemm *g, const struct tile *t, const stru
         const int64_t y = t->item * g->m + row + i;
         for (int64_t j = 0; j * VL < width; j++) {
             const int64_t x = column + j * VL, count = width - j * VL;
-            vec value = g->alpha * sums[i][j];
+            vec value = g->alpha * acc[i][j];
             if (!pass->first) value += load(g->d + y * g->ldd + x, count);
             if (HAS_C && pass->first && g->beta != 0) value += g->beta * load(g->c + y * g->ldc + x, count);
             if (HAS_BIAS && pass->first) value += load(g->bias + x, count);
@@ -128,7 +128,7 @@ static inline void finish(const struct gemm *g, const struct tile *t, const stru
     }
 }
 
-/* Every register tile of a cache tile. */
+/* Computes every register tile of a cache tile. */
 static void multiply_tile(const struct gemm *g, const struct tile *t, const struct pass *pass,
                           const struct packed *packed)
 {
@@ -136,11 +136,11 @@ static void multiply_tile(const struct gemm *g, const struct tile *t, const stru
     const int64_t down = ceil_div(t->rows.end - t->rows.begin, MR);
     const int64_t across = ceil_div(t->columns.end - t->columns.begin, NR);
     const int64_t inner = STREAM ? across : down, total = down * across;
-    for (int64_t place = 0; place < total; place++) {
-        const int64_t i = STREAM ? place / inner : place % inner, j = STREAM ? place % inner : place / inner;
-        vec sums[MR][NV];
-        multiply(packed->a + i * MR * depth, packed->b + j * NR * depth, depth, sums);
-        finish(g, t, pass, t->rows.begin + i * MR, t->columns.begin + j * NR, sums);
+    for (int64_t index = 0; index < total; index++) {
+        const int64_t i = STREAM ? index / inner : index % inner, j = STREAM ? index % inner : index / inner;
+        vec acc[MR][NV];
+        multiply(packed->a + i * MR * depth, packed->b + j * NR * depth, depth, acc);
+        finish(g, t, pass, t->rows.begin + i * MR, t->columns.begin + j * NR, acc);
     }
 }
 
@@ -156,7 +156,7 @@ static void run_tile(const struct gemm *g, const struct tile *t, int backwards, 
     }
 }
 
-/* The share of one thread, `thread` of `threads`. */
+/* Computes the tiles of D of one thread, `thread` of `threads`. */
 __attribute__((visibility("default"))) void host_gemm(
     const elem *a, const elem *b, const elem *c, elem *d, const elem *bias, char *workspace,
     int64_t m, int64_t n, int64_t k, int64_t batch, int64_t lda, int64_t ldb, int64_t ldc, int64_t ldd,
@@ -168,9 +168,9 @@ __attribute__((visibility("default"))) void host_gemm(
     char *mine = (char *)(((uintptr_t)workspace + 63) / 64 * 64) + thread * (int64_t)(A_BYTES + B_BYTES);
     struct packed packed = {(elem *)mine, (elem *)(mine + A_BYTES), -1, 0, 0, -1, 0, 0};
     const int64_t tiles = batch * tile_rows(&g) * tile_columns(&g);
-    const struct range share = part(tiles, 1, threads, thread);
-    for (int64_t place = share.begin; place < share.end; place++) {
-        const struct tile t = tile_at(&g, place);
-        run_tile(&g, &t, SNAKE && (place - share.begin) % 2, &packed);
+    const struct range own = part(tiles, 1, threads, thread);
+    for (int64_t index = own.begin; index < own.end; index++) {
+        const struct tile t = tile_at(&g, index);
+        run_tile(&g, &t, SNAKE && (index - own.begin) % 2, &packed);
     }
 }

@@ -1,7 +1,7 @@
 """Rules of family ``host``.
 
-Rules that read no problem but its type and no device but its vector unit are those of
-``kernels/host/config.h``; the others refuse configs that waste threads or memory.
+Rules that depend only on the config, the type and the vector unit mirror ``kernels/host/config.h``; the
+others refuse configs that waste threads or memory.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ def _why_swizzle(knobs: Knobs, problem: GemmProblem, _: DeviceSpec) -> str | Non
     rows = -(-problem.m // knobs.tile_rows())
     if knobs.swizzle == 1 or rows >= knobs.swizzle:
         return None
-    return f"a swizzle of {knobs.swizzle} rows of tiles needs as many; D has {rows}"
+    return f"swizzle={knobs.swizzle} exceeds the {rows} rows of cache tiles"
 
 
 def _why_snake(knobs: Knobs, problem: GemmProblem, device: DeviceSpec) -> str | None:
     tiles = knobs.grid(problem, device).tiles(problem) * problem.batch
     if knobs.snake == 0 or tiles > knobs.threads:
         return None
-    return "a thread with a single tile has no turn to snake around"
+    return "snake=1 needs a thread with two cache tiles"
 
 
 RULES = (

@@ -178,7 +178,7 @@ template <> struct Accumulator<true> {
     }
 };
 
-// Multiplies one k step of the warp tile. SNAKE reverses every other row of mma tiles, which reuses fragments.
+// Multiplies one k step of the warp tile. SNAKE reverses every other row of mma tiles, so that fragments are reused.
 __device__ __forceinline__ void mma_step(Accumulator<cfg::accumulate_f16>& acc, const Fragments& f) {
 #pragma unroll
     for (int i = 0; i < cfg::mma_tiles_m; ++i) {

@@ -9,7 +9,7 @@
 //                     tf32 stored K x N is always loaded directly
 //   SMEM_LAYOUT       0 blocked, 1 padded, 2 xor, 3 permuted
 //   DOUBLE_BUFFER     1: fragments of the next k step are loaded while this one multiplies
-//   SNAKE             1: odd rows of mma tiles run backwards through n
+//   SNAKE             1: serpentine order, odd rows of mma tiles run backwards through n
 //   ACCUMULATE        0 in the mma (float, int or double), 1 f16, 2 float added outside the mma
 //   EPILOGUE          0 direct, 1 through permuted shared memory
 //   COPY_A, COPY_B    widest global access in bytes
@@ -58,4 +58,4 @@ static_assert(!cfg::double_buffer || (cfg::stages >= 2 && cfg::k_steps % 2 == 0)
               "fragment double buffering needs two stages and an even number of k steps");
 static_assert(!cfg::reload_a || !cfg::double_buffer, "reloading A leaves nothing to double-buffer");
 static_assert(!cfg::accumulate_f16 || is_same<In, f16>, "f16 accumulation needs f16 inputs");
-static_assert(!cfg::accumulate_outside || sizeof(ElementAccumulator) == 4, "accumulation outside the mma is for float sums");
+static_assert(!cfg::accumulate_outside || sizeof(ElementAccumulator) == 4, "accumulation outside the mma is for float accumulators");

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from kernels.base.knobs import knob, knobs_of
-from kernels.common.raster import AXES
+from kernels.common.cuda import RASTER_AXES
 from kernels.common.smem import LAYOUTS
 from tilewright.schema.problem import DType
 
@@ -35,7 +35,7 @@ class Knobs:
     warps_m: int = knob(2, (1, 2, 4, 8), "warps along m", searched=(1, 2, 4))
     warps_n: int = knob(2, (1, 2, 4, 8), "warps along n", searched=(1, 2, 4))
     tile_k: int = knob(64, (8, 16, 32, 64, 128, 256, 512, 1024), "k of one stage, in elements")
-    warps_k: int = knob(1, (1, 2, 4), "groups of warps that split each k tile", searched=(1, 2))
+    warps_k: int = knob(1, (1, 2, 4), "warps of a CTA along k, which split each k tile", searched=(1, 2))
     stages: int = knob(
         3, (1, 2, 3, 4, 5, 6), "k tiles in shared memory; 1 loads synchronously", searched=(2, 3, 4, 5)
     )
@@ -52,7 +52,7 @@ class Knobs:
     accumulate: str = knob(
         "f32",
         tuple(ACCUMULATES),
-        "type and place of the accumulators; f32_outside adds each mma's products in registers",
+        "type of the accumulators; f32_outside adds the products of each mma outside the tensor cores",
         searched=("f32", "f16", "s32", "f64"),
         codes=ACCUMULATES,
     )
@@ -65,13 +65,17 @@ class Knobs:
         was="min_blocks",
     )
     copy_bytes: int = knob(16, (2, 4, 8, 16), "widest global load", searched=(16,), macro=None)
-    snake: int = knob(1, (0, 1), "odd rows of mma tiles run backwards through n")
+    snake: int = knob(1, (0, 1), "serpentine order: odd rows of mma tiles run backwards through n")
     split_k: int = knob(
         1, (1, 2, 3, 4, 6, 8, 12, 16, 32), "CTAs that split the k of a tile", searched=(1, 2, 4, 8)
     )
-    raster: str = knob("m", AXES, "axis along which bands of tiles are laid")
+    raster: str = knob("m", RASTER_AXES, "axis along which consecutive tiles lie")
     swizzle_size: int = knob(
-        1, (1, 2, 4, 8, 16), "rows or columns of tiles in a band", searched=(1, 4, 8), was="group"
+        1,
+        (1, 2, 4, 8, 16),
+        "tiles along the raster axis before a step across",
+        searched=(1, 4, 8),
+        was="group",
     )
 
     @property

@@ -22,7 +22,7 @@ __device__ __forceinline__ void reduce_slices(ElementAccumulator (&values)[accum
     }
 }
 
-// Turns counts of products that are -1 into sums of products over k.
+// Turns counts of products that are -1 into dot products over k.
 __device__ __forceinline__ void finish_counts(ElementAccumulator (&values)[accumulator_values], int k) {
     if constexpr (cfg::counts_signs) {
 #pragma unroll

@@ -31,7 +31,7 @@ class MmaSync(cuda.CudaFamily[Knobs]):
     search_rules = SEARCH_RULES
 
     def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
-        """CUDA, a type that the architecture's tensor cores multiply, A stored M x K."""
+        """The reason no config computes the problem: its type, or A stored K x M."""
         return validity.why_unsupported(problem, device)
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
@@ -43,7 +43,7 @@ class MmaSync(cuda.CudaFamily[Knobs]):
         return list(valid)[:_MOST_CONFIGS]
 
     def configs_from_hint(self, hint: TileHint, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
-        """The config of the hint's tile if it is valid; none for a kernel with clusters, which multiplies by
+        """The config with the tile of a hint if it is valid; none for a kernel with clusters, which uses
         wgmma."""
         if hint.cluster:
             return []
@@ -59,7 +59,7 @@ class MmaSync(cuda.CudaFamily[Knobs]):
         return k.threads
 
     def derived_macros(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> dict[str, int | str]:
-        """The widest copies that the alignment allows."""
+        """The widths of the copies, as wide as the alignment allows."""
         return tiling.copy_macros(k, problem)
 
     def smem_bytes(self, k: Knobs, problem: GemmProblem) -> int:
@@ -67,15 +67,15 @@ class MmaSync(cuda.CudaFamily[Knobs]):
         return layout.smem_bytes(k, problem)
 
     def workspace(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> Workspace:
-        """A counter and the partial sums of every split of a tile."""
+        """A counter and the partials of every split of a tile."""
         return cuda.split_workspace(k.split_k, k.tile_m * k.tile_n, problem)
 
     def preconditions(self, k: Knobs, problem: GemmProblem) -> Preconditions:
-        """Operands aligned to their copies."""
+        """The alignment of A and B that their copies require."""
         return tiling.preconditions(k, problem)
 
     def overlaps(self, device: DeviceSpec) -> bool:
-        """From sm_90 on."""
+        """Whether a launch may start before the previous launch has ended: from sm_90 on."""
         return device.arch == "sm_90"
 
 

@@ -1,4 +1,4 @@
-"""Which configs of family ``mma_sync`` to try first, and which are worth a trial at all."""
+"""Heuristic configs of family ``mma_sync``, and the rules that refuse configs not worth a trial."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _SHAPES = (
     (16, 128, 64, 1, 4, 5),
     (16, 64, 64, 1, 2, 5),
 )
-_HINTED_TILE_K, _HINTED_STAGES = 32, 3  # if a hint does not tell them
+_HINTED_TILE_K, _HINTED_STAGES = 32, 3  # if a hint has none
 
 
 def heuristic_configs(problem: GemmProblem, device: DeviceSpec) -> list[Knobs]:
-    """Shapes that are fast elsewhere, filled in for the problem; some may be invalid."""
+    """Configs of tile shapes that are fast on other problems; some may be invalid."""
     return [_filled(problem, device, *shape) for shape in _SHAPES]
 
 

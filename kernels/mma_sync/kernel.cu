@@ -2,8 +2,8 @@
 // instructions of one warp. sm_80 and later; f16, bf16, tf32, types of 8, 4 and 1 bit and double; layouts nt and, for types
 // of 16 bits and more, nn.
 //
-// Tiles: a CTA computes TILE_M x TILE_N of D in steps of TILE_K. Its warps split the tile WARPS_M x WARPS_N, and WARPS_K
-// groups of them split each k tile; shared memory adds up the groups at the end. A warp computes mma tiles of 16 x 8.
+// Tiles: a CTA computes TILE_M x TILE_N of D in steps of TILE_K. Its WARPS_M x WARPS_N x WARPS_K warps split the tile along m
+// and n and each k tile along k; the slices of k are added up in shared memory at the end. A warp computes mma tiles of 16 x 8.
 // blockIdx = (tile in raster order, split of k, batch). In order of execution: kernel.cu (loads and main loop), compute.cuh
 // (fragments, products), epilogue.cuh.
 // Shared memory: STAGES x (A tile | B tile), A as TILE_M rows of TILE_K, B as stored, each in the layout of

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernels.common import cuda, tiling
 from kernels.common.smem import tile_bytes
 from kernels.mma_sync.config import Knobs
+from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
 
 _STEP_BYTES = 32  # of a row of A that one k step multiplies
@@ -12,7 +13,8 @@ _STEP_BYTES = 32  # of a row of A that one k step multiplies
 # Registers of a thread beside accumulators and fragments: addresses, bounds, loop state.
 _OTHER_REGISTERS = 40
 
-# On sm_90 the assembler multiplies these types in a subroutine, which takes more registers.
+# From sm_90 on the assembler multiplies these types in a subroutine, which takes more registers; after sm_90
+# uint1 too.
 _CALLED = (DType.INT4, DType.UINT4, DType.SIGN1)
 _CALL_REGISTERS = 20
 
@@ -39,9 +41,10 @@ def register_estimate(config: Knobs) -> int:
     return accumulators + fragments + _OTHER_REGISTERS
 
 
-def emulation_registers(config: Knobs, problem: GemmProblem) -> int:
-    """Registers that sm_90 takes in addition, for types that it unpacks (8-bit floats, to float16) or
-    multiplies in a subroutine."""
+def emulation_registers(config: Knobs, problem: GemmProblem, device: DeviceSpec) -> int:
+    """Additional registers on devices that unpack a type (8-bit floats) or multiply it in a subroutine."""
     if problem.dtype in cuda.FLOAT8:
-        return (config.warp_m + config.warp_n) // 2
-    return _CALL_REGISTERS if problem.dtype in _CALLED else 0
+        return (config.warp_m + config.warp_n) // 2 if device.arch in cuda.UNPACK_FLOAT8 else 0
+    if problem.dtype is DType.UINT1:
+        return _CALL_REGISTERS if device.compute_capability >= (10, 0) else 0
+    return _CALL_REGISTERS if problem.dtype in _CALLED and device.compute_capability >= (9, 0) else 0

@@ -1,4 +1,4 @@
-"""Hard rules of family ``mma_sync``: the source asserts those with ``compiled``, the others are budgets."""
+"""Validity rules of family ``mma_sync``: static_asserts of the source (``compiled``) and budgets."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _why_smem(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 
 
 def _why_registers(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    needed = register_estimate(c) + (emulation_registers(c, p) if d.arch == "sm_90" else 0)
+    needed = register_estimate(c) + emulation_registers(c, p, d)
     return cuda.why_registers(needed, c.threads, c.min_ctas_per_sm)
 
 

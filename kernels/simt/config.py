@@ -6,7 +6,7 @@ import dataclasses
 
 from kernels.base.knobs import knob, knobs_of
 from kernels.common import cuda
-from kernels.common.raster import AXES
+from kernels.common.cuda import RASTER_AXES
 from tilewright.schema.problem import GemmProblem
 
 # Registers of a thread beside the accumulators and the operands in flight.
@@ -24,8 +24,8 @@ class Knobs:
     tile_k: int = knob(16, (8, 16, 32), "k of one stage")
     stages: int = knob(2, (1, 2), "k tiles in shared memory; 2 loads one ahead")
     split_k: int = knob(1, (1, 2, 4, 8, 16), "CTAs that split the k of a tile")
-    raster: str = knob("m", AXES, "axis along which bands of tiles are laid")
-    swizzle_size: int = knob(1, (1, 4, 8), "rows or columns of tiles in a band", was="group")
+    raster: str = knob("m", RASTER_AXES, "axis along which consecutive tiles lie")
+    swizzle_size: int = knob(1, (1, 4, 8), "tiles along the raster axis before a step across", was="group")
 
     @property
     def threads(self) -> int:

@@ -70,7 +70,7 @@ class Simt(cuda.CudaFamily[Knobs]):
     )
 
     def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
-        """CUDA, and no float16 accumulation, which the FMA units do not have."""
+        """The reason no config computes the problem: float16 accumulation, which FMA units lack."""
         if problem.accumulate is DType.FLOAT16:
             return "simt accumulates in float32, float64 or int32, not float16"
         return cuda.why_unsupported(problem, device)
@@ -88,11 +88,11 @@ class Simt(cuda.CudaFamily[Knobs]):
         return smem_bytes(k, problem)
 
     def workspace(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> Workspace:
-        """A counter and the partial sums of every split of a tile."""
+        """A counter and the partials of every split of a tile."""
         return cuda.split_workspace(k.split_k, k.tile_m * k.tile_n, problem)
 
     def preconditions(self, _k: Knobs, problem: GemmProblem) -> Preconditions:
-        """Aligned elements, no more."""
+        """Elements aligned to their size; nothing else is required."""
         return cuda.preconditions(problem, problem.dtype.size, problem.dtype.size)
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:

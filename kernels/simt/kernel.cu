@@ -68,7 +68,7 @@ constexpr int stage_elements = TileA::elements + TileB::elements;
 
 extern __shared__ __align__(16) char smem[];
 
-// The place on an axis of element i of a thread, in groups of V.
+// The position on an axis of element i of a thread, in groups of V.
 template <int THREADS> __device__ __forceinline__ int thread_element(int thread, int i) {
     return i / cfg::vector * (THREADS * cfg::vector) + thread * cfg::vector + i % cfg::vector;
 }

@@ -1,14 +1,13 @@
 // The -D interface of family wgmma, on top of common/config.cuh.
-//   WARPGROUPS        groups of 128 threads; each computes TILE_M / WARPGROUPS rows of the tile
+//   WARPGROUPS        warpgroups of a CTA; each computes TILE_M / WARPGROUPS rows of the tile
 //   STAGES            k tiles in shared memory
-//   IN_FLIGHT         groups of wgmma left running while the next k tile is awaited: 0 | 1
 //   ACCUMULATE        0 f32, 1 f16
 //   EPILOGUE          0 direct, 1 stmatrix and 16-byte stores
 #pragma once
 #include "common/config.cuh"
 
 namespace cfg {
-constexpr int warpgroups = WARPGROUPS, stages = STAGES, in_flight = IN_FLIGHT;
+constexpr int warpgroups = WARPGROUPS, stages = STAGES;
 constexpr bool accumulate_f16 = ACCUMULATE, epilogue_smem = EPILOGUE;
 constexpr int threads = 128 * warpgroups, warps = 4 * warpgroups;
 constexpr int atoms = tile_m / 64 / warpgroups; // of 64 rows, of a warpgroup
@@ -26,7 +25,6 @@ static_assert(cfg::tile_n % 16 == 0 && cfg::tile_n >= 16 && cfg::tile_n <= 256, 
 static_assert(cfg::b_transposed || cfg::tile_n % 64 == 0, "TILE_N is a multiple of 64 if B is stored K x N");
 static_assert(cfg::tile_k == 64 || cfg::tile_k == 128, "TILE_K is 64 or 128");
 static_assert(cfg::stages >= 2 && cfg::stages <= 8, "STAGES is in 2 .. 8");
-static_assert(IN_FLIGHT == 0 || IN_FLIGHT == 1, "IN_FLIGHT is 0 or 1");
 static_assert(ACCUMULATE == 0 || ACCUMULATE == 1, "ACCUMULATE is 0 (f32) or 1 (f16)");
 static_assert(!cfg::accumulate_f16 || IsF16<In>::value, "f16 accumulation needs f16 inputs");
 static_assert(!cfg::epilogue_smem || sizeof(Out) == 2, "stmatrix stores 16-bit elements");

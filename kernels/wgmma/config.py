@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from kernels.base.knobs import knob, knobs_of
-from kernels.common.raster import AXES
+from kernels.common.cuda import RASTER_AXES
 from kernels.common.wgmma import OperandTile
 from tilewright.schema.problem import DType, GemmProblem
 
@@ -17,31 +17,31 @@ _OTHER_REGISTERS = 40
 
 @dataclasses.dataclass(slots=True)
 class Knobs:
-    """The knobs of a config."""
+    """A config of family ``wgmma``."""
 
-    tile_m: int = knob(128, (64, 128, 192, 256), "rows of D a block computes")
+    tile_m: int = knob(128, (64, 128, 192, 256), "rows of D that a CTA computes")
     tile_n: int = knob(
         128,
         tuple(range(16, 257, 16)),
-        "columns of D a block computes, and the N of wgmma",
+        "columns of D that a CTA computes, and the N of wgmma",
         searched=(32, 64, 96, 128, 160, 192, 224, 256),
     )
-    warpgroups: int = knob(2, (1, 2, 3, 4), "groups of 128 threads that split the rows")
+    warpgroups: int = knob(2, (1, 2, 3, 4), "warpgroups of a CTA, which split the rows")
     tile_k: int = knob(64, (64, 128), "k of one stage")
     stages: int = knob(4, (2, 3, 4, 5, 6, 7, 8), "k tiles in shared memory", searched=(3, 4, 5, 6, 8))
     epilogue: str = knob("stmatrix", EPILOGUES, "registers to D")
-    in_flight: int = knob(1, (0, 1), "groups of wgmma left running while the next k tile is awaited")
-    l2_promotion: int = knob(
-        256, (0, 128, 256), "bytes that the L2 fetches for TMA at least", searched=(128, 256), macro=None
-    )
-    raster: str = knob("m", AXES, "axis along which groups of tiles are laid")
+    raster: str = knob("m", RASTER_AXES, "axis along which consecutive tiles lie")
     swizzle_size: int = knob(
-        1, (1, 2, 4, 8, 16), "tiles of a block-swizzle group", searched=(1, 4, 8, 16), was="group"
+        1,
+        (1, 2, 4, 8, 16),
+        "tiles along the raster axis before a step across",
+        searched=(1, 4, 8, 16),
+        was="group",
     )
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Threads of a CTA."""
         return 128 * self.warpgroups
 
 
@@ -66,15 +66,16 @@ def smem_bytes(knobs: Knobs, problem: GemmProblem) -> int:
 
 
 def accumulator_registers(knobs: Knobs, problem: GemmProblem) -> int:
-    """Registers of a thread that hold sums: one an element in f32, half of that in f16."""
+    """Accumulator registers of a thread: one for each element in f32, half as many in f16."""
     elements = knobs.tile_m * knobs.tile_n // knobs.threads
     return elements // 2 if problem.accumulate is DType.FLOAT16 else elements
 
 
 def register_estimate(knobs: Knobs, problem: GemmProblem) -> int:
-    """Registers a thread needs, within a few."""
-    sums = accumulator_registers(knobs, problem)
-    # NOTE: where the epilogue reads C or a bias, the assembler unpacks all f16 sums ahead of their use.
+    """Registers that a thread needs, within a few."""
+    accumulators = accumulator_registers(knobs, problem)
+    # NOTE: where the epilogue reads C or a bias, the assembler unpacks all f16 accumulators ahead of their
+    # use.
     reads = problem.has_c or problem.has_bias
-    unpacked = sums if reads and problem.accumulate is DType.FLOAT16 else 0
-    return sums + unpacked + _OTHER_REGISTERS
+    unpacked = accumulators if reads and problem.accumulate is DType.FLOAT16 else 0
+    return accumulators + unpacked + _OTHER_REGISTERS

@@ -1,5 +1,5 @@
-// Epilogue: accumulators to D, directly in stores of two neighbours, or through shared memory in 16-byte stores. A warp owns strips
-// of 16 rows, one in each atom of its warpgroup, and stages only its own.
+// Epilogue: accumulators to D, directly in stores of two neighbours, or through shared memory in 16-byte stores. A warp owns 16
+// rows of each atom of its warpgroup, and stages only those.
 #pragma once
 #include "common/ptx/cp_async.cuh"
 #include "common/ptx/ldmatrix.cuh"
@@ -10,8 +10,8 @@
 
 using Accumulator = WgmmaAccumulator<cfg::atoms, cfg::tile_n, cfg::accumulate_f16, cfg::a_transposed, !cfg::b_transposed>;
 
-// First row of a warp's strip in the tile of the CTA.
-__device__ __forceinline__ int strip_row(int warp, int atom) {
+// First of a warp's 16 rows of an atom, in the tile of the CTA.
+__device__ __forceinline__ int first_row(int warp, int atom) {
     return (warp / 4 * cfg::atoms + atom) * 64 + warp % 4 * 16;
 }
 
@@ -19,7 +19,7 @@ __device__ __forceinline__ void store_direct(const Accumulator& acc, const Epilo
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int atom = 0; atom < cfg::atoms; ++atom) {
-        const int row = origin.m + strip_row(warp, atom) + lane / 4, col = origin.n + lane % 4 * 2;
+        const int row = origin.m + first_row(warp, atom) + lane / 4, col = origin.n + lane % 4 * 2;
 #pragma unroll
         for (int p = 0; p < Accumulator::pairs; ++p) {
             const Pair pair = acc.pair(atom, p);
@@ -30,9 +30,9 @@ __device__ __forceinline__ void store_direct(const Accumulator& acc, const Epilo
 
 using TileD = SmemTile<cfg::tile_m, cfg::tile_n * int(sizeof(Out)), SmemLayout::xor_>;
 
-// Four 8 x 8 matrices at a time: rows 0 and 8 of the strip at one 16-byte column, then at the next. NOTE:
+// Four 8 x 8 matrices at a time: rows 0 and 8 of the warp at one 16-byte column, then at the next. NOTE:
 // `base` is a multiple of 16, so the swizzle of a row follows from the lane alone.
-__device__ __forceinline__ void stage_strip(const Accumulator& acc, int atom, const Epilogue& epilogue, unsigned smem,
+__device__ __forceinline__ void stage_rows(const Accumulator& acc, int atom, const Epilogue& epilogue, unsigned smem,
                                             TileCoord origin, int base) {
     const int lane = threadIdx.x % 32;
     const int row = origin.m + base + lane / 4, col = origin.n + lane % 4 * 2;
@@ -47,8 +47,8 @@ __device__ __forceinline__ void stage_strip(const Accumulator& acc, int atom, co
     }
 }
 
-// A staged strip to D in 16-byte chunks; where ALIGN_D is 16, n is whole chunks.
-__device__ __forceinline__ void copy_strip(const Epilogue& epilogue, const char* smem, TileCoord origin, int base) {
+// Copies 16 staged rows to D in 16-byte chunks; if ALIGN_D is 16, n is a multiple of a chunk.
+__device__ __forceinline__ void copy_rows(const Epilogue& epilogue, const char* smem, TileCoord origin, int base) {
     constexpr int per_chunk = 16 / int(sizeof(Out));
 #pragma unroll 4
     for (int id = threadIdx.x % 32; id < 16 * TileD::chunks; id += 32) {
@@ -69,8 +69,8 @@ __device__ __forceinline__ void store_staged(const Accumulator& acc, const Epilo
                                              int warp) {
 #pragma unroll
     for (int atom = 0; atom < cfg::atoms; ++atom)
-        stage_strip(acc, atom, epilogue, smem_address(smem), origin, strip_row(warp, atom));
+        stage_rows(acc, atom, epilogue, smem_address(smem), origin, first_row(warp, atom));
     __syncwarp();
 #pragma unroll
-    for (int atom = 0; atom < cfg::atoms; ++atom) copy_strip(epilogue, smem, origin, strip_row(warp, atom));
+    for (int atom = 0; atom < cfg::atoms; ++atom) copy_rows(epilogue, smem, origin, first_row(warp, atom));
 }

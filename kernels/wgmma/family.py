@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import MappingProxyType
 
 from kernels.base.tile_hint import TileHint
 from kernels.common import cuda
@@ -25,9 +26,11 @@ class Wgmma(cuda.CudaFamily[Knobs]):
     knobs_type = Knobs
     rules = RULES
     search_rules = SEARCH_RULES
+    # NOTE: any value of the earlier knob l2_promotion is dropped: no result depends on it.
+    removed = MappingProxyType({"in_flight": 1})
 
     def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
-        """sm_90, f16 or bf16, rows of A and B that TMA can describe."""
+        """The reason no config computes the problem: not sm_90, not 16 bits, or rows that TMA lacks."""
         reason = cuda.why_unsupported(problem, device)
         if reason:
             return reason
@@ -53,8 +56,8 @@ class Wgmma(cuda.CudaFamily[Knobs]):
         """Tensor maps of A and B."""
         a, b = operand_tiles(k, problem)
         return (
-            TensorMap("a", a.box, promotion=k.l2_promotion),
-            TensorMap("b", b.box, promotion=k.l2_promotion),
+            TensorMap("a", a.box, promotion=128),
+            TensorMap("b", b.box, promotion=128),
         )
 
     def smem_bytes(self, k: Knobs, problem: GemmProblem) -> int:
@@ -62,30 +65,30 @@ class Wgmma(cuda.CudaFamily[Knobs]):
         return smem_bytes(k, problem)
 
     def overlaps(self, _device: DeviceSpec) -> bool:
-        """Always."""
+        """Whether a launch may start before the previous launch has ended: always."""
         return True
 
     def preconditions(self, _k: Knobs, problem: GemmProblem) -> Preconditions:
-        """What TMA asks of A and B."""
+        """The alignment of A and B that TMA requires."""
         return cuda.preconditions(problem, cuda.TMA_ALIGNMENT, cuda.TMA_ALIGNMENT)
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
-        """Shapes that do well elsewhere, ranked by wave efficiency and operand reuse."""
-        candidates = [_pick(problem, *shape) for shape in _SHAPES]
+        """Valid configs of tile shapes that are fast on other problems, the most promising one first."""
+        candidates = [_filled(problem, *shape) for shape in _SHAPES]
         valid = [k for k in candidates if self.why_invalid(self.config(k), problem, device) is None]
-        valid.sort(key=lambda k: -_promise(k, problem, device))
+        valid.sort(key=lambda k: -_heuristic_score(k, problem, device))
         return [self.config(k) for k in valid[:8]]
 
     def configs_from_hint(self, hint: TileHint, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
-        """The tile as told, or its mirror image, with as many stages as fit; none where k is split."""
+        """The config with the tile of a hint or its transpose and the most stages; none if it splits k."""
         if hint.split_k > 1:
             return []
-        for told in hint.variants[:2]:  # the others differ in clusters, which it does not know
+        for tile in hint.variants[:2]:  # the others differ in clusters, which this family does not have
             shapes = itertools.product((1, 2, 3, 4), (64, 128), (2, 3, 4, 5, 6, 7, 8))
-            candidates = [_pick(problem, told.tile_m, told.tile_n, *shape) for shape in shapes]
+            candidates = [_filled(problem, tile.tile_m, tile.tile_n, *shape) for shape in shapes]
             valid = [k for k in candidates if self.why_invalid(self.config(k), problem, device) is None]
             if valid:
-                best = max(valid, key=lambda k: (k.tile_k == told.tile_k, -abs(k.warpgroups - 2), k.stages))
+                best = max(valid, key=lambda k: (k.tile_k == tile.tile_k, -abs(k.warpgroups - 2), k.stages))
                 return [self.config(best)]
         return []
 
@@ -106,7 +109,7 @@ _SHAPES = (
 )
 
 
-def _pick(problem: GemmProblem, *shape: int) -> Knobs:
+def _filled(problem: GemmProblem, *shape: int) -> Knobs:
     tile_m, tile_n, warpgroups, tile_k, stages = shape
     return Knobs(
         tile_m=tile_m,
@@ -115,14 +118,12 @@ def _pick(problem: GemmProblem, *shape: int) -> Knobs:
         tile_k=tile_k,
         stages=stages,
         epilogue="stmatrix" if problem.out.size == 2 else "direct",
-        in_flight=1,
-        l2_promotion=256,
         raster="m",
         swizzle_size=8 if -(-problem.m // tile_m) >= 8 else 1,
     )
 
 
-def _promise(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
+def _heuristic_score(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
     reuse = k.tile_m * k.tile_n / (k.tile_m + k.tile_n)
     return cuda.wave_efficiency(problem, _grid(k), device) * reuse / (reuse + 32)
 

@@ -10,7 +10,7 @@
 //
 // Compiles as it lies here:  nvcc -cubin -arch=sm_90a -I. -DIN_TYPE=f16 -DOUT_TYPE=f16 -DA_TRANSPOSED=0
 //   -DB_TRANSPOSED=1 -DTILE_M=128 -DTILE_N=256 -DTILE_K=64 -DRASTER=0 -DRASTER_SNAKE=0 -DSWIZZLE_SIZE=8 -DSPLIT_K=1 -DALIGN_D=16
-//   -DACTIVATION=0 -DHAS_BIAS=0 -DHAS_C=0 -DWARPGROUPS=2 -DSTAGES=4 -DIN_FLIGHT=1 -DACCUMULATE=0
+//   -DACTIVATION=0 -DHAS_BIAS=0 -DHAS_C=0 -DWARPGROUPS=2 -DSTAGES=4 -DACCUMULATE=0
 //   -DEPILOGUE=1 wgmma/kernel.cu
 #include "common/ptx/cp_async.cuh"
 #include "common/ptx/control.cuh"
@@ -73,15 +73,16 @@ struct MainLoop {
         state.advance();
     }
 
+    // The wgmma of one k tile run while the next k tile is awaited.
     // NOTE: a stage is released only after wgmma_wait has confirmed that its wgmma are complete; that they were issued is not
     // enough.
     __device__ __forceinline__ void run(Accumulator& acc) const {
         RingState filled, done;
-        if constexpr (cfg::in_flight == 1) issue_tile(acc, filled);
-        for (int index = cfg::in_flight; index < k_tiles; ++index) {
+        issue_tile(acc, filled);
+        for (int index = 1; index < k_tiles; ++index) {
             issue_tile(acc, filled);
-            wgmma_wait<cfg::in_flight>();
-            release_tile(index - cfg::in_flight, done);
+            wgmma_wait<1>();
+            release_tile(index - 1, done);
             done.advance();
         }
         acc.finish();

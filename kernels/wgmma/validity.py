@@ -1,4 +1,4 @@
-"""Rules of family ``wgmma``: what is valid, and what of it is worth a trial."""
+"""Rules of family ``wgmma``: which configs are valid, and which valid ones are worth a trial."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def _why_short(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     return None
 
 
-def _why_group(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+def _why_swizzle_size(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     along = -(-p.m // k.tile_m) if k.raster == "m" else -(-p.n // k.tile_n)
     if k.swizzle_size > 1 and k.swizzle_size >= 2 * along:
-        return "the group is wider than the grid of tiles"
+        return "swizzle_size exceeds the grid of tiles"
     return None
 
 
@@ -64,5 +64,5 @@ RULES: tuple[Rule[Knobs], ...] = (
 SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("tile_m", "tile_n"), _why_oversized),
     Rule(("tile_k", "stages"), _why_short),
-    Rule(("raster", "swizzle_size"), _why_group),
+    Rule(("raster", "swizzle_size"), _why_swizzle_size),
 )

@@ -7,8 +7,8 @@
 //   STAGES            k tiles in shared memory
 //   CLUSTER_M, CLUSTER_N       tiles of a cluster, whose CTAs share operands by multicast
 //   CLUSTER_K         CTAs of a cluster that split the k of their tile: 1 | 2
-//   REDUCTION         SPLIT_K > 1: a tile's partials are added up by 0 the last CTA to arrive, 1 a kernel after this one, 2 all
-//                     CTAs of the tile, a slice each
+//   REDUCTION         SPLIT_K > 1: a tile's partials are added up by 1 a kernel after this one, 2 all CTAs of the tile, a slice
+//                     each; else 0
 //   EPILOGUE          0 direct, 1 staged and copied, 2 staged and stored by TMA, 3 the same, overlapped with the next tile
 //   STORE_STAGES      staged epilogue subtiles of a consumer
 //   SECTOR_ALIGNED_STORE   1: subtiles are 16, 32 or 64 columns wide, so that TMA stores whole L2 sectors; 0: as wide as possible
@@ -17,7 +17,7 @@
 //   PREFETCH_A        the operand: 0 B, 1 A
 //   LOAD_INTERVAL     clocks at whose multiples a producer loads the next stage: a power of two; 0 at once
 //   CTA_ORDER         0 work tiles by the number of the cluster; 1 neighbouring work tiles for the clusters of a GPC. With 1 the
-//                     next kernel starts after this one has ended: clusters are placed alike only on an idle GPU
+//                     next kernel starts after this one has ended: clusters get the same SMs again only on an idle GPU
 //   REVERSE_K         1: every other work tile of a CTA runs k backwards
 //   REPACK            1: with the kernel that copies rows that TMA cannot take
 #pragma once
@@ -53,8 +53,8 @@ constexpr int atoms = (swap_ab ? warpgroup_n : warpgroup_m) / 64, wgmma_n = swap
 constexpr int slice_n = wgmma_n / cluster_k / (reduce_scatter ? split_k : 1);
 constexpr int k_steps = tile_k * int(sizeof(In)) / 32;
 
-// The 65,536 registers of an SM are divided among producer and consumers in steps of 8 a thread. One consumer needs no more
-// than the 255 that a thread can have.
+// Producer and consumers divide the 65,536 registers of an SM in steps of 8 a thread. One consumer needs no more than the 255
+// that a thread can have.
 constexpr int accumulator_registers = atoms * wgmma_n / 2 / (accumulate_f16 ? 2 : 1) * (promote > 0 ? 2 : 1);
 constexpr bool large = accumulator_registers + (overlapped_store ? atoms * wgmma_n / 4 : 0) > (overlapped_store ? 176 : 192);
 constexpr int producer_registers = consumers == 3 ? 32 : large ? 24 : 40;
@@ -92,8 +92,8 @@ static_assert(cfg::cluster_k == 1 || cfg::split_k == 1 || cfg::reduce_kernel,
 static_assert(cfg::promote == 0 || is_any<In, e4m3, e5m2>, "only accumulators of 8-bit floats are promoted");
 static_assert(!cfg::accumulate_f16 || is_any<In, f16>, "f16 accumulation needs f16 inputs");
 static_assert(REDUCTION >= 0 && REDUCTION <= 2, "REDUCTION is in 0 .. 2");
-static_assert(!cfg::reduce_kernel || cfg::split_k > 1, "the kernel after adds up the partials of split-K");
-static_assert(!cfg::reduce_scatter || (cfg::split_k > 1 && cfg::cluster_k == 1), "reduce_scatter adds up the partials of split-K");
+static_assert((REDUCTION != 0) == (cfg::split_k > 1), "the partials of split-K are added up, and only those");
+static_assert(!cfg::reduce_scatter || cfg::cluster_k == 1, "reduce_scatter adds up the partials of single CTAs");
 static_assert(!cfg::reduce_scatter || cfg::wgmma_n % (8 * cfg::split_k) == 0, "slices are a multiple of 8 along the N of wgmma");
 static_assert(EPILOGUE >= 0 && EPILOGUE <= 3, "EPILOGUE is in 0 .. 3");
 static_assert(!cfg::staged || is_any<Out, f16, bf16>, "stmatrix stages 16-bit elements");
@@ -124,9 +124,9 @@ using Accumulator = WgmmaAccumulator<cfg::atoms, cfg::wgmma_n, cfg::accumulate_f
                                      cfg::swap_ab ? !cfg::b_transposed : cfg::a_transposed,
                                      cfg::swap_ab ? cfg::a_transposed : !cfg::b_transposed>;
 
-// An epilogue subtile: 64 of wgmma's M by as much of its N as divides a slice, so that there are few of them. With SWAP_AB it is
-// up to 64 rows of 64 elements, else 64 rows of `subtile_n`. Those are 16, 32 or 64 elements in TMA's swizzle of that many
-// bytes, or, where TMA stores them, an odd number of 16-byte chunks: such rows fall on different banks without a swizzle.
+// An epilogue subtile: 64 along wgmma's M by the widest extent along its N that divides a slice, so that there are few of them.
+// With SWAP_AB it is up to 64 rows of 64 elements, else 64 rows of `subtile_n`: 16, 32 or 64 elements in TMA's swizzle of that
+// many bytes or, if TMA stores them, an odd number of 16-byte chunks, whose rows fall on different banks without a swizzle.
 constexpr __device__ int widest_subtile(int slice_n) {
     int widest = 8;
     for (int n = 16; n <= 104; n += 8) {

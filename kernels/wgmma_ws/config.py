@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 from kernels.base.knobs import knob, knobs_of
-from kernels.common.raster import RASTERS
+from kernels.common.cuda import RASTER_AXES
 
 SCHEDULES = ("cooperative", "pingpong")
 EPILOGUES = ("direct", "stmatrix", "tma", "overlapped")
 TMA_STORES = ("tma", "overlapped")
-REDUCTIONS = ("last_cta", "kernel", "reduce_scatter")
-# What the L2 does with A, B and D: see the knob l2_hints.
+REDUCTIONS = ("none", "kernel", "reduce_scatter")
+# Eviction priorities of A, B and D in the L2, by value of the knob l2_hints.
 L2_HINTS: dict[str, tuple[str, ...]] = {
     "normal": ("normal", "normal", "normal"),
     "stream_a": ("evict_first", "normal", "normal"),
@@ -34,7 +34,7 @@ SEARCHED_TILE_N = (
 
 @dataclasses.dataclass(slots=True)
 class Knobs:
-    """The knobs of a config."""
+    """A config of family ``wgmma_ws``."""
 
     schedule: str = knob(
         "cooperative", SCHEDULES, "whether the consumers compute one tile together or alternate tiles"
@@ -50,16 +50,16 @@ class Knobs:
     cluster_k: int = knob(1, (1, 2), "CTAs of a cluster that split the k of their tile")
     split_k: int = knob(1, (1, 2, 3, 4, 6, 8, 12, 16, 24, 32), "work tiles that split the k of a tile")
     reduction: str = knob(
-        "last_cta",
+        "none",
         REDUCTIONS,
-        "what reduces the partials: the last CTA to arrive, a kernel after, or each CTA a slice",
-        values_were={"block": "last_cta", "shares": "reduce_scatter"},
+        "what adds up the partials of split-K: a kernel after, or each CTA a slice",
+        values_were={"last_cta": "none", "block": "none", "shares": "reduce_scatter"},
     )
     epilogue: str = knob(
         "tma",
         EPILOGUES,
         "stores D directly, staged and copied, by TMA, or by TMA overlapped with the next tile",
-        values_were={"deferred": "overlapped"},
+        values_were={"deferred": "overlapped"},  # codespell:ignore deferred
     )
     store_stages: int = knob(2, (1, 2, 4), "staged epilogue subtiles of a consumer")
     sector_aligned_store: int = knob(
@@ -73,9 +73,13 @@ class Knobs:
         0, (0, 1, 2, 4), "8-bit floats: k tiles between promotions of the accumulators; 0 never"
     )
     stages: int = knob(4, range(2, 17), "k tiles in shared memory")
-    raster: str = knob("m", RASTERS, "axis of the bands of tiles, or a Hilbert curve in squares")
-    swizzle_size: int = knob(8, (1, 2, 4, 8, 16), "tiles across a band", was="group")
-    snake: int = knob(0, (0, 1), "serpentine raster: every other band runs backwards", macro="RASTER_SNAKE")
+    raster: str = knob("m", RASTER_AXES, "axis along which consecutive clusters lie")
+    swizzle_size: int = knob(
+        8, (1, 2, 4, 8, 16), "clusters along the raster axis before a step across", was="group"
+    )
+    snake: int = knob(
+        0, (0, 1), "serpentine raster: every other run across goes backwards", macro="RASTER_SNAKE"
+    )
     l2_hints: str = knob(
         "normal",
         L2_HINTS,

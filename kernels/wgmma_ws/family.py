@@ -13,7 +13,7 @@ from typing import Literal
 from kernels.base.tile_hint import TileHint
 from kernels.common import cuda
 from kernels.wgmma_ws.config import KNOBS, L2_HINTS, TMA_STORES, Knobs
-from kernels.wgmma_ws.heuristics import candidates, cycles, following_hint
+from kernels.wgmma_ws.heuristics import candidates, completed, cycles, following_hint
 from kernels.wgmma_ws.layout import (
     grid,
     load_interval,
@@ -41,9 +41,9 @@ from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
 
-PICKS, WITHIN = 16, 1.25
-# Configs of one schedule, and clusters and splits of one shape: in a first round, and in a second one.
-DIVERSE, REST = (11, 2), (PICKS, 4)
+MOST_HEURISTIC_CONFIGS, WITHIN = 16, 1.25
+# The most configs of one schedule, and combinations of cluster and splits of one shape: in two rounds.
+DIVERSE, REST = (11, 2), (MOST_HEURISTIC_CONFIGS, 4)
 
 _TYPES = (
     DType.FLOAT16, DType.BFLOAT16, DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2, DType.INT8, DType.UINT8,
@@ -65,7 +65,7 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
     search_rules = SEARCH_RULES
 
     def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
-        """sm_90, a type of wgmma, in 8 bits with k contiguous."""
+        """The reason no config computes the problem: not sm_90, its type, or 8 bits not in layout nt."""
         reason = cuda.why_unsupported(problem, device)
         if reason:
             return reason
@@ -78,7 +78,7 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
         return None
 
     def grid(self, k: Knobs, _problem: GemmProblem, device: DeviceSpec) -> Grid:
-        """Persistent CTAs, one an SM that their clusters can fill."""
+        """Persistent CTAs, one for each SM that clusters can fill."""
         return grid(k, device)
 
     def threads(self, k: Knobs) -> int:
@@ -90,8 +90,7 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
         return k.cluster
 
     def derived_macros(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> dict[str, int | str]:
-        """The type of the accumulators, whether rows are repacked, which operand is prefetched, when a stage
-        is loaded and what the L2 keeps."""
+        """Macros of accumulators, repack, prefetched operand, load interval and L2 hints."""
         priority = {"normal": 0, "evict_first": 1, "evict_last": 2}
         hints = zip(("HINT_A", "HINT_B", "HINT_D"), L2_HINTS[k.l2_hints], strict=True)
         return {
@@ -115,11 +114,11 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
         return workspace(k)
 
     def overlaps(self, _device: DeviceSpec) -> bool:
-        """Always."""
+        """Whether a launch may start before the previous launch has ended: always."""
         return True
 
     def preconditions(self, _k: Knobs, problem: GemmProblem) -> Preconditions:
-        """What TMA asks of A and B, or aligned elements where their rows are repacked."""
+        """The alignment of A and B that TMA requires, or that of an element if they are repacked."""
         return cuda.preconditions(problem, *(_alignment(problem, operand) for operand in ("a", "b")))
 
     def plan(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> LaunchPlan:
@@ -132,27 +131,28 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
         )
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
-        """The fastest candidates by the cost model, of both schedules and many shapes, none more than 25 %
-        slower than the first."""
-        timed = sorted(
-            ((cycles(k, problem, device), k) for k in candidates(problem, device)), key=itemgetter(0)
-        )
+        """The fastest candidates by the cost model, of both schedules and many shapes.
+
+        None is more than 25 % slower than the first.
+        """
+        timed = sorted(((cycles(k, problem, device), k) for k in candidates(problem)), key=itemgetter(0))
         chosen: list[Config] = []
         of_schedule: Counter[str] = Counter()
         spreads: dict[tuple[str, int, int, int], dict[tuple[int, ...], set[str]]] = defaultdict(dict)
         limit = math.inf
         for (of_one, ways), (expected, k) in itertools.product((DIVERSE, REST), timed):
-            if len(chosen) == PICKS:
+            if len(chosen) == MOST_HEURISTIC_CONFIGS:
                 break
             known = spreads[k.schedule, k.swap_ab, k.tile_m, k.tile_n]
             spread = (k.cluster_m, k.cluster_n, k.cluster_k, k.split_k)
             tried = k.reduction in known[spread] if spread in known else len(known) >= ways
             if expected > limit or of_schedule[k.schedule] >= of_one or tried:
                 continue
-            if self._worth_a_trial(k, problem, device):
+            whole = completed(k, problem, device)
+            if self._worth_a_trial(whole, problem, device):
                 of_schedule[k.schedule] += 1
                 known.setdefault(spread, set()).add(k.reduction)
-                chosen.append(self.config(k))
+                chosen.append(self.config(whole))
                 limit = min(limit, WITHIN * expected)
         return chosen
 
@@ -173,7 +173,7 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
 
 
 def _alignment(problem: GemmProblem, operand: str) -> int:
-    """Bytes that must divide address and row stride: those of TMA, or of an element where it is repacked."""
+    """Bytes that must divide address and row stride: those of TMA, or an element's if it is repacked."""
     return (
         cuda.TMA_ALIGNMENT if problem.stride_alignment(operand) >= cuda.TMA_ALIGNMENT else problem.dtype.size
     )

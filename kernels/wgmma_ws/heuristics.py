@@ -35,22 +35,23 @@ from kernels.wgmma_ws.validity import why_sector_aligned_store
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
 
-# Fraction of wgmma's peak that main loops reach; bytes per SM and clock from L2, shared memory and DRAM.
-# Fitted to cycle counts of ncu on an H200, those of split-K and clusters to times
-# (benchmarks/lab/2026-11-23-hopper.md).
-_REACHED = 0.975
+# Constants of the cost model, fitted to cycle counts of ncu on an H200, those of split-K and clusters to
+# times (benchmarks/lab/2026-11-23-hopper.md). Bytes are per SM and clock.
+_REACHED = 0.975  # fraction of the peak of wgmma that main loops reach
 _L2_BYTES = 64
 _SMEM_BYTES = 128
-_PARTIAL_BYTES = 18  # partials of split-K, written and read again
+_PARTIAL_BYTES = 18  # of the partials of split-K, written and read again
 _DRAM_BYTES = 20
-_TURNAROUND_CYCLES = 1500  # prologue and epilogue of a tile,
-_STORE_CYCLES = 20  # and the store of one accumulator register, if nothing overlaps them
-_HIDDEN = 0.8  # fraction of both that ping-pong overlaps, and of the store that epilogue=overlapped does
-_POWER_BYTES = 250  # loaded by a CTA per clock that their power costs, whether or not it shares them
+_TURNAROUND_CYCLES = 1500  # prologue and epilogue of a tile, without overlap
+_STORE_CYCLES = 20  # store of one accumulator register, without overlap
+_HIDDEN = (
+    0.8  # fraction of turnaround and store that ping-pong overlaps, of the store with epilogue=overlapped
+)
+_POWER_BYTES = 250  # bytes whose load into a CTA takes the power of one clock, by multicast or not
 _UNSHARED = 0.1  # fraction of that power that a multicast spends once per cluster
-_UNHIDDEN = 0.1  # fraction of the shorter of DRAM time and the rest that the longer does not overlap
+_UNHIDDEN = 0.1  # fraction of the shorter of DRAM time and busy time that the longer does not hide
 _LAUNCH_CYCLES = 3000
-# reduction=kernel: fixed cost, and its later start if several consumers leave no registers for it.
+# reduction=kernel: fixed cost, and the delay of its start if several consumers leave no registers for it.
 _REDUCE_CYCLES, _LATE_REDUCE_CYCLES = 2000, 1500
 # reduction=reduce_scatter: fixed cost, and bytes per clock without and with staggered consumers.
 _SCATTER_CYCLES, _SCATTER_BYTES, _STAGGERED_BYTES = 3000, 30, 50
@@ -59,8 +60,8 @@ _SCATTER_CYCLES, _SCATTER_BYTES, _STAGGERED_BYTES = 3000, 30, 50
 def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
     """Estimated clocks of a launch, for ranking only.
 
-    The slowest of tensor cores, L2 and shared memory for a work tile, times the work tiles of an SM, but at
-    least the time that DRAM needs; after the cost model of DeepSeek's DeepGEMM.
+    Takes the slowest of tensor cores, L2 and shared memory for a work tile, times the work tiles of an SM,
+    but at least the time that DRAM needs, after the cost model of DeepSeek's DeepGEMM.
     """
     depth = -(-problem.k // (k.split_k * k.cluster_k)) * problem.dtype.size
     extent, width = k.warpgroup_tile
@@ -180,74 +181,69 @@ _CLUSTERS = (
 )  # fmt: skip
 
 
-def candidates(problem: GemmProblem, device: DeviceSpec) -> Iterator[Knobs]:
-    """The known shapes with every cluster and split_k that may suit; not all are valid."""
+def candidates(problem: GemmProblem) -> Iterator[Knobs]:
+    """Configs of every known shape, cluster and split_k, as far as :func:`cycles` reads them.
+
+    :func:`completed` sets their other knobs. Not all are valid.
+    """
     shapes = [(0, *shape) for shape in _SHAPES]
     if problem.m <= 2 * SMALL:
         shapes += [(1, "cooperative", tile_m, tile_n, 1, n) for tile_m, tile_n, n in _SWAPPED]
     deep = 256 // problem.dtype.size
-    # NOTE: the model rates both depths alike and the first of equals wins: weights that are read once come in
-    # rows as long as possible.
+    # NOTE: the model rates both depths alike and the first of equals wins: weights that are read once are
+    # loaded in the longest rows.
     depths = (deep, deep // 2) if problem.m <= 2 * SMALL and problem.k >= deep else (deep // 2,)
     for shape, tile_k, cluster, split in itertools.product(
         shapes, depths, _CLUSTERS, (1, 2, 3, 4, 6, 8, 12, 16)
     ):
         if shape[1] == "pingpong" and split > 1:
             continue
-        yield from variants(problem, device, shape, tile_k, (*cluster, split))
+        yield from variants(problem, shape, tile_k, (*cluster, split))
 
 
 def variants(
     problem: GemmProblem,
-    device: DeviceSpec,
     shape: tuple[int, str, int, int, int, int],
     tile_k: int,
     spread: tuple[int, int, int, int],
 ) -> Iterator[Knobs]:
-    """Configs of a shape with each epilogue and reduction that may suit; not all are valid.
+    """Candidates of a shape with each epilogue and reduction that may suit.
 
     Args:
         shape: swap_ab, schedule, tile_m, tile_n, consumers_m, consumers_n.
         spread: cluster_m, cluster_n, cluster_k, split_k.
     """
-    swap, _, _, tile_n, _, consumers_n = shape
+    swap, schedule, tile_m, tile_n, consumers_m, consumers_n = shape
+    cluster_m, cluster_n, cluster_k, split_k = spread
     stores: tuple[str, ...] = ("direct",)
     if problem.out in (DType.FLOAT16, DType.BFLOAT16):
         if problem.stride_alignment("d") >= 16:
             stores = TMA_STORES
         elif swap or tile_n // consumers_n % 16 == 0:
             stores = ("stmatrix",)
-    reductions = ("kernel", "reduce_scatter") if spread[-1] > 1 else ("last_cta",)
+    reductions = ("kernel", "reduce_scatter") if split_k > 1 else ("none",)
     for reduction, epilogue in itertools.product(reductions, stores):
-        yield _variant(problem, device, shape, tile_k, spread, reduction, epilogue)
+        yield Knobs(
+            schedule=schedule, swap_ab=swap, tile_m=tile_m, tile_n=tile_n, consumers_m=consumers_m,
+            consumers_n=consumers_n, tile_k=tile_k, cluster_m=cluster_m, cluster_n=cluster_n,
+            cluster_k=cluster_k, epilogue=epilogue, store_stages=1, stages=0,
+            promote=2 if problem.dtype in cuda.FLOAT8 else 0, split_k=split_k, reduction=reduction,
+        )  # fmt: skip
 
 
-def _variant(
-    problem: GemmProblem,
-    device: DeviceSpec,
-    shape: tuple[int, str, int, int, int, int],
-    tile_k: int,
-    spread: tuple[int, int, int, int],
-    reduction: str,
-    epilogue: str,
-) -> Knobs:
-    swap, schedule, tile_m, tile_n, consumers_m, consumers_n = shape
-    cluster_m, cluster_n, cluster_k, split_k = spread
-    cluster = cluster_m * cluster_n * cluster_k
-    extent = (tile_m * cluster_m, tile_n * cluster_n)
-    raster, swizzle_size, snake = raster_order(problem, device, extent, cluster)
+def completed(candidate: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
+    """A candidate with the raster order, L2 hints, prefetches and stages that suit it."""
+    k = candidate
+    extent = (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n)
+    raster, swizzle_size, snake = raster_order(problem, device, extent, k.cluster)
     # Partials go through the L2, and in a single wave no later wave reads an operand again.
-    streams = split_k > 1 and single_wave(problem, device, extent, cluster, split_k)
-    knobs = Knobs(
-        schedule=schedule, swap_ab=swap, tile_m=tile_m, tile_n=tile_n, consumers_m=consumers_m,
-        consumers_n=consumers_n, tile_k=tile_k, cluster_m=cluster_m, cluster_n=cluster_n,
-        cluster_k=cluster_k, epilogue=epilogue, store_stages=1, stages=0,
-        promote=2 if problem.dtype in cuda.FLOAT8 else 0, split_k=split_k,
-        reduction=reduction, raster=raster, swizzle_size=swizzle_size, snake=snake,
+    streams = k.split_k > 1 and single_wave(problem, device, extent, k.cluster, k.split_k)
+    knobs = dataclasses.replace(
+        candidate, raster=raster, swizzle_size=swizzle_size, snake=snake,
         prefetch=_PREFETCHED, l2_hints=_l2_hints(problem, device, streams=streams),
-        cta_order="gpc" if _prefers_gpc_order(problem, reduction, cluster) else "free",
+        cta_order="gpc" if _prefers_gpc_order(problem, k.reduction, k.cluster) else "free",
         reverse_k=1,
-        sector_aligned_store=int(schedule == "pingpong"),  # ping-pong overlaps the extra subtiles
+        sector_aligned_store=int(k.schedule == "pingpong"),  # ping-pong overlaps the extra subtiles
     )  # fmt: skip
     for why, without in _FALLBACKS:
         if why(knobs, problem, device):
@@ -255,7 +251,7 @@ def _variant(
     return _with_stages(knobs, problem, device)
 
 
-# If a rule speaks against a knob of a candidate, the value that it gets instead.
+# The value that a knob of a candidate takes if a rule refuses the value it has.
 _FALLBACKS: tuple[tuple[Callable[[Knobs, GemmProblem, DeviceSpec], str | None], dict[str, Any]], ...] = (
     (why_stream_d, {"l2_hints": "normal"}),
     (why_cta_order, {"cta_order": "free"}),
@@ -267,7 +263,11 @@ _FALLBACKS: tuple[tuple[Callable[[Knobs, GemmProblem, DeviceSpec], str | None], 
 
 
 def _l2_hints(problem: GemmProblem, device: DeviceSpec, *, streams: bool) -> str:
-    """The l2_hints of a candidate; ``streams``: no operand of many rows is read twice."""
+    """The value of l2_hints for a candidate.
+
+    Args:
+        streams: no operand of many rows is read twice.
+    """
     if l2_keeps(problem, device, problem.m):
         return "keep_a"
     if l2_keeps(problem, device, problem.n):
@@ -290,15 +290,17 @@ def _with_stages(knobs: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knob
 
 
 def _prefers_gpc_order(problem: GemmProblem, reduction: str, cluster: int) -> bool:
-    """Whether sharing loads in a GPC gains more than an early launch, which a kernel that reduces partials
-    needs; CTAs without a cluster have no order."""
-    worth = reduction == "reduce_scatter" or (reduction == "last_cta" and problem.flops >= _LONG_FLOPS)
+    """Whether sharing loads in a GPC gains more than an early launch.
+
+    A kernel that reduces partials needs the early launch; CTAs without a cluster have no order.
+    """
+    worth = reduction == "reduce_scatter" or (reduction == "none" and problem.flops >= _LONG_FLOPS)
     return worth and cluster > 1
 
 
 _SPLITS = [int(value) for knob in KNOBS if knob.name == "split_k" for value in knob.values]
 
-# Schedule, consumers along the M and along the N of wgmma: which of them suit depends on the tile.
+# (schedule, consumers along the M of wgmma, consumers along its N); the tile decides which are valid.
 _CONSUMERS = (
     ("cooperative", 2, 1),
     ("cooperative", 3, 1),
@@ -311,18 +313,18 @@ _CONSUMERS = (
 def following_hint(
     hint: TileHint, problem: GemmProblem, device: DeviceSpec, valid: Callable[[Knobs], bool]
 ) -> list[Knobs]:
-    """For each schedule and number of consumers the fastest valid config, by the model, that follows a hint.
+    """The fastest valid config, by the model, that follows a hint, for each schedule and consumer count.
 
-    If none follows the hint itself, they follow the first of its variants that any config can follow. They
+    If no config follows the hint itself, they follow the first of its variants that any config follows. They
     have the tile_k of the hint if that is valid.
     """
 
     def rank(k: Knobs) -> tuple[bool, float]:
         return k.tile_k != hint.tile_k, cycles(k, problem, device)
 
-    for told in hint.variants:
+    for variant in hint.variants:
         best: dict[tuple[str, int], Knobs] = {}
-        for k in sorted(filter(valid, _variants_of_hint(told, problem, device)), key=rank):
+        for k in sorted(filter(valid, _variants_of_hint(variant, problem, device)), key=rank):
             best.setdefault((k.schedule, k.consumers), k)
         if best:
             return list(best.values())
@@ -338,4 +340,5 @@ def _variants_of_hint(hint: TileHint, problem: GemmProblem, device: DeviceSpec) 
         consumers_m, consumers_n = reversed(consumers) if swap else consumers
         shape = (swap, schedule, hint.tile_m, hint.tile_n, consumers_m, consumers_n)
         if hint.tile_m % consumers_m == 0 == hint.tile_n % consumers_n:
-            yield from variants(problem, device, shape, tile_k, spread)
+            for candidate in variants(problem, shape, tile_k, spread):
+                yield completed(candidate, problem, device)

@@ -23,8 +23,8 @@
 
 // ---- Producer: one lane keeps the ring full; a second warp prefetches.
 
-// Prefetches the weights' slice of the first k tiles of a CTA into the L2, one k tile a lane, while the previous kernel ends, and
-// whether or not it still writes them.
+// Prefetches the CTA's slice of one operand's first k tiles into the L2, one k tile a lane, while the previous kernel ends, even
+// if that kernel still writes the operand.
 __device__ __forceinline__ void prefetch(Scheduler scheduler, const TensorMap* map_a, const TensorMap* map_b) {
     const int lane = threadIdx.x % 32;
     WorkTile work;
@@ -52,8 +52,8 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, Scheduler sche
                                         const TensorMap* map_b) {
     const ClusterPosition position;
     const unsigned short multicast_a = position.multicast_a(), multicast_b = position.multicast_b();
-    // The operand that is multicast comes first: of what a CTA loads for itself, one request to the L2 then serves more
-    // neighbours of a GPC.
+    // The operand that is multicast comes first: one request to the L2 for the other operand then serves more neighbours of a
+    // GPC.
     constexpr bool b_first = cfg::cluster_m > 1 && cfg::cluster_n == 1;
     const Stages& ring = smem.ring;
     RingState state;
@@ -103,16 +103,16 @@ public:
         Accumulator acc;
         WorkTile work;
         if (cfg::pingpong && consumer == 1) {
-            pass_turn();
+            order_arrive();
             skip_other(scheduler);
         }
         while (scheduler.next(work)) {
-            if constexpr (cfg::pingpong) await_turn();
+            if constexpr (cfg::pingpong) order_wait();
             if constexpr (cfg::promote > 0)
                 multiply_promoted(acc, work.k_tiles());
             else
                 multiply(acc, work.k_tiles(), store);
-            if constexpr (cfg::pingpong) pass_turn();
+            if constexpr (cfg::pingpong) order_arrive();
             if constexpr (cfg::promote == 0) finish(acc, work.k_tiles());
             if constexpr (cfg::cluster_k > 1) exchange.run(acc);
             const auto store_slice = [&](int slice) {
@@ -127,7 +127,9 @@ public:
             };
             if constexpr (cfg::reduce_scatter)
                 partials.reduce_slices(acc, work, store_slice);
-            else if (partials.reduce(acc, work))
+            else if constexpr (cfg::reduce_kernel)
+                partials.store(acc, work);
+            else
                 store_slice(0);
             if (cfg::pingpong && !skip_other(scheduler)) break;
         }
@@ -144,14 +146,14 @@ private:
     ClusterPosition position;
     AccumulatorExchange exchange;
     int consumer;
-    int row, column;         // where the slice starts that it finishes, in a tile
+    int row, column;         // where the slice that it finishes starts, in a tile
     unsigned long long x, y; // descriptors in stage 0 of wgmma's A and B
     RingState state;
 
-    // Ping-pong order: one consumer multiplies while the other stores. NOTE: named barrier 0 is for the start, 1 to 3 are the
-    // consumers', 4 and 5 order the consumers.
-    __device__ __forceinline__ void await_turn() const { named_barrier_sync(4 + consumer, 256); }
-    __device__ __forceinline__ void pass_turn() const { named_barrier_arrive(5 - consumer, 256); }
+    // Ping-pong order: one consumer multiplies while the other stores. NOTE: named barrier 0 is for the start, 1 to 3 belong to
+    // the consumers, 4 and 5 order the consumers.
+    __device__ __forceinline__ void order_wait() const { named_barrier_sync(4 + consumer, 256); }
+    __device__ __forceinline__ void order_arrive() const { named_barrier_arrive(5 - consumer, 256); }
     // Skips the other consumer's work tile and its stages; false if there is none.
     __device__ __forceinline__ bool skip_other(Scheduler& scheduler) {
         WorkTile other;
@@ -163,7 +165,7 @@ private:
     __device__ __forceinline__ void multiply(Accumulator& acc, int k_tiles, const Store& store) {
         int index = 0;
         if constexpr (cfg::overlapped_store) {
-            // The previous tile is stored, one subtile behind the products of each k tile.
+            // Stores the previous tile, one subtile after the products of each k tile.
 #pragma unroll
             for (int i = 0; i < Store::subtiles; ++i) {
                 if (index < k_tiles) multiply_next(acc, index++);
@@ -195,8 +197,8 @@ private:
         if (k_tiles > 0) release(state.stage > 0 ? state.stage - 1 : cfg::stages - 1);
     }
 
-    // The tensor cores keep some 13 bits of a sum of 8-bit floats, so every few k tiles it is added to f32 accumulators outside
-    // of them, as in DeepGEMM.
+    // The tensor cores accumulate 8-bit floats with some 13 bits, so every few k tiles their accumulators are added to f32
+    // accumulators outside the tensor cores, as in DeepGEMM.
     __device__ __forceinline__ void multiply_promoted(Accumulator& acc, int k_tiles) {
         constexpr int every = cfg::promote > 0 ? cfg::promote : 1;
         acc.clear();
@@ -338,8 +340,8 @@ __device__ __forceinline__ uint4 gathered(const unsigned char* row, int first, i
 
 // blockIdx = (8 rows, 0, batch).
 extern "C" __global__ void __launch_bounds__(256)
-    repack_rows(const unsigned char* __restrict__ source, unsigned char* __restrict__ target, int rows, int bytes,
-                long long source_stride, long long target_stride, long long source_batch, long long target_batch) {
+    repack_rows(const unsigned char* source, unsigned char* target, int rows, int bytes, long long source_stride,
+                long long target_stride, long long source_batch, long long target_batch) {
     if constexpr (!cfg::gpc_order) release_next_kernel();
     await_previous_kernel();
     const int index = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
@@ -348,10 +350,22 @@ extern "C" __global__ void __launch_bounds__(256)
     uint4* out = reinterpret_cast<uint4*>(target + blockIdx.z * target_batch + index * target_stride);
     const int shift = reinterpret_cast<unsigned long long>(row) & 15;
     const uint4* aligned = reinterpret_cast<const uint4*>(row - shift);
-#pragma unroll 4
-    for (int i = threadIdx.x % 32; i * 16 < bytes; i += 32) {
-        const bool inside = i * 16 >= shift && (i + 2) * 16 - shift <= bytes;
-        out[i] = inside ? shifted(__ldg(aligned + i), __ldg(aligned + i + 1), shift) : gathered(row, i * 16, bytes);
+    // NOTE: four chunks are loaded before the first is stored, because the compiler moves no load above a store that may overlap.
+    constexpr int chunks = 4;
+    for (int first = threadIdx.x % 32; first * 16 < bytes; first += 32 * chunks) {
+        uint4 loaded[chunks];
+#pragma unroll
+        for (int j = 0; j < chunks; ++j) {
+            const int i = first + 32 * j;
+            const bool inside = i * 16 >= shift && (i + 2) * 16 - shift <= bytes;
+            if (inside)
+                loaded[j] = shifted(aligned[i], aligned[i + 1], shift);
+            else if (i * 16 < bytes)
+                loaded[j] = gathered(row, i * 16, bytes);
+        }
+#pragma unroll
+        for (int j = 0; j < chunks; ++j)
+            if ((first + 32 * j) * 16 < bytes) out[first + 32 * j] = loaded[j];
     }
 }
 #endif

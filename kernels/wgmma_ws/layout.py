@@ -38,12 +38,12 @@ def row_alignment(problem: GemmProblem) -> int:
 
 
 def slice_n(k: Knobs) -> int:
-    """Extent along the N of wgmma of the slice of a warpgroup tile that a consumer finishes."""
+    """Extent along the N of wgmma of the slice of a warpgroup tile that one consumer stores."""
     return k.warpgroup_tile[1] // k.cluster_k // (k.split_k if k.reduction == "reduce_scatter" else 1)
 
 
 def subtile_n(k: Knobs, sector_aligned_store: int) -> int:
-    """Extent of an epilogue subtile along the N of wgmma: the widest possible one that divides the slice.
+    """Extent of an epilogue subtile along the N of wgmma: the widest one that divides the slice.
 
     With swap_ab it is up to 64 rows. Otherwise it is as many columns as a TMA swizzle is wide or, if TMA
     stores it, an odd number of 16-byte chunks, whose rows fall on different banks without a swizzle. Those
@@ -80,7 +80,7 @@ def staging_bytes(k: Knobs) -> int:
 
 
 def exchange_bytes(k: Knobs) -> int:
-    """Shared memory for the accumulators that consumers receive from the CTA with the other half of k."""
+    """Shared memory, in bytes, for accumulators received from the CTA with the other half of k."""
     extent, width = k.warpgroup_tile
     return 0 if k.cluster_k == 1 else k.consumers * extent * width // 2 * 4
 
@@ -108,7 +108,7 @@ def accumulator_registers(k: Knobs, problem: GemmProblem) -> int:
 
 
 def pending_registers(k: Knobs) -> int:
-    """Registers of a consumer's thread for the previous tile's elements that are yet to be stored."""
+    """Registers of a consumer's thread that hold elements of the previous tile until they are stored."""
     extent, width = k.warpgroup_tile
     return extent * width // 256 if k.epilogue == "overlapped" else 0
 
@@ -132,10 +132,11 @@ LOAD_INTERVAL = 512  # clocks: of 256 to 1024 none is faster
 
 
 def load_interval(k: Knobs, problem: GemmProblem) -> int:
-    """Clocks at whose multiples a CTA loads, so that those of a GPC load together what they share; 0 at once.
+    """The clock multiple at which a CTA starts its loads; 0 to load at once.
 
-    Only with neighbouring tiles in a GPC, and where a stage is multiplied in so many clocks that waiting for
-    the next multiple does not delay it.
+    CTAs of a GPC that load the same lines at the same time share one request. Nonzero only if the CTA order
+    puts neighbouring tiles in a GPC, and if a stage takes long enough that waiting for the next multiple
+    costs nothing.
     """
     if k.cta_order != "gpc" or k.split_k > 1:
         return 0
@@ -148,15 +149,14 @@ def workspace(k: Knobs) -> Workspace:
     tile, owners = k.tile_m * k.tile_n * 4, 1 if k.schedule == "pingpong" else k.consumers
     if k.reduction == "kernel":
         return Workspace(0, k.split_k * tile)
-    if k.split_k > 1:
-        counter = SEMAPHORE_BYTES if k.reduction == "reduce_scatter" else 4
-        return Workspace(counter * owners, k.split_k * tile)
+    if k.reduction == "reduce_scatter":
+        return Workspace(SEMAPHORE_BYTES * owners, k.split_k * tile)
     return Workspace()
 
 
 SMALL = 64  # rows of D up to which swap_ab pays: weights fill the M of wgmma
-BAND = 8  # clusters across a band: about as many as a GPC holds
-_SWIZZLE_SIZES = (BAND, 4, 16, 2)
+GPC_CLUSTERS = 8  # clusters that a GPC holds, about
+_SWIZZLE_SIZES = (GPC_CLUSTERS, 4, 16, 2)
 _REQUEST = 0.1  # cost of a byte from the L2 relative to one from DRAM
 
 
@@ -199,7 +199,7 @@ def raster_order(
     orders = [(raster, swizzle_size) for raster, swizzle_size in itertools.product("mn", _SWIZZLE_SIZES)]
     possible = [one for one in orders if one[1] <= (rows if one[0] == "m" else columns)]
     if single_wave(problem, device, extent, ctas):
-        possible = [("m", BAND)] if rows >= BAND else []
+        possible = [("m", GPC_CLUSTERS)] if rows >= GPC_CLUSTERS else []
     raster, swizzle_size = min(
         possible or [("m", 1)],
         key=lambda one: _moved(problem, device, extent if one[0] == "m" else extent[::-1], ctas, *one),
@@ -217,7 +217,7 @@ def _moved(
 ) -> float:
     """Rows of A and B read from DRAM, plus a tenth of the rows that GPCs request from the L2.
 
-    The resident clusters cover a rectangle of ``swizzle_size`` clusters across a band, or several bands. The
+    The resident clusters cover a rectangle that is ``swizzle_size`` clusters deep, or a multiple of that. The
     L2 keeps the rows that they share for the next wave if they fit, and likewise a whole operand across.
     """
     size = (problem.m, problem.n) if raster == "m" else (problem.n, problem.m)
@@ -225,7 +225,7 @@ def _moved(
     kept = l2_keeps_bytes(device) / (problem.k * problem.dtype.size)
     at_once = clusters_at_once(ctas, device)
     depth = min(max(swizzle_size, at_once / across), along)
-    band = size[0] if depth * extent[0] <= kept else size[0] * max(across * depth / at_once, 1)
-    other = size[1] if size[1] <= kept else size[1] * along / depth
-    asked = min(BAND, swizzle_size) * extent[0] + max(BAND / swizzle_size, 1) * extent[1]
-    return band + other + _REQUEST * along * across / BAND * asked
+    along_rows = size[0] if depth * extent[0] <= kept else size[0] * max(across * depth / at_once, 1)
+    across_rows = size[1] if size[1] <= kept else size[1] * along / depth
+    asked = min(GPC_CLUSTERS, swizzle_size) * extent[0] + max(GPC_CLUSTERS / swizzle_size, 1) * extent[1]
+    return along_rows + across_rows + _REQUEST * along * across / GPC_CLUSTERS * asked

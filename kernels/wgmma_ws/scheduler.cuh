@@ -1,5 +1,5 @@
-// Scheduler: which work tiles a CTA computes, in which order, and where the CTA is in its cluster. Every warp role of a CTA, and
-// every CTA of a cluster, iterates over the same list on its own, so none has to tell another what comes next.
+// Scheduler: which work tiles a CTA computes, in which order, and the CTA's position in its cluster. Every warp role of a CTA, and
+// every CTA of a cluster, iterates over the same list independently.
 #pragma once
 #include "common/ptx/control.cuh"
 #include "common/raster.cuh"
@@ -14,7 +14,7 @@ struct ClusterPosition {
         const int rank = cfg::cluster == 1 ? 0 : cluster_rank();
         row = rank % cfg::cluster_m, column = rank % cfg::cluster_tiles / cfg::cluster_m, k_partition = rank / cfg::cluster_tiles;
     }
-    // CTA i of those that read what this CTA loads, itself included: those of the same column, then the others of its row.
+    // CTA i of those that read the operands that this CTA loads, itself included: first its column, then the rest of its row.
     __device__ __forceinline__ unsigned reader(int i) const {
         if (i < cfg::cluster_m) return rank_at(i, column);
         const int other = i - cfg::cluster_m;
@@ -38,7 +38,7 @@ private:
     }
 };
 
-// What a CTA computes at a time: the products of k tiles [k_begin, k_end) for one tile of D.
+// The unit of work of a CTA: the products of k tiles [k_begin, k_end) for one tile of D.
 struct WorkTile {
     int m, n, batch; // first row and column of the tile
     int tile;        // its number among all tiles of the launch

@@ -10,7 +10,7 @@ from kernels.base.family import Rule
 from kernels.common import cuda
 from kernels.wgmma_ws.config import TMA_STORES, Knobs
 from kernels.wgmma_ws.layout import (
-    BAND,
+    GPC_CLUSTERS,
     SMALL,
     clusters,
     clusters_at_once,
@@ -35,18 +35,16 @@ def _why_raster(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     rows, columns = clusters(p, extent)
     if min(rows, columns) == 1 and (k.raster, k.swizzle_size) != ("m", 1):
         return "a single row or column of clusters has one raster order: raster=m, swizzle_size=1"
-    along, across = (columns, rows) if k.raster == "n" else (rows, columns)
+    along = columns if k.raster == "n" else rows
     if k.swizzle_size > 1 and k.swizzle_size >= 2 * along:
         return "swizzle_size exceeds the grid of clusters"
-    if k.raster == "hilbert" and (k.swizzle_size < 4 or across < k.swizzle_size):
-        return "raster=hilbert needs squares of at least 4 x 4 clusters"
     turns = k.swizzle_size > 1 and along > k.swizzle_size
     if k.snake != turns:
         return "snake=1 costs nothing here" if turns else "snake=1 changes nothing here"
     if (
         single_wave(p, d, extent, k.cluster)
         and (k.raster, k.swizzle_size) != ("m", 1)
-        and k.swizzle_size != BAND
+        and k.swizzle_size != GPC_CLUSTERS
     ):
         return "the raster order hardly matters in a single wave"
     return None
@@ -156,13 +154,13 @@ def _why_small(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 
 
 def useful_stages(k: Knobs, p: GemmProblem, d: DeviceSpec) -> int:
-    """As many stages as fit shared memory, hide latency and have k tiles to hold."""
+    """The most stages that fit shared memory, help to hide latency and have a k tile to hold."""
     depth = -(-p.k // (k.tile_k * k.split_k * k.cluster_k))
     return min(_most_stages(k, p, d), max(3, depth))
 
 
 def _most_stages(k: Knobs, p: GemmProblem, d: DeviceSpec, spared: int = 0) -> int:
-    """As many stages as fit with ``spared`` bytes left free, at most as many as hide latency."""
+    """The most stages that fit with ``spared`` bytes left free, no more than hide latency."""
     deepest = (d.smem_per_block - fixed_bytes(k) - spared) // stage_bytes(k, p)
     return min(deepest, 12 * 64 // k.tile_k * (2 // p.dtype.size))
 
@@ -220,8 +218,6 @@ def _why_split(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     partitions = k.split_k * k.cluster_k
     if partitions == 1:
         return None
-    if k.split_k > 1 and k.reduction == "last_cta":
-        return "reduction=kernel and reduce_scatter are faster than reduction=last_cta"
     tiles = Grid(k.tile_m, k.tile_n).tiles(p) * p.batch
     if tiles * (partitions - 1) >= 2 * d.sm_count or p.k < 2 * partitions * k.tile_k:
         return "split-K pays only if tiles leave SMs idle and k is long"
@@ -235,7 +231,7 @@ def _why_reduce_scatter(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 
 
 def _ctas(k: Knobs, p: GemmProblem) -> int:
-    """CTAs if each computes one work tile, those of clusters partly outside D included."""
+    """CTAs of a launch with one work tile each, including CTAs of clusters that lie partly outside D."""
     rows, columns = clusters(p, (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n))
     return rows * columns * k.cluster * p.batch * k.split_k
 
@@ -274,7 +270,7 @@ SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(STAGES, _why_stages),
     Rule(("promote",), _why_promote),
     Rule(("schedule", "tile_m", "tile_n", "split_k"), _why_pingpong),
-    Rule(("tile_m", "tile_n", "tile_k", "cluster_k", "split_k", "reduction"), _why_split),
+    Rule(("tile_m", "tile_n", "tile_k", "cluster_k", "split_k"), _why_split),
     Rule(
         ("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k", "reduction"),
         _why_reduce_scatter,

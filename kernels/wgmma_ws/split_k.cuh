@@ -1,8 +1,8 @@
 // Splits of k: how the CTAs that hold accumulators of the same tile of D add them up. All add in the order of the splits, so the
 // result does not depend on timing.
 //   CLUSTER_K     AccumulatorExchange, through distributed shared memory
-//   SPLIT_K       Partials, through the workspace: by the last CTA to arrive (REDUCTION 0), by reduce_partials(), a kernel
-//                 after this one (1), or by every CTA, a slice each (2), which agree by a SplitKSemaphore
+//   SPLIT_K       Partials, through the workspace: by reduce_partials(), a kernel after this one (REDUCTION 1), or by every CTA,
+//                 a slice each (2), which agree by a SplitKSemaphore
 #pragma once
 #include "common/epilogue.cuh"
 #include "common/ptx/control.cuh"
@@ -24,7 +24,7 @@ public:
         there_taken = cluster_address(taken, position.k_partner());
     }
 
-    // Afterwards the first half of `acc` along N holds the sums that this CTA finishes.
+    // Adds the partner's accumulators; the first half of `acc` along N is then the total that this CTA finishes.
     __device__ __forceinline__ void run(Accumulator& acc) {
         mbarrier_wait(taken, phase ^ 1);
         if (threadIdx.x % 128 == 0) mbarrier_arrive_expect(received, exchange_bytes);
@@ -89,8 +89,8 @@ template <int SPLITS> struct SplitKSemaphore {
 
     explicit __device__ __forceinline__ SplitKSemaphore(void* at) : word(static_cast<Word*>(at)) {}
 
-    // Called by one thread of the CTA with partials `split`, which has stored all slices of them but its own. Returns the
-    // slices that this CTA must finish, one bit each; 0 if the wait for the others timed out, and time_out() must follow.
+    // Called by one thread of the CTA of split `split`, which has stored the partials of all slices but its own. Returns the
+    // slices that this CTA must finish, one bit each; 0 if the wait for the others timed out: time_out() must follow.
     __device__ __forceinline__ unsigned arrive(int split) const {
         const unsigned own = 1u << split;
         const Word found = atomic_add_acq_rel(word, Word(own)) | own;
@@ -125,15 +125,14 @@ template <> struct QuadOf<int> { using type = int4; };
 using Quad = QuadOf<ElementAccumulator>::type;
 
 // The partials of split-K, and how they are added up. Workspace with REDUCTION 1: a D in ElementAccumulator for each split, in
-// rows and columns of whole tiles. Else a counter or a semaphore for each tile and warpgroup tile (zero before and after the
+// rows and columns of whole tiles. With REDUCTION 2 a semaphore for each tile and warpgroup tile (zero before and after the
 // launch), then a slot for each tile, split and warpgroup tile: [4 values][thread].
 struct Partials {
-    // NOTE: either ping-pong consumer may hold a split of a tile, so counter and slots belong to the CTA.
+    // NOTE: either ping-pong consumer may hold a split of a tile, so semaphore and slots belong to the CTA.
     static constexpr int warpgroup_tiles = cfg::pingpong ? 1 : cfg::consumers;
-    static constexpr int counter_bytes = cfg::reduce_scatter ? semaphore_bytes : sizeof(unsigned);
     // Quads of an atom, of a slice of an atom, and of a consumer.
     static constexpr int atom_quads = Accumulator::pairs / 2, slice_quads = cfg::slice_n / 8, quads = cfg::atoms * atom_quads;
-    char* counters;
+    char* semaphores;
     Quad* slots;
     int consumer, row0, col0; // where its warpgroup tile starts
     unsigned word;            // shared address of a word of the consumer
@@ -141,10 +140,10 @@ struct Partials {
     long long stride, batch_stride; // of a D in whole tiles
 
     __device__ __forceinline__ Partials(void* workspace, const Scheduler& scheduler, int consumer_, unsigned word_)
-        : counters(static_cast<char*>(workspace)), consumer(consumer_), word(word_) {
+        : semaphores(static_cast<char*>(workspace)), consumer(consumer_), word(word_) {
         const long long zeroed =
-            cfg::reduce_kernel ? 0 : (1LL * scheduler.tiles() * warpgroup_tiles * counter_bytes + 255) / 256 * 256;
-        slots = reinterpret_cast<Quad*>(counters + zeroed);
+            cfg::reduce_kernel ? 0 : (1LL * scheduler.tiles() * warpgroup_tiles * semaphore_bytes + 255) / 256 * 256;
+        slots = reinterpret_cast<Quad*>(semaphores + zeroed);
         row0 = cfg::pingpong ? 0 : consumer % cfg::consumers_m * cfg::warpgroup_m;
         col0 = cfg::pingpong ? 0 : consumer / cfg::consumers_m * cfg::warpgroup_n;
         (cfg::swap_ab ? row0 : col0) += scheduler.k_partition * cfg::slice_n;
@@ -152,23 +151,33 @@ struct Partials {
         stride = scheduler.columns(), batch_stride = stride * scheduler.rows();
     }
 
-    // REDUCTION 0 and 1: true in the consumer that must finish the tile; `acc` then holds the sums over all splits.
-    __device__ __forceinline__ bool reduce(Accumulator& acc, const WorkTile& work) const {
-        if constexpr (cfg::split_k == 1) return true;
-        if constexpr (cfg::reduce_kernel) {
-            store_matrix(acc, work);
-            return false;
-        }
-        store_slice(acc, work, 0);
-        if (!arrive_last(work)) return false;
-        add_splits(acc, work);
-        return true;
+    // REDUCTION 1: stores the partials for the kernel after. NOTE: the split is the slowest index, so that this kernel need not
+    // know the tiles.
+    __device__ __forceinline__ void store(const Accumulator& acc, const WorkTile& work) const {
+        ElementAccumulator* const matrix =
+            reinterpret_cast<ElementAccumulator*>(slots) + work.split * batch_stride * batches + work.batch * batch_stride;
+        const int x = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, y = threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int atom = 0; atom < cfg::atoms; ++atom)
+#pragma unroll
+            for (int p = 0; p < cfg::slice_n / 4; ++p) {
+                const int along_m = atom * 64 + x + p % 2 * 8, along_n = y + p / 2 * 8;
+                const int row = work.m + row0 + (cfg::swap_ab ? along_n : along_m);
+                const int column = work.n + col0 + (cfg::swap_ab ? along_m : along_n);
+                ElementAccumulator* const at = matrix + row * stride + column;
+                const Pair pair = acc.pair(atom, p);
+                struct alignas(2 * sizeof(ElementAccumulator)) Both { ElementAccumulator x, y; };
+                if constexpr (cfg::swap_ab)
+                    at[0] = pair.x, at[stride] = pair.y;
+                else
+                    *reinterpret_cast<Both*>(at) = Both{pair.x, pair.y};
+            }
     }
 
-    // REDUCTION 2: calls finish(slice) for each slice of the tile that this consumer must finish, with its sums in the first
+    // REDUCTION 2: calls finish(slice) for each slice of the tile that this consumer must finish, with its total in the first
     // slice_n columns of `acc`. Usually that is its own slice alone, whose partials then never leave the registers.
     template <class Finish> __device__ __forceinline__ void reduce_slices(Accumulator& acc, const WorkTile& work, Finish finish) const {
-        const SplitKSemaphore<cfg::split_k> semaphore(counter(work));
+        const SplitKSemaphore<cfg::split_k> semaphore(semaphore_of(work));
 #pragma unroll
         for (int slice = 0; slice < cfg::split_k; ++slice)
             if (slice != work.split) store_slice(acc, work, slice);
@@ -204,8 +213,8 @@ private:
     }
 
     __device__ __forceinline__ int warpgroup_tile() const { return cfg::pingpong ? 0 : consumer; }
-    __device__ __forceinline__ void* counter(const WorkTile& work) const {
-        return counters + (1LL * work.tile * warpgroup_tiles + warpgroup_tile()) * counter_bytes;
+    __device__ __forceinline__ void* semaphore_of(const WorkTile& work) const {
+        return semaphores + (1LL * work.tile * warpgroup_tiles + warpgroup_tile()) * semaphore_bytes;
     }
     __device__ __forceinline__ Quad* slot(const WorkTile& work, int split) const {
         const int number = work.first_slot + split;
@@ -221,63 +230,13 @@ private:
                 __stcg(to + (atom * atom_quads + i) * 128, quad(acc, atom, i));
     }
 
-    // NOTE: the split is the slowest index, so that the kernel after need not know the tiles.
-    __device__ __forceinline__ void store_matrix(const Accumulator& acc, const WorkTile& work) const {
-        ElementAccumulator* const matrix =
-            reinterpret_cast<ElementAccumulator*>(slots) + work.split * batch_stride * batches + work.batch * batch_stride;
-        const int x = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, y = threadIdx.x % 4 * 2;
-#pragma unroll
-        for (int atom = 0; atom < cfg::atoms; ++atom)
-#pragma unroll
-            for (int p = 0; p < cfg::slice_n / 4; ++p) {
-                const int along_m = atom * 64 + x + p % 2 * 8, along_n = y + p / 2 * 8;
-                const int row = work.m + row0 + (cfg::swap_ab ? along_n : along_m);
-                const int column = work.n + col0 + (cfg::swap_ab ? along_m : along_n);
-                ElementAccumulator* const at = matrix + row * stride + column;
-                const Pair pair = acc.pair(atom, p);
-                struct alignas(2 * sizeof(ElementAccumulator)) Both { ElementAccumulator x, y; };
-                if constexpr (cfg::swap_ab)
-                    at[0] = pair.x, at[stride] = pair.y;
-                else
-                    *reinterpret_cast<Both*>(at) = Both{pair.x, pair.y};
-            }
-    }
-
-    // What `call` returns in thread 0 of the consumer, for all threads. NOTE: that thread speaks to other CTAs for all threads:
-    // barriers come before and after (PTX ISA, memory consistency model: causality order).
+    // Returns to all threads of the consumer what `call` returns in thread 0. NOTE: thread 0 communicates with other CTAs for
+    // all threads, so barriers come before and after (PTX ISA, memory consistency model: causality order).
     template <class Call> __device__ __forceinline__ unsigned by_thread_0(Call call) const {
         named_barrier_sync(1 + consumer, 128);
         if (threadIdx.x % 128 == 0) store_shared_32(word, call());
         named_barrier_sync(1 + consumer, 128);
         return load_shared_32(word);
-    }
-
-    // True in the last consumer of the tile to arrive.
-    __device__ __forceinline__ bool arrive_last(const WorkTile& work) const {
-        return by_thread_0([&] {
-            auto* const arrived = static_cast<unsigned*>(counter(work));
-            const bool last = atomic_add_acq_rel(arrived, 1u) == cfg::split_k - 1;
-            if (last) *arrived = 0;
-            return unsigned(last);
-        });
-    }
-
-    // A few values of every split at a time: enough loads in flight, and few registers beside `acc`.
-    __device__ __forceinline__ void add_splits(Accumulator& acc, const WorkTile& work) const {
-        constexpr int step = quads % 8 == 0 ? 8 : quads % 4 == 0 ? 4 : quads % 2 == 0 ? 2 : 1;
-#pragma unroll
-        for (int base = 0; base < quads; base += step) {
-            Quad sums[step] = {};
-#pragma unroll 2
-            for (int split = 0; split < cfg::split_k; ++split) {
-                const Quad* from = slot(work, split) + base * 128;
-#pragma unroll
-                for (int i = 0; i < step; ++i) add(sums[i], __ldcg(from + i * 128));
-            }
-#pragma unroll
-            for (int i = 0; i < step; ++i)
-                set_quad(acc, (base + i) * 2 / Accumulator::pairs, (base + i) * 2 % Accumulator::pairs, sums[i]);
-        }
     }
 
     // Loads all splits of a slice but split `kept` into `acc`: split s into the registers of slice s, whose partials are stored.
@@ -317,17 +276,17 @@ extern "C" __global__ void __launch_bounds__(256) reduce_partials(int batch, GEM
     const Scheduler whole(m, n, k, batch, 0);
     const long long stride = whole.columns(), matrix = stride * whole.rows();
     const ElementAccumulator* from = static_cast<const ElementAccumulator*>(workspace) + blockIdx.z * matrix + row * stride + column;
-    struct alignas(4 * sizeof(ElementAccumulator)) Four { ElementAccumulator x, y, z, w; };
-    Four sums = {};
+    Quad total = {};
+    // NOTE: __ldcg keeps the loads coherent: the kernel before writes what this one only reads.
     await_previous_kernel();
     if (row >= m || column >= n) return;
 #pragma unroll
     for (int split = 0; split < cfg::split_k; ++split) {
-        const Four x = *reinterpret_cast<const Four*>(from + split * matrix * batch);
-        sums = {sums.x + x.x, sums.y + x.y, sums.z + x.z, sums.w + x.w};
+        const Quad x = __ldcg(reinterpret_cast<const Quad*>(from + split * matrix * batch));
+        total = {total.x + x.x, total.y + x.y, total.z + x.z, total.w + x.w};
     }
     const Epilogue epilogue{cfg::has_c ? c + blockIdx.z * stride_c : c, d + blockIdx.z * stride_d, bias, ldc, ldd, m, n, alpha, beta};
-    epilogue.store2(sums.x, sums.y, row, column);
-    epilogue.store2(sums.z, sums.w, row, column + 2);
+    epilogue.store2(total.x, total.y, row, column);
+    epilogue.store2(total.z, total.w, row, column + 2);
 }
 #endif

@@ -1,4 +1,4 @@
-"""Hard rules of family ``wgmma_ws``: the source asserts those with ``compiled``, the others are budgets."""
+"""Validity rules of family ``wgmma_ws``: static_asserts of the source (``compiled``) and budgets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def why_registers(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 def _adds_partials(k: Knobs) -> bool:
     """Whether a consumer adds the partials of other CTAs to its accumulators."""
-    return k.cluster_k > 1 or (k.split_k > 1 and k.reduction != "kernel")
+    return k.cluster_k > 1 or k.reduction == "reduce_scatter"
 
 
 def _other_registers(k: Knobs, p: GemmProblem) -> int:
@@ -58,16 +58,14 @@ def _other_registers(k: Knobs, p: GemmProblem) -> int:
         used += 2 * subtiles(k) + 8 * (k.warpgroup_tile[0] // 64 - 1)  # addresses of subtiles and atoms
         used += 20 if p.layout is not Layout.NT else 0
         used += 16 if p.activation is Activation.GELU else 0
-    reads = k.reduction == "last_cta"  # otherwise the kernel after reads C and the bias
+    reads = k.reduction == "none"  # otherwise the kernel after reads C and the bias
     if p.has_c and reads:
         used += 48 if k.epilogue == "overlapped" else 32
     if p.has_bias and reads:
         used += _registers_of_bias(k, p)
     if k.promote:
-        return used + 24  # two sets of accumulators
-    adds_up = k.split_k > 1 and k.reduction == "last_cta"
-    # NOTE: two cooperative consumers that add up partials spill a little from 128 accumulators on.
-    return max(used, 88) if adds_up and k.schedule == "cooperative" and k.consumers == 2 else used
+        used += 24  # two sets of accumulators
+    return used
 
 
 def _registers_of_reduce_scatter(k: Knobs, p: GemmProblem) -> int:
@@ -197,8 +195,10 @@ def _why_smem(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 
 
 def _why_reduction(k: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
-    if k.split_k == 1 and k.reduction != "last_cta":
-        return "without split-K there are no partials to reduce: use reduction=last_cta"
+    if k.split_k == 1 and k.reduction != "none":
+        return "without split-K there are no partials to add up: use reduction=none"
+    if k.split_k > 1 and k.reduction == "none":
+        return "split-K needs reduction=kernel or reduction=reduce_scatter"
     if k.cluster_k > 1 and k.split_k > 1 and k.reduction != "kernel":
         return "cluster_k and split_k together need reduction=kernel"
     return None

@@ -21,7 +21,7 @@ struct WarpAccumulator {
             for (int j = 0; j < cfg::wmma_tiles_n; ++j) tile[i][j] = WmmaAccumulator<StagedElement>{};
     }
 
-    // Multiplies one k step. SNAKE reverses every other row of wmma tiles, which reuses fragments.
+    // Multiplies one k step. SNAKE reverses every other row of wmma tiles, so that fragments are reused.
     __device__ __forceinline__ void multiply(const WmmaOperand<In> (&a)[cfg::wmma_tiles_m],
                                              const WmmaOperand<In> (&b)[cfg::wmma_tiles_n]) {
 #pragma unroll
@@ -74,7 +74,7 @@ struct StoreTile {
             store_group(group, epilogue, row0, col0, i);
         }
     }
-    // Moves the partial sums from shared memory to the workspace.
+    // Moves the partials from shared memory to the workspace.
     static __device__ __forceinline__ void store_partial(const char* smem, Reducer& reducer, int split) {
 #pragma unroll 4
         for (int i = 0; i < values / 4; ++i) {

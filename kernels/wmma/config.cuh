@@ -2,7 +2,7 @@
 //   WARPS_M, WARPS_N  warps of a CTA along each axis
 //   STAGES            k tiles in shared memory; 1 loads synchronously
 //   SMEM_LAYOUT       0 blocked, 1 padded: of the operand tiles and of the staged accumulators
-//   SNAKE             1: odd rows of wmma tiles run backwards through n
+//   SNAKE             1: serpentine order, odd rows of wmma tiles run backwards through n
 //   ACCUMULATE        0 f32, 1 f16
 //   COPY_A, COPY_B    bytes of a global access
 #pragma once

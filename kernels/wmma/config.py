@@ -6,7 +6,7 @@ import dataclasses
 
 from kernels.base.knobs import knob, knobs_of
 from kernels.common import tiling
-from kernels.common.raster import AXES
+from kernels.common.cuda import RASTER_AXES
 from kernels.common.smem import tile_bytes
 from tilewright.schema.problem import GemmProblem
 
@@ -46,13 +46,17 @@ class Knobs:
     )
     accumulate: str = knob("f32", ACCUMULATES, "type of the accumulators")
     copy_bytes: int = knob(16, (2, 4, 8, 16), "widest global load", searched=(16,), macro=None)
-    snake: int = knob(1, (0, 1), "odd rows of wmma tiles run backwards through n")
+    snake: int = knob(1, (0, 1), "serpentine order: odd rows of wmma tiles run backwards through n")
     split_k: int = knob(
         1, (1, 2, 3, 4, 6, 8, 12, 16, 32), "CTAs that split the k of a tile", searched=(1, 2, 4, 8)
     )
-    raster: str = knob("m", AXES, "axis along which bands of tiles are laid")
+    raster: str = knob("m", RASTER_AXES, "axis along which consecutive tiles lie")
     swizzle_size: int = knob(
-        1, (1, 2, 4, 8, 16), "rows or columns of tiles in a band", searched=(1, 4, 8), was="group"
+        1,
+        (1, 2, 4, 8, 16),
+        "tiles along the raster axis before a step across",
+        searched=(1, 4, 8),
+        was="group",
     )
 
     @property

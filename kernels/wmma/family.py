@@ -28,7 +28,7 @@ class Wmma(cuda.CudaFamily[Knobs]):
     search_rules = SEARCH_RULES
 
     def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
-        """CUDA, f16 or bf16, A stored M x K."""
+        """The reason no config computes the problem: not f16 or bf16, or A stored K x M."""
         return validity.why_unsupported(problem, device)
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
@@ -48,7 +48,7 @@ class Wmma(cuda.CudaFamily[Knobs]):
         return k.threads
 
     def derived_macros(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> dict[str, int | str]:
-        """The widest copies that the alignment allows."""
+        """The widths of the copies, as wide as the alignment allows."""
         return tiling.copy_macros(k, problem)
 
     def smem_bytes(self, k: Knobs, problem: GemmProblem) -> int:
@@ -56,11 +56,11 @@ class Wmma(cuda.CudaFamily[Knobs]):
         return smem_bytes(k, problem)
 
     def workspace(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> Workspace:
-        """A counter and the partial sums of every split of a tile."""
+        """A counter and the partials of every split of a tile."""
         return cuda.split_workspace(k.split_k, k.tile_m * k.tile_n, problem)
 
     def preconditions(self, k: Knobs, problem: GemmProblem) -> Preconditions:
-        """Operands aligned to their copies."""
+        """The alignment of A and B that their copies require."""
         return tiling.preconditions(k, problem)
 
 

@@ -1,4 +1,4 @@
-"""Which configs of family ``wmma`` to try first, and which are worth a trial at all."""
+"""Heuristic configs of family ``wmma``, and the rules that refuse configs not worth a trial."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHAPES = (
 
 
 def heuristic_configs(problem: GemmProblem, device: DeviceSpec) -> list[Knobs]:
-    """The shapes, filled in for the problem; some may be invalid."""
+    """Configs of the tile shapes for the problem, the most promising first; some may be invalid."""
     return [_filled(problem, device, *shape) for shape in _SHAPES]
 
 

@@ -1,4 +1,4 @@
-"""Hard rules of family ``wmma``: the source asserts those with ``compiled``, the others are budgets."""
+"""Validity rules of family ``wmma``: static_asserts of the source (``compiled``) and budgets."""
 
 from __future__ import annotations
 

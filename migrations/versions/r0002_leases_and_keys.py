@@ -38,8 +38,8 @@ def downgrade() -> None:
     op.drop_index(op.f("ix_submission_created"), "submission")
     with op.batch_alter_table("submission") as submission:
         submission.drop_column("created")
-    with op.batch_alter_table("job") as job:
-        job.drop_column("lease_until")
+    # NOTE: a batch would drop the table and make it anew, which SQLite refuses while trials refer to it.
+    op.drop_column("job", "lease_until")
 
 
 def _add_age_of_submissions() -> None:

@@ -39,7 +39,10 @@ _PAGE = 500
 _JSON = sa.JSON(none_as_null=True)
 _FAMILIES_BEFORE = {today: before for before, today in RENAMED.items()}
 # Knobs that went whatever their value was, with the one that did as well as any.
-_DROPPED_BEFORE = {"wgmma_ws": {"l2_promotion": 128, "even_waves": 0, "beat": 0}}
+_DROPPED_BEFORE = {
+    "wgmma": {"l2_promotion": 256},
+    "wgmma_ws": {"l2_promotion": 128, "even_waves": 0, "beat": 0},
+}
 _DEVICE_BEFORE = {"sm_count": "units", "smem_per_sm": "smem_per_unit"}
 
 

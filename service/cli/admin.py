@@ -1,4 +1,4 @@
-"""Commands for operators: ``export``, ``import``, ``db`` and ``keys``."""
+"""Commands for operators: ``db``, ``backup``, ``restore`` and ``keys``."""
 
 from __future__ import annotations
 
@@ -11,65 +11,35 @@ from typing import Annotated, Any
 
 import typer
 from sqlalchemy import make_url
+from sqlalchemy.orm import Session
 
-from service.cli.output import AsJson, Url, connect, print_json, print_table
+from service.cli.output import AsJson, DatabaseUrl, only_one, print_json, print_table
+from service.engine.upkeep import kept_days
 from service.http.access import Scope
 from service.settings import Settings
-from tilewright.http.arguments import ExportOptions
-from tilewright.wire import Format
 from tuner.store import keys
 from tuner.store.database import Store
 from tuner.store.keys import KeyRecord
 from tuner.store.records import utc_now
-
-Kind = Annotated[Format, typer.Option("--format", help="ndjson has everything, t4 the trials.")]
-
-
-def export_results(
-    file: Annotated[Path, typer.Argument(help="Where to write.")],
-    kind: Kind = Format.NDJSON,
-    device_class: Annotated[str | None, typer.Option(help="Only results of this class.")] = None,
-    family: Annotated[str | None, typer.Option(help="Only trials of this kernel family.")] = None,
-    artifacts: Annotated[bool, typer.Option(help="The winners' kernels too.")] = True,
-    url: Url = None,
-    as_json: AsJson = False,
-) -> None:
-    """Write the results of the running service to a file, to be imported by another one."""
-    options: ExportOptions = {"format": kind.value, "artifacts": artifacts}
-    if device_class:
-        options["device_class"] = device_class
-    if family:
-        options["family"] = family
-    with connect(url) as client:
-        written = client.export(file, **options)
-    if as_json:
-        print_json({"file": str(file), "bytes": written})
-    else:
-        typer.echo(f"{file}: {written} bytes")
+from tuner.store.upkeep.backup import back_up, restore
+from tuner.store.upkeep.check import damages, unreadable
+from tuner.store.upkeep.check import vacuum as reclaim
+from tuner.store.upkeep.retention import prune
 
 
-def import_results(
-    file: Annotated[
-        Path, typer.Argument(help="What 'tilewright export' wrote.", exists=True, dir_okay=False)
-    ],
-    kind: Kind = Format.NDJSON,
-    url: Url = None,
-    as_json: AsJson = False,
-) -> None:
-    """Merge results of another service: what is known already changes nothing."""
-    with connect(url) as client:
-        answer = client.import_results(file, kind)
-    if as_json:
-        print_json(answer)
-        return
-    for name, new in answer.added.model_dump().items():
-        typer.echo(f"{name:9} {new} new, {getattr(answer.known, name)} known already")
+@contextmanager
+def open_store(url: str | None, *, create: bool = False, migrate: bool = True) -> Iterator[Store]:
+    """The database at ``url``, or where the settings say it is; at this release's schema if ``migrate``."""
+    store = Store.open(url or Settings().database_url, create=create)
+    try:
+        if migrate:
+            store.migrate()
+        yield store
+    finally:
+        store.close()
 
 
 database_app = typer.Typer(no_args_is_help=True, help="The database.")
-DatabaseUrl = Annotated[
-    str | None, typer.Option(help="TILEWRIGHT_DATABASE_URL or the user's own by default.")
-]
 
 
 @database_app.callback()
@@ -95,7 +65,85 @@ def upgrade(database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
         typer.echo(f"{shown}: was {before}, is {after}")
 
 
+@database_app.command()
+def check(database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
+    """Look for damage, and for rows of a newer release; exit code 1 if something is damaged."""
+    with open_store(database_url, migrate=False) as store:
+        damaged = damages(store)
+        unread = [] if damaged else unreadable(store)
+    if as_json:
+        print_json({"damaged": damaged, "unreadable": unread})
+    else:
+        typer.echo("\n".join([*damaged, *unread]) or "nothing is wrong")
+    if damaged:
+        typer.echo("error: restore a backup with 'tilewright restore'", err=True)
+        raise typer.Exit(1)
+
+
+@database_app.command()
+def vacuum(database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
+    """Give the room of deleted rows back to the disk; a SQLite database must have as much free room as it
+    takes, and no other writes meanwhile."""
+    with open_store(database_url) as store:
+        before, after = reclaim(store)
+    if as_json:
+        print_json({"bytes_before": before, "bytes_after": after})
+    else:
+        typer.echo(f"{before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after")
+
+
+@database_app.command("prune")
+def prune_database(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would go.")] = False,
+    database_url: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete what is older than the settings say, as the service does once an hour; stopped with Ctrl-C, the
+    next one goes on. 'tilewright db vacuum' then gives the room back to the disk."""
+    days = kept_days(Settings())
+    with open_store(database_url) as store:
+        removed = prune(store, days, dry_run=dry_run)
+    if as_json:
+        print_json({"dry_run": dry_run, "removed": removed})
+    else:
+        rows = [(kind, f"{days[kind]:g}", count) for kind, count in removed.items()]
+        print_table(("kind", "older than days", "would go" if dry_run else "went"), rows)
+
+
+def back_up_database(
+    file: Annotated[Path, typer.Argument(help="The backup to write; one that is there is replaced.")],
+    database_url: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a backup of the database, which may be in use, and check it; a SQLite file, of PostgreSQL too."""
+    with open_store(database_url, migrate=False) as store:
+        written = back_up(store, file)
+    if as_json:
+        print_json({"file": str(file), "bytes": written})
+    else:
+        typer.echo(f"{file}: {written / 1e6:.1f} MB")
+
+
+def restore_database(
+    file: Annotated[
+        Path, typer.Argument(help="What 'tilewright backup' wrote.", exists=True, dir_okay=False)
+    ],
+    database_url: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fill an empty database from a backup, SQLite or PostgreSQL, whichever of them it was made of."""
+    url = database_url or Settings().database_url
+    restore(file, url)
+    shown = make_url(url).render_as_string(hide_password=True)
+    if as_json:
+        print_json({"file": str(file), "database_url": shown})
+    else:
+        typer.echo(f"{shown} holds what {file} held")
+
+
 keys_app = typer.Typer(no_args_is_help=True, help="API keys.")
+KeyId = Annotated[str, typer.Argument(help="Id of the key, or its first characters.")]
+_HEADER = ("id", "name", "scopes", "created", "expires", "state", "max queued", "priority")
 
 
 @keys_app.command()
@@ -110,7 +158,7 @@ def create(
 ) -> None:
     """Make a key and show it, this once: the database keeps a salted digest."""
     expires = utc_now() + timedelta(days=days) if days else None
-    with _store(database_url) as store, store.begin() as session:
+    with open_store(database_url, create=True) as store, store.begin() as session:
         record, text = keys.create(session, name, frozenset(scope or [Scope.READ]), expires)
     if as_json:
         print_json(_plain(record) | {"key": text})
@@ -119,44 +167,64 @@ def create(
     typer.echo(f"key {record.id} of {name}: {', '.join(record.scopes)}; it is not shown again", err=True)
 
 
+@keys_app.command("set")
+def set_quota(
+    key_id: KeyId,
+    max_queued: Annotated[
+        int | None, typer.Option(help="Most queued jobs of it; -1: what the settings say.", min=-1)
+    ] = None,
+    priority: Annotated[
+        int | None, typer.Option(help="Its jobs go before those of a lower one; 0.", min=-1000, max=1000)
+    ] = None,
+    database_url: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set how many jobs of a key may wait, and which go first; at once, also for jobs that wait.
+
+    What is not given stays.
+    """
+    with open_store(database_url) as store, store.begin() as session:
+        whole = _whole_id(session, key_id)
+        keys.set_quota(session, whole, max_queued, priority)
+        [record] = [record for record in keys.listing(session) if record.id == whole]
+    if as_json:
+        print_json(_plain(record))
+    else:
+        print_table(_HEADER, [_row(record)])
+
+
 @keys_app.command("ls")
 def list_keys(database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
     """List the keys without their secrets, the oldest first."""
-    with _store(database_url) as store, store.read() as session:
+    with open_store(database_url) as store, store.read() as session:
         found = keys.listing(session)
     if as_json:
         print_json([_plain(record) for record in found])
         return
-    print_table(("id", "name", "scopes", "created", "expires", "state"), map(_row, found))
+    print_table(_HEADER, map(_row, found))
 
 
 @keys_app.command()
 def revoke(
-    key_id: Annotated[str, typer.Argument(help="Id of the key, as 'keys ls' shows it.")],
+    key_id: KeyId,
     database_url: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Close a key for good; a running service refuses it within two seconds."""
-    with _store(database_url) as store, store.begin() as session:
-        there = keys.revoke(session, key_id)
-        found = [record for record in keys.listing(session) if record.id == key_id]
-    if not there:
-        typer.echo(f"error: there is no key {key_id}; 'tilewright keys ls' lists them", err=True)
-        raise typer.Exit(1)
+    with open_store(database_url) as store, store.begin() as session:
+        whole = _whole_id(session, key_id)
+        keys.revoke(session, whole)
+        [record] = [record for record in keys.listing(session) if record.id == whole]
     if as_json:
-        print_json(_plain(found[0]))
+        print_json(_plain(record))
     else:
-        typer.echo(f"key {key_id} is revoked")
+        typer.echo(f"key {whole} of {record.name} is revoked")
 
 
-@contextmanager
-def _store(database_url: str | None) -> Iterator[Store]:
-    store = Store.open(database_url or Settings().database_url)
-    try:
-        store.migrate()
-        yield store
-    finally:
-        store.close()
+def _whole_id(session: Session, start: str) -> str:
+    """The id of the key that begins so."""
+    ids = [record.id for record in keys.listing(session) if record.id.startswith(start)]
+    return only_one(start, ids, "key", "tilewright keys ls")
 
 
 def _plain(record: KeyRecord) -> dict[str, Any]:
@@ -167,4 +235,6 @@ def _row(record: KeyRecord) -> tuple[object, ...]:
     ended = "revoked" if record.revoked else "expired"
     expires = f"{record.expires:%Y-%m-%d}" if record.expires else "never"
     state = "active" if record.active else ended
-    return record.id, record.name, " ".join(record.scopes), f"{record.created:%Y-%m-%d}", expires, state
+    queued = "as set" if record.max_queued is None else record.max_queued
+    scopes, created = " ".join(record.scopes), f"{record.created:%Y-%m-%d}"
+    return record.id, record.name, scopes, created, expires, state, queued, record.priority

@@ -94,7 +94,8 @@ def shown_progress(problem: GemmProblem, max_trials: int) -> Iterator[OnProgress
 
 
 def _environment(folder: Path, device: str | None) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TILEWRIGHT_")}
+    ours = {name for name in os.environ if name.startswith("TILEWRIGHT_") and name != "TILEWRIGHT_LOCK_DIR"}
+    kept = {name: value for name, value in os.environ.items() if name not in ours}
     chosen = {
         "TILEWRIGHT_DATABASE_URL": f"sqlite:///{folder / 'tilewright.db'}",
         "TILEWRIGHT_CACHE_DIR": str(folder / "artifacts"),
@@ -149,12 +150,13 @@ _VERDICTS = {
     "kernel": "the tuned kernel is faster than {vendor}",
     "vendor": "{vendor} is faster here",
     "tie": "the race shows no difference to {vendor}",
+    "disturbed": "the race settles nothing, as {disturbed}",
 }
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Demo:
-    """The steps of the demo; each prints a line of results and raises where something is off."""
+    """The steps of the demo; each prints a line of results and raises if something is off."""
 
     client: Client
     device: wire.DeviceView
@@ -213,7 +215,7 @@ class Demo:
 
     def _show(self, problem: GemmProblem, best: wire.BestConfigView) -> None:
         timing, speedup, vendor = best.timing, best.speedup, best.baseline
-        verdict = _VERDICTS[best.verdict].format(vendor=vendor.name)
+        verdict = _VERDICTS[best.verdict].format(vendor=vendor.name, disturbed=timing.disturbed)
         if best.use_vendor:
             verdict += f"; the service runs {vendor.name} for this problem"
         interval = f"[{timing.low_us:.1f}, {timing.high_us:.1f}] us"
@@ -247,8 +249,12 @@ def main(
 def _demo(
     folder: Path, out: Console, max_trials: int | None, extent: int | None, device_name: str | None
 ) -> None:
-    with running_service(folder, device_name) as url, Client(url, timeout=60.0) as client:
+    with running_service(folder, device_name) as url, Client(url, timeout=60.0, cache_dir=folder) as client:
         device = client.devices()[0]
+        if device.detail:
+            raise DemoFailed(
+                f"{device.name} is {device.detail}; stop that service, or choose another --device"
+            )
         demo = Demo(client, device, out)
         demo.say("service", f"{url} on an empty SQLite database")
         demo.say("device", f"{device.name}: {device.model}, {device.device_class}")

@@ -6,18 +6,15 @@ import dataclasses
 import subprocess
 from collections.abc import Callable
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import typer
-from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
 
 from kernels.compiler.build import compiler_version
 from service.cli.output import AsJson, print_json
 from service.settings import Settings
 from tilewright.errors import DeviceUnavailable
-from tuner.store.database import Store, StoreError
+from tuner.store.database import NoDatabase, Store, StoreError
 from tuner.workers.bench import list_devices
 
 _GPU_EXTRA = "install the extra 'gpu' of this package: pip install -e '.[gpu]'"
@@ -95,9 +92,10 @@ def _installed(distribution: str) -> str:
 
 
 def _database(url: str) -> str:
-    if _is_missing_file(url):
-        return "none yet, 'tilewright serve' creates it"
-    store = Store.open(url)
+    try:
+        store = Store.open(url, create=False)
+    except NoDatabase:
+        return "none yet, 'tilewright serve' makes it"
     try:
         state = store.schema_state()
     finally:
@@ -105,14 +103,6 @@ def _database(url: str) -> str:
     if state == "newer":
         raise StoreError("a newer release migrated this database; upgrade this installation")
     return {"head": "up to date", "older": "older, 'tilewright serve' upgrades it"}.get(state, "empty")
-
-
-def _is_missing_file(url: str) -> bool:
-    try:
-        parsed = make_url(url)
-    except ArgumentError:
-        return False
-    return parsed.drivername == "sqlite" and bool(parsed.database) and not Path(str(parsed.database)).exists()
 
 
 def doctor(as_json: AsJson = False) -> None:

@@ -8,12 +8,24 @@ import ml_dtypes
 import numpy as np
 import typer
 
-from service.cli.output import AsJson, Device, ElementType, K, M, N, OperandLayout, Url, connect, print_json
+from service.cli.output import (
+    AsJson,
+    Device,
+    ElementType,
+    K,
+    M,
+    N,
+    OperandLayout,
+    Url,
+    connect,
+    device_named,
+    print_json,
+    problem_of,
+)
 from tilewright import Client
-from tilewright.http.arguments import GemmOptions
 from tilewright.http.gemm_calls import GemmAnswer
 from tilewright.http.tensors import numpy_type
-from tilewright.schema.problem import DType, GemmProblem, Layout
+from tilewright.schema.problem import DType, GemmProblem
 
 _SAFETY = 4.0
 
@@ -22,15 +34,15 @@ def gemm(
     m: M,
     n: N,
     k: K,
-    dtype: ElementType = DType.FLOAT16,
-    layout: OperandLayout = Layout.NT,
+    dtype: ElementType = None,
+    layout: OperandLayout = None,
     device: Device = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a GEMM with random operands on the service and check the result against float64."""
-    problem = GemmProblem(m, n, k, dtype, layout)
     with connect(url) as client:
+        problem = problem_of((m, n, k), dtype, layout, device_named(client, device).kind)
         report = checked_gemm(client, problem, device)
     if as_json:
         print_json(report)
@@ -47,15 +59,8 @@ def checked_gemm(client: Client, problem: GemmProblem, device: str | None = None
     """Run a problem with random operands on the service; ``verdict`` is ``right`` or ``wrong``."""
     random = np.random.default_rng(0)
     a, b = (_draw(random, shape, problem.dtype) for shape in (problem.a_shape, problem.b_shape))
-    layout = problem.layout
-    options: GemmOptions = {
-        "transpose_a": layout.a_transposed,
-        "transpose_b": layout.b_transposed,
-        "dtype": problem.dtype.value,
-    }
-    if device:
-        options["device"] = device
-    return _report(problem, a, b, client.gemm(a, b, **options))
+    answer = client.gemm(a, b, layout=problem.layout, dtype=problem.dtype, device=device)
+    return _report(problem, a, b, answer)
 
 
 def _report(problem: GemmProblem, a: Any, b: Any, answer: GemmAnswer) -> dict[str, Any]:
@@ -75,8 +80,8 @@ def _error_ratio(problem: GemmProblem, a: Any, b: Any, d: Any) -> float:
     left = a.T if problem.layout.a_transposed else a
     right = b.T if problem.layout.b_transposed else b
     reference = left @ right
-    sums = np.sqrt(problem.k) * _sum_epsilon(problem) * np.sqrt(np.square(left) @ np.square(right))
-    allowed = _SAFETY * (sums + _epsilon(problem.out) * np.abs(reference)) + np.finfo(np.float64).tiny
+    accumulated = np.sqrt(problem.k) * _sum_epsilon(problem) * np.sqrt(np.square(left) @ np.square(right))
+    allowed = _SAFETY * (accumulated + _epsilon(problem.out) * np.abs(reference)) + np.finfo(np.float64).tiny
     return float(np.max(np.abs(d - reference) / allowed))
 
 

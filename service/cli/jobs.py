@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from service.cli.options import takes
 from service.cli.output import (
+    PROBLEM_ARGUMENTS,
     AsJson,
     Device,
     ElementType,
@@ -18,64 +20,52 @@ from service.cli.output import (
     OperandLayout,
     Url,
     connect,
+    device_named,
+    only_one,
     print_best,
     print_json,
     print_table,
+    problem_of,
 )
 from tilewright import Client, wire
-from tilewright.http.arguments import TuneOptions
-from tilewright.schema.job import Sampler
-from tilewright.schema.problem import DType, GemmProblem, Layout
+from tilewright.schema.job import SearchOptions
+from tilewright.schema.problem import GemmProblem
 
-Families = Annotated[list[str] | None, typer.Option("--family", help="Search only this family; repeatable.")]
-MaxTrials = Annotated[int, typer.Option(help="Measured configs to spend.", min=1)]
-MaxSeconds = Annotated[float, typer.Option(help="Wall-clock bound of the search, 0 for none.", min=0)]
-HowToSearch = Annotated[Sampler, typer.Option("--sampler", help="How to search.")]
-MinGain = Annotated[
-    float,
-    typer.Option(
-        "--min-gain-per-s",
-        help="End where 30 trials gained less than this share per device second, 0 for never.",
-        min=0,
-    ),
-]
-Seed = Annotated[int, typer.Option(help="Of every random choice.", min=0)]
+_WHOLE_ID = 32
 
 
+@takes("search", SearchOptions)
+@takes("more", GemmProblem, *PROBLEM_ARGUMENTS)
 def tune(
     m: M,
     n: N,
     k: K,
-    dtype: ElementType = DType.FLOAT16,
-    layout: OperandLayout = Layout.NT,
-    family: Families = None,
-    max_trials: MaxTrials = 100,
-    max_seconds: MaxSeconds = 0.0,
-    seed: Seed = 0,
-    sampler: HowToSearch = Sampler.STAGED,
-    min_gain_per_s: MinGain = 0.0,
+    more: dict[str, Any],
+    search: dict[str, Any],
+    dtype: ElementType = None,
+    layout: OperandLayout = None,
     device: Device = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Tune a GEMM through the running service and show the winner.
 
-    Ctrl-C stops watching; the job goes on ('tilewright jobs cancel' stops it).
+    Ctrl-C stops watching; the job goes on ('tilewright jobs watch' follows it, 'jobs cancel' stops it).
     """
-    options: TuneOptions = {"max_trials": max_trials, "max_seconds": max_seconds, "seed": seed}
-    options |= {"sampler": sampler, "min_gain_per_s": min_gain_per_s}
-    if family:
-        options["families"] = family
-    if device:
-        options["device"] = device
     with connect(url) as client:
-        job = _follow(client, client.tune(GemmProblem(m, n, k, dtype, layout), wait=False, **options))
+        problem = problem_of((m, n, k), dtype, layout, device_named(client, device).kind, **more)
+        job = _follow(client, client.tune(problem, wait=False, device=device, **search))
     _tell(job, as_json)
 
 
 def _follow(client: Client, job: wire.JobView) -> wire.JobView:
     console = Console(stderr=True)
     console.print(f"job {job.id} on {job.device_class}", highlight=False)
+    if job.waiting:
+        console.print(f"it waits: {job.waiting}", highlight=False, soft_wrap=True)
+    if job.stored and not job.status.final:
+        told = f"tuned before: {_short(job.stored)}; that kernel is in this job's race"
+        console.print(told, highlight=False, soft_wrap=True)
     columns = (
         TextColumn("{task.fields[phase]:9}"),
         BarColumn(),
@@ -96,7 +86,12 @@ def _follow(client: Client, job: wire.JobView) -> wire.JobView:
                 task, total=progress.planned, completed=progress.measured, phase=progress.phase, best=best
             )
 
-        return client.wait(job.id, show)
+        try:
+            return client.wait(job.id, show)
+        except KeyboardInterrupt:
+            follow, cancel = (f"'tilewright jobs {verb} {job.id}'" for verb in ("watch", "cancel"))
+            console.print(f"job {job.id} goes on; {follow} follows it, {cancel} stops it", soft_wrap=True)
+            raise
 
 
 def _tell(job: wire.JobView, as_json: bool) -> None:
@@ -107,9 +102,16 @@ def _tell(job: wire.JobView, as_json: bool) -> None:
         print_json(job)
     elif job.best:
         print_best(job.best)
+    if job.best and job.stored:
+        typer.echo(f"stored is another race: {_short(job.stored)}", err=True)
     if job.status is not wire.JobStatus.SUCCEEDED:
         typer.echo(f"job {job.id} was {job.status}; its trials are kept", err=True)
         raise typer.Exit(1)
+
+
+def _short(best: wire.BestConfigView) -> str:
+    speedup = f"{best.speedup.value:.3f} times as fast as {best.baseline.name}"
+    return f"{best.timing.median_us:.2f} us, {speedup}, job {best.job_id} on {best.created:%Y-%m-%d %H:%M}"
 
 
 def _tflops(job: wire.JobView, micros: float) -> str:
@@ -117,7 +119,8 @@ def _tflops(job: wire.JobView, micros: float) -> str:
 
 
 app = typer.Typer(no_args_is_help=True, help="Tuning jobs.")
-JobId = Annotated[str, typer.Argument(help="Id of the job.")]
+JobId = Annotated[str, typer.Argument(help="Id of the job, or its first characters.")]
+Limit = Annotated[int, typer.Option(help="How many at most.", min=1, max=1000)]
 
 
 @app.command("ls")
@@ -140,14 +143,72 @@ def list_jobs(
 def show(job_id: JobId, url: Url = None, as_json: AsJson = False) -> None:
     """Show one job."""
     with connect(url) as client:
-        _print(client.job(job_id), as_json)
+        _print(client.job(_find_job(client, job_id)), as_json)
 
 
 @app.command()
-def cancel(job_id: JobId, url: Url = None, as_json: AsJson = False) -> None:
-    """Cancel a job; its trials are kept."""
+def watch(job_id: JobId, url: Url = None, as_json: AsJson = False) -> None:
+    """Follow a job to its end and show the winner; Ctrl-C stops watching, the job goes on."""
     with connect(url) as client:
-        _print(client.cancel(job_id), as_json)
+        job = _follow(client, client.job(_find_job(client, job_id)))
+    _tell(job, as_json)
+
+
+Extent = Annotated[int | None, typer.Option(help="Only jobs of such problems.", min=1)]
+
+
+@app.command()
+def cancel(
+    job_id: Annotated[str | None, typer.Argument(help="Id of the job, or its first characters.")] = None,
+    mine: Annotated[bool, typer.Option("--mine", help="All jobs of this key or address.")] = False,
+    status: Annotated[wire.JobStatus | None, typer.Option(help="All jobs of this status.")] = None,
+    m: Extent = None,
+    n: Extent = None,
+    k: Extent = None,
+    dtype: ElementType = None,
+    layout: OperandLayout = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel a job, or all that the options choose together; their trials are kept."""
+    given = {"mine": mine, "status": status, "m": m, "n": n, "k": k, "dtype": dtype, "layout": layout}
+    which: Any = {name: value for name, value in given.items() if value}
+    if bool(job_id) == bool(which):
+        raise typer.BadParameter("give the id of a job, or options that choose jobs such as --mine")
+    with connect(url) as client:
+        if job_id:
+            _print(client.cancel(_find_job(client, job_id)), as_json)
+            return
+        found = client.cancel_jobs(**which)
+    if as_json:
+        print_json(found)
+    else:
+        typer.echo(f"{found.jobs} jobs cancelled")
+
+
+def trials(job_id: JobId, limit: Limit = 1000, url: Url = None, as_json: AsJson = False) -> None:
+    """List the trials of a job by number: how each config did, and why it failed."""
+    with connect(url) as client:
+        found = client.trials(_find_job(client, job_id), limit=limit)
+    if as_json:
+        print_json(found)
+        return
+    print_table(("trial", "outcome", "us", "from", "config", "message"), map(_trial_row, found.items))
+    if found.next:
+        typer.echo(f"there are more than {limit} trials; --limit shows up to 1000", err=True)
+
+
+def _trial_row(trial: wire.Trial) -> tuple[object, ...]:
+    took = f"{trial.timing.median_us:.2f}" if trial.timing else "-"
+    return trial.number, trial.outcome, took, trial.origin, trial.config, trial.message.partition("\n")[0]
+
+
+def _find_job(client: Client, start: str) -> str:
+    """The id of the job that begins so."""
+    if len(start) == _WHOLE_ID:
+        return start
+    found = client.jobs(prefix=start, limit=2).items
+    return only_one(start, [job.id for job in found], "job", "tilewright jobs ls")
 
 
 def _print(job: wire.JobView, as_json: bool) -> None:
@@ -157,6 +218,8 @@ def _print(job: wire.JobView, as_json: bool) -> None:
     print_table(("id", "status", "problem", "device class", "trials", "best us"), [_row(job)])
     if job.error:
         typer.echo(job.error.detail)
+    if job.waiting:
+        typer.echo(f"it waits: {job.waiting}")
     if job.best:
         print_best(job.best)
 
@@ -169,7 +232,9 @@ def _row(job: wire.JobView) -> tuple[object, ...]:
     return job.id, status, job.problem, job.device_class, trials, best
 
 
+@takes("search", SearchOptions)
 def misses(
+    search: dict[str, Any],
     device_class: Annotated[str | None, typer.Option(help="Only those of this class.")] = None,
     limit: Annotated[int, typer.Option(help="How many.", min=1, max=1000)] = 20,
     tune: Annotated[
@@ -179,10 +244,12 @@ def misses(
     as_json: AsJson = False,
 ) -> None:
     """List problems that ran without a current result, the most device time at stake first."""
+    if search and not tune:
+        raise typer.BadParameter(f"{', '.join(search)}: for the jobs that --tune N starts")
     with connect(url) as client:
         if tune:
             name = device_class or client.devices()[0].device_class
-            started = client.tune_misses(name, tune)
+            started = client.tune_misses(name, tune, **search)
             typer.echo(f"{len(started)} jobs: {' '.join(job.id for job in started)}", err=True)
         found = client.misses(device_class, limit=limit)
     if as_json:

@@ -5,18 +5,70 @@ Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 
-from service.cli import admin, bench, doctor, gemm, jobs, replay, results, serve
 from service.settings import Settings
+from tilewright import __version__
 from tilewright.errors import TilewrightError
+
+# Where each verb is: a function, or a group of verbs. A module is imported when its verb is called, since a
+# client's verb needs neither the service nor the database.
+_VERBS = {
+    "serve": "service.cli.serve:serve",
+    "tune": "service.cli.jobs:tune",
+    "best": "service.cli.results:best",
+    "gemm": "service.cli.gemm:gemm",
+    "jobs": "service.cli.jobs:app",
+    "trials": "service.cli.jobs:trials",
+    "misses": "service.cli.jobs:misses",
+    "sets": "service.cli.results:sets_app",
+    "diff": "service.cli.results:diff",
+    "export": "service.cli.exchange:export_results",
+    "import": "service.cli.exchange:import_results",
+    "imports": "service.cli.exchange:list_imports",
+    "delete": "service.cli.exchange:delete_app",
+    "trust": "service.cli.exchange:trust_app",
+    "families": "service.cli.results:families",
+    "devices": "service.cli.results:devices",
+    "backup": "service.cli.admin:back_up_database",
+    "restore": "service.cli.admin:restore_database",
+    "db": "service.cli.admin:database_app",
+    "keys": "service.cli.admin:keys_app",
+    "doctor": "service.cli.doctor:doctor",
+    "record": "service.cli.replay:record",
+    "replay": "service.cli.replay:replay",
+    "bench": "benchmarks.cli:app",
+}
 
 
 class _Group(typer.core.TyperGroup):
-    """Turns expected errors into one line on stderr and an exit code."""
+    """Imports verbs as they are called; turns expected errors into a line on stderr and an exit code."""
+
+    def list_commands(self, _ctx: Any) -> list[str]:
+        return list(_VERBS)
+
+    def get_command(self, _ctx: Any, name: str) -> Any:
+        module, _, attribute = _VERBS.get(name, "").partition(":")
+        if not module:
+            return None
+        try:
+            found = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            if error.name in ("benchmarks", "benchmarks.cli"):
+                return None  # a checkout has it, an installed service has not
+            raise
+        if isinstance(found, typer.Typer):
+            command: Any = typer.main.get_group(found)
+        else:
+            verb = typer.Typer(add_completion=False)
+            verb.command()(found)
+            command = typer.main.get_command(verb)
+        command.name = name
+        return command
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -41,24 +93,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Tune GEMM kernels on the GPU in front of you, keep every measurement, serve the winners.",
 )
-app.command()(serve.serve)
-app.command()(jobs.tune)
-app.command()(results.best)
-app.command()(gemm.gemm)
-app.add_typer(jobs.app, name="jobs")
-app.command()(jobs.misses)
-app.add_typer(results.sets_app, name="sets")
-app.command()(results.diff)
-app.command("export")(admin.export_results)
-app.command("import")(admin.import_results)
-app.command()(results.families)
-app.command()(results.devices)
-app.add_typer(admin.database_app, name="db")
-app.add_typer(admin.keys_app, name="keys")
-app.command()(doctor.doctor)
-app.add_typer(bench.app, name="bench")
-app.command()(replay.record)
-app.command()(replay.replay)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tilewright {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
+]
+
+
+@app.callback()
+def options(version: Version = False) -> None:
+    pass
+
 
 if __name__ == "__main__":
     app()

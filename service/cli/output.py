@@ -13,15 +13,23 @@ from rich.table import Table
 
 from service.settings import Settings
 from tilewright import Client, wire
-from tilewright.schema.problem import DType, Layout
+from tilewright.schema.problem import DType, GemmProblem, Layout
 
 M = Annotated[int, typer.Argument(help="Rows of D.", min=1)]
 N = Annotated[int, typer.Argument(help="Columns of D.", min=1)]
 K = Annotated[int, typer.Argument(help="Length of the sum.", min=1)]
-ElementType = Annotated[DType, typer.Option("--dtype", help="Element type of A and B.")]
-OperandLayout = Annotated[
-    Layout, typer.Option("--layout", help="How A and B are stored; nt: A is M x K, B is N x K.")
+ElementType = Annotated[
+    DType | None,
+    typer.Option("--dtype", help="Element type of A and B; float16 on a GPU, float32 on a CPU by default."),
 ]
+OperandLayout = Annotated[
+    Layout | None,
+    typer.Option(
+        "--layout",
+        help="How A and B are stored: B is N x K in nt, the default on a GPU, K x N in nn, that on a CPU.",
+    ),
+]
+PROBLEM_ARGUMENTS = ("m", "n", "k", "dtype", "layout")  # have options of their own
 Device = Annotated[
     str | None, typer.Option("--device", help="cuda:0, host ...; the service's first by default.")
 ]
@@ -29,9 +37,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Url = Annotated[
     str | None, typer.Option("--url", help="The service; TILEWRIGHT_URL or the local one by default.")
 ]
-
-
+DatabaseUrl = Annotated[
+    str | None, typer.Option(help="TILEWRIGHT_DATABASE_URL or the user's own by default.")
+]
 _PIPE_COLUMNS = 1000
+_DEFAULTS = {"cuda": (DType.FLOAT16, Layout.NT), "host": (DType.FLOAT32, Layout.NN)}
 
 
 def connect(url: str | None) -> Client:
@@ -39,6 +49,33 @@ def connect(url: str | None) -> Client:
     settings = Settings()
     key = settings.key.get_secret_value() if settings.key else None
     return Client(url or settings.service_url, timeout=60.0, key=key)
+
+
+def device_named(client: Client, name: str | None) -> wire.DeviceView:
+    """The service's device of this name, its first one where none is named or there is no such."""
+    found = client.devices()
+    return next((device for device in found if device.name == name), found[0])
+
+
+def problem_of(
+    extents: Sequence[int], dtype: DType | None, layout: Layout | None, device_kind: str, **more: Any
+) -> GemmProblem:
+    """The problem of these M, N and K; types that were not given are those that a CPU or a GPU computes."""
+    default_dtype, default_layout = _DEFAULTS[device_kind]
+    m, n, k = extents
+    return GemmProblem(m, n, k, dtype or default_dtype, layout or default_layout, **more)
+
+
+def only_one(start: str, found: Sequence[str], what: str, listing: str) -> str:
+    """The one id that begins with ``start``, of the first few that do.
+
+    Raises:
+        typer.BadParameter: there is none, or more than one.
+    """
+    if len(found) != 1:
+        told = f"no {what} starts" if not found else f"more than one {what} starts"
+        raise typer.BadParameter(f"{told} with {start!r}; {listing!r} lists them")
+    return found[0]
 
 
 def print_json(data: BaseModel | Sequence[BaseModel] | dict[str, Any] | list[dict[str, Any]]) -> None:
@@ -66,7 +103,12 @@ def to_run(best: wire.BestConfigView) -> str:
 def print_best(best: wire.BestConfigView) -> None:
     """A winner against the vendor library, in words."""
     speedup, timing = best.speedup, best.timing
-    verdict = {"kernel": "the kernel wins", "vendor": "the vendor library wins", "tie": "no difference"}
+    verdict = {
+        "kernel": "the kernel wins",
+        "vendor": "the vendor library wins",
+        "tie": "no difference",
+        "disturbed": f"the race settles nothing, as {timing.disturbed}; tune again on a quiet device",
+    }
     typer.echo(f"problem    {best.problem} on {best.device_class} ({best.match.kind} match)")
     typer.echo(f"winner     {best.config}")
     typer.echo(

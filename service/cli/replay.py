@@ -16,11 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from kernels.base.family import ConfigSpace
 from kernels.registry import FAMILIES
-from service.cli.output import AsJson, ElementType, OperandLayout, print_json, print_table
+from service.cli.output import AsJson, ElementType, OperandLayout, print_json, print_table, problem_of
 from service.settings import Settings
-from tilewright.schema.config import Config
 from tilewright.schema.job import Sampler
-from tilewright.schema.problem import DType, GemmProblem, Layout
 from tuner.measure.operands import why_too_large
 from tuner.replay import report
 from tuner.replay.device import narrowed
@@ -45,7 +43,9 @@ Seed = Annotated[int, typer.Option(help="Of the runs' seeds.", min=0)]
 InitialFrom = Annotated[
     Path | None, typer.Option(help=f"Another recorded space; its {TRANSFERRED} best configs are tried first.")
 ]
-Out = Annotated[Path, typer.Option(help="Folder of the results.", file_okay=False)]
+Out = Annotated[
+    Path | None, typer.Option(help="Store the results and a plot in this folder.", file_okay=False)
+]
 Processes = Annotated[int | None, typer.Option(help="Runs side by side; one a core by default.", min=1)]
 
 
@@ -56,33 +56,36 @@ def replay(
     budget: Budget = 200,
     seed: Seed = 0,
     initial_from: InitialFrom = None,
-    out: Out = Path(),
+    out: Out = None,
     processes: Processes = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the search many times on a recorded space and show how good it is; needs no GPU, no service."""
     recorded = read_space(space)
-    initial_configs: tuple[Config, ...] = (
-        tuple(read_space(initial_from).best(TRANSFERRED)) if initial_from else ()
-    )
-    plan = ReplayPlan(sampler, runs, budget, seed, initial_configs)
+    initial = recorded.best_of(read_space(initial_from), TRANSFERRED) if initial_from else []
+    plan = ReplayPlan(sampler, runs, budget, seed, tuple(initial))
     console = Console(stderr=True)
-    planned = recorded.provenance.get("planned", len(recorded))
-    if planned > len(recorded):
-        _warn(console, f"{space} holds {len(recorded)} of {planned} configs: the optimum may be missing")
+    for doubt in recorded.doubts:
+        _warn(console, doubt)
     results = _watch(console, space, plan, min(runs, processes or len(os.sched_getaffinity(0))))
     result = report.Report.of(recorded, plan, summarize(results, budget), results)
-    path = result.write(out)
-    try:
-        plot({sampler: result.summary}, f"{recorded.name}: {runs} runs", out / result.stem)
-    except PlotUnavailable as error:
-        _warn(console, str(error))
+    stored = _store(result, out, console) if out else ""
     if as_json:
         print_json(result.to_dict())
         return
     print_table(report.HEADERS, report.rows(result.summary))
-    for line in (*report.lines(result.summary), f"stored      {path}"):
+    for line in (*report.lines(result.summary), *([stored] if stored else [])):
         typer.echo(line)
+
+
+def _store(result: report.Report, folder: Path, console: Console) -> str:
+    path = result.write(folder)
+    try:
+        title = f"{result.space}: {result.plan.runs} runs"
+        plot({result.plan.sampler: result.summary}, title, folder / result.stem)
+    except PlotUnavailable as error:
+        _warn(console, str(error))
+    return f"stored      {path}"
 
 
 def _watch(console: Console, space: Path, plan: ReplayPlan, processes: int) -> list[RunResult]:
@@ -119,8 +122,8 @@ def record(
     n: N,
     k: K,
     out: RecordOut,
-    dtype: ElementType = DType.FLOAT16,
-    layout: OperandLayout = Layout.NT,
+    dtype: ElementType = None,
+    layout: OperandLayout = None,
     knob: Knobs = None,
     device: Device = None,
     samples: Samples = 16,
@@ -133,8 +136,9 @@ def record(
 
     An interrupted recording keeps what it measured in FILE.journal.
     """
-    problem = GemmProblem(m, n, k, dtype, layout)
-    plan = RecordPlan(_family(family, knob or []), problem, samples, slow, max_seconds)
+    chosen = _family(family, knob or [])
+    problem = problem_of((m, n, k), dtype, layout, FAMILIES[family].device_kind)
+    plan = RecordPlan(chosen, problem, samples, slow, max_seconds)
     _tell(_record(plan, device, out, resume), out, as_json)
 
 
@@ -223,7 +227,7 @@ def _bench(device: str | None) -> Iterator[Bench]:
 
 @contextmanager
 def _builder(settings: Settings) -> Iterator[Builder]:
-    builder = Builder(settings.compile_processes, settings.cache_dir)
+    builder = Builder(settings.compile_processes, settings.cache_dir, cache_bytes=settings.cache_bytes)
     try:
         yield builder
     finally:

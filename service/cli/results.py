@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from service.cli.options import takes
 from service.cli.output import (
+    PROBLEM_ARGUMENTS,
     AsJson,
     ElementType,
     OperandLayout,
     Url,
     connect,
+    device_named,
+    only_one,
     print_best,
     print_json,
     print_table,
+    problem_of,
     to_run,
 )
 from tilewright import Client, wire
-from tilewright.http.arguments import BestOptions
-from tilewright.schema.problem import DType, GemmProblem, Layout
+from tilewright.schema.match import MatchOptions
+from tilewright.schema.problem import GemmProblem
 
 Extents = Annotated[list[int] | None, typer.Argument(help="M N K of one problem; nothing for the list.")]
 Arch = Annotated[
@@ -38,33 +43,46 @@ _SET_COLUMNS = ("digest", "device class", "entries", "made", "served")
 _SCAN = 1000
 
 
+@takes("limits", MatchOptions, "match")
+@takes("more", GemmProblem, *PROBLEM_ARGUMENTS)
 def best(
+    limits: dict[str, Any],
+    more: dict[str, Any],
     extents: Extents = None,
-    dtype: ElementType = DType.FLOAT16,
-    layout: OperandLayout = Layout.NT,
+    dtype: ElementType = None,
+    layout: OperandLayout = None,
     arch: Arch = None,
     nearest: Nearest = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the stored winner of a problem, or all winners."""
+    """Show the stored winner of a problem, or all winners: those that have what is given."""
     if extents and len(extents) != 3:
         raise typer.BadParameter("give M, N and K, or nothing for the list")
     with connect(url) as client:
-        options: BestOptions = {"arch": arch} if arch else {"device_class": client.devices()[0].device_class}
+        first = device_named(client, None)
+        device_class = None if arch else first.device_class
         if not extents:
-            _show_list(client.configs(**options), as_json)
+            given = {"arch": arch, "device_class": device_class, "dtype": dtype, "layout": layout}
+            options = {name: value for name, value in given.items() if value} | more | limits
+            _show_list(client, options, as_json)
             return
-        m, n, k = extents
-        options["match"] = (wire.Match.NEAREST if nearest else wire.Match.EXACT).value
-        found = client.best_config(GemmProblem(m, n, k, dtype, layout), **options)
+        match = wire.Match.NEAREST if nearest else wire.Match.EXACT
+        kind = first.kind if arch is None else "cuda" if arch.startswith("sm_") else "host"
+        problem = problem_of(extents, dtype, layout, kind, **more)
+        found = client.best_config(problem, arch=arch, device_class=device_class, match=match, **limits)
     if as_json:
         print_json(found)
     else:
         print_best(found)
 
 
-def _show_list(found: list[wire.BestConfigView], as_json: bool) -> None:
+def _show_list(client: Client, options: dict[str, Any], as_json: bool) -> None:
+    found = client.configs(**options)
+    if not found:
+        elsewhere = client.config_list(**options).archs
+        told = f"there are winners on {', '.join(elsewhere)}" if elsewhere else "'tilewright tune' makes them"
+        typer.echo(f"no winner on {' '.join(map(str, options.values()))}; {told}", err=True)
     if as_json:
         print_json(found)
         return
@@ -166,11 +184,8 @@ def _find_set(client: Client, start: str) -> wire.SetInfo:
     """The set whose digest begins so, with or without ``sha256:``."""
     wanted = f"sha256:{start.removeprefix('sha256:')}"
     page = client.config_sets(limit=_SCAN)
-    found = [item for item in page.items if item.digest.startswith(wanted)]
-    if len(found) != 1:
-        told = "no config set starts" if not found else f"{len(found)} config sets start"
-        raise typer.BadParameter(f"{told} with {start}; 'tilewright sets ls' lists them")
-    return found[0]
+    found = {item.digest: item for item in page.items if item.digest.startswith(wanted)}
+    return found[only_one(start, list(found), "config set", "tilewright sets ls")]
 
 
 def _print_set(info: wire.SetInfo, as_json: bool) -> None:
@@ -230,7 +245,7 @@ def devices(url: Url = None, as_json: AsJson = False) -> None:
                 device.sm_count,
                 f"{device.memory_bytes / 1e9:.1f}",
                 device.driver,
-                device.state,
+                f"{device.state}: {device.detail}" if device.detail else device.state,
             )
             for device in found
         ),

@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from service import logs
 from service.cli.output import AsJson, print_json
 from service.engine.engine import Engine
+from service.http import connections
 from service.http.access import Exposed
 from service.http.app import create_app
 from service.settings import Settings
@@ -30,7 +31,7 @@ class _Server(uvicorn.Server):
     """Announces itself once it listens, and tells the engine to stop as soon as a signal arrives.
 
     Attributes:
-        signal: what stopped it, 0 where nothing did.
+        signal: what stopped it, 0 if nothing did.
     """
 
     def __init__(
@@ -89,13 +90,26 @@ def serve(
         app = _app(settings)
         engine: Engine = app.state.service.engine
         engine.open()
-        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=_GRACE_S)
-        server = _Server(config, engine, _announcement(listener, engine), as_json)
+        server = _Server(_config(app, settings), engine, _announcement(listener, engine), as_json)
         server.run(sockets=[listener])
     if server.signal == signal.SIGINT:
         raise typer.Exit(130)
     if not server.started:
         raise typer.Exit(1)
+
+
+def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    most = connections.most_connections(settings.max_connections)
+    return uvicorn.Config(
+        app,
+        http=connections.Connections(most),  # type: ignore[arg-type]  # it is called like a class
+        ws="none",
+        backlog=connections.BACKLOG,
+        proxy_headers=False,  # NOTE: any process of this machine could name any address in them
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=_GRACE_S,
+    )
 
 
 def _settings(**options: Any) -> Settings:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernels.registry import FAMILIES
+from sqlalchemy.orm import Session
+
+from kernels.registry import FAMILIES, families_for
 from service.errors import Kind, Refusal
 from service.settings import Settings
-from tilewright.schema.problem import GemmProblem
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.problem import GemmProblem, variants
 from tuner.measure.operands import why_too_large
+from tuner.store import jobs, keys
 from tuner.workers.bench import Bench
 
 _RETRY_AFTER_S = 30
@@ -69,6 +73,28 @@ def queue_full(settings: Settings) -> Refusal:
     return Refusal(Kind.QUEUE_FULL, detail, retry_after=_RETRY_AFTER_S)
 
 
+def check_queue(session: Session, caller: str, settings: Settings, more: int = 0) -> int:
+    """How many jobs of a caller fit into the queue besides those that are there.
+
+    Raises:
+        Refusal: not even the jobs that are there, with ``more`` besides them.
+    """
+    own = keys.max_queued(session, caller)
+    mine = settings.max_caller_queue if own is None else own
+    room = settings.max_queue - jobs.queued_count(session)
+    room_of_caller = mine - jobs.queued_count(session, caller=caller)
+    if room < more:
+        raise queue_full(settings)
+    if room_of_caller < more:
+        by = "max_caller_queue" if own is None else "its key's max_queued"
+        detail = (
+            f"{mine} jobs of this caller are queued ({by}); try again later, cancel one, or have the limit "
+            "raised with 'tilewright keys set'"
+        )
+        raise Refusal(Kind.QUEUE_FULL, detail, retry_after=_RETRY_AFTER_S)
+    return min(room, room_of_caller)
+
+
 def check_memory(problem: GemmProblem, bench: Bench) -> None:
     """Refuse what the device cannot hold while tuning.
 
@@ -84,7 +110,7 @@ def check_supported(problem: GemmProblem, families: Sequence[str], bench: Bench)
     """Refuse what no family, or none of those named, computes on the device.
 
     Raises:
-        Refusal: with each family's reason.
+        Refusal: what the device computes instead, and the reason of each family for such devices.
     """
     unknown = [name for name in families if name not in FAMILIES]
     if unknown:
@@ -101,8 +127,22 @@ def check_supported(problem: GemmProblem, families: Sequence[str], bench: Bench)
     reasons = {name: FAMILIES[name].why_unsupported(problem, spec) for name in families or FAMILIES}
     refused = any(reasons.values()) if families else all(reasons.values())
     if refused:
-        told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason)
-        raise Refusal(Kind.UNSUPPORTED, f"no kernel computes {problem} on {bench.name}. {told}")
+        here = {name for name in reasons if FAMILIES[name].device_kind == spec.kind} or set(families)
+        told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason and name in here)
+        remedy = _remedy(problem, bool(families), spec)
+        raise Refusal(Kind.UNSUPPORTED, f"{remedy}; no kernel computes {problem} on {bench.name}. {told}")
+
+
+def _remedy(problem: GemmProblem, named: bool, spec: DeviceSpec) -> str:
+    """The nearest request that the device could serve: other families, else another layout, else type."""
+    if named and (able := families_for(problem, spec)):
+        return f"use family {' or '.join(able)}, or name none"
+    able_too = [variant for variant in variants(problem) if families_for(variant, spec)]
+    layouts = [variant.layout for variant in able_too if variant.dtype is problem.dtype]
+    types = [variant.dtype for variant in able_too if variant.layout is problem.layout]
+    if layouts:
+        return f"use layout {' or '.join(layouts)}"
+    return f"use dtype {' or '.join(types)}" if types else "GET /families lists what each device computes"
 
 
 def is_possible(problem: GemmProblem, families: Sequence[str], settings: Settings, bench: Bench) -> bool:

@@ -3,50 +3,70 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import threading
 import time
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.engine.retune import queue_stalest
+from service.engine.database_health import outage
+from service.engine.health import Backoff, DeviceHealth, Patience, Trouble, why
+from service.engine.retune import queue_imported, queue_stalest
 from service.metrics import Metrics
-from service.results import staleness
 from service.settings import Settings
 from tilewright.artifact import Artifact
 from tilewright.errors import TilewrightError
 from tilewright.schema.config import Config
-from tilewright.schema.job import JobStatus
-from tilewright.schema.trial import Trial
+from tilewright.schema.job import JobProgress, JobStatus
+from tilewright.schema.trial import BestConfig, Trial
+from tuner.job.neighbours import first_tries
 from tuner.job.tune import tune
 from tuner.store import jobs
 from tuner.store.database import JobTaken, Store
 from tuner.store.jobs import new_owner
-from tuner.store.neighbours import first_tries
 from tuner.store.records import JobRecord, utc_now
 from tuner.store.trials import JobRecorder
 from tuner.workers.bench import Bench
 from tuner.workers.builder import Builder
+from tuner.workers.device_lock import DeviceLock
 
 
-class CountingRecorder(JobRecorder):
-    """A :class:`JobRecorder` whose trials show in the metrics of their device, and whose winner replaces one
-    that sources or compilers of this service would not make."""
+class DeviceRecorder(JobRecorder):
+    """A :class:`JobRecorder` that waits for a database that takes no writes, and whose trials show in the
+    metrics of their device."""
 
-    def __init__(self, store: Store, job_id: str, metrics: Metrics, device: str) -> None:
-        super().__init__(store, job_id, staleness.is_current)
+    def __init__(self, store: Store, job_id: str, patience: Patience, metrics: Metrics, device: str) -> None:
+        super().__init__(store, job_id)
+        self._patience = patience
         self._metrics = metrics
         self._device = device
 
+    def trials(self) -> list[Trial]:
+        """As :meth:`JobRecorder.trials`."""
+        return self._patience(super().trials)
+
     def add_trial(self, trial: Trial, artifact: Artifact | None) -> None:
         """As :meth:`JobRecorder.add_trial`."""
-        super().add_trial(trial, artifact)
+        self._patience(functools.partial(super().add_trial, trial, artifact))
         self._metrics.trials.labels(self._device, trial.outcome.value).inc()
         self._metrics.trial_seconds.labels(self._device).inc(trial.check_s + trial.measure_s)
 
+    def set_progress(self, progress: JobProgress) -> None:
+        """As :meth:`JobRecorder.set_progress`."""
+        self._patience(functools.partial(super().set_progress, progress))
+
+    def stored_best(self) -> BestConfig | None:
+        """As :meth:`JobRecorder.stored_best`."""
+        return self._patience(super().stored_best)
+
+    def set_best(self, best: BestConfig, artifact: Artifact) -> None:
+        """As :meth:`JobRecorder.set_best`."""
+        self._patience(functools.partial(super().set_best, best, artifact))
+
 
 _POLL_S = 0.5
-_RETRY_S = 5.0
+_TAKE_OVER_S = 1.0
 _CLOSED_S = 5.0  # within which a thread ends whose device is closed
 log = logging.getLogger("tilewright.device_queue")
 
@@ -63,7 +83,11 @@ class _Current:
 class DeviceQueue:
     """Runs the jobs of one device, each under a lease of ``lease_s`` seconds that :meth:`renew` extends.
 
-    While none waits, stale results that were served are tuned again, where the settings say so.
+    It takes jobs only while it holds the device's lock, which it keeps until it stops: two services of one
+    machine would disturb each other's measurements.
+
+    While none waits, stale results that were served are tuned again and imported configs are raced, where
+    the settings say so.
 
     Attributes:
         name: ``cuda:0``, ``host`` and the like.
@@ -76,6 +100,7 @@ class DeviceQueue:
         self.name = name
         self.bench = Bench(name)
         self._device_class = self.bench.spec.device_class.id
+        self._lock = DeviceLock(settings.lock_dir, self.bench.identity)
         self._store = store
         self._builder = builder
         self._owner = new_owner()
@@ -84,6 +109,7 @@ class DeviceQueue:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._current: _Current | None = None
+        self._trouble: tuple[Trouble | None, str] = None, ""
         self._thread = threading.Thread(target=self._run, name=f"device-queue-{name}", daemon=True)
 
     @property
@@ -96,6 +122,12 @@ class DeviceQueue:
         """The job being tuned, or None."""
         current = self._current
         return current.job_id if current else None
+
+    def health(self) -> DeviceHealth:
+        """How the device is now."""
+        trouble, reason = self._trouble
+        ended = "" if self.alive else "its thread ended; restart the service"
+        return DeviceHealth(self.alive, self.job_id, trouble, ended or reason)
 
     def take_back(self) -> None:
         """Queue again the jobs whose server died; those of servers that live are left alone."""
@@ -148,19 +180,38 @@ class DeviceQueue:
         next start."""
         if self.alive:
             self._thread.join(max(0.0, deadline - time.monotonic()))
-        with self._store.begin() as session:
-            jobs.requeue_interrupted(session, self._device_class, self._owner)
+        try:
+            with self._store.begin() as session:
+                jobs.requeue_interrupted(session, self._device_class, self._owner)
+        except SQLAlchemyError:
+            log.exception("the database takes no writes; another start finds the job of %s", self.name)
         self.bench.close()
         if self.alive:  # its device is closed, so it ends, and gives back its connection to the database
             self._thread.join(_CLOSED_S)
+        self._lock.release()
 
     def _run(self) -> None:
+        backoff = Backoff(self._stopping)
         while not self._stopping.is_set():
             try:
-                self._step()
-            except SQLAlchemyError:
-                log.exception("the database does not answer; trying again in %g s", _RETRY_S)
-                self._stopping.wait(_RETRY_S)
+                mine = self._lock.acquire()
+                if mine:
+                    self._step()
+            except Exception as error:
+                # NOTE: the boundary of the thread: the device goes on after any error.
+                trouble = Trouble.WAITING if outage(error) else Trouble.FAILED
+                self._trouble = trouble, why(error, backoff.seconds)
+                log.exception("device %s: %s", self.name, self._trouble[1])
+                backoff.pause()
+            else:
+                backoff.reset()
+                self._trouble = None, ""
+                if not mine:
+                    self._trouble = Trouble.IN_USE, f"in use by another service (pid {self._lock.holder()})"
+                    self._stopping.wait(_TAKE_OVER_S)
+
+    def _tell(self, trouble: Trouble | None, reason: str) -> None:
+        self._trouble = trouble, reason
 
     def _step(self) -> None:
         with self._store.begin() as session:
@@ -169,12 +220,13 @@ class DeviceQueue:
             job = jobs.claim(session, self._device_class, self._owner, self._settings.lease_s)
         if job is not None:
             self._work(job)
-        elif not self._queue_stalest():
+        elif not self._queue_idle_work():
             self._wake.wait(_POLL_S)
             self._wake.clear()
 
-    def _queue_stalest(self) -> bool:
-        return self._settings.retune_stale and queue_stalest(self._store, self.bench, self._settings)
+    def _queue_idle_work(self) -> bool:
+        given = (self._store, self.bench, self._settings)
+        return self._settings.retune_stale and (queue_stalest(*given) or queue_imported(*given))
 
     def _work(self, job: JobRecord) -> None:
         cancelled = threading.Event()
@@ -198,14 +250,19 @@ class DeviceQueue:
             self._finish(job, JobStatus.FAILED, str(error))
         except Exception as error:
             # NOTE: the boundary of the thread: the job fails with the reason, the device goes on.
-            self._finish(job, JobStatus.FAILED, f"internal error, {type(error).__name__}: {error}")
             log.exception("job %s failed", job.id)
+            reason = (
+                f"internal error ({type(error).__name__}): the service's log has the reason under this id"
+            )
+            self._finish(job, JobStatus.FAILED, reason)
 
     def _tune(self, job: JobRecord, cancelled: threading.Event) -> None:
-        recorder = CountingRecorder(self._store, job.id, self._metrics, self.name)
+        patience = Patience(cancelled, self._tell)
+        recorder = DeviceRecorder(self._store, job.id, patience, self._metrics, self.name)
         log.info("job %s: tuning %s on %s", job.id, job.request.problem, self.name)
+        initial, quiet_wait_s = self._initial_configs(job), self._settings.quiet_wait_s
         winner = tune(
-            job.request, job.id, self.bench, self._builder, recorder, cancelled, self._initial_configs(job)
+            job.request, job.id, self.bench, self._builder, recorder, cancelled, initial, quiet_wait_s
         )
         if winner is not None:
             self._finish(job, JobStatus.SUCCEEDED, None)
@@ -225,11 +282,14 @@ class DeviceQueue:
         return record is not None and record.cancel_requested
 
     def _finish(self, job: JobRecord, status: JobStatus, error: str | None) -> None:
-        with self._store.begin() as session:
-            # NOTE: a stop gives the job back to the queue and closes the device under a running race,
-            # which then fails here; the job is not this claim's to end any more.
-            jobs.hold(session, job.id, job.attempt)
-            jobs.finish(session, job.id, status, error)
+        def finish() -> None:
+            with self._store.begin() as session:
+                # NOTE: a stop gives the job back to the queue and closes the device under a running race,
+                # which then fails here; the job is not this claim's to end any more.
+                jobs.hold(session, job.id, job.attempt)
+                jobs.finish(session, job.id, status, error)
+
+        Patience(self._stopping, self._tell)(finish)
         if job.started:
             self._metrics.jobs.labels(status.value).observe((utc_now() - job.started).total_seconds())
         log.info("job %s %s%s", job.id, status, f": {error}" if error else "")

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from service.engine.device_queue import DeviceQueue
+from service.engine.health import DeviceHealth
 from service.errors import Kind, Refusal
 from service.metrics import Metrics
 from service.settings import Settings
 from tilewright.errors import DeviceUnavailable, TilewrightError
+from tilewright.schema.job import JobStatus
 from tuner.store import entities
 from tuner.store.database import Store
+from tuner.store.records import JobRecord
 from tuner.workers.bench import Bench, list_devices
 from tuner.workers.builder import Builder
 
@@ -39,7 +41,9 @@ class Engine:
         self._settings = settings
         self._metrics = metrics or Metrics()
         self._stop_by = 0.0
-        self._builder = Builder(settings.compile_processes, settings.cache_dir)
+        self._builder = Builder(
+            settings.compile_processes, settings.cache_dir, cache_bytes=settings.cache_bytes
+        )
         self._heart = threading.Thread(target=self._beat, name="leases", daemon=True)
 
     def bench(self, device: str | None) -> Bench:
@@ -80,6 +84,22 @@ class Engine:
             queue.start()
         self._heart.start()
 
+    def health(self) -> dict[str, DeviceHealth]:
+        """How each device is, by name; answers from memory."""
+        found = {name: queue.health() for name, queue in self.queues.items()}
+        if self._heart.is_alive() or self._heart.ident is None:
+            return found
+        reason = "no lease is renewed: the thread for it ended; restart the service"
+        return {name: dataclasses.replace(one, alive=False, reason=reason) for name, one in found.items()}
+
+    def why_waiting(self, job: JobRecord) -> str | None:
+        """What keeps a job that is queued or tuned here from going on; None if nothing does."""
+        fit = [one for one in self.queues.values() if one.bench.spec.device_class.id == job.device_class]
+        if job.status is not JobStatus.QUEUED:
+            fit = [one for one in fit if one.job_id == job.id]
+        reasons = [one.health().reason for one in fit]
+        return reasons[0] if reasons and all(reasons) else None
+
     def wake(self) -> None:
         """There may be a new job."""
         for queue in self.queues.values():
@@ -119,7 +139,8 @@ class Engine:
                 try:
                     queue.renew()
                     queue.take_back()
-                except SQLAlchemyError:
+                except Exception:
+                    # NOTE: the boundary of the thread: without it all jobs would be lost to their leases.
                     log.exception("device %s: the lease was not renewed; trying again", queue.name)
 
     def _open(self, name: str) -> None:

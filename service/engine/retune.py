@@ -1,4 +1,5 @@
-"""Stale results: noted among the misses when they are served, and tuned again by devices that are idle."""
+"""What devices do when they are idle: they tune stale results that were served again, and race what imports
+brought."""
 
 from __future__ import annotations
 
@@ -9,19 +10,20 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from service.engine import admission
-from service.results import staleness
+from service.engine import admission, staleness
 from service.settings import Settings
 from tilewright.schema.job import TuneRequest
 from tilewright.schema.problem import GemmProblem
-from tuner.store import jobs, misses
+from tuner.store import best, jobs, misses
 from tuner.store.database import Store
 from tuner.store.jobs import submit
 from tuner.store.records import JobRecord, StoredBest
 from tuner.workers.bench import Bench
 
 _TRIALS = 100
+_IMPORTED_TRIALS = 16  # few: imported configs are tried first
 _AGAIN_S = 60.0
+_AT_ONCE = 100  # in one transaction, so that other writers come between
 log = logging.getLogger("tilewright.retune")
 
 
@@ -46,9 +48,8 @@ class StaleResults:
         for stored in filter(self._take, stale):
             by_class[stored.best.device_class].append(stored)
         for device_class, results in by_class.items():
-            kept = self._note(device_class, results)
-            with self._lock:
-                self._not_before |= {_key(one): math.inf for one in results if one.best.problem in kept}
+            for start in range(0, len(results), _AT_ONCE):
+                self._note(device_class, results[start : start + _AT_ONCE])
 
     def _take(self, stored: StoredBest) -> bool:
         now = time.monotonic()
@@ -58,18 +59,19 @@ class StaleResults:
                 self._not_before[_key(stored)] = now + _AGAIN_S
         return due
 
-    def _note(self, device_class: str, results: Sequence[StoredBest]) -> list[GemmProblem]:
+    def _note(self, device_class: str, results: Sequence[StoredBest]) -> None:
         reports = [
             misses.Report(one.best.problem, 1, one.best.timing.median_us, measured=True) for one in results
         ]
         with self._store.begin() as session:
             kept = misses.note(session, device_class, reports, self._settings.max_misses, reason="stale")
             misses.ask(session, device_class, kept, self._state_of(device_class))
-        return kept
+        with self._lock:
+            self._not_before |= {_key(one): math.inf for one in results if one.best.problem in kept}
 
 
 def queue_stalest(store: Store, bench: Bench, settings: Settings) -> bool:
-    """Queue a job for the noted stale result of a device's class that has most at stake; False where none was
+    """Queue a job for the noted stale result of a device's class that has most at stake; False if none was
     queued: each was tuned again already in this service's state, or is being tuned, or the queue is full.
 
     For devices with nothing else to do: however many results a new source makes stale, one job at a time
@@ -85,6 +87,33 @@ def queue_stalest(store: Store, bench: Bench, settings: Settings) -> bool:
     if job is None:
         return False
     log.info("job %s tunes %s again: its result is stale", job.id, problem)
+    return True
+
+
+def queue_imported(store: Store, bench: Bench, settings: Settings) -> bool:
+    """Queue a job for the problem of a device's class whose imported winner claims most and was not built
+    here; False where none was queued.
+
+    The job builds the imported configs, checks and races them as it does any other, so that what is served
+    afterwards was built and raced here.
+    """
+    device_class = bench.spec.device_class.id
+    with store.read() as session:
+        problem = best.waiting_problem(session, device_class)
+        full = jobs.queued_count(session) >= settings.max_queue
+    if problem is None or full:
+        return False
+    with store.begin() as session:
+        if not best.take_waiting(session, device_class, problem):
+            return False
+        if not admission.is_possible(problem, [], settings, bench):
+            log.warning(
+                "what was imported for %s is not raced: it is over a limit, or no kernel computes it", problem
+            )
+            return False
+        request = TuneRequest(problem, max_trials=min(_IMPORTED_TRIALS, settings.max_trials))
+        job, _ = submit(session, request, bench.spec)
+    log.info("job %s races what an import brought for %s", job.id, problem)
     return True
 
 

@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Mapping
 
 from service.gemm.operands import Operand
-from service.http.deps import Service
-from service.results import lookups
+from service.results.served import ServedSets
 from tilewright.artifact import Artifact
-from tilewright.config_sets.lookup import LookupResult
 from tilewright.errors import InvalidProblem
 from tilewright.http.tensors import check_wire
+from tilewright.schema.codec import gathered
 from tilewright.schema.config import Config
-from tilewright.schema.problem import DType, GemmProblem
+from tilewright.schema.match import LookupResult
+from tilewright.schema.problem import DType, GemmProblem, reads_operands
 from tilewright.wire import GemmQuery
 from tuner.store import entities
 
@@ -29,21 +29,11 @@ def problem_of(tensors: Mapping[str, Operand], query: GemmQuery) -> GemmProblem:
     unknown = sorted(set(tensors) - {"a", "b", "c", "bias"})
     if unknown or not {"a", "b"} <= set(tensors):
         raise InvalidProblem(f"give tensors a and b, and c and bias where wanted; got {sorted(tensors)}")
-    batch, a_rows, a_columns = _matrix("a", tensors["a"])
-    _, b_rows, b_columns = _matrix("b", tensors["b"])
-    problem = GemmProblem(
-        m=a_columns if query.layout.a_transposed else a_rows,
-        n=b_rows if query.layout.b_transposed else b_columns,
-        k=a_rows if query.layout.a_transposed else a_columns,
-        dtype=_operand_type(tensors["a"].dtype, query.dtype),
-        layout=query.layout,
-        batch=batch,
-        out_dtype=query.out_dtype,
-        acc_dtype=query.acc_dtype,
-        activation=query.activation,
-        has_bias="bias" in tensors,
-        has_c="c" in tensors,
-    )
+    a, b = _stored("a", tensors["a"]), _stored("b", tensors["b"])
+    m, n, k = query.layout.extents(a, b)
+    told = {"dtype": _operand_type(tensors["a"].dtype, query.dtype), "batch": a[0] if len(a) == 3 else 1}
+    told |= {"has_bias": "bias" in tensors, "has_c": "c" in tensors}
+    problem = GemmProblem(**gathered(GemmProblem, query, m=m, n=n, k=k, **told))
     _check(problem, tensors, query)
     return problem
 
@@ -69,13 +59,15 @@ class Chosen:
     artifact: Artifact | None = None
 
 
-def choose(service: Service, device_class: str, problem: GemmProblem, query: GemmQuery) -> Chosen:
+def choose(served: ServedSets, device_class: str, problem: GemmProblem, query: GemmQuery) -> Chosen:
     """The kernel that may run a problem, else the vendor library."""
-    allowed = lookups.limits(query.match, query.max_regret, query.deterministic)
-    result = lookups.select(service, device_class, problem, allowed).result
+    if not reads_operands(problem, query.alpha):
+        return Chosen("vendor; alpha is 0, nothing is multiplied")
+    [selection] = served.select(device_class, [problem], query.limits)
+    result = selection.result
     if result.kind == "vendor" or result.entry is None:
         return Chosen(f"vendor; {result.reason}")
-    with service.store.read() as session:
+    with served.store.read() as session:
         data = entities.get_artifact(session, result.entry.artifact)
     artifact = Artifact.from_bytes(data, result.entry.artifact) if data else None
     reason = artifact.plan.why_not(problem) if artifact else "its kernel is not stored"
@@ -94,13 +86,13 @@ def _operand_type(stored: DType, wanted: DType | None) -> DType:
     raise InvalidProblem(f"a is {stored}; dtype={wanted} does not go with it, leave it out or send {wanted}")
 
 
-def _matrix(name: str, tensor: Operand) -> tuple[int, int, int]:
+def _stored(name: str, tensor: Operand) -> tuple[int, ...]:
+    """The shape of a matrix or of a stack of them."""
     if len(tensor.shape) not in (2, 3) or 0 in tensor.shape:
         raise InvalidProblem(
             f"{name} must be (rows, columns) or (batch, rows, columns), none of them 0; got {tensor.shape}"
         )
-    batch = tensor.shape[0] if len(tensor.shape) == 3 else 1
-    return batch, tensor.shape[-2], tensor.shape[-1]
+    return tensor.shape
 
 
 def _check(problem: GemmProblem, tensors: Mapping[str, Operand], query: GemmQuery) -> None:
@@ -118,4 +110,4 @@ def _check(problem: GemmProblem, tensors: Mapping[str, Operand], query: GemmQuer
                 f"{problem.layout}; got {tensor.dtype} {list(tensor.shape)}"
             )
     if query.beta != 0.0 and not problem.has_c:
-        raise InvalidProblem("beta must be 0 where there is no tensor c")
+        raise InvalidProblem("beta must be 0 if there is no tensor c")

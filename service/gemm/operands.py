@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
+import hmac
 import math
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from tilewright.errors import InvalidProblem
+from tilewright.schema.codec import gathered
 from tilewright.schema.problem import DType, GemmProblem
-from tilewright.wire.gemm import GemmPost, SharedGemmBody, SharedTensor
+from tilewright.wire.gemm import GemmPost, SharedGemmBody, SharedSegment, SharedTensor
 from tilewright.wire.safetensors import places
-from tuner.workers.shared_memory import Pages, Region
-
-_SEGMENTS = "/dev/shm"  # where POSIX shared memory is on Linux, see shm_overview(7)
-_OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+from tuner.workers.shared_memory import Pages, Region, file_id, is_sealed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def raw(body: Pages, query: GemmPost) -> dict[str, Operand]:
     """
     if query.m is None or query.n is None or query.k is None or query.dtype is None:
         raise InvalidProblem("a raw body tells no shape: give m, n, k and dtype in the query")
-    problem = _problem(query, (query.m, query.n, query.k), has_c=query.has_c, has_bias=query.has_bias)
+    problem = GemmProblem(**gathered(GemmProblem, query))
     found: dict[str, Operand] = {}
     end = 0
     for name, (dtype, shape) in shapes(problem).items():
@@ -79,56 +79,63 @@ def shared(body: SharedGemmBody) -> Iterator[dict[str, Operand]]:
     """The operands of a request in shared memory and ``d``, held open meanwhile.
 
     Raises:
-        InvalidProblem: a segment is not there, not this user's or too short, no type is given, or ``d``
-            overlaps another one.
+        InvalidProblem: the caller did not prove that a segment is its own, one is too short, no type is
+            given, or ``d`` lies in the memory of an operand.
     """
     if body.dtype is None:
         raise InvalidProblem("shared memory tells no type: give dtype")
-    extents = (body.m, body.n, body.k)
-    problem = _problem(body, extents, has_c=body.c is not None, has_bias=body.bias is not None)
+    given = {"has_c": body.c is not None, "has_bias": body.bias is not None}
+    problem = GemmProblem(**gathered(GemmProblem, body, **given))
     with ExitStack() as open_segments:
         found: dict[str, Operand] = {}
         for name, (dtype, shape) in shapes(problem).items():
             place: SharedTensor = getattr(body, name)
             region = _region(name, place, math.prod(shape) * dtype.size, open_segments)
             found[name] = Operand(dtype, shape, region)
-        _check_apart(body)
+        _check_apart(found)
         yield found
 
 
-def _problem(
-    query: GemmPost | SharedGemmBody, extents: tuple[int, int, int], *, has_c: bool, has_bias: bool
-) -> GemmProblem:
-    return GemmProblem(
-        *extents,
-        dtype=query.dtype or DType.FLOAT16,
-        layout=query.layout,
-        batch=query.batch,
-        out_dtype=query.out_dtype,
-        acc_dtype=query.acc_dtype,
-        activation=query.activation,
-        has_bias=has_bias,
-        has_c=has_c,
-    )
-
-
 def _region(name: str, place: SharedTensor, size: int, open_segments: ExitStack) -> Region:
-    try:
-        fd = os.open(f"{_SEGMENTS}/{place.segment}", _OPEN)
-    except OSError as error:
-        raise InvalidProblem(f"{name}: segment {place.segment} cannot be used: {error.strerror}") from error
-    open_segments.callback(os.close, fd)
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-        raise InvalidProblem(f"{name}: segment {place.segment} is not one of the service's own user")
-    if found.st_size < place.offset + size:
+    segment = place.segment
+    owned = f"/proc/{segment.pid}/fd/{segment.fd}"
+    fd = _proven(segment, owned, open_segments)
+    if fd is None:
         raise InvalidProblem(
-            f"{name} takes {size} bytes from {place.offset} on, the segment has {found.st_size}"
+            f"{name}: process {segment.pid} has no memory of that token as descriptor {segment.fd}; pass a "
+            "memfd of the service's user that starts with it, sealed with F_SEAL_SHRINK, F_SEAL_GROW and "
+            "F_SEAL_SEAL"
         )
-    return Region(f"/proc/{os.getpid()}/fd/{fd}", place.offset, size)
+    held = os.fstat(fd).st_size
+    if held < place.offset + size:
+        raise InvalidProblem(
+            f"{name} takes {size} bytes from {place.offset} on, the segment has {held}; make it larger"
+        )
+    return Region(f"/proc/{os.getpid()}/fd/{fd}", owned, place.offset, size)
 
 
-def _check_apart(body: SharedGemmBody) -> None:
-    others = [place for place in (body.a, body.b, body.c, body.bias) if place]
-    if any(place.segment == body.d.segment for place in others):
+def _proven(segment: SharedSegment, path: str, open_segments: ExitStack) -> int | None:
+    """A descriptor of the memory if it starts with the caller's token, which only its user can read."""
+    try:
+        # NOTE: looked at before it is opened: to open a pipe or a device of another program may act on it.
+        seen = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        open_segments.callback(os.close, seen)
+        found = os.fstat(seen)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            return None
+        fd = os.open(f"/proc/self/fd/{seen}", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    open_segments.callback(os.close, fd)
+    # NOTE: buffers of the service itself, which start with what a caller sent, can grow.
+    if not is_sealed(fd, fcntl.F_SEAL_GROW):
+        return None
+    token = segment.token.encode()
+    return fd if hmac.compare_digest(os.pread(fd, len(token), 0), token) else None
+
+
+def _check_apart(found: Mapping[str, Operand]) -> None:
+    files = {name: file_id(os.stat(operand.region.path)) for name, operand in found.items()}
+    d = files.pop("d")
+    if d in files.values():
         raise InvalidProblem("d must lie in a segment of its own, which no operand uses")

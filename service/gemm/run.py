@@ -12,10 +12,13 @@ import time
 from collections.abc import Mapping
 
 from service.engine import admission
+from service.engine.engine import Engine
 from service.errors import Kind, Refusal
 from service.gemm import choice
 from service.gemm.operands import Operand
-from service.http.deps import Service
+from service.metrics import Metrics
+from service.results.served import ServedSets
+from service.settings import Settings
 from tilewright.errors import DeviceUnavailable, LaunchError
 from tilewright.schema.problem import GemmProblem, check_factors
 from tilewright.wire import GemmQuery
@@ -54,52 +57,60 @@ class GemmResult:
         }
 
 
-def run(service: Service, found: Mapping[str, Operand], query: GemmQuery, result: Pages | None) -> GemmResult:
-    """Run what the operands and the query describe, into ``result`` or, for None, into the operand ``d``.
+@dataclasses.dataclass(frozen=True, slots=True)
+class GemmRunner:
+    """Runs GEMMs on the devices of an engine, with kernels of the served config sets."""
 
-    Raises:
-        Refusal: it is over a limit, nothing computes it, or the device is busy or failed.
-        InvalidProblem: an operand is missing, unknown, or of the wrong shape or type.
-    """
-    inputs = {name: operand for name, operand in found.items() if name != "d" or result}
-    problem = choice.problem_of(inputs, query)
-    check_factors(problem, query.alpha, query.beta)
-    admission.check_size(problem, service.settings)
-    if result:
-        admission.check_result(problem, service.settings)
-    bench = service.engine.bench(query.device)
-    admission.check_supported(problem, [], bench)
-    shape = choice.result_shape(problem, inputs)
-    size = problem.m * problem.n * problem.batch * problem.out.size
-    d = Operand(problem.out, shape, result.resize(size)) if result else found["d"]
-    return _run(service, bench, problem, {**inputs, "d": d}, query)
+    settings: Settings
+    engine: Engine
+    served: ServedSets
+    metrics: Metrics
 
+    def run(self, found: Mapping[str, Operand], query: GemmQuery, result: Pages | None) -> GemmResult:
+        """Run what the operands and the query describe, into ``result`` or, for None, into the operand ``d``.
 
-def _run(
-    service: Service,
-    bench: Bench,
-    problem: GemmProblem,
-    operands: Mapping[str, Operand],
-    query: GemmQuery,
-) -> GemmResult:
-    started = time.perf_counter()
-    chosen = choice.choose(service, bench.spec.device_class.id, problem, query)
-    regions = {name: operand.region for name, operand in operands.items()}
-    asked, wait_s = time.perf_counter(), service.settings.gemm_wait_s
-    try:
-        ran = bench.gemm(chosen.artifact, problem, regions, (query.alpha, query.beta), wait_s)
-    except DeviceBusy as error:
-        service.metrics.gemm_refusals.labels("busy").inc()
-        detail = f"{bench.name} was busy for {wait_s:g} s (gemm_wait_s); try again"
-        raise Refusal(Kind.DEVICE_BUSY, detail, retry_after=2) from error
-    except (LaunchError, DeviceUnavailable, WorkerError) as error:
-        service.metrics.gemm_refusals.labels("failed").inc()
-        raise Refusal(Kind.DEVICE_FAILED, f"{bench.name}: {error}", retry_after=2) from error
-    parts = _parts(ran, asked - started, time.perf_counter() - asked)
-    for part, seconds in parts.items():
-        service.metrics.gemms.labels(bench.name, part).observe(seconds)
-    service.metrics.gemm_runs.labels(bench.name, "tuned" if chosen.config else "vendor").inc()
-    return GemmResult(operands["d"], ran.micros, str(chosen.config or ran.ran), chosen.match, parts)
+        Raises:
+            Refusal: it is over a limit, nothing computes it, or the device is busy or failed.
+            InvalidProblem: an operand is missing, unknown, or of the wrong shape or type.
+        """
+        inputs = {name: operand for name, operand in found.items() if name != "d" or result}
+        problem = choice.problem_of(inputs, query)
+        check_factors(problem, query.alpha, query.beta)
+        admission.check_size(problem, self.settings)
+        if result:
+            admission.check_result(problem, self.settings)
+        bench = self.engine.bench(query.device)
+        admission.check_supported(problem, [], bench)
+        shape = choice.result_shape(problem, inputs)
+        size = problem.m * problem.n * problem.batch * problem.out.size
+        d = Operand(problem.out, shape, result.resize(size)) if result else found["d"]
+        return self._run(bench, problem, {**inputs, "d": d}, query)
+
+    def _run(
+        self,
+        bench: Bench,
+        problem: GemmProblem,
+        operands: Mapping[str, Operand],
+        query: GemmQuery,
+    ) -> GemmResult:
+        started = time.perf_counter()
+        chosen = choice.choose(self.served, bench.spec.device_class.id, problem, query)
+        regions = {name: operand.region for name, operand in operands.items()}
+        asked, wait_s = time.perf_counter(), self.settings.gemm_wait_s
+        try:
+            ran = bench.gemm(chosen.artifact, problem, regions, (query.alpha, query.beta), wait_s)
+        except DeviceBusy as error:
+            self.metrics.gemm_refusals.labels("busy").inc()
+            detail = f"{bench.name} was busy for {wait_s:g} s (gemm_wait_s); try again"
+            raise Refusal(Kind.DEVICE_BUSY, detail, retry_after=2) from error
+        except (LaunchError, DeviceUnavailable, WorkerError) as error:
+            self.metrics.gemm_refusals.labels("failed").inc()
+            raise Refusal(Kind.DEVICE_FAILED, f"{bench.name}: {error}", retry_after=2) from error
+        parts = _parts(ran, asked - started, time.perf_counter() - asked)
+        for part, seconds in parts.items():
+            self.metrics.gemms.labels(bench.name, part).observe(seconds)
+        self.metrics.gemm_runs.labels(bench.name, "tuned" if chosen.config else "vendor").inc()
+        return GemmResult(operands["d"], ran.micros, str(chosen.config or ran.ran), chosen.match, parts)
 
 
 def _parts(ran: GemmRun, lookup_s: float, called_s: float) -> dict[str, float]:

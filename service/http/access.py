@@ -1,7 +1,8 @@
 """Who may do what: the scope that each operation asks for, and the keys that carry scopes.
 
-A service on loopback for which no key was ever made is open to its machine. From the first key on, also one
-that was revoked since, every request but those in ``OPEN`` needs a key.
+A service on loopback for which no key was ever made is open to its machine, but for operations in
+``GUARDED``. From the first key on, also one that was revoked since, every request but those in ``OPEN`` needs
+a key.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ from tuner.store.keys import KeyRecord
 
 _REMEMBER_S = 2.0  # NOTE: also how long a revoked key may still work
 _REMEMBERED_KEYS = 1024
+_ALWAYS = (
+    "bringing results in and taking them out needs a key with scope admin, also while no other request needs "
+    "one; on the service's machine the command line does both without"
+)
 
 
 class Scope(StrEnum):
@@ -41,7 +46,13 @@ IMPLIED = {
     Scope.ADMIN: set(Scope),
 }
 OPEN = frozenset({"live", "ready", "startup"})
+GUARDED = frozenset({"import_results", "delete_import", "delete_best_config", "delete_problem"})
 NEEDED = {
+    "openapi": Scope.READ,
+    "docs": Scope.READ,
+    "docs_start": Scope.READ,
+    "docs_file": Scope.READ,
+    "redoc": Scope.READ,
     "list_jobs": Scope.READ,
     "get_job": Scope.READ,
     "list_trials": Scope.READ,
@@ -63,16 +74,23 @@ NEEDED = {
     "list_misses": Scope.READ,
     "report_misses": Scope.READ,
     "export_results": Scope.READ,
+    "trust": Scope.READ,
+    "list_imports": Scope.READ,
+    "get_import": Scope.READ,
+    "delete_import": Scope.ADMIN,
+    "delete_best_config": Scope.ADMIN,
+    "delete_problem": Scope.ADMIN,
     "import_results": Scope.ADMIN,
     "gemm": Scope.RUN,
     "gemm_shared": Scope.RUN,
     "tune": Scope.TUNE,
     "cancel_job": Scope.TUNE,
+    "cancel_jobs": Scope.TUNE,
 }
 
 
 def needed(operation_id: str | None) -> Scope | None:
-    """The scope that an operation asks for, None where it is open; ``admin`` where nobody decided."""
+    """The scope that an operation asks for, None if it is open; ``admin`` where nobody decided."""
     return None if operation_id in OPEN else NEEDED.get(operation_id or "", Scope.ADMIN)
 
 
@@ -121,8 +139,10 @@ class Gate:
         self._known: dict[bytes, tuple[float, KeyRecord]] = {}
         self._open_until = 0.0
 
-    async def admit(self, authorization: str | None, wanted: Scope | None) -> KeyRecord | None:
-        """The key of a request; None where it needs none.
+    async def admit(
+        self, authorization: str | None, wanted: Scope | None, *, guarded: bool = False
+    ) -> KeyRecord | None:
+        """The key of a request; None if it needs none. What is ``guarded`` needs one always.
 
         Raises:
             Refusal: it needs a key and has none that opens, or the key lacks the scope.
@@ -130,6 +150,8 @@ class Gate:
         if wanted is None:
             return None
         now = time.monotonic()
+        if authorization is None and guarded:
+            raise _unauthenticated(_ALWAYS)
         if authorization is None:
             if now < self._open_until or await run_in_threadpool(self._is_open):
                 return None
@@ -167,9 +189,10 @@ class Gate:
 
 async def authorize(request: Request) -> None:
     """Dependency of every route: the request's key may do what the route does."""
-    wanted = needed(request.scope["route"].operation_id)
+    operation = request.scope["route"].operation_id
     gate: Gate = request.app.state.gate
-    key = await gate.admit(request.headers.get("authorization"), wanted)
+    header = request.headers.get("authorization")
+    key = await gate.admit(header, needed(operation), guarded=operation in GUARDED)
     request.scope["key_id"] = key.id if key else None
 
 

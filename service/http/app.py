@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
-import threading
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import Depends, FastAPI
 from fastapi.concurrency import run_in_threadpool
 
-from service.engine import gauges
+from service.engine.database_health import DatabaseHealth
 from service.engine.engine import Engine
+from service.engine.event_feed import EventFeed
 from service.engine.retune import StaleResults
+from service.engine.upkeep import Upkeep
 from service.gemm.memory import GemmMemory
-from service.http import access, errors, middleware, openapi
+from service.gemm.run import GemmRunner
+from service.http import access, errors, gauges, middleware, openapi
 from service.http.conditional import InFlight
 from service.http.deps import Service
 from service.http.routes import routers
@@ -22,13 +26,19 @@ from service.metrics import Metrics
 from service.results.quality import ResultQuality
 from service.results.served import ServedSets
 from service.settings import Settings
+from service.signing import Signer
 from tilewright import __version__
 from tuner.store.database import Store, StoreError
+from tuner.store.upkeep import staging
 
 _DESCRIPTION = (
     "Tunes GEMM kernels on the devices of this machine, keeps every measurement, serves the winners."
 )
 
+log = logging.getLogger("tilewright.service")
+_WRITE_WAIT_S = 5.0
+_MOST_WRITERS = 20  # NOTE: half of the threads that requests run in, so that lookups go on meanwhile
+_MOST_IMPORTS = 8
 _LARGE_BODIES = {"/gemm": "max_body_bytes", "/trials": "max_import_bytes"}
 
 
@@ -38,15 +48,18 @@ def create_app(settings: Settings) -> FastAPI:
     Raises:
         StoreError: the database cannot be opened, or a newer release migrated it.
         Exposed: others than this machine would reach it, and no key guards it.
+        SigningKeyError: its signing key cannot be read or made, or others may read it.
     """
     metrics = Metrics()
-    service = _service(settings, _open(settings, metrics), metrics)
+    signer = Signer.load_or_create(settings.signing_key)
+    service = _service(settings, _open(settings, metrics), metrics, signer)
     app = FastAPI(
         title="tilewright",
         version=__version__,
         description=_DESCRIPTION,
         lifespan=_lifespan,
         redirect_slashes=False,
+        openapi_url=None,  # NOTE: FastAPI's own pages ask for no key and load scripts from elsewhere
         dependencies=[Depends(access.authorize)],
     )
     app.state.service = service
@@ -62,30 +75,49 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-def _service(settings: Settings, store: Store, metrics: Metrics) -> Service:
+def _service(settings: Settings, store: Store, metrics: Metrics, signer: Signer) -> Service:
     engine = Engine(store, settings, metrics)
+    store = store.impatient(_WRITE_WAIT_S, _MOST_WRITERS)
     quality = ResultQuality(engine)
+    stale = StaleResults(store, settings, quality.state)
+    served = ServedSets(store, quality, stale)
     metrics.watch(functools.partial(gauges.read, store, engine, quality))
     return Service(
         settings,
         store,
+        DatabaseHealth(store),
+        Upkeep(store, settings),
         engine,
-        threading.BoundedSemaphore(settings.max_gemms),
-        GemmMemory(settings.max_body_bytes),
+        GemmRunner(settings, engine, served, metrics),
+        asyncio.Semaphore(settings.max_gemms),
+        GemmMemory(
+            settings.max_buffer_bytes,
+            settings.max_caller_gemms,
+            metrics.gemm_refusals.labels("too-many").inc,
+        ),
+        asyncio.Semaphore(_MOST_IMPORTS),
+        asyncio.Lock(),
+        EventFeed(store, engine.stopping.is_set),
         quality,
-        ServedSets(store, quality),
-        StaleResults(store, settings, quality.state),
+        served,
+        stale,
         metrics,
         InFlight(),
+        signer,
     )
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
+    await run_in_threadpool(staging.settle_lost, service.store)
     await run_in_threadpool(service.engine.start)
+    await run_in_threadpool(service.health.start)
+    await run_in_threadpool(service.upkeep.start)
     yield
+    await run_in_threadpool(service.upkeep.stop)
     await run_in_threadpool(service.engine.stop)
+    await run_in_threadpool(service.health.stop)
     service.gemm_memory.close()
     service.served.close()
     service.store.close()
@@ -94,7 +126,10 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 def _open(settings: Settings, metrics: Metrics) -> Store:
     store = Store.open(settings.database_url, metrics.lock_wait.observe)
     try:
+        before = store.schema_state()
         store.migrate()
+        if before != "head":
+            log.info("the database was %s; it has this release's schema now", before)
         access.check_exposure(settings, store)
     except (StoreError, access.Exposed):
         store.close()

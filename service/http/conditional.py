@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from pydantic import BaseModel
 
 from service.errors import Kind, Refusal
 
+_REFUSED = re.compile(r"\s*q\s*=\s*0(\.0*)?\s*", re.IGNORECASE)
 ASK_FIRST = "no-cache, stale-if-error=86400"
 FOREVER = "public, max-age=31536000, immutable"
 
@@ -28,6 +30,15 @@ def matches(if_match: str, tag: str) -> bool:
     """Whether the caller's ``If-Match`` names ``tag`` (without quotes); a weak tag never does."""
     tags = [part.strip().strip('"') for part in if_match.split(",")]
     return "*" in tags or tag in tags
+
+
+def takes(accept_encoding: str | None, coding: str) -> bool:
+    """Whether the caller's ``Accept-Encoding`` names a content coding, and not to refuse it."""
+    for part in (accept_encoding or "").split(","):
+        name, _, weight = part.partition(";")
+        if name.strip().lower() == coding:
+            return not _REFUSED.fullmatch(weight)
+    return False
 
 
 def of(tag: str, caching: str) -> dict[str, str]:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated
 
 from fastapi import Depends, Header, Path, Request
 
+from service.engine.database_health import DatabaseHealth
 from service.engine.engine import Engine
+from service.engine.event_feed import EventFeed
 from service.engine.retune import StaleResults
+from service.engine.upkeep import Upkeep
 from service.errors import Kind, Refusal
 from service.gemm.memory import GemmMemory
+from service.gemm.run import GemmRunner
 from service.http.conditional import InFlight
 from service.metrics import Metrics
 from service.results.quality import ResultQuality
 from service.results.served import ServedSets
 from service.settings import Settings
+from service.signing import Signer
 from tilewright.http.tensors import MEDIA_TYPE
 from tuner.store.database import Store
 from tuner.workers.shared_memory import Pages
@@ -31,31 +36,51 @@ class Service:
     """Everything a request works with.
 
     Attributes:
-        gemm_slots: how many GEMM requests may be in work.
-        gemm_memory: where their bodies and results lie.
+        store: the database, for requests, which do not wait for long.
+        health: what the database was able to at the last look.
+        upkeep: prunes the database.
+        gemms: runs GEMM requests.
+        gemm_slots: how many GEMMs may be at work.
+        gemm_memory: where the bodies and results of GEMM requests lie.
+        import_places: how many imports may be received, wait or be at work.
+        import_turn: one of them is at work.
+        events: of jobs that are followed.
         quality: what stored results are worth today.
         served: what device classes are served.
         metrics: what ``GET /metrics`` tells.
         in_flight: idempotency keys of requests in work.
         stale: notes stale results that are served.
+        signer: vouches for what is handed out.
     """
 
     settings: Settings
     store: Store
+    health: DatabaseHealth
+    upkeep: Upkeep
     engine: Engine
-    gemm_slots: threading.BoundedSemaphore
+    gemms: GemmRunner
+    gemm_slots: asyncio.Semaphore
     gemm_memory: GemmMemory
+    import_places: asyncio.Semaphore
+    import_turn: asyncio.Lock
+    events: EventFeed
     quality: ResultQuality
     served: ServedSets
     stale: StaleResults
     metrics: Metrics
     in_flight: InFlight
+    signer: Signer
 
 
 # NOTE: a coroutine, because FastAPI sends plain functions through a thread, 0.1 ms a request.
 async def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
+
+
+def caller(request: Request) -> str:
+    """Whose request it is: the id of its key, else its address."""
+    return request.scope.get("key_id") or (request.client.host if request.client else "")
 
 
 ServiceDep = Annotated[Service, Depends(_service)]
@@ -94,32 +119,34 @@ class GemmBytes:
     result: Pages
 
 
-def _gemm_slot(service: ServiceDep) -> Iterator[None]:
-    if not service.gemm_slots.acquire(blocking=False):
+async def _gemm_slot(service: ServiceDep) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(service.settings.gemm_wait_s):
+            await service.gemm_slots.acquire()
+    except TimeoutError as error:
         service.metrics.gemm_refusals.labels("too-many").inc()
         limit = service.settings.max_gemms
-        detail = f"{limit} GEMM requests are in work (max_gemms); try again in a second"
-        raise Refusal(Kind.TOO_MANY_GEMMS, detail, retry_after=1)
+        detail = f"{limit} GEMMs are at work (max_gemms); try again in a second"
+        raise Refusal(Kind.TOO_MANY_GEMMS, detail, retry_after=1) from error
     try:
         yield
     finally:
         service.gemm_slots.release()
 
 
-GemmSlot = Annotated[None, Depends(_gemm_slot)]
+# NOTE: given back before the answer is sent: a caller that does not read it keeps nobody waiting.
+GemmSlot = Annotated[None, Depends(_gemm_slot, scope="function")]
 
 
-async def _gemm_bytes(
-    request: Request,
-    service: ServiceDep,
-    slot: GemmSlot,  # noqa: ARG001
-) -> AsyncIterator[GemmBytes]:
+async def _gemm_bytes(request: Request, service: ServiceDep) -> AsyncIterator[GemmBytes]:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type not in (MEDIA_TYPE, RAW):
-        detail = f"the body must be {MEDIA_TYPE} or {RAW} by its Content-Type, got {media_type!r}"
+        detail = f"sent as {media_type or 'no Content-Type'}; send 'Content-Type: {MEDIA_TYPE}' or '{RAW}'"
         raise Refusal(Kind.MEDIA_TYPE, detail)
     started = time.perf_counter()
-    with service.gemm_memory.pages() as body, service.gemm_memory.pages() as result:
+    declared = request.headers.get("content-length", "")
+    size = int(declared) if declared.isdecimal() else 0
+    with service.gemm_memory.request(caller(request), size) as (body, result):
         async for chunk in request.stream():
             body.append(chunk)
         yield GemmBytes(media_type, body, time.perf_counter() - started, result)
@@ -127,6 +154,7 @@ async def _gemm_bytes(
 
 GemmBody = Annotated[GemmBytes, Depends(_gemm_bytes)]
 IfNoneMatch = Annotated[str | None, Header()]
+AcceptEncoding = Annotated[str | None, Header()]
 IfMatch = Annotated[
     str | None, Header(description="ETag of GET /config-sets/current: change it only while that is served")
 ]

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from service.engine.database_health import Outage, outage
 from service.errors import Kind, Refusal
 from tilewright.errors import InvalidProblem
 from tilewright.wire import ErrorItem, ProblemDocument
-from tuner.store.database import IdempotencyConflict
+from tuner.store.database import IdempotencyConflict, WritersBusy
+from tuner.store.records import Unreadable
 
 MEDIA_TYPE = "application/problem+json"
+_RETRY_S = {Kind.STORAGE_FULL: 30, Kind.DATABASE_UNAVAILABLE: 5}
 log = logging.getLogger("tilewright.service")
 
 
@@ -26,6 +31,9 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(InvalidProblem, _invalid)
     app.add_exception_handler(IdempotencyConflict, _conflict)
+    app.add_exception_handler(Unreadable, _unreadable)
+    app.add_exception_handler(SQLAlchemyError, _database)
+    app.add_exception_handler(WritersBusy, _database)
     app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _internal)
 
@@ -64,14 +72,26 @@ def _plain_detail(kind: Kind, request: Request, error: HTTPException) -> str:
     if kind is Kind.METHOD_NOT_ALLOWED:
         allowed = (error.headers or {}).get("Allow", "")
         return f"{request.method} does not work on {request.url.path}; use {allowed}"
+    if isinstance(error.__cause__, ValueError | RecursionError):  # NOTE: of which FastAPI says nothing
+        return f"not JSON: {error.__cause__}; send one JSON object of few levels, in UTF-8, uncompressed"
     return str(error.detail)
 
 
 def _validation(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    items = [_item(e["type"], e["loc"], e["msg"]) for e in error.errors()]
+    items = [_item(e["type"], e["loc"], _rule(request, e)) for e in error.errors()]
     detail = "; ".join(f"{item.pointer or item.parameter or 'request'}: {item.detail}" for item in items)
     return respond(request, Kind.INVALID_REQUEST.document(detail[:2000], errors=items))
+
+
+def _rule(request: Request, error: Mapping[str, Any]) -> str:
+    """What a rule asks for, also of a body that was not read as JSON at all."""
+    if error["type"] == "json_invalid":
+        return f"not JSON: {error['ctx']['error']} at character {error['loc'][1]}; send one JSON object"
+    if isinstance(error.get("input"), bytes):
+        sent = request.headers.get("content-type", "no Content-Type")
+        return f"sent as {sent}; send JSON with the header 'Content-Type: application/json'"
+    return str(error["msg"])
 
 
 def _item(kind: str, loc: Sequence[str | int], message: str) -> ErrorItem:
@@ -89,6 +109,21 @@ def _invalid(request: Request, error: Exception) -> Response:
 
 def _conflict(request: Request, error: Exception) -> Response:
     return respond(request, Kind.IDEMPOTENCY_MISMATCH.document(str(error)))
+
+
+def _unreadable(request: Request, error: Exception) -> Response:
+    return respond(request, Kind.UNREADABLE.document(str(error)))
+
+
+def _database(request: Request, error: Exception) -> Response:
+    found = outage(error)
+    if found is None:
+        return _internal(request, error)
+    request.app.state.service.health.note(found)
+    log.warning("request %s: the database: %s (%s)", request.scope.get("request_id"), found, error)
+    kind = Kind.STORAGE_FULL if found is Outage.FULL else Kind.DATABASE_UNAVAILABLE
+    detail = f"nothing was changed, the database cannot be used now: {found}; repeat the request"
+    return respond(request, kind.document(detail), {"Retry-After": str(_RETRY_S[kind])})
 
 
 def _gone(request: Request, _error: Exception) -> Response:

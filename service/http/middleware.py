@@ -18,16 +18,17 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import Kind, Refusal
+from service.http.connections import PATIENCE_S, slowest_bytes
 from service.http.errors import respond
 from service.metrics import Metrics
 from service.settings import Settings
 from tilewright.wire import ProblemDocument
 
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:@/\[\]]+)(?::[0-9]+)?")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:@/\[\]]+)(?::([0-9]{1,5}))?")
+_PORTS = {"http": 80, "https": 443}
+_OWN_SITES = frozenset({"same-origin", "none"})
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-_STALL_S = 10.0
-_SLOWEST_BYTES = 64 * 1024  # a second
 log = logging.getLogger("tilewright.requests")
 
 
@@ -94,14 +95,16 @@ class SameSite:
     """Refuses what a page of another site could send through a browser of this machine or network.
 
     The name in ``Host`` must be this service's, since the owner of any other name can let it point here (DNS
-    rebinding), and a request that changes something may have no ``Origin`` but the service's own.
+    rebinding). A request that changes something comes from no page (without ``Origin``), or from a page of
+    the ``Host`` or of the setting ``url``; ``Sec-Fetch-Site``, where a browser sends it, must agree.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
-        named = urlsplit(settings.url or "").hostname
-        own = ("localhost", settings.host, *settings.allowed_hosts, *([named] if named else []))
+        url = urlsplit(settings.url or "")
+        own = ("localhost", settings.host, *settings.allowed_hosts, *([url.hostname] if url.hostname else []))
         self._names = frozenset(name.lower() for name in own)
+        self._url = _authority(url.scheme, url.netloc)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(scope) if scope["type"] == "http" else None
@@ -113,35 +116,51 @@ class SameSite:
 
     def _refusal(self, scope: Scope) -> ProblemDocument | None:
         headers = Headers(scope=scope)
-        hosts, origin = headers.getlist("host"), headers.get("origin")
+        hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._is_ours(hosts[0]):
             shown = hosts[0][:100] if hosts else "none"
             return Kind.FOREIGN_HOST.document(
                 f"the Host of the request is {shown!r}; if that is the service's own name, add it to the "
                 "service's TILEWRIGHT_ALLOWED_HOSTS"
             )
-        if origin is None or scope["method"] in _SAFE or urlsplit(origin).netloc == hosts[0]:
+        if scope["method"] in _SAFE:
+            return None
+        site, origins = headers.get("sec-fetch-site", "none"), headers.getlist("origin")
+        if site in _OWN_SITES and all(self._is_own_page(origin, hosts[0]) for origin in origins):
             return None
         return Kind.FOREIGN_ORIGIN.document(
-            f"the Origin {origin[:100]!r} is not this service's; send the request from its own pages or "
-            "without Origin"
+            f"a page of {', '.join(origins)[:100] or 'another site'} sent this; send the request from the "
+            "service's own pages, or without Origin and Sec-Fetch-Site"
         )
 
     def _is_ours(self, host: str) -> bool:
         """A name of the service; an address too, which nobody can make point elsewhere."""
-        if "*" in self._names:
-            return True
-        found = _HOST.fullmatch(host)
-        name = found[1].strip("[]").lower() if found else ""
+        found = _authority("http", host)
+        if found is None or "*" in self._names:
+            return found is not None
         try:
-            return name in self._names or bool(ipaddress.ip_address(name))
+            return found[0] in self._names or bool(ipaddress.ip_address(found[0]))
         except ValueError:
             return False
+
+    def _is_own_page(self, origin: str, host: str) -> bool:
+        scheme, _, authority = origin.partition("://")
+        page = _authority(scheme, authority)
+        return page is not None and page in (_authority(scheme, host), self._url)
+
+
+def _authority(scheme: str, text: str) -> tuple[str, int] | None:
+    """Name or address, and port, of the authority of a URL; None if it is not one."""
+    found = _HOST.fullmatch(text)
+    if found is None or scheme not in _PORTS:
+        return None
+    port = int(found[2] or _PORTS[scheme])
+    return (found[1].strip("[]").lower(), port) if port <= 65535 else None
 
 
 class BodyLimit:
     """Refuses bodies over the limit, by ``Content-Length`` before a byte is read, else while reading, and
-    bodies that come slower than 64 KiB/s after 10 s of patience."""
+    bodies that come too slowly."""
 
     def __init__(self, app: ASGIApp, settings: Settings, larger: Mapping[str, str]) -> None:
         """``larger`` names the setting with the limit of paths other than ``max_json_bytes``."""
@@ -161,16 +180,18 @@ class BodyLimit:
             response = respond(Request(scope), Kind.TOO_LARGE.document(detail), {"Connection": "close"})
             await response(scope, receive, send)
             return
-        await self._app(scope, _Body(receive, limit, detail).receive, send)
+        body = _Body(receive, limit, detail, slowest_bytes(scope["path"]))
+        await self._app(scope, body.receive, send)
 
 
 class _Body:
     """The body of one request on its way in."""
 
-    def __init__(self, receive: Receive, limit: int, detail: str) -> None:
+    def __init__(self, receive: Receive, limit: int, detail: str, slowest: int) -> None:
         self._receive = receive
         self._limit = limit
         self._detail = detail
+        self._slowest = slowest
         self._total = 0
         self._started = time.monotonic()
         self._whole = False
@@ -179,13 +200,11 @@ class _Body:
         """The next part of it; after its end whatever comes."""
         if self._whole:
             return await self._receive()
-        left = self._started + _STALL_S + self._total / _SLOWEST_BYTES - time.monotonic()
+        left = self._started + PATIENCE_S + self._total / self._slowest - time.monotonic()
         with anyio.move_on_after(left) as patience:
             message = await self._receive()
         if patience.cancelled_caught:
-            detail = (
-                f"the body stopped after {self._total} bytes; send it at {_SLOWEST_BYTES} bytes/s or more"
-            )
+            detail = f"the body stopped after {self._total} bytes; send it at {self._slowest} bytes/s or more"
             raise Refusal(Kind.BODY_TIMEOUT, detail, headers={"Connection": "close"})
         self._total += len(message.get("body", b""))
         self._whole = not message.get("more_body", False)

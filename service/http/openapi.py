@@ -26,13 +26,17 @@ _ALWAYS = (
     Kind.TOO_LARGE,
     Kind.INTERNAL,
 )
+_OF_DATABASE = (Kind.DATABASE_UNAVAILABLE, Kind.STORAGE_FULL)
 _BINARY = {"type": "string", "format": "binary"}
 
 
-def errors(*kinds: Kind) -> dict[int | str, dict[str, Any]]:
-    """The ``responses`` of a route that may answer with these kinds, and with those of any route."""
+def errors(*kinds: Kind, database: bool = True) -> dict[int | str, dict[str, Any]]:
+    """The ``responses`` of a route that may answer with these kinds, and with those of any route.
+
+    ``database`` is false for a route that never asks it.
+    """
     described: dict[int | str, dict[str, Any]] = {}
-    for kind in (*kinds, *_ALWAYS):
+    for kind in (*kinds, *_ALWAYS, *(_OF_DATABASE if database else ())):
         entry = described.setdefault(
             kind.status, {"description": "", "content": {MEDIA_TYPE: {"schema": _REFERENCE}}}
         )

@@ -12,8 +12,9 @@ from tilewright.schema.codec import gathered
 from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import GemmProblem
 from tilewright.wire.results import speedup_of
+from tuner.store.imports import Import, ImportCounts
 from tuner.store.misses import MissRecord, Place
-from tuner.store.records import JobRecord, StoredBest
+from tuner.store.records import JobRecord, Unreadable, WaitingBest
 from tuner.store.sets import ServedSetRecord, SetRecord
 
 _JOB_ID = re.compile("[0-9a-f]{32}")
@@ -21,30 +22,41 @@ _NUMBER = re.compile("[0-9]{1,18}")
 _STAKE = re.compile(r"[0-9]+(\.[0-9]+)?(e[+-]?[0-9]{1,2})?")
 
 
-def job_view(job: JobRecord, best: wire.BestConfigView | None = None) -> wire.JobView:
-    """A job, and the standing winner of its problem once it succeeded."""
+def job_view(
+    job: JobRecord,
+    best: wire.BestConfigView | None = None,
+    stored: wire.BestConfigView | None = None,
+    waiting: str | None = None,
+) -> wire.JobView:
+    """A job, the result of its race once it succeeded, the stored winner of its problem if another job found
+    it, and the reason why it waits."""
     found = best if job.status is JobStatus.SUCCEEDED else None
     told = {
         "baseline_ratio": found.speedup.value if found else None,
         "best": found,
+        "stored": stored,
         "error": Kind.JOB_FAILED.document(job.error) if job.error else None,
+        "waiting": waiting,
         "links": _links(job.id, found),
     }
     return wire.JobView(**gathered(wire.JobView, job, job.request, **told))
 
 
-def best_view(
-    stored: StoredBest, quality: wire.QualityView, match: wire.MatchView | None = None
-) -> wire.BestConfigView:
-    """A winner; an exact match unless told."""
-    return wire.BestConfigView.of(stored.best, stored.created, match or wire.MatchView(kind="exact"), quality)
+def unreadable_view(job: Unreadable) -> wire.UnreadableJob:
+    """A job that cannot be read, and why."""
+    return wire.UnreadableJob(id=job.id, detail=str(job))
 
 
-def set_entry(stored: StoredBest, quality: wire.QualityView, artifact_bytes: int) -> wire.SetEntry:
-    """A winner as config sets have it."""
+def import_view(entered: Import, counts: ImportCounts) -> wire.ImportView:
+    """An import and how much of it there is."""
+    return wire.ImportView(**gathered(wire.ImportView, entered, counts))
+
+
+def waiting_view(stored: WaitingBest) -> wire.WaitingView:
+    """A winner that waits to be raced here."""
     best = stored.best
-    told = {"artifact_bytes": artifact_bytes, "speedup": speedup_of(best), "created": stored.created}
-    return wire.SetEntry(**gathered(wire.SetEntry, best, best.timing, quality, **told))
+    told = {"median_us": best.timing.median_us, "speedup": speedup_of(best), "queued": stored.queued}
+    return wire.WaitingView(**gathered(wire.WaitingView, best, **told))
 
 
 def set_info(record: SetRecord, served: ServedSetRecord) -> wire.SetInfo:
@@ -129,7 +141,7 @@ def tune_hint(problem: GemmProblem) -> dict[str, object]:
 
 
 def page_end(count: int, limit: int, last: object) -> str | None:
-    """The cursor after a page, None where the page was the last."""
+    """The cursor after a page, None if the page was the last."""
     return cursor(last) if count == limit and count else None
 
 

@@ -8,20 +8,22 @@ place for a problem, a device or raw provenance, so each result carries our own 
 from __future__ import annotations
 
 import base64
+import hashlib
 import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
 
-from service.results.importing import BadLine, Named, record, strict_json
+from service.results.uploads import T4_VERSION
+from service.signing import Signer
 from tilewright.schema.codec import gathered
 from tilewright.schema.trial import Outcome
+from tilewright.trust import SIGNATURE_LINE, About
 from tilewright.wire import ExportQuery
 from tuner.store import best, entities, exchange, trials
 from tuner.store.database import Store
-from tuner.store.exchange import ArtifactData, EndedJob, Line, TrialOfJob, Winner
+from tuner.store.exchange import ArtifactData, EndedJob, Line, Signed, TrialOfJob, Winner
 
-VERSION = "1.0.0"
 _INVALIDITY = {
     Outcome.OK: "correct",
     Outcome.PRUNED: "correct",
@@ -35,7 +37,7 @@ _INVALIDITY = {
 
 def export(store: Store, query: ExportQuery) -> Iterator[bytes]:
     """The trials that a query chooses, as one T4 document, piece by piece."""
-    yield f'{{"schema_version":"{VERSION}","results":['.encode()
+    yield f'{{"schema_version":"{T4_VERSION}","results":['.encode()
     before = b"\n"
     for job in jobs_of(store, query):
         own = exchange.to_plain(job)
@@ -70,38 +72,8 @@ def result(line: TrialOfJob, job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def parse(body: bytes) -> Iterator[Named]:
-    """The jobs and trials of a T4 document that :func:`export` wrote.
-
-    Raises:
-        BadLine: it is not one; the message names the result.
-    """
-    document = strict_json("the T4 file", body)
-    if not isinstance(document, dict) or not isinstance(document.get("results"), list):
-        raise BadLine("the T4 file: an object with a list 'results' is needed")
-    version = document.get("schema_version", VERSION)
-    if not isinstance(version, str) or not version.startswith("1."):
-        raise BadLine(f"the T4 file: schema_version must be 1.x.y as text, got {str(version)[:50]!r}")
-    seen: set[str] = set()
-    for number, item in enumerate(document["results"]):
-        name = f"result {number}"
-        own = item.get("tilewright") if isinstance(item, dict) else None
-        if not isinstance(own, dict):
-            raise BadLine(
-                f"{name}: no member 'tilewright', which tells problem, device and provenance; only T4"
-                " files that tilewright exported can be imported"
-            )
-        job = record(name, own.get("job"))
-        trial = record(name, own.get("trial"))
-        if not isinstance(job, EndedJob) or not isinstance(trial, TrialOfJob):
-            raise BadLine(f"{name}: member 'tilewright' needs a job and a trial")
-        if job.id not in seen:
-            seen.add(job.id)
-            yield name, job
-        yield name, trial
-
-
 _PAGE = 200
+_SIGNED_BYTES = 2**20
 
 
 def jobs_of(store: Store, query: ExportQuery) -> Iterator[EndedJob]:
@@ -147,8 +119,27 @@ def winners_of(store: Store, query: ExportQuery) -> Iterator[ArtifactData | Winn
         after = page[-1].id
 
 
-def ndjson(store: Store, query: ExportQuery) -> Iterator[bytes]:
-    """Everything that a query chooses, a line each."""
+def ndjson(store: Store, query: ExportQuery, signer: Signer) -> Iterator[bytes]:
+    """Everything that a query chooses, a line each, with a signature after each mebibyte and at the end."""
+    covered, size = hashlib.sha256(), 0
+    for text in _lines(store, query):
+        yield text
+        covered.update(text)
+        size += len(text)
+        if size >= _SIGNED_BYTES:
+            yield _signature(signer, covered.hexdigest())
+            covered, size = hashlib.sha256(), 0
+    if size:
+        yield _signature(signer, covered.hexdigest())
+
+
+def _signature(signer: Signer, digest: str) -> bytes:
+    line = _text(Signed(signer.sign(About.EXPORT, digest)))
+    assert line.startswith(SIGNATURE_LINE)
+    return line
+
+
+def _lines(store: Store, query: ExportQuery) -> Iterator[bytes]:
     for job in jobs_of(store, query):
         found = trials_of(store, query, job.id)
         first = next(found, None)

@@ -1,89 +1,209 @@
-"""Results into the store: the union of what is here and what comes."""
+"""Results into the store: the union of what is here and what comes, as far as the signer is trusted."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import dataclasses
 import itertools
-import json
-import math
+import secrets
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import IO
 
 from sqlalchemy.orm import Session
 
+from service.results import uploads
+from service.results.uploads import BadLine, Named
 from tilewright.artifact import Artifact
-from tilewright.errors import ArtifactError, InvalidProblem, TilewrightError
-from tilewright.wire import Counts, ImportAnswer
-from tuner.store import best, entities, exchange, trials
-from tuner.store.database import Store, StoreError
+from tilewright.errors import ArtifactError, InvalidProblem
+from tilewright.wire import Counts, Format, ImportAnswer
+from tuner.store import best, entities, exchange, imports, keys, trials
+from tuner.store.database import Store, StoreError, Values
 from tuner.store.exchange import ArtifactData, EndedJob, Line, TrialOfJob, Winner
+from tuner.store.imports import Import
+from tuner.store.records import utc_now
+from tuner.store.upkeep import staging
 
-Named = tuple[str, Line]
+_UNTRUSTED = (
+    "is signed by {}, which is not trusted here; if you trust it, 'tilewright trust add' it and import again"
+)
 
 
-class BadLine(TilewrightError):
-    """A record that cannot be imported; the message says which and why."""
+def merge(
+    store: Store,
+    source: IO[bytes],
+    kind: Format,
+    own_key: str | None,
+    import_id: str | None = None,
+    key_id: str | None = None,
+) -> ImportAnswer:
+    """Keep what is new in a file, all of it or nothing.
 
+    It is read twice, bit by bit: for its signatures, and for its records, which enter in short transactions
+    and show at the end (:mod:`tuner.store.upkeep.staging`). Kernels and winners are taken where this service
+    itself or a trusted key signed all lines. Otherwise jobs and trials are kept apart from others, kernels
+    are dropped, and winners wait to be built and raced here.
 
-def ndjson(body: bytes) -> Iterator[Named]:
-    """The records of NDJSON with their names (``line 7``); empty lines are skipped.
+    Args:
+        own_key: that this service signs with.
+        import_id: of an import that goes on; a new one unless given.
+        key_id: the API key that sent it.
 
     Raises:
-        BadLine: a line is not a record.
+        BadLine: a record is damaged or comes before what it needs, or the import began with other signatures.
     """
-    for number, text in enumerate(body.split(b"\n"), 1):
-        if text.strip():
-            name = f"line {number}"
-            yield name, record(name, strict_json(name, text))
-
-
-def record(name: str, data: Any) -> Line:
-    """One record.
-
-    Raises:
-        BadLine: it is not one.
-    """
+    signer, flaw = uploads.signer(source, kind)
+    source.seek(0)
     try:
-        return exchange.of_plain(data)
-    except (ValueError, InvalidProblem) as error:
-        raise BadLine(f"{name}: {str(error)[:1000]}") from error
-
-
-def strict_json(name: str, text: bytes) -> Any:
-    """JSON without NaN, infinities, lone surrogates and NULs, which some database would refuse.
-
-    Raises:
-        BadLine: it is not such JSON.
-    """
+        with store.begin() as session:
+            trusted = signer in {own_key, *(key.key for key in keys.trusted(session))} - {None}
+            entering = Import(import_id or secrets.token_hex(16), trusted, signer, key_id, utc_now())
+            staged = staging.begin(session, entering)
+    except StoreError as error:
+        raise BadLine(str(error)) from error
+    merging = _Merging(staged)
     try:
-        found = json.loads(text, parse_constant=_refuse, parse_float=_finite)
-        plain = json.dumps(found, ensure_ascii=False)
-        plain.encode()
-    except (ValueError, RecursionError) as error:
-        raise BadLine(f"{name}: not JSON that a database can keep ({str(error)[:200]})") from error
-    if "\\u0000" in plain:
-        raise BadLine(f"{name}: a text holds a NUL")
-    return found
+        _take_all(store, merging, uploads.records(source, kind))
+        merging.end(store, entering)
+    except BaseException:
+        staging.settle(store, staged.id)
+        raise
+    return merging.answer(entering, "" if trusted else flaw or f"it {_UNTRUSTED.format(signer)}")
 
 
-def merge(store: Store, lines: Iterable[Named]) -> ImportAnswer:
-    """Keep what is new, all of it or nothing.
+def _take_all(store: Store, merging: _Merging, batches: Iterator[list[Named]]) -> None:
+    for batch in batches:
+        runs = [_Run.of(list(named)) for _, named in itertools.groupby(batch, _run)]
+        started = time.monotonic()
+        with store.begin() as session:
+            merging.take(session, runs)
+        time.sleep(time.monotonic() - started)  # NOTE: SQLite lets a writer in only if it looks just then
 
-    Raises:
-        BadLine: a record is damaged, or comes before what it needs.
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Run:
+    """Trials of one job that follow each other and enter together, or another record.
+
+    Attributes:
+        name, first: the first record with its name.
+        trials: all of them, prepared; empty for another record.
     """
-    added, known = Counter[str](), Counter[str]()
-    # NOTE: read to the end first: on SQLite nobody else writes during the transaction.
-    whole = list(lines)
-    with store.begin() as session:
-        for _, run in itertools.groupby(whole, _run):
-            found = list(run)
-            kind, new = _merge_run(session, found)
-            added[kind] += new
-            known[kind] += len(found) - new
-    return ImportAnswer(added=Counts(**added), known=Counts(**known))
+
+    name: str
+    first: Line
+    trials: list[Values]
+
+    @classmethod
+    def of(cls, run: list[Named]) -> _Run:
+        """From records that :func:`_run` names alike."""
+        found = [trials.prepared(one.trial, one.created) for _, one in run if isinstance(one, TrialOfJob)]
+        return cls(*run[0], found)
+
+
+class _Merging:
+    """What came of each record of an import that is on its way in."""
+
+    def __init__(self, staged: Import) -> None:
+        self._staged = staged
+        self._added, self._known = Counter[str](), Counter[str]()
+        self._waiting = self._dropped = 0
+        self._joined = list[tuple[str, int]]()
+
+    def answer(self, entering: Import, reason: str) -> ImportAnswer:
+        """What is told of it, with the reason why kernels were dropped."""
+        changed = self._added.total() or self._waiting
+        told = changed or self._known.total() or self._dropped
+        return ImportAnswer(
+            import_id=entering.id if changed else None,
+            trusted=entering.trusted,
+            signer=entering.signer,
+            added=Counts(**self._added),
+            known=Counts(**self._known),
+            waiting=self._waiting,
+            dropped=self._dropped,
+            reason=reason if told else "",
+        )
+
+    def take(self, session: Session, runs: list[_Run]) -> None:
+        """Keep records, in one transaction.
+
+        Raises:
+            BadLine: one is damaged, or comes before what it needs.
+        """
+        self._joined.clear()
+        for run in runs:
+            self._take(session, run)
+        staging.go_on(session, self._staged, self._joined)
+
+    def end(self, store: Store, entering: Import) -> None:
+        """Let all of it show.
+
+        Raises:
+            BadLine: the import was begun meanwhile, with other signatures.
+        """
+        try:
+            with store.begin() as session:
+                is_new = staging.end(session, self._staged, entering)
+        except StoreError as error:
+            raise BadLine(str(error)) from error
+        for merged in staging.merge_winners(store, self._staged.id, entering):
+            if merged == "waiting":
+                self._waiting += 1
+            else:
+                self._count("best", merged == "in use")
+        if is_new and not self._added.total() and not self._waiting:
+            with store.begin() as session:
+                imports.remove(session, entering.id)
+
+    def _take(self, session: Session, run: _Run) -> None:
+        line = run.first
+        try:
+            match line:
+                case EndedJob():
+                    self._count("jobs", exchange.merge_job(session, line, self._staged))
+                case TrialOfJob():
+                    self._trials(session, line.job, run.trials)
+                case ArtifactData():
+                    self._artifact(session, line)
+                case Winner():
+                    self._winner(session, line)
+        except (StoreError, InvalidProblem, ArtifactError) as error:
+            raise BadLine(f"{run.name}: {error}") from error
+
+    def _count(self, kind: str, new: int, of: int = 1) -> None:
+        self._added[kind] += new
+        self._known[kind] += of - new
+
+    def _trials(self, session: Session, job_id: str, found: list[Values]) -> None:
+        _need_job(session, job_id)
+        exchange.need_ended(session, job_id, self._staged)
+        numbers = trials.merge(session, job_id, found, self._staged)
+        if not exchange.is_of(session, job_id, self._staged.id):
+            self._joined += [(job_id, number) for number in numbers]
+        self._count("trials", len(numbers), len(found))
+
+    def _artifact(self, session: Session, line: ArtifactData) -> None:
+        if entities.has_artifact(session, line.digest):
+            self._count("artifacts", 0)
+        elif self._staged.trusted:
+            data = _decoded(line)
+            Artifact.from_bytes(data, line.digest)  # raises if they are damaged
+            entities.put_artifact_bytes(session, data, self._staged.id)
+            self._count("artifacts", 1)
+        else:
+            self._dropped += 1
+
+    def _winner(self, session: Session, line: Winner) -> None:
+        if line.best.job_id:
+            _need_job(session, line.best.job_id)
+        best.stage(session, line.best, line.created, self._staged.id)
+
+
+def _need_job(session: Session, job_id: str) -> None:
+    if not exchange.has_job(session, job_id):
+        raise StoreError(f"there is no job {job_id}; put the line of a job before what belongs to it")
 
 
 def _run(named: Named) -> str:
@@ -92,53 +212,8 @@ def _run(named: Named) -> str:
     return f"trials of {line.job}" if isinstance(line, TrialOfJob) else name
 
 
-def _merge_run(session: Session, run: list[Named]) -> tuple[str, int]:
-    name, line = run[0]
+def _decoded(line: ArtifactData) -> bytes:
     try:
-        match line:
-            case EndedJob():
-                return "jobs", exchange.merge_job(session, line)
-            case TrialOfJob():
-                _need_job(session, line.job)
-                dated = [(one.trial, one.created) for _, one in run if isinstance(one, TrialOfJob)]
-                return "trials", trials.merge(session, line.job, dated)
-            case ArtifactData():
-                return "artifacts", _merge_artifact(session, line)
-            case Winner():
-                return "best", _merge_best(session, line)
-    except (StoreError, InvalidProblem, ArtifactError) as error:
-        raise BadLine(f"{name}: {error}") from error
-
-
-def _need_job(session: Session, job_id: str) -> None:
-    if not exchange.has_job(session, job_id):
-        raise StoreError(f"there is no job {job_id}; the line of a job comes before what belongs to it")
-
-
-def _merge_artifact(session: Session, line: ArtifactData) -> bool:
-    if entities.has_artifact(session, line.digest):
-        return False
-    try:
-        data = base64.b64decode(line.data, validate=True)
+        return base64.b64decode(line.data, validate=True)
     except binascii.Error as error:
-        raise ArtifactError(f"artifact {line.digest} is not base64") from error
-    Artifact.from_bytes(data, line.digest)  # raises if they are damaged
-    entities.put_artifact_bytes(session, data)
-    return True
-
-
-def _merge_best(session: Session, line: Winner) -> bool:
-    if line.best.job_id:
-        _need_job(session, line.best.job_id)
-    return best.merge(session, line.best, line.created)
-
-
-def _refuse(constant: str) -> float:
-    raise ValueError(f"{constant} is not a number")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is beyond float64")
-    return value
+        raise ArtifactError(f"artifact {line.digest} is not base64; export it again") from error

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-
-from sqlalchemy.orm import Session
-
+from service.engine import staleness as staleness_
 from service.engine.engine import Engine
-from service.results import staleness as staleness_
 from tilewright import wire
-from tilewright.schema.config_set import RegretBand
+from tilewright.schema.match import LookupResult
 from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import BestConfig, Provenance
-from tuner.store import neighbours, sets
+from tuner.store.records import StoredBest
 
 # Families that multiply and add in ordinary floating-point units; the others use tensor cores.
 _SCALAR = frozenset({"host", "simt"})
@@ -25,8 +21,11 @@ class ResultQuality:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._bands: dict[str, tuple[int, list[RegretBand]]] = {}
-        self._lock = threading.Lock()
+
+    def best_view(self, stored: StoredBest, near: LookupResult | None = None) -> wire.BestConfigView:
+        """A winner with what it is worth; ``near`` if it answers for another problem."""
+        told = {"created": stored.created, "import_id": stored.import_id}
+        return wire.BestConfigView.of(stored.best, self.view(stored.best), near, **told)
 
     def view(self, best: BestConfig) -> wire.QualityView:
         """What ``best`` is worth."""
@@ -52,22 +51,6 @@ class ResultQuality:
     def state(self, device_class: str) -> str:
         """A digest of everything that :meth:`view` judges results of a device class by."""
         return staleness_.state(self._drivers(device_class))
-
-    def bands(self, session: Session, device_class: str) -> list[RegretBand]:
-        """What near matches cost on a device class, estimated anew when its winners changed."""
-        revision = sets.served(session, device_class).revision
-        with self._lock:
-            known = self._bands.get(device_class)
-        if known is None or known[0] != revision:
-            known = revision, neighbours.estimate(session, device_class)
-            with self._lock:
-                self._bands[device_class] = known
-        return known[1]
-
-    def expected_regret(self, session: Session, device_class: str, distance: float) -> float | None:
-        """What a match ``distance`` octaves away is expected to cost; None where nothing is known."""
-        bands = self.bands(session, device_class)
-        return next((band.expected for band in bands if distance <= band.max_distance), None)
 
     def _drivers(self, device_class: str) -> set[str]:
         benches = [queue.bench for queue in self._engine.queues.values()]

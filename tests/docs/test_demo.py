@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -31,4 +32,5 @@ def test_the_demo_fails_where_it_cannot_be_right() -> None:
 
 def _demo(*options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "service.cli.demo", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    busy = os.environ | {"TILEWRIGHT_QUIET_WAIT_S": "0"}  # as other tests run beside it
+    return subprocess.run(command, env=busy, capture_output=True, text=True, timeout=240, check=False)

@@ -31,8 +31,9 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from api_server import STOP_S, announced_url, environment
+from api_server import STOP_S, announced_url, children, environment
 
+from service.cli.main import app
 from tilewright import Client, GemmProblem
 from tilewright.launch.host import cpu_info
 
@@ -87,8 +88,6 @@ def _context() -> ForkServerContext:
 
 
 def _serve(environ: dict[str, str], log: Path, stdout: Connection) -> None:
-    from service.cli.main import app
-
     os.environ.clear()
     os.environ.update(environ)
     with log.open("a") as errors:
@@ -196,20 +195,6 @@ class Killing:
 
 def _measured(trial: tuple[Any, ...]) -> bool:
     return trial[-1] is not None
-
-
-def children(pid: int, module: bytes) -> list[int]:
-    """Processes that a process started to run a module."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(path.read_text().rpartition(")")[2].split()[1])
-            command = path.with_name("cmdline").read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if parent == pid and module in command.split(b"\0"):
-            found.append(int(path.parent.name))
-    return found
 
 
 def report(counts: Counts, seconds: float) -> dict[str, object]:

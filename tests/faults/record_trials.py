@@ -27,7 +27,8 @@ def make(number: int) -> tuple[Trial, Artifact]:
     artifact = Artifact(plan, Resources(), "a" * 64, "cc", number.to_bytes(4, "big") * 5000)
     timing = Timing(tuple(float(number) for _ in range(50)), float(number), 0.0, 1.0, "rotated-1")
     config = Config.of("host", {"mc": number})
-    return Trial(number, config, Outcome.OK, "", timing, artifact.digest, provenance=PROVENANCE), artifact
+    told = {"outcome": Outcome.OK, "timing": timing, "provenance": PROVENANCE}
+    return Trial(number, config, artifact.digest, **told), artifact
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from kernels.host.family import HOST
 from tilewright import Client, forks
 from tilewright.errors import ServiceUnreachable
 from tilewright.http.fetch import Fetcher
+from tilewright.trust import ServiceKey
 from tuner.devices.host import query_host
 
 TIMEOUT_S = 0.5
@@ -122,7 +123,7 @@ def test_a_set_whose_kernels_are_named_like_files_is_refused_until_the_service_i
 def ends_in_time(url: str) -> None:
     begun = time.monotonic()
     with pytest.raises(ServiceUnreachable):
-        Fetcher(url, {}, seconds=REQUEST_S).current_set("any")
+        Fetcher(url, {}, ServiceKey(url, Path("unused")), seconds=REQUEST_S).current_set("any")
     assert time.monotonic() - begun < REQUEST_S + SLACK_S
 
 
@@ -166,7 +167,7 @@ def test_a_tampered_kernel_never_reaches_the_loader(
     service: SetService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[str] = []
-    monkeypatch.setattr("tilewright.matmul.matmul.load", lambda artifact: loaded.append(artifact.digest))
+    monkeypatch.setattr("tilewright.matmul.loaded.load", lambda artifact: loaded.append(artifact.digest))
     service.mode = "lying-artifact"
     with started_in_time(service.url, tmp_path) as tw:
         assert tw.stats == {"vendor: its kernel is not here": 1}

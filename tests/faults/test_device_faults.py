@@ -15,6 +15,7 @@ from host_kernels import PROBLEM, artifact
 from tilewright.artifact import Artifact
 from tilewright.errors import DeviceUnavailable, InvalidProblem, LaunchError, TilewrightError
 from tilewright.launch.host import host_arch
+from tilewright.schema.codec import decode, encode
 from tilewright.schema.trial import Outcome
 from tuner.workers.bench import Bench, DeviceBusy, list_devices
 from tuner.workers.device_worker import KernelCache
@@ -159,7 +160,7 @@ def test_a_crash_in_a_race_is_raised(bench: Bench) -> None:
     with pytest.raises(WorkerTimeout):
         bench.race([good, hung], PROBLEM, rounds=3, seed=1, timeout_s=1.0)
     samples = bench.race([good, good], PROBLEM, rounds=3, seed=1, timeout_s=60)
-    assert type(samples).from_dict(samples.to_dict()) == samples
+    assert decode(type(samples), encode(samples)) == samples
 
 
 def test_numpy_gives_no_tile_hint(bench: Bench) -> None:
@@ -220,7 +221,7 @@ def test_a_race_starts_again_after_a_gemm_that_broke_the_process(bench: Bench) -
     good = artifact(bench.spec.arch)
     race = threading.Thread(target=lambda: samples.append(bench.race([good], PROBLEM, 10, 1, 60.0)))
     race.start()
-    while not bench._process._turns._taken:
+    while not bench._process._call_lock._taken:
         time.sleep(0.001)
     with pytest.raises(WorkerDied):
         product(bench, host_kernels.SEGFAULT)
@@ -232,7 +233,7 @@ def test_gemm_waits_for_one_trial_at_most(bench: Bench) -> None:
     hung = artifact(bench.spec.arch, host_kernels.HANG)
     trial = threading.Thread(target=bench.trial, args=(hung, PROBLEM, None, 1.5))
     trial.start()
-    while not bench._process._turns._taken:
+    while not bench._process._call_lock._taken:
         time.sleep(0.001)
     with pytest.raises(DeviceBusy, match="host was not free within"):
         product(bench, wait_s=0.05)

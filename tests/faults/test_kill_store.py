@@ -66,10 +66,10 @@ def test_nothing_committed_is_lost(path: Path) -> None:
     with store.begin() as session:
         job, _ = jobs.submit(session, TuneRequest(GemmProblem(8, 8, 8)), HOST)
     store.close()
-    pick = random.Random()
+    chance = random.Random()
     before = 0
     for kill in range(1, KILLS + 1):
-        found, committed = record_until_killed(path, pick.uniform(0.0, 0.4))
+        found, committed = record_until_killed(path, chance.uniform(0.0, 0.4))
         with sqlite3.connect(path) as connection:
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         connection.close()

@@ -1,6 +1,6 @@
 """The client on a GPU: torch tensors and CuPy arrays, streams, graphs, a routed model, and what a call costs.
 
-Kernels are the families' first picks, compiled here: what is tested is how they are launched.
+Kernels are the families' first heuristic configs, compiled here; the tests are about their launch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::U
 
 
 class Kernels:
-    """First picks of a family; with ``scratch`` the first one that needs a workspace."""
+    """The first heuristic configs of a family; with ``scratch``, those that need a workspace."""
 
     def __init__(self, device: Any, family: str = "mma_sync", scratch: bool = False) -> None:
         self._spec, self._family, self._scratch = device.spec, FAMILIES[family], scratch
@@ -38,7 +38,7 @@ class Kernels:
                 plan = family.plan(config, problem, self._spec)
                 if not self._scratch or plan.workspace_bytes(problem):
                     return Choice(build(family, config, problem, self._spec), "exact")
-        return Choice(None, "no such pick")
+        return Choice(None, "no such config")
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def kernels(device: Any) -> Kernels:
 
 @pytest.fixture
 def scratch(device: Any) -> Kernels:
-    """Split-K kernels: few tiles, long sums."""
+    """Split-K kernels: few tiles, long k."""
     return Kernels(device, scratch=True)
 
 
@@ -95,6 +95,21 @@ def test_epilogues(kernels: Kernels) -> None:
     assert kernels.matmul(a, b, out, alpha=0.5, beta=-2.0) is out
     close(out, 0.5 * product - 2 * c.double())
     assert set(kernels.matmul.stats) == {"tuned: exact"}
+
+
+def test_factors_of_0_read_nothing(kernels: Kernels) -> None:
+    import cupy
+
+    nan, b, bias, c = tensor(128, 256) * float("nan"), tensor(256, 192), tensor(192), tensor(128, 192)
+    out = c.clone()
+    kernels.matmul(nan, b, out, bias, activation="relu", alpha=0.0, beta=-2.0)
+    close(out, torch.relu(bias.double() - 2 * c.double()))
+    assert not kernels.matmul(nan, b, alpha=0.0).any()
+    with_cupy = kernels.matmul(*(cupy.from_dlpack(one) for one in (nan, b)), alpha=0.0)
+    assert not torch.from_dlpack(with_cupy).any()
+    square = torch.full((192, 192), float("nan"), device="cuda").half()
+    kernels.matmul(b.t(), b, square)
+    close(square, b.double().t() @ b.double())
 
 
 @pytest.mark.parametrize("family", ["wgmma", "mma_sync", "simt"])
@@ -236,6 +251,7 @@ def test_float32_is_multiplied_as_torch_is_told_to(device: Any) -> None:
     assert device.spec.kind == "cuda"
 
 
+@pytest.mark.alone
 def test_a_call_costs_the_cpu_no_more_than_torch(kernels: Kernels) -> None:
     """The figure is that of benchmarks/client/launch.py; here a quarter more is granted to a busy machine."""
     from benchmarks.client.launch import measure_calls

@@ -22,7 +22,7 @@ VARIANTS = [
     {"cluster_m": 2, "cluster_n": 2},
     {"cluster_m": 2, "split_k": 4, "reduction": "kernel"},
     {"cluster_m": 2, "split_k": 4, "reduction": "reduce_scatter"},
-    {"cluster_n": 2, "split_k": 3, "reduction": "last_cta"},
+    {"cluster_n": 2, "split_k": 3, "reduction": "kernel"},
     {"cluster_n": 2, "schedule": "pingpong", "consumers_m": 1},
     {"cluster_k": 2},
     {"cluster_m": 2, **SMALL_TILE, "reverse_k": 1},
@@ -45,7 +45,7 @@ def order_of(device, config: Config, problem: GemmProblem) -> list[int]:
 
 @pytest.fixture
 def fresh(hopper):
-    """Nothing is known yet of where blocks run."""
+    """The CTA orders of a new process: none is known yet."""
     hopper.synchronize()
     cta_order.CTA_ORDERS.forget()
     yield cta_order.CTA_ORDERS
@@ -81,12 +81,12 @@ def test_every_way_to_divide_the_work(hopper, variant) -> None:
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @pytest.mark.usefixtures("fresh")
 def test_any_order_is_right(hopper, monkeypatch, variant) -> None:
-    """The GPU is free to place blocks elsewhere: only time may depend on it."""
+    """The GPU may place CTAs on other SMs: only the time may depend on it."""
 
-    def shuffled(_where, _by_gpc, blocks: int, cluster: int) -> list[int]:
-        places = list(range(blocks // cluster))
-        random.Random(blocks).shuffle(places)
-        return places
+    def shuffled(_where, _by_gpc, ctas: int, cluster: int) -> list[int]:
+        order = list(range(ctas // cluster))
+        random.Random(ctas).shuffle(order)
+        return order
 
     monkeypatch.setattr(cta_order, "cluster_order", shuffled)
     assert gate.wrong(hopper, WGMMA_WS, config(**variant), SQUARE) is None
@@ -138,8 +138,8 @@ def test_the_bits_do_not_depend_on_the_order(hopper, knobs) -> None:
     problem = GemmProblem(512, 512, 4096)
     tensors = make_tensors(hopper, problem, 1, "normal")
     seen = []
-    for place in ("free", "gpc"):
-        kernel = gate.built(hopper, WGMMA_WS, config(**{**knobs, "cta_order": place}), problem)
+    for order in ("free", "gpc"):
+        kernel = gate.built(hopper, WGMMA_WS, config(**{**knobs, "cta_order": order}), problem)
         tensors.d.fill(0)
         bound = bind(hopper, kernel, problem, [tensors])
         bound.launches[0]()
@@ -150,7 +150,7 @@ def test_the_bits_do_not_depend_on_the_order(hopper, knobs) -> None:
 
 
 def test_an_artifact_serves_other_extents(hopper, fresh) -> None:
-    """Fewer or more blocks have an order of their own; parts that wait for each other run in waves."""
+    """Fewer or more CTAs have an order of their own; CTAs that wait for each other run in waves."""
     kernel = gate.built(hopper, WGMMA_WS, config(cluster_n=2), SQUARE)
     for m, n in ((128, 256), (2000, 4000), (8192, 512)):
         assert check(hopper, kernel, GemmProblem(m, n, 512)) is None

@@ -11,7 +11,7 @@ from gate import built
 
 from kernels.mma_sync.family import MMA_SYNC
 from tilewright import GemmProblem
-from tilewright.errors import InvalidProblem
+from tilewright.errors import DeviceUnavailable, InvalidProblem
 from tuner.measure.operands import bind, make_tensors
 from tuner.workers.gemm import Gemms
 from tuner.workers.shared_memory import Pages
@@ -66,18 +66,42 @@ def test_requests_one_after_the_other_on_the_same_memory(device) -> None:
     assert not gemms._mappings._kept
 
 
+def test_factors_of_0_read_nothing(device) -> None:
+    """NaN in A and B does not show with alpha = 0, by the vendor library or by a kernel."""
+    problem = dataclasses.replace(PROBLEM, has_c=True)
+    kernel = built(device, MMA_SYNC, MMA_SYNC.heuristic_configs(problem, device.spec)[0], problem)
+    a, b, bias = draw(0)
+    c = (np.arange(problem.m * problem.n) % 64).astype("float16").reshape(problem.m, problem.n)
+    operands = {"a": a * np.nan, "b": b * np.nan, "c": c, "bias": bias}
+    gemms = Gemms(device)
+    with Pages() as body, Pages() as result:
+        regions, start = {}, 0
+        for operand in operands.values():
+            body.append(operand.tobytes())
+        for name, operand in operands.items():
+            regions[name], start = body.region.part(start, operand.nbytes), start + operand.nbytes
+        regions["d"] = result.resize(2 * problem.m * problem.n)
+        for which in (None, kernel):
+            run = gemms.run(which, problem, regions, (0.0, -2.0))
+            d = np.frombuffer(result.read(0, regions["d"].size), "float16").reshape(problem.m, problem.n)
+            assert (d == np.maximum(bias - 2 * c, 0)).all()
+            assert run.ran == "elementwise"
+    gemms.close()
+
+
 def test_memory_that_cannot_be_pinned_is_copied_nevertheless(device) -> None:
     memory = np.arange(2**20, dtype="float32")
     assert device.pin(memory)
     assert not device.pin(memory)  # it is already
     device.unpin(memory)
-    made = device.take(memory)
+    made = device.upload(memory)
     back = np.empty_like(memory)
-    device.give(made, back)
+    device.download(made, back)
     assert (back == memory).all()
 
 
 @pytest.mark.parametrize("extent", [512, 4096])
+@pytest.mark.alone
 def test_one_launch_takes_what_a_graph_says(device, extent) -> None:
     """Two events around it do not time the CPU: within a tenth and 2 us of the median of graphs."""
     problem = GemmProblem(extent, extent, extent)
@@ -92,23 +116,23 @@ def test_one_launch_takes_what_a_graph_says(device, extent) -> None:
     assert abs(at_once - by_graph) < 0.1 * by_graph + 2.0, (at_once, by_graph)
 
 
-def test_the_vendor_pick_is_its_first_choice(device, cublaslt, monkeypatch) -> None:
+def test_the_vendor_default_is_its_first_choice(device, cublaslt, monkeypatch) -> None:
     asked = []
     heuristics = cublaslt.Matmul.heuristics
     monkeypatch.setattr(cublaslt.Matmul, "heuristics", lambda *given: asked.append(1) or heuristics(*given))
     monkeypatch.setattr(cublaslt, "_plans", {})
     for seed in range(3):
         tensors = make_tensors(device, PROBLEM, seed, "normal")
-        picked = product(device, device.vendor_pick(PROBLEM, tensors), tensors)
+        chosen = product(device, device.vendor_default(PROBLEM, tensors), tensors)
         first = product(device, cublaslt.choices(PROBLEM, [tensors], device.spec)[0], tensors)
-        assert (picked == first).all()  # with its own bias each time
-    # Nine for each list of choices, one for the pick of all three.
+        assert (chosen == first).all()  # with its own bias each time
+    # Nine for each list of choices, one for the default of all three.
     assert len(asked) == 3 * 9 + 1
     for m in range(1, 40):
         problem = dataclasses.replace(PROBLEM, m=8 * m)
-        device.once(device.vendor_pick(problem, make_tensors(device, problem, 0, "normal")).launches[0])
+        device.once(device.vendor_default(problem, make_tensors(device, problem, 0, "normal")).launches[0])
     assert len(cublaslt._plans) == 32
-    assert device.vendor_pick(GemmProblem(64, 64, 64, dtype="uint8"), tensors) is None
+    assert device.vendor_default(GemmProblem(64, 64, 64, dtype="uint8"), tensors) is None
 
 
 def test_descriptors_are_destroyed(device, cublaslt, monkeypatch) -> None:
@@ -142,3 +166,9 @@ def test_a_wrong_request_leaves_the_device_alone(device) -> None:
         with pytest.raises(InvalidProblem, match="d must have"):
             Gemms(device).run(None, PROBLEM, regions, (1.0, 0.0))  # maps nothing
     device.synchronize()
+
+
+def test_a_gpu_without_kernels_is_told_the_supported_ones(device, monkeypatch) -> None:
+    monkeypatch.setattr(device, "spec", dataclasses.replace(device.spec, arch="sm_75"))
+    with pytest.raises(DeviceUnavailable, match="no kernels for sm_75; supported are sm_80, "):
+        device._bare("another", "")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from gate import built
 
 from kernels.compiler.nvrtc import compile_text
+from kernels.mma_sync.family import MMA_SYNC
 from tilewright import GemmProblem
 from tilewright.artifact import (
     Artifact,
@@ -21,8 +23,10 @@ from tilewright.artifact import (
 )
 from tilewright.errors import LaunchError, PreconditionFailed
 from tilewright.launch import Operands, load
+from tuner.measure.correctness import reference_values
+from tuner.measure.operands import bind, make_tensors
 
-# Copies A to D tile by tile through shared memory with TMA: each block of a cluster of two loads its
+# Copies A to D tile by tile through shared memory with TMA: each CTA of a cluster of two loads its
 # 64 x 64 box and reads back the box of its neighbour through distributed shared memory.
 TMA_COPY = r"""
 struct alignas(64) TensorMap { unsigned long long words[16]; };
@@ -160,6 +164,29 @@ def test_dynamic_smem_up_to_the_limit_on_a_stream_and_in_a_graph(device) -> None
     assert float(d[0]) == 4 * (size // 4)
 
 
+def test_streams_have_a_workspace_each(device) -> None:
+    """Split-K kernels of two streams count in semaphores of their own; a launch refuses a second stream."""
+    import cupy
+
+    problem = GemmProblem(64, 64, 16384)
+    configs = MMA_SYNC.heuristic_configs(problem, device.spec)
+    config = next(one for one in configs if MMA_SYNC.plan(one, problem, device.spec).workspace_bytes(problem))
+    kernel = built(device, MMA_SYNC, config, problem)
+    sets = [make_tensors(device, problem, seed, "integer") for seed in range(2)]
+    both = [bind(device, kernel, problem, [tensors]) for tensors in sets]
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in both]
+    device.synchronize()
+    for _ in range(200):
+        for bound, stream in zip(both, streams, strict=True):
+            bound.launches[0](stream.ptr)
+    with pytest.raises(LaunchError, match="serves one stream"):
+        both[0].launches[0](streams[1].ptr)
+    device.synchronize()
+    for tensors in sets:
+        assert bool((tensors.d == reference_values(device, problem, tensors)).all())
+    kernel.close()
+
+
 def test_too_much_smem_is_refused_with_a_reason(device) -> None:
     problem = GemmProblem(1, 1, 4)
     with pytest.raises(LaunchError, match="dynamic shared memory"):
@@ -174,6 +201,7 @@ def test_a_kernel_for_another_gpu_is_refused(device) -> None:
         load(dataclasses.replace(made, plan=dataclasses.replace(made.plan, target=other)))
 
 
+@pytest.mark.alone
 def test_launch_overhead_is_microseconds(device) -> None:
     """The CPU cost of one launch of an empty-sized GEMM; the figure is printed for the record."""
     import time

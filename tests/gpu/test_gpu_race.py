@@ -21,8 +21,9 @@ def kernel(device):
     return load(build(MMA_SYNC, MMA_SYNC.heuristic_configs(PROBLEM, device.spec)[0], PROBLEM, device.spec))
 
 
+@pytest.mark.alone
 def test_the_same_kernel_rarely_beats_itself(device, kernel, monkeypatch) -> None:
-    monkeypatch.setattr(races, "WARM_UP_S", 0.05)
+    monkeypatch.setattr(device, "settle_s", 0.05)
     ratios = []
     for seed in range(RACES):
         first, second, _ = races.race(device, [kernel, kernel], PROBLEM, 16, seed).samples_us
@@ -39,6 +40,7 @@ def test_cublaslt_names_its_algorithm(device, kernel) -> None:
     assert samples.watts is not None
 
 
+@pytest.mark.alone
 def test_a_head_to_head_is_run_apart_as_well(device, kernel) -> None:
     if device.spec.arch != "sm_90":
         pytest.skip("kernels overlap on sm_90 alone")

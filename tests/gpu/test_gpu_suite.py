@@ -41,7 +41,7 @@ def test_every_algorithm_computes_the_product(device, cublaslt, problem) -> None
 
 
 def test_forced_split_k_adds_algorithms(device, cublaslt) -> None:
-    """A long sum of few blocks: the library takes more counts than its heuristics propose."""
+    """A long k and few CTAs: the library accepts more split counts than its heuristics propose."""
     problem = GemmProblem(64, 512, 16384)
     sets = [make_tensors(device, problem, 3, "normal")]
     proposed = cublaslt.choices(problem, sets, device.spec)
@@ -69,11 +69,11 @@ def test_the_libraries_as_users_call_them(device, library, problem) -> None:
 def test_a_race_of_the_suite(device) -> None:
     problem = GemmProblem(1024, 1024, 1024)
     artifact = build(MMA_SYNC, MMA_SYNC.heuristic_configs(problem, device.spec)[0], problem, device.spec)
-    heat = race_shape(device, problem, artifact, rounds=8, seed=0)
-    assert {OURS, BEST, CUBLAS} <= set(heat.samples_us)
-    assert TORCH in heat.samples_us or TORCH in heat.absent
-    assert heat.state in ("settled", "drifting")
-    assert heat.mhz
-    assert heat.watts
-    assert max(heat.errors.values()) <= most_error(problem)
-    assert problem.operand_bytes * heat.sets >= 2 * device.spec.l2_bytes
+    raced = race_shape(device, problem, artifact, rounds=8, seed=0)
+    assert {OURS, BEST, CUBLAS} <= set(raced.samples_us)
+    assert TORCH in raced.samples_us or TORCH in raced.absent
+    assert raced.state in ("settled", "drifting")
+    assert raced.mhz
+    assert raced.watts
+    assert max(raced.errors.values()) <= most_error(problem)
+    assert problem.operand_bytes * raced.sets >= 2 * device.spec.l2_bytes

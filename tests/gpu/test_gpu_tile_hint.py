@@ -39,6 +39,7 @@ def test_what_cublaslt_tells_can_be_followed(device, problem) -> None:
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+@pytest.mark.alone
 def test_asking_takes_less_than_a_third_of_a_second(device, problem) -> None:
     told = vendor_tile_hints(device, problem)  # loads the library, makes the operands
     start = time.monotonic()

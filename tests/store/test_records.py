@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import io
 import itertools
 import json
 import re
@@ -17,26 +18,38 @@ from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
-from store_samples import HOST, artifact
+from store_samples import HOST, TRUSTED, artifact
 
-from service.results import importing
+from kernels.base.tile_hint import TileHint
+from service.results import uploads
 from tilewright import wire
 from tilewright.schema import codec
 from tilewright.schema.config import Config
 from tilewright.schema.config_set import ConfigSet, SetEntry
-from tilewright.schema.device import DeviceSpec
+from tilewright.schema.device import DeviceFields, DeviceSpec
 from tilewright.schema.dtype import DType
-from tilewright.schema.job import JobProgress, JobStatus, Sampler, TuneRequest
+from tilewright.schema.job import JobProgress, JobStatus, Sampler, SearchOptions, TuneRequest
+from tilewright.schema.match import LookupResult, MatchOptions
 from tilewright.schema.problem import Activation, GemmProblem, Layout
-from tilewright.schema.trial import BestConfig, Outcome, Trial
+from tilewright.schema.resources import Resources
+from tilewright.schema.trial import BestConfig, Outcome, Trial, TrialResult
 from tilewright.wire import TuneBody
+from tilewright.wire.gemm import GemmPost, SharedGemmBody
+from tuner.measure.race import RaceSamples
+from tuner.replay.run import RunResult, RunSpec
 from tuner.store import best as winners
-from tuner.store import entities, exchange, jobs, trials
+from tuner.store import entities, exchange, imports, jobs, trials
 from tuner.store.database import Store
 from tuner.store.exchange import EndedJob, TrialOfJob, Winner
+from tuner.store.misses import MissRecord
+from tuner.store.records import JobRecord
+from tuner.store.sets import SetRecord
+from tuner.workers.gemm import GemmRun
+from tuner.workers.shared_memory import Region
 
 THEN = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 JOB = "a" * 32
+SPEEDUP = ("speedup", "speedup_low", "speedup_high", "confidence")
 PROBLEM = GemmProblem(
     96,
     80,
@@ -68,6 +81,7 @@ FIXED: dict[str, Any] = {
     "status": JobStatus.CANCELLED,
     "id": JOB,
     "job": JOB,
+    "initial_configs": (Config.of("host", {"mc": 48}),),
     "digest": f"sha256:{'c' * 64}",
 }
 
@@ -94,7 +108,9 @@ def _value(hint: Any, numbers: Any, field: dataclasses.Field[Any]) -> Any:
         return filled(typing.cast(type[Any], hint))
     if typing.get_origin(hint) is tuple:
         one = typing.get_args(hint)[0]
-        return (filled(one),) if dataclasses.is_dataclass(one) else tuple(next(numbers) / 2 for _ in range(3))
+        return tuple(_value(one, numbers, field) for _ in range(2))
+    if typing.get_origin(hint) is dict:
+        return {"a": next(numbers) / 2}
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return next(one for one in hint if one is not field.default)
     if typing.get_origin(hint) is typing.Literal:
@@ -123,6 +139,15 @@ def over_json(kind: type[Any], record: Any) -> Any:
         EndedJob,
         TrialOfJob,
         Winner,
+        TrialResult,
+        LookupResult,
+        Resources,
+        RaceSamples,
+        TileHint,
+        Region,
+        GemmRun,
+        RunSpec,
+        RunResult,
     ],
 )
 def test_a_record_comes_back_from_json(kind: type[Any]) -> None:
@@ -149,15 +174,24 @@ def test_a_tune_request_travels_and_is_stored(store: Store) -> None:
         assert jobs.known(session, job.id).request == asked
 
 
+def sent(line: exchange.Line) -> exchange.Line:
+    """A line of an export, as an import reads it."""
+    (((_, read),),) = uploads.records(
+        io.BytesIO(json.dumps(exchange.to_plain(line)).encode()), wire.Format.NDJSON
+    )
+    return read
+
+
 def test_an_ended_job_leaves_and_enters_whole(store: Store) -> None:
     ended = filled(EndedJob)
     with store.begin() as session:
-        exchange.merge_job(session, ended)
+        imports.enter(session, TRUSTED)
+        exchange.merge_job(session, ended, TRUSTED)
     with store.read() as session:
         (found,) = exchange.ended_jobs(session, None, None, 10)
     left = EndedJob(**codec.gathered(EndedJob, found))
     assert left == ended
-    ((_, read),) = importing.ndjson(json.dumps(exchange.to_plain(left)).encode())
+    read = sent(left)
     assert read == ended
 
 
@@ -169,47 +203,81 @@ def test_a_job_that_an_earlier_release_exported_keeps_its_options(policy: str, s
     device = earlier["device"]
     device["units"], device["smem_per_unit"] = device.pop("sm_count"), device.pop("smem_per_sm")
     wanted = dataclasses.replace(filled(TuneRequest), sampler=sampler)
-    assert importing.record("line 1", earlier) == dataclasses.replace(filled(EndedJob), request=wanted)
+    assert uploads.record("line 1", earlier) == dataclasses.replace(filled(EndedJob), request=wanted)
 
 
 def test_a_trial_is_stored_and_travels(store: Store) -> None:
     tried = filled(Trial)
     with store.begin() as session:
-        exchange.merge_job(session, filled(EndedJob))
-        trials.merge(session, JOB, [(tried, THEN)])
+        imports.enter(session, TRUSTED)
+        exchange.merge_job(session, filled(EndedJob), TRUSTED)
+        trials.merge(session, JOB, [trials.prepared(tried, THEN)], TRUSTED)
     with store.read() as session:
         assert trials.dated(session, JOB, None, 0, 10) == [(tried, THEN)]
     line = TrialOfJob(JOB, tried, THEN)
-    ((_, read),) = importing.ndjson(json.dumps(exchange.to_plain(line)).encode())
+    read = sent(line)
     assert read == line
 
 
 def test_a_winner_is_stored_and_travels(store: Store) -> None:
     won = filled(BestConfig)
     with store.begin() as session:
-        exchange.merge_job(session, filled(EndedJob))
+        imports.enter(session, TRUSTED)
+        exchange.merge_job(session, filled(EndedJob), TRUSTED)
         entities.put_artifact(session, artifact())
-        winners.merge(session, won, THEN)
+        winners.merge(session, won, THEN, TRUSTED)
     with store.read() as session:
         (stored,) = winners.exact(session, won.device_class, won.problem)
     assert stored.best == won
     line = Winner(won, THEN)
-    ((_, read),) = importing.ndjson(json.dumps(exchange.to_plain(line)).encode())
+    read = sent(line)
     assert read == line
 
 
-def test_answers_show_every_field_of_their_records() -> None:
-    asked = {field.name for field in dataclasses.fields(TuneRequest)}
-    computed = {field.name for field in dataclasses.fields(GemmProblem)}
-    assert asked <= set(wire.JobView.model_fields)
-    assert asked - {"problem"} < set(wire.TuneMissesBody.model_fields)
-    assert asked - {"problem"} | computed < set(TuneBody.model_fields)
+# Requests and answers, the record that each shows, and fields of it that are told apart or in another form.
+SHOWN: list[tuple[Any, Any, set[str]]] = [
+    (wire.TuneBody, GemmProblem, set()),
+    (wire.TuneBody, SearchOptions, set()),
+    (wire.TuneMissesBody, SearchOptions, set()),
+    (wire.JobView, TuneRequest, set()),
+    (wire.JobView, JobRecord, {"request", "device", "error", "owner", "attempt", "result"}),
+    (wire.BestQuery, GemmProblem, {"m", "n", "k"}),
+    (wire.BestQuery, MatchOptions, set()),
+    (wire.LookupBody, MatchOptions, set()),
+    (wire.LookupView, LookupResult, set()),
+    (wire.GemmQuery, MatchOptions, set()),
+    (wire.GemmQuery, GemmProblem, {"m", "n", "k", "batch", "dtype", "has_bias", "has_c"}),
+    (GemmPost, GemmProblem, {"m", "n", "k", "dtype"}),
+    (SharedGemmBody, GemmProblem, {"dtype", "has_bias", "has_c"}),
+    (wire.DeviceView, DeviceFields, set()),
+    (wire.BestConfigView, BestConfig, {"artifact", *SPEEDUP, "repeatable"}),
+    (
+        SetEntry,
+        BestConfig,
+        {"device_class", "arch", "timing", "ties", *SPEEDUP, "provenance", "resources", "repeatable"},
+    ),
+    (SetEntry, wire.QualityView, set()),
+    (wire.SetInfo, SetRecord, {"id", "created"}),
+    (wire.MissView, MissRecord, {"id", "reason"}),
+    (Trial, TrialResult, set()),
+]
+
+
+@pytest.mark.parametrize(("shown", "record", "apart"), SHOWN)
+def test_what_shows_a_record_has_its_fields_of_the_same_types(
+    shown: Any, record: Any, apart: set[str]
+) -> None:
+    expected, found = typing.get_type_hints(record), typing.get_type_hints(shown)
+    fields = getattr(record, "model_fields", None) or [field.name for field in dataclasses.fields(record)]
+    assert {name: found.get(name) for name in fields if name not in apart} == {
+        name: expected[name] for name in fields if name not in apart
+    }
 
 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"kind": "book"}, "kind: must be one of job, trial, artifact, best"),
+        ({"kind": "other"}, "kind: must be one of job, trial, artifact, best"),
         ({"number": True}, "number: must be int, got bool"),
         ({"number": -1}, "number: must be in 0"),
         ({"number": 2**31}, "number: must be in 0"),
@@ -229,11 +297,11 @@ def test_answers_show_every_field_of_their_records() -> None:
 )
 def test_a_damaged_line_is_refused_with_the_field_and_the_rule(changes: dict[str, Any], says: str) -> None:
     plain = exchange.to_plain(filled(TrialOfJob))
-    with pytest.raises(importing.BadLine, match=re.escape(says)):
-        importing.record("line 1", plain | changes)
+    with pytest.raises(uploads.BadLine, match=re.escape(says)):
+        uploads.record("line 1", plain | changes)
     for name in ("job", "number", "config", "outcome", "created"):
-        with pytest.raises(importing.BadLine, match=f"{name}: is missing"):
-            importing.record("line 1", {key: value for key, value in plain.items() if key != name})
+        with pytest.raises(uploads.BadLine, match=f"{name}: is missing"):
+            uploads.record("line 1", {key: value for key, value in plain.items() if key != name})
 
 
 @pytest.mark.parametrize(

@@ -2,29 +2,50 @@
 
 from __future__ import annotations
 
-import dataclasses
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
-from store_samples import HOST, HOST_CLASS, artifact, best, failed_trial, problem, request, trial
+from store_samples import (
+    HOST,
+    HOST_CLASS,
+    TRUSTED,
+    UNTRUSTED,
+    artifact,
+    best,
+    failed_trial,
+    problem,
+    request,
+    trial,
+)
 
 from tilewright.schema.job import JobStatus
+from tilewright.schema.preconditions import Preconditions
 from tuner.store import best as winners
-from tuner.store import entities, exchange, jobs, trials
-from tuner.store.database import Store, StoreError
+from tuner.store import entities, exchange, imports, jobs, trials
+from tuner.store.database import Store
 from tuner.store.exchange import EndedJob
 from tuner.store.models import FamilySourceRow
+from tuner.store.records import StoredKernel
 
 THEN = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 JOB = EndedJob("a" * 32, request(), HOST, JobStatus.FAILED, THEN, THEN + timedelta(minutes=1), error="broke")
 
 
+@pytest.fixture
+def store(store: Store) -> Store:
+    """A store into which both imports were opened."""
+    with store.begin() as session:
+        for entering in (TRUSTED, UNTRUSTED):
+            assert imports.enter(session, entering)
+    return store
+
+
 def test_a_job_enters_once_and_as_it_was(store: Store) -> None:
     for expected in (True, False):
         with store.begin() as session:
-            assert exchange.merge_job(session, JOB) is expected
+            assert exchange.merge_job(session, JOB, TRUSTED) is expected
     with store.read() as session:
         (found,) = exchange.ended_jobs(session, HOST_CLASS, None, 10)
     assert (found.id, found.request, found.device, found.status) == (JOB.id, JOB.request, HOST, JOB.status)
@@ -33,7 +54,7 @@ def test_a_job_enters_once_and_as_it_was(store: Store) -> None:
 
 def test_a_merged_job_is_never_joined_or_claimed(store: Store) -> None:
     with store.begin() as session:
-        exchange.merge_job(session, JOB)
+        exchange.merge_job(session, JOB, TRUSTED)
         assert jobs.claim(session, HOST_CLASS, "me") is None
         job, created = jobs.submit(session, request(), HOST)
     assert created
@@ -42,10 +63,15 @@ def test_a_merged_job_is_never_joined_or_claimed(store: Store) -> None:
 
 def test_trials_are_a_union(store: Store) -> None:
     with store.begin() as session:
-        exchange.merge_job(session, JOB)
-        assert trials.merge(session, JOB.id, [(trial(0), THEN), (failed_trial(2), THEN)]) == 2
-        assert trials.merge(session, JOB.id, [(trial(0, median=9.0), THEN)]) == 0
-        assert trials.merge(session, JOB.id, []) == 0
+        exchange.merge_job(session, JOB, TRUSTED)
+        assert trials.merge(
+            session,
+            JOB.id,
+            [trials.prepared(trial(0), THEN), trials.prepared(failed_trial(2), THEN)],
+            TRUSTED,
+        ) == [0, 2]
+        assert trials.merge(session, JOB.id, [trials.prepared(trial(0, median=9.0), THEN)], TRUSTED) == []
+        assert trials.merge(session, JOB.id, [], TRUSTED) == []
     with store.read() as session:
         found = trials.dated(session, JOB.id, None, 0, 10)
         assert found == [(trial(0), THEN), (failed_trial(2), THEN)]
@@ -56,14 +82,14 @@ def test_trials_are_a_union(store: Store) -> None:
 
 def test_a_trial_without_its_job_is_refused(store: Store) -> None:
     with pytest.raises(IntegrityError), store.begin() as session:
-        trials.merge(session, JOB.id, [(trial(0), THEN)])
+        trials.merge(session, JOB.id, [trials.prepared(trial(0), THEN)], TRUSTED)
 
 
 def test_only_ended_jobs_leave(store: Store) -> None:
     with store.begin() as session:
         running, _ = jobs.submit(session, request(), HOST)
         jobs.claim(session, HOST_CLASS, "me")
-        exchange.merge_job(session, JOB)
+        exchange.merge_job(session, JOB, TRUSTED)
         assert [job.id for job in exchange.ended_jobs(session, None, None, 10)] == [JOB.id]
         jobs.finish(session, running.id, JobStatus.SUCCEEDED)
         everything = [job.id for job in exchange.ended_jobs(session, None, None, 10)]
@@ -77,38 +103,47 @@ def test_only_ended_jobs_leave(store: Store) -> None:
 
 
 # The intervals are +-0.1: 1.45 and 1.5 overlap, 3 is decidedly better.
-@pytest.mark.parametrize(("days", "speedup", "taken"), [(1, 1.5, True), (0, 1.5, False), (-1, 3.0, True)])
-def test_the_later_winner_stays(store: Store, days: int, speedup: float, taken: bool) -> None:
+@pytest.mark.parametrize(
+    ("days", "speedup", "merged"), [(1, 1.5, "in use"), (0, 1.5, "known"), (-1, 3.0, "in use")]
+)
+def test_the_later_winner_stays(store: Store, days: int, speedup: float, merged: str) -> None:
     with store.begin() as session:
         entities.put_artifact(session, artifact())
-        assert winners.merge(session, best(problem(), speedup=1.45), THEN)
+        assert winners.merge(session, best(problem(), speedup=1.45), THEN, TRUSTED) == "in use"
         later = THEN + timedelta(days=days)
-        assert winners.merge(session, best(problem(), speedup=speedup), later) is taken
+        assert winners.merge(session, best(problem(), speedup=speedup), later, TRUSTED) == merged
         (found,) = winners.exact(session, HOST_CLASS, problem())
-    assert found.best.speedup == (speedup if taken else 1.45)
-    assert found.created == (later if taken else THEN)
+    assert found.best.speedup == (speedup if merged == "in use" else 1.45)
+    assert found.created == (later if merged == "in use" else THEN)
+    assert found.import_id == TRUSTED.id
 
 
 def test_a_decidedly_better_winner_stays(store: Store) -> None:
     with store.begin() as session:
         entities.put_artifact(session, artifact())
-        winners.merge(session, best(problem(), speedup=2.0), THEN)
-        assert not winners.merge(session, best(problem(), speedup=1.5), THEN + timedelta(days=1))
+        winners.merge(session, best(problem(), speedup=2.0), THEN, TRUSTED)
+        later = THEN + timedelta(days=1)
+        assert winners.merge(session, best(problem(), speedup=1.5), later, TRUSTED) == "known"
 
 
-def test_a_winner_without_its_kernel_is_refused(store: Store) -> None:
-    with store.begin() as session, pytest.raises(StoreError, match="store it first"):
-        winners.merge(session, dataclasses.replace(best(problem()), artifact="0" * 64), THEN)
+def test_a_disturbed_winner_of_another_store_takes_nothing_away(store: Store) -> None:
+    loud = best(problem(), speedup=3.4, disturbed="others were busy")
+    with store.begin() as session:
+        entities.put_artifact(session, artifact())
+        assert winners.merge(session, loud, THEN + timedelta(days=1), TRUSTED) == "in use"
+        assert winners.merge(session, best(problem()), THEN, TRUSTED) == "in use"
+        assert winners.merge(session, loud, THEN + timedelta(days=1), TRUSTED) == "known"
 
 
 def test_winners_are_listed_by_class_and_time(store: Store) -> None:
     with store.begin() as session:
         entities.put_artifact(session, artifact())
         for day in range(3):
-            winners.merge(session, best(problem(64 + day)), THEN + timedelta(days=day))
+            winners.merge(session, best(problem(64 + day)), THEN + timedelta(days=day), TRUSTED)
         everything = winners.listing(session, None, None, 10)
         assert [stored.best.problem.m for stored in everything] == [64, 65, 66]
         assert winners.listing(session, HOST_CLASS, THEN + timedelta(days=1), 10) == everything[1:]
         assert winners.listing(session, None, None, 1, everything[0].id) == everything[1:2]
         assert winners.listing(session, "sm_90", None, 10) == []
-        assert winners.artifact_sizes(session, HOST_CLASS) == {artifact().digest: len(artifact().to_bytes())}
+        kept = StoredKernel(len(artifact().to_bytes()), Preconditions())
+        assert winners.kernels(session, [artifact().digest]) == {artifact().digest: kept}

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from sqlalchemy import select, update
@@ -48,7 +49,8 @@ def finish(store: Store, job_id: str, status: JobStatus, error: str | None = Non
 
 def cancel(store: Store, job_id: str) -> JobRecord | None:
     with store.begin() as session:
-        return jobs.request_cancel(session, job_id)
+        assert jobs.request_cancel(session, job_id)
+        return jobs.get(session, job_id)
 
 
 def statuses(store: Store, job_id: str) -> list[tuple[str, bool]]:
@@ -70,7 +72,7 @@ def test_a_new_job_comes_back_as_submitted(store: Store) -> None:
 def test_unknown_jobs(store: Store) -> None:
     with store.begin() as session:
         assert jobs.get(session, "none") is None
-        assert jobs.request_cancel(session, "none") is None
+        assert not jobs.request_cancel(session, "none")
         with pytest.raises(StoreError, match="there is no job none"):
             jobs.finish(session, "none", JobStatus.FAILED)
 
@@ -325,3 +327,32 @@ def test_a_process_that_waits_to_be_reaped_is_gone() -> None:
         owner = child.stdout.read().decode().strip()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert is_gone(owner)
+
+
+def test_a_living_process_whose_entry_is_hidden_is_not_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for ``/proc`` that shows no other process, as ``hidepid=2`` does, or shows one without its
+    contents, as ``hidepid=1`` does."""
+    owner = new_owner()
+    place, pid, start, token = owner.rsplit("/", 3)
+    (tmp_path / "sys/kernel/random").mkdir(parents=True)
+    (tmp_path / "sys/kernel/random/boot_id").write_text(place.partition("/")[0])
+    (tmp_path / "self/ns").mkdir(parents=True)
+    (tmp_path / "self/ns/pid").symlink_to(place.partition("/")[2])
+    monkeypatch.setattr(jobs, "_PROC", tmp_path)
+    assert not is_gone(owner)
+    (tmp_path / pid / "stat").mkdir(parents=True)  # cannot be read as a file
+    assert not is_gone(owner)
+    assert is_gone(f"{place}/{2**22 + 1}/{start}/{token}")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting /proc needs root")
+@pytest.mark.parametrize("hidepid", [0, 1, 2])
+def test_a_process_of_another_user_is_not_gone_under(hidepid: int) -> None:
+    ask = f"from tuner.store.jobs import is_gone; print(is_gone({new_owner()!r}))"
+    as_nobody = 'exec setpriv --reuid 65534 --regid 65534 --clear-groups "$@"'
+    script = f"mount -t proc -o hidepid={hidepid} proc /proc && {as_nobody}"
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", sys.executable, "-c", ask]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (answer.stdout, answer.stderr) == ("False\n", "")

@@ -12,8 +12,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 from store_samples import HOST, HOST_CLASS, OTHER_CLASS, artifact, best, problem, request
 
-from service.engine import retune
-from service.results import staleness
+from service.engine import retune, staleness
 from service.settings import Settings
 from tilewright.schema.job import JobStatus, TuneRequest
 from tuner.store import best as winners

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from kernels.base.family import Family
+from kernels.base.spec import BuildSpec
 from kernels.compiler.build import build
-from kernels.compiler.spec import BuildSpec
 from tilewright import Artifact, Config, GemmProblem, LaunchPlan
 from tilewright.launch import Kernel, load
 from tuner.devices.base import Device

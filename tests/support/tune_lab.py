@@ -16,10 +16,9 @@ from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobProgress, TuneRequest
 from tilewright.schema.problem import GemmProblem
-from tilewright.schema.trial import BestConfig, Outcome, Timing, Trial
+from tilewright.schema.trial import BestConfig, Outcome, Timing, Trial, TrialResult
 from tuner.job.tune import tune
 from tuner.measure.race import RaceSamples
-from tuner.workers.bench import TrialResult
 from tuner.workers.builder import Compiled
 
 VENDOR_US = 120.0
@@ -89,11 +88,13 @@ class LabBench:
         self.tried.append(text)
         outcome = self.on_trial(text)
         if outcome is not Outcome.OK:
-            return TrialResult(outcome, f"{outcome} on purpose", None, 0.25, 0.0)
+            return TrialResult(outcome=outcome, message=f"{outcome} on purpose", check_s=0.25)
         us = self.cost(text)
         pruned = incumbent_us is not None and us > 1.15 * incumbent_us
         timing = Timing((us,) * 3, us, us, us, "lab")
-        return TrialResult(Outcome.PRUNED if pruned else Outcome.OK, "", timing, 0.25, 0.125)
+        return TrialResult(
+            outcome=Outcome.PRUNED if pruned else Outcome.OK, timing=timing, check_s=0.25, measure_s=0.125
+        )
 
     def vendor_tile_hints(self, problem: GemmProblem, timeout_s: float) -> list[TileHint]:
         assert problem == PROBLEM
@@ -140,6 +141,7 @@ class LabRecorder:
         self.artifacts: list[Artifact | None] = []
         self.progress: list[JobProgress] = []
         self.best: BestConfig | None = None
+        self.stored: BestConfig | None = None
         self.on_trial: Callable[[Trial], None] = lambda _trial: None
 
     def trials(self) -> list[Trial]:
@@ -153,7 +155,11 @@ class LabRecorder:
     def set_progress(self, progress: JobProgress) -> None:
         self.progress.append(progress)
 
-    def set_best(self, best: BestConfig) -> None:
+    def stored_best(self) -> BestConfig | None:
+        return self.stored
+
+    def set_best(self, best: BestConfig, artifact: Artifact) -> None:
+        assert artifact.digest == best.artifact
         self.best = best
 
 
@@ -166,10 +172,13 @@ class Lab:
         self.recorder = LabRecorder(known)
         self.cancelled = threading.Event()
 
-    def tune(self, max_trials: int = 30, seed: int = 0, **options: Any) -> BestConfig | None:
+    def tune(
+        self, max_trials: int = 30, seed: int = 0, quiet_wait_s: float = 0.0, **options: Any
+    ) -> BestConfig | None:
         request = TuneRequest(PROBLEM, families=("toy",), max_trials=max_trials, seed=seed, **options)
         bench, builder = self.bench, self.builder
-        return tune(request, "job-1", bench, builder, self.recorder, self.cancelled)  # type: ignore[arg-type]
+        surroundings: Any = (bench, builder, self.recorder, self.cancelled)
+        return tune(request, "job-1", *surroundings, quiet_wait_s=quiet_wait_s)
 
 
 def config_of(text: str) -> Config:

@@ -1,4 +1,4 @@
-"""What a device offers to checking, measuring and racing."""
+"""``Device``: the interface of a device to checks, measurements and races."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilewright.schema.problem import GemmProblem
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Telemetry:
-    """Core clock in MHz and power in watts right now; None where the device does not tell."""
+    """Core clock in MHz and power in watts at this moment; None if the device does not report it."""
 
     mhz: float | None = None
     watts: float | None = None
@@ -44,8 +44,8 @@ class VendorChoice:
     Attributes:
         name: ``cublaslt``, ``cublas``, ``numpy`` ...
         launches: one launch per operand set.
-        detail: what the library tells of the algorithm.
-        hint: the algorithm's tile hint, or None if the library tells too little.
+        detail: attributes of the algorithm as the library reports them.
+        hint: the algorithm's tile hint, or None if the library reports too little.
     """
 
     name: str
@@ -55,20 +55,24 @@ class VendorChoice:
 
 
 class Device(Protocol):
-    """One device, owned by the process that talks to it.
+    """One device, owned by the process that uses it.
 
     Attributes:
-        spec: what it is.
+        spec: description of the device.
         driver: name and version of driver or operating system.
+        identity: tells the device from every other one of this machine: a GPU's UUID.
+        settle_s: seconds of load after which its clock is one that it can hold.
         xp: the array module, NumPy or CuPy.
     """
 
     spec: DeviceSpec
     driver: str
+    identity: str
+    settle_s: float
     xp: Any
 
     def __hash__(self) -> int:
-        """By identity: operands are cached per device."""
+        """Hash by identity: operands are cached per device."""
 
     def address(self, array: Any) -> int:
         """The address of an array's first byte."""
@@ -77,7 +81,7 @@ class Device(Protocol):
         """Wait until everything enqueued has run.
 
         Raises:
-            LaunchError: something enqueued failed; ``sticky`` where the context is lost.
+            LaunchError: something enqueued failed; ``sticky`` if the context is lost.
         """
 
     def timer(self, launches: Sequence[Launch]) -> Callable[[], float]:
@@ -88,38 +92,42 @@ class Device(Protocol):
         """
 
     def once(self, launch: Launch) -> float:
-        """Run one launch once, now, and wait for its end: microseconds. For GEMMs on request, whose kernel is
-        timed in passing."""
+        """Microseconds of one launch, which is run once and waited for; for GEMMs on request."""
 
     def pause(self, stream: int = 0) -> None:
-        """Enqueue a step that does nothing, after the launch before it has ended; the next one starts when
-        it ends itself. The first call is not for a graph that is being captured."""
+        """Enqueue an empty step that starts after the previous launch has ended and ends before the next
+        starts.
+
+        The first call must not be part of a graph capture.
+        """
 
     def telemetry(self) -> Telemetry:
-        """Clock and power now."""
+        """Clock and power at this moment."""
+
+    def others(self) -> dict[str, float]:
+        """Seconds that others took from this process so far, by the kinds that
+        :data:`tuner.measure.company.LIMITS` names; a kind that the system does not tell is left out."""
 
     def vendor(self, problem: GemmProblem, sets: Sequence[Tensors]) -> list[VendorChoice]:
-        """Every algorithm the vendor library proposes for the problem, ready to be timed; none where it
-        does not compute such a problem."""
+        """The algorithms that the vendor library proposes, ready to run; empty if there is none."""
 
-    def vendor_pick(self, problem: GemmProblem, tensors: Tensors) -> VendorChoice | None:
-        """What the vendor library runs by itself; None where it does not compute such a problem."""
+    def vendor_default(self, problem: GemmProblem, tensors: Tensors) -> VendorChoice | None:
+        """The algorithm that the vendor library would choose; None if it does not compute the problem."""
 
     def pin(self, memory: Any) -> bool:
-        """Make copies from and to host memory, a NumPy array, go at full speed; False where that is not to
-        be had or not needed."""
+        """Pin a NumPy array, so that copies run at full speed; False if impossible or not needed."""
 
     def unpin(self, memory: Any) -> None:
-        """Undo a :meth:`pin` that was True."""
+        """Undo a :meth:`pin` that returned True."""
 
-    def take(self, array: Any) -> Any:
-        """A host array as an operand on the device, once :meth:`synchronize` has returned."""
+    def upload(self, array: Any) -> Any:
+        """A host array as an operand on the device, complete once :meth:`synchronize` has returned."""
 
-    def room(self, out: Any) -> Any:
-        """An array on the device for a result that goes to the host array ``out``."""
+    def result_buffer(self, out: Any) -> Any:
+        """An array on the device for a result that will be copied to the host array ``out``."""
 
-    def give(self, made: Any, out: Any) -> None:
-        """Bring a result in what :meth:`room` gave to its place."""
+    def download(self, made: Any, out: Any) -> None:
+        """Copy the result in ``made``, which :meth:`result_buffer` returned, to the host array ``out``."""
 
     def free_bytes(self) -> int:
         """Device memory that can still be allocated."""

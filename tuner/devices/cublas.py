@@ -1,4 +1,4 @@
-"""cuBLAS as its users call it: ``cublasGemmEx`` with the algorithm that the library takes by itself."""
+"""cuBLAS by ``cublasGemmEx``, with the algorithm that the library chooses."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from tilewright.schema.problem import Activation, GemmProblem
 from tuner.devices.base import Tensors, VendorChoice
 from tuner.devices.cublaslt_matmul import DATA, SCALAR, compute_type, refused
 
-_WORKSPACE = 32 << 20  # bytes; what the library gives itself on Hopper
+_WORKSPACE = 32 << 20  # bytes; the default of the library on Hopper
 
 
 def choice(problem: GemmProblem, sets: Sequence[Tensors]) -> VendorChoice:
-    """``cublasGemmEx`` on each operand set; it has run once on the first.
+    """``cublasGemmEx`` on each operand set. It has run once, on the first set.
 
     Raises:
-        DeviceUnavailable: it does not compute such a problem.
+        DeviceUnavailable: it does not compute the problem.
     """
     if problem.batch > 1 or problem.has_c or problem.has_bias or problem.activation is not Activation.NONE:
-        raise DeviceUnavailable(f"cublasGemmEx has neither batches nor epilogues nor a C beside D: {problem}")
+        raise DeviceUnavailable(
+            f"cublasGemmEx computes no batches, no epilogues and no C that is not D: {problem}"
+        )
     workspace = cupy.empty(_WORKSPACE, dtype="uint8")
     launches = [_GemmEx(problem, tensors, workspace) for tensors in sets]
     try:
@@ -38,12 +40,12 @@ def choice(problem: GemmProblem, sets: Sequence[Tensors]) -> VendorChoice:
 
 
 def version() -> int:
-    """Of the cuBLAS in use, as it tells it: 130001 for 13.0.1."""
+    """The version of cuBLAS in use as one number: 130001 for 13.0.1."""
     return int(cublas.get_version(_handle()))
 
 
 class _GemmEx:
-    """One call on one operand set; column-major, so B comes first, as for cuBLASLt."""
+    """One call on one operand set. cuBLAS is column-major, so B is its first operand."""
 
     def __init__(self, problem: GemmProblem, tensors: Tensors, workspace: Any) -> None:
         scalar = SCALAR[problem.accumulate]
@@ -74,7 +76,7 @@ class _GemmEx:
     def __call__(self, stream: int = 0) -> None:
         handle = _handle()
         cublas.set_stream(handle, stream)
-        # NOTE: a change of stream puts the handle back on its own workspace.
+        # NOTE: a change of stream resets the workspace of the handle.
         cublas.set_workspace(handle, self._workspace.data.ptr, self._workspace.nbytes)
         cublas.gemm_ex(handle, *self._arguments)
 

@@ -1,6 +1,4 @@
-"""cuBLASLt through nvmath-python's binding: every algorithm its heuristics propose, and split-K counts
-that they do not, ready to run.
-"""
+"""cuBLASLt by nvmath-python's binding: the algorithms of its heuristics, also with other split-K counts."""
 
 from __future__ import annotations
 
@@ -29,11 +27,14 @@ _MOST_WAVES = 4.0
 
 
 def choices(problem: GemmProblem, sets: Sequence[Tensors], device: DeviceSpec) -> list[VendorChoice]:
-    """The distinct algorithms of the heuristics over three workspace sizes and three masks of reduction
-    schemes, in their order: the first is what ``cublasGemmEx`` would run.
+    """The distinct algorithms of the heuristics for three workspace sizes and three masks of reduction
+    schemes.
 
-    None where cuBLASLt does not compute such a problem: of the 8-bit types it has int8 and
-    float8_e4m3fn, in layout nt, with row lengths in multiples of 4 and of 16; of narrower ones nothing.
+    They are in the order of the heuristics; the first is the one that ``cublasGemmEx`` would run. The list is
+    empty if cuBLASLt does not compute the problem: it computes the 8-bit types int8 and float8_e4m3fn in
+    layout nt
+        only,
+    with row lengths in multiples of 4 and of 16, and no narrower types.
     """
     if problem.dtype not in DATA:
         return []
@@ -42,10 +43,11 @@ def choices(problem: GemmProblem, sets: Sequence[Tensors], device: DeviceSpec) -
 
 
 def every_choice(problem: GemmProblem, sets: Sequence[Tensors], device: DeviceSpec) -> list[VendorChoice]:
-    """:func:`choices`, and those algorithms with every split-K count in 2 .. 16 that the library accepts.
+    """:func:`choices`, and the same algorithms with every split-K count in 2 .. 16 that the library accepts.
 
-    Counts that give more than four waves of blocks are left out: splitting never pays there. Each
-    forced one runs once here, since a check that passes does not promise a launch that does.
+    Counts that give more than four waves of CTAs are left out: splitting never pays there. Each algorithm
+        with a
+    forced count runs once here, because a launch may fail although the library's check passed.
     """
     matmul, workspace = _matmul(problem, sets, device), _workspace()
     found = {result["algo"].tobytes(): result for result in _proposed(matmul)}
@@ -55,8 +57,8 @@ def every_choice(problem: GemmProblem, sets: Sequence[Tensors], device: DeviceSp
     return proposed + [choice for choice in added if _runs(choice)]
 
 
-def pick(problem: GemmProblem, tensors: Tensors) -> VendorChoice | None:
-    """The first of :func:`choices`; the heuristics are asked once for each of the last 32 problems."""
+def default_choice(problem: GemmProblem, tensors: Tensors) -> VendorChoice | None:
+    """The first of :func:`choices`; the heuristics run once for each of the last 32 problems."""
     if problem.dtype not in DATA:
         return None
     plan = _plans.pop(problem, None) or _Plan(problem, tensors)
@@ -68,14 +70,14 @@ def pick(problem: GemmProblem, tensors: Tensors) -> VendorChoice | None:
 
 
 class _Plan:
-    """The algorithm that comes first for a problem, for one operand set after another."""
+    """The first algorithm for a problem, for one operand set after another."""
 
     def __init__(self, problem: GemmProblem, tensors: Tensors) -> None:
         self._matmul = Matmul(problem, [tensors])
         self._first = next(_proposed(self._matmul), None)
 
     def launch(self, tensors: Tensors) -> MatmulLaunch | None:
-        """It on a set, which must have run before the next one comes; None where there is none."""
+        """The algorithm on a set, which must have run before the next call; None if there is no algorithm."""
         if self._first is None:
             return None
         point(self._matmul.descriptions[0], tensors)
@@ -83,7 +85,7 @@ class _Plan:
         return MatmulLaunch(self._matmul, 0, tensors, self._first, workspace)
 
 
-_plans: dict[GemmProblem, _Plan] = {}  # the last used last
+_plans: dict[GemmProblem, _Plan] = {}  # the last used comes last
 
 
 def _matmul(problem: GemmProblem, sets: Sequence[Tensors], device: DeviceSpec) -> Matmul:
@@ -97,7 +99,7 @@ def _workspace() -> Any:
 
 
 def _proposed(matmul: Matmul) -> Iterator[Any]:
-    """What the heuristics propose, each algorithm once; they are asked as it goes."""
+    """The algorithms that the heuristics propose, each once, generated lazily."""
     found: set[bytes] = set()
     for workspace in _WORKSPACES:
         for reductions in _REDUCTIONS:
@@ -127,7 +129,7 @@ def _split(matmul: Matmul, proposed: Iterable[Any]) -> Iterator[Any]:
 
 
 def _with_split(algorithm: Any, count: int, scheme: int = _SCHEMES.NONE) -> Any | None:
-    """An algorithm with another split-K count and reduction scheme; None where it has no such knob."""
+    """An algorithm with another split-K count and reduction scheme; None if it cannot be set."""
     names, changed = cublasLt.MatmulAlgoConfigAttribute, np.array(algorithm, copy=True)
     setter = cublasLt.matmul_algo_config_set_attribute
     try:
@@ -147,7 +149,7 @@ def _choice(matmul: Matmul, sets: Sequence[Tensors], result: Any, workspace: Any
 
 
 def _runs(choice: VendorChoice) -> bool:
-    """Whether the library starts it; what fails later shows at the next synchronisation."""
+    """Whether the library launches it; later failures appear at the next synchronisation."""
     try:
         choice.launches[0]()
     except cublasLt.cuBLASLtError:
@@ -156,7 +158,7 @@ def _runs(choice: VendorChoice) -> bool:
 
 
 def _describe(result: Any) -> dict[str, Any]:
-    """What the library tells of an algorithm."""
+    """The attributes of an algorithm as the library reports them."""
     names = cublasLt.MatmulAlgoConfigAttribute
     algorithm = np.array(result["algo"], copy=True)
 

@@ -1,4 +1,4 @@
-"""One GEMM as cuBLASLt describes it: descriptors, operands, and what its algorithms tell.
+"""One GEMM in cuBLASLt: descriptors, operands, heuristics and launches.
 
 cuBLASLt is column-major, so it computes D^T = op(B)^T op(A)^T: the row-major B is its first operand.
 """
@@ -49,7 +49,7 @@ _EPILOGUES = {
     (Activation.GELU, False): cublasLt.Epilogue.GELU,
     (Activation.GELU, True): cublasLt.Epilogue.GELU_BIAS,
 }
-# CUBLAS_STATUS_INVALID_VALUE, ARCH_MISMATCH, NOT_SUPPORTED: an algorithm that is not for this problem.
+# CUBLAS_STATUS_INVALID_VALUE, ARCH_MISMATCH, NOT_SUPPORTED: the algorithm does not compute this problem.
 _REFUSALS = (7, 8, 15)
 _NOT_SUPPORTED = 15
 _MOST_RESULTS = 64
@@ -64,8 +64,10 @@ def compute_type(problem: GemmProblem) -> Any:
 
 
 class Matmul:
-    """What the library knows one problem by: three layouts, and a description for each operand set. They are
-    destroyed with it."""
+    """The library's descriptors of one problem: three layouts, and a description for each operand set.
+
+    The object destroys them with itself.
+    """
 
     def __init__(self, problem: GemmProblem, sets: Sequence[Tensors]) -> None:
         self.problem = problem
@@ -76,17 +78,19 @@ class Matmul:
         # The bias address is part of the description, so each set has its own.
         self.descriptions = [_description(problem, t) for t in sets]
         layouts = (self.first, self.second, self.result)
-        # NOTE: not at the end of the process, whose libraries may be gone before it.
+        # NOTE: not at the end of the process, when the libraries may be unloaded already.
         weakref.finalize(self, _destroy, self.descriptions, layouts).atexit = False
 
     @property
     def layouts(self) -> tuple[int, int, int, int]:
-        """Of the first operand, the second, C and D."""
+        """The layouts of the first operand, the second, C and D."""
         return self.first, self.second, self.result, self.result
 
     def heuristics(self, workspace: int, reductions: int) -> list[Any]:
-        """Heuristic results that fit a workspace of the given bytes and a mask of reduction schemes, the
-        most promising first; none for what is not supported."""
+        """Heuristic results within a workspace of so many bytes and a mask of reduction schemes.
+
+        The most promising one comes first; the list is empty if the problem is not supported.
+        """
         preference = cublasLt.matmul_preference_create()
         names = cublasLt.MatmulPreferenceAttribute
         setter = cublasLt.matmul_preference_set_attribute
@@ -106,8 +110,7 @@ class Matmul:
         return [row for row in results[: count.value] if int(row["state"]) == 0]
 
     def accepted(self, algorithm: Any) -> Any | None:
-        """What the library says of an algorithm, as a heuristic result; None where it refuses it, or
-        where it needs more workspace than there is."""
+        """The library's heuristic result for an algorithm; None if it refuses it or needs more workspace."""
         result = np.zeros(1, dtype=cublasLt.matmul_heuristic_result_dtype)
         operands = (self.handle, self.descriptions[0], *self.layouts)
         try:
@@ -125,11 +128,16 @@ class MatmulLaunch:
     """One algorithm on one operand set."""
 
     def __init__(self, matmul: Matmul, index: int, tensors: Tensors, result: Any, workspace: Any) -> None:
-        """``index`` is that of the set's description; the algorithm fits into ``workspace``."""
+        """Prepare the launch.
+
+        Args:
+            index: number of the operand set's description.
+            workspace: memory that is large enough for the algorithm.
+        """
         scalar = SCALAR[matmul.problem.accumulate]
         alpha, beta = np.array([tensors.alpha], scalar), np.array([tensors.beta], scalar)
         self._algorithm = np.array(result["algo"], copy=True)
-        self._held = matmul, tensors, alpha, beta, workspace  # of which the arguments have addresses
+        self._held = matmul, tensors, alpha, beta, workspace  # kept alive: the arguments hold its addresses
         c = tensors.c if tensors.c is not None else tensors.d
         self._arguments = (
             matmul.handle,
@@ -154,7 +162,7 @@ class MatmulLaunch:
 
 
 def refused(error: Any) -> bool:
-    """Whether an error of cuBLAS or cuBLASLt says that it does not compute this, so."""
+    """Whether an error of cuBLAS or cuBLASLt means that it does not compute the problem."""
     return int(error.status) in _REFUSALS
 
 
@@ -187,7 +195,7 @@ def _description(problem: GemmProblem, tensors: Tensors) -> int:
 
 
 def point(description: int, tensors: Tensors) -> None:
-    """Give a description the bias of a set, where it has one."""
+    """Set the bias of a description to that of an operand set, if it has one."""
     if tensors.bias is not None:
         pointer = cublasLt.MatmulDescAttribute.BIAS_POINTER
         put(cublasLt.matmul_desc_set_attribute, description, pointer, np.int64(tensors.bias.data.ptr))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import cupy
 import pynvml
 
-from kernels.common.cuda import TARGETS
+from kernels.common.cuda import target_of
 from kernels.compiler.nvrtc import compile_text
 from tilewright.errors import DeviceUnavailable, LaunchError
 from tilewright.launch import Launch, driver
@@ -21,6 +23,7 @@ from tilewright.schema.problem import GemmProblem
 from tuner.devices.base import Telemetry, Tensors, VendorChoice
 
 _HOLD_CLOCKS = 200_000
+_NVML_LOOK_BACK_S = 1.0
 # CUdevice_attribute of cuda.h.
 _SM_COUNT, _SMEM_PER_SM, _SMEM_OPTIN = 16, 81, 97
 _L2_BYTES, _CLOCK_KHZ, _MEMORY_KHZ, _BUS_BITS = 38, 13, 36, 37
@@ -33,6 +36,7 @@ class CudaDevice:
         DeviceUnavailable: there is no such GPU.
     """
 
+    settle_s = 1.0
     xp: Any = cupy
 
     def __init__(self, index: int = 0) -> None:
@@ -41,7 +45,9 @@ class CudaDevice:
         cupy.cuda.Device(index).use()
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._nvml = _nvml_handle(index)
+        self._others_s, self._others_at = 0.0, time.monotonic()
         self.spec = query_cuda(index)
+        self.identity = _uuid(index)
         version = driver.driver_version()
         name = pynvml.nvmlSystemGetDriverVersion()
         self.driver = f"nvidia {name}, CUDA {version // 1000}.{version % 1000 // 10}"
@@ -80,7 +86,7 @@ class CudaDevice:
         return sample
 
     def once(self, launch: Launch) -> float:
-        """One launch between two events, which waits on the device until all three are enqueued there."""
+        """Microseconds of one launch between two events, which start once all three are enqueued."""
         stream, start, end = self._stream, cupy.cuda.Event(), cupy.cuda.Event()
         with _launch_errors():
             self._hold(stream.ptr)
@@ -91,7 +97,7 @@ class CudaDevice:
             return float(cupy.cuda.get_elapsed_time(start, end)) * 1000
 
     def pause(self, stream: int = 0) -> None:
-        """A kernel that does nothing and says nothing to the next one before it ends."""
+        """Enqueue an empty kernel that does not release the next one before it ends."""
         self._idle(stream)
 
     @functools.cached_property
@@ -100,12 +106,12 @@ class CudaDevice:
 
     @functools.cached_property
     def _hold(self) -> BareKernel:
-        """Holds up its stream for as long as the CPU takes to enqueue what is to be timed, about 100 us."""
+        """A kernel that holds up its stream while the CPU enqueues the timed launch, about 100 us."""
         return self._bare("hold", f"long long end = clock64() + {_HOLD_CLOCKS}; while (clock64() < end) {{}}")
 
     def _bare(self, name: str, body: str) -> BareKernel:
         source = f'extern "C" __global__ void {name}() {{ {body} }}'
-        built = compile_text(source, TARGETS[self.spec.arch], entry=name)
+        built = compile_text(source, target_of(self.spec.arch), entry=name)
         return BareKernel(built.binary, name)
 
     def telemetry(self) -> Telemetry:
@@ -117,24 +123,49 @@ class CudaDevice:
             return Telemetry()
         return Telemetry(float(mhz), float(watts))
 
+    def others(self) -> dict[str, float]:
+        """Seconds of the GPU that other processes used so far, sampled by NVML each time it is asked; nothing
+        where NVML does not list this process, so that it could not be told from others."""
+        with contextlib.suppress(pynvml.NVMLError):
+            running = pynvml.nvmlDeviceGetComputeRunningProcesses(self._nvml)
+            if os.getpid() not in {process.pid for process in running}:
+                return {}
+            now, since = time.monotonic(), self._others_at
+            self._others_s += (now - since) * self._others_share(len(running))
+            self._others_at = now
+            return {"gpu": self._others_s}
+        return {}
+
+    def _others_share(self, running: int) -> float:
+        """The part of the SMs' time that other processes used in the last samples of NVML."""
+        if running == 1:
+            return 0.0
+        since_us = int((time.time() - _NVML_LOOK_BACK_S) * 1e6)
+        try:
+            samples = pynvml.nvmlDeviceGetProcessUtilization(self._nvml, since_us)
+        except pynvml.NVMLError:  # also where no process used the GPU since then
+            return 0.0
+        latest = {sample.pid: sample for sample in sorted(samples, key=lambda sample: sample.timeStamp)}
+        return float(sum(sample.smUtil for pid, sample in latest.items() if pid != os.getpid())) / 100.0
+
     def vendor(self, problem: GemmProblem, sets: Sequence[Tensors]) -> list[VendorChoice]:
-        """Every algorithm that cuBLASLt's heuristics propose."""
+        """The algorithms that cuBLASLt's heuristics propose."""
         try:
             from tuner.devices.cublaslt import choices
         except ImportError as error:
             raise DeviceUnavailable(f"the vendor baseline needs nvmath-python: {error}") from error
         return choices(problem, sets, self.spec)
 
-    def vendor_pick(self, problem: GemmProblem, tensors: Tensors) -> VendorChoice | None:
-        """The first that cuBLASLt's heuristics propose; they are asked once for a problem."""
+    def vendor_default(self, problem: GemmProblem, tensors: Tensors) -> VendorChoice | None:
+        """The first algorithm of cuBLASLt's heuristics, which run once for a problem."""
         try:
-            from tuner.devices.cublaslt import pick
+            from tuner.devices.cublaslt import default_choice
         except ImportError as error:
             raise DeviceUnavailable(f"the vendor library needs nvmath-python: {error}") from error
-        return pick(problem, tensors)
+        return default_choice(problem, tensors)
 
     def pin(self, memory: Any) -> bool:
-        """Register memory with the driver; where it refuses, copies go through its own buffers."""
+        """Register memory with the driver; False if it refuses, and copies go through its buffers."""
         try:
             cupy.cuda.runtime.hostRegister(memory.ctypes.data, memory.nbytes, 0)
         except cupy.cuda.runtime.CUDARuntimeError:
@@ -142,22 +173,22 @@ class CudaDevice:
         return True
 
     def unpin(self, memory: Any) -> None:
-        """Take it back from the driver."""
+        """Unregister memory with the driver."""
         with _launch_errors():
             cupy.cuda.runtime.hostUnregister(memory.ctypes.data)
 
-    def take(self, array: Any) -> Any:
-        """A copy on its way to the device."""
-        made = self.room(array)
+    def upload(self, array: Any) -> Any:
+        """A copy on the device, complete after :meth:`synchronize`."""
+        made = self.result_buffer(array)
         self._copy(made.data.ptr, array.ctypes.data, array.nbytes, cupy.cuda.runtime.memcpyHostToDevice)
         return made
 
-    def room(self, out: Any) -> Any:
-        """Memory of the device."""
+    def result_buffer(self, out: Any) -> Any:
+        """Uninitialised device memory of the size of ``out``."""
         return cupy.empty(out.shape, out.dtype)
 
-    def give(self, made: Any, out: Any) -> None:
-        """A copy, which has arrived."""
+    def download(self, made: Any, out: Any) -> None:
+        """Copy a result to the host and wait for it."""
         self._copy(out.ctypes.data, made.data.ptr, out.nbytes, cupy.cuda.runtime.memcpyDeviceToHost)
         self.synchronize()
 
@@ -166,13 +197,13 @@ class CudaDevice:
             cupy.cuda.runtime.memcpyAsync(to, start, size, kind, self._stream.ptr)
 
     def free_bytes(self) -> int:
-        """Free device memory, with what CuPy's pool could give back."""
+        """Free device memory in bytes, including what CuPy's pool can release."""
         free, _ = cupy.cuda.runtime.memGetInfo()
         return int(free) + int(cupy.get_default_memory_pool().free_bytes())
 
 
 def query_cuda(index: int) -> DeviceSpec:
-    """Describe the GPU with the given ordinal."""
+    """The description of the GPU with the given ordinal."""
     handle = _nvml_handle(index)
     name = ctypes.create_string_buffer(256)
     memory = ctypes.c_size_t()
@@ -197,6 +228,15 @@ def query_cuda(index: int) -> DeviceSpec:
         power_watts=_power_limit(handle),
         mig=marketing.partition(" MIG ")[2],
     )
+
+
+def _uuid(index: int) -> str:
+    """The UUID of a GPU, or of the MIG instance that the process sees as one, in hex."""
+    device, uuid = ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    library = driver.libcuda()
+    driver.check(library.cuDeviceGet(ctypes.byref(device), index), "cuDeviceGet")
+    driver.check(library.cuDeviceGetUuid_v2(uuid, device), "cuDeviceGetUuid_v2")
+    return bytes(uuid).hex()
 
 
 def _nvml_handle(index: int) -> Any:

@@ -6,12 +6,14 @@ import functools
 import math
 import os
 import platform
+import resource
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import threadpoolctl
 
 from tilewright.launch import Launch
 from tilewright.launch.host import cpu_info, host_arch
@@ -25,7 +27,7 @@ _GELU_INNER = math.sqrt(2.0 / math.pi)
 
 
 def query_host() -> DeviceSpec:
-    """This machine's CPU: the threads this process may use, memory and last-level cache in bytes."""
+    """The description of this machine's CPU: usable threads, memory and last-level cache in bytes."""
     return DeviceSpec(
         kind="host",
         arch=host_arch(),
@@ -38,11 +40,18 @@ def query_host() -> DeviceSpec:
 
 
 class HostDevice:
-    """Implements :class:`tuner.devices.base.Device` for the CPU."""
+    """Implements :class:`tuner.devices.base.Device` for the CPU.
+
+    NumPy's BLAS gets as many threads as kernels may have, whatever ``OMP_NUM_THREADS`` and the like say.
+    """
+
+    settle_s = 0.1
 
     def __init__(self) -> None:
         self.spec = query_host()
+        threadpoolctl.threadpool_limits(limits=self.spec.sm_count, user_api="blas")
         self.driver = f"{platform.system()} {platform.release()}"
+        self.identity = "host"
         self.xp: Any = np
 
     def address(self, array: Any) -> int:
@@ -50,7 +59,7 @@ class HostDevice:
         return int(array.ctypes.data)
 
     def synchronize(self) -> None:
-        """Nothing to wait for: a host launch returns when its result stands."""
+        """Do nothing: a host launch returns when its result is complete."""
 
     def timer(self, launches: Sequence[Launch]) -> Callable[[], float]:
         """A function that runs all launches once, in order, between two readings of the monotonic
@@ -65,49 +74,54 @@ class HostDevice:
         return run
 
     def once(self, launch: Launch) -> float:
-        """As :meth:`timer`."""
+        """Microseconds of one launch, timed as by :meth:`timer`."""
         return self.timer([launch])()
 
     def pause(self, stream: int = 0) -> None:
-        """Nothing: launches end before they return."""
+        """Do nothing: launches end before they return."""
 
     def telemetry(self) -> Telemetry:
-        """The clock of the first core where the kernel tells it; no power."""
+        """The clock of the first core if the kernel reports it; no power."""
         kilohertz = _kilohertz("scaling_cur_freq")
         return Telemetry(mhz=kilohertz / 1000 if kilohertz else None)
 
+    def others(self) -> dict[str, float]:
+        """Seconds so far: others at work on the cores that this process may use, those that a hypervisor took
+        from them, and those for which this thread was ready and had to wait. As far as Linux tells."""
+        return _others()
+
     def vendor(self, problem: GemmProblem, sets: Sequence[Tensors]) -> list[VendorChoice]:
-        """NumPy's BLAS, as one algorithm; none for types that no BLAS has."""
+        """NumPy's BLAS as the only algorithm; empty for types that no BLAS has."""
         if problem.dtype not in (DType.FLOAT32, DType.FLOAT64):
             return []
         return [VendorChoice("numpy", [NumpyGemm(problem, tensors) for tensors in sets], blas_detail())]
 
-    def vendor_pick(self, problem: GemmProblem, tensors: Tensors) -> VendorChoice | None:
+    def vendor_default(self, problem: GemmProblem, tensors: Tensors) -> VendorChoice | None:
         """NumPy's BLAS; None for types that no BLAS has."""
         return next(iter(self.vendor(problem, [tensors])), None)
 
     def pin(self, memory: Any) -> bool:  # noqa: ARG002
-        """Nothing is copied."""
+        """False: nothing is copied."""
         return False
 
     def unpin(self, memory: Any) -> None:
-        """Nothing was pinned."""
+        """Do nothing: nothing was pinned."""
 
-    def take(self, array: Any) -> Any:
-        """The array itself, or a copy where it begins anywhere."""
+    def upload(self, array: Any) -> Any:
+        """The array itself, or an aligned copy if it is not aligned."""
         return array.copy() if self.address(array) % _ALIGNED else array
 
-    def room(self, out: Any) -> Any:
-        """The place itself, or another one where it begins anywhere."""
+    def result_buffer(self, out: Any) -> Any:
+        """``out`` itself, or an aligned array if it is not aligned."""
         return np.empty_like(out) if self.address(out) % _ALIGNED else out
 
-    def give(self, made: Any, out: Any) -> None:
-        """Copy, where it lies elsewhere."""
+    def download(self, made: Any, out: Any) -> None:
+        """Copy the result to ``out`` if it was computed elsewhere."""
         if made is not out:
             out[...] = made
 
     def free_bytes(self) -> int:
-        """Memory that can still be allocated; all of it where the operating system does not tell."""
+        """Bytes that can still be allocated; all memory if the operating system does not report it."""
         path = Path("/proc/meminfo")
         for line in path.read_text().splitlines() if path.exists() else ():
             if line.startswith("MemAvailable:"):
@@ -146,14 +160,15 @@ class NumpyGemm:
 
 @functools.cache
 def blas_detail() -> dict[str, Any]:
-    """Name and version of the BLAS that NumPy was built with, and the threads this process may use."""
+    """Name and version of NumPy's BLAS, and its threads."""
     config: Any = np.show_config(mode="dicts")
+    pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
     blas = config.get("Build Dependencies", {}).get("blas", {})
     return {
         "blas": str(blas.get("name", "unknown")),
         "version": str(blas.get("version", "unknown")),
         "numpy": np.__version__,
-        "threads": _usable_threads(),
+        "threads": min((pool["num_threads"] for pool in pools), default=1),
     }
 
 
@@ -171,6 +186,24 @@ def _gelu(x: Any, scratch: Any) -> None:
     scratch += 1
     scratch *= 0.5
     x *= scratch
+
+
+def _others() -> dict[str, float]:
+    stat, schedule = Path("/proc/stat"), Path("/proc/thread-self/schedstat")
+    found = {}
+    if stat.exists() and hasattr(os, "sched_getaffinity"):
+        mine = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+        lines = (line.split() for line in stat.read_text().splitlines())
+        ticks = [[int(count) for count in counts[:8]] for name, *counts in lines if name in mine]
+        user, nice, system, _idle, _wait, irq, softirq, stolen = (
+            sum(column) / os.sysconf("SC_CLK_TCK") for column in zip(*ticks, strict=True)
+        )
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        found["busy"] = user + nice + system + irq + softirq - used.ru_utime - used.ru_stime
+        found["stolen"] = stolen
+    if schedule.exists():
+        found["waited"] = int(schedule.read_text().split()[1]) / 1e9
+    return found
 
 
 def _usable_threads() -> int:

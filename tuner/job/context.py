@@ -1,4 +1,4 @@
-"""``JobContext``: what every step of a tuning job works with."""
+"""``JobContext``: request, device, compilers and recorder of a tuning job."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Protocol
 
 from tilewright import __version__
 from tilewright.artifact import Artifact
+from tilewright.schema.codec import gathered
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobProgress, TuneRequest
 from tilewright.schema.problem import GemmProblem
-from tilewright.schema.trial import BestConfig, Provenance, Trial
+from tilewright.schema.trial import BestConfig, Provenance, Trial, TrialResult
 from tuner.measure.race import RaceSamples
-from tuner.workers.bench import TrialResult
 from tuner.workers.builder import Compiled
 
 _TRIAL_FLOPS = {"cuda": 1e11, "host": 1e9}
 
 
 class JobBench(Protocol):
-    """The device as a job sees it: a :class:`tuner.workers.bench.Bench`, or a recorded space."""
+    """The device of a job: a :class:`tuner.workers.bench.Bench` or a recorded space."""
 
     spec: DeviceSpec
     driver: str
@@ -47,7 +47,7 @@ class JobBench(Protocol):
 
 
 class JobBuilder(Protocol):
-    """The compilers as a job sees them: a :class:`tuner.workers.builder.Builder`, or a recorded space."""
+    """The compilers of a job: a :class:`tuner.workers.builder.Builder` or a recorded space."""
 
     def submit(
         self, family_name: str, config: Config, problem: GemmProblem, device: DeviceSpec
@@ -56,31 +56,36 @@ class JobBuilder(Protocol):
 
 
 class Recorder(Protocol):
-    """Where a job reports to and resumes from; each call commits before it returns."""
+    """The store of a job's results; each call commits before it returns."""
 
     def trials(self) -> list[Trial]:
         """Trials of this job that were already committed, by number."""
 
     def add_trial(self, trial: Trial, artifact: Artifact | None) -> None:
-        """Keep a finished trial, and its artifact where there is one."""
+        """Store a finished trial, and its artifact if there is one."""
 
     def set_progress(self, progress: JobProgress) -> None:
-        """Publish where the job stands."""
+        """Publish the progress of the job."""
 
-    def set_best(self, best: BestConfig) -> None:
-        """Keep the winner of the final race."""
+    def stored_best(self) -> BestConfig | None:
+        """The winner that is stored for the job's problem on its device class, of any job."""
+
+    def set_best(self, best: BestConfig, artifact: Artifact) -> None:
+        """Store the result of the final race with its kernel: with the job, and as the winner of its problem
+        unless the race was disturbed and that of the stored winner was not."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JobContext:
-    """The job, the device, the compilers, the store, and whether to stop.
+    """What the steps of a job share: request, device, compilers, recorder, and the flag to stop.
 
     Attributes:
         request, job_id: the job.
         bench: the device.
         builder: compiles configs.
-        recorder: where the job reports to.
+        recorder: stores trials, progress and the winner.
         cancelled: set to stop the job.
+        quiet_wait_s: how long final races that others disturbed run again.
     """
 
     request: TuneRequest
@@ -89,28 +94,39 @@ class JobContext:
     builder: JobBuilder
     recorder: Recorder
     cancelled: threading.Event
+    quiet_wait_s: float = 0.0
 
     @property
     def problem(self) -> GemmProblem:
-        """What to tune."""
+        """The problem to tune."""
         return self.request.problem
 
     @property
     def device(self) -> DeviceSpec:
-        """What to tune for."""
+        """The device to tune for."""
         return self.bench.spec
 
     @property
     def trial_timeout_s(self) -> float:
-        """Seconds after which a trial hangs: 20, and what its operations take at a crawl."""
+        """Seconds after which a trial counts as hung: 20, plus the time of its operations at a low rate."""
         return 20.0 + self.problem.flops / _TRIAL_FLOPS[self.device.kind]
 
     def submit(self, config: Config) -> Future[Compiled]:
         """Queue a compilation."""
         return self.builder.submit(config.family, config, self.problem, self.device)
 
+    def measured(self, trial: Trial, artifact: Artifact, result: TrialResult) -> Trial:
+        """A trial with the result of its kernel on the device."""
+        return dataclasses.replace(
+            trial,
+            **gathered(TrialResult, result),
+            artifact=artifact.digest,
+            resources=artifact.resources,
+            provenance=self.provenance(artifact, result.timing.method if result.timing else ""),
+        )
+
     def provenance(self, artifact: Artifact, method: str) -> Provenance:
-        """Where a result of ``artifact`` comes from; ``method`` is empty where nothing was timed."""
+        """The provenance of a result of ``artifact``; ``method`` is empty if nothing was timed."""
         return Provenance(
             source_digest=artifact.source_digest,
             compiler=artifact.compiler,

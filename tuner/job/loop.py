@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from concurrent import futures
 from concurrent.futures import Future
 
+from kernels.registry import FAMILIES
+from tilewright.schema.config import Config
 from tilewright.schema.job import TuneRequest
 from tilewright.schema.trial import Outcome, Trial
 from tuner.job.context import JobContext
@@ -26,10 +28,10 @@ LOOK_BACK = 30
 
 
 def gain_per_s(trials: Sequence[Trial]) -> float | None:
-    """What the last 30 measured trials gained per second of the device, as a share of the best time.
+    """The gain of the last 30 measured trials per device second, as a fraction of the best time.
 
-    None before the first 30 that follow a complete trial. The rate of the past is what is expected of
-    the future; a search gains less the longer it runs, so that it errs on the side of going on.
+    None before 30 measured trials have followed a complete one. The past rate serves as the expected rate. A
+    search gains less the longer it runs, so the estimate errs on the side of going on.
     """
     measured = [trial for trial in trials if trial.timing is not None]
     recent = measured[-LOOK_BACK:]
@@ -42,7 +44,7 @@ def gain_per_s(trials: Sequence[Trial]) -> float | None:
 
 
 def why_gain_ends(request: TuneRequest, trials: Sequence[Trial]) -> str | None:
-    """The reason where the gain fell under what the request asks for; None where it did not."""
+    """The reason to stop if the gain is below the request's ``min_gain_per_s``, or None."""
     gain = gain_per_s(trials) if request.min_gain_per_s else None
     if gain is None or gain >= request.min_gain_per_s:
         return None
@@ -57,28 +59,49 @@ def _best_us(trials: Sequence[Trial]) -> float | None:
     return min(times, default=None)
 
 
+def why_outdated(config: Config, context: JobContext) -> str | None:
+    """The reason if this release takes a recorded config for invalid."""
+    family = FAMILIES.get(config.family)
+    if family is None:
+        return f"there is no family {config.family}"
+    return family.why_invalid(family.completed(config), context.problem, context.device)
+
+
+def _of_today(trial: Trial, context: JobContext) -> Trial:
+    """A recorded trial. If this release takes its config for invalid, the trial counts as invalid: it can
+    not win, so it is neither the best so far nor a part of the budget."""
+    reason = why_outdated(trial.config, context) if trial.outcome in MEASURED else None
+    if reason is None:
+        return trial
+    return dataclasses.replace(trial, outcome=Outcome.INVALID, message=reason, timing=None)
+
+
 ASKS_PER_TRIAL = 4
 _POLL_S = 0.1
 
 
 class Loop:
-    """Keeps compiles ahead of the device and takes proposals in the order they were asked for.
+    """Compiles ahead of the device, and measures proposals in the order in which they were asked for.
 
-    Work on a proposal is a running compilation, or the trial that an interrupted run recorded.
+    An open proposal has a running compilation, or a trial that an interrupted run recorded.
     """
 
     def __init__(self, context: JobContext, search: Search, tracker: ProgressTracker) -> None:
         self._context = context
         self._search = search
         self._tracker = tracker
-        self._known = deque(context.recorder.trials())
+        self._known = deque(_of_today(trial, context) for trial in context.recorder.trials())
         self._open: deque[tuple[Proposal, Trial | Future[Compiled]]] = deque()
 
     def run(self) -> None:
-        """Until the budget is spent, the space is exhausted, the gain is too small or the job is cancelled;
-        the tracker keeps which of these it was."""
+        """Run until the budget is spent, the space is exhausted, the gain is too small or the job is
+        cancelled.
+
+        The tracker stores the reason.
+        """
         try:
-            self._tracker.publish("search")
+            if not self._known:
+                self._tracker.publish("search")
             self._refill()
             while self._open and not self._context.cancelled.is_set():
                 self._finish_oldest()
@@ -90,8 +113,8 @@ class Loop:
                     work.cancel()
 
     def _refill(self) -> None:
-        # NOTE: on the host compilers would run on the very cores being measured, so there a whole
-        # batch is compiled while nothing is measured.
+        # NOTE: on the host, compilers would run on the cores being measured. So a whole batch is compiled
+        # while nothing is measured.
         if self._on_host and self._open:
             return
         while self._may_ask() and self._ask():
@@ -101,7 +124,7 @@ class Loop:
         return self._search.ready and self._why_enough(self._search.in_flight) is None
 
     def _why_enough(self, expected: int) -> str | None:
-        """The reason to ask no more where ``expected`` open proposals will be measured; None to go on."""
+        """The reason to ask for no more, if ``expected`` open proposals will be measured; None to go on."""
         search, request = self._search, self._context.request
         if search.measured + expected >= search.budget:
             return EXHAUSTED if search.budget == search.size else BUDGET
@@ -134,6 +157,8 @@ class Loop:
         if isinstance(work, Trial):
             trial = work
             self._tracker.replay(trial)
+            if not self._known and not any(isinstance(later, Trial) for _, later in self._open):
+                self._tracker.publish("search")
         else:
             compiled = self._compiled(work)
             if compiled is None:
@@ -146,7 +171,7 @@ class Loop:
             self._search.tell(proposal, trial.outcome, value_us)
 
     def _compiled(self, oldest: Future[Compiled]) -> Compiled | None:
-        """Wait for a compilation, on the host for the whole batch; None where the job was cancelled."""
+        """The finished compilation, on the host after its whole batch; None if the job was cancelled."""
         batch = [work for _, work in self._open if isinstance(work, Future)] if self._on_host else []
         started = time.monotonic()
         while futures.wait([oldest, *batch], timeout=_POLL_S).not_done:
@@ -170,19 +195,7 @@ class Loop:
             return trial
         incumbent_us, timeout_s = self._tracker.incumbent_us, context.trial_timeout_s
         result = context.bench.trial(artifact, context.problem, incumbent_us, timeout_s)
-        method = result.timing.method if result.timing else ""
-        return dataclasses.replace(
-            trial,
-            outcome=result.outcome,
-            message=result.message,
-            timing=result.timing,
-            artifact=artifact.digest,
-            resources=artifact.resources,
-            provenance=context.provenance(artifact, method),
-            check_s=result.check_s,
-            measure_s=result.measure_s,
-            repeatable=result.repeatable,
-        )
+        return context.measured(trial, artifact, result)
 
     @property
     def _on_host(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a job has done so far: its trials, where its seconds went, and the progress that follows."""
+"""``ProgressTracker``: trials of a job, the seconds it spent, and its progress."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _log = logging.getLogger("tilewright.job")
 
 
 class ProgressTracker:
-    """Trials of one job, those of an interrupted run included, and the seconds of this run.
+    """Trials of one job, including those of an interrupted run, and the seconds that this run spent.
 
-    Check, measure, idle, search and race are stretches of the wall clock that never overlap; what they
-    leave of ``elapsed_s`` went into the store, the hand-over between processes and asking the vendor
-    library for its choices. ``compile_s`` adds up over compilers that run side by side with each other and
-    with the device.
+    Check, measure, idle, search and race are intervals of the wall clock that never overlap. The rest of
+    ``elapsed_s`` went into the store, communication between processes and the heuristics of the vendor
+    library. ``compile_s`` is the sum over compilers, which run in parallel with each other and with the
+    device.
 
     Attributes:
         trials: in the order they finished.
         artifacts: kernels measured in this run, by digest.
-        stopped: why the search ended; None while it runs.
+        stopped: the reason why the search ended; None while it runs.
     """
 
     def __init__(self, request: TuneRequest, recorder: Recorder, search: Search, started: float) -> None:
-        """``started`` is when this run began, on the monotonic clock."""
+        """``started`` is the start of this run on the monotonic clock."""
         self._request = request
         self._recorder = recorder
         self._search = search
@@ -56,12 +56,12 @@ class ProgressTracker:
 
     @property
     def incumbent_us(self) -> float | None:
-        """Its median."""
+        """The median of the fastest complete trial, in microseconds."""
         return timed(self.best).median_us if self.best else None
 
     @property
     def measured(self) -> int:
-        """Trials that count towards the budget."""
+        """The number of trials that count towards the budget."""
         return sum(trial.outcome in MEASURED for trial in self.trials)
 
     def replay(self, trial: Trial) -> None:
@@ -70,19 +70,19 @@ class ProgressTracker:
         self.trials.append(trial)
 
     def idle(self, seconds: float) -> None:
-        """The device waited for a compile."""
+        """Add seconds in which the device waited for a compilation."""
         self._idle_s += seconds
 
     @contextlib.contextmanager
     def searching(self) -> Iterator[None]:
-        """The search chooses or learns."""
+        """Count the time of the block as time of the search."""
         began = time.monotonic()
         yield
         self._search_s += time.monotonic() - began
 
     @contextlib.contextmanager
     def racing(self) -> Iterator[None]:
-        """The final races run."""
+        """Count the time of the block as time of the final races."""
         began = time.monotonic()
         yield
         self._race_s += time.monotonic() - began
@@ -98,7 +98,7 @@ class ProgressTracker:
         self._measure_s += trial.measure_s
 
     def publish(self, phase: str) -> None:
-        """Report where the job stands."""
+        """Publish the progress of the job."""
         best = self.best
         self._recorder.set_progress(
             JobProgress(
@@ -122,7 +122,7 @@ class ProgressTracker:
         )
 
     def log(self, job_id: str) -> None:
-        """Say where the seconds of this run went."""
+        """Log how the seconds of this run were spent."""
         known = {
             "check": self._check_s,
             "measure": self._measure_s,

@@ -1,23 +1,28 @@
 """The end of a job: the fastest candidates race each other and the vendor library, and one of them wins.
 
-The best of many noisy medians is flattered, and the search measures at clocks that the device does not
-hold. So the fastest trials run a semi-final under load, the best of them a final interleaved with the vendor
-library. The winner and the vendor library then run a head-to-head whose samples decided nothing: it gives the
-reported speed-up. Whether the winner replaces an earlier one is decided by :func:`tuner.store.best.put`.
+The lowest of many noisy medians is too optimistic, and the search measures at clocks that the device does not
+hold. So the fastest trials run a semi-final under load, and the best of them a final interleaved with the
+vendor library. The winner and the vendor library then run a head-to-head. Its samples took no part in the
+choice; they give the reported speed-up. The stored winner of the problem takes part in the final, so that
+one race compares it with its challengers. A final or head-to-head that others disturbed runs again, as long
+as the job may wait for a quiet device.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
+import time
 from collections.abc import Sequence
 
 from kernels.registry import FAMILIES
 from tilewright.artifact import Artifact
-from tilewright.errors import ArtifactError, LaunchError
+from tilewright.errors import LaunchError
 from tilewright.schema.config import Config
 from tilewright.schema.trial import Baseline, BestConfig, Outcome, Timing, Trial
 from tuner.job.context import JobContext
+from tuner.job.loop import why_outdated
 from tuner.job.progress import ProgressTracker, timed
 from tuner.measure.race import RaceSamples, overlapping
 from tuner.measure.stats import CONFIDENCE, median, median_interval, paired_ratio
@@ -33,46 +38,55 @@ SEMIFINAL_ROUNDS = (6, 6)
 RACE_ROUNDS = (16, 32)
 HEAD_TO_HEAD_ROUNDS = (16, 64)
 SLACK = 5.0
+STEADY = 1.25
+_PAUSE_S = 2.0
+_log = logging.getLogger("tilewright.job")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidate:
-    """A complete trial that may win, with the kernel it measured."""
+    """A complete trial that may win, with the kernel that was measured."""
 
     trial: Trial
     artifact: Artifact
 
     @property
     def config(self) -> Config:
-        """What was tried."""
+        """The config of the trial."""
         return self.trial.config
 
     @property
     def sample_s(self) -> float:
-        """Seconds that one of its samples took in the search, warm-up shared out."""
+        """Seconds of one of its samples in the search, with its part of the warm-up."""
         return self.trial.measure_s / len(timed(self.trial).samples_us)
 
     @property
     def cost(self) -> tuple[int, int, str]:
-        """Decides among equals, the lower the better: shared memory, registers, the config's text."""
+        """The key that decides between ties, lower is better: shared memory, registers, config text."""
         used = self.artifact.resources
         return used.static_smem + used.dynamic_smem, used.registers, str(self.config)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FinalResult:
-    """The winner of a race, and the candidates that the race could not tell from the fastest."""
+    """The winner of a race, and the candidates that tie with the fastest.
+
+    Attributes:
+        vendor_us: the vendor library's median; None if it did not take part.
+        company: what others took of the device meanwhile, as in :class:`RaceSamples`.
+    """
 
     winner: Candidate
     ties: tuple[Config, ...]
+    vendor_us: float | None = None
+    company: tuple[str, ...] = ()
 
 
 def select_winner(context: JobContext, tracker: ProgressTracker) -> BestConfig | None:
-    """The winner of the final races; None if no trial went well or the job was cancelled.
+    """The winner of the final races; None if no trial succeeded or the job was cancelled.
 
     Raises:
-        ArtifactError: no candidate of an interrupted job builds to the kernel it measured.
-        WorkerDied, WorkerTimeout, LaunchError: a race broke although every candidate runs alone.
+        WorkerDied, WorkerTimeout, LaunchError: a race failed although every candidate runs alone.
     """
     try:
         return _select_winner(context, tracker)
@@ -89,28 +103,93 @@ def _select_winner(context: JobContext, tracker: ProgressTracker) -> BestConfig 
     candidates = _semifinal(context, semifinal_candidates(candidates))
     if context.cancelled.is_set():
         return None
-    won = _final(context, candidates)
-    if context.cancelled.is_set():
+    stored = _stored_winner(context, candidates)
+    if stored:
+        tracker.artifacts[stored.artifact.digest] = stored.artifact
+    if stored and stored not in candidates:
+        candidates.append(stored)
+    return _decided(context, candidates, stored)
+
+
+def _decided(context: JobContext, candidates: list[Candidate], stored: Candidate | None) -> BestConfig | None:
+    """The result of a final and a head-to-head. In company they run again, until the device was quiet or the
+    job's patience ends; None if the job was cancelled."""
+    ends: float | None = None
+    while not context.cancelled.is_set():
+        won = _final(context, candidates, stored)
+        if context.cancelled.is_set():
+            break
+        best = best_config(context, won, _race(context, [won.winner], HEAD_TO_HEAD_ROUNDS, seed=2))
+        ends = ends or time.monotonic() + context.quiet_wait_s
+        if not best.timing.disturbed or time.monotonic() >= ends:
+            return best
+        _log.info("job %s: the race was disturbed, trying again: %s", context.job_id, best.timing.disturbed)
+        context.cancelled.wait(_PAUSE_S)
+    return None
+
+
+def _stored_winner(context: JobContext, candidates: Sequence[Candidate]) -> Candidate | None:
+    """The stored winner of the problem as a candidate. None where there is none, or where sources and
+    compilers of today make no kernel of its config that runs and is right: it cannot stay then."""
+    best = context.recorder.stored_best()
+    if best is None or context.cancelled.is_set() or why_outdated(best.config, context):
         return None
-    return best_config(context, won, _race(context, [won.winner], HEAD_TO_HEAD_ROUNDS, seed=2))
+    config = FAMILIES[best.config.family].completed(best.config)
+    for candidate in candidates:
+        if candidate.config == config:
+            return candidate
+    artifact = context.submit(config).result().artifact
+    if artifact is None:
+        return None
+    tried = Trial(0, config, outcome=Outcome.OK, origin="final")
+    result = context.bench.trial(artifact, context.problem, None, context.trial_timeout_s)
+    trial = context.measured(tried, artifact, result)
+    return Candidate(trial, artifact) if trial.outcome is Outcome.OK else None
 
 
 def _candidates(context: JobContext, tracker: ProgressTracker) -> list[Candidate]:
-    """The shortlist with its kernels; those that an interrupted run measured are built again."""
-    chosen = shortlist(tracker.trials)
-    lost = [trial.config for trial in chosen if trial.artifact not in tracker.artifacts]
-    builds = [context.submit(FAMILIES[config.family].completed(config)) for config in lost]
-    rebuilt = {artifact.digest: artifact for build in builds if (artifact := build.result().artifact)}
-    kernels = tracker.artifacts | rebuilt
-    candidates = [
-        Candidate(trial, kernels[digest]) for trial in chosen if (digest := trial.artifact) in kernels
-    ]
-    if chosen and not candidates:
-        raise ArtifactError(
-            f"none of {len(chosen)} candidates builds to the kernel that was measured: sources or"
-            " compiler changed since the job was interrupted; start a new one"
-        )
-    return candidates
+    """The shortlist with its kernels; kernels that an interrupted run measured are built again.
+
+    If no kernel of the shortlist builds and computes the right result, the next fastest trials follow.
+    """
+    trials = tracker.trials
+    while chosen := shortlist(trials):
+        candidates = _with_kernels(context, tracker, chosen)
+        if candidates or context.cancelled.is_set():
+            return candidates
+        slowest_us = timed(chosen[-1]).median_us
+        trials = [one for one in trials if one.timing is None or one.timing.median_us > slowest_us]
+    return []
+
+
+def _with_kernels(context: JobContext, tracker: ProgressTracker, chosen: Sequence[Trial]) -> list[Candidate]:
+    lost = [trial for trial in chosen if trial.artifact not in tracker.artifacts]
+    current = {trial.number: FAMILIES[trial.config.family].completed(trial.config) for trial in lost}
+    builds = {number: context.submit(config) for number, config in current.items()}
+    by_kernel: dict[str, Candidate] = {}
+    for trial in chosen:
+        if trial.number in builds:
+            rebuilt = dataclasses.replace(trial, config=current[trial.number])
+            candidate = _rebuilt(context, rebuilt, builds[trial.number].result().artifact)
+        else:
+            candidate = Candidate(trial, tracker.artifacts[str(trial.artifact)])
+        if candidate:
+            by_kernel.setdefault(candidate.artifact.digest, candidate)
+    tracker.artifacts |= {digest: candidate.artifact for digest, candidate in by_kernel.items()}
+    return list(by_kernel.values())
+
+
+def _rebuilt(context: JobContext, trial: Trial, artifact: Artifact | None) -> Candidate | None:
+    """The candidate of a trial whose kernel was built again; None if it fails or the job is cancelled.
+
+    If sources or compiler changed since, it is another kernel, which is checked and measured first.
+    """
+    if artifact is None or context.cancelled.is_set():
+        return None
+    if artifact.digest != trial.artifact:
+        result = context.bench.trial(artifact, context.problem, None, context.trial_timeout_s)
+        trial = context.measured(trial, artifact, result)
+    return Candidate(trial, artifact) if trial.outcome is Outcome.OK else None
 
 
 def shortlist(trials: Sequence[Trial]) -> list[Trial]:
@@ -126,14 +205,14 @@ def shortlist(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def semifinal_candidates(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The fastest candidates whose samples take at most 5 s together, and at least 8 of them."""
+    """The fastest candidates whose samples together take at most 5 s, but at least 8 candidates."""
     rounds, _ = SEMIFINAL_ROUNDS
     spent_s = itertools.accumulate(rounds * one.sample_s for one in candidates)
     return list(candidates[: max(FINAL_CANDIDATES, sum(seconds <= SEMIFINAL_SECONDS for seconds in spent_s))])
 
 
 def _semifinal(context: JobContext, candidates: list[Candidate]) -> list[Candidate]:
-    """The candidates that are fastest under load; the vendor library does not take part."""
+    """The fastest candidates under load, from a race without the vendor library."""
     if len(candidates) <= FINAL_CANDIDATES:
         return candidates
     candidates, samples = _raced(context, candidates, SEMIFINAL_ROUNDS, seed=0, vendor=False)
@@ -141,30 +220,41 @@ def _semifinal(context: JobContext, candidates: list[Candidate]) -> list[Candida
 
 
 def advancing(candidates: Sequence[Candidate], rows: Sequence[Sequence[float]]) -> list[Candidate]:
-    """The 8 candidates with the lowest medians, from one row of microseconds each; the earlier of equals."""
+    """The 8 candidates with the lowest medians; of equals, the earlier.
+
+    Args:
+        rows: one row of microseconds for each candidate.
+    """
     ranked = sorted(range(len(rows)), key=lambda i: (median(rows[i]), i))
     return [candidates[i] for i in ranked[:FINAL_CANDIDATES]]
 
 
-def _final(context: JobContext, candidates: list[Candidate]) -> FinalResult:
+def _final(context: JobContext, candidates: list[Candidate], stored: Candidate | None) -> FinalResult:
     if len(candidates) == 1:
         return FinalResult(candidates[0], ())
     candidates, samples = _raced(context, candidates, RACE_ROUNDS, seed=1)
-    return final_result(candidates, samples.samples_us[:-1])
+    won = final_result(candidates, samples.samples_us[:-1], stored)
+    return dataclasses.replace(won, vendor_us=median(samples.samples_us[-1]), company=samples.company)
 
 
-def final_result(candidates: Sequence[Candidate], rows: Sequence[Sequence[float]]) -> FinalResult:
-    """The winner and its ties, from one row of microseconds for each candidate, all from the same rounds.
+def final_result(
+    candidates: Sequence[Candidate], rows: Sequence[Sequence[float]], stored: Candidate | None = None
+) -> FinalResult:
+    """The winner and its ties.
 
-    Candidates whose confidence interval of the paired ratio to the fastest contains 1 are ties. Among ties at
-    most 0.3 % behind, the one that costs least wins: a noisy race has many ties, and a slow kernel must
-    not win for being small.
+    Candidates whose confidence interval of the paired ratio to the fastest contains 1 are ties. Of the ties
+    within 0.3 % of the fastest, the stored winner stays, else the one with the lowest cost wins. The bound
+    keeps a slow kernel from winning a noisy race with many ties because it is small.
+
+    Args:
+        rows: one row of microseconds for each candidate, all from the same rounds.
+        stored: the candidate that is the stored winner.
     """
     fastest = min(range(len(rows)), key=lambda i: (median(rows[i]), i))
     behind = [paired_ratio(row, rows[fastest]) for row in rows]
     tied = [i for i, ratio in enumerate(behind) if ratio.undecided]
     equals = [i for i in tied if behind[i].value <= NEGLIGIBLE]
-    winner = min(equals, key=lambda i: candidates[i].cost)
+    winner = min(equals, key=lambda i: (candidates[i] is not stored, candidates[i].cost))
     return FinalResult(candidates[winner], tuple(candidates[i].config for i in tied if i != winner))
 
 
@@ -176,7 +266,7 @@ def _raced(
     *,
     vendor: bool = True,
 ) -> tuple[list[Candidate], RaceSamples]:
-    """The race and its candidates; a race that breaks runs again with those that still run alone."""
+    """The samples of a race and its candidates; a race that fails runs again with those that run alone."""
     try:
         return candidates, _race(context, candidates, bounds, seed, vendor=vendor)
     except (WorkerError, LaunchError):
@@ -206,7 +296,7 @@ def _race(
     each_s = [candidate.sample_s for candidate in candidates]
     round_s = sum(each_s) + max(each_s)
     if vendor and overlapping([candidate.artifact for candidate in candidates]):
-        round_s *= 2  # run apart as well
+        round_s *= 2  # which is timed apart as well
     count = rounds(round_s, bounds)
     return context.bench.race(
         [candidate.artifact for candidate in candidates],
@@ -219,16 +309,17 @@ def _race(
 
 
 def rounds(round_s: float, bounds: tuple[int, int]) -> int:
-    """Rounds of a race, ``round_s`` seconds each: as many as fit into 20 s, within ``bounds``."""
+    """The number of rounds of ``round_s`` seconds that fit into 20 s, within ``bounds``."""
     fewest, most = bounds
     return most if round_s * most <= RACE_SECONDS else max(fewest, int(RACE_SECONDS / round_s))
 
 
 def best_config(context: JobContext, won: FinalResult, head_to_head: RaceSamples) -> BestConfig:
-    """The job's result: the winner with its lead over the vendor library in a head-to-head of these two.
+    """The result of the job: the winner with its speed-up over the vendor library in a head-to-head.
 
-    If they were also raced apart, the lead and both ends of its interval are the lesser of the two ways;
-    times are of launches back to back, and the baseline's detail has the medians apart.
+    If launches were also timed apart, the speed-up and both ends of its interval are the lower ones of the
+    two. The times are of launches back to back; the detail of the baseline holds the medians of launches
+    apart.
     """
     both = [head_to_head.samples_us] + ([head_to_head.apart_us] if head_to_head.apart_us else [])
     ratios = [paired_ratio(vendor, kernel) for kernel, vendor in both]
@@ -241,7 +332,7 @@ def best_config(context: JobContext, won: FinalResult, head_to_head: RaceSamples
         arch=context.device.arch,
         config=won.winner.config,
         artifact=artifact.digest,
-        timing=_winner_timing(head_to_head),
+        timing=_winner_timing(head_to_head, "; ".join(company(won, head_to_head))),
         ties=won.ties,
         baseline=Baseline(head_to_head.vendor_name, median(head_to_head.samples_us[1]), detail),
         speedup=min(ratio.value for ratio in ratios),
@@ -255,7 +346,18 @@ def best_config(context: JobContext, won: FinalResult, head_to_head: RaceSamples
     )
 
 
-def _winner_timing(head_to_head: RaceSamples) -> Timing:
+def company(won: FinalResult, head_to_head: RaceSamples) -> list[str]:
+    """What disturbed the final or the head-to-head: what the device told, and a vendor library that took
+    another time in the one than in the other."""
+    reasons = [f"{text} during the final" for text in won.company]
+    reasons += [f"{text} during the head-to-head" for text in head_to_head.company]
+    change = median(head_to_head.samples_us[1]) / won.vendor_us if won.vendor_us else 1.0
+    if not 1 / STEADY <= change <= STEADY:
+        reasons.append(f"{head_to_head.vendor_name} took {change:.2f} times as long as in the final")
+    return reasons
+
+
+def _winner_timing(head_to_head: RaceSamples, disturbed: str) -> Timing:
     interval = median_interval(head_to_head.samples_us[0])
     return Timing(
         samples_us=tuple(head_to_head.samples_us[0]),
@@ -265,4 +367,5 @@ def _winner_timing(head_to_head: RaceSamples) -> Timing:
         method=head_to_head.method,
         mhz=head_to_head.mhz,
         watts=head_to_head.watts,
+        disturbed=disturbed,
     )

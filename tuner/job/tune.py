@@ -36,25 +36,28 @@ def tune(
     recorder: Recorder,
     cancelled: threading.Event,
     initial_configs: Sequence[Config] = (),
+    quiet_wait_s: float = 0.0,
 ) -> BestConfig | None:
-    """Search, race the candidates with the vendor, and record the winner.
+    """Search, race the candidates with the vendor library, and record the winner.
 
     Trials that ``recorder`` holds already are replayed into the search, not measured again, so that an
-    interrupted job goes on where it stood. ``initial_configs`` are tried first, then configs like what the
-    vendor library would run. The search ends after ``max_trials`` measured trials, ``max_seconds``, four asks
-    a granted trial, the whole space, or where it gains too little; the last progress says which.
+    interrupted job continues. ``initial_configs`` are tried first, then configs with the tiling of the vendor
+    library's choice. The search ends after ``max_trials`` measured trials, after ``max_seconds``, after four
+    times as many proposals as ``max_trials``, when every config was tried, or when it gains too little. The
+    last progress gives the reason. Final races that others disturb run again for ``quiet_wait_s`` seconds.
 
     Returns:
-        The winner; None where no trial went well or ``cancelled`` was set (trials stay recorded).
+        The winner; None if no trial succeeded or ``cancelled`` was set (recorded trials are kept).
 
     Raises:
         InvalidProblem: a family is unknown, or no config of any family is valid for the problem.
-        ArtifactError, WorkerDied, WorkerTimeout, LaunchError: as :func:`tuner.job.selection.select_winner`.
+        WorkerDied, WorkerTimeout, LaunchError: as :func:`tuner.job.selection.select_winner`.
         DeviceUnavailable: the compiler or the device's libraries are missing.
     """
     started = time.monotonic()
-    context = JobContext(request, job_id, bench, builder, recorder, cancelled)
-    recorder.set_progress(JobProgress("enumerate", 0, request.max_trials))
+    context = JobContext(request, job_id, bench, builder, recorder, cancelled, quiet_wait_s)
+    if not recorder.trials():  # else the progress of the interrupted run stands until it is caught up with
+        recorder.set_progress(JobProgress("enumerate", 0, request.max_trials))
     search = _open(context, bench, initial_configs)
     tracker = ProgressTracker(request, recorder, search, started)
     Loop(context, search, tracker).run()
@@ -66,7 +69,7 @@ def tune(
     if cancelled.is_set():
         return None
     if best:
-        recorder.set_best(best)
+        recorder.set_best(best, tracker.artifacts[best.artifact])
     tracker.publish("done")
     tracker.log(job_id)
     return best
@@ -84,12 +87,14 @@ def _open(context: JobContext, bench: Bench, initial_configs: Sequence[Config]) 
     )
     if not search.size:
         names = ", ".join(family.name for family in families) or "any family"
-        raise InvalidProblem(f"no config of {names} is valid for {request.problem} on {device.arch}")
+        raise InvalidProblem(
+            f"no config of {names} is valid for {request.problem} on {device.arch}; tune another problem"
+        )
     return search
 
 
 def _vendor_configs(context: JobContext, bench: Bench, families: Sequence[Family[Any]]) -> list[Config]:
-    """Configs that follow the tile hints of the vendor library; none if it gives no hint or fails."""
+    """Configs that follow the tile hints of the vendor library; empty if it gives no hint or fails."""
     try:
         hints = bench.vendor_tile_hints(context.problem, context.trial_timeout_s)
     except (DeviceUnavailable, WorkerError, LaunchError) as error:
@@ -111,5 +116,5 @@ def _families(request: TuneRequest, device: DeviceSpec) -> list[Family[Any]]:
             raise InvalidProblem(f"there is no family {name!r}; choose among {', '.join(FAMILIES)}")
         if name not in supported:
             reason = FAMILIES[name].why_unsupported(request.problem, device)
-            raise InvalidProblem(f"family {name} does not support {request.problem}: {reason}")
+            raise InvalidProblem(f"family {name} does not support {request.problem}: {reason}; leave it out")
     return [supported[name] for name in request.families or supported]

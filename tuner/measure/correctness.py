@@ -1,13 +1,17 @@
-"""The correctness gate before every timing.
+"""The correctness gate around every timing.
 
-Two runs a kernel. Integer operands, whose sums are exact in any order, must give the rounded
-reference bit for bit. N(0, 1) operands must stay within a bound that grows with k, against values that
-grow with sqrt(k), like the rounding errors of the running sum. Integer types must be exact in both. D is
-poisoned before each run, with NaN or the lowest integer, and lies between guard bands that must stay as
-they were. The second run launches twice on one workspace, because users of a kernel do: it must
-leave the workspace as it needs to find it.
+Before it, :func:`check` launches a kernel on small integer operands, which add up exactly in any order and
+must give the rounded reference bit for bit, and on N(0, 1) operands, which must stay within a bound that
+grows with k, while the values of D grow with sqrt(k) like the rounding errors of the running sum. Integer
+types must be exact in both. D is poisoned before each launch, with NaN or the lowest integer, and lies
+between guard bytes that must stay unchanged. Problems with C also run with D in the memory of C, and with
+beta = 0 over a C of NaN. The workspace holds NaN where it need not be zero; the rest must be zero after each
+launch, as the next one relies on it.
 
-Whether a right kernel's launches give the same bits is a figure of it, no fault: :func:`repeats` measures it.
+After it, :func:`check_replays` looks at what the timed launches left: they follow each other without a pause,
+may overlap, alternate between operands, and share one workspace.
+
+A correct kernel may give different bits from launch to launch; :func:`repeats` measures that.
 """
 
 from __future__ import annotations
@@ -15,18 +19,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from tilewright.launch import Kernel
+from tilewright.launch import Kernel, Launch
 from tilewright.schema.problem import Activation, DType, GemmProblem
 from tuner.devices.base import Device, Tensors
 from tuner.measure.encoding import decode, encode, storage_type
-from tuner.measure.operands import bind, make_tensors
+from tuner.measure.operands import bind, make_tensors, scratch
 
 _GUARD = 2048  # elements before and after D; keeps its alignment
 _GUARD_BYTE = 0xA5
-_LAUNCHES = {"integer": 1, "normal": 2}
 _REPEATS = 3
+_SETS_LOOKED_AT = 16
+
+Data = Literal["integer", "normal"]
 
 _EPSILON = {
     DType.FLOAT16: 2**-10,
@@ -35,16 +42,46 @@ _EPSILON = {
     DType.FLOAT64: 2**-52,
     DType.INT32: 0.0,
 }
-# Tensor cores for 8-bit floats keep about 13 bits of each product beside the largest.
+# Tensor cores for 8-bit floats keep about 13 bits of each product below the largest.
 _EPSILON_FLOAT8 = 2**-13
-# Tensor cores truncate while they add, so float32 sums drift more than rounding alone would.
+# Tensor cores truncate while they add, so float32 accumulators drift more than by rounding alone.
 _SUM_FACTOR = {DType.FLOAT16: 1.0, DType.FLOAT32: 8.0, DType.FLOAT64: 8.0, DType.INT32: 0.0}
 _POISON = {DType.INT32: -(2**31)}
+_NAN_BYTE = 0xFF  # in every floating-point type
+_LAUNCHES = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Case:
+    """What one launch of the check differs in.
+
+    Attributes:
+        reads_c: whether beta is other than 0; if it is 0, C is NaN.
+        in_place: whether D is the memory of C.
+    """
+
+    name: str
+    data: Data
+    reads_c: bool = True
+    in_place: bool = False
+
+    @property
+    def needs_c(self) -> bool:
+        """Whether a problem without C would only repeat another case."""
+        return self.in_place or not self.reads_c
+
+
+_CASES = (
+    _Case("integer data", "integer"),
+    _Case("normal data", "normal"),
+    _Case("normal data, D in the memory of C", "normal", in_place=True),
+    _Case("integer data, beta = 0 and C of NaN", "integer", reads_c=False),
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reference:
-    """Operands of one check with what D must be and how far it may be off."""
+    """Operands of one check, the expected D, and the largest error allowed."""
 
     tensors: Tensors
     expected: Any
@@ -55,20 +92,58 @@ def check(device: Device, kernel: Kernel, problem: GemmProblem) -> str | None:
     """The reason ``kernel`` is wrong for ``problem``, or None.
 
     Raises:
-        LaunchError: it does not run.
+        LaunchError: the kernel does not run.
     """
-    kinds: tuple[Literal["integer", "normal"], ...] = ("integer", "normal")
-    return next((r for kind in kinds if (r := _check(device, kernel, problem, kind))), None)
+    cases = _CASES if problem.has_c else [case for case in _CASES if not case.needs_c]
+    return next((reason for case in cases if (reason := _check(device, kernel, problem, case))), None)
+
+
+def check_replays(
+    device: Device,
+    problem: GemmProblem,
+    sets: Sequence[Tensors],
+    launches: Sequence[Launch],
+    replay: Callable[[], None],
+) -> str | None:
+    """The reason the launches of a replay are wrong, or None: each must give what it gives alone.
+
+    Args:
+        sets, launches: operands, and the launch of a checked kernel on each.
+        replay: runs all of the launches as they are timed.
+
+    Raises:
+        LaunchError: the kernel does not run.
+    """
+    looked_at = range(0, len(sets), max(1, len(sets) // _SETS_LOOKED_AT))
+    for index in looked_at:
+        _poison(device, problem, sets[index].d)
+    device.synchronize()
+    replay()
+    device.synchronize()
+    for index in looked_at:
+        d = sets[index].d
+        replayed = d.copy()
+        _poison(device, problem, d)
+        device.synchronize()
+        for _ in range(_LAUNCHES):
+            device.once(launches[index])  # on the stream of the replays, to which a workspace belongs
+        if not (replayed.view("uint8") == d.view("uint8")).all():
+            alone = decode(d, problem.out).astype("float64")
+            allowed = 2 * _tolerance(device.xp, problem, alone)
+            reason = _difference(device.xp, problem, decode(replayed, problem.out), alone, allowed)
+            if reason:
+                return f"timed launches, which follow each other without a pause: {reason}"
+    return None
 
 
 def repeats(device: Device, kernel: Kernel, problem: GemmProblem) -> bool:
-    """Whether launches of a right kernel on the same N(0, 1) operands gave the same bits.
+    """Whether launches of a correct kernel on the same N(0, 1) operands gave the same bits.
 
     Raises:
-        LaunchError: it does not run.
+        LaunchError: the kernel does not run.
     """
     _, d = _guarded(device, problem)
-    tensors = dataclasses.replace(_reference(device, problem, "normal").tensors, d=d)
+    tensors = dataclasses.replace(_reference(device, problem, "normal", True).tensors, d=d)
     bound = bind(device, kernel, problem, [tensors])
 
     def launched() -> Any:
@@ -83,12 +158,16 @@ def repeats(device: Device, kernel: Kernel, problem: GemmProblem) -> bool:
 def reference_values(device: Device, problem: GemmProblem, tensors: Tensors) -> Any:
     """D in float64, before rounding to the output type."""
     x = device.xp.matmul(_wide(tensors.a, problem, "a"), _wide(tensors.b, problem, "b"))
-    x = tensors.alpha * x
-    if tensors.c is not None:
+    return finished(device.xp, tensors.alpha * x, problem, tensors)
+
+
+def finished(xp: Any, x: Any, problem: GemmProblem, tensors: Tensors) -> Any:
+    """act(x + beta * C + bias) in float64; C is not read where beta is 0."""
+    if tensors.c is not None and tensors.beta != 0.0:
         x = x + tensors.beta * decode(tensors.c, problem.out).astype("float64")
     if tensors.bias is not None:
         x = x + decode(tensors.bias, problem.out).astype("float64")
-    return activate(device.xp, x, problem.activation)
+    return activate(xp, x, problem.activation)
 
 
 def activate(xp: Any, x: Any, activation: Activation) -> Any:
@@ -101,56 +180,80 @@ def activate(xp: Any, x: Any, activation: Activation) -> Any:
 
 
 def forget() -> None:
-    """Give back the references of earlier problems."""
+    """Release the references of earlier problems."""
     _reference.cache_clear()
 
 
-@functools.lru_cache(maxsize=2)
-def _reference(device: Device, problem: GemmProblem, kind: Literal["integer", "normal"]) -> Reference:
-    xp = device.xp
-    tensors = make_tensors(device, problem, 20_000, kind)
-    exact_sums = problem.accumulate.is_integer
-    if kind == "normal":
-        alpha, beta = (3.0, -2.0) if exact_sums else (0.75, -0.5)
+@functools.lru_cache(maxsize=3)
+def _reference(device: Device, problem: GemmProblem, data: Data, reads_c: bool) -> Reference:
+    tensors = make_tensors(device, problem, 20_000, data)
+    integers = problem.accumulate.is_integer
+    if data == "normal":
+        alpha, beta = (3.0, -2.0) if integers else (0.75, -0.5)
         tensors = dataclasses.replace(tensors, alpha=alpha, beta=beta if problem.has_c else 0.0)
+    if not reads_c:
+        tensors = dataclasses.replace(tensors, beta=0.0)
+        _poison(device, problem, tensors.c)
     exact = reference_values(device, problem, tensors)
-    if exact_sums or (kind == "integer" and problem.activation is not Activation.GELU):
-        return Reference(tensors, decode(encode(xp, exact, problem.out), problem.out), 0.0)
-    return Reference(tensors, exact, _sum_error(problem) + 2 * _EPSILON[problem.out] * xp.abs(exact))
+    if integers or (data == "integer" and problem.activation is not Activation.GELU):
+        return Reference(tensors, decode(encode(device.xp, exact, problem.out), problem.out), 0.0)
+    return Reference(tensors, exact, _tolerance(device.xp, problem, exact))
+
+
+def _tolerance(xp: Any, problem: GemmProblem, values: Any) -> Any:
+    """The largest error allowed for each value of D, for N(0, 1) operands."""
+    return _sum_error(problem) + 2 * _EPSILON[problem.out] * xp.abs(values)
 
 
 def _sum_error(problem: GemmProblem) -> float:
-    """How far the running sum of N(0, 1) products may drift."""
+    """The largest drift allowed for the running sum of N(0, 1) products."""
     if problem.dtype in (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2):
         return _EPSILON_FLOAT8 * problem.k
     return _EPSILON[problem.accumulate] * _SUM_FACTOR[problem.accumulate] * problem.k
 
 
-def _check(
-    device: Device, kernel: Kernel, problem: GemmProblem, kind: Literal["integer", "normal"]
-) -> str | None:
+def _check(device: Device, kernel: Kernel, problem: GemmProblem, case: _Case) -> str | None:
     xp = device.xp
-    reference = _reference(device, problem, kind)
-    band, d = _guarded(device, problem)
-    bound = bind(device, kernel, problem, [dataclasses.replace(reference.tensors, d=d)])
-    for _ in range(_LAUNCHES[kind]):
-        poison = _POISON.get(problem.out, math.nan)
-        d[:] = encode(xp, xp.full(1, poison, dtype="float64"), problem.out)
+    reference = _reference(device, problem, case.data, case.reads_c)
+    guarded, d = _guarded(device, problem)
+    c = d if case.in_place else reference.tensors.c
+    memory = scratch(device, [kernel], problem)
+    memory.memory[memory.front :] = _NAN_BYTE
+    bound = bind(device, kernel, problem, [dataclasses.replace(reference.tensors, d=d, c=c)], memory)
+    for _ in range(_LAUNCHES):
+        if case.in_place:
+            d[:] = reference.tensors.c
+        else:
+            _poison(device, problem, d)
         device.synchronize()
         bound.launches[0]()
         device.synchronize()
-    result = decode(d, problem.out)
-    if _broken_guards(xp, band, d):
-        return f"{kind} data: wrote outside D"
+        if _broken_guards(xp, guarded, d):
+            return f"{case.name}: wrote outside D"
+        reason = _difference(xp, problem, decode(d, problem.out), reference.expected, reference.tolerance)
+        if reason:
+            return f"{case.name}: {reason}"
+        if xp.any(memory.memory[: memory.front]):
+            return f"{case.name}: left values other than zero in the workspace, where launches need zeros"
+    return None
+
+
+def _difference(xp: Any, problem: GemmProblem, result: Any, expected: Any, tolerance: Any) -> str | None:
+    """In words, how a result is further from what is expected than the tolerance; None if it is not."""
     missing = int((xp.isnan(result) | (result == _POISON.get(problem.out, math.nan))).sum())
     if missing:
-        return f"{kind} data: {missing} of {result.size} elements of D are NaN or were never written"
-    excess = xp.abs(result - reference.expected) - reference.tolerance
-    wrong = int((~(excess <= 0)).sum())
+        return f"{missing} of {result.size} elements of D are NaN or were never written"
+    wrong = int((~(xp.abs(result - expected) - tolerance <= 0)).sum())
     if wrong:
-        worst = float(xp.abs(result - reference.expected).max())
-        return f"{kind} data: {wrong} of {result.size} elements are off, the worst by {worst:.3g}"
+        worst = float(xp.abs(result - expected).max())
+        return f"{wrong} of {result.size} elements are off, the worst by {worst:.3g}"
     return None
+
+
+def _poison(device: Device, problem: GemmProblem, d: Any) -> None:
+    """Fill D with NaN, or with the lowest integer."""
+    value = _POISON.get(problem.out, math.nan)
+    d[:] = encode(device.xp, device.xp.full(1, value, dtype="float64"), problem.out)
 
 
 def _wide(stored: Any, problem: GemmProblem, operand: Literal["a", "b"]) -> Any:
@@ -160,14 +263,14 @@ def _wide(stored: Any, problem: GemmProblem, operand: Literal["a", "b"]) -> Any:
 
 
 def _guarded(device: Device, problem: GemmProblem) -> tuple[Any, Any]:
-    """(all bytes, the D inside), filled with the guard's byte."""
+    """(all bytes, the D between the guard bytes), filled with the guard byte."""
     xp = device.xp
     elements = problem.batch * problem.m * problem.n
-    band = xp.full((elements + 2 * _GUARD) * problem.out.size, _GUARD_BYTE, dtype="uint8")
-    d = band.view(storage_type(problem.out))[_GUARD : _GUARD + elements]
-    return band, d.reshape(problem.batch, problem.m, problem.n)
+    guarded = xp.full((elements + 2 * _GUARD) * problem.out.size, _GUARD_BYTE, dtype="uint8")
+    d = guarded.view(storage_type(problem.out))[_GUARD : _GUARD + elements]
+    return guarded, d.reshape(problem.batch, problem.m, problem.n)
 
 
-def _broken_guards(xp: Any, band: Any, d: Any) -> bool:
+def _broken_guards(xp: Any, guarded: Any, d: Any) -> bool:
     edge = _GUARD * d.itemsize
-    return bool(xp.any(band[:edge] != _GUARD_BYTE)) or bool(xp.any(band[-edge:] != _GUARD_BYTE))
+    return bool(xp.any(guarded[:edge] != _GUARD_BYTE)) or bool(xp.any(guarded[-edge:] != _GUARD_BYTE))

@@ -1,9 +1,9 @@
-"""Values and storage: numbers on one side, the bits a kernel reads and writes on the other.
+"""Conversion between values and storage, the bits that a kernel reads and writes.
 
-NumPy and CuPy alike; ``xp`` is the array module where one has to be named. What neither computes with
-is kept as bit patterns: bfloat16 as uint16, the 8-bit floats as uint8. tfloat32 is kept as float32 of
-which the low 13 bits are zero, so that a kernel need not round what it reads. Types of fewer than 8 bits
-are packed into uint8 along the last axis, the first element in the low bits.
+Works on NumPy and CuPy arrays; ``xp`` is the array module. Types that neither module computes with are stored
+as bit patterns: bfloat16 as uint16, the 8-bit floats as uint8. tfloat32 is stored as float32 whose low 13
+bits are zero, so that kernels need not round it. Types of fewer than 8 bits are packed into uint8 along the
+last axis, the first element in the low bits.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _E4M3_MOST, _E5M2_MOST = 448.0, 57344.0
 
 
 def storage_type(dtype: DType) -> str:
-    """Name of the NumPy type that holds ``dtype``."""
+    """Name of the NumPy type that stores ``dtype``."""
     return _STORAGE[dtype]
 
 
 def encode(xp: Any, values: Any, dtype: DType) -> Any:
-    """Round real ``values`` to ``dtype``, to nearest even, and return the storage array.
+    """The storage array of real ``values`` rounded to ``dtype``, to nearest even.
 
-    What is too large becomes infinity, NaN in float8_e4m3fn, which has no infinity, and the nearest
-    integer there is in integer types; those hold no NaN. sign1 keeps the sign alone; 0 is positive.
+    Values that are too large become infinity, NaN in float8_e4m3fn, which has no infinity, or the nearest
+    integer of an integer type. Integer types hold no NaN. sign1 keeps the sign only; 0 is positive.
 
     Raises:
         ValueError: the last axis does not fill the bytes of a packed type.
@@ -85,10 +85,10 @@ def decode(stored: Any, dtype: DType) -> Any:
 
 
 def _pack(xp: Any, values: Any, dtype: DType) -> Any:
-    """Whole numbers, of which the low bits are kept, ``dtype.packing`` neighbours a byte."""
+    """The low bits of whole numbers, ``dtype.packing`` neighbours in each byte."""
     bits, packing = dtype.bits, dtype.packing
     if values.shape[-1] % packing:
-        raise ValueError(f"{values.shape[-1]} elements of {dtype} do not fill bytes")
+        raise ValueError(f"{values.shape[-1]} elements of {dtype} do not fill whole bytes")
     fields = xp.ascontiguousarray(values).astype("int8").view("uint8") & ((1 << bits) - 1)
     packed = fields[..., ::packing]
     for place in range(1, packing):
@@ -110,7 +110,7 @@ def _unpacked(stored: Any, dtype: DType) -> Any:
 
 
 def _rounded(xp: Any, values: Any, drop: int) -> Any:
-    """As float32 with the low ``drop`` bits of the mantissa rounded away; NaN stays NaN."""
+    """The values as float32 with the low ``drop`` bits of the mantissa rounded away; NaN stays NaN."""
     values = xp.ascontiguousarray(values, dtype="float32")
     bits = values.view("uint32")
     up = bits + ((1 << (drop - 1)) - 1) + ((bits >> drop) & 1)
@@ -118,7 +118,7 @@ def _rounded(xp: Any, values: Any, drop: int) -> Any:
 
 
 def _encode_float8(xp: Any, values: Any, dtype: DType) -> Any:
-    """By way of float16, whose exponent is five bits wide like that of e5m2; e4m3 has four of them."""
+    """Encode by way of float16, whose exponent has five bits like that of e5m2; e4m3 has four."""
     values = xp.ascontiguousarray(values, dtype="float32")
     smallest, mantissa = _SMALLEST_NORMAL[dtype], _MANTISSA[dtype]
     step = smallest * 2.0**-mantissa

@@ -1,4 +1,4 @@
-"""Operands of a problem on a device: random or integer data, rotated sets, bound launches."""
+"""Operands of a problem on a device: random or integer data, rotated sets, launches bound to them."""
 
 from __future__ import annotations
 
@@ -19,25 +19,27 @@ _MOST_SETS = 128
 _MOST_BYTES = 16 << 30
 _INTEGER_SCALE = {4: 2.5, 1: 1.0}  # by bits
 _BYTE_SCALE = 40.0
-_DENSE_K = 2**16  # sums of more products of -1, 0 and 1 could leave the integers that float16 holds
+_DENSE_K = (
+    2**16
+)  # with a larger k, products of -1, 0 and 1 could add up to integers that float16 does not hold
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BoundSets:
-    """A kernel bound to several operand sets in turn, and the workspace that must outlive it."""
+    """Launches of a kernel, one for each operand set, and the workspace that they need."""
 
     launches: Sequence[Launch]
     workspace: Any
 
 
 def why_too_large(problem: GemmProblem, device: DeviceSpec) -> str | None:
-    """The reason ``device`` cannot hold what tuning the problem takes, or None.
+    """The reason ``device`` has too little memory to tune the problem, or None.
 
-    Beside the operands, the check keeps references in float64 and its temporaries: about eight arrays
-    of the size of D and one of each operand.
+    Beside the operands, the correctness check keeps references in float64 and temporaries: about nine arrays
+    of the size of D and one of the size of each operand.
     """
     d, operands = problem.m * problem.n, (problem.m + problem.n) * problem.k
-    needed = 3 * problem.total_bytes + 8 * problem.batch * (8 * d + operands)
+    needed = 4 * problem.total_bytes + 8 * problem.batch * (9 * d + operands)
     if needed > device.memory_bytes:
         return f"tuning {problem} takes about {needed} bytes of memory, the device has {device.memory_bytes}"
     return None
@@ -45,7 +47,7 @@ def why_too_large(problem: GemmProblem, device: DeviceSpec) -> str | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scratch:
-    """Workspace memory; the part from byte ``front`` on need not be zero."""
+    """Workspace memory; the bytes before ``front`` are those that must be zero."""
 
     memory: Any
     front: int
@@ -59,7 +61,7 @@ def make_tensors(
     Integer types take N(0, 1) times 40, 2.5 for 4 bits, rounded and clipped, so that all bits are used.
 
     Raises:
-        LaunchError: they do not fit in the device's memory.
+        LaunchError: they do not fit into the device's memory.
     """
     xp = device.xp
     random = xp.random.default_rng(seed)
@@ -89,7 +91,7 @@ def make_tensors(
 def rotated_sets(device: Device, problem: GemmProblem) -> tuple[Tensors, ...]:
     """Operand sets whose inputs together are at least twice the last-level cache, two at least.
 
-    Launches that take them in turn find no input in the cache. Kept until :func:`forget`.
+    Launches that alternate between the sets find no input in the cache. Kept until :func:`forget`.
     """
     wanted = -(-2 * device.spec.l2_bytes // problem.operand_bytes)
     affordable = max(1, min(_MOST_BYTES, device.free_bytes() // 2) // problem.total_bytes)
@@ -98,13 +100,14 @@ def rotated_sets(device: Device, problem: GemmProblem) -> tuple[Tensors, ...]:
 
 
 def scratch(device: Device, kernels: Sequence[Kernel], problem: GemmProblem) -> Scratch:
-    """Workspace for any of the kernels, one at a time: zero at first, and left so where they need it.
+    """Workspace for any of the kernels, one at a time; the bytes that must be zero are zero and stay so.
 
-    The parts that must be zero end where the other parts begin, so those are the same memory for all:
-    where a buffer lies can cost or save a kernel more than the difference that a race looks for.
+    For every kernel the bytes that must be zero end at the same address, so that the rest is the same memory
+    for all: the address of a buffer can change a kernel's time by more than the difference that a race looks
+    for.
 
     Raises:
-        LaunchError: it does not fit.
+        LaunchError: it does not fit into the device's memory.
     """
     plans = [kernel.artifact.plan for kernel in kernels]
     front = max((plan.workspace_zero_bytes(problem) for plan in plans), default=0)
@@ -117,7 +120,7 @@ def scratch(device: Device, kernels: Sequence[Kernel], problem: GemmProblem) -> 
 
 
 def forget() -> None:
-    """Give back the operand sets of an earlier problem."""
+    """Release the operand sets of an earlier problem."""
     rotated_sets.cache_clear()
 
 
@@ -128,13 +131,26 @@ def bind(
     sets: Sequence[Tensors],
     shared: Scratch | None = None,
 ) -> BoundSets:
-    """Bind a kernel to each set, all with one workspace: ``shared``, or one of its own."""
+    """Bind a kernel to each operand set, all with one workspace: ``shared``, or a new one."""
     plan = kernel.artifact.plan
     shared = shared or scratch(device, [kernel], problem)
     start = device.address(shared.memory) + shared.front - plan.workspace_zero_bytes(problem)
     address = start if plan.workspace_bytes(problem) else 0
     launches = [kernel.bind(problem, operands(device, tensors, address)) for tensors in sets]
     return BoundSets(launches, shared.memory)
+
+
+def bind_all(
+    device: Device, kernels: Sequence[Kernel], problem: GemmProblem, sets: Sequence[Tensors]
+) -> list[BoundSets]:
+    """Bind kernels that are compared to each operand set, all with one workspace.
+
+    Kernels take turns: what is allocated first fills the holes of the heap, on more pages than what comes
+    later, so that a kernel bound before another would be called more slowly, by 1 to 2 % at 5 us.
+    """
+    shared = scratch(device, kernels, problem)
+    bound = [[bind(device, kernel, problem, [one], shared).launches[0] for kernel in kernels] for one in sets]
+    return [BoundSets(launches, shared.memory) for launches in zip(*bound, strict=True)]
 
 
 def operands(device: Device, tensors: Tensors, workspace: int = 0) -> Operands:
@@ -153,4 +169,6 @@ def operands(device: Device, tensors: Tensors, workspace: int = 0) -> Operands:
 
 def _require_memory(device: Device, size: int) -> None:
     if size > device.free_bytes():
-        raise LaunchError(f"{size} bytes do not fit in the {device.free_bytes()} free bytes of the device")
+        raise LaunchError(
+            f"{size} bytes do not fit, the device has {device.free_bytes()} free; use a smaller problem"
+        )

@@ -1,7 +1,7 @@
 """Medians with distribution-free confidence intervals, and the comparison of two candidates of a race.
 
-Every interval is one of order statistics. Whatever the distribution, the number of samples below
-its median is Binomial(n, 1/2), so the k-th smallest and the k-th largest of n independent samples
+Every interval consists of order statistics. For any distribution, the number of samples below its
+median is Binomial(n, 1/2), so the k-th smallest and the k-th largest of n independent samples
 enclose the median with probability 1 - 2 P(Binomial(n, 1/2) <= k - 1).
 """
 
@@ -23,7 +23,7 @@ class Interval:
     Attributes:
         value: the median.
         low, high: order statistics that enclose it.
-        confidence: probability that they do; lower than asked for where the samples are too few.
+        confidence: probability that they do; lower than requested if the samples are too few.
     """
 
     value: float
@@ -34,11 +34,11 @@ class Interval:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times as fast a candidate is as a base: base time over candidate time.
+    """The speed of a candidate relative to a base: base time over candidate time.
 
     Attributes:
-        value: the median over the rounds of a race; above 1 the candidate is faster.
-        low, high: interval of that median at the confidence asked for.
+        value: the median over the rounds of a race; above 1 if the candidate is faster.
+        low, high: interval of that median at the requested confidence.
     """
 
     value: float
@@ -47,7 +47,7 @@ class Ratio:
 
     @property
     def undecided(self) -> bool:
-        """The interval includes 1: the race could not tell the two apart."""
+        """Whether the interval includes 1, so that the race shows no difference."""
         return self.low <= 1.0 <= self.high
 
 
@@ -65,8 +65,8 @@ def median(samples: Sequence[float]) -> float:
 def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
     """The median with the narrowest order-statistic interval that reaches ``confidence``.
 
-    Fewer samples than :func:`rounds_needed` give the smallest and the largest one, and the lower
-    confidence that these reach.
+    With fewer samples than :func:`rounds_needed` the interval is from the smallest to the largest, at the
+    lower confidence of these.
 
     Raises:
         ValueError: there is no sample, one is not finite, or ``confidence`` is not between 0 and 1.
@@ -78,11 +78,11 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
 
 
 def paired_ratio(base: Sequence[float], candidate: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
-    """How many times as fast ``candidate`` is as ``base``, from times taken in the same rounds.
+    """The speed of ``candidate`` relative to ``base``, from times taken in the same rounds.
 
-    A round's ratio cancels what the round did to both (clocks, neighbours). The interval is that of
-    the sign test: it holds where the sign of a round is independent of the others, which a race
-    brings about by running each round in a fresh random order.
+    The ratio within a round cancels effects on both (clocks, other processes). The interval is that of the
+    sign test. It holds if the sign of a round is independent of the others, which the random order of each
+    round ensures.
 
     Raises:
         ValueError: the rows differ in length, hold a time that is not positive, or have too few
@@ -111,7 +111,7 @@ def rounds_needed(confidence: float) -> int:
 
 @functools.cache
 def _rank(count: int, confidence: float) -> int:
-    """The largest k whose k-th smallest and k-th largest reach ``confidence``; 0 where none does."""
+    """The largest k for which k-th smallest and k-th largest reach ``confidence``; 0 if there is none."""
     _check(confidence)
     ranks = range(1, (count + 1) // 2 + 1)
     return sum(_coverage(count, rank) >= confidence for rank in ranks)

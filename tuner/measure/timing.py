@@ -1,11 +1,12 @@
 """Timing of one kernel in a trial, at sustained clocks.
 
-A GPU that was idle runs its first milliseconds at clocks it cannot hold, and swings for some seconds around
-those it can. What is sampled after :func:`settle` is at sustained clocks.
+An idle GPU runs its first milliseconds at clocks that it cannot hold, and swings for some seconds around
+those that it can. Samples taken after :func:`reach_steady_clock` are at sustained clocks.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import time
@@ -15,20 +16,23 @@ from tilewright.launch import Kernel, Launch
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Timing
 from tuner.devices.base import Device
+from tuner.measure.correctness import check_replays
 from tuner.measure.operands import bind, rotated_sets
 from tuner.measure.stats import median, median_interval
 
 SLICE_S = 0.1
 FEWEST, MOST = 8, 30  # slices
 STEADY = 0.01
-_HALF = 4  # slices that a mean is taken over
+_HALF = 4  # slices in a mean
 
 
-def settle(device: Device, samplers: Sequence[Callable[[int], float]]) -> bool | None:
+def reach_steady_clock(device: Device, samplers: Sequence[Callable[[int], float]]) -> bool | None:
     """Keep the device busy with ``samplers`` for 0.8 to 3 s, until its clock is steady.
 
-    Steady is a clock whose mean over the last 0.4 s is within 1 % of that over the 0.4 s before. True
-    where it came to that, False where it never did, None where the device does not tell its clock.
+    A clock is steady if its mean over the last 0.4 s is within 1 % of the mean over the 0.4 s before.
+
+    Returns:
+        Whether the clock became steady; None if the device does not report its clock.
     """
     clocks: list[float | None] = []
     while len(clocks) < MOST and not (len(clocks) >= FEWEST and _steady(clocks) is not False):
@@ -65,23 +69,48 @@ NARROW = 0.01
 _MOST_LAUNCHES = 2048
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measurement:
+    """What timing a kernel gave.
+
+    Attributes:
+        pruned: whether it was stopped early as too slow.
+        wrong: the reason the timed launches gave wrong results, or None. Not looked for if ``pruned``.
+    """
+
+    timing: Timing
+    pruned: bool
+    wrong: str | None = None
+
+
 def measure(
     device: Device,
     kernel: Kernel,
     problem: GemmProblem,
     incumbent_us: float | None,
     fewest: int = FEWEST_SAMPLES,
-) -> tuple[Timing, bool]:
-    """Time a kernel; the flag is True where it was stopped early as too slow.
+) -> Measurement:
+    """Time a kernel that passed the check, then look at the results of the timed launches.
 
     Raises:
-        LaunchError: it does not run.
+        LaunchError: the kernel does not run.
     """
-    bound = bind(device, kernel, problem, rotated_sets(device, problem))
-    sample = sampler(device, bound.launches, launches_per_sample(device, bound.launches))
+    sets = rotated_sets(device, problem)
+    bound = bind(device, kernel, problem, sets)  # keeps the workspace
+    count = launches_per_sample(device, bound.launches)
+    parts = of_samples(bound.launches, count)
+    sample = sampler(device, parts)
     load_us = OWN_CLOCK_US if device.spec.power_watts else 0.0
     samples, pruned = take(sample, incumbent_us, fewest, load_us)
-    return timing(device, samples), pruned
+    timed = timing(device, samples)
+
+    def replay() -> None:
+        for number in range(len(parts)):
+            sample(number)
+
+    seen = sets[: count * len(parts)]
+    wrong = None if pruned else check_replays(device, problem, seen, bound.launches, replay)
+    return Measurement(timed, pruned, wrong)
 
 
 def take(
@@ -90,9 +119,12 @@ def take(
     fewest: int = FEWEST_SAMPLES,
     load_us: float = 0.0,
 ) -> tuple[list[float], bool]:
-    """Samples of one candidate in microseconds, as many as it deserves; True where it was stopped early.
+    """Samples of one candidate in microseconds, and whether it was stopped early as too slow.
 
-    Where it is not, and ``load_us`` is given, those that count begin after so long.
+    Takes ``fewest`` samples, and more until their confidence interval is narrow.
+
+    Args:
+        load_us: microseconds of load before the samples that count, unless the candidate is stopped early.
     """
     samples = [sample(number) for number in range(PROBES)]
     if incumbent_us is not None and median(samples) > PRUNE_RATIO * incumbent_us:
@@ -103,28 +135,33 @@ def take(
         for number in range(PROBES, first):
             sample(number)
         samples = []
-    while len(samples) < fewest or (len(samples) < MOST_SAMPLES and not _settled(samples)):
+    while len(samples) < fewest or (len(samples) < MOST_SAMPLES and not _narrow(samples)):
         samples.append(sample(first + len(samples)))
     return samples, False
 
 
 def launches_per_sample(device: Device, launches: Sequence[Launch]) -> int:
-    """How many launches take about ``SAMPLE_US``."""
+    """The number of launches that take about ``SAMPLE_US``."""
     probe = device.timer(launches)
     probe()
     return min(max(1, round(SAMPLE_US / max(probe(), 0.1))), _MOST_LAUNCHES)
 
 
-def sampler(device: Device, launches: Sequence[Launch], count: int) -> Callable[[int], float]:
-    """A warmed-up function that takes sample ``i`` of ``count`` launches: microseconds per launch.
+def of_samples(launches: Sequence[Launch], count: int) -> list[Sequence[Launch]]:
+    """The ``count`` launches of a sample, or fewer if whole turns of all launches are fewer.
 
-    Where one sample does not take all operand sets, the next one goes on; samples of the same number
-    take the same sets.
+    If ``count`` is below the number of operand sets, successive samples use successive sets.
     """
-    if count < len(launches):
-        parts = [launches[i : i + count] for i in range(0, len(launches) - count + 1, count)]
-    else:
-        parts = [list(launches) * (count // len(launches))]
+    if count >= len(launches):
+        return [list(launches) * (count // len(launches))]
+    return [launches[i : i + count] for i in range(0, len(launches) - count + 1, count)]
+
+
+def sampler(device: Device, parts: Sequence[Sequence[Launch]]) -> Callable[[int], float]:
+    """A warmed-up function that returns sample ``i``, of the launches of a part, in microseconds per launch.
+
+    Samples of the same number use the same part.
+    """
     timers = [device.timer(part) for part in parts]
     end = time.monotonic() + WARM_UP_S
     for timer in itertools.cycle(timers):
@@ -135,13 +172,13 @@ def sampler(device: Device, launches: Sequence[Launch], count: int) -> Callable[
 
 
 def timing(device: Device, samples: Sequence[float]) -> Timing:
-    """Samples with their median, its confidence interval, and the device's state now."""
+    """The ``Timing`` of samples: median, confidence interval, and the device's clock and power."""
     interval = median_interval(samples)
     now = device.telemetry()
     return Timing(tuple(samples), interval.value, interval.low, interval.high, METHOD, now.mhz, now.watts)
 
 
-def _settled(samples: Sequence[float]) -> bool:
+def _narrow(samples: Sequence[float]) -> bool:
     if len(samples) < FEWEST_SAMPLES:
         return False
     interval = median_interval(samples)

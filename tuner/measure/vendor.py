@@ -18,17 +18,17 @@ from tuner.measure.interleave import equal_samplers, interleave, shuffled_rounds
 from tuner.measure.operands import rotated_sets
 from tuner.measure.stats import median
 
-_HEAT_ROUNDS = 7
-# A heat of few rounds cannot tell those apart that are so close: of them so many run again.
-_CLOSE, _DECIDING, _DECIDER_ROUNDS = 1.03, 4, 32
+_FIRST_ROUNDS = 7
+# Of those within this ratio of the fastest, which few rounds cannot tell apart, so many race again.
+_CLOSE, _AGAIN, _AGAIN_ROUNDS = 1.03, 4, 32
 _KNOWN = 8
-_SCREENS = ((48, 200.0), (12, 1000.0))  # how many stay, after so many microseconds of each
+_SCREENS = ((48, 200.0), (12, 1000.0))  # (algorithms that stay, microseconds of each)
 _SCREEN_RATIO = 1.25
 _STAND_IN_OUT = {2: DType.FLOAT16, 4: DType.FLOAT32}  # by bytes of an element of D
 
 
 def fastest_for(device: Device, problem: GemmProblem) -> VendorChoice:
-    """The library's fastest algorithm for a problem; a process looks for it once, the last 8 are remembered.
+    """The library's fastest algorithm for a problem; the process remembers it for the last 8 problems.
 
     Raises:
         DeviceUnavailable: as :func:`vendor_choices`.
@@ -45,55 +45,57 @@ def fastest_for(device: Device, problem: GemmProblem) -> VendorChoice:
 
 @functools.lru_cache(maxsize=1)
 def _known(_device: Device) -> dict[GemmProblem, dict[str, Any]]:
-    """What the fastest algorithm of the last problems told of itself."""
+    """The attributes of the fastest algorithm, for each of the last problems."""
     return {}
 
 
 def fastest(device: Device, choices: Sequence[VendorChoice]) -> VendorChoice:
     """The choice with the lowest median of interleaved samples under load.
 
-    A quick look at each rules out the slow ones, a heat of few rounds leaves those that are close to its
-    fastest, four at most, and these run again for as many rounds as candidates do.
+    A few launches of each rule out the slow ones. A short race leaves those that are close to its fastest,
+    four at most, and these race again for as many rounds as candidates do.
     """
     if len(choices) == 1:
         return choices[0]
     choices = _screened(device, choices)
     samplers = equal_samplers(device, [choice.launches for choice in choices])
-    rows, _ = interleave(device, samplers, _HEAT_ROUNDS, seed=0)
+    rows, _ = interleave(device, samplers, _FIRST_ROUNDS, seed=0)
     times = list(map(median, rows))
-    ahead = sorted(range(len(choices)), key=times.__getitem__)[:_DECIDING]
+    ahead = sorted(range(len(choices)), key=times.__getitem__)[:_AGAIN]
     close = [i for i in ahead if times[i] <= _CLOSE * times[ahead[0]]]
     if len(close) == 1:
         return choices[close[0]]
-    rows, _ = shuffled_rounds(device, [samplers[i] for i in close], _DECIDER_ROUNDS, random.Random(1))
+    rows, _ = shuffled_rounds(device, [samplers[i] for i in close], _AGAIN_ROUNDS, random.Random(1))
     return choices[min(zip(map(median, rows), close, strict=True))[1]]
 
 
 def _screened(device: Device, choices: Sequence[VendorChoice]) -> Sequence[VendorChoice]:
-    """The first choice and the quickest others: each is looked at for a little while, then the quickest
-    of these for longer; those that take 25 % more than the quickest are out."""
+    """The first choice and the fastest others, at most 25 % slower than the fastest.
+
+    Each runs for a short time, then the fastest of these for a longer time.
+    """
     probe = device.timer(choices[0].launches)
     probe()
     first_us = max(probe(), 0.1)
-    for kept, glance_us in _SCREENS:
+    for kept, quick_us in _SCREENS:
         if len(choices) > kept:
-            count = max(1, round(glance_us / first_us))
-            quick = [_glance(device, choice.launches[:count]) for choice in choices]
-            ranked = sorted(range(1, len(choices)), key=lambda i: quick[i])[: kept - 1]
-            limit = _SCREEN_RATIO * min(quick)
-            choices = [choices[0], *(choices[i] for i in ranked if quick[i] <= limit)]
+            count = max(1, round(quick_us / first_us))
+            times = [_quick_us(device, choice.launches[:count]) for choice in choices]
+            ranked = sorted(range(1, len(choices)), key=lambda i: times[i])[: kept - 1]
+            limit = _SCREEN_RATIO * min(times)
+            choices = [choices[0], *(choices[i] for i in ranked if times[i] <= limit)]
     return choices
 
 
-def _glance(device: Device, launches: Sequence[Launch]) -> float:
-    """The quicker of two runs of launches, after one that does not count: microseconds of a launch."""
+def _quick_us(device: Device, launches: Sequence[Launch]) -> float:
+    """Microseconds of a launch: the faster of two runs, after one that does not count."""
     sample = device.timer(launches)
     sample()
     return min(sample(), sample())
 
 
 def vendor_choices(device: Device, problem: GemmProblem) -> list[VendorChoice]:
-    """The algorithms of the vendor library, the one it would take itself first.
+    """The algorithms of the vendor library; the one that it would choose comes first.
 
     Raises:
         DeviceUnavailable: the library is missing or has no algorithm for the problem.
@@ -105,8 +107,10 @@ def vendor_choices(device: Device, problem: GemmProblem) -> list[VendorChoice]:
 
 
 def _stand_ins(device: Device, problem: GemmProblem) -> list[VendorChoice]:
-    """What one would run for operands of 8 bits and fewer without a kernel of their own: float16, which
-    holds all of their values. The conversion is not timed."""
+    """The vendor library's algorithms in float16, for operands of 8 bits and fewer that it does not compute.
+
+    float16 holds all of their values. The conversion is not timed.
+    """
     if problem.dtype.bits > 8:
         return []
     wide = dataclasses.replace(
@@ -124,7 +128,7 @@ MOST_HINTS = 2
 
 
 def vendor_tile_hints(device: Device, problem: GemmProblem) -> list[TileHint]:
-    """The first two different tile hints of the library's proposals, in its order.
+    """The first two different tile hints of the library's algorithms, in its order.
 
     The list is empty if the library gives no hint or does not compute the problem. Nothing is timed: the same
     library on the same device always gives the same hints.

@@ -1,4 +1,4 @@
-"""A recorded space in place of a family's, so that the search of live jobs runs on it unchanged."""
+"""A recorded space behind the interfaces of family, compiler, device and recorder, for replayed jobs."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobProgress
 from tilewright.schema.problem import GemmProblem
-from tilewright.schema.trial import BestConfig, Outcome, Timing, Trial
+from tilewright.schema.trial import BestConfig, Outcome, Timing, Trial, TrialResult
 from tuner.measure import timing
 from tuner.measure.race import RaceSamples
 from tuner.measure.stats import median_interval
 from tuner.replay.space import Entry, RecordedSpace
-from tuner.workers.bench import TrialResult
 from tuner.workers.builder import Compiled
 
 
 class RecordedFamily(ConfigSpace[dict[str, Any]]):
-    """The configs of a space; first picks are those of the family that was recorded, where it is ours."""
+    """The configs of a recorded space, with the heuristic configs of its family if that is ours."""
 
     def __init__(self, space: RecordedSpace) -> None:
         self.name = space.family
@@ -39,13 +38,13 @@ class RecordedFamily(ConfigSpace[dict[str, Any]]):
         self._space = space
 
     def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
-        """Only what was recorded can be replayed."""
+        """The reason, unless problem and device are the recorded ones."""
         space = self._space
         same = (problem, device) == (space.problem, space.device)
         return None if same else f"{space.name} was recorded for {space.problem} on {space.device.name}"
 
     def why_invalid(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> str | None:
-        """Whether it was recorded, failed ones included: the rules let those through."""
+        """The reason, unless the config was recorded; one that failed is valid, as the rules allowed it."""
         recorded = self._space.index.index_of(config) is not None
         return self.why_unsupported(problem, device) or (None if recorded else f"{config} was not recorded")
 
@@ -55,12 +54,19 @@ class RecordedFamily(ConfigSpace[dict[str, Any]]):
             yield from map(tuple, self._space.points.tolist())
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
-        """The family's own picks that were recorded; none for kernels of others."""
+        """The family's heuristic configs that were recorded; empty for kernels of others.
+
+        A recorded config counts as what it is completed to today. A knob deleted since then leaves several
+        that count as the same one; all of them are given.
+        """
         family = FAMILIES.get(self.name)
-        if family is None or [knob.name for knob in family.knobs] != [knob.name for knob in self.knobs]:
+        if family is None:
             return []
+        recorded: dict[Config, list[Config]] = {}
+        for config in map(self._space.index.config, range(len(self._space))):
+            recorded.setdefault(family.completed(config), []).append(config)
         own = family.heuristic_configs(problem, device)
-        return [config for config in own if self._space.index.index_of(config) is not None]
+        return [config for today in own for config in recorded.get(today, ())]
 
     def knob_values(self, config: Config) -> dict[str, Any]:
         """The knobs by name."""
@@ -106,7 +112,7 @@ _COMPILED = frozenset({Outcome.OK, Outcome.LAUNCH_ERROR, Outcome.WRONG_RESULT})
 
 
 class ReplayBuilder:
-    """Answers compilations at once; what failed to compile when it was recorded fails again."""
+    """A builder that finishes at once; configs whose recorded compilation failed fail again."""
 
     def __init__(self, space: RecordedSpace) -> None:
         self._space = space
@@ -119,7 +125,7 @@ class ReplayBuilder:
         problem: GemmProblem,
         device: DeviceSpec,
     ) -> Future[Compiled]:
-        """A finished future; the artifact's binary is the number of the config's row."""
+        """A finished future; the binary of the artifact is the row number of the config."""
         del family_name, problem, device
         row = self._space.row(config)
         entry = self._space.entries[row]
@@ -137,12 +143,12 @@ class ReplayBuilder:
 
 
 class ReplayBench:
-    """Answers trials and races from stored samples; the vendor library of a race is the optimum.
+    """Trials and races from recorded samples; the vendor library of a race is the optimum.
 
-    Noise follows from ``seed`` and the config alone, in any order of asking.
+    The noise is a function of ``seed`` and config, whatever the order of calls.
 
     Attributes:
-        name, spec, driver: of what was recorded.
+        name, spec, driver: those of the recorded device.
     """
 
     def __init__(self, space: RecordedSpace, seed: int) -> None:
@@ -156,15 +162,15 @@ class ReplayBench:
     def trial(
         self, artifact: Artifact, problem: GemmProblem, incumbent_us: float | None, timeout_s: float
     ) -> TrialResult:
-        """What the device would have answered."""
+        """The result of a trial, drawn from the recorded samples."""
         del problem, timeout_s
         row = row_of(artifact)
         entry = self._space.entries[row]
         if not entry.samples_us:
-            return TrialResult(entry.outcome, entry.message, check_s=entry.check_s)
+            return TrialResult(outcome=entry.outcome, message=entry.message, check_s=entry.check_s)
         samples, pruned = timing.take(self._sampler(row, 0), incumbent_us)
         return TrialResult(
-            Outcome.PRUNED if pruned else Outcome.OK,
+            outcome=Outcome.PRUNED if pruned else Outcome.OK,
             timing=_timing(samples),
             check_s=entry.check_s,
             measure_s=timing.WARM_UP_S + sum(max(timing.SAMPLE_US, one) for one in samples) / 1e6,
@@ -180,7 +186,7 @@ class ReplayBench:
         *,
         vendor: bool = True,
     ) -> RaceSamples:
-        """Independent samples of each candidate; ``seed`` tells one race from another."""
+        """Independent samples of each candidate; another ``seed`` gives another race."""
         del problem, timeout_s
         candidates = [*map(row_of, artifacts), *[self._best] * vendor]
         samplers = [self._sampler(row, 1, seed, place) for place, row in enumerate(candidates)]
@@ -202,24 +208,28 @@ class ReplayBench:
 
 
 class ReplayRecorder:
-    """Keeps nothing and resumes nothing: a replay lives in memory."""
+    """A recorder that stores nothing: a replay lives in memory."""
 
     def trials(self) -> list[Trial]:
-        """None."""
+        """No trials: a replay never resumes."""
         return []
 
     def add_trial(self, trial: Trial, artifact: Artifact | None) -> None:
-        """Dropped."""
+        """Discard it."""
 
     def set_progress(self, progress: JobProgress) -> None:
-        """Dropped."""
+        """Discard it."""
 
-    def set_best(self, best: BestConfig) -> None:
-        """Dropped."""
+    def stored_best(self) -> BestConfig | None:
+        """None."""
+        return None
+
+    def set_best(self, best: BestConfig, artifact: Artifact) -> None:
+        """Discard it."""
 
 
 def row_of(artifact: Artifact) -> int:
-    """The row that an artifact of :class:`ReplayBuilder` stands for."""
+    """The row number of an artifact of :class:`ReplayBuilder`."""
     return int(artifact.binary.decode())
 
 

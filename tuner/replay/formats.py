@@ -1,12 +1,13 @@
 """Recorded spaces in T4, the results format of the auto-tuning community, version 1.0.0.
 
-Schema: github.com/odgaard/TuningSchema, branch T4, ``results-schema.json``. Times are in milliseconds, as
-in the files of other tools. What the schema has no place for (values of the knobs, problem, device,
-provenance) is under ``metadata``; files without it are read as well, with what the results tell.
+Schema: github.com/odgaard/TuningSchema, branch T4, ``results-schema.json``. Times are in milliseconds, as in
+the files of other tools. Values of the knobs, problem, device and provenance, for which the schema has no
+fields, are under ``metadata``. Files without metadata are read too, with knobs derived from the results.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import os
@@ -71,10 +72,10 @@ def result(config: Mapping[str, KnobValue], entry: Entry) -> dict[str, Any]:
 
 
 def entry(data: Mapping[str, Any]) -> Entry:
-    """The inverse of :func:`result`; files of other tools may lack what is not required.
+    """The inverse of :func:`result`; files of other tools may lack optional fields.
 
     Raises:
-        SpaceError: its validity is none of the format's.
+        SpaceError: its validity is not one of the format, or it has no time.
     """
     times = data["times"]
     known = {one["name"]: one["value"] for one in data.get("measurements", ())}
@@ -82,9 +83,12 @@ def entry(data: Mapping[str, Any]) -> Entry:
     if outcome is None:
         raise SpaceError(f"invalidity must be one of {', '.join(_OUTCOMES)}, got {data['invalidity']!r}")
     ok = outcome is Outcome.OK
-    samples = (times.get("runtimes") or [known["time"]]) if ok else ()
+    if ok and not times.get("runtimes") and "time" not in known:
+        raise SpaceError(
+            f"no time of {data['configuration']}: a search needs runtimes or a measurement 'time'"
+        )
     return Entry(
-        tuple(1000.0 * float(sample) for sample in samples),
+        _samples("runtimes", times.get("runtimes") or [known["time"]]) if ok else (),
         outcome,
         "" if ok else str(known.get("message", data["invalidity"])),
         float(times.get("compilation_time", times.get("compilation", 0.0))) / 1000,
@@ -102,10 +106,10 @@ def from_t4(data: Mapping[str, Any], name: str) -> RecordedSpace:
     """
     results = data.get("results")
     if not results:
-        raise SpaceError(f"{name}: a T4 file has a list of results that is not empty")
+        raise SpaceError("a T4 file has a list of results that is not empty")
     metadata = data.get("metadata", {})
     knobs = _knobs(metadata.get("knobs"), results)
-    configs = [[one["configuration"][knob.name] for knob in knobs] for one in results]
+    configs = [[_value(one["configuration"][knob.name]) for knob in knobs] for one in results]
     points, entries = assemble(knobs, configs, [entry(one) for one in results])
     problem, device = metadata.get("problem"), metadata.get("device")
     family = RENAMED.get(metadata.get("family"), metadata.get("family", name))
@@ -131,14 +135,14 @@ def _knobs(
 
 
 def _renamed(recorded: Sequence[Knob], family: str) -> tuple[Knob, ...]:
-    """Recorded knobs under the names that a family of ours has today for them and their values."""
+    """Recorded knobs under the current names of a family of ours and of its values."""
     own = FAMILIES[family].knobs if family in FAMILIES else ()
     today = {name: one for one in own for name in (one.was, one.name)}
     return tuple(today[one.name].renamed(one) if one.name in today else one for one in recorded)
 
 
 def _values(name: str, results: Sequence[Mapping[str, Any]]) -> tuple[KnobValue, ...]:
-    values = {one["configuration"][name] for one in results}
+    values = {_value(one["configuration"][name]) for one in results}
     return tuple(sorted(values, key=lambda value: (isinstance(value, str), value)))
 
 
@@ -166,20 +170,20 @@ _KEYS = ("device_name", "kernel_name", "tune_params_keys", "tune_params", "cache
 
 
 def from_cache(data: Mapping[str, Any], name: str) -> RecordedSpace:
-    """The space of a parsed cache file.
+    """The space of a parsed cache file, by its times, whatever its objective was.
 
     Raises:
-        SpaceError: it lacks a key, or a config is not what the file says of its parameters.
+        SpaceError: it lacks a key or the times, or a config contradicts the parameters of the file.
     """
     missing = [key for key in _KEYS if key not in data]
     if missing:
-        raise SpaceError(f"{name}: a Kernel Tuner cache has {', '.join(missing)}")
+        raise SpaceError(f"a Kernel Tuner cache has {', '.join(missing)}")
     names = list(data["tune_params_keys"])
     knobs = tuple(_knob(name, data["tune_params"][name]) for name in names)
     objective = str(data.get("objective", "time"))
     rows = list(data["cache"].values())
     configs = [[_value(row[name]) for name in names] for row in rows]
-    points, entries = assemble(knobs, configs, [_entry(row, objective) for row in rows])
+    points, entries = assemble(knobs, configs, [_entry(row, names, objective) for row in rows])
     return RecordedSpace(
         name=name,
         family=str(data["kernel_name"]),
@@ -197,23 +201,35 @@ def _knob(name: str, values: list[Any]) -> Knob:
 
 
 def _value(value: Any) -> KnobValue:
-    """Integers and names as they are; other numbers become integers where they are whole, else names."""
+    """An integer or a name unchanged; another number as an integer if it is whole, else as a name."""
     if isinstance(value, str | int):
         return int(value) if isinstance(value, bool) else value
     return int(value) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _entry(row: Mapping[str, Any], objective: str) -> Entry:
-    time, compile_s = row.get(objective), _seconds(row, "compile_time")
-    error = row.get("__error__") or (time if isinstance(time, str) else None)
-    if error is not None or time is None:
-        return Entry((), _ERRORS.get(str(error), Outcome.LAUNCH_ERROR), str(error or "no time"), compile_s)
-    samples = row.get("times") or [time]
+def _entry(row: Mapping[str, Any], names: Sequence[str], objective: str) -> Entry:
+    time, compile_s = row.get("time"), _seconds(row, "compile_time")
+    named = [one for one in (row.get("__error__"), time, row.get(objective)) if isinstance(one, str)]
+    if named:
+        error = named[0]
+        return Entry((), _ERRORS.get(error, Outcome.LAUNCH_ERROR), error, compile_s)
+    if time is None:
+        config = {name: row[name] for name in names}
+        raise SpaceError(f"no time of {config}: a search needs the key 'time', whatever the objective was")
     return Entry(
-        tuple(1000.0 * float(sample) for sample in samples),
+        _samples("times", row.get("times") or [time]),
         compile_s=compile_s,
         check_s=_seconds(row, "verification_time"),
     )
+
+
+def _samples(key: str, listed: Any) -> tuple[float, ...]:
+    """Milliseconds of a file as microseconds."""
+    if not isinstance(listed, list) or not all(isinstance(one, int | float) for one in listed):
+        raise SpaceError(
+            f"{key} must be a list of numbers, milliseconds of one launch each, got {listed!r:.80}"
+        )
+    return tuple(1000.0 * float(sample) for sample in listed)
 
 
 def _seconds(row: Mapping[str, Any], key: str) -> float:
@@ -222,7 +238,7 @@ def _seconds(row: Mapping[str, Any], key: str) -> float:
 
 
 def _problem(size: Any) -> GemmProblem:
-    """A stand-in with the extents of D where the size is that of a matrix: such files do not say more."""
+    """A stand-in problem, with the extents of D if the size is that of a matrix; such files hold no more."""
     extents = size if isinstance(size, list) and all(isinstance(one, int) and one > 0 for one in size) else []
     m, n, *_ = [*extents, 1, 1]
     return GemmProblem(m, n, 1)
@@ -236,22 +252,31 @@ def read_space(path: Path) -> RecordedSpace:
     """A Kernel Tuner cache or a T4 file as a space.
 
     Raises:
-        SpaceError: it cannot be read, or is neither.
+        SpaceError: the file cannot be read, or has neither format.
     """
-    data = _parsed(path)
+    data, closed = _parsed(path)
+    space = _space(data, path)
+    return (
+        space if closed else dataclasses.replace(space, provenance={**space.provenance, "interrupted": True})
+    )
+
+
+def _space(data: Mapping[str, Any], path: Path) -> RecordedSpace:
     name = space_name(path)
     try:
         if "results" in data:
             return from_t4(data, name)
         if "cache" in data:
             return from_cache(data, name)
+    except SpaceError as error:
+        raise SpaceError(f"{path}: {error}") from error
     except (KeyError, TypeError, ValueError) as error:
-        raise SpaceError(f"{path} is damaged: {type(error).__name__}: {error}") from error
-    raise SpaceError(f"{path} is neither T4 (results) nor a Kernel Tuner cache (cache)")
+        raise SpaceError(f"{path} is damaged, record it again: {type(error).__name__}: {error}") from error
+    raise SpaceError(f"{path} is neither T4 (key results) nor a Kernel Tuner cache (key cache)")
 
 
 def write_space(space: RecordedSpace, path: Path) -> None:
-    """Write a T4 file, gzipped, the same bytes for the same space; replaces what stood there at once."""
+    """Write a gzipped T4 file, the same bytes for the same space; replaces an existing file atomically."""
     text = json.dumps(to_t4(space), separators=(",", ":"))
     data = gzip.compress(text.encode(), 9, mtime=0)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
@@ -268,21 +293,23 @@ def space_name(path: Path) -> str:
     return name
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def _parsed(path: Path) -> tuple[dict[str, Any], bool]:
+    """The object in a file, and whether its JSON was closed."""
     try:
         data = path.read_bytes()
         text = (gzip.decompress(data) if data.startswith(_GZIP) else data).decode()
-        parsed = _json(text)
+        parsed, closed = _json(text)
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise SpaceError(f"cannot read {path}: {error}") from error
+        raise SpaceError(f"cannot read {path}, check it: {error}") from error
     if not isinstance(parsed, dict):
         raise SpaceError(f"{path} must hold a JSON object")
-    return parsed
+    return parsed, closed
 
 
-def _json(text: str) -> Any:
+def _json(text: str) -> tuple[Any, bool]:
     try:
-        return json.loads(text)
+        return json.loads(text), True
     except json.JSONDecodeError:
-        # NOTE: Kernel Tuner closes a cache file at the end of a run only; an interrupted one is still good.
-        return json.loads(text.rstrip().rstrip(",") + "}}")
+        # NOTE: Kernel Tuner closes the JSON of a cache file only at the end of a run; an interrupted file is
+        # valid too.
+        return json.loads(text.rstrip().rstrip(",") + "}}"), False

@@ -1,7 +1,8 @@
 """Record a space: measure every config of a family for one problem and write a T4 file.
 
-Results go to a journal, one JSON line an event, so that a kill costs at most the last line. The first line
-says what is recorded; every other one is a result of the T4 format, or the provenance of those that follow.
+Results go to a journal, one JSON line for each event, so that a kill loses at most the last line. The first
+line describes the recording; every other line is a result of the T4 format, or the provenance of the results
+after it.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ from tuner.workers.builder import Builder, Compiled
 
 
 class Journal:
-    """Appends results to a file and knows those that are there.
+    """A file of results, which grows by appending.
 
     Attributes:
-        entries: by config, in the order they were measured.
-        provenance: of the results; empty before the first.
+        entries: results by config, in the order in which they were measured.
+        provenance: provenance of the results; empty before the first.
     """
 
     def __init__(self, path: Path, head: Mapping[str, Any], resume: bool) -> None:
-        """Begin a journal, or go on with the one at ``path`` where ``resume`` is set and there is one.
+        """Begin a journal, or continue the one at ``path`` if ``resume`` is set and it exists.
 
         Raises:
-            SpaceError: one is there and is not to be resumed, or it records something else.
+            SpaceError: it exists and ``resume`` is not set, or it records something else.
         """
         self.entries: dict[Config, Entry] = {}
         self.provenance: dict[str, Any] = {}
@@ -62,21 +63,23 @@ class Journal:
             self._append(head)
 
     def add(self, config: Config, entry: Entry) -> None:
-        """Keep a result; it is in the hands of the operating system when this returns."""
+        """Append a result; the operating system has it when this returns."""
         self.entries[config] = entry
         self._append(formats.result(dict(config.knobs), entry))
 
     def set_provenance(self, provenance: Mapping[str, Any]) -> None:
-        """Say where the results come from.
+        """Set the provenance of the results.
 
         Raises:
-            SpaceError: earlier ones come from elsewhere.
+            SpaceError: earlier results have another provenance.
         """
         if self.provenance:
             changed = [key for key, value in provenance.items() if self.provenance.get(key) != value]
             if changed:
                 names = ", ".join(changed)
-                raise SpaceError(f"{names} changed since the recording began: remove the journal, start anew")
+                raise SpaceError(
+                    f"{names} changed since the recording began: remove the journal and start again"
+                )
             return
         self.provenance = dict(provenance)
         self._append({"provenance": self.provenance})
@@ -88,7 +91,7 @@ class Journal:
     def _load(self, head: Mapping[str, Any]) -> None:
         data = self._path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
-        # NOTE: a kill may have torn the last line; what follows must not be glued to it.
+        # NOTE: a kill may have truncated the last line; the next event must not be appended to it.
         os.truncate(self._path, len(whole))
         if not whole:
             self._append(head)
@@ -111,10 +114,10 @@ class Journal:
 def space_of(
     journal: Journal, name: str, knobs: Sequence[Knob], problem: GemmProblem, device: DeviceSpec
 ) -> RecordedSpace:
-    """What a journal holds, as a space.
+    """The contents of a journal as a space.
 
     Raises:
-        SpaceError: nothing in it went well.
+        SpaceError: no config in it succeeded.
     """
     family = next(iter(journal.entries)).family if journal.entries else name
     configs = [[config[knob.name] for knob in knobs] for config in journal.entries]
@@ -130,14 +133,14 @@ _SLOWEST_FLOPS = {"cuda": 1e11, "host": 1e9}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecordPlan:
-    """What to record.
+    """The plan of a recording.
 
     Attributes:
-        family: with the values to cover.
-        problem: what its configs compute.
-        samples: fewest of each config that is not slow.
-        slow: times the best: slower ones get three samples.
-        max_seconds: when to stop, 0 for never.
+        family: the family, with the values to cover.
+        problem: the problem of its configs.
+        samples: fewest samples of each config that is not slow.
+        slow: a config is slow above so many times the best time; slow ones get three samples.
+        max_seconds: seconds after which to stop; 0 for never.
     """
 
     family: ConfigSpace[Any]
@@ -149,12 +152,12 @@ class RecordPlan:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Counts:
-    """Where a recording stands.
+    """The progress of a recording.
 
     Attributes:
-        done, planned: configs.
-        failed: of those done.
-        best_us: lowest median; None before the first.
+        done, planned: numbers of configs.
+        failed: number of those done that failed.
+        best_us: lowest median in microseconds; None before the first.
         idle_s: seconds the device waited for a compiler.
     """
 
@@ -166,12 +169,12 @@ class Counts:
 
 
 class Recording:
-    """Fills a journal."""
+    """Measures configs and appends them to a journal."""
 
     def __init__(
         self, plan: RecordPlan, bench: Bench, builder: Builder, journal: Journal, configs: Sequence[Config]
     ) -> None:
-        """``configs`` are all to record, in this order; those in the journal are not measured again."""
+        """``configs`` are the configs to record, in order; those in the journal are not measured again."""
         self._plan, self._bench, self._builder, self._journal = plan, bench, builder, journal
         self._planned = len(configs)
         self._todo = deque(config for config in configs if config not in journal.entries)
@@ -184,25 +187,25 @@ class Recording:
 
     @property
     def complete(self) -> bool:
-        """Every config was measured."""
+        """Whether every config was measured."""
         return not self._todo and not self._running
 
     @property
     def counts(self) -> Counts:
-        """Where it stands."""
+        """The progress."""
         done = len(self._journal.entries)
         return Counts(done, self._planned, self._failed, self._best_us, self._idle_s)
 
     def run(self, processes: int, on_counts: Callable[[Counts], None]) -> None:
-        """Until all is measured or the time is up; ``processes`` compilers run side by side.
+        """Run until all configs are measured or the time is up, with ``processes`` compilers in parallel.
 
         Raises:
-            SpaceError: sources or tools are not those of what the journal holds already.
+            SpaceError: sources or tools differ from those of the results in the journal.
         """
         ends = time.monotonic() + self._plan.max_seconds if self._plan.max_seconds else float("inf")
         ahead = _AHEAD * processes
         while not self.complete and time.monotonic() < ends:
-            # NOTE: on the host compilers would run on the very cores being measured.
+            # NOTE: on the host, compilers would run on the cores being measured.
             if self._bench.spec.kind != "host" or not self._running:
                 self._submit(ahead)
             for compiled, config in self._finished():
@@ -226,7 +229,7 @@ class Recording:
         when = futures.ALL_COMPLETED if host else futures.FIRST_COMPLETED
         done, _ = futures.wait(self._running, return_when=when)
         self._idle_s += time.monotonic() - started
-        # NOTE: on CUDA one at a time, so that the compilers are fed again before the next one is measured.
+        # NOTE: on CUDA one at a time, so that the compilers get the next config before this one is measured.
         for future in sorted(done, key=list(self._running).index) if host else list(done)[:1]:
             yield future.result(), self._running.pop(future)
 
@@ -253,7 +256,7 @@ class Recording:
 
     @property
     def _incumbent_us(self) -> float | None:
-        """What the device must take for the best so far to stop at ``slow`` times the true one."""
+        """The incumbent time to give to the device, so that it stops a config at ``slow`` times the best."""
         return self._best_us and self._best_us * self._plan.slow / PRUNE_RATIO
 
     def _provenance(self, artifact: Artifact) -> dict[str, Any]:
@@ -268,10 +271,10 @@ class Recording:
 
 
 def planned(plan: RecordPlan, bench: Bench) -> list[Config]:
-    """Every valid config: the family's picks, then the others by lot.
+    """Every valid config: the family's heuristic configs, then the others in random order.
 
     Raises:
-        InvalidProblem: there is none.
+        InvalidProblem: no config is valid.
     """
     family, problem = plan.family, plan.problem
     reason = family.why_unsupported(problem, bench.spec)
@@ -279,15 +282,17 @@ def planned(plan: RecordPlan, bench: Bench) -> list[Config]:
         raise InvalidProblem(reason)
     configs = [family.at(point) for point in family.enumerate(problem, bench.spec)]
     if not configs:
-        raise InvalidProblem(f"no config of {family.name} is valid for {problem} with these values")
+        raise InvalidProblem(
+            f"no config of {family.name} is valid for {problem} with these values; give more"
+        )
     random.Random(0).shuffle(configs)
     unique = dict.fromkeys(family.heuristic_configs(problem, bench.spec))
-    picks = {config: order for order, config in enumerate(unique)}
-    return sorted(configs, key=lambda config: picks.get(config, len(picks)))
+    ranks = {config: order for order, config in enumerate(unique)}
+    return sorted(configs, key=lambda config: ranks.get(config, len(ranks)))
 
 
 def head(plan: RecordPlan, bench: Bench) -> dict[str, Any]:
-    """What a journal of this recording begins with."""
+    """The first line of the journal of this recording."""
     return {
         "family": plan.family.name,
         "knobs": {knob.name: list(knob.values) for knob in plan.family.knobs},

@@ -1,4 +1,4 @@
-"""What many runs of one sampler say: curves, shares and regret, with bootstrap intervals."""
+"""Figures over many runs of one sampler: curves, fractions and regret, with bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value over the runs with its 95 % percentile-bootstrap interval."""
+    """A mean over the runs with its 95 % percentile-bootstrap interval."""
 
     value: float
     low: float
@@ -38,11 +38,11 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Where the runs stand after ``trials`` measured trials.
+    """The state of the runs after ``trials`` measured trials.
 
     Attributes:
-        fraction: mean of optimum over true time of what was found so far.
-        near: share of runs at 95 % of the optimum or better.
+        fraction: mean of optimum over the true time of the best config so far.
+        near: fraction of runs at 95 % of the optimum or better.
     """
 
     trials: int
@@ -55,16 +55,19 @@ class Summary:
     """Figures of one sampler on one space.
 
     Attributes:
-        runs: how many.
+        runs: number of runs.
         checkpoints: those within the budget, and the budget itself.
-        curve: mean fraction after each measured trial; ``curve_low`` and ``curve_high`` its interval.
-        regret: mean over the runs of how much slower the winner of the final race is than the optimum;
-            ``regret_median``, ``regret_p95``: over the runs; ``lost`` runs, not counted here, had no winner.
-        wasted: mean number of proposals a run that did not count; ``repeated``: of those, made before.
-        sampler_ms: mean CPU milliseconds an ask, the tell included.
-        device_s: mean seconds that a run would have spent on checks and measurements.
-        flips: mean share of fresh final races that another candidate wins.
-        winners: how many different configs won; ``agreement``: share of runs that the commonest won.
+        curve: mean fraction after each measured trial; ``curve_low`` and ``curve_high`` are its interval.
+        regret: mean over the runs of the relative slowdown of the final winner from the optimum.
+        regret_median, regret_p95: median and 95th percentile over the runs.
+        lost: number of runs without a winner, which do not count in the regret.
+        wasted: mean number of proposals of a run that did not count towards the budget.
+        repeated: mean number of proposals of a run that were made before.
+        sampler_ms: mean CPU milliseconds of an ask and its tell.
+        device_s: mean seconds that checks and measurements of a run would have taken on the device.
+        flips: mean fraction of repeated final races with another winner.
+        winners: number of different configs that won.
+        agreement: fraction of runs won by the most frequent winner.
     """
 
     runs: int
@@ -85,22 +88,24 @@ class Summary:
     agreement: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, numbers to six digits."""
+        """The record as plain data, numbers to six digits."""
         return {key: _rounded(value) for key, value in dataclasses.asdict(self).items()}
 
 
 def summarize(results: Sequence[RunResult], budget: int) -> Summary:
-    """The figures of ``results``; a run that ended early keeps what it had found.
+    """The figures of ``results``; a run that ended early keeps the best config it had found.
 
     Raises:
-        SpaceError: no run found anything that works.
+        SpaceError: no run found a config that works.
     """
     found = np.asarray([_filled(one.found, budget) for one in results])
     low, high = bootstrap(found)
     points = sorted({point for point in (*CHECKPOINTS, budget) if point <= budget})
     regret = np.asarray([1 / one.winner - 1 for one in results if one.winner is not None])
     if not len(regret):
-        raise SpaceError(f"none of {len(results)} runs found a config that works within {budget} trials")
+        raise SpaceError(
+            f"none of {len(results)} runs found a config that works within {budget} trials; allow more"
+        )
     winners = collections.Counter(one.winner_config for one in results)
     return Summary(
         runs=len(results),
@@ -123,13 +128,13 @@ def summarize(results: Sequence[RunResult], budget: int) -> Summary:
 
 
 def estimate(values: Floats) -> Estimate:
-    """The mean of one value a run, with its interval."""
+    """The mean of one value for each run, with its interval."""
     low, high = bootstrap(values[:, None])
     return Estimate(float(values.mean()), float(low[0]), float(high[0]))
 
 
 def bootstrap(values: Floats) -> tuple[Floats, Floats]:
-    """Percentile interval of the mean over the runs, of (runs, columns) values: runs drawn with replacement.
+    """The percentile interval of the mean over the runs of (runs, columns) values, by resampling runs.
 
     Efron, "Bootstrap methods: another look at the jackknife" (1979). The same values give the same interval.
     """
@@ -171,7 +176,7 @@ class PlotUnavailable(TilewrightError):
 
 
 def plot(summaries: Mapping[str, Summary], title: str, path: Path) -> list[Path]:
-    """Draw one curve an entry, named by its key; writes ``path`` as PNG and SVG and returns both paths.
+    """Draw one curve for each entry, write ``path`` as PNG and SVG, and return both paths.
 
     Raises:
         PlotUnavailable: matplotlib is missing.
@@ -181,7 +186,7 @@ def plot(summaries: Mapping[str, Summary], title: str, path: Path) -> list[Path]
         from matplotlib.figure import Figure
     except ImportError as error:
         raise PlotUnavailable("the plot needs matplotlib: install the extra 'bench'") from error
-    matplotlib.rcParams["svg.hashsalt"] = "tilewright"  # NOTE: without it the SVG differs at every run
+    matplotlib.rcParams["svg.hashsalt"] = "tilewright"  # NOTE: without it each run writes another SVG
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axis = figure.subplots()
     for index, (name, one) in enumerate(summaries.items()):
@@ -208,14 +213,18 @@ class Report:
     """One sampler on one space.
 
     Attributes:
-        space: name of the space; ``valid_configs``: its size.
-        plan: what was replayed.
-        summary: the figures.
-        runs: one a run, in the order of the plan's seeds.
+        space: name of the space.
+        configs, working: number of recorded configs, and of those that ran and were right.
+        doubts: why the optimum that the fractions refer to may not be the best there is.
+        plan: the plan that was replayed.
+        summary: figures over the runs.
+        runs: results of the runs, in the order of the plan's seeds.
     """
 
     space: str
-    valid_configs: int
+    configs: int
+    working: int
+    doubts: tuple[str, ...]
     plan: ReplayPlan
     summary: Summary
     runs: tuple[RunResult, ...]
@@ -224,21 +233,23 @@ class Report:
     def of(
         cls, space: RecordedSpace, plan: ReplayPlan, summary: Summary, runs: Sequence[RunResult]
     ) -> Report:
-        """The report on runs on ``space``."""
-        return cls(space.name, len(space), plan, summary, tuple(runs))
+        """The report of runs on ``space``."""
+        return cls(space.name, len(space), space.working, space.doubts, plan, summary, tuple(runs))
 
     @property
     def stem(self) -> str:
-        """The file name of its results, without suffix."""
+        """The name of the results file, without suffix."""
         initial = "-initial" if self.plan.initial_configs else ""
         return f"replay-{self.space}-{self.plan.sampler}{initial}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data: plan, figures, and of each run what the figures come from."""
+        """The report as plain data: plan, figures, and the values of each run that the figures come from."""
         plan = {field.name: getattr(self.plan, field.name) for field in dataclasses.fields(self.plan)}
         return {
             "space": self.space,
-            "valid_configs": self.valid_configs,
+            "configs": self.configs,
+            "working": self.working,
+            "doubts": list(self.doubts),
             "package": __version__,
             "plan": plan | {"initial_configs": [str(config) for config in self.plan.initial_configs]},
             "summary": self.summary.to_dict(),
@@ -246,7 +257,7 @@ class Report:
         }
 
     def write(self, folder: Path) -> Path:
-        """Write ``replay-SPACE-POLICY.json`` into a folder; the path."""
+        """Write ``replay-SPACE-SAMPLER.json`` into a folder, and return its path."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.stem}.json"
         path.write_text(json.dumps(self.to_dict(), indent=1) + "\n")
@@ -267,7 +278,7 @@ def rows(summary: Summary) -> list[tuple[str, ...]]:
 
 
 def lines(summary: Summary) -> list[str]:
-    """The other figures in words."""
+    """The other figures as lines of text."""
     regret = summary.regret
     return [
         f"regret      {regret.value:.2%} [{regret.low:.2%}, {regret.high:.2%}] mean of the final winners, "

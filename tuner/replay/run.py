@@ -27,12 +27,12 @@ _RERACES = 4
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunSpec:
-    """What to run.
+    """The parameters of a run.
 
     Attributes:
-        sampler: how to search.
-        budget: measured trials (``ok`` and ``pruned``).
-        seed: of the search and of the noise.
+        sampler: the sampler of the search.
+        budget: number of measured trials (``ok`` and ``pruned``).
+        seed: random seed of search and noise.
         initial_configs: configs to try first.
     """
 
@@ -44,15 +44,16 @@ class RunSpec:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunResult:
-    """How a run went; fractions are optimum over true time, 1 at best.
+    """The result of a run; a fraction is optimum over true time, 1 at best.
 
     Attributes:
-        found: after each measured trial, that of the config with the lowest median *as measured*.
-        winner: that of the config that won the final race; None where nothing went well.
-        winner_config: its text.
-        asked, measured, repeated: proposals, those that count, those that were made before.
-        sampler_s: CPU seconds in ask and tell; ``device_s``: recorded seconds of check and measurement.
-        flips: share of fresh races of the same candidates that another config won.
+        found: after each measured trial, the fraction of the config with the lowest *measured* median.
+        winner: the fraction of the winner of the final race; None if no trial succeeded.
+        winner_config: text of the winner's config.
+        asked, measured, repeated: numbers of proposals, of those that count, of those made before.
+        sampler_s: CPU seconds in ask and tell.
+        device_s: recorded seconds of check and measurement.
+        flips: fraction of repeated races of the same candidates with another winner.
     """
 
     found: tuple[float, ...]
@@ -65,14 +66,9 @@ class RunResult:
     device_s: float
     flips: float
 
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> RunResult:
-        """The inverse of ``dataclasses.asdict``."""
-        return cls(**(data | {"found": tuple(data["found"])}))
-
 
 class _Clocked:
-    """A search that adds up the CPU seconds it takes: other load on this machine does not count."""
+    """A search that adds up its CPU seconds, so that other load on this machine does not count."""
 
     def __init__(self, search: Search) -> None:
         self._search = search
@@ -127,7 +123,7 @@ def _context(space: RecordedSpace, spec: RunSpec, race: int = 0) -> JobContext:
 
 
 def _found(space: RecordedSpace, trials: Sequence[Trial]) -> Iterator[float]:
-    """Optimum over the true time of the incumbent after each measured trial."""
+    """The optimum over the true time of the incumbent, after each measured trial."""
     lowest_us, fraction = math.inf, 0.0
     for trial in trials:
         if trial.outcome is Outcome.OK and timed(trial).median_us < lowest_us:
@@ -137,6 +133,6 @@ def _found(space: RecordedSpace, trials: Sequence[Trial]) -> Iterator[float]:
 
 
 def _flips(space: RecordedSpace, spec: RunSpec, tracker: ProgressTracker, best: BestConfig | None) -> float:
-    """How often the candidates, raced again, give another winner."""
+    """The fraction of repeated races of the candidates that another config wins."""
     again = [select_winner(_context(space, spec, 1 + race), tracker) for race in range(_RERACES)]
     return float(np.mean([(one and one.config) != (best and best.config) for one in again]))

@@ -1,4 +1,4 @@
-"""``replay``: one sampler many times over on one space, in processes side by side."""
+"""``replay``: many runs of one sampler on one space, in parallel processes."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from queue import SimpleQueue
 
 import numpy as np
 
+from tilewright.schema.codec import decode, encode
 from tilewright.schema.config import Config
 from tilewright.schema.job import Sampler
 from tuner.replay.run import RunResult, RunSpec, run
 from tuner.replay.space import RecordedSpace
-from tuner.replay.worker import header_of
 from tuner.workers.process import WorkerProcess, python
 
 _RUN_TIMEOUT_S = 3600.0
-# NOTE: there is a process for each core already; threads of the BLAS would spin in each other's way, and
-# their spinning would count as time of the sampler.
+# NOTE: there is a process for each core already. Threads of the BLAS would compete for cores, and their
+# spinning would count as time of the sampler.
 _ONE_THREAD = ("env", "OPENBLAS_NUM_THREADS=1")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """What to replay.
+    """The plan of a replay.
 
     Attributes:
-        sampler: how to search.
-        runs: how many, each with a seed of its own that follows from ``seed``.
-        budget: measured trials of a run.
-        seed: the same plan gives the same results.
+        sampler: the sampler of the search.
+        runs: number of runs, each with a seed derived from ``seed``.
+        budget: number of measured trials of a run.
+        seed: random seed; the same plan gives the same results.
         initial_configs: configs that each run tries first.
     """
 
@@ -42,7 +42,7 @@ class ReplayPlan:
     initial_configs: tuple[Config, ...] = ()
 
     def specs(self) -> list[RunSpec]:
-        """One a run."""
+        """The parameters of each run."""
         drawn = np.random.SeedSequence(self.seed).generate_state(self.runs)
         return [RunSpec(self.sampler, self.budget, int(seed), self.initial_configs) for seed in drawn]
 
@@ -50,7 +50,7 @@ class ReplayPlan:
 def replay(
     space: RecordedSpace, plan: ReplayPlan, on_result: Callable[[RunResult], None] = lambda _result: None
 ) -> list[RunResult]:
-    """Run a plan in this process, one run after the other; ``on_result`` hears of each."""
+    """Run a plan in this process, one run after the other; ``on_result`` is called after each."""
     results = []
     for spec in plan.specs():
         results.append(run(space, spec))
@@ -64,7 +64,7 @@ def replay_file(
     processes: int,
     on_result: Callable[[RunResult], None] = lambda _result: None,
 ) -> list[RunResult]:
-    """Run a plan on the space of a file in ``processes`` processes; results in the order of the runs.
+    """The results of a plan on the space of a file, in the order of the runs, by ``processes`` processes.
 
     Raises:
         WorkerError: a process died.
@@ -78,11 +78,10 @@ def replay_file(
     def one(spec: RunSpec) -> RunResult:
         worker = free.get()
         try:
-            reply = worker.call(header_of(spec), timeout_s=_RUN_TIMEOUT_S)
+            reply = worker.call({"spec": encode(spec)}, timeout_s=_RUN_TIMEOUT_S)
         finally:
             free.put(worker)
-        fields = {field.name: reply.header[field.name] for field in dataclasses.fields(RunResult)}
-        return RunResult.from_dict(fields)
+        return decode(RunResult, reply.header["result"])
 
     try:
         return list(_reported(one, plan.specs(), processes, on_result))

@@ -1,4 +1,4 @@
-"""``RecordedSpace``: every valid config of one problem on one device, with the samples it was measured at."""
+"""``RecordedSpace``: every valid config of one problem on one device, with its measured samples."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _FAILURES = frozenset(Outcome) - {Outcome.OK, Outcome.PRUNED}
 
 
 class SpaceError(TilewrightError):
-    """A file holds no recorded space; the message says what is wrong with it."""
+    """A file holds no recorded space; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
-    """What a recorded config did.
+    """The recorded result of a config.
 
     Attributes:
-        samples_us: raw samples in microseconds of one launch; none exactly if it failed.
-        outcome: ``ok``, or how it failed.
-        message: the reason where it failed.
-        compile_s, check_s: seconds that these took; 0 where unknown.
-        registers, smem: of a thread, and bytes of a block; 0 where unknown.
+        samples_us: raw samples in microseconds of one launch; empty if and only if it failed.
+        outcome: ``ok``, or the kind of failure.
+        message: the reason of a failure.
+        compile_s, check_s: seconds of compilation and check; 0 if unknown.
+        registers, smem: registers of a thread, shared memory of a CTA in bytes; 0 if unknown.
     """
 
     samples_us: tuple[float, ...]
@@ -49,25 +49,28 @@ class Entry:
 
     def __post_init__(self) -> None:
         if self.outcome is not Outcome.OK and self.outcome not in _FAILURES:
-            raise SpaceError(f"a recorded config is ok or failed, got {self.outcome}")
+            raise SpaceError(f"the outcome of a recorded config must be ok or a failure, got {self.outcome}")
         if (self.outcome is Outcome.OK) != bool(self.samples_us):
-            raise SpaceError(f"a config has samples exactly if it went well, got {self.outcome}")
+            raise SpaceError(
+                f"a config must have samples if and only if its outcome is ok, got {self.outcome}"
+            )
         if not all(0 < sample < float("inf") for sample in self.samples_us):
             raise SpaceError("times must be positive and finite")
 
 
 @dataclasses.dataclass(frozen=True)
 class RecordedSpace:
-    """A space measured from end to end; rows of ``points`` and ``entries`` belong together.
+    """A space of which every config was measured; row i of ``points`` belongs to ``entries[i]``.
 
     Attributes:
-        name: for people, and for the files of results.
+        name: name for people and for result files.
         family: name of the family.
-        knobs: with exactly the recorded values.
+        knobs: knobs with exactly the recorded values.
         points: (N, knobs) value indices in lexicographic order.
-        entries: one a row.
-        problem, device: what was recorded; stand-ins where the file does not say.
-        provenance: whatever the file tells of its origin.
+        entries: one result for each row.
+        problem, device: what was recorded; stand-ins if the file does not say.
+        provenance: what the file says about its origin; ``planned`` is the number of configs that it should
+            hold, ``interrupted`` says that it was never closed.
     """
 
     name: str
@@ -81,14 +84,14 @@ class RecordedSpace:
 
     def __post_init__(self) -> None:
         if not any(entry.samples_us for entry in self.entries):
-            raise SpaceError(f"{self.name}: no config was measured")
+            raise SpaceError(f"{self.name}: no config was measured; record it again")
 
     def __len__(self) -> int:
         return len(self.points)
 
     @functools.cached_property
     def index(self) -> Pool:
-        """The configs as a pool for look-ups; nothing of it is ever taken."""
+        """The configs as a pool for look-ups; no row of it is marked as proposed."""
         return Pool(self.family, self.knobs, self.points)
 
     @functools.cached_property
@@ -102,11 +105,25 @@ class RecordedSpace:
         """The lowest true time."""
         return float(np.nanmin(self.true_us))
 
+    @property
+    def working(self) -> int:
+        """The number of configs that ran and were right."""
+        return int(np.isfinite(self.true_us).sum())
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why the best of the recorded configs may not be the best there is, as sentences."""
+        planned = self.provenance.get("planned", len(self))
+        found = [f"it holds {len(self)} of {planned} configs"] if planned > len(self) else []
+        if self.provenance.get("interrupted"):
+            found.append("the program that wrote it never closed it")
+        return tuple(f"{self.name}: {why}, so the optimum may be missing" for why in found)
+
     def row(self, config: Config) -> int:
         """The row of a config.
 
         Raises:
-            KeyError: it was not recorded.
+            KeyError: the config was not recorded.
         """
         row = self.index.index_of(config)
         if row is None:
@@ -114,7 +131,7 @@ class RecordedSpace:
         return row
 
     def fraction(self, row: int) -> float:
-        """Optimum over the true time of a row: 1 for the best, NaN where it failed."""
+        """Optimum over the true time of a row: 1 for the best, NaN if it failed."""
         return self.optimum_us / float(self.true_us[row])
 
     def best(self, count: int) -> list[Config]:
@@ -122,23 +139,54 @@ class RecordedSpace:
         order = np.argsort(self.true_us, kind="stable")[:count]
         return [self.index.config(int(row)) for row in order if np.isfinite(self.true_us[row])]
 
+    def best_of(self, other: RecordedSpace, count: int) -> list[Config]:
+        """The ``count`` best configs of another space of the same kernel that this one holds, under the name
+        that the family has here: files of others name it after themselves.
+
+        Raises:
+            SpaceError: the other space is this one, is of another kernel, or has no config of this one.
+        """
+        if self._is_copy(other):
+            raise SpaceError(
+                f"{other.name} holds the same times as {self.name}: every run would begin with the optimum; "
+                "use a space of another device or problem"
+            )
+        here, there = ({knob.name for knob in space.knobs} for space in (self, other))
+        if here != there:
+            raise SpaceError(
+                f"{other.name} is not of the same kernel: only one of the two has the knobs "
+                f"{', '.join(sorted(here ^ there))}"
+            )
+        renamed = (dataclasses.replace(one, family=self.family) for one in other.best(len(other)))
+        found = itertools.islice((one for one in renamed if self.index.index_of(one) is not None), count)
+        if chosen := list(found):
+            return chosen
+        raise SpaceError(
+            f"{self.name} holds none of the {other.working} configs that worked in {other.name}; "
+            "use a space of the same kernel that was recorded over the same configs"
+        )
+
+    def _is_copy(self, other: RecordedSpace) -> bool:
+        # NOTE: the rows of a file of others come in another order.
+        return np.array_equal(np.sort(self.true_us), np.sort(other.true_us), equal_nan=True)
+
 
 def assemble(
     knobs: Sequence[Knob], configs: Sequence[Sequence[Any]], entries: Sequence[Entry]
 ) -> tuple[npt.NDArray[np.int16], tuple[Entry, ...]]:
-    """Rows of knob values and their entries in the order of :attr:`RecordedSpace.points`.
+    """Points and entries in the order of :attr:`RecordedSpace.points`, from rows of knob values.
 
     Raises:
-        SpaceError: a value is none of its knob's, or a config is there twice.
+        SpaceError: a value is not legal for its knob, or a config occurs twice.
     """
     position = [{value: i for i, value in enumerate(knob.values)} for knob in knobs]
     try:
         points = [[at[value] for at, value in zip(position, row, strict=True)] for row in configs]
     except KeyError as error:
-        raise SpaceError(f"{error.args[0]!r} is not among the values of its knob") from error
+        raise SpaceError(f"{error.args[0]!r} is not among the values of its knob; record it again") from error
     order = sorted(range(len(points)), key=points.__getitem__)
     for one, other in itertools.pairwise(order):
         if points[one] == points[other]:
-            raise SpaceError(f"a config is there twice: {list(configs[one])}")
+            raise SpaceError(f"a config occurs twice, keep one: {list(configs[one])}")
     table = np.asarray([points[i] for i in order], dtype=np.int16).reshape(-1, len(knobs))
     return table, tuple(entries[i] for i in order)

@@ -1,1 +1,1 @@
-"""Which config to try next."""
+"""The search: which config to try next."""

@@ -1,4 +1,4 @@
-"""``Arm``: what the search draws from one family, and the class of each sampler."""
+"""``Arm``: draws of the search from one family, and the class of each sampler."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def sampler_of(name: Sampler, pool: Pool) -> PoolSampler:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Draw:
-    """A config drawn from an arm; ``trial`` is None where its values lie outside of the searched ones."""
+    """A config drawn from an arm; ``trial`` is None if its values are not among the searched ones."""
 
     config: Config
     trial: Trial | None
 
 
 class Arm:
-    """Draws configs of one family and learns from what they cost.
+    """Draws configs of one family and learns from their times.
 
     Attributes:
-        pool: the valid set.
+        pool: the valid configs.
         asked: configs drawn so far.
-        shown_us: lowest value so far after each result told; None while all failed.
+        shown_us: the lowest time after each result told, in microseconds; None while all failed.
     """
 
     def __init__(
@@ -67,20 +67,20 @@ class Arm:
 
     @property
     def initial_configs(self) -> list[Config]:
-        """Initial configs that were not tried yet, the most promising one first."""
+        """The initial configs that were not tried yet, the most promising one first."""
         return [config for config in self._initial_configs if not self._tried(config)]
 
     @property
     def exhausted(self) -> bool:
-        """Nothing is left to try."""
+        """Whether every config was tried."""
         return not self.initial_configs and not self.pool.free
 
     def search(self, seed: int) -> Draw:
-        """What the sampler chooses."""
+        """The config that the sampler chooses."""
         return self._draw(self._sampler, seed)
 
     def fixed(self, config: Config, seed: int, is_initial: bool) -> Draw:
-        """A given config, in place of what :meth:`search` would choose.
+        """A given config instead of the sampler's choice.
 
         Raises:
             ValueError: it was drawn before.
@@ -96,7 +96,7 @@ class Arm:
         return Draw(config, None)
 
     def tell(self, draw: Draw, value_us: float | None) -> None:
-        """Learn what a config costs in microseconds; None where it failed, which ranks below every time."""
+        """Learn the time of a config in microseconds; None if it failed, which ranks below every time."""
         before = self.shown_us[-1] if self.shown_us else None
         known = [one for one in (before, value_us) if one is not None]
         self.shown_us.append(min(known, default=None))
@@ -105,7 +105,7 @@ class Arm:
             self._study.tell(draw.trial, value_us, state=state)
 
     def best_us(self, results: int) -> float | None:
-        """The lowest of the first ``results`` values told; None where there is none."""
+        """The lowest of the first ``results`` values told; None if there is none."""
         shown = self.shown_us[:results]
         return shown[-1] if shown else None
 

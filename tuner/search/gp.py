@@ -1,8 +1,8 @@
 """Gaussian-process surrogate of the costs of configs, with one fitted length scale for each knob.
 
-The fit maximises the likelihood times log-normal priors, a length of 1 (the whole range of a knob) and
-a noise of 1 % of the variance, with a step that only heeds the signs of the gradient (Rprop, Riedmiller
-& Braun 1993). Wide priors are no use here: with some dozens of configs known the likelihood is flat.
+The fit maximises the likelihood times log-normal priors: a length of 1 (the whole range of a knob) and a
+noise of 1 % of the variance. It uses only the signs of the gradient (Rprop, Riedmiller & Braun 1993). Wide
+priors do not help: with a few dozen configs known the likelihood is flat.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _LEAST = np.log(1e-5)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scales:
-    """Logarithms of a length a knob, and of the noise, as one vector.
+    """Logarithms of the length scale of each knob and of the noise, as one vector.
 
     Attributes:
-        logs: (knobs + 1,) natural logarithms; the last one is the noise's, a share of the variance.
+        logs: (knobs + 1,) natural logarithms; the last one is of the noise, a fraction of the variance.
     """
 
     logs: Floats
@@ -47,28 +47,29 @@ class Scales:
 
     @property
     def weights(self) -> Floats:
-        """(knobs,) what squared distances are multiplied by."""
+        """(knobs,) factors of the squared distances."""
         weights: Floats = np.exp(-2.0 * self.logs[:-1])
         return weights
 
     @property
     def noise(self) -> float:
-        """The share of the variance that no distance explains."""
+        """The fraction of the variance that no distance explains."""
         return math.exp(float(self.logs[-1]))
 
 
 def correlation(squared: A) -> A:
-    """Matern-5/2 of squared distances, in their precision."""
+    """The Matern-5/2 correlation at squared distances, in their precision."""
     root = np.sqrt(5.0 * squared)
     alike: A = (1.0 + root + root * root / 3.0) * np.exp(-root)
     return alike
 
 
 def fitted(squared: Floats, costs: Floats, start: Scales) -> Scales:
-    """The best scales met on the way up from ``start``.
+    """The best scales on an ascent from ``start``.
 
-    ``squared`` is (knobs, n, n), the squared distances of n configs along each knob; ``costs`` is (n,),
-    of mean 0.
+    Args:
+        squared: (knobs, n, n) squared distances of n configs along each knob.
+        costs: (n,) costs of mean 0.
     """
     here, step = start.logs, np.full(len(start.logs), _FIRST_STEP)
     best, lowest, before = here, math.inf, np.zeros(len(here))
@@ -83,7 +84,7 @@ def fitted(squared: Floats, costs: Floats, start: Scales) -> Scales:
 
 
 def _loss(squared: Floats, costs: Floats, logs: Floats) -> tuple[float, Floats]:
-    """The negative log posterior, the variance profiled out, and its gradient by the logarithms."""
+    """The negative log posterior, with the variance profiled out, and its gradient by the logarithms."""
     scales, count = Scales(logs), len(costs)
     distance = np.tensordot(scales.weights, squared, 1)
     covariance = correlation(distance) + scales.noise * np.eye(count)
@@ -121,19 +122,19 @@ _IMPROVEMENTS = np.asarray([_standard_improvement(float(gain)) for gain in _GAIN
 
 
 class Surrogate:
-    """What the costs of some rows of a pool say about the others.
+    """A model of the costs of a pool's rows, given the costs of some.
 
-    Rows come in one order that only grows. Those whose cost is not known yet lower the uncertainty
-    around them, so that configs in flight are not crowded (Desautels et al. 2014).
+    Rows are added in one order. Rows whose cost is not known yet lower the uncertainty around them, so that
+    the search does not crowd configs in flight (Desautels et al. 2014).
 
     Attributes:
-        candidates: the rows that :meth:`improvements` tells of.
+        candidates: the rows whose improvements :meth:`improvements` returns.
     """
 
     def __init__(self, pool: Pool, candidates: Indices) -> None:
         self.candidates = candidates
         self._pool = pool
-        # NOTE: of the type that NumPy indexes with; any other one is converted at each use.
+        # NOTE: the type that NumPy indexes with; any other one is converted at each use.
         self._columns = np.ascontiguousarray(pool.points[candidates].T, dtype=np.intp)
         self._scales = Scales.start(len(pool.knobs))
         self._next_fit = FIRST_FIT
@@ -146,10 +147,10 @@ class Surrogate:
         self._spread = 1.0
 
     def learn(self, rows: Sequence[int], values: Sequence[float | None]) -> None:
-        """Know ``rows``, of which the first ones took ``values`` microseconds, None where they failed.
+        """Learn ``rows``, of which the first have ``values`` in microseconds; None for those that failed.
 
-        The lengths are fitted whenever half as many values again are known, always at the same numbers
-        of values, however many come at once. One value at least must be a number.
+        The length scales are fitted each time the number of values has grown by half, always at the same
+        numbers of values, however many are new. At least one value must be a number.
         """
         known = len(values)
         while known >= self._next_fit:
@@ -163,14 +164,14 @@ class Surrogate:
         self._spread = math.sqrt((float(self._white @ self._white) + 2.0) / (known + 2.0))
 
     def improvements(self) -> Distances:
-        """The expected improvement of each candidate on the lowest cost known."""
+        """The expected improvement of each candidate over the lowest known cost."""
         mean = self._white.astype(np.float32) @ self._solved[: len(self._white)]
         return self._expected(mean, self._explained)
 
     def improvements_of(self, rows: Indices) -> Distances:
-        """The same of any rows of the pool."""
+        """The expected improvement of any rows of the pool."""
         size = len(self._rows)
-        alike = self._alike(np.asarray(self._rows), rows)
+        alike = self._correlation_of(np.asarray(self._rows), rows)
         solved = self._inverse[:size, :size].astype(np.float32) @ alike
         mean = self._white.astype(np.float32) @ solved[: len(self._white)]
         return self._expected(mean, np.square(solved).sum(axis=0))
@@ -189,24 +190,26 @@ class Surrogate:
             self._scales = fitted(squared, standardised(values), self._scales)
 
     def _extend(self, row: int) -> None:
-        """One more row of the factor's inverse, and of the candidates' part of the solution."""
+        """Add a row to the factor's inverse and to the candidates' part of the solution."""
         size = len(self._rows)
         if size == len(self._inverse):
             self._make_room(max(32, 2 * size))
         inverse, here = self._inverse[:size, :size], np.asarray([row])
-        left = inverse @ self._alike(np.asarray(self._rows, dtype=np.int64), here)[:, 0].astype(np.float64)
+        left = inverse @ self._correlation_of(np.asarray(self._rows, dtype=np.int64), here)[:, 0].astype(
+            np.float64
+        )
         pivot = math.sqrt(max(1.0 + self._scales.noise - float(left @ left), _TINY))
         self._inverse[size, :size], self._inverse[size, size] = -(left @ inverse) / pivot, 1.0 / pivot
-        alike = self._alike_candidates(row)
+        alike = self._correlation_with_candidates(row)
         self._solved[size] = (alike - left.astype(np.float32) @ self._solved[:size]) / np.float32(pivot)
         self._explained += np.square(self._solved[size])
         self._rows.append(row)
 
-    def _alike(self, rows: Indices, others: Indices) -> Distances:
+    def _correlation_of(self, rows: Indices, others: Indices) -> Distances:
         squared = np.tensordot(self._scales.weights.astype(np.float32), self._pool.squared(rows, others), 1)
         return correlation(squared)
 
-    def _alike_candidates(self, row: int) -> Distances:
+    def _correlation_with_candidates(self, row: int) -> Distances:
         squared = np.zeros(len(self.candidates), dtype=np.float32)
         weights = self._scales.weights.astype(np.float32)
         for knob, value in enumerate(self._pool.points[row]):
@@ -222,12 +225,10 @@ class Surrogate:
 
 
 def standardised(values: Sequence[float | None]) -> Floats:
-    """Costs of mean 0 and variance 1 from times: half their logarithm, half their rank.
+    """Costs of mean 0 and variance 1 from times, as the mean of their logarithm and their rank.
 
-    A failure counts as the slowest time.
-
-    Times reach from the optimum to a hundred times it. Ranks keep the slow ones from deciding what the
-    fit explains, logarithms keep the distances between the fast ones.
+    A failure counts as the slowest time. Times range from the optimum to a hundred times the optimum. Ranks
+    keep the slow ones from dominating the fit; logarithms keep the distances between the fast ones.
     """
     worst = max(value for value in values if value is not None)
     times = np.asarray([worst if value is None else value for value in values])

@@ -1,4 +1,4 @@
-"""The enumerated valid set of one family, and which of its points are taken."""
+"""``Pool``: the valid configs of one family, with a mark on each that was proposed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Distances = npt.NDArray[np.float32]
 
 
 class Pool:
-    """Valid configs as value indices, one row a config, and a mark on each that was proposed.
+    """Valid configs as value indices, one row for each, with a mark on each that was proposed.
 
     A point is taken from the moment it is proposed, so that pending points are never proposed twice.
 
@@ -30,7 +30,7 @@ class Pool:
         family: name of the family.
         knobs: in the order of the columns.
         points: (N, knobs) value indices, in lexicographic order.
-        squares: a knob, the (values, values) squared distances, as :meth:`nearest` counts them.
+        squares: for each knob, the (values, values) squared distances of :meth:`nearest`.
     """
 
     def __init__(self, family: str, knobs: Sequence[Knob], points: npt.NDArray[np.int16]) -> None:
@@ -41,7 +41,7 @@ class Pool:
         order = np.argsort(codes, kind="stable")
         self._codes = codes[order]
         self.points = points[order]
-        # NOTE: column-major, because distances are summed knob by knob over all points.
+        # NOTE: column-major, because distances are added up knob by knob over all points.
         self._columns = np.ascontiguousarray(self.points.T)
         self._cost = [_costs(knob) for knob in self.knobs]
         self.squares = [np.square(cost) for cost in self._cost]
@@ -50,7 +50,7 @@ class Pool:
 
     @classmethod
     def of(cls, family: ConfigSpace[Any], problem: GemmProblem, device: DeviceSpec) -> Pool:
-        """Every valid config of a family among the searched values; empty where it supports none."""
+        """Every valid config of a family among the searched values; empty if there is none."""
         values = itertools.chain.from_iterable(family.enumerate(problem, device))
         points = np.fromiter(values, dtype=np.int16).reshape(-1, len(family.knobs))
         return cls(family.name, family.knobs, points)
@@ -60,7 +60,7 @@ class Pool:
 
     @property
     def free(self) -> int:
-        """Points not taken yet."""
+        """The number of points that were not proposed yet."""
         return len(self) - int(np.count_nonzero(self._taken))
 
     def config(self, index: int) -> Config:
@@ -69,7 +69,7 @@ class Pool:
         return Config.of(self.family, {knob.name: knob.values[value] for knob, value in pairs})
 
     def index_of(self, config: Config) -> int | None:
-        """The row of a config, or None where it is not in the pool."""
+        """The row of a config, or None if it is not in the pool."""
         values = dict(config.knobs)
         if config.family != self.family or values.keys() != self._index.keys():
             return None
@@ -77,7 +77,7 @@ class Pool:
         return None if -1 in point else self.find(point)
 
     def find(self, point: Sequence[int]) -> int | None:
-        """The row of a point, or None where it is not valid."""
+        """The row of a point, or None if it is not valid."""
         rows = self._rows(np.asarray([point], dtype=np.int64) @ self._radix)
         return int(rows[0]) if len(rows) else None
 
@@ -95,10 +95,10 @@ class Pool:
         return bool(self._taken[index])
 
     def nearest(self, point: Sequence[int], rng: np.random.Generator) -> int:
-        """The row of the free point nearest to any point of the knobs' product, ties by lot.
+        """The row of the free point nearest to a point of the knobs' product; ties are broken at random.
 
-        A knob of names differs or not (1 or 0); one of numbers counts the share of its range that
-        lies between the two positions.
+        The distance along a knob of names is 0 or 1; along a knob of numbers it is the fraction of the range
+        between the two positions.
 
         Raises:
             IndexError: every point is taken.
@@ -114,7 +114,7 @@ class Pool:
         return int(rng.choice(np.flatnonzero(distance == distance.min())))
 
     def random(self, rng: np.random.Generator) -> int:
-        """The row of a free point, uniformly.
+        """The row of a free point, drawn uniformly.
 
         Raises:
             IndexError: every point is taken.
@@ -123,7 +123,7 @@ class Pool:
         return int(rng.choice(np.flatnonzero(~self._taken)))
 
     def some(self, count: int, rng: np.random.Generator) -> Indices:
-        """Up to ``count`` free rows, by lot.
+        """Up to ``count`` free rows, drawn at random.
 
         Raises:
             IndexError: every point is taken.
@@ -152,7 +152,7 @@ class Pool:
         return free
 
     def _rows(self, codes: Indices) -> Indices:
-        """Rows of those codes that the pool holds."""
+        """The rows of the codes that the pool holds."""
         rows = np.searchsorted(self._codes, codes)
         inside = rows < len(self)
         rows, codes = rows[inside], codes[inside]
@@ -160,7 +160,7 @@ class Pool:
         return held
 
     def need_free(self) -> None:
-        """Nothing where a point is free.
+        """Do nothing if a point is free.
 
         Raises:
             IndexError: every point is taken.

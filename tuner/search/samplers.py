@@ -1,8 +1,10 @@
 """Optuna samplers that can only propose valid, untried configs.
 
-A trial's parameters are the value indices of a pool's knobs, so that one parameter vector is one
-point. A sampler is reseeded for each ask: what it proposes follows from that seed and from what the
-study was told, never from how long anything took.
+A trial's parameters are the value indices of a pool's knobs, so that one parameter vector is one point. A
+sampler is reseeded for each ask: its proposal is a function of that seed and of the study's results, and does
+not
+    depend on
+how long anything took.
 """
 
 from __future__ import annotations
@@ -22,15 +24,15 @@ from tuner.search.pool import Pool
 
 
 class PoolSampler(BaseSampler, abc.ABC):
-    """A sampler over the free points of a pool; what it proposes is taken from then on.
+    """A sampler over the free points of a pool; a point is taken once it is proposed.
 
-    Subclasses say which free row comes next. Asking an exhausted pool raises IndexError.
+    Subclasses choose the next free row. Asking an exhausted pool raises IndexError.
 
     Attributes:
         pool: what is sampled.
         space: the parameters of its trials.
-        seed: of the coming ask.
-        initial_configs: how many asks were initial configs: promising ones, chosen by others.
+        seed: seed of the next ask.
+        initial_configs: number of asks that were initial configs, which the sampler did not choose.
     """
 
     def __init__(self, pool: Pool, space: dict[str, BaseDistribution] | None = None) -> None:
@@ -44,21 +46,21 @@ class PoolSampler(BaseSampler, abc.ABC):
         """A free row of the pool; ``rng`` was seeded for this ask."""
 
     def prepare(self, study: Study, trial: FrozenTrial) -> None:
-        """Take note of what the study was told, before every ask, whichever sampler proposes.
+        """Read the study's results, before every ask, also if another sampler proposes.
 
-        What a sampler remembers from ask to ask is set here alone, so that a search whose first trials
-        are replayed stands where the one stood that chose them.
+        Only this method changes what a sampler remembers between asks, so that a search whose first trials
+        are replayed has the state of the search that chose them.
         """
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """All knobs of the pool, always."""
+        """The search space: all knobs of the pool, always."""
         del study, trial
         return self.space
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """The chosen row, complete."""
+        """The parameters of the chosen row."""
         del search_space
         self.pool.need_free()
         self.prepare(study, trial)
@@ -69,13 +71,13 @@ class PoolSampler(BaseSampler, abc.ABC):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Refused: a point is drawn as a whole."""
+        """Raise an error: a point is drawn as a whole."""
         del study, trial, param_distribution
         raise ValueError(f"{param_name} is no knob of {self.pool.family}: ask with its space")
 
 
 class FixedSampler(PoolSampler):
-    """Proposes one given row in place of ``sampler``: an initial config, or a trial of a resumed job."""
+    """Proposes one given row instead of ``sampler``: an initial config, or a trial of a resumed job."""
 
     def __init__(self, sampler: PoolSampler, row: int) -> None:
         super().__init__(sampler.pool, sampler.space)
@@ -83,7 +85,7 @@ class FixedSampler(PoolSampler):
         self._row = row
 
     def prepare(self, study: Study, trial: FrozenTrial) -> None:
-        """What the sampler remembers."""
+        """Let the replaced sampler read the study's results."""
         self._sampler.seed = self.seed
         self._sampler.prepare(study, trial)
 
@@ -94,16 +96,16 @@ class FixedSampler(PoolSampler):
 
 
 class UniformSampler(PoolSampler):
-    """Any free row: random search, and brute force where the budget holds the pool."""
+    """Proposes any free row: random search, or brute force if the budget covers the pool."""
 
     def choose(self, study: Study, trial: FrozenTrial, rng: np.random.Generator) -> int:
-        """A row by lot."""
+        """A free row, drawn at random."""
         del study, trial
         return self.pool.random(rng)
 
 
 def categories(pool: Pool) -> dict[str, BaseDistribution]:
-    """The parameters of a study over a pool: one categorical a knob."""
+    """The parameters of a study over a pool: one categorical for each knob."""
     return {knob.name: CategoricalDistribution(range(len(knob.values))) for knob in pool.knobs}
 
 
@@ -131,14 +133,14 @@ def row_of(pool: Pool, params: Mapping[str, int]) -> int:
 
 @dataclasses.dataclass(slots=True)
 class History:
-    """Rows in the order of asks; kept between asks, so that each trial is read once.
+    """The rows of all asks and their values, kept between asks so that each trial is read once.
 
-    Tells come in the order of asks, so the first ``len(values)`` rows are the told ones.
+    Results are told in the order of asks, so the first ``len(values)`` rows are those with a result.
 
     Attributes:
         pool: what the study searches.
-        rows: of all asks.
-        values: of those told: microseconds, or None where the config failed.
+        rows: rows of all asks, in their order.
+        values: results in microseconds, or None if the config failed.
     """
 
     pool: Pool
@@ -146,7 +148,7 @@ class History:
     values: list[float | None] = dataclasses.field(default_factory=list)
 
     def update(self, study: Study, asking: int) -> None:
-        """Read what is new; the trial of number ``asking`` has no row yet."""
+        """Read new trials; trial number ``asking`` has no row yet."""
         trials = study.get_trials(deepcopy=False)
         self.rows += [row_of(self.pool, trial.params) for trial in trials[len(self.rows) : asking]]
         for trial in trials[len(self.values) : asking]:
@@ -156,14 +158,14 @@ class History:
 
     @property
     def measured(self) -> int:
-        """Told rows that have a value."""
+        """The number of results that are not failures."""
         return sum(value is not None for value in self.values)
 
 
 class LocalSampler(PoolSampler):
-    """Neighbours of the best of this descent, by lot; a new start where all of them were tried.
+    """Proposes random neighbours of the best row of a descent, and starts anew when all were tried.
 
-    The first descent begins at the best of whatever was told before.
+    The first descent begins at the best of all earlier results.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -172,20 +174,20 @@ class LocalSampler(PoolSampler):
         self._begun = 0
 
     def prepare(self, study: Study, trial: FrozenTrial) -> None:
-        """Begin another descent where this one has no neighbour left."""
+        """Begin another descent if this one has no free neighbour left."""
         self._history.update(study, trial.number)
         centre = self._centre()
         if centre is not None and not len(self.pool.neighbours(centre)):
             self._begun = trial.number
 
     def choose(self, study: Study, trial: FrozenTrial, rng: np.random.Generator) -> int:
-        """A free neighbour of the centre, or a free row by lot."""
+        """A free neighbour of the best row of this descent, or any free row."""
         del study, trial
         centre = self._centre()
         return self.pool.random(rng) if centre is None else int(rng.choice(self.pool.neighbours(centre)))
 
     def _centre(self) -> int | None:
-        """The best row told of this descent."""
+        """The best row of this descent, or None."""
         told = [(v, row) for v, row in zip(*self._this_descent(), strict=True) if v is not None]
         return min(told)[1] if told else None
 
@@ -195,25 +197,25 @@ class LocalSampler(PoolSampler):
 
 
 class ProjectedSampler(PoolSampler, abc.ABC):
-    """Takes the free point nearest to a draw of an Optuna sampler.
+    """Proposes the free point nearest to a draw of an Optuna sampler.
 
-    Uniform over the free points while that sampler has nothing to say. The inner sampler is made anew
-    for each ask; what it learns it reads from the study.
+    Draws uniformly while that sampler has no model yet. The inner sampler is made anew for each ask and reads
+    the study.
     """
 
     @abc.abstractmethod
     def inner(self) -> BaseSampler:
-        """The sampler to draw from, seeded."""
+        """A seeded Optuna sampler to draw from."""
 
     def choose(self, study: Study, trial: FrozenTrial, rng: np.random.Generator) -> int:
-        """The projection of one draw."""
+        """The free row nearest to one draw."""
         drawn = self.draw(study, trial)
         if not drawn:
             return self.pool.random(rng)
         return self.pool.nearest([drawn.get(knob.name, 0) for knob in self.pool.knobs], rng)
 
     def draw(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
-        """What the inner sampler says; empty where that is nothing."""
+        """The parameters that the inner sampler draws; empty if it has no model yet."""
         space = {name: knob for name, knob in self.space.items() if not knob.single()}
         return self.inner().sample_relative(study, trial, space)
 
@@ -222,7 +224,7 @@ class TpeSampler(ProjectedSampler):
     """Multivariate tree-structured Parzen estimator over categories."""
 
     def inner(self) -> BaseSampler:
-        """Optuna's, with its defaults."""
+        """The sampler of Optuna with its defaults."""
         return TPESampler(seed=self.seed)
 
 
@@ -234,14 +236,14 @@ class CmaEsPoolSampler(ProjectedSampler):
         self._drawn: dict[str, Any] = {}
 
     def prepare(self, study: Study, trial: FrozenTrial) -> None:
-        """Draw: Optuna keeps the state of this sampler with the trials that it drew."""
+        """Draw now: Optuna stores the state of this sampler in the trials that it drew."""
         self._drawn = super().draw(study, trial)
 
     def draw(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
-        """What was drawn."""
+        """The parameters that :meth:`prepare` drew."""
         del study, trial
         return self._drawn
 
     def inner(self) -> BaseSampler:
-        """Optuna's, with its defaults."""
+        """The sampler of Optuna with its defaults."""
         return CmaEsSampler(seed=self.seed)

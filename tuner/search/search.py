@@ -1,26 +1,27 @@
-"""Which config to try next: ask and tell over one or several families.
+"""Ask and tell over one or several families: which config to try next.
 
 Each family is an arm with its own study, since their knobs differ. The rule:
 
-1. The family that has had the least for its weight: (best time of any family / its own best
-   time) ** e, at least 0.05, where only as many results of each family count as this one has had, so
-   that none stays behind because another one was asked more often. e is a quarter of these results, at
-   most 4: luck counts little early, and later a family half as fast gets one ask in sixteen. The weight of
-   one whose configs all failed falls as slowly.
-2. Of that family an initial config, alternating between the caller's configs (the best of near shapes, then
-   what follows the vendor library's own choice) and its picks. Initial configs spend at most half of the
-   budget, but every family tries one.
-3. Once it has none left, or that half is spent, what the sampler draws: by default
+1. Choose the family with the fewest asks relative to its weight. The weight is (best time of any family /
+best time
+   of this family) ** e, at least 0.05. Only as many results of each family count as this family has, so that
+   no family falls behind because another one was asked more often. e is a quarter of these results, at most
+   4: chance counts little early, and later a family half as fast gets one ask in sixteen. The weight of a
+   family whose configs all failed falls as slowly.
+2. Ask for an initial config of that family, alternating between the caller's configs (winners of near shapes,
+then
+   configs with the tiling of the vendor library's choice) and the family's heuristic configs. Initial configs
+   spend at most half of the budget, but every family tries one.
+3. When no initial config is left, or half of the budget is spent, ask the sampler, by default
    :class:`tuner.search.staged.StagedSampler`.
 
-So half of a budget, if it is not very small, is the search's own, whatever the initial configs say. A failed
-config teaches too: the model ranks it below every measured one. If the budget covers the whole space, the
-order is all that is left to choose, and the search tries every config.
+So the sampler chooses half of every budget that is not very small. Failed configs count too: the model ranks
+them below every measured one. If the budget covers the whole space, the search tries every config.
 
-Proposals are a function of the seed, of the initial configs and of what was told before each ask.
-Tells come in the order of asks, and :attr:`Search.ready` holds asks at most ``DEPTH`` ahead of tells; who
-asks whenever it is ready gets the same proposals however long each compile takes, and may replay recorded
-trials to stand where an interrupted search stood.
+Proposals are a function of the seed, of the initial configs and of the results told before each ask. Results
+are told in the order of asks, and :attr:`Search.ready` keeps asks at most ``DEPTH`` ahead of results. A
+caller that asks whenever the search is ready gets the same proposals however long each compilation takes, and
+may replay recorded trials to restore an interrupted search.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from tuner.search.pool import Pool
 
 DEPTH = 4
 INITIAL = "initial"
-INITIAL_SHARE = 0.5
+INITIAL_FRACTION = 0.5
 RESULTS_PER_POWER = 4
 SHARPEST = 4.0
 LEAST_WEIGHT = 0.05
@@ -58,7 +59,7 @@ class Proposal:
 
     Attributes:
         number: position among all asks, from 0.
-        config: what to try.
+        config: the config to try.
         origin: ``initial`` or ``search``.
     """
 
@@ -73,7 +74,7 @@ class Proposal:
 
 
 class Search:
-    """Ask and tell.
+    """Ask and tell over several arms.
 
     Attributes:
         size: valid configs over all families.
@@ -82,11 +83,11 @@ class Search:
     """
 
     def __init__(self, arms: Sequence[Arm], budget: int, seed: int = 0) -> None:
-        """``budget`` is the number of measured trials to count on, no more than there are configs."""
+        """``budget`` is the number of measured trials to plan for, at most the number of configs."""
         self._arms = {arm.pool.family: arm for arm in arms}
         self._seed = seed
         self._open: deque[tuple[Proposal, Draw]] = deque()
-        self._initial_left = max(len(arms), int(INITIAL_SHARE * budget))
+        self._initial_left = max(len(arms), int(INITIAL_FRACTION * budget))
         self.size = sum(len(arm.pool) for arm in arms)
         self.budget = min(budget, self.size)
         self.measured = 0
@@ -94,16 +95,16 @@ class Search:
 
     @property
     def in_flight(self) -> int:
-        """Proposals not told yet."""
+        """The number of proposals without a result."""
         return len(self._open)
 
     @property
     def ready(self) -> bool:
-        """Another proposal may be asked for before the next tell."""
+        """Whether another proposal may be asked for before the next result."""
         return self.in_flight < DEPTH
 
     def ask(self) -> Proposal | None:
-        """The next config to try, or None where every valid one was proposed.
+        """The next config to try, or None if every valid one was proposed.
 
         Raises:
             RuntimeError: the search is not :attr:`ready`.
@@ -119,25 +120,24 @@ class Search:
         return self._propose(arm.search(self._ask_seed), "search")
 
     def replay(self, config: Config, origin: str) -> Proposal:
-        """Propose what an earlier run proposed at this point; told like any other.
+        """The proposal that an earlier run made at this point; its result is told like any other.
+
+        A config whose family is no longer searched takes a number, and its result is not learned.
 
         Raises:
-            ValueError: its family is not searched, or it was proposed before.
+            ValueError: it was proposed before.
             RuntimeError: the search is not :attr:`ready`.
         """
-        if config.family not in self._arms:
-            raise ValueError(
-                f"family {config.family} is not searched; give it to the search or start a new job"
-            )
-        return self._propose(
-            self._arms[config.family].fixed(config, self._ask_seed, origin == INITIAL), origin
-        )
+        arm = self._arms.get(config.family)
+        if arm is None:
+            return self._propose(Draw(config, None), origin)
+        return self._propose(arm.fixed(config, self._ask_seed, origin == INITIAL), origin)
 
     def tell(self, proposal: Proposal, outcome: Outcome, value_us: float | None) -> None:
-        """Learn how the oldest open proposal ended: ``value_us`` is the median of a measured one.
+        """Learn the result of the oldest open proposal; ``value_us`` is its median if it was measured.
 
         Raises:
-            ValueError: another proposal is older, or value and outcome do not go together.
+            ValueError: another proposal is older, or the outcome requires or excludes a value.
         """
         if not self._open or self._open[0][0] != proposal:
             raise ValueError(
@@ -149,7 +149,8 @@ class Search:
             )
         _, draw = self._open.popleft()
         self.measured += outcome in MEASURED
-        self._arms[proposal.family].tell(draw, value_us)
+        if arm := self._arms.get(proposal.family):
+            arm.tell(draw, value_us)
 
     @property
     def _ask_seed(self) -> int:
@@ -185,16 +186,19 @@ def open_search(
     initial_configs: Iterable[Config] = (),
     sampler: Sampler = Sampler.STAGED,
 ) -> Search:
-    """A search over the valid configs of ``families``: initial configs and picks alternate, then the sampler
-    chooses. Configs of an earlier version are completed, and those that are not valid here left out."""
+    """A search over the valid configs of ``families``.
+
+    ``initial_configs`` and the families' heuristic configs alternate, then the sampler chooses. Initial
+    configs of an earlier version are completed; those that are not valid for the problem are left out.
+    """
     given = list(initial_configs)
     pools = [Pool.of(family, problem, device) for family in families]
     size = sum(len(pool) for pool in pools)
     arms = []
     for family, pool in zip(families, pools, strict=True):
         known = [family.completed(config) for config in given if config.family == family.name]
-        # NOTE: they alternate because few are tried: configs that won before a knob existed must not keep out
-        # those that set it.
+        # NOTE: they alternate because few are tried: configs that won before a knob existed must not crowd
+        # out heuristic configs that set it.
         both = itertools.chain(*itertools.zip_longest(known, family.heuristic_configs(problem, device)))
         valid = [one for one in both if one and family.why_invalid(one, problem, device) is None]
         drawn_by = Sampler.RANDOM if size <= budget else sampler

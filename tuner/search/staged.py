@@ -1,8 +1,8 @@
-"""The default sampler: a spread of first configs, then those that a model expects most of.
+"""The default sampler: first configs far apart, then configs by the expected improvement of a model.
 
-The model is a Gaussian process over the valid configs themselves (:mod:`tuner.search.gp`), so that what
-it proposes is never invalid and the best of all of them is found by looking at all of them. In pools
-too large for that it looks at a fixed random part, and at the neighbours of the best.
+The model is a Gaussian process over the valid configs (:mod:`tuner.search.gp`). So its proposals are always
+valid, and the best expected improvement is found by evaluating all configs. In pools too large for that it
+evaluates a fixed random subset and the neighbours of the best.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ MOST_KNOWN = 300
 MOST_CANDIDATES = 20_000
 CENTRES = 5
 CLOSE_EVERY = 2
-FOLLOWED, MOST_FOLLOWED = 2, 16  # asks that stay close: so many for each initial config, and in all
+FOLLOWED, MOST_FOLLOWED = 2, 16  # asks near the best, for each initial config and in all
 SPREAD_AMONG = 200
 
 
 class StagedSampler(PoolSampler):
-    """Spread, model, local search.
+    """Three stages: distant configs, model, local search.
 
-    1. The first 8 asks, initial configs included, lie far from each other; more of them while fewer than 3
-       results are known.
-    2. Then the free config of the highest expected improvement, in turn among all of them and among the
-       neighbours of the best 5; among these alone for twice as many asks as there were initial configs, 16 at
-       most: initial configs are worth being followed. A failed config counts as slow as the slowest known.
-    3. Beyond 300 asks the model costs more than it brings: local search from the best.
+    1. The first 8 asks, initial configs included, lie far from each other; more asks do while fewer than 3
+    results
+       are known.
+    2. The next asks take the free config of the highest expected improvement, alternately among all configs
+    and
+       among the neighbours of the best 5. After initial configs, twice as many asks as there were, 16 at
+       most, stay among these neighbours. A failed config counts as the slowest known one.
+    3. Beyond 300 asks the model costs more than it gains: local search from the best.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -43,13 +45,13 @@ class StagedSampler(PoolSampler):
         self._model = Surrogate(pool, _candidates(pool))
 
     def prepare(self, study: Study, trial: FrozenTrial) -> None:
-        """Read what was told."""
+        """Read new results."""
         self._history.update(study, trial.number)
         if trial.number >= MOST_KNOWN:
             self._local.prepare(study, trial)
 
     def choose(self, study: Study, trial: FrozenTrial, rng: np.random.Generator) -> int:
-        """The next row."""
+        """The row of the current stage."""
         if trial.number >= MOST_KNOWN:
             return self._local.choose(study, trial, rng)
         if trial.number < FIRST or self._history.measured < FEWEST_KNOWN:
@@ -58,7 +60,7 @@ class StagedSampler(PoolSampler):
         return self._expected(trial.number < followed or trial.number % CLOSE_EVERY == 0)
 
     def _spread(self, rng: np.random.Generator) -> int:
-        """Of some free rows, the one farthest from its nearest among those asked before."""
+        """Of some free rows, the one with the largest distance to its nearest asked row."""
         free = self.pool.some(SPREAD_AMONG, rng)
         asked = np.asarray(self._history.rows, dtype=np.int64)
         if not len(asked):
@@ -78,7 +80,7 @@ class StagedSampler(PoolSampler):
         return int(rows[np.where(self.pool.taken(rows), -np.inf, gains).argmax()])
 
     def _near_the_best(self) -> Indices:
-        """Free neighbours of the best few."""
+        """The free neighbours of the best rows."""
         known = zip(self._history.values, self._history.rows[: len(self._history.values)], strict=True)
         ranked = sorted((value, row) for value, row in known if value is not None)
         return np.unique(np.concatenate([self.pool.neighbours(row) for _, row in ranked[:CENTRES]]))

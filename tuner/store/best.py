@@ -1,4 +1,4 @@
-"""The winners: one for each problem and device class.
+"""The winners: one for each problem and device class, and those of imports that wait to be raced here.
 
 ``target`` is an arch (``sm_90``: every class of it) or the id of one device class.
 """
@@ -8,73 +8,176 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal, TypeVar
 
-from sqlalchemy import BindParameter, ColumnElement, Select, Text, bindparam, cast, func, or_, select
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Select,
+    Text,
+    bindparam,
+    cast,
+    delete,
+    func,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.orm import Session
 
 from tilewright.schema.codec import decode
+from tilewright.schema.config import Config
+from tilewright.schema.preconditions import Preconditions
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Provenance
 from tuner.store import entities, exchange, records, sets
-from tuner.store.database import StoreError, insert_or_update
-from tuner.store.models import ArtifactRow, BestConfigRow, ProblemRow
-from tuner.store.records import StoredBest, utc_now
+from tuner.store.database import StoreError, insert_new, insert_or_update
+from tuner.store.imports import Import, has_entered
+from tuner.store.models import ArtifactRow, Base, BestConfigRow, ImportedBestRow, ProblemRow
+from tuner.store.records import RowReader, StoredBest, StoredKernel, Unreadable, WaitingBest, utc_now
 
-Judge = Callable[[BestConfig], bool]
+T = TypeVar("T")
+Merged = Literal["in use", "waiting", "known"]
+_PART = 500  # rows that one statement names
 _IDENTITY = ("device_class", "problem_id")
 SIGNATURE = ("dtype", "layout", "batch", "out_dtype", "acc_dtype", "activation", "has_bias", "has_c")
 
 
-def put(session: Session, best: BestConfig, is_current: Judge = lambda _best: True) -> bool:
-    """Keep the winner of a race in place of that of an earlier one; True where it was kept.
+def put(session: Session, best: BestConfig) -> bool:
+    """Store the result of a final race that the stored winner took part in; True if it was stored.
 
-    An earlier winner stays where it was raced under the same driver by the same method and its lead over
-    the vendor is above this one's beyond both intervals: a job over fewer families or trials must not
-    take a better kernel away. One that is not current, that sources or compilers of today would not make,
-    does not stay: it would be stale for ever.
+    A disturbed race settles nothing: its result takes the place of another disturbed one at most. After any
+    other race nothing of an import waits to be raced.
 
     Raises:
         StoreError: its artifact is not kept, so that nobody could launch it.
     """
-    _launchable(session, best)
-    earlier = [stored.best for stored in exact(session, best.device_class, best.problem)]
-    if any(_outdoes(was, best) and is_current(was) for was in earlier):
-        return False
-    _replace(session, best, utc_now())
-    return True
-
-
-def merge(session: Session, best: BestConfig, created: datetime) -> bool:
-    """Keep the winner of a race that another store ran where it is decidedly better than the one here, or
-    later and not decidedly worse; so two stores that merge each other's end with the same winner.
-
-    Raises:
-        StoreError: its artifact is not kept.
-    """
-    _launchable(session, best)
-    best = exchange.current_best(best)
-    for stored in exact(session, best.device_class, best.problem):
-        older = stored.created >= created and not _outdoes(best, stored.best)
-        if older or _outdoes(stored.best, best):
-            return False
-    _replace(session, best, created)
-    return True
-
-
-def _launchable(session: Session, best: BestConfig) -> None:
     if not entities.has_artifact(session, best.artifact):
         raise StoreError(f"artifact {best.artifact} of the best config is not stored; store it first")
+    stored = [one.best for one in exact(session, best.device_class, best.problem)]
+    if best.timing.disturbed and any(not one.timing.disturbed for one in stored):
+        return False
+    if not best.timing.disturbed:
+        session.execute(delete(ImportedBestRow).where(*_same(session, best)))
+    _replace(session, best, utc_now(), None)
+    return True
 
 
-def _replace(session: Session, best: BestConfig, created: datetime) -> None:
-    insert_or_update(session, BestConfigRow, _values(session, best) | {"created": created}, _IDENTITY)
+def merge(session: Session, best: BestConfig, created: datetime, entering: Import) -> Merged:
+    """Keep the winner of a race that another store ran.
+
+    One of a trusted import whose artifact is kept comes into use where it is decidedly better than the one
+    here, or later and not decidedly worse; so stores that merge each other's end with the same winner. It
+    never takes the place of a winner that was raced here. Any other one waits to be built and raced here.
+    """
+    here = exact(session, best.device_class, best.problem)
+    raced_here = any(stored.import_id is None for stored in here)
+    if raced_here or not entering.trusted or not entities.has_artifact(session, best.artifact):
+        return _wait(session, best, created, entering, here)
+    for stored in here:
+        older = stored.created >= created and not _outdoes(best, stored.best)
+        if older or _outdoes(stored.best, best):
+            return "known"
+    _replace(session, best, created, entering.id)
+    return "in use"
+
+
+def _wait(
+    session: Session, best: BestConfig, created: datetime, entering: Import, here: Sequence[StoredBest]
+) -> Merged:
+    """Have a device of this store build and race a config, unless it did so or waits to, or had better."""
+    waits = select(ImportedBestRow.config).where(*_same(session, best))
+    known = [Config.from_dict(config) for config in session.scalars(waits)]
+    known += [stored.best.config for stored in here]
+    better = any(stored.import_id is None and stored.best.speedup >= best.speedup for stored in here)
+    if better or best.config in known:
+        return "known"
+    values = _values(ImportedBestRow, session, best) | {"created": created, "import_id": entering.id}
+    return "waiting" if insert_new(session, ImportedBestRow, values) else "known"
+
+
+def stage(session: Session, best: BestConfig, created: datetime, import_id: str) -> None:
+    """Keep a winner of an import that is on its way in, until :func:`merge_staged`; of several of one problem
+    and device class the first."""
+    best = exchange.current_best(best)
+    values = _values(ImportedBestRow, session, best) | {"created": created, "import_id": import_id}
+    insert_new(session, ImportedBestRow, values)
+
+
+def merge_staged(session: Session, staged_id: str, entering: Import, limit: int) -> list[Merged]:
+    """Merge winners that :func:`stage` kept, see :func:`merge`; an empty list at their end."""
+    query = select(ImportedBestRow, ProblemRow.canonical).join(
+        ProblemRow, ProblemRow.id == ImportedBestRow.problem_id
+    )
+    query = query.where(ImportedBestRow.import_id == staged_id).order_by(ImportedBestRow.id).limit(limit)
+    found = [(row.id, _best(row, canonical), row.created) for row, canonical in session.execute(query)]
+    ids = [row_id for row_id, _, _ in found]
+    session.execute(delete(ImportedBestRow).where(ImportedBestRow.id.in_(ids)))
+    return [merge(session, best, created, entering) for _, best, created in found]
+
+
+def waiting(session: Session, device_class: str, problem: GemmProblem, limit: int) -> list[Config]:
+    """Configs of imports that wait to be raced here, of one problem, those that claim most first."""
+    query = select(ImportedBestRow.config).where(
+        ImportedBestRow.device_class == device_class,
+        ImportedBestRow.problem_id == entities.find_problem(session, problem),
+        has_entered(ImportedBestRow.import_id),
+    )
+    query = query.order_by(ImportedBestRow.speedup.desc(), ImportedBestRow.id).limit(limit)
+    return [Config.from_dict(config) for config in session.scalars(query)]
+
+
+def waits(session: Session, import_id: str, limit: int) -> list[WaitingBest]:
+    """Winners of an import that wait to be built and raced here, those that claim most first."""
+    query = select(ImportedBestRow, ProblemRow.canonical).join(
+        ProblemRow, ProblemRow.id == ImportedBestRow.problem_id
+    )
+    query = query.where(ImportedBestRow.import_id == import_id)
+    query = query.order_by(ImportedBestRow.speedup.desc(), ImportedBestRow.id).limit(limit)
+    return _WAITING.readable(session.execute(query))
+
+
+def waiting_problem(session: Session, device_class: str) -> GemmProblem | None:
+    """The problem whose waiting config claims most; None where each was taken up."""
+    query = select(ProblemRow.canonical).join(ImportedBestRow, ImportedBestRow.problem_id == ProblemRow.id)
+    query = query.where(ImportedBestRow.device_class == device_class, ImportedBestRow.queued.is_(None))
+    query = query.where(has_entered(ImportedBestRow.import_id))
+    query = query.order_by(ImportedBestRow.speedup.desc(), ImportedBestRow.id).limit(1)
+    found = session.scalars(query).one_or_none()
+    return None if found is None else entities.parse_problem(found)
+
+
+def take_waiting(session: Session, device_class: str, problem: GemmProblem) -> bool:
+    """Take the waiting configs of a problem up; False where another device was faster."""
+    mine = update(ImportedBestRow).where(
+        ImportedBestRow.device_class == device_class,
+        ImportedBestRow.problem_id == entities.find_problem(session, problem),
+        ImportedBestRow.queued.is_(None),
+        has_entered(ImportedBestRow.import_id),
+    )
+    return session.execute(mine.values(queued=utc_now()).returning(ImportedBestRow.id)).first() is not None
+
+
+def _same(session: Session, best: BestConfig) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    problem_id = entities.find_problem(session, best.problem)
+    return ImportedBestRow.device_class == best.device_class, ImportedBestRow.problem_id == problem_id
+
+
+def _replace(session: Session, best: BestConfig, created: datetime, import_id: str | None) -> None:
+    values = _values(BestConfigRow, session, best) | {"created": created, "import_id": import_id}
+    before = select(BestConfigRow.artifact).where(
+        BestConfigRow.device_class == best.device_class, BestConfigRow.problem_id == values["problem_id"]
+    )
+    entities.note_need(session, ArtifactRow.digest.in_(before))  # a set may name it a moment later
+    insert_or_update(session, BestConfigRow, values, _IDENTITY)
     sets.changed(session, best.device_class)
 
 
 def _outdoes(earlier: BestConfig, later: BestConfig) -> bool:
+    if earlier.timing.disturbed or later.timing.disturbed:
+        return not earlier.timing.disturbed
     was, now = earlier.provenance, later.provenance
     comparable = (was.driver, was.method) == (now.driver, now.method)
     return comparable and earlier.speedup_low > later.speedup_high
@@ -86,7 +189,7 @@ def exact(session: Session, target: str, problem: GemmProblem) -> list[StoredBes
     if problem_id is None:
         return []
     found = session.execute(_exact(), {"target": target, "problem_id": problem_id})
-    return [StoredBest(row.id, _best(row, canonical), row.created) for row, canonical in found]
+    return _READER.readable(found)
 
 
 def for_arch(
@@ -105,7 +208,7 @@ def for_arch(
     """
     query = _query(target).where(BestConfigRow.id > after, *_alike(alike or {}))
     query = query.where(BestConfigRow.repeatable.is_(True)) if repeatable else query
-    return _records(session, query.order_by(BestConfigRow.id).limit(limit))
+    return _READER.page(session, query.order_by(BestConfigRow.id), limit, _following)
 
 
 def listing(
@@ -115,7 +218,7 @@ def listing(
     query = _all().where(BestConfigRow.id > after)
     query = query if device_class is None else query.where(BestConfigRow.device_class == device_class)
     query = query if since is None else query.where(BestConfigRow.created >= since)
-    return _records(session, query.order_by(BestConfigRow.id).limit(limit))
+    return _READER.page(session, query.order_by(BestConfigRow.id), limit, _following)
 
 
 def nearest(session: Session, target: str, problem: GemmProblem, limit: int = 5) -> list[StoredBest]:
@@ -128,7 +231,8 @@ def nearest(session: Session, target: str, problem: GemmProblem, limit: int = 5)
     alike = _alike(dict(zip(SIGNATURE, signature(problem), strict=True)))
     # NOTE: ids first, so that the samples of every candidate are not carried through the sort.
     near = _query(target).with_only_columns(BestConfigRow.id).where(*alike).order_by(*order).limit(limit)
-    return _records(session, _query(target).where(BestConfigRow.id.in_(near)).order_by(*order))
+    rows = session.execute(_query(target).where(BestConfigRow.id.in_(near)).order_by(*order))
+    return _READER.readable(rows)
 
 
 def signature(problem: GemmProblem) -> tuple[Any, ...]:
@@ -144,6 +248,24 @@ def classes(session: Session, target: str) -> list[str]:
     return list(session.scalars(query.order_by(BestConfigRow.device_class)))
 
 
+def archs(session: Session) -> list[str]:
+    """The architectures that have a winner, by name."""
+    return list(session.scalars(select(BestConfigRow.arch).distinct().order_by(BestConfigRow.arch)))
+
+
+def tuned(session: Session, target: str, problems: Iterable[GemmProblem]) -> list[GemmProblem]:
+    """Those of the problems that have a winner."""
+    texts = [records.canonical(problem.to_dict()) for problem in problems]
+    query = _query(target).where(ProblemRow.canonical.in_(texts)).order_by(BestConfigRow.id)
+    found = session.scalars(query.with_only_columns(ProblemRow.canonical))
+    return [entities.parse_problem(text) for text in dict.fromkeys(found)]
+
+
+def unreadable(session: Session) -> list[Unreadable]:
+    """The winners that this release cannot read."""
+    return _READER.unreadable(session.execute(_all().order_by(BestConfigRow.id)))
+
+
 def origins(session: Session) -> list[tuple[str, Provenance, int]]:
     """Families and provenances of all winners, and how many winners share them."""
     family, was = BestConfigRow.config["family"].as_string(), cast(BestConfigRow.provenance, Text)
@@ -151,17 +273,35 @@ def origins(session: Session) -> list[tuple[str, Provenance, int]]:
     rows = session.execute(
         select(each.c.family, each.c.was, func.count()).group_by(each.c.family, each.c.was)
     )
-    return [(name, decode(Provenance, json.loads(text)), number) for name, text, number in rows]
+    return _ORIGINS.readable(rows)
 
 
-def artifact_sizes(session: Session, device_class: str) -> dict[str, int]:
-    """Bytes of each artifact that a winner of a device class needs, by digest."""
-    query = select(ArtifactRow.digest, func.length(ArtifactRow.data)).where(
-        ArtifactRow.digest.in_(
-            select(BestConfigRow.artifact).where(BestConfigRow.device_class == device_class)
-        )
-    )
-    return {row.digest: row[1] for row in session.execute(query)}
+def rows(session: Session, device_class: str) -> dict[int, tuple[Any, ...]]:
+    """The winners of a device class as the database holds them, by id: an equal row is an equal winner."""
+    # NOTE: as text, since decoding a row takes many times as long as reading it, and without the samples,
+    # which make up most of it and change with all else.
+    columns = (column for column in BestConfigRow.__table__.columns if column.key not in ("id", "timing"))
+    query = select(BestConfigRow.id, *(cast(column, Text) for column in columns))
+    found = session.execute(query.where(BestConfigRow.device_class == device_class))
+    return {row[0]: tuple(row) for row in found}
+
+
+def of_ids(session: Session, ids: Sequence[int]) -> list[StoredBest]:
+    """The winners of these ids."""
+    each = (_all().where(BestConfigRow.id.in_(part)) for part in _parts(ids))
+    return [stored for query in each for stored in _READER.readable(session.execute(query))]
+
+
+def kernels(session: Session, digests: Sequence[str]) -> dict[str, StoredKernel]:
+    """What sets tell of artifacts, by digest."""
+    needs = ArtifactRow.header["plan"]["preconditions"]
+    query = select(ArtifactRow.digest, func.length(ArtifactRow.data), needs)
+    each = (query.where(ArtifactRow.digest.in_(part)) for part in _parts(digests))
+    return {name: kernel for one in each for name, kernel in _KERNELS.readable(session.execute(one))}
+
+
+def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (items[start : start + _PART] for start in range(0, len(items), _PART))
 
 
 def _all() -> Select[BestConfigRow, str]:
@@ -194,14 +334,36 @@ def _distance(problem: GemmProblem) -> ColumnElement[float]:
     return m * m + n * n + k * k
 
 
-def _records(session: Session, query: Select[BestConfigRow, str]) -> list[StoredBest]:
-    return [StoredBest(row.id, _best(row, problem), row.created) for row, problem in session.execute(query)]
-
-
-def _values(session: Session, best: BestConfig) -> dict[str, Any]:
+def _values(table: type[Base], session: Session, best: BestConfig) -> dict[str, Any]:
     problem_id = entities.ensure_problem(session, best.problem)
-    return records.row_values(BestConfigRow, best, problem_id=problem_id, job_id=best.job_id or None)
+    return records.row_values(table, best, problem_id=problem_id, job_id=best.job_id or None)
 
 
-def _best(row: BestConfigRow, problem: str) -> BestConfig:
+def _best(row: BestConfigRow | ImportedBestRow, problem: str) -> BestConfig:
     return records.of_row(BestConfig, row, problem=json.loads(problem), job_id=row.job_id or "")
+
+
+def _stored(row: BestConfigRow, problem: str) -> StoredBest:
+    return StoredBest(row.id, _best(row, problem), row.created, row.import_id)
+
+
+def _waiting(row: ImportedBestRow, problem: str) -> WaitingBest:
+    return WaitingBest(row.id, _best(row, problem), row.queued)
+
+
+def _origin(family: str, provenance: str, winners: int) -> tuple[str, Provenance, int]:
+    return family, decode(Provenance, json.loads(provenance)), winners
+
+
+def _following(row: BestConfigRow, _problem: str) -> ColumnElement[bool]:
+    return BestConfigRow.id > row.id
+
+
+def _kernel(digest: str, size: int, needs: Any) -> tuple[str, StoredKernel]:
+    return digest, StoredKernel(size, decode(Preconditions, needs))
+
+
+_READER = RowReader("winner", lambda row, _problem: row.id, _stored)
+_WAITING = RowReader("imported winner", lambda row, _problem: row.id, _waiting)
+_ORIGINS = RowReader("the provenance of winners of", lambda family, *_: family, _origin)
+_KERNELS = RowReader("kernel", lambda digest, *_: digest, _kernel)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import sqlite3
 import threading
 import time
@@ -46,6 +47,10 @@ class StoreError(TilewrightError):
     """The database cannot be opened, or what is asked of it breaks a rule."""
 
 
+class NoDatabase(StoreError):
+    """The file of the database is missing."""
+
+
 class SchemaTooNew(StoreError):
     """The database was migrated by a newer release than this one."""
 
@@ -56,6 +61,10 @@ class IdempotencyConflict(StoreError):
 
 class JobTaken(StoreError):
     """The job is not, or no longer, this recorder's to write: stop working on it."""
+
+
+class WritersBusy(StoreError):
+    """As many writers as may wait for the database wait already."""
 
 
 def ahead(session: Session, seconds: float = 0.0) -> ColumnElement[Any] | datetime:
@@ -78,7 +87,7 @@ def insert_row(session: Session, model: type[Base], values: Values) -> Any:
 
 
 def insert_new(session: Session, model: type[Base], values: Values) -> bool:
-    """Insert unless a unique constraint already holds the row; True where it was inserted.
+    """Insert unless a unique constraint already holds the row; True if it was inserted.
 
     Waits for a concurrent insert of the same identity, so that a False can be read back at once.
     """
@@ -134,11 +143,17 @@ def alembic_config(connection: Connection) -> Config:
     return config
 
 
+@functools.cache
+def _scripts(folder: Path) -> ScriptDirectory:
+    """The revisions in a folder, whose files are read once."""
+    return ScriptDirectory(str(folder))
+
+
 def state(connection: Connection) -> State:
     """How the database's schema relates to this release's."""
     context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
     current = set(context.get_current_heads())
-    scripts = ScriptDirectory.from_config(alembic_config(connection))
+    scripts = _scripts(MIGRATIONS)
     if not current:
         return "empty"
     if current == set(scripts.get_heads()):
@@ -182,7 +197,7 @@ class Changes:
         self._lock = threading.Lock()
 
     def stamp(self) -> int | None:
-        """Another number after each commit, by whichever process; None where the database cannot tell."""
+        """A number that changes with each commit of any process; None if the database has none."""
         if not self._tells:
             return None
         with self._lock:
@@ -201,6 +216,8 @@ class Changes:
 
 BUSY_SECONDS = 30
 _READ = "tilewright_read"
+_WAIT_S = "tilewright_wait_s"
+_TURN_S = 0.2  # NOTE: a request that waits for longer holds a thread which others could use
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -209,13 +226,18 @@ class Store:
 
     Attributes:
         engine: its connections.
+        writers: how many threads may write or wait for that; None for any number.
     """
 
     engine: Engine
+    writers: threading.BoundedSemaphore | None = None
 
     @classmethod
-    def open(cls, url: str, on_lock: Callable[[float], None] = lambda _seconds: None) -> Store:
-        """Connect to ``sqlite:///path`` (created with its folder) or ``postgresql+psycopg://...``.
+    def open(
+        cls, url: str, on_lock: Callable[[float], None] = lambda _seconds: None, *, create: bool = True
+    ) -> Store:
+        """Connect to ``sqlite:///path`` or ``postgresql+psycopg://...``; a file that is missing is made with
+        its folder, unless ``create`` is false.
 
         SQLite runs in WAL mode with ``synchronous=NORMAL``: what was committed survives the death
         of every process, and waits up to 30 s for another writer; ``on_lock`` is told how many seconds each
@@ -223,9 +245,12 @@ class Store:
 
         Raises:
             StoreError: the URL is of another kind, its driver is not installed or nothing answers.
+            NoDatabase: the file is missing.
         """
         parsed = _parse(url)
         shown = parsed.render_as_string(hide_password=True)
+        if not create and parsed.drivername == "sqlite" and not Path(str(parsed.database)).exists():
+            raise NoDatabase(f"there is no database {shown} yet; 'tilewright serve' makes it")
         try:
             engine = _sqlite(parsed, on_lock) if parsed.drivername == "sqlite" else _postgres(parsed)
             with engine.connect():
@@ -240,8 +265,12 @@ class Store:
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[Session]:
-        """A transaction that may write: commits at the end of the block, rolls back on an exception."""
-        with Session(self.engine, expire_on_commit=False) as session, session.begin():
+        """A transaction that may write: commits at the end of the block, rolls back on an exception.
+
+        Raises:
+            WritersBusy: as many as may wait do so.
+        """
+        with self._turn(), Session(self.engine, expire_on_commit=False) as session, session.begin():
             yield session
 
     @contextlib.contextmanager
@@ -252,6 +281,24 @@ class Store:
             options["postgresql_readonly"] = True
         with Session(self.engine.execution_options(**options), expire_on_commit=False) as session:
             yield session
+
+    def impatient(self, wait_s: float, writers: int) -> Store:
+        """The same database for callers who rather try again later: a transaction waits at most ``wait_s``
+        seconds for other writers, and at most ``writers`` threads do so at once."""
+        engine = self.engine.execution_options(**{_WAIT_S: wait_s})
+        return Store(engine, threading.BoundedSemaphore(writers))
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        if self.writers is None:
+            yield
+            return
+        if not self.writers.acquire(timeout=_TURN_S):
+            raise WritersBusy("too many requests wait for the database; try again in a few seconds")
+        try:
+            yield
+        finally:
+            self.writers.release()
 
     def migrate(self) -> None:
         """Bring an empty or older database to this release's schema, in one transaction.
@@ -291,15 +338,39 @@ def _parse(url: str) -> URL:
 
 
 def _postgres(url: URL) -> Engine:
-    return create_engine(url, pool_pre_ping=True)
+    engine = create_engine(url, pool_pre_ping=True)
+    event.listen(engine, "begin", _begin_postgres)
+    return engine
+
+
+def _begin_postgres(connection: Connection) -> None:
+    options = connection.get_execution_options()
+    wait_s = options.get(_WAIT_S)
+    if wait_s is not None and not options.get(_READ):
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(1e3 * wait_s)}")
 
 
 def _sqlite(url: URL, on_lock: Callable[[float], None]) -> Engine:
     Path(url.database or "").parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS}, pool_size=8, max_overflow=56)
+    engine = create_engine(
+        url,
+        connect_args={"timeout": BUSY_SECONDS},
+        pool_size=8,
+        max_overflow=56,
+        json_deserializer=_json_or_text,
+    )
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", functools.partial(_begin_sqlite, on_lock))
     return engine
+
+
+def _json_or_text(text: str) -> Any:
+    """The value of a JSON text; damaged text itself, which no record is made of, so that only its row is
+    unreadable and not each query that meets it."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
@@ -315,8 +386,10 @@ def _begin_sqlite(on_lock: Callable[[float], None], connection: Connection) -> N
     # NOTE: a transaction that reads first and writes later fails at once when another wrote in
     # between, whatever the timeout; so writers take the lock at the start.
     driver: Any = connection.connection.dbapi_connection
-    reads = bool(connection.get_execution_options().get(_READ))
+    options = connection.get_execution_options()
+    reads, wait_s = bool(options.get(_READ)), options.get(_WAIT_S, BUSY_SECONDS)
     driver.execute(f"PRAGMA query_only={int(reads)}")
+    driver.execute(f"PRAGMA busy_timeout={round(1e3 * wait_s)}")
     started = time.perf_counter()
     try:
         connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import math
 from collections.abc import Sequence
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import ColumnElement, bindparam, select, update
 from sqlalchemy.orm import Session
 
 from tilewright.artifact import Artifact
@@ -16,7 +15,7 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
 from tuner.store.database import insert_new, insert_or_update
 from tuner.store.models import ArtifactRow, DeviceRow, ProblemRow
-from tuner.store.records import DeviceRecord, canonical, utc_now
+from tuner.store.records import DeviceRecord, RowReader, canonical, utc_now
 
 
 def see_device(session: Session, spec: DeviceSpec) -> int:
@@ -35,15 +34,20 @@ def see_device(session: Session, spec: DeviceSpec) -> int:
 
 def list_devices(session: Session) -> list[DeviceRecord]:
     """Every device, the one seen last first."""
-    rows = session.scalars(select(DeviceRow).order_by(DeviceRow.last_seen.desc(), DeviceRow.id))
-    return [
-        DeviceRecord(parse_device(row.spec), row.device_class, row.first_seen, row.last_seen) for row in rows
-    ]
+    rows = session.execute(select(DeviceRow).order_by(DeviceRow.last_seen.desc(), DeviceRow.id))
+    return _DEVICES.readable(rows)
 
 
 def parse_device(text: str) -> DeviceSpec:
     """The device of a canonical text."""
     return DeviceSpec.from_dict(json.loads(text))
+
+
+def _device(row: DeviceRow) -> DeviceRecord:
+    return DeviceRecord(parse_device(row.spec), row.device_class, row.first_seen, row.last_seen)
+
+
+_DEVICES = RowReader("device", lambda row: row.id, _device)
 
 
 # NOTE: built once: building a statement anew costs more than SQLite takes to answer it.
@@ -63,7 +67,7 @@ def ensure_problem(session: Session, problem: GemmProblem) -> int:
 
 
 def find_problem(session: Session, problem: GemmProblem) -> int | None:
-    """The id of a problem, None where it was never seen."""
+    """The id of a problem, None if it was never seen."""
     return session.scalars(_ID, {"canonical": canonical(problem.to_dict())}).one_or_none()
 
 
@@ -73,29 +77,32 @@ def parse_problem(text: str) -> GemmProblem:
 
 
 def put_artifact(session: Session, artifact: Artifact) -> str:
-    """Keep an artifact unless it is kept already; gives its digest."""
-    return put_artifact_bytes(session, artifact.to_bytes())
+    """Keep an artifact that was built here unless it is kept already; gives its digest."""
+    digest = put_artifact_bytes(session, artifact.to_bytes())
+    imported = (ArtifactRow.digest == digest) & ArtifactRow.import_id.is_not(None)
+    session.execute(update(ArtifactRow).where(imported).values(import_id=None))
+    return digest
 
 
-def put_artifact_bytes(session: Session, data: bytes) -> str:
-    """Keep the bytes of an artifact, as any version wrote them; gives their digest.
+def put_artifact_bytes(session: Session, data: bytes, import_id: str | None = None) -> str:
+    """Keep the bytes of an artifact that may run, as any version wrote them; gives their digest.
 
     Raises:
         ArtifactError: they are not an artifact.
     """
     digest = hashlib.sha256(data).hexdigest()
-    if not has_artifact(session, digest):
+    if not note_need(session, ArtifactRow.digest == digest):
         artifact = Artifact.from_bytes(data)
-        header = {
-            "plan": artifact.plan.to_dict(),
-            "resources": dataclasses.asdict(artifact.resources),
-            "source_digest": artifact.source_digest,
-            "compiler": artifact.compiler,
-        }
-        insert_new(
-            session, ArtifactRow, {"digest": digest, "data": data, "header": header, "created": utc_now()}
-        )
+        values = {"digest": digest, "data": data, "header": artifact.header, "import_id": import_id}
+        insert_new(session, ArtifactRow, {**values, "created": utc_now()})
     return digest
+
+
+def note_need(session: Session, which: ColumnElement[bool]) -> bool:
+    """Note that kept artifacts are needed now, so that they are not pruned soon; False if none is kept."""
+    # NOTE: takes the rows' locks, so that a prune that meets them waits and then sees that they are needed.
+    needed = update(ArtifactRow).where(which).values(created=utc_now()).returning(ArtifactRow.digest)
+    return session.execute(needed, execution_options={"synchronize_session": False}).first() is not None
 
 
 def has_artifact(session: Session, digest: str) -> bool:
@@ -104,7 +111,7 @@ def has_artifact(session: Session, digest: str) -> bool:
 
 
 def get_artifact(session: Session, digest: str) -> bytes | None:
-    """The bytes of an artifact, None where it is not kept."""
+    """The bytes of an artifact, None if it is not kept."""
     return session.scalar(select(ArtifactRow.data).where(ArtifactRow.digest == digest))
 
 

@@ -1,33 +1,36 @@
 """Results of other stores: what leaves this one, and how it enters another.
 
 An export is one JSON object a line. The line of a job comes before those of its trials, the line of an
-artifact before that of a winner that needs it. Ids of jobs are unique over all stores and a job that has
-ended never changes, so merging is the union of jobs and of their trials, and merging twice changes nothing.
+artifact before that of a winner that needs it; a signature covers the lines since the signature before. Ids
+of jobs are unique over all stores and a job that has ended never changes, so merging is the union of jobs and
+of their trials, and merging twice changes nothing. Results keep the import that brought them; those of an
+import that no trusted key signed are not exported again.
 
-What an earlier release recorded is kept in today's words: the ``current_`` functions give them, to the
+Records of earlier releases are stored under current names: the ``current_`` functions give them, to the
 migrations of a database as well as to an import.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from kernels.registry import FAMILIES, RENAMED
-from tilewright.schema.codec import JobId, Sha256, Text, decode, encode
+from tilewright.schema.codec import JobId, MaxLength, Sha256, Text, decode, encode
 from tilewright.schema.config import Config
 from tilewright.schema.config_set import ConfigSet
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobStatus, TuneRequest
 from tilewright.schema.trial import BestConfig, Trial
-from tuner.store import entities, jobs, records
-from tuner.store.database import insert_new
+from tuner.store import entities, imports, jobs, records
+from tuner.store.database import StoreError, insert_new
 from tuner.store.models import DeviceRow, JobRow
-from tuner.store.records import JobRecord
+from tuner.store.records import JobRecord, RowReader
 
 FINAL = tuple(status for status in JobStatus if status.final)
 _FLAT = {"flat": True}
@@ -114,12 +117,21 @@ class Winner:
     created: datetime
 
 
-Line = EndedJob | TrialOfJob | ArtifactData | Winner
+@dataclasses.dataclass(frozen=True, slots=True)
+class Signed:
+    """The text of a signature over the lines since the signature before, see
+    :attr:`tilewright.trust.About.EXPORT`."""
+
+    signature: Annotated[str, MaxLength(300)]
+
+
+Line = EndedJob | TrialOfJob | ArtifactData | Winner | Signed
 _KINDS: dict[str, type[Line]] = {
     "job": EndedJob,
     "trial": TrialOfJob,
     "artifact": ArtifactData,
     "best": Winner,
+    "signature": Signed,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
@@ -145,18 +157,30 @@ def of_plain(data: Any) -> Line:
 def ended_jobs(
     session: Session, device_class: str | None, since: datetime | None, limit: int, after: str = ""
 ) -> list[JobRecord]:
-    """Jobs of a device class or of all that ended, ``since`` then, by id from the one after ``after``."""
+    """Jobs of a device class or of all that ended, ``since`` then, by id from the one after ``after``; not
+    those of imports that nobody trusted signed."""
     query = select(JobRow.id).where(JobRow.status.in_(FINAL), JobRow.id > after)
+    query = query.where(imports.is_trusted(), imports.has_entered())
     query = query if device_class is None else query.where(JobRow.device_class == device_class)
     query = query if since is None else query.where(JobRow.finished >= since)
-    ids = session.scalars(query.order_by(JobRow.id).limit(limit)).all()
-    return [job for job_id in ids if (job := jobs.get(session, job_id))]
+    reader = RowReader("job", lambda job_id: job_id, functools.partial(jobs.known, session))
+    return reader.page(session, query.order_by(JobRow.id), limit, lambda job_id: JobRow.id > job_id)
 
 
-def merge_job(session: Session, job: EndedJob) -> bool:
-    """Keep a job; False where it is here already."""
-    if has_job(session, job.id):
+def merge_job(session: Session, job: EndedJob, entering: imports.Import) -> bool:
+    """Store a job; False if the store has it already.
+
+    One of an import that nobody trusted signed makes way, with its trials, for one that a trusted key signed.
+
+    Raises:
+        StoreError: as :func:`need_ended`.
+    """
+    need_ended(session, job.id, entering)
+    sound = session.scalar(select(imports.is_trusted()).where(JobRow.id == job.id))
+    if sound or (sound is not None and not entering.trusted):
         return False
+    if sound is not None:
+        imports.remove_jobs(session, [job.id])
     values = records.row_values(
         JobRow,
         job,
@@ -167,13 +191,40 @@ def merge_job(session: Session, job: EndedJob) -> bool:
         error=None if job.error is None else records.text(job.error),
         attempt=1,
         cancel_requested=False,
+        import_id=entering.id,
     )
     return insert_new(session, JobRow, values)
+
+
+def takes_trials(session: Session, job_id: str, entering: imports.Import) -> bool:
+    """Whether trials of an import may join a job: it is no job of this store, and is as trusted as they."""
+    query = select(JobRow.import_id, imports.is_trusted()).where(JobRow.id == job_id)
+    row = session.execute(query).one_or_none()
+    return row is None or (row[0] is not None and bool(row[1]) is entering.trusted)
 
 
 def has_job(session: Session, job_id: str) -> bool:
     """Whether a job is here."""
     return session.scalar(select(JobRow.id).where(JobRow.id == job_id)) is not None
+
+
+def need_ended(session: Session, job_id: str, entering: imports.Import) -> None:
+    """Return unless a job is of another import that has not ended, and so may be taken back.
+
+    Raises:
+        StoreError: it is.
+    """
+    ended = imports.has_entered() | (JobRow.import_id == entering.id)
+    if session.scalar(select(JobRow.id).where(JobRow.id == job_id, ~ended)):
+        raise StoreError(
+            f"another import of job {job_id} has not ended; try again when it has, which is within two hours "
+            "where its process was lost"
+        )
+
+
+def is_of(session: Session, job_id: str, import_id: str) -> bool:
+    """Whether a job is one of an import."""
+    return session.scalar(select(JobRow.import_id).where(JobRow.id == job_id)) == import_id
 
 
 def _device(session: Session, spec: DeviceSpec, seen: datetime) -> int:

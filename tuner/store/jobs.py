@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import secrets
 import time
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from tilewright.schema.codec import decode, gathered
+from tilewright.schema.codec import decode, encode, gathered
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobProgress, JobStatus, TuneRequest
-from tuner.store import database, entities, records
+from tilewright.schema.trial import BestConfig
+from tuner.store import database, entities, imports, keys, records
 from tuner.store.database import JobTaken, StoreError, insert_new, insert_row
-from tuner.store.models import EventRow, JobRow
-from tuner.store.records import EventRecord, JobRecord, utc_now
+from tuner.store.models import EventRow, JobRow, ProblemRow
+from tuner.store.records import EventRecord, JobRecord, RowReader, Unreadable, utc_now
 
 
 def append_event(session: Session, job_id: str, kind: str, data: dict[str, Any]) -> int:
@@ -39,6 +40,18 @@ def events_after(session: Session, job_id: str, last_id: int = 0, limit: int = 5
     return [EventRecord(row.id, row.job_id, row.kind, row.data, row.created) for row in rows]
 
 
+def newest_events(session: Session, ids: Sequence[str]) -> dict[str, int]:
+    """The id of the last event of each of these jobs that has one."""
+    query = select(EventRow.job_id, func.max(EventRow.id)).where(EventRow.job_id.in_(ids))
+    return dict(session.execute(query.group_by(EventRow.job_id)).tuples().all())
+
+
+def statuses(session: Session, ids: Sequence[str]) -> dict[str, JobStatus]:
+    """The status of each of these jobs that there is."""
+    query = select(JobRow.id, JobRow.status).where(JobRow.id.in_(ids))
+    return dict(session.execute(query).tuples().all())
+
+
 def change_status(session: Session, job_id: str, status: JobStatus, **values: Any) -> None:
     """Set a job's status and further columns."""
     session.execute(update(JobRow).where(JobRow.id == job_id).values(status=status, **values))
@@ -47,16 +60,20 @@ def change_status(session: Session, job_id: str, status: JobStatus, **values: An
 
 
 def close_job(session: Session, job_id: str, status: JobStatus, error: str | None, **values: Any) -> None:
-    """Bring a job to its end: nobody joins it any more."""
+    """End a job, so that no request joins it."""
     change_status(session, job_id, status, active_key=None, finished=utc_now(), error=error, **values)
 
 
 def get(session: Session, job_id: str, lock: bool = False) -> JobRecord | None:
-    """A job, None where there is none of this id; ``lock`` keeps others from changing it until the end."""
-    query = select(JobRow).where(JobRow.id == job_id)
+    """A job, None if there is none of this id; ``lock`` keeps others from changing it until the end.
+
+    Raises:
+        Unreadable: this release cannot read it.
+    """
+    query = select(JobRow).where(JobRow.id == job_id, imports.has_entered())
     query = query.with_for_update(of=JobRow) if lock else query
     row = session.scalars(_fresh(query)).one_or_none()
-    return None if row is None else _record(row)
+    return None if row is None else _READER.one(row)
 
 
 def known(session: Session, job_id: str) -> JobRecord:
@@ -67,35 +84,43 @@ def known(session: Session, job_id: str) -> JobRecord:
     """
     record = get(session, job_id)
     if record is None:
-        raise StoreError(f"there is no job {job_id}")
+        raise StoreError(f"there is no job {job_id}; 'tilewright jobs ls' lists those there are")
     return record
 
 
 def listing(
-    session: Session, status: JobStatus | None = None, limit: int = 50, before: str | None = None
-) -> list[JobRecord]:
-    """Jobs, the newest first; ``before`` is the id of the last one of the page before."""
-    query = select(JobRow).order_by(JobRow.id.desc()).limit(limit)
+    session: Session,
+    status: JobStatus | None = None,
+    limit: int = 50,
+    before: str | None = None,
+    prefix: str = "",
+) -> list[JobRecord | Unreadable]:
+    """Jobs whose ids begin with ``prefix``, the newest first, also those that this release cannot read;
+    ``before`` is the id of the last one of the page before."""
+    query = select(JobRow).where(imports.has_entered()).order_by(JobRow.id.desc()).limit(limit)
+    query = query.where(JobRow.id >= prefix, JobRow.id < f"{prefix}g") if prefix else query
     query = query if status is None else query.where(JobRow.status == status)
     query = query if before is None else query.where(JobRow.id < before)
-    return [_record(row) for row in session.scalars(_fresh(query))]
+    return [_READER.tried(row) for row in session.execute(_fresh(query))]
 
 
-def queued_count(session: Session, device_class: str | None = None) -> int:
-    """How many jobs wait, of a device class or of all."""
+def queued_count(session: Session, device_class: str | None = None, caller: str | None = None) -> int:
+    """How many jobs wait, of a device class or of all, of a caller or of all."""
     query = select(func.count()).select_from(JobRow).where(JobRow.status == JobStatus.QUEUED)
     query = query if device_class is None else query.where(JobRow.device_class == device_class)
+    query = query if caller is None else query.where(JobRow.caller == caller)
     return session.scalars(query).one()
 
 
 def counts(session: Session) -> dict[JobStatus, int]:
     """How many jobs there are of each status that occurs."""
-    rows = session.execute(select(JobRow.status, func.count()).group_by(JobRow.status)).all()
+    query = select(JobRow.status, func.count()).where(imports.has_entered()).group_by(JobRow.status)
+    rows = session.execute(query).all()
     return {status: number for status, number in rows}  # noqa: C416
 
 
 def oldest_queued(session: Session) -> datetime | None:
-    """When the job was submitted that has waited longest; None where none waits."""
+    """The submission time of the job that has waited longest; None if none waits."""
     query = select(JobRow.created).where(JobRow.status == JobStatus.QUEUED)
     return session.scalars(query.order_by(JobRow.id).limit(1)).one_or_none()
 
@@ -108,32 +133,40 @@ def _fresh(query: Select[JobRow]) -> Select[JobRow]:
 def _record(row: JobRow) -> JobRecord:
     request = TuneRequest.of(entities.parse_problem(row.problem.canonical), row.options)
     progress = None if row.progress is None else decode(JobProgress, row.progress)
-    device = entities.parse_device(row.device.spec)
-    return JobRecord(**gathered(JobRecord, row, request=request, device=device, progress=progress))
+    result = None if row.result is None else decode(BestConfig, row.result)
+    device, status = entities.parse_device(row.device.spec), JobStatus(row.status)
+    given = {"request": request, "device": device, "status": status, "progress": progress, "result": result}
+    return JobRecord(**gathered(JobRecord, row, **given))
 
 
-def submit(session: Session, request: TuneRequest, device: DeviceSpec) -> tuple[JobRecord, bool]:
-    """Queue a request for a device's class; gives the job and whether it is a new one.
+_READER = RowReader("job", lambda row: row.id, _record)
+
+
+def submit(
+    session: Session, request: TuneRequest, device: DeviceSpec, caller: str | None = None
+) -> tuple[JobRecord, bool]:
+    """Queue a request of a caller, None for the service itself, for a device's class; gives the job and
+    whether it is a new one.
 
     A job that is queued or running with the same request and device class is joined, unless it was
     asked to stop.
     """
     digest = records.request_digest(request, device.device_class.id)
     job_id = _new_id()
-    joined = _create_or_join(session, request, device, digest, job_id)
+    joined = _create_or_join(session, request, device, digest, {"id": job_id, "caller": caller})
     if joined is None:
         append_event(session, job_id, "status", {"status": JobStatus.QUEUED})
     return known(session, joined or job_id), joined is None
 
 
 def _create_or_join(
-    session: Session, request: TuneRequest, device: DeviceSpec, digest: str, job_id: str
+    session: Session, request: TuneRequest, device: DeviceSpec, digest: str, own: dict[str, Any]
 ) -> str | None:
     live = select(JobRow.id).where(JobRow.active_key == digest)
     joined = session.scalar(live)
     values = _values(session, request, device, digest) if joined is None else {}
     # NOTE: the job that an insert ran into may have ended before it could be read: then try again.
-    while joined is None and not insert_new(session, JobRow, {"id": job_id, **values}):
+    while joined is None and not insert_new(session, JobRow, own | values):
         joined = session.scalar(live)
     return joined
 
@@ -171,13 +204,14 @@ def new_owner() -> str:
 def is_gone(owner: str) -> bool:
     """Whether the process behind an owner certainly ended.
 
-    False where that cannot be told from here (another machine, another container, an unknown name): then
+    False if that cannot be told from here (another machine, another container, an unknown name): then
     only the end of its lease tells.
     """
     parts = owner.rsplit("/", 3)
     if len(parts) != 4 or parts[0] != _place() or not parts[1].isdecimal():
         return False
-    return _start_of(int(parts[1])) != parts[2]
+    start = _start_of(int(parts[1]))
+    return start is not None and start != parts[2]
 
 
 def _place() -> str:
@@ -187,34 +221,80 @@ def _place() -> str:
     return f"{boot.read_text().strip()}/{os.readlink(namespace)}"
 
 
-def _start_of(pid: int) -> str:
-    """Clock ticks from boot to the start of a process; empty where there is none or it waits to be reaped."""
+def _start_of(pid: int) -> str | None:
+    """Clock ticks from boot to the start of a process; empty if it ended or waits to be reaped, None if it
+    lives but is hidden from this user (``/proc`` mounted with ``hidepid``)."""
     try:
         stat = (_PROC / str(pid) / "stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
+    except OSError:
+        return None if _lives(pid) else ""
     # NOTE: the second field is the program's name, which may hold blanks and parentheses.
     fields = stat.rpartition(")")[2].split()
     return "" if fields[0] in "ZX" else fields[19]
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 LEASE_S = 30.0
 
 
 def claim(session: Session, device_class: str, owner: str, lease_s: float = LEASE_S) -> JobRecord | None:
-    """Turn the oldest queued job of a device class into a running one; None where none waits.
+    """Turn a queued job of a device class into a running one; None if none waits: the oldest one of the
+    caller of the highest priority, of several the one whose last job started longest ago.
 
-    Any number of claimers may ask at once: each job goes to one of them, for ``lease_s`` seconds.
+    Any number of claimers may ask at once: each job goes to one of them, for ``lease_s`` seconds. Jobs that
+    this release cannot read are left to a server that can.
     """
-    waiting = select(JobRow.id).where(JobRow.device_class == device_class, JobRow.status == JobStatus.QUEUED)
-    oldest = waiting.order_by(JobRow.id).limit(1).with_for_update(skip_locked=True)
-    job_id = session.scalars(oldest).one_or_none()
+    waiting = (JobRow.device_class == device_class) & (JobRow.status == JobStatus.QUEUED)
+    in_turn = (_oldest_readable(session, waiting & caller) for caller in _in_turn(session, waiting))
+    job_id = next(filter(None, in_turn), None)
     if job_id is None:
         return None
     values: dict[str, Any] = {"owner": owner, "attempt": JobRow.attempt + 1, "error": None}
     values |= {"started": utc_now(), "lease_until": database.ahead(session, lease_s)}
     change_status(session, job_id, JobStatus.RUNNING, **values)
     return get(session, job_id)
+
+
+def _in_turn(session: Session, waiting: ColumnElement[bool]) -> list[ColumnElement[bool]]:
+    """The callers of waiting jobs, as conditions, in the order in which they have their turns."""
+    query = select(JobRow.caller, func.min(JobRow.id)).where(waiting).group_by(JobRow.caller)
+    oldest = {caller: job_id for caller, job_id in session.execute(query)}  # noqa: C416
+    mine = {
+        caller: JobRow.caller == caller if caller is not None else JobRow.caller.is_(None)
+        for caller in oldest
+    }
+    if len(oldest) < 2:
+        return list(mine.values())
+    priorities, never = keys.priorities(session), datetime.min.replace(tzinfo=UTC)
+
+    def turn(caller: str | None) -> tuple[int, datetime, str]:
+        last = session.scalar(select(func.max(JobRow.started)).where(mine[caller]))
+        return -priorities.get(caller or "", 0), last or never, oldest[caller]
+
+    return [mine[caller] for caller in sorted(oldest, key=turn)]
+
+
+def _oldest_readable(session: Session, which: ColumnElement[bool]) -> str | None:
+    oldest = select(JobRow.id).where(which).order_by(JobRow.id).limit(1).with_for_update(skip_locked=True)
+    passed = ""
+    while job_id := session.scalars(oldest.where(JobRow.id > passed)).one_or_none():
+        try:
+            known(session, job_id)
+        except Unreadable as error:
+            records.set_aside(str(error))
+            passed = job_id
+        else:
+            return job_id
+    return None
 
 
 def hold(session: Session, job_id: str, attempt: int) -> JobRecord:
@@ -292,13 +372,19 @@ __all__ = [
     "requeue_interrupted",
     "requeue_lost",
     "set_progress",
+    "set_result",
     "submit",
 ]
 
 
 def set_progress(session: Session, job_id: str, progress: JobProgress) -> None:
     """Keep where a job stands."""
-    session.execute(update(JobRow).where(JobRow.id == job_id).values(progress=dataclasses.asdict(progress)))
+    session.execute(update(JobRow).where(JobRow.id == job_id).values(progress=encode(progress)))
+
+
+def set_result(session: Session, job_id: str, result: BestConfig) -> None:
+    """Keep what a job's final race found."""
+    session.execute(update(JobRow).where(JobRow.id == job_id).values(result=encode(result)))
 
 
 def finish(session: Session, job_id: str, status: JobStatus, error: str | None = None) -> None:
@@ -311,18 +397,36 @@ def finish(session: Session, job_id: str, status: JobStatus, error: str | None =
         raise StoreError(f"a job cannot finish as {status}; use succeeded, failed or cancelled")
     record = get(session, job_id, lock=True)
     if record is None:
-        raise StoreError(f"there is no job {job_id}")
+        raise StoreError(f"there is no job {job_id}; 'tilewright jobs ls' lists those there are")
     if not record.status.final:
         close_job(session, job_id, status, None if error is None else records.text(error))
 
 
-def request_cancel(session: Session, job_id: str) -> JobRecord | None:
-    """Cancel a queued job, ask a running one to stop, leave a finished one; None for an unknown one."""
-    record = get(session, job_id, lock=True)
-    if record is None or record.cancel_requested:
-        return record
-    if record.status is JobStatus.QUEUED:
+def to_cancel(
+    session: Session, caller: str | None = None, status: JobStatus | None = None, **alike: Any
+) -> list[str]:
+    """The jobs that have not ended and were not asked to stop, of a caller or of all, of a status or of any;
+    ``alike`` has the values that columns of their problems must have."""
+    live = JobRow.status.in_([one for one in JobStatus if not one.final])
+    query = select(JobRow.id).join(ProblemRow).where(live, JobRow.cancel_requested.is_(False))
+    query = query if caller is None else query.where(JobRow.caller == caller)
+    query = query if status is None else query.where(JobRow.status == status)
+    query = query.where(*(getattr(ProblemRow, name) == value for name, value in alike.items()))
+    # NOTE: the newest first, so that no device takes up one of them meanwhile.
+    return list(session.scalars(query.order_by(JobRow.id.desc())))
+
+
+def request_cancel(session: Session, job_id: str) -> bool:
+    """Cancel a queued job, ask a running one to stop, leave a finished one; False for an unknown one.
+
+    The job need not be readable.
+    """
+    query = select(JobRow.status, JobRow.cancel_requested).where(JobRow.id == job_id)
+    found = session.execute(query.with_for_update()).one_or_none()
+    if found is None or found.cancel_requested:
+        return found is not None
+    if found.status is JobStatus.QUEUED:
         close_job(session, job_id, JobStatus.CANCELLED, None, cancel_requested=True)
-    elif record.status is JobStatus.RUNNING:
+    elif found.status is JobStatus.RUNNING:
         change_status(session, job_id, JobStatus.RUNNING, active_key=None, cancel_requested=True)
-    return get(session, job_id)
+    return True

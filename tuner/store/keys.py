@@ -1,6 +1,8 @@
-"""API keys: made once, shown once, kept as a salted digest.
+"""Keys: those that open the API, that make a request safe to repeat, and whose signatures are trusted.
 
-A key reads ``tw_ID_SECRET``. The secret has 256 random bits, so that a single SHA-256 over salt and secret
+An API key is made once, shown once, and kept as a salted digest.
+
+It reads ``tw_ID_SECRET``. The secret has 256 random bits, so that a single SHA-256 over salt and secret
 is enough: there is nothing to guess that a slow hash would protect.
 """
 
@@ -17,8 +19,8 @@ from typing import Any
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
-from tuner.store.database import IdempotencyConflict, insert_new, insert_row
-from tuner.store.models import ApiKeyRow, SubmissionRow
+from tuner.store.database import IdempotencyConflict, insert_new, insert_or_update, insert_row
+from tuner.store.models import ApiKeyRow, SubmissionRow, TrustedKeyRow
 from tuner.store.records import utc_now
 
 _PREFIX = "tw"
@@ -31,9 +33,11 @@ class KeyRecord:
 
     Attributes:
         id: its public part, to name it by.
-        name: whose it is.
-        scopes: what it may do, sorted.
-        expires, revoked: None where it does not and was not.
+        name: name of its owner.
+        scopes: the operations that it allows, sorted.
+        expires, revoked: None if it does not expire, or was not revoked.
+        max_queued: how many jobs of it may wait; None for as many as the settings say.
+        priority: its jobs go before those of keys of a lower one; 0 unless set, as for callers without keys.
     """
 
     id: str
@@ -42,17 +46,19 @@ class KeyRecord:
     created: datetime
     expires: datetime | None
     revoked: datetime | None
+    max_queued: int | None = None
+    priority: int = 0
 
     @property
     def active(self) -> bool:
-        """It opens the API now."""
+        """Whether the key is valid now."""
         return self.revoked is None and (self.expires is None or self.expires > utc_now())
 
 
 def create(
     session: Session, name: str, scopes: frozenset[str], expires: datetime | None = None
 ) -> tuple[KeyRecord, str]:
-    """A new key, and its text: the only time that it is known."""
+    """A new key and its text, which is not stored and known only here."""
     key_id, secret, salt = secrets.token_hex(6), secrets.token_hex(32), secrets.token_hex(16)
     values = {
         "id": key_id,
@@ -75,11 +81,32 @@ def listing(session: Session) -> list[KeyRecord]:
 
 
 def revoke(session: Session, key_id: str) -> bool:
-    """Close a key for good; False where there is none of this id."""
+    """Close a key for good; False if there is none of this id."""
     there = session.scalar(select(ApiKeyRow.id).where(ApiKeyRow.id == key_id)) is not None
     open_key = (ApiKeyRow.id == key_id) & ApiKeyRow.revoked.is_(None)
     session.execute(update(ApiKeyRow).where(open_key).values(revoked=utc_now()))
     return there
+
+
+def set_quota(session: Session, key_id: str, max_queued: int | None, priority: int | None) -> None:
+    """Set how many jobs of a key may wait, -1 for what the settings say, and its priority; None changes
+    nothing."""
+    values: dict[str, int | None] = {} if priority is None else {"priority": priority}
+    if max_queued is not None:
+        values["max_queued"] = max_queued if max_queued >= 0 else None
+    if values:
+        session.execute(update(ApiKeyRow).where(ApiKeyRow.id == key_id).values(values))
+
+
+def max_queued(session: Session, caller: str) -> int | None:
+    """How many jobs of a caller may wait; None for one whose key does not say so, or without a key."""
+    return session.scalar(select(ApiKeyRow.max_queued).where(ApiKeyRow.id == caller))
+
+
+def priorities(session: Session) -> dict[str, int]:
+    """The priorities of the keys that have one."""
+    query = select(ApiKeyRow.id, ApiKeyRow.priority).where(ApiKeyRow.priority.is_not(None))
+    return {key_id: priority or 0 for key_id, priority in session.execute(query)}
 
 
 def any_made(session: Session) -> bool:
@@ -108,7 +135,8 @@ def _digest(salt: str, secret: str) -> str:
 
 
 def _record(row: ApiKeyRow) -> KeyRecord:
-    return KeyRecord(row.id, row.name, tuple(row.scopes), row.created, row.expires, row.revoked)
+    times = (row.created, row.expires, row.revoked)
+    return KeyRecord(row.id, row.name, tuple(row.scopes), *times, row.max_queued, row.priority or 0)
 
 
 KEY_LIFE = timedelta(hours=24)
@@ -147,3 +175,36 @@ def _earlier(session: Session, key: str, request_digest: str) -> Answer:
             "this idempotency key was used for another request; repeat that request or use a new key"
         )
     return dict(answer)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TrustedKey:
+    """A public key whose signature makes the kernels and winners of an import run here.
+
+    Attributes:
+        key: ``ed25519:`` and 64 hex digits.
+        name: name of its owner.
+        created: since when it is trusted, aware UTC.
+    """
+
+    key: str
+    name: str
+    created: datetime
+
+
+def trust(session: Session, key: str, name: str) -> None:
+    """Trust a key from now on; one that is trusted already gets the name."""
+    values = {"public_key": key, "name": name, "created": utc_now()}
+    insert_or_update(session, TrustedKeyRow, values, identity=("public_key",), kept=("created",))
+
+
+def distrust(session: Session, key: str) -> bool:
+    """Trust a key no more; False if it was not trusted. What came with it stays in use."""
+    gone = delete(TrustedKeyRow).where(TrustedKeyRow.public_key == key)
+    return session.execute(gone.returning(TrustedKeyRow.public_key)).first() is not None
+
+
+def trusted(session: Session) -> list[TrustedKey]:
+    """The keys that are trusted, the oldest first."""
+    rows = session.scalars(select(TrustedKeyRow).order_by(TrustedKeyRow.created, TrustedKeyRow.public_key))
+    return [TrustedKey(row.public_key, row.name, row.created) for row in rows]

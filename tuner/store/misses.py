@@ -19,7 +19,7 @@ from tilewright.schema.problem import GemmProblem
 from tuner.store import entities, records
 from tuner.store.database import insert_new
 from tuner.store.models import BestConfigRow, JobRow, MissRow, ProblemRow, RetuneRow
-from tuner.store.records import utc_now
+from tuner.store.records import RowReader, utc_now
 
 Reason = Literal["missing", "stale"]
 Place = tuple[float, int]
@@ -96,10 +96,18 @@ def ranked(
     query = _open().where(~_being_tuned())
     query = query if device_class is None else query.where(MissRow.device_class == device_class)
     if after:
-        query = query.where(or_(stake < after[0], and_(stake == after[0], MissRow.id > after[1])))
-    query = query.order_by(stake.desc(), MissRow.id).limit(limit)
-    found = session.execute(query.with_only_columns(MissRow, ProblemRow.canonical))
-    return [_record(row, problem) for row, problem in found]
+        query = query.where(_behind(after))
+    both = query.order_by(stake.desc(), MissRow.id).with_only_columns(MissRow, ProblemRow.canonical)
+    return _READER.page(session, both, limit, _following)
+
+
+def _behind(place: Place) -> ColumnElement[bool]:
+    stake = MissRow.count * MissRow.time_us
+    return or_(stake < place[0], and_(stake == place[0], MissRow.id > place[1]))
+
+
+def _following(row: MissRow, _problem: str) -> ColumnElement[bool]:
+    return _behind((row.count * row.time_us, row.id))
 
 
 def _count(session: Session, device_class: str, report: Report, reason: Reason) -> None:
@@ -177,6 +185,9 @@ def _record(row: MissRow, problem: str) -> MissRecord:
     )
 
 
+_READER = RowReader("miss", lambda row, _problem: row.id, _record)
+
+
 def ask(session: Session, device_class: str, found: Iterable[GemmProblem], wanted: str) -> None:
     """Have problems tuned again by a service in the state ``wanted``, unless one was at it before."""
     for problem in found:
@@ -185,17 +196,17 @@ def ask(session: Session, device_class: str, found: Iterable[GemmProblem], wante
 
 
 def top(session: Session, device_class: str, wanted: str) -> GemmProblem | None:
-    """The problem that was asked for with the largest stake; None where each was tuned again already, or is
+    """The problem that was asked for with the largest stake; None if each was tuned again already, or is
     being tuned for any other reason."""
     mine = and_(RetuneRow.device_class == MissRow.device_class, RetuneRow.problem_id == MissRow.problem_id)
     query = open_stale(device_class).join(RetuneRow, mine)
-    query = query.where(RetuneRow.wanted == wanted, RetuneRow.queued.is_(None)).limit(1)
-    found = session.scalars(query.with_only_columns(ProblemRow.canonical)).one_or_none()
-    return None if found is None else entities.parse_problem(found)
+    query = query.where(RetuneRow.wanted == wanted, RetuneRow.queued.is_(None))
+    found = _READER.page(session, query.with_only_columns(MissRow, ProblemRow.canonical), 1, _following)
+    return found[0].problem if found else None
 
 
 def take(session: Session, device_class: str, problem: GemmProblem, wanted: str) -> bool:
-    """Take a problem up, for good; False where another device was faster."""
+    """Claim a problem for good; False if another device claimed it before."""
     this = _this(session, device_class, problem, wanted)
     taken = update(RetuneRow).where(this, RetuneRow.queued.is_(None)).values(queued=utc_now())
     return session.execute(taken.returning(RetuneRow.wanted)).first() is not None

@@ -11,7 +11,6 @@ from sqlalchemy import (
     DateTime,
     Dialect,
     Double,
-    Enum,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
@@ -60,8 +59,27 @@ class Utc(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if dialect.name == "sqlite" else value.astimezone(UTC)
 
 
-def _text_enum(kind: type[Any]) -> Enum:
-    return Enum(kind, native_enum=False, length=16, values_callable=list)
+class TextEnum(TypeDecorator[Any]):
+    """A member of a string enumeration as its text. The text of a member that this release lacks is given
+    back as it is, so that one row of a newer release does not make a query fail."""
+
+    impl = String(16)
+    cache_ok = True
+
+    def __init__(self, kind: type[Any]) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
+        """The text of a member."""
+        return None if value is None else str(value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:  # noqa: ARG002
+        """The member of a text, or the text."""
+        try:
+            return None if value is None else self.kind(value)
+        except ValueError:
+            return value
 
 
 class Base(DeclarativeBase):
@@ -73,7 +91,7 @@ class Base(DeclarativeBase):
         float: Double,
         dict[str, Any]: JSON(none_as_null=True),
         list[Any]: JSON(none_as_null=True),
-        **{kind: _text_enum(kind) for kind in (JobStatus, Outcome, DType, Layout, Activation)},
+        **{kind: TextEnum(kind) for kind in (JobStatus, Outcome, DType, Layout, Activation)},
     }
 
 
@@ -125,14 +143,31 @@ class FamilySourceRow(Base):
     first_seen: Mapped[datetime]
 
 
+class ImportRow(Base):
+    """Results of another store that entered together. ``trusted``: its kernels and winners are in use.
+    ``staged`` while it enters: nobody sees its jobs, and its winners wait to be merged."""
+
+    __tablename__ = "import"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    trusted: Mapped[bool]
+    signer: Mapped[str | None] = mapped_column(String(80))
+    key_id: Mapped[str | None] = mapped_column(String(16))
+    staged: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    created: Mapped[datetime]
+
+
 class JobRow(Base):
-    """A job. ``active_key`` is the request's digest while others may join it, NULL after: no work twice."""
+    """A job. ``active_key`` is the request's digest while others may join it, NULL after: no work twice.
+    ``result`` is what its final race found. ``caller`` asked for it: the id of a key or an address; NULL for
+    the service itself. ``import_id`` names the import of a job that ran elsewhere."""
 
     __tablename__ = "job"
     __table_args__ = (
         Index(None, "device_class", "status", "id"),
         Index(None, "status", "id"),
         Index(None, "problem_id", "device_class"),
+        Index(None, "caller", "started"),
     )
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
@@ -142,12 +177,15 @@ class JobRow(Base):
     options: Mapped[dict[str, Any]]
     active_key: Mapped[str | None] = mapped_column(String(64), unique=True)
     status: Mapped[JobStatus]
+    caller: Mapped[str | None] = mapped_column(Text)
     owner: Mapped[str | None] = mapped_column(Text)
     attempt: Mapped[int]
     lease_until: Mapped[datetime | None]
     progress: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    result: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     error: Mapped[str | None] = mapped_column(Text)
     cancel_requested: Mapped[bool]
+    import_id: Mapped[str | None] = mapped_column(ForeignKey("import.id"), index=True)
     created: Mapped[datetime]
     started: Mapped[datetime | None]
     finished: Mapped[datetime | None]
@@ -170,7 +208,8 @@ class SubmissionRow(Base):
 
 
 class TrialRow(Base):
-    """One config tried; raw samples are in ``timing``. ``artifact`` may name one that was not kept."""
+    """One config tried; raw samples are in ``timing``, taken at ``sampled``, which is NULL once they were
+    pruned. ``artifact`` may name one that was not kept."""
 
     __tablename__ = "trial"
     __table_args__ = (
@@ -178,6 +217,8 @@ class TrialRow(Base):
             ["family", "source_digest"], ["family_source.family", "family_source.source_digest"]
         ),
         Index(None, "config_digest"),
+        Index(None, "created"),
+        Index(None, "sampled"),
     )
 
     job_id: Mapped[str] = mapped_column(ForeignKey("job.id"), primary_key=True)
@@ -198,32 +239,32 @@ class TrialRow(Base):
     measure_s: Mapped[float]
     origin: Mapped[str] = mapped_column(String(16))
     repeatable: Mapped[bool | None]
+    sampled: Mapped[datetime | None]
     created: Mapped[datetime]
 
 
 class ArtifactRow(Base):
-    """A compiled kernel; ``header`` repeats what its bytes say about it, to be searched."""
+    """A compiled kernel that may run: built here, or taken from a trusted import. ``header`` repeats what its
+    bytes say about it, to be searched. ``created`` is when a trial or a winner last needed it."""
 
     __tablename__ = "artifact"
+    __table_args__ = (Index(None, "created"),)
 
     digest: Mapped[str] = mapped_column(String(64), primary_key=True)
     data: Mapped[bytes]
     header: Mapped[dict[str, Any]]
+    import_id: Mapped[str | None] = mapped_column(ForeignKey("import.id"), index=True)
     created: Mapped[datetime]
 
 
-class BestConfigRow(Base):
-    """The winner of the latest race for a problem on a device class."""
-
-    __tablename__ = "best_config"
-    __table_args__ = (UniqueConstraint("device_class", "problem_id"), Index(None, "arch"))
+class _Winner:
+    """The columns of a winner."""
 
     id: Mapped[int] = mapped_column(primary_key=True)
     device_class: Mapped[str] = mapped_column(String(128))
     arch: Mapped[str] = mapped_column(String(32))
     problem_id: Mapped[int] = mapped_column(ForeignKey("problem.id"), index=True)
-    job_id: Mapped[str | None] = mapped_column(ForeignKey("job.id"))
-    artifact: Mapped[str] = mapped_column(ForeignKey("artifact.digest"))
+    job_id: Mapped[str | None] = mapped_column(ForeignKey("job.id"), index=True)
     config: Mapped[dict[str, Any]]
     timing: Mapped[dict[str, Any]]
     ties: Mapped[list[Any]]
@@ -238,11 +279,45 @@ class BestConfigRow(Base):
     created: Mapped[datetime]
 
 
+class BestConfigRow(_Winner, Base):
+    """The winner of the latest race for a problem on a device class, which may run. ``import_id`` names the
+    import of one that was raced elsewhere."""
+
+    __tablename__ = "best_config"
+    __table_args__ = (UniqueConstraint("device_class", "problem_id"), Index(None, "arch"))
+
+    artifact: Mapped[str] = mapped_column(ForeignKey("artifact.digest"), index=True)
+    import_id: Mapped[str | None] = mapped_column(ForeignKey("import.id"), index=True)
+
+
+class ImportedBestRow(_Winner, Base):
+    """A winner of an import that does not run: its config is to be built and raced here first, as no trusted
+    key signed it or as the problem has a winner that was raced here. Its artifact need not be kept.
+    ``queued`` once a device took it up."""
+
+    __tablename__ = "imported_best"
+    __table_args__ = (UniqueConstraint("device_class", "problem_id", "import_id"),)
+
+    artifact: Mapped[str] = mapped_column(String(64))
+    import_id: Mapped[str] = mapped_column(ForeignKey("import.id"), index=True)
+    queued: Mapped[datetime | None]
+
+
+class TrustedKeyRow(Base):
+    """A public key whose signature makes the kernels and winners of an import run here."""
+
+    __tablename__ = "trusted_key"
+
+    public_key: Mapped[str] = mapped_column(String(80), primary_key=True)
+    name: Mapped[str] = mapped_column(Text)
+    created: Mapped[datetime]
+
+
 class ConfigSetRow(Base):
     """A snapshot of a device class's winners, named by its content; ``content`` is compressed."""
 
     __tablename__ = "config_set"
-    __table_args__ = (Index(None, "device_class", "id"),)
+    __table_args__ = (Index(None, "device_class", "id"), Index(None, "device_class", "created"))
 
     id: Mapped[int] = mapped_column(primary_key=True)
     digest: Mapped[str] = mapped_column(String(71), unique=True)
@@ -308,7 +383,8 @@ class EventRow(Base):
 
 
 class ApiKeyRow(Base):
-    """A key that opens the API, as a salted digest of its secret: the secret itself is kept nowhere."""
+    """A key that opens the API, as a salted digest of its secret: the secret itself is kept nowhere.
+    ``max_queued`` is NULL for what the settings say, ``priority`` for 0."""
 
     __tablename__ = "api_key"
 
@@ -320,3 +396,5 @@ class ApiKeyRow(Base):
     created: Mapped[datetime]
     expires: Mapped[datetime | None]
     revoked: Mapped[datetime | None]
+    max_queued: Mapped[int | None]
+    priority: Mapped[int | None]

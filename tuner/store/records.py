@@ -1,16 +1,24 @@
-"""What the store gives back: plain data, detached from the database."""
+"""Records of the store: plain data, detached from the database."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
+import logging
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
+from sqlalchemy import ColumnElement, Row, Select
+from sqlalchemy.orm import Session
+
+from tilewright.errors import TilewrightError
 from tilewright.schema.codec import decode, encode
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobProgress, JobStatus, TuneRequest
+from tilewright.schema.preconditions import Preconditions
 from tilewright.schema.trial import BestConfig
 
 
@@ -23,11 +31,13 @@ class JobRecord:
         request, device, device_class: what is tuned, and for which device.
         status: where it stands.
         progress: as last reported; None before the first report.
+        result: what its final race found; None before, and of jobs of other stores or earlier releases.
         error: why it failed; None otherwise.
         cancel_requested: the running job is to stop soon.
         owner: who claimed it last; None before.
         attempt: how often it was claimed.
-        created, started, finished: None where it has not come to that; ``started`` is of the last claim.
+        created, started, finished: times of these steps; None before; ``started`` is of the last claim.
+        import_id: the import of a job that ran elsewhere; None for one of this store.
     """
 
     id: str
@@ -36,6 +46,7 @@ class JobRecord:
     device_class: str
     status: JobStatus
     progress: JobProgress | None
+    result: BestConfig | None
     error: str | None
     cancel_requested: bool
     owner: str | None
@@ -43,6 +54,7 @@ class JobRecord:
     created: datetime
     started: datetime | None
     finished: datetime | None
+    import_id: str | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,11 +80,30 @@ class DeviceRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoredBest:
-    """A winner as kept; ``id`` is stable for its problem and device class, ``created`` is of its race."""
+    """A winner as kept; ``id`` is stable for its problem and device class, ``created`` is of its race, and
+    ``import_id`` names the import of one that was raced elsewhere."""
 
     id: int
     best: BestConfig
     created: datetime
+    import_id: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WaitingBest:
+    """A winner of an import that waits to be built and raced here; ``queued`` once a device took it up."""
+
+    id: int
+    best: BestConfig
+    queued: datetime | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredKernel:
+    """What a config set tells of an artifact: its length and what it needs."""
+
+    artifact_bytes: int
+    preconditions: Preconditions
 
 
 def utc_now() -> datetime:
@@ -115,6 +146,86 @@ def of_row(kind: type[R], row: object, **given: Any) -> R:
 
 def _json(value: Any) -> Any:
     return encode(value) if dataclasses.is_dataclass(value) or isinstance(value, tuple) else value
+
+
+class Unreadable(TilewrightError):
+    """A row that this release cannot read: a newer release wrote it, or it is damaged.
+
+    Attributes:
+        id: the row within its table.
+        reason: the rule that it breaks.
+    """
+
+    def __init__(self, table: str, row_id: Any, error: Exception) -> None:
+        self.id = row_id
+        self.reason = str(error) or type(error).__name__
+        super().__init__(f"this release cannot read {table} {row_id}: {self.reason}; upgrade this service")
+
+
+Following = Callable[..., ColumnElement[bool]]
+_log = logging.getLogger("tilewright.store")
+
+
+@functools.lru_cache(maxsize=10_000)
+def set_aside(message: str) -> None:
+    """Log an unreadable row, once."""
+    _log.warning("set aside: %s", message)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RowReader(Generic[R]):
+    """How the rows of a query become records.
+
+    Attributes:
+        table: what a row holds, for messages.
+        id: the row within its table.
+        record: the record of a row.
+    """
+
+    table: str
+    id: Callable[..., Any]
+    record: Callable[..., R]
+
+    def one(self, *row: Any) -> R:
+        """The record of a row.
+
+        Raises:
+            Unreadable: this release cannot read it.
+        """
+        try:
+            return self.record(*row)
+        except (TilewrightError, ValueError, TypeError, LookupError, AttributeError) as error:
+            raise Unreadable(self.table, self.id(*row), error) from error
+
+    def readable(self, rows: Iterable[Row[*tuple[Any, ...]]]) -> list[R]:
+        """The records of the rows that this release can read; the log names the others."""
+        return [one for row in rows if not isinstance(one := self.tried(row), Unreadable)]
+
+    def unreadable(self, rows: Iterable[Row[*tuple[Any, ...]]]) -> list[Unreadable]:
+        """Why this release cannot read those of the rows that it cannot."""
+        return [one for row in rows if isinstance(one := self.tried(row), Unreadable)]
+
+    def page(
+        self, session: Session, query: Select[*tuple[Any, ...]], limit: int | None, following: Following
+    ) -> list[R]:
+        """The first ``limit`` readable records of a query, or all: fewer come only at its end. ``following``
+        gives the condition of the rows behind one."""
+        found: list[R] = []
+        while True:
+            wanted = None if limit is None else limit - len(found)
+            rows = session.execute(query.limit(wanted)).all()
+            found += self.readable(rows)
+            if wanted is None or len(rows) < wanted or len(found) == limit:
+                return found
+            query = query.where(following(*rows[-1]))
+
+    def tried(self, row: Row[*tuple[Any, ...]]) -> R | Unreadable:
+        """The record of a row; if this release cannot read it, why, which is logged too."""
+        try:
+            return self.one(*row)
+        except Unreadable as error:
+            set_aside(str(error))
+            return error
 
 
 def text(message: str) -> str:

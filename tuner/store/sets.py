@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import zlib
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Select, bindparam, select, update
 from sqlalchemy.orm import Session, aliased
 
+from tuner.store import entities
 from tuner.store.database import StoreError, insert_new
-from tuner.store.models import ConfigSetRow, ServedSetRow
+from tuner.store.models import ArtifactRow, ConfigSetRow, ServedSetRow
 
 _LEVEL = 6
+_DIGEST = re.compile(rb"[0-9a-f]{64}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class Snapshot:
     Attributes:
         digest: ``sha256:`` and 64 hex digits.
         entries: how many winners are in it.
-        content: JSON.
+        packed: JSON in the zlib format, as :func:`pack` makes it.
         created: when this content was first made, aware UTC.
     """
 
@@ -37,7 +41,7 @@ class Snapshot:
     device_class: str
     arch: str
     entries: int
-    content: bytes
+    packed: bytes
     created: datetime
 
 
@@ -59,7 +63,7 @@ class ServedSetRecord:
 
     Attributes:
         revision: counts the changes of its winners.
-        latest, pinned: digests, None where there is none.
+        latest, pinned: digests; None if there is none.
         made_from: what the latest snapshot was made from, as given to :func:`keep`.
     """
 
@@ -89,29 +93,41 @@ def changed(session: Session, device_class: str) -> None:
     _serve(session, device_class, revision=ServedSetRow.revision + 1)
 
 
-def keep(session: Session, snapshot: Snapshot, made_from: str) -> None:
-    """Keep a snapshot unless its content is there already, and serve it as the latest of its class."""
+def keep(session: Session, snapshot: Snapshot, made_from: str) -> bytes:
+    """Serve a snapshot as the latest of its class. Returns its packed bytes as they are kept: those of an
+    earlier one if its content is there already."""
     values = {
         "digest": snapshot.digest,
         "device_class": snapshot.device_class,
         "arch": snapshot.arch,
         "entries": snapshot.entries,
-        "content": zlib.compress(snapshot.content, _LEVEL),
+        "content": snapshot.packed,
         "created": snapshot.created,
     }
-    insert_new(session, ConfigSetRow, values)
+    is_new = insert_new(session, ConfigSetRow, values)
     insert_new(session, ServedSetRow, {"device_class": snapshot.device_class, "revision": 0})
     _serve(session, snapshot.device_class, latest_id=_id(session, snapshot.digest), made_from=made_from)
+    return snapshot.packed if is_new else packed(session, snapshot.digest) or b""
 
 
-def content(session: Session, digest: str) -> bytes | None:
-    """The bytes of a snapshot, None where there is none of this digest."""
-    packed = session.scalar(select(ConfigSetRow.content).where(ConfigSetRow.digest == digest))
-    return None if packed is None else zlib.decompress(packed)
+def pack(*content: bytes) -> bytes:
+    """The bytes of a snapshot as they are kept: in the zlib format, HTTP's content coding ``deflate``."""
+    packing = zlib.compressobj(_LEVEL)
+    return b"".join([*map(packing.compress, content), packing.flush()])
+
+
+def unpack(packed: bytes) -> bytes:
+    """The inverse of :func:`pack`."""
+    return zlib.decompress(packed)
+
+
+def packed(session: Session, digest: str) -> bytes | None:
+    """The packed bytes of a snapshot, None if there is none of this digest."""
+    return session.scalar(select(ConfigSetRow.content).where(ConfigSetRow.digest == digest))
 
 
 def get(session: Session, digest: str) -> SetRecord | None:
-    """A snapshot without its content, None where there is none of this digest."""
+    """A snapshot without its content, None if there is none of this digest."""
     row = session.execute(_records().where(ConfigSetRow.digest == digest)).one_or_none()
     return SetRecord(*row) if row else None
 
@@ -140,6 +156,25 @@ def pin(session: Session, device_class: str, digest: str | None) -> None:
         raise StoreError(f"there is no config set {digest} of {device_class}; GET /config-sets lists them")
     insert_new(session, ServedSetRow, {"device_class": device_class, "revision": 0})
     _serve(session, device_class, pinned_id=found.id)
+    entities.note_need(session, ArtifactRow.digest.in_(digests_in(packed(session, digest) or b"")))
+
+
+def digests_in(packed: bytes) -> set[str]:
+    """Every text in a snapshot that looks like a digest: those of its kernels, and a few harmless others."""
+    try:
+        return {found.decode() for found in _DIGEST.findall(unpack(packed))}
+    except zlib.error:  # damaged, which 'tilewright db check' tells
+        return set()
+
+
+def unpin_naming(session: Session, device_class: str, artifacts: Collection[str]) -> None:
+    """Serve the latest winners of a device class again where it is pinned to a snapshot that names one of
+    these artifacts."""
+    pinned = served(session, device_class).pinned
+    found = packed(session, pinned) if pinned else None
+    named = unpack(found) if found else b""
+    if any(digest.encode() in named for digest in artifacts):
+        pin(session, device_class, None)
 
 
 @functools.cache

@@ -7,17 +7,19 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from tilewright.artifact import Artifact
+from tilewright.schema.codec import encode
 from tilewright.schema.job import JobProgress
 from tilewright.schema.trial import BestConfig, Outcome, Trial
 from tuner.store import best as winners
 from tuner.store import entities, exchange, jobs, records
-from tuner.store.database import JobTaken, Store, insert_many_new, insert_new, insert_row
+from tuner.store.database import JobTaken, Store, Values, insert_many_new, insert_new, insert_row
+from tuner.store.imports import Import
 from tuner.store.models import FamilySourceRow, TrialRow
-from tuner.store.records import JobRecord, utc_now
+from tuner.store.records import JobRecord, RowReader, Unreadable, utc_now
 
 
 def add(session: Session, job_id: str, trial: Trial) -> None:
@@ -26,29 +28,34 @@ def add(session: Session, job_id: str, trial: Trial) -> None:
     Raises:
         sqlalchemy.exc.IntegrityError: there is no such job, or it has a trial of this number.
     """
-    now = utc_now()
-    _keep_source(session, trial, now)
-    insert_row(session, TrialRow, {"job_id": job_id, "created": now, **_values(trial)})
+    values = _values(trial, utc_now())
+    _keep_source(session, values["family"], values["source_digest"], values["created"])
+    insert_row(session, TrialRow, {"job_id": job_id, **values})
 
 
-def merge(session: Session, job_id: str, found: Sequence[tuple[Trial, datetime]]) -> int:
-    """Keep those trials, with when they ended, whose numbers the job lacks; gives how many these are.
+def prepared(trial: Trial, created: datetime) -> Values:
+    """A trial that another store saw end, for :func:`merge`; so its transaction is short."""
+    return _values(exchange.current_trial(trial), created)
+
+
+def merge(session: Session, job_id: str, found: Sequence[Values], entering: Import) -> list[int]:
+    """Keep those of the :func:`prepared` trials whose numbers the job lacks; gives these numbers. A job of
+    this store lacks none, nor does one whose import was signed otherwise.
 
     Raises:
         sqlalchemy.exc.IntegrityError: there is no such job.
     """
-    there = set(session.scalars(select(TrialRow.number).where(TrialRow.job_id == job_id)))
-    new = {
-        trial.number: (exchange.current_trial(trial), created)
-        for trial, created in found
-        if trial.number not in there
-    }
-    sources = {(t.config.family, t.provenance.source_digest): t for t, _ in new.values() if t.provenance}
-    for trial in sources.values():
-        _keep_source(session, trial, new[trial.number][1])
-    rows = [{"job_id": job_id, "created": created, **_values(trial)} for trial, created in new.values()]
-    insert_many_new(session, TrialRow, rows)
-    return len(new)
+    if not found or not exchange.takes_trials(session, job_id, entering):
+        return []
+    numbers = [values["number"] for values in found]
+    near = TrialRow.number.between(min(numbers), max(numbers))
+    there = set(session.scalars(select(TrialRow.number).where(TrialRow.job_id == job_id, near)))
+    new = {values["number"]: values for values in found if values["number"] not in there}
+    sources = {(one["family"], one["source_digest"]): one["created"] for one in new.values()}
+    for (family, digest), created in sources.items():
+        _keep_source(session, family, digest, created)
+    insert_many_new(session, TrialRow, [{"job_id": job_id, **values} for values in new.values()])
+    return list(new)
 
 
 def dated(
@@ -57,14 +64,19 @@ def dated(
     """Trials of a job, of one family or of all, by number from ``first`` on, with when they ended."""
     query = select(TrialRow).where(TrialRow.job_id == job_id, TrialRow.number >= first)
     query = query if family is None else query.where(TrialRow.family == family)
-    rows = session.scalars(query.order_by(TrialRow.number).limit(limit))
-    return [(_trial(row), row.created) for row in rows]
+    return _DATED.page(session, query.order_by(TrialRow.number), limit, _following)
 
 
 def of_job(session: Session, job_id: str, first: int = 0, limit: int | None = None) -> list[Trial]:
     """Trials of a job by number, from ``first`` on."""
     query = select(TrialRow).where(TrialRow.job_id == job_id, TrialRow.number >= first)
-    return [_trial(row) for row in session.scalars(query.order_by(TrialRow.number).limit(limit))]
+    return _READER.page(session, query.order_by(TrialRow.number), limit, _following)
+
+
+def unreadable(session: Session, job_id: str) -> list[Unreadable]:
+    """The trials of a job that this release cannot read."""
+    query = select(TrialRow).where(TrialRow.job_id == job_id).order_by(TrialRow.number)
+    return _READER.unreadable(session.execute(query.execution_options(yield_per=100)))
 
 
 def count(session: Session, job_id: str) -> int:
@@ -72,13 +84,23 @@ def count(session: Session, job_id: str) -> int:
     return session.scalars(select(func.count()).select_from(TrialRow).where(TrialRow.job_id == job_id)).one()
 
 
-def _keep_source(session: Session, trial: Trial, seen: datetime) -> None:
-    if trial.provenance is not None:
-        source = {"family": trial.config.family, "source_digest": trial.provenance.source_digest}
-        insert_new(session, FamilySourceRow, {**source, "first_seen": seen})
+def _is_kept(session: Session, job_id: str, trial: Trial) -> bool:
+    of_config = select(TrialRow.outcome, TrialRow.median_us).where(
+        TrialRow.job_id == job_id,
+        TrialRow.number == trial.number,
+        TrialRow.config_digest == trial.config.digest,
+    )
+    found = session.execute(of_config).one_or_none()
+    return found == (trial.outcome, trial.timing.median_us if trial.timing else None)
 
 
-def _values(trial: Trial) -> dict[str, Any]:
+def _keep_source(session: Session, family: str, digest: str | None, seen: datetime) -> None:
+    if digest is not None:
+        values = {"family": family, "source_digest": digest, "first_seen": seen}
+        insert_new(session, FamilySourceRow, values)
+
+
+def _values(trial: Trial, created: datetime) -> dict[str, Any]:
     return records.row_values(
         TrialRow,
         trial,
@@ -87,6 +109,8 @@ def _values(trial: Trial) -> dict[str, Any]:
         config_digest=trial.config.digest,
         message=records.text(trial.message),
         median_us=trial.timing.median_us if trial.timing else None,
+        sampled=created if trial.timing else None,
+        created=created,
     )
 
 
@@ -94,38 +118,57 @@ def _trial(row: TrialRow) -> Trial:
     return records.of_row(Trial, row)
 
 
+def _id(row: TrialRow) -> str:
+    return f"{row.number} of job {row.job_id}"
+
+
+def _following(row: TrialRow) -> ColumnElement[bool]:
+    return TrialRow.number > row.number
+
+
+_READER = RowReader("trial", _id, _trial)
+_DATED = RowReader("trial", _id, lambda row: (_trial(row), row.created))
+
+
 class JobRecorder:
     """The :class:`tuner.job.context.Recorder` of a claimed job; each call is one transaction.
 
     Belongs to the claim that stands when it is made: once the job was finished or claimed again,
-    writing raises :class:`JobTaken` and changes nothing. ``is_current`` judges earlier winners, see
-    :func:`tuner.store.best.put`.
+    writing raises :class:`JobTaken` and changes nothing.
     """
 
-    def __init__(self, store: Store, job_id: str, is_current: winners.Judge = lambda _best: True) -> None:
+    def __init__(self, store: Store, job_id: str) -> None:
         self._store = store
-        self._is_current = is_current
         self._job_id = job_id
         with store.read() as session:
             record = jobs.get(session, job_id)
         if record is None:
             raise JobTaken(f"there is no job {job_id} to record")
         self._attempt = record.attempt
+        self._problem, self._device_class = record.request.problem, record.device_class
 
     def trials(self) -> list[Trial]:
-        """Trials of this job that were already committed, by number."""
+        """Trials of this job that were already committed, by number.
+
+        Raises:
+            Unreadable: this release cannot read one of them, so that the job cannot go on here.
+        """
         with self._store.read() as session:
-            return of_job(session, self._job_id)
+            query = select(TrialRow).where(TrialRow.job_id == self._job_id).order_by(TrialRow.number)
+            return [_READER.one(row) for row in session.scalars(query)]
 
     def add_trial(self, trial: Trial, artifact: Artifact | None) -> None:
-        """Keep a trial, its artifact, its event and the progress it makes, together.
+        """Keep a trial, its artifact, its event and the progress it makes, together; nothing if the trial is
+        kept already, because the answer to its commit was lost.
 
         Raises:
             JobTaken: the job is no longer this recorder's.
-            sqlalchemy.exc.IntegrityError: the job has a trial of this number.
+            sqlalchemy.exc.IntegrityError: the job has another trial of this number.
         """
         with self._store.begin() as session:
             job = jobs.hold(session, self._job_id, self._attempt)
+            if _is_kept(session, self._job_id, trial):
+                return
             if artifact is not None:
                 entities.put_artifact(session, artifact)
             add(session, self._job_id, trial)
@@ -141,18 +184,27 @@ class JobRecorder:
         with self._store.begin() as session:
             jobs.hold(session, self._job_id, self._attempt)
             jobs.set_progress(session, self._job_id, progress)
-            jobs.append_event(session, self._job_id, "progress", dataclasses.asdict(progress))
+            jobs.append_event(session, self._job_id, "progress", encode(progress))
 
-    def set_best(self, best: BestConfig) -> None:
-        """Keep the winner of the final race, as found by this job.
+    def stored_best(self) -> BestConfig | None:
+        """The winner that is stored for the job's problem."""
+        with self._store.read() as session:
+            found = winners.exact(session, self._device_class, self._problem)
+        return found[0].best if found else None
+
+    def set_best(self, best: BestConfig, artifact: Artifact) -> None:
+        """Keep the result of the final race with its kernel, as found by this job: see
+        :func:`tuner.store.best.put`.
 
         Raises:
             JobTaken: the job is no longer this recorder's.
-            StoreError: the winner's artifact is not kept.
         """
         with self._store.begin() as session:
             jobs.hold(session, self._job_id, self._attempt)
-            winners.put(session, dataclasses.replace(best, job_id=self._job_id), self._is_current)
+            entities.put_artifact(session, artifact)
+            found = dataclasses.replace(best, job_id=self._job_id)
+            jobs.set_result(session, self._job_id, found)
+            winners.put(session, found)
             jobs.append_event(session, self._job_id, "best", _headline(best))
 
 

@@ -1,1 +1,1 @@
-"""Supervised processes that compile, measure and answer."""
+"""Supervised processes that compile, measure and run GEMMs."""

@@ -1,4 +1,4 @@
-"""``Builder``: compiles configs ahead of the measuring, in processes that may crash."""
+"""``Builder``: compiles configs ahead of the device, in processes that may crash."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from kernels.compiler.spec import CompileError
+from kernels.base.spec import CompileError
+from kernels.compiler.build import CACHE_BYTES
 from tilewright.artifact import Artifact
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
@@ -26,13 +27,13 @@ _STARTS = 3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Compiled:
-    """How a compilation ended.
+    """The result of a compilation.
 
     Attributes:
-        artifact: what was built; None unless the outcome is ``ok``.
+        artifact: the artifact; None unless the outcome is ``ok``.
         outcome: ``ok``, ``compile_error``, ``timeout``, or ``invalid`` for a kernel that spills registers.
-        message: the reason where it did not end well.
-        seconds: of wall-clock, without the wait in the queue.
+        message: the reason of a failure.
+        seconds: wall-clock seconds, without the wait in the queue.
     """
 
     artifact: Artifact | None
@@ -43,12 +44,12 @@ class Compiled:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CompileLimit:
-    """How long a compilation may take, from how long the ones before it took; in seconds.
+    """The time limit of a compilation in seconds, derived from earlier compilations.
 
     Attributes:
-        first: while fewer than ten are known.
-        least, most: bounds of what follows from those known.
-        factor: times their 90th percentile.
+        first: limit while fewer than ten compilations are known.
+        least, most: bounds of the limit after that.
+        factor: the limit is so many times their 90th percentile.
     """
 
     first: float = 30.0
@@ -72,16 +73,23 @@ class _Job:
 class Builder:
     """A first-in first-out queue in front of ``processes`` compile processes.
 
-    A compiler that crashes is ``compile_error``, one that hangs is ``timeout``; either costs its own
-    config only. A missing compiler or a programming error is raised by the future.
+    A crash of the compiler gives ``compile_error``, a hang ``timeout``, for its own config only. A missing
+    compiler or a programming error is raised by the future.
     """
 
-    def __init__(self, processes: int, cache_folder: Path, limit: CompileLimit | None = None) -> None:
+    def __init__(
+        self,
+        processes: int,
+        cache_folder: Path,
+        limit: CompileLimit | None = None,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._limit = limit or CompileLimit()
         self._seconds: collections.deque[float] = collections.deque(maxlen=200)
         self._closed = False
-        command = python("-m", "tuner.workers.compile_worker", "--cache", str(cache_folder))
+        cache = ("--cache", str(cache_folder), "--cache-bytes", str(cache_bytes))
+        command = python("-m", "tuner.workers.compile_worker", *cache)
         self._processes = [WorkerProcess(command) for _ in range(processes)]
         self._threads = [
             threading.Thread(target=self._work, args=(process,), name="compile", daemon=True)
@@ -93,7 +101,7 @@ class Builder:
     def submit(
         self, family_name: str, config: Config, problem: GemmProblem, device: DeviceSpec
     ) -> Future[Compiled]:
-        """Queue a valid config; a future that was cancelled before its turn is skipped."""
+        """Queue a valid config; a future that is cancelled before it starts is skipped."""
         if self._closed:
             raise RuntimeError("the builder was closed")
         request = {
@@ -107,7 +115,7 @@ class Builder:
         return job.future
 
     def close(self) -> None:
-        """Cancel what is queued, kill what runs, and wait for the processes to end."""
+        """Cancel queued compilations, kill running ones, and wait for the processes to end."""
         self._closed = True
         self._drain()
         for _ in self._threads:
@@ -132,7 +140,8 @@ class Builder:
                 continue
             try:
                 job.future.set_result(self._compile(process, job.request))
-            except Exception as error:
+            except BaseException as error:
+                # NOTE: a thread that ended would leave the jobs behind this one waiting for ever.
                 job.future.set_exception(error)
 
     def _compile(self, process: WorkerProcess, request: dict[str, Any]) -> Compiled:
@@ -151,10 +160,10 @@ class Builder:
 
 
 def _start(process: WorkerProcess) -> None:
-    """Start a compile process where none runs, again where it is killed meanwhile: no config is to blame.
+    """Start a compile process if none runs, again if it is killed before it has a config.
 
     Raises:
-        WorkerDied, WorkerTimeout, TilewrightError: it does not start.
+        WorkerDied, WorkerTimeout, TilewrightError: the process does not start.
     """
     for _ in range(_STARTS - 1):
         try:

@@ -1,6 +1,6 @@
-"""A process that compiles: ``python -m tuner.workers.compile_worker --cache FOLDER``.
+"""A process that compiles: ``python -m tuner.workers.compile_worker --cache FOLDER --cache-bytes MOST``.
 
-A compiler that crashes or hangs ends this process and nothing else; see :mod:`tuner.workers.builder`.
+A compiler that crashes or hangs ends this process only; see :mod:`tuner.workers.builder`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tuner.workers.server import serve
 class CompileServer:
     """Serves one operation: a config in, an artifact out."""
 
-    def __init__(self, cache_folder: Path) -> None:
-        self._cache = ArtifactCache(cache_folder)
+    def __init__(self, cache: ArtifactCache) -> None:
+        self._cache = cache
 
     def greeting(self) -> dict[str, Any]:
-        """Nothing to tell."""
+        """Empty: the parent needs no data from this process."""
         return {}
 
     def handle(self, request: Frame) -> Frame:
@@ -47,12 +47,13 @@ class CompileServer:
 
 
 def main() -> None:
-    """Compile until the parent is gone."""
+    """Answer requests until the parent closes its end."""
     parser = argparse.ArgumentParser(description="Compiles kernels; started by the tuner.")
     parser.add_argument("--cache", required=True, type=Path, help="folder of built artifacts")
+    parser.add_argument("--cache-bytes", required=True, type=int, help="most bytes in it")
     parser.add_argument("--pipes", required=True, help="file descriptors READ,WRITE")
     arguments = parser.parse_args()
-    serve(arguments.pipes, lambda: CompileServer(arguments.cache))
+    serve(arguments.pipes, lambda: CompileServer(ArtifactCache(arguments.cache, arguments.cache_bytes)))
 
 
 if __name__ == "__main__":

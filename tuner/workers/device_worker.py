@@ -1,6 +1,6 @@
 """The process that owns one device: ``python -m tuner.workers.device_worker --device cuda:0``.
 
-A trial that breaks the device ends this process and nothing else; see :mod:`tuner.workers.process`.
+A trial that breaks the device ends this process only; see :mod:`tuner.workers.process`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
-import dataclasses
 import hashlib
 import importlib
 import time
@@ -18,8 +17,9 @@ from typing import Any
 from tilewright.artifact import Artifact
 from tilewright.errors import ArtifactError, DeviceUnavailable, LaunchError
 from tilewright.launch import Kernel, load
+from tilewright.schema.codec import decode, encode
 from tilewright.schema.problem import GemmProblem
-from tilewright.schema.trial import Outcome
+from tilewright.schema.trial import Outcome, TrialResult
 from tuner.devices.base import Device
 from tuner.measure import correctness, operands
 from tuner.measure.race import Race
@@ -53,14 +53,15 @@ class DeviceServer:
         }
 
     def greeting(self) -> dict[str, Any]:
-        """What the device is."""
-        return {"spec": self._device.spec.to_dict(), "driver": self._device.driver}
+        """The description of the device."""
+        device = self._device
+        return {"spec": device.spec.to_dict(), "driver": device.driver, "identity": device.identity}
 
     def handle(self, request: Frame) -> Frame:
         """Run one operation.
 
         Raises:
-            LaunchError: the driver refused; ``sticky`` where this process must end.
+            LaunchError: the driver failed; ``sticky`` if this process must end.
         """
         if self._race is None:  # its kernels must stay loaded
             self._kernels.trim(_KEPT_KERNELS)
@@ -69,24 +70,23 @@ class DeviceServer:
             return self._operations[request.header["op"]](request)
 
     def rest(self) -> None:
-        """Let go of memory that its owner gave up meanwhile."""
+        """Unmap memory that its owner has released."""
         self._gemms.trim()
 
     def _trial(self, request: Frame) -> Frame:
         self._race = None
         problem = self._problem(request)
-        clock = _Clock()
+        clock, dying = _Clock(), False
         try:
             with self._launch_errors():
                 result = self._check_and_measure(request, problem, clock)
         except (LaunchError, ArtifactError) as error:
             dying = isinstance(error, LaunchError) and error.sticky
-            result = {"outcome": Outcome.LAUNCH_ERROR, "message": str(error), "dying": dying}
-        nothing = {"message": "", "timing": None, "repeatable": None}
-        return Frame({"kind": "ok", **nothing, **result, **clock.seconds})
+            result = TrialResult(outcome=Outcome.LAUNCH_ERROR, message=str(error))
+        return Frame({"kind": "ok", "result": encode(result) | clock.seconds, "dying": dying})
 
     def _problem(self, request: Frame) -> GemmProblem:
-        """The problem being tuned; what was kept for another one is given back first."""
+        """The problem of a request; operands kept for another problem are released first."""
         problem = GemmProblem.from_dict(request.header["problem"])
         if problem != self._tuned:
             correctness.forget()
@@ -94,28 +94,28 @@ class DeviceServer:
             self._tuned = problem
         return problem
 
-    def _check_and_measure(self, request: Frame, problem: GemmProblem, clock: _Clock) -> dict[str, Any]:
+    def _check_and_measure(self, request: Frame, problem: GemmProblem, clock: _Clock) -> TrialResult:
         kernel = self._kernels.get(request.payloads[0])
         with clock.part("check_s"):
             reason = correctness.check(self._device, kernel, problem)
             repeatable = None if reason else correctness.repeats(self._device, kernel, problem)
         if reason is not None:
-            return {"outcome": Outcome.WRONG_RESULT, "message": reason}
+            return TrialResult(outcome=Outcome.WRONG_RESULT, message=reason)
         with clock.part("measure_s"):
             header = request.header
-            timing, pruned = measure(
-                self._device, kernel, problem, header["incumbent_us"], header["fewest_samples"]
-            )
-        outcome = Outcome.PRUNED if pruned else Outcome.OK
-        return {"outcome": outcome, "timing": dataclasses.asdict(timing), "repeatable": repeatable}
+            found = measure(self._device, kernel, problem, header["incumbent_us"], header["fewest_samples"])
+        if found.wrong is not None:
+            return TrialResult(outcome=Outcome.WRONG_RESULT, message=found.wrong)
+        outcome = Outcome.PRUNED if found.pruned else Outcome.OK
+        return TrialResult(outcome=outcome, timing=found.timing, repeatable=repeatable)
 
     def _tile_hints(self, request: Frame) -> Frame:
         self._race = None
         hints = vendor_tile_hints(self._device, self._problem(request))
-        return Frame({"kind": "ok", "tile_hints": [dataclasses.asdict(hint) for hint in hints]})
+        return Frame({"kind": "ok", "tile_hints": encode(hints)})
 
     def _run_race(self, request: Frame) -> Frame:
-        """Prepare a race, or run a slice of the one that was prepared: others may come in between."""
+        """Prepare a race, or run a slice of the prepared one; other requests may run in between."""
         header, contest, self._race = request.header, self._race, None
         if not header["resume"]:
             problem = self._problem(request)
@@ -125,11 +125,11 @@ class DeviceServer:
             self._disturbed = True
         elif contest:
             if self._disturbed:
-                contest.heat()
+                contest.warm_up()
             contest.run(_SLICE_S)
             self._disturbed = False
         if contest and contest.done:
-            return Frame({"kind": "ok", "state": "done", "samples": contest.samples().to_dict()})
+            return Frame({"kind": "ok", "state": "done", "samples": encode(contest.samples())})
         self._race = contest
         return Frame({"kind": "ok", "state": "open" if contest else "lost"})
 
@@ -138,19 +138,19 @@ class DeviceServer:
         problem = GemmProblem.from_dict(header["problem"])
         self._disturbed = True
         kernel = self._kernels.get(request.payloads[0]) if request.payloads else None
-        regions = {name: Region(**fields) for name, fields in header["regions"].items()}
+        regions = {name: decode(Region, fields) for name, fields in header["regions"].items()}
         scalars = (header["alpha"], header["beta"])
         run = self._gemms.run(kernel, problem, regions, scalars)
-        return Frame({"kind": "ok", "run": dataclasses.asdict(run)})
+        return Frame({"kind": "ok", "run": encode(run)})
 
     @contextlib.contextmanager
     def _launch_errors(self) -> Iterator[None]:
         try:
             yield
         except MemoryError as error:
-            raise LaunchError(f"out of memory on the device: {error}") from error
+            raise LaunchError(f"out of memory on the device, use a smaller problem: {error}") from error
         except self._driver_errors as error:
-            raise LaunchError(f"the driver failed: {error}", sticky=True) from error
+            raise LaunchError(f"the driver failed, look at its log (dmesg): {error}", sticky=True) from error
 
 
 class KernelCache:
@@ -160,10 +160,10 @@ class KernelCache:
         self._kernels: collections.OrderedDict[str, Kernel] = collections.OrderedDict()
 
     def get(self, artifact: bytes) -> Kernel:
-        """The kernel of the bytes of an artifact, loaded where it is not yet.
+        """The kernel of an artifact, loaded if it is not yet.
 
         Raises:
-            ArtifactError, LaunchError: it is damaged or the driver refuses it.
+            ArtifactError, LaunchError: the artifact is damaged or the driver refuses it.
         """
         digest = hashlib.sha256(artifact).hexdigest()
         if digest not in self._kernels:
@@ -172,14 +172,14 @@ class KernelCache:
         return self._kernels[digest]
 
     def trim(self, kept: int) -> None:
-        """Unload all but the ``kept`` kernels that were used last; none may be running."""
+        """Unload all kernels but the ``kept`` that were used last; none may be running."""
         while len(self._kernels) > kept:
             _, kernel = self._kernels.popitem(last=False)
             kernel.close()
 
 
 class _Clock:
-    """Seconds spent in named parts, also where a part fails."""
+    """Seconds spent in named parts, also in parts that fail."""
 
     def __init__(self) -> None:
         self.seconds = {"check_s": 0.0, "measure_s": 0.0}
@@ -197,14 +197,14 @@ def open_device(name: str) -> Device:
     """The device called ``host`` or ``cuda:INDEX``.
 
     Raises:
-        DeviceUnavailable: there is no such device here.
+        DeviceUnavailable: the machine has no such device.
     """
     kind, _, index = name.partition(":")
     if name == "host":
         return _make("tuner.devices.host", "HostDevice")
     if kind == "cuda" and index.isdecimal():
         return _make("tuner.devices.cuda", "CudaDevice", int(index))
-    raise DeviceUnavailable(f"a device is called host or cuda:0, cuda:1 and so on, got {name!r}")
+    raise DeviceUnavailable(f"a device must be named host, cuda:0, cuda:1 and so on; got {name!r}")
 
 
 def _make(module: str, name: str, *arguments: int) -> Device:
@@ -225,7 +225,7 @@ def _driver_errors(device: Device) -> tuple[type[Exception], ...]:
 
 
 def main() -> None:
-    """Serve one device until the parent is gone."""
+    """Answer requests until the parent closes its end."""
     parser = argparse.ArgumentParser(description="Owns one device; started by the tuner.")
     parser.add_argument("--device", required=True, help="host or cuda:INDEX")
     parser.add_argument("--pipes", required=True, help="file descriptors READ,WRITE")

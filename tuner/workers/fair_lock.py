@@ -1,4 +1,4 @@
-"""A lock that is granted in the order it was asked for."""
+"""A lock that is granted in the order of requests."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import threading
 
 
 class FairLock:
-    """A fair mutex: first come, first served, so that a short request waits for at most the calls
-    that were there before it."""
+    """A fair mutex: first come, first served, so that a short request waits only for requests before it."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -16,7 +15,7 @@ class FairLock:
         self._waiting: collections.deque[threading.Event] = collections.deque()
 
     def acquire(self, timeout_s: float | None = None) -> bool:
-        """Take the lock; False if its turn did not come within ``timeout_s`` seconds (None: wait)."""
+        """Take the lock; False if that takes longer than ``timeout_s`` seconds (None: no limit)."""
         mine = threading.Event()
         with self._guard:
             if not self._taken:

@@ -31,15 +31,15 @@ class FrameError(TilewrightError):
 
 
 class DamagedFrame(FrameError):
-    """What arrived is not a frame, or breaks a size limit; the stream cannot be used any further."""
+    """The data received is not a frame, or exceeds a size limit; the stream is unusable."""
 
 
 class ChannelClosed(FrameError):
-    """The other end is gone."""
+    """The other end was closed."""
 
 
 class ChannelTimeout(FrameError):
-    """The deadline passed; the stream may be in the middle of a frame and cannot be used any further."""
+    """The deadline passed; the stream may be in the middle of a frame and is unusable."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Frame:
 class Channel:
     """Sends and receives frames on a pair of pipe ends, which it owns.
 
-    Deadlines are values of ``time.monotonic()``; None waits for ever.
+    Deadlines are values of ``time.monotonic()``; None means no limit.
     """
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
@@ -68,8 +68,8 @@ class Channel:
 
         Raises:
             ValueError: the frame is larger than the limits.
-            ChannelClosed: nobody reads any more.
-            ChannelTimeout: the other end did not take it in time.
+            ChannelClosed: the other end was closed.
+            ChannelTimeout: the other end did not read it in time.
         """
         self._write(_prologue(frame), deadline)
         for payload in frame.payloads:
@@ -79,8 +79,8 @@ class Channel:
         """Read one frame.
 
         Raises:
-            DamagedFrame: what arrives is not a frame.
-            ChannelClosed: the other end is gone.
+            DamagedFrame: the data received is not a frame.
+            ChannelClosed: the other end was closed.
             ChannelTimeout: no complete frame arrived in time.
         """
         magic, header_bytes, count = _PREFIX.unpack(self._read(_PREFIX.size, deadline))
@@ -92,7 +92,7 @@ class Channel:
         return Frame(header, tuple(self._read(size, deadline) for size in sizes))
 
     def close(self) -> None:
-        """Close both ends; the other side sees the end of its stream."""
+        """Close both pipe ends; the other side reads the end of its stream."""
         os.close(self._read_fd)
         os.close(self._write_fd)
 

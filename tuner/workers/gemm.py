@@ -1,4 +1,4 @@
-"""GEMMs on request, on operands that came over the wire."""
+"""``Gemms``: runs GEMMs on request, on operands in shared memory."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from typing import Any
 
 from tilewright.errors import DeviceUnavailable, InvalidProblem
 from tilewright.launch import Kernel, Launch
-from tilewright.schema.problem import DType, GemmProblem
+from tilewright.schema.problem import DType, GemmProblem, reads_operands
 from tuner.devices.base import Device, Tensors
-from tuner.measure.encoding import storage_type
+from tuner.measure.correctness import finished
+from tuner.measure.encoding import encode, storage_type
 from tuner.measure.operands import bind
 from tuner.workers.shared_memory import Mappings, Region
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GemmRun:
-    """How a GEMM went.
+    """The result of a GEMM.
 
     Attributes:
         micros: microseconds of the kernel.
-        ran: what ran.
+        ran: the kernel's entry, the vendor library, or ``elementwise`` where nothing is multiplied.
         parts_s: the seconds of its steps by name: ``map`` the memory of the request, ``upload`` operands,
             ``bind`` the kernel to them, ``launch`` it and wait for its end, ``download`` the result.
     """
@@ -35,14 +36,14 @@ class GemmRun:
 
 
 class Gemms:
-    """Runs GEMMs on request on one device; the memory of requests stays mapped for those that follow."""
+    """Runs GEMMs on request on one device; the memory of requests stays mapped for later requests."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._mappings = Mappings(device)
 
     def trim(self) -> None:
-        """Unmap what is too much or given up by its owner."""
+        """Unmap memory beyond the limits, and memory that its owner has released."""
         self._mappings.trim()
 
     def close(self) -> None:
@@ -56,18 +57,18 @@ class Gemms:
         regions: Mapping[str, Region],
         scalars: tuple[float, float],
     ) -> GemmRun:
-        """Compute D from raw operand bytes, where they lie.
+        """Compute D from raw operand bytes in shared memory.
 
         Args:
             kernel: the tuned kernel, or None for the vendor library.
-            regions: where the little-endian bytes are: ``a``, ``b`` and, where the problem has them, ``c``,
-                ``bias``; and where those of ``d`` go.
+            regions: the little-endian bytes of ``a``, ``b``, and of ``c`` and ``bias`` if the problem has
+                them, and the bytes to write ``d`` to.
             scalars: alpha and beta.
 
         Raises:
             InvalidProblem: an operand is missing or has the wrong number of bytes.
-            LaunchError: it does not run.
-            DeviceUnavailable: no kernel is given and the vendor library has none.
+            LaunchError: the kernel does not run.
+            DeviceUnavailable: no kernel is given and the vendor library does not compute the problem.
         """
         device, parts = self._device, dict[str, float]()
         with _timed(parts, "map"):
@@ -79,10 +80,10 @@ class Gemms:
             launch, ran, bound = _launch(device, kernel, problem, tensors)
             device.synchronize()
         with _timed(parts, "launch"):
-            micros = device.once(launch)
+            micros = device.once(launch) if launch else _without_product(device, problem, tensors)
         del bound
         with _timed(parts, "download"):
-            device.give(tensors.d, out)
+            device.download(tensors.d, out)
         return GemmRun(micros, ran, parts)
 
     def _arrays(self, problem: GemmProblem, regions: Mapping[str, Region]) -> dict[str, Any]:
@@ -115,25 +116,36 @@ def _upload(device: Device, arrays: Mapping[str, Any], out: Any, scalars: tuple[
     taken = {}
     try:
         for name, array in arrays.items():
-            taken[name] = device.take(array)
-        return Tensors(**taken, d=device.room(out), alpha=scalars[0], beta=scalars[1])
+            taken[name] = device.upload(array)
+        return Tensors(**taken, d=device.result_buffer(out), alpha=scalars[0], beta=scalars[1])
     finally:
-        device.synchronize()  # NOTE: also where memory ran out, else copies would go on into what is free
+        device.synchronize()  # NOTE: also if memory ran out, else copies would go on into freed memory
 
 
 def _launch(
     device: Device, kernel: Kernel | None, problem: GemmProblem, tensors: Tensors
-) -> tuple[Launch, str, object]:
-    """What to launch, its name, and what must be held until it ran."""
+) -> tuple[Launch | None, str, object]:
+    """The launch, None if nothing is multiplied; its name, and an object that must live until it has run."""
+    if not reads_operands(problem, tensors.alpha):
+        return None, "elementwise", None
     if kernel:
         bound = bind(device, kernel, problem, [tensors])
         return bound.launches[0], kernel.artifact.plan.entry, bound
     if not all(scalar % 1 == 0 for scalar in (tensors.alpha, tensors.beta) if problem.dtype.is_integer):
         raise InvalidProblem(f"alpha and beta must be whole numbers for {problem.dtype}")
-    choice = device.vendor_pick(problem, tensors)
+    choice = device.vendor_default(problem, tensors)
     if choice is None:
         raise DeviceUnavailable(f"the vendor library does not compute {problem}; tune it first (POST /tune)")
     return choice.launches[0], choice.name, choice
+
+
+def _without_product(device: Device, problem: GemmProblem, tensors: Tensors) -> float:
+    """Compute D = act(beta * C + bias) and return the microseconds."""
+    xp, start = device.xp, time.perf_counter()
+    product = xp.zeros(tensors.d.shape, "float64")
+    tensors.d[:] = encode(xp, finished(xp, product, problem, tensors), problem.out)
+    device.synchronize()
+    return (time.perf_counter() - start) * 1e6
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""A worker process that answers requests over pipes, and that is restarted when it dies or hangs."""
+"""``WorkerProcess``: a process that answers requests over pipes, restarted when it dies or hangs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import collections
 import concurrent.futures
 import contextlib
 import functools
+import logging
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from kernels.compiler.spec import CompileError
+from kernels.base.spec import CompileError
 from tilewright.errors import (
     ArtifactError,
     DeviceUnavailable,
@@ -31,14 +32,15 @@ from tuner.workers.frames import Channel, ChannelTimeout, Frame, FrameError
 _REAP_TIMEOUT_S = 60.0
 _TAIL_CHUNKS = 64
 _TAIL_CHARACTERS = 4000
+_log = logging.getLogger("tilewright.workers")
 
-# NOTE: after each product OpenBLAS keeps its idle threads spinning for tens of milliseconds, on the
-# very cores that the next candidate of a race needs: a two-thread kernel then reads twice as slow.
+# NOTE: after each product OpenBLAS keeps idle threads spinning for tens of milliseconds, on the cores that
+# the next candidate of a race needs: a two-thread kernel is then measured twice as slow.
 _ENVIRONMENT = {"OPENBLAS_THREAD_TIMEOUT": "4"}
 
 
 class Child:
-    """A running process in a session of its own; everything it prints goes into a bounded tail."""
+    """A running process in a session of its own; the end of its output is kept."""
 
     def __init__(self, process: subprocess.Popen[bytes], channel: Channel) -> None:
         self._process = process
@@ -64,16 +66,16 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id, and that of its group."""
+        """The process id, which is also that of its group."""
         return self._process.pid
 
     @property
     def exited(self) -> bool:
-        """It has ended; it is left to be reaped, so that its process id cannot name another one."""
+        """Whether it has ended; it is not reaped here, so that its process id stays unique."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def finish(self, timeout_s: float) -> None:
-        """Let the process see the end of its requests, wait ``timeout_s`` seconds, then kill what is left."""
+        """Close the request pipe, wait ``timeout_s`` seconds for the process to end, then kill it."""
         self.channel.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
@@ -82,24 +84,23 @@ class Child:
         self._reap()
 
     def kill(self) -> None:
-        """Kill the process with its children and reap it; its own exit status stands if it had one."""
+        """Kill the process with its children and reap it; an exit status that it had already is kept."""
         self._kill_group()
         self._reap()
         self.channel.close()
 
     def interrupt(self) -> None:
-        """Kill the process from another thread than the one that waits for its answer and will reap it."""
+        """Kill the process while another thread waits for its answer; that thread will reap it."""
         self._process.kill()
 
     def cause(self) -> str:
-        """How the reaped process ended."""
+        """The signal or exit code of the reaped process, in words."""
         status = self._process.returncode
         return signal.Signals(-status).name if status < 0 else f"exit code {status}"
 
     def tail(self) -> str:
-        """The end of what the process printed, on lines of its own; empty if nothing."""
-        text = b"".join(self._printed).decode(errors="replace").strip()[-_TAIL_CHARACTERS:]
-        return f"\n{text}" if text else ""
+        """The end of the process's output; empty if it printed nothing."""
+        return b"".join(self._printed).decode(errors="replace").strip()[-_TAIL_CHARACTERS:]
 
     def _kill_group(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -155,7 +156,7 @@ def python(*arguments: str) -> list[str]:
 
 
 class WorkerError(TilewrightError):
-    """Root of what can go wrong with a worker process."""
+    """Root of the errors of worker processes."""
 
 
 class WorkerDied(WorkerError):
@@ -175,21 +176,20 @@ class WorkerTimeout(WorkerError):
 
 
 class WorkerBusy(WorkerError):
-    """The process was still answering others when the wait ended."""
+    """The process was still busy with earlier calls when the wait ended."""
 
 
 class WorkerProcess:
-    """Runs ``argv`` and calls it, one call at a time, in the order of asking; it serves
-    :mod:`tuner.workers.server`.
+    """Runs ``argv``, a program of :mod:`tuner.workers.server`, and calls it, one call at a time in order.
 
-    The process is started at the first call and again at the first call after it died or was killed;
-    a death between calls costs none.
-    It runs in a session of its own, so that Ctrl-C does not reach it and a kill takes its children along.
+    The first call starts the process, and so does the first call after it died or was killed. A death between
+    calls fails no call. The process has a session of its own, so that Ctrl-C does not reach it and a kill
+    includes its children.
     """
 
     def __init__(self, argv: Sequence[str]) -> None:
         self._argv = list(argv)
-        self._turns = FairLock()
+        self._call_lock = FairLock()
         self._child: Child | None = None
         self._lost: str | None = None
         self._restarts: collections.Counter[str] = collections.Counter()
@@ -197,28 +197,31 @@ class WorkerProcess:
 
     @property
     def restarts(self) -> int:
-        """How often a process was started after the first one."""
+        """The number of starts after the first one."""
         return sum(self.restart_reasons.values())
 
     @property
     def restart_reasons(self) -> dict[str, int]:
-        """The same by what became of the process before: ``died``, ``timeout``, ``gave-up`` (it could not
-        start or not go on) or ``abandoned`` (its caller was interrupted)."""
+        """The number of restarts by the end of the process before.
+
+        It ``died``, had a ``timeout``, ``gave-up`` (it could not start or go on), or was ``abandoned`` (its
+        caller was interrupted).
+        """
         return dict(self._restarts)
 
     @property
     def pid(self) -> int | None:
-        """Process id, None while none runs."""
+        """The process id; None while no process runs."""
         child = self._child
         return child.pid if child else None
 
     def greeting(self) -> dict[str, Any]:
-        """What the process told when it was ready; starts it where needed.
+        """The data that the process sent when it was ready; starts it if needed.
 
         Raises:
             WorkerDied, WorkerTimeout, TilewrightError: it could not start.
         """
-        with self._turn(None):
+        with self._exclusive(None):
             return self._running().greeting
 
     def call(
@@ -231,17 +234,18 @@ class WorkerProcess:
     ) -> Frame:
         """Send a request and return the reply.
 
-        ``timeout_s`` bounds the call itself, not the wait for earlier calls (``wait_s``, None: no bound)
-        and not the start of a process.
+        Args:
+            timeout_s: limit of the call in seconds, without the wait and without the start of a process.
+            wait_s: limit of the wait for earlier calls in seconds; None for no limit.
 
         Raises:
             WorkerBusy: earlier calls took longer than ``wait_s`` seconds.
-            WorkerDied: the process ended; the message names the signal and ends with its stderr.
+            WorkerDied: the process ended; the message names the signal, and the log has its last output.
             WorkerTimeout: no reply within ``timeout_s`` seconds; the process was killed.
-            TilewrightError: the process refused, in the error's own class.
-            RuntimeError: a programming error in the process, with its traceback.
+            TilewrightError: the process refused; the error has its own class.
+            RuntimeError: a programming error in the process, its traceback as a note.
         """
-        with self._turn(wait_s):
+        with self._exclusive(wait_s):
             child = self._running()
             request = Frame(header, tuple(payloads))
             reply = self._exchange(child, request, timeout_s)
@@ -251,19 +255,19 @@ class WorkerProcess:
             return reply
 
     def close(self) -> None:
-        """End the process: gracefully when idle, by a kill when a call does not end soon."""
+        """End the process: gracefully if it is idle, by a kill if a call does not end soon."""
         self._closed = True
-        if not self._turns.acquire(_CLOSE_TIMEOUT_S):
+        if not self._call_lock.acquire(_CLOSE_TIMEOUT_S):
             child = self._child
             if child:
                 child.interrupt()
-            self._turns.acquire()
+            self._call_lock.acquire()
         try:
             if self._child:
                 self._child.finish(_CLOSE_TIMEOUT_S)
                 self._child = None
         finally:
-            self._turns.release()
+            self._call_lock.release()
 
     def __enter__(self) -> WorkerProcess:
         return self
@@ -272,15 +276,15 @@ class WorkerProcess:
         self.close()
 
     @contextlib.contextmanager
-    def _turn(self, wait_s: float | None) -> Iterator[None]:
-        if not self._turns.acquire(wait_s):
+    def _exclusive(self, wait_s: float | None) -> Iterator[None]:
+        if not self._call_lock.acquire(wait_s):
             raise WorkerBusy(f"still busy after {wait_s:g} s; try again later or wait longer")
         try:
             if self._closed:
                 raise RuntimeError("the worker process was closed")
             yield
         finally:
-            self._turns.release()
+            self._call_lock.release()
 
     def _running(self) -> Child:
         if self._child and self._child.exited:
@@ -303,20 +307,22 @@ class WorkerProcess:
                 child.channel.send(request, deadline)
             return child.channel.receive(deadline)
         except ChannelTimeout as error:
-            tail = self._discard(child, "timeout")
-            raise WorkerTimeout(f"no answer within {timeout_s:g} s; the process was killed{tail}") from error
+            self._discard(child, "timeout")
+            raise WorkerTimeout(f"no answer within {timeout_s:g} s; the process was killed") from error
         except FrameError as error:
-            tail = self._discard(child, "died")
+            self._discard(child, "died")
             cause = child.cause()
-            raise WorkerDied(f"the process ended with {cause}: {error}{tail}", cause) from error
+            raise WorkerDied(f"the process ended with {cause}: {error}", cause) from error
         except BaseException:
-            self._discard(child, "abandoned")  # NOTE: the reply would be taken for that of the next call
+            self._discard(child, "abandoned")  # NOTE: else the next call would read this reply
             raise
 
-    def _discard(self, child: Child, reason: str) -> str:
+    def _discard(self, child: Child, reason: str) -> None:
         self._child, self._lost = None, reason
         child.kill()
-        return child.tail()
+        # NOTE: for the log alone: it shows paths of this machine, and messages of errors reach callers.
+        if tail := child.tail():
+            _log.warning("process %d (%s) printed last:\n%s", child.pid, reason, tail)
 
 
 _PLAIN: dict[str, type[TilewrightError]] = {
@@ -326,7 +332,7 @@ _LAUNCH: dict[str, type[LaunchError]] = {error.__name__: error for error in (Lau
 
 
 def refusal(error: BaseException) -> dict[str, Any]:
-    """The reply header that tells of ``error``; ``dying`` where the process must not go on."""
+    """The reply header that carries ``error``; ``dying`` is true if the process must end."""
     name = type(error).__name__
     if isinstance(error, LaunchError) and name in _LAUNCH:
         detail = {"code": error.code, "sticky": error.sticky}
@@ -343,14 +349,16 @@ def refusal(error: BaseException) -> dict[str, Any]:
 
 
 def raise_refusal(header: dict[str, Any]) -> None:
-    """Raise again what :func:`refusal` told of; nothing on a good reply.
+    """Raise the error of a :func:`refusal`; do nothing for other replies.
 
     Raises:
-        TilewrightError: the expected error, in its own class.
-        RuntimeError: a programming error in the other process, with its traceback.
+        TilewrightError: an expected error, in its own class.
+        RuntimeError: a programming error in the other process, its traceback as a note.
     """
     if header["kind"] == "error":
-        raise RuntimeError(f"a worker process failed:\n{header['traceback']}")
+        failed = RuntimeError("a worker process failed")
+        failed.add_note(header["traceback"])
+        raise failed
     if header["kind"] == "refused":
         launch = _LAUNCH.get(header["error"])
         if launch:

@@ -1,4 +1,4 @@
-"""The child's side of :mod:`tuner.workers.process`: answer frames until the parent is gone."""
+"""The child's side of :mod:`tuner.workers.process`: answers requests until the parent closes its end."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ _REST_MS = 3000
 
 
 class Server(Protocol):
-    """What a worker process does."""
+    """The operations of a worker process."""
 
     def greeting(self) -> dict[str, Any]:
-        """Plain data that the parent gets when the process is ready."""
+        """Plain data for the parent, sent when the process is ready."""
 
     def handle(self, request: Frame) -> Frame:
-        """Answer one request; a true ``dying`` in the reply's header ends the process after it."""
+        """The reply to one request; a true ``dying`` in its header ends the process."""
 
 
 @runtime_checkable
 class Resting(Protocol):
-    """A server that has something to do while nothing is asked of it."""
+    """A server with work to do while no request comes."""
 
     def rest(self) -> None:
-        """Called every few seconds meanwhile; an error ends the process."""
+        """Called every few seconds while no request comes; an error ends the process."""
 
 
 def serve(pipes: str, start: Callable[[], Server]) -> None:
     """Make a server and answer requests one by one until the parent closes its end.
 
-    ``pipes`` is the ``READ,WRITE`` pair of file descriptors that
-    :class:`tuner.workers.process.WorkerProcess` passes.
-    An error is answered and, unless it is sticky, survived: see :mod:`tuner.workers.process`.
+    An error is sent to the parent, and the server goes on unless the error is sticky.
+
+    Args:
+        pipes: the ``READ,WRITE`` pair of file descriptors from :class:`tuner.workers.process.WorkerProcess`.
     """
     _prepare_process()
     read_fd, write_fd = (int(part) for part in pipes.split(","))
@@ -75,7 +76,7 @@ def _answer_all(channel: Channel, server: Server, read_fd: int) -> None:
 
 
 def _rest(server: Resting, read_fd: int) -> None:
-    """Until a request comes."""
+    """Let the server work until a request comes."""
     poll = select.poll()
     poll.register(read_fd, select.POLLIN)
     while not poll.poll(_REST_MS):
@@ -83,7 +84,7 @@ def _rest(server: Resting, read_fd: int) -> None:
             server.rest()
         except Exception:
             traceback.print_exc()
-            os._exit(1)  # NOTE: see above; a death between calls costs none
+            os._exit(1)  # NOTE: see above; a death between calls fails no call
 
 
 def _answer(server: Server, request: Frame) -> Frame:

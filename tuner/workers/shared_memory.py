@@ -1,12 +1,16 @@
-"""Bytes that two processes of one machine share without copying them through a pipe."""
+"""Memory that two processes of one machine share, instead of copying bytes through a pipe.
+
+It is sealed against shrinking: reading bytes of a mapped file that are gone ends a process (SIGBUS).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import mmap
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,43 +19,63 @@ import numpy as np
 from tilewright.errors import InvalidProblem
 from tuner.devices.base import Device
 
-_LEAST_BYTES = 2**20
 _MOST_SPARE = 16 * 2**20
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+_NO_WRITES = 0x8 | 0x10  # F_SEAL_WRITE and F_SEAL_FUTURE_WRITE, which not every Python names
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Region:
-    """``size`` bytes from ``offset`` on of a file that the other process may open.
+    """``size`` bytes from ``offset`` on of a file that another process may open.
 
     Attributes:
-        path: of the file; ``/proc/PID/fd/N`` for one without a name.
+        path: path of the file, ``/proc/PID/fd/N``.
+        owned: path that leads to the file for as long as its owner holds it open.
     """
 
     path: str
+    owned: str
     offset: int
     size: int
 
     @property
     def end(self) -> int:
-        """The first byte behind it."""
+        """The offset of the first byte after the region."""
         return self.offset + self.size
 
     def part(self, offset: int, size: int) -> Region:
-        """A part of it, from its own start."""
-        return Region(self.path, self.offset + offset, size)
+        """``size`` bytes of the region, from ``offset`` after its start."""
+        return dataclasses.replace(self, offset=self.offset + offset, size=size)
+
+
+def is_sealed(fd: int, more: int = 0) -> bool:
+    """Whether a file is memory that nobody can shrink and everybody who has it can write, with more seals."""
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:  # a file of another kind
+        return False
+    # NOTE: others may be set: where vm.memfd_noexec is, the kernel seals against execution.
+    return seals & (_SEALS | more) == _SEALS | more and not seals & _NO_WRITES
 
 
 class Pages:
-    """Memory without a name that other processes of this user map; what is in it ends at ``region``.
+    """Anonymous memory that other processes of this user can map; ``region`` is the part in use.
 
-    It grows by appending and stays as large when it is used anew, so that nobody has to map it again. It is
-    gone once it is closed, and where this process is killed and nobody maps it any more.
+    It grows by appending and keeps its size when it is reused, so that other processes need not map it again.
+    It is freed when it is closed, or this process was killed, and no other process maps it.
+
+    Attributes:
+        reserve: called with the bytes by which it is about to grow; what it raises keeps it as it is.
     """
 
+    LEAST_BYTES = 2**20
+
     def __init__(self) -> None:
-        self._fd = os.memfd_create("tilewright", os.MFD_CLOEXEC)
-        os.ftruncate(self._fd, _LEAST_BYTES)
-        self._map = mmap.mmap(self._fd, _LEAST_BYTES)
+        self.reserve: Callable[[int], None] = lambda _more: None
+        self._fd = os.memfd_create("tilewright", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self._fd, self.LEAST_BYTES)
+        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _SEALS)
+        self._map = mmap.mmap(self._fd, self.LEAST_BYTES)
         self._size = 0
 
     def __enter__(self) -> Self:
@@ -64,37 +88,41 @@ class Pages:
 
     @property
     def held(self) -> int:
-        """Most bytes that it takes, used or not."""
+        """The bytes of memory that it occupies, used or not."""
         return len(self._map)
 
     @property
     def region(self) -> Region:
-        """All that is in it."""
-        return Region(f"/proc/{os.getpid()}/fd/{self._fd}", 0, self._size)
+        """The part in use."""
+        path = f"/proc/{os.getpid()}/fd/{self._fd}"
+        return Region(path, path, 0, self._size)
 
     def append(self, data: bytes) -> None:
         """Add bytes at the end."""
         end = self._size + len(data)
         if end > self.held:
-            self._map.resize(max(end, self.held + min(self.held, _MOST_SPARE)))
+            self._grow(max(end, self.held + min(self.held, _MOST_SPARE)))
         self._map[self._size : end] = data
         self._size = end
 
     def resize(self, size: int) -> Region:
-        """Make it ``size`` bytes long, new ones of any value; gives all of it."""
+        """Set the size in use to ``size`` bytes, with new bytes of any value, and return the region."""
         if size > self.held:
-            self._map.resize(size)
+            self._grow(size)
         self._size = size
         return self.region
 
+    def _grow(self, size: int) -> None:
+        self.reserve(size - self.held)
+        self._map.resize(size)
+
     def read(self, offset: int, size: int) -> bytes:
-        """Bytes from ``offset`` on, fewer at the end."""
+        """``size`` bytes from ``offset`` on, or fewer at the end."""
         return self._map[offset : min(offset + size, self._size)]
 
     def close(self) -> None:
-        """Give it back, also where others still map it."""
+        """Give the memory up."""
         self._map.close()
-        os.ftruncate(self._fd, 0)
         os.close(self._fd)
 
 
@@ -108,11 +136,10 @@ class _Mapped:
     """Bytes of a file, known by its device and inode, from ``start`` on."""
 
     file: tuple[int, int]
-    fd: int
+    owned: str
     start: int
     array: Any
     pinned: bool
-    named: bool
 
     @property
     def end(self) -> int:
@@ -120,61 +147,66 @@ class _Mapped:
 
     @property
     def abandoned(self) -> bool:
-        """Its maker has truncated or unlinked it: it lives in this process alone."""
-        found = os.fstat(self.fd)
-        return found.st_size < self.end or (self.named and found.st_nlink == 0)
+        """Whether its owner has closed it."""
+        try:
+            return file_id(os.stat(self.owned)) != self.file
+        except OSError:
+            return True
 
 
 class Mappings:
-    """Maps regions and pins their memory for a device; keeps what was used last.
+    """Maps regions and pins their memory for a device; keeps those used last.
 
-    NOTE: what is pinned stays what it was, also where its owner punches holes into the file; then only that
-    owner's own requests go wrong.
+    NOTE: pinned pages stay the same if the owner punches holes into the file; then only the requests of that
+    owner compute with other bytes.
     """
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._kept: list[_Mapped] = []  # the last used last; those of one file never overlap or touch
+        self._kept: list[_Mapped] = []  # in the order of use; those of one file never overlap or touch
 
     def arrays(self, regions: Mapping[str, Region]) -> dict[str, Any]:
-        """The bytes of the regions of one request as NumPy arrays; those of the files themselves.
+        """The regions of one request as NumPy arrays on the mapped files.
 
         Raises:
-            InvalidProblem: a file ends before its region does.
+            InvalidProblem: a file ends before its region does, or could shrink.
         """
         with contextlib.ExitStack() as opened:
             files: dict[tuple[int, int], tuple[int, dict[str, Region]]] = {}
             for name, region in regions.items():
                 fd = os.open(region.path, os.O_RDWR | os.O_CLOEXEC)
                 opened.callback(os.close, fd)
+                if not is_sealed(fd):
+                    raise InvalidProblem("memory must be sealed against shrinking (F_SEAL_SHRINK)")
                 found = os.fstat(fd)
                 if found.st_size < region.end:
-                    raise InvalidProblem(f"a tensor ends at byte {region.end}, behind its memory's end")
-                files.setdefault((found.st_dev, found.st_ino), (fd, {}))[1][name] = region
+                    raise InvalidProblem(
+                        f"a tensor ends at byte {region.end}, behind its memory's end; pass more memory"
+                    )
+                files.setdefault(file_id(found), (fd, {}))[1][name] = region
             arrays: dict[str, Any] = {}
             for fd, parts in files.values():
                 arrays |= self._arrays(fd, parts)
             return arrays
 
     def trim(self) -> None:
-        """Let go of what its owner gave up, and of what was used the longest ago where that is too much."""
+        """Unmap memory that its owner released and, beyond the limits, memory used the longest ago."""
         for known in [known for known in self._kept if known.abandoned]:
             self._release(known)
         while len(self._kept) > _MOST_MAPPED or sum(len(one.array) for one in self._kept) > _MOST_BYTES:
             self._release(self._kept[0])
 
     def close(self) -> None:
-        """Let go of everything. NOTE: memory that is unmapped while it is pinned goes on to take copies that
-        are meant for what is mapped in its place."""
+        """Unmap all memory.
+
+        NOTE: memory must be unpinned first, else it receives copies meant for memory mapped in its place.
+        """
         while self._kept:
             self._release(self._kept[-1])
 
     def _arrays(self, fd: int, regions: Mapping[str, Region]) -> dict[str, Any]:
         found = os.fstat(fd)
-        for known in self._of_file(found):
-            if known.end > found.st_size:
-                self._release(known)
-        # NOTE: as much as is used and no more: what is mapped is allocated and pinned.
+        # NOTE: no more than is used: mapped memory is allocated and pinned.
         used = [
             (one.offset // _GRAIN * _GRAIN, min(found.st_size, -(-one.end // _GRAIN) * _GRAIN))
             for one in regions.values()
@@ -186,37 +218,41 @@ class Mappings:
             if end - start > _MOST_BYTES:
                 arrays[name] = _map(fd, one.offset, one.end)
             else:
-                whole = self._mapped(fd, found, start, end)
+                whole = self._mapped(fd, one.owned, start, end)
                 arrays[name] = whole.array[one.offset - start : one.end - start]
         return arrays
 
-    def _mapped(self, fd: int, found: os.stat_result, start: int, end: int) -> _Mapped:
-        """These bytes of a file, in place of those parts of them that are mapped already."""
+    def _mapped(self, fd: int, owned: str, start: int, end: int) -> _Mapped:
+        """A mapping of these bytes of a file, which replaces existing mappings of parts of them."""
+        found = os.fstat(fd)
         inside = [one for one in self._of_file(found) if start <= one.start < end]
         whole = next((one for one in inside if (one.start, one.end) == (start, end)), None)
         if whole is None:
             for one in inside:
                 self._release(one)
             array = _map(fd, start, end)
-            file, named = (found.st_dev, found.st_ino), found.st_nlink > 0
-            whole = _Mapped(file, os.dup(fd), start, array, self._device.pin(array), named)
+            whole = _Mapped(file_id(found), owned, start, array, self._device.pin(array))
         else:
             self._kept.remove(whole)
         self._kept.append(whole)
         return whole
 
     def _of_file(self, found: os.stat_result) -> list[_Mapped]:
-        return [one for one in self._kept if one.file == (found.st_dev, found.st_ino)]
+        return [one for one in self._kept if one.file == file_id(found)]
 
     def _release(self, known: _Mapped) -> None:
         self._kept.remove(known)
         if known.pinned:
             self._device.unpin(known.array)
-        os.close(known.fd)
+
+
+def file_id(found: os.stat_result) -> tuple[int, int]:
+    """What tells a file from every other one: the same for every path to it."""
+    return found.st_dev, found.st_ino
 
 
 def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Starts and ends in their order, those that overlap or touch as one."""
+    """Spans in order; spans that overlap or touch are merged."""
     merged: list[tuple[int, int]] = []
     for start, end in sorted(spans):
         if merged and start <= merged[-1][1]:
@@ -228,6 +264,6 @@ def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _map(fd: int, offset: int, end: int) -> Any:
     start = offset - offset % mmap.ALLOCATIONGRANULARITY
-    # NOTE: populated at once: page faults during the kernel would be taken for its time.
+    # NOTE: populated at once: page faults during the kernel would count as its time.
     mapped = mmap.mmap(fd, end - start, mmap.MAP_SHARED | mmap.MAP_POPULATE, offset=start)
     return np.frombuffer(mapped, np.uint8, end - offset, offset - start)

@@ -15,7 +15,6 @@ from tilewright.artifact.plan import (
     LaunchPlan,
     Operand,
     Pointer,
-    Preconditions,
     Repack,
     Scalar,
     ScalarKind,
@@ -23,6 +22,7 @@ from tilewright.artifact.plan import (
     TensorMap,
     Workspace,
 )
+from tilewright.schema.preconditions import Preconditions
 from tilewright.schema.resources import Resources
 
 __all__ = [

@@ -1,5 +1,7 @@
-"""Bundles: several artifacts in one body, each as its SHA-256 (32 bytes), its length (u64, little-endian) and
-its bytes."""
+"""Bundles: several artifacts in one body.
+
+Each is its SHA-256 (32 bytes), its length (u64, little-endian) and its bytes.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ def head(digest: str, length: int) -> bytes:
 
 
 def frames(content: bytes) -> Iterator[tuple[str, memoryview]]:
-    """The digests of a bundle and their bytes, not yet checked against each other.
+    """The digests of a bundle with their bytes, not yet checked against each other.
 
     Raises:
         ArtifactError: the bundle ends early.
@@ -28,7 +30,7 @@ def frames(content: bytes) -> Iterator[tuple[str, memoryview]]:
     view, at = memoryview(content), 0
     while at < len(view):
         if len(view) - at < HEAD_BYTES:
-            raise ArtifactError("the bundle ends within a head; fetch it again")
+            raise ArtifactError("the bundle ends in the middle of a header; fetch it again")
         raw, length = _HEAD.unpack_from(view, at)
         at += HEAD_BYTES
         if length > len(view) - at:

@@ -1,9 +1,9 @@
 """The client's cache on disk: config sets and artifacts, kept within bounds.
 
-A process uses a config set when it starts with the set, looks for a newer one or, offline, reads a kernel of
-it. The time of modification of a file says when it was used last, or when a kept set that names it was; it is
-updated at most once a day. Every step is one operation on one file, and a missing file is fetched again, so
-any number of processes may prune, read and write at once.
+A process uses a config set when it starts with the set, looks for a newer one or, offline, reads one of its
+kernels. The modification time of a file is the time of its last use, or of the last use of a kept set that
+names it; it is updated at most once a day. Every step is one operation on one file, and a missing file is
+fetched again, so any number of processes may prune, read and write at once.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from tilewright.errors import ArtifactError, InvalidProblem
 from tilewright.schema.config_set import is_digest
 
 DAY_S = 86_400.0
-UNNAMED_S = 7 * DAY_S  # NOTE: a process may still run with the set before, and load kernels of it
+UNNAMED_S = 7 * DAY_S  # NOTE: a process may still run with the previous set, and load its kernels
 PAUSE_S = 3600.0
 FETCH_S = 3600.0  # NOTE: kernels are written before the set that names them
-_LEAST_DAYS = 2  # NOTE: a set in constant use was noted up to a day and a look ago
+KERNEL_BYTES = 256 * 2**20  # of kernels that are loaded
+_LEAST_DAYS = 2  # NOTE: the noted use of a set in constant use may be a day and a refresh interval old
 _DIGEST = re.compile(rb"[0-9a-f]{64}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much the cache keeps, and for how long.
+    """The bounds of the cache in size and time.
 
     Attributes:
-        size: bytes in all; the set that was used last stays even if it alone is larger.
-        days: since a set was last used; at least 2.
+        size: most bytes in all; the set that was used last stays even if it is larger.
+        days: days after its last use for which a set is kept; at least 2.
 
     Raises:
         InvalidProblem: the size is negative, or the days are too few.
@@ -50,7 +51,7 @@ class Bounds:
     def __post_init__(self) -> None:
         if self.size < 0:
             raise InvalidProblem(f"cache_bytes must not be negative, got {self.size}")
-        if not self.days >= _LEAST_DAYS:  # also where it is no number
+        if not self.days >= _LEAST_DAYS:  # also if it is no number
             raise InvalidProblem(
                 f"cache_days must be at least {_LEAST_DAYS}, as use is noted once a day; got {self.days}"
             )
@@ -90,8 +91,8 @@ def prune(root: Path, bounds: Bounds, now: float) -> None:
     """Remove files that are out of bounds; files that cannot be removed stay.
 
     Args:
-        root: holds config sets in ``named``, and kernels in folders of two digits by their digests.
-        bounds: how much may stay.
+        root: folder with config sets in ``named``, and kernels by digest in folders of two digits.
+        bounds: the bounds.
         now: seconds since the epoch.
     """
     sets: list[tuple[_File, set[str]]] = []
@@ -115,7 +116,8 @@ def prune(root: Path, bounds: Bounds, now: float) -> None:
 def _shrink(
     size: int, sets: list[tuple[_File, set[str]]], kernels: dict[str, _File], unnamed: list[_File]
 ) -> None:
-    """Remove the longest unused until the rest fits: ``unnamed`` kernels, then sets with theirs."""
+    """Remove files, the longest unused first, until the rest fits: ``unnamed`` kernels, then sets with
+    theirs."""
     left = sum(file.size for file, _ in sets) + sum(file.size for file in kernels.values())
     while left > size and (unnamed or len(sets) > 1):
         if unnamed:
@@ -131,7 +133,7 @@ def _shrink(
 
 
 def _entries(folder: Path, now: float) -> Iterator[_File]:
-    """The files of a folder; files that a writer left unfinished a day ago are removed."""
+    """The files of a folder; temporary files older than a day are removed."""
     with contextlib.suppress(OSError):
         for path in list(folder.iterdir()):
             try:
@@ -146,7 +148,7 @@ def _entries(folder: Path, now: float) -> Iterator[_File]:
 
 
 def _digests(path: Path) -> set[str]:
-    """Everything that looks like a digest in a set: its kernels, and a few other names that do no harm."""
+    """Every text in a set that looks like a digest: those of its kernels, and a few harmless others."""
     try:
         return {found.decode() for found in _DIGEST.findall(path.read_bytes())}
     except OSError:
@@ -157,15 +159,15 @@ VERSION = "v1"
 
 
 def default_folder() -> Path:
-    """Where the platform keeps a user's caches."""
+    """The folder for caches of this user on this platform."""
     return user_cache_path("tilewright") / "client"
 
 
 class DiskCache:
-    """Entries under ``folder``, in a part of its own for this version of the layout.
+    """Entries under ``folder``, in a subfolder for this version of the layout.
 
     Raises:
-        ArtifactError: a digest is none, and could name a file elsewhere.
+        ArtifactError: a name is not a digest, and could name a file elsewhere.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -179,11 +181,11 @@ class DiskCache:
         return content
 
     def has(self, digest: str) -> bool:
-        """Whether there is an entry, without reading it."""
+        """Whether an entry exists, without reading it."""
         return self._path(digest).exists()
 
     def put(self, digest: str, content: bytes) -> bool:
-        """Keep a content under its SHA-256; False if it could not be written."""
+        """Store content under its SHA-256; False if it could not be written."""
         return self._write(self._path(digest), content)
 
     def drop(self, digest: str) -> None:
@@ -192,15 +194,16 @@ class DiskCache:
             self._path(digest).unlink()
 
     def named(self, name: str) -> bytes | None:
-        """The content under a name; None if there is none."""
+        """The content stored under a name, or None."""
         return self._read(self._pointer(name))
 
     def name(self, name: str, content: bytes) -> bool:
-        """Keep a content under a name, replacing the one before."""
+        """Store content under a name, replacing earlier content; False if it could not be written."""
         return self._write(self._pointer(name), content)
 
     def note_use(self, name: str, content: bytes) -> None:
-        """Note that the content under a name is in use, so that it stays; keep it again if it was removed."""
+        """Note that the content under a name is in use, so that it stays; store it again if it was
+        removed."""
         pointer = self._pointer(name)
         if os.path.exists(pointer):
             note_use(pointer, time.time())
@@ -208,13 +211,15 @@ class DiskCache:
             self._write(pointer, content)
 
     def prune(self, bounds: Bounds) -> None:
-        """Remove what is out of bounds, unless a process did so within the last hour."""
+        """Remove files that are out of bounds, unless a process did so within the last hour."""
         if due(self._root):
             prune(self._root, bounds, time.time())
 
     def _path(self, digest: str) -> Path:
         if not is_digest(digest):
-            raise ArtifactError(f"the cache names artifacts by their SHA-256, not {digest[:80]!r}")
+            raise ArtifactError(
+                f"the cache names artifacts by a SHA-256: give 64 hexadecimal digits, not {digest[:80]!r}"
+            )
         return self._root / digest[:2] / digest
 
     def _pointer(self, name: str) -> Path:
@@ -258,15 +263,15 @@ class ArtifactStore:
         self._memory: dict[str, bytes] = {}
 
     def missing(self, wanted: Iterable[str]) -> list[str]:
-        """The digests that have to be fetched."""
+        """The digests that are neither in memory nor on disk."""
         return sorted({name for name in wanted if name not in self._memory and not self._disk.has(name)})
 
     def take(self, fetched: Mapping[str, bytes]) -> None:
-        """Keep these in memory; call :meth:`write` soon."""
+        """Add artifacts in memory; :meth:`write` moves them to disk."""
         self._memory.update(fetched)
 
     def write(self, digests: Iterable[str]) -> None:
-        """Move these from memory to disk; what cannot be written stays in memory."""
+        """Move artifacts from memory to disk; those that cannot be written stay in memory."""
         for digest in digests:
             if self._disk.put(digest, self._memory[digest]):
                 del self._memory[digest]
@@ -275,7 +280,7 @@ class ArtifactStore:
         """A kernel, checked against its digest; None if it is missing, damaged or of an unknown version."""
         content = self._memory.get(digest) or self._disk.get(digest)
         if content is None:
-            self._disk.drop(digest)  # a damaged one must not count as being here
+            self._disk.drop(digest)  # a damaged file must not count as present
             return None
         try:
             return Artifact.from_bytes(content, digest)

@@ -6,9 +6,11 @@ import dataclasses
 import hashlib
 import json
 import struct
+from typing import Any
 
 from tilewright.artifact.plan import LaunchPlan
 from tilewright.errors import ArtifactError
+from tilewright.schema.codec import encode
 from tilewright.schema.resources import Resources
 
 MAGIC = b"TILEWRT1"
@@ -21,7 +23,7 @@ class Artifact:
 
     Attributes:
         plan: how to launch it.
-        resources: what it costs.
+        resources: registers and shared memory.
         source_digest: SHA-256 of the kernel source with its include closure.
         compiler: name and version of the compiler.
         binary: the cubin or shared library.
@@ -33,15 +35,19 @@ class Artifact:
     compiler: str
     binary: bytes
 
-    def to_bytes(self) -> bytes:
-        """Magic, header length, canonical JSON header, binary."""
-        header = {
+    @property
+    def header(self) -> dict[str, Any]:
+        """Everything but the binary, as plain data."""
+        return {
             "plan": self.plan.to_dict(),
-            "resources": dataclasses.asdict(self.resources),
+            "resources": encode(self.resources),
             "source_digest": self.source_digest,
             "compiler": self.compiler,
         }
-        text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+
+    def to_bytes(self) -> bytes:
+        """The artifact as bytes: magic, header length, canonical JSON header, binary."""
+        text = json.dumps(self.header, sort_keys=True, separators=(",", ":")).encode()
         return MAGIC + _HEADER_LENGTH.pack(len(text)) + text + self.binary
 
     @property
@@ -51,7 +57,7 @@ class Artifact:
 
     @classmethod
     def from_bytes(cls, data: bytes, digest: str | None = None) -> Artifact:
-        """Parse what :meth:`to_bytes` wrote, checking it against ``digest`` first where one is given.
+        """The artifact that :meth:`to_bytes` wrote, checked against ``digest`` if one is given.
 
         Raises:
             ArtifactError: the digest does not match or the bytes are not an artifact.
@@ -60,7 +66,7 @@ class Artifact:
             raise ArtifactError(f"artifact does not match its digest {digest}; fetch it again")
         start = len(MAGIC) + _HEADER_LENGTH.size
         if data[: len(MAGIC)] != MAGIC or len(data) < start:
-            raise ArtifactError("not a tilewright artifact: wrong magic")
+            raise ArtifactError("not a tilewright artifact: wrong magic; fetch it again")
         (length,) = _HEADER_LENGTH.unpack(data[len(MAGIC) : start])
         try:
             header = json.loads(data[start : start + length])
@@ -72,4 +78,4 @@ class Artifact:
                 binary=data[start + length :],
             )
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ArtifactError(f"damaged artifact header: {error!r}") from error
+            raise ArtifactError(f"damaged artifact header, fetch it again: {error!r}") from error

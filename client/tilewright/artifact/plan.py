@@ -6,19 +6,21 @@ import dataclasses
 from typing import Any, Literal
 
 from tilewright.errors import ArtifactError
+from tilewright.schema.codec import encode
+from tilewright.schema.preconditions import Preconditions
 from tilewright.schema.problem import GemmProblem
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Grid:
-    """How the grid follows from the problem: (tiles, split_k, batch) CTAs, or persistent CTAs along x.
+    """The grid as a function of the problem: (tiles, split_k, batch) CTAs, or persistent CTAs along x.
 
     Attributes:
-        tile_m, tile_n: extents of D that one tile covers.
+        tile_m, tile_n: extents of D in one tile.
         split_k: CTAs that compute one tile together, a split of k each.
-        max_blocks: most CTAs of a persistent kernel, which loop over tiles, splits and batch; 0 for a kernel
-            that is not persistent.
-        cluster_m, cluster_n: tiles that a cluster of CTAs computes together; tiles come in whole clusters.
+        max_blocks: most CTAs of a persistent kernel, which loop over tiles, splits and batch; 0 for other
+            kernels.
+        cluster_m, cluster_n: tiles of a cluster of CTAs; the grid is whole clusters.
         cluster_k: CTAs of a cluster that compute one tile together, a partition of k each.
         stream_k: a persistent kernel of an earlier release that divides the k tiles of all work tiles among
             the most CTAs.
@@ -52,12 +54,12 @@ class Grid:
 
 Operand = Literal["a", "b", "c", "d", "bias", "workspace"]
 ScalarKind = Literal["int32", "int64", "float32", "float64"]
-MOST_CLUSTERS = 256  # of a launch with a CTA order as argument
+MOST_CLUSTERS = 256  # of a launch with a CTA order as an argument
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pointer:
-    """A kernel argument: the address of an operand, 0 where the problem has none."""
+    """A kernel argument: the address of an operand; 0 if the problem has none."""
 
     operand: Operand
     kind: Literal["pointer"] = "pointer"
@@ -81,7 +83,7 @@ class TensorMap:
     """A kernel argument: a 128-byte TMA descriptor of a row-major operand, passed by value.
 
     Attributes:
-        operand: ``a``, ``b`` or ``d``; the packed copy of an operand that the plan repacks.
+        operand: ``a``, ``b`` or ``d``; for an operand that the plan repacks, its copy.
         box: (rows, columns) of the box in elements.
         swizzle: 0, 32, 64 or 128 bytes.
         promotion: L2 promotion of 0, 64, 128 or 256 bytes.
@@ -96,14 +98,14 @@ class TensorMap:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CtaOrder:
-    """A kernel argument: 256 bytes by value, the work tile at which each cluster of CTAs starts.
+    """A kernel argument: 256 bytes by value, the first work tile of each cluster of CTAs.
 
     Neighbouring work tiles go to CTAs of one GPC; see :mod:`tilewright.launch.cta_order`.
 
     Attributes:
-        entry: symbol of the kernel in the same binary that writes the SM id of every CTA, as 32-bit integers
-            to the address that it takes.
-        kind: ``block_order`` in artifacts of earlier releases, which keep their digests with it.
+        entry: symbol of a kernel in the same binary that writes the SM id of every CTA, as 32-bit integers,
+            to its only argument.
+        kind: ``block_order`` in artifacts of earlier releases, whose digests cover it.
     """
 
     entry: str
@@ -128,7 +130,7 @@ def argument(data: dict[str, Any]) -> Argument:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Repack:
-    """A launch before the kernel's own that copies an operand to the workspace, with rows TMA can describe.
+    """A launch before the kernel that copies an operand to the workspace, with rows that TMA can describe.
 
     Its kernel takes (source, target, rows, bytes of a row, source stride, target stride, source stride of a
     batch, target stride of a batch), strides in bytes; each CTA copies ``rows`` rows.
@@ -163,7 +165,7 @@ class Repack:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finish:
-    """A launch after the kernel's own that computes D from what the kernel left in the workspace.
+    """A launch after the kernel that computes D from the partials in the workspace.
 
     Its kernel takes the pointers and scalars of the plan, in their order; each CTA computes
     ``rows`` x ``columns`` of D, and CTAs along n come first.
@@ -198,7 +200,7 @@ class Serves:
 
     @classmethod
     def of(cls, problem: GemmProblem) -> Serves:
-        """The signature of a problem."""
+        """The fields of a problem except its extents."""
         return cls(
             problem.dtype.value,
             problem.layout.value,
@@ -212,8 +214,10 @@ class Serves:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Workspace:
-    """Scratch memory in bytes: first a part that must be zero before the first launch (the kernel
-    leaves it zero again), then the rest, both aligned to 256 bytes."""
+    """Scratch memory in bytes: a part that must be zero before the first launch, then the rest.
+
+    The kernel leaves the first part zero again. Both parts are aligned to 256 bytes.
+    """
 
     zero_bytes_per_tile: int = 0
     bytes_per_tile: int = 0
@@ -229,40 +233,21 @@ class Workspace:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Preconditions:
-    """What operands and device must meet, checked before each launch.
-
-    Attributes:
-        align_a, align_b, align_d: bytes that must divide base addresses and row strides
-            (``align_d`` holds for C and D).
-        min_driver: lowest CUDA version of the driver as in ``cuDriverGetVersion``; 0 for none.
-        max_extent: the largest m, n and k that the kernel's 32-bit arithmetic holds; 0 for no bound.
-        max_k: the largest k for which the kernel can hold one operand; 0 for no bound.
-    """
-
-    align_a: int = 1
-    align_b: int = 1
-    align_d: int = 1
-    min_driver: int = 0
-    max_extent: int = 0
-    max_k: int = 0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class LaunchPlan:
     """How to launch the binary of an artifact.
 
     Attributes:
         format: ``cubin`` for a GPU, ``elf`` for a shared library of the host.
-        target: ``sm_90a``, ``x86_64_v4`` and the like: what the binary was compiled for.
+        target: architecture of the binary: ``sm_90a``, ``x86_64_v4`` and the like.
         entry: symbol of the kernel.
         block: threads of a CTA in x, y, z; on the host x is the number of threads.
         cluster: CTAs of a cluster in x, y, z; the grid must be a multiple.
         dynamic_smem: dynamic shared memory of a CTA in bytes.
-        programmatic: the kernel may start while the kernel before it in the stream ends (programmatic
+        programmatic: whether the kernel may start while the previous kernel of the stream ends (programmatic
             dependent launch). It waits for that end before it reads or writes memory; until then it may
             prefetch operands into the L2.
-        repacks: launches before the kernel's own; ``finish`` the one after it, if there is one.
+        repacks: launches before the kernel.
+        finish: the launch after the kernel, if there is one.
         grid, args, workspace, serves, preconditions: see their classes.
     """
 
@@ -279,33 +264,20 @@ class LaunchPlan:
     repacks: tuple[Repack, ...] = ()
     finish: Finish | None = None
     workspace: Workspace = Workspace()
-    preconditions: Preconditions = Preconditions()
+    preconditions: Preconditions = dataclasses.field(default_factory=Preconditions)
 
     def why_not_served(self, problem: GemmProblem) -> str | None:
-        """The reason this plan cannot compute ``problem`` however its operands lie, or None."""
+        """The reason this plan cannot compute ``problem`` with any strides and addresses, or None."""
         if Serves.of(problem) != self.serves:
             return f"the artifact serves {self.serves}, the problem is {Serves.of(problem)}"
-        most = self.preconditions.max_extent
-        if most and max(problem.m, problem.n, problem.k) > most:
-            return f"m, n and k must be at most {most}"
-        longest = self.preconditions.max_k
-        if longest and problem.k > longest:
-            return f"k must be at most {longest}: the kernel was built to hold one operand of that"
-        return None
+        return self.preconditions.why_too_large(problem)
 
     def why_not(self, problem: GemmProblem) -> str | None:
-        """The reason this plan cannot compute ``problem`` when densely packed, or None."""
-        reason = self.why_not_served(problem)
-        if reason:
-            return reason
-        needed = self.preconditions
-        for operand, bytes_needed in (("a", needed.align_a), ("b", needed.align_b), ("d", needed.align_d)):
-            if problem.stride_alignment(operand) % bytes_needed:
-                return f"row stride of {operand} must be a multiple of {bytes_needed} bytes"
-        return None
+        """The reason this plan cannot compute ``problem`` with densely packed operands, or None."""
+        return self.why_not_served(problem) or self.preconditions.why_not(problem)
 
     def workspace_bytes(self, problem: GemmProblem) -> int:
-        """Bytes of workspace the problem needs, copies of repacked operands included."""
+        """Bytes of workspace for the problem, including copies of repacked operands."""
         own = self.workspace.total_bytes(self.grid.tiles(problem) * problem.batch)
         return (
             self._packed_start(problem) + sum(x.bytes(problem) for x in self.repacks) if self.repacks else own
@@ -328,9 +300,9 @@ class LaunchPlan:
         return self.workspace.zero_bytes(self.grid.tiles(problem) * problem.batch)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        data = dataclasses.asdict(self)
-        # NOTE: left out where it says nothing, so that artifacts of earlier releases keep their digests.
+        """The plan as plain data."""
+        data: dict[str, Any] = encode(self)
+        # NOTE: left out if it has its default, so that artifacts of earlier releases keep their digests.
         for bound in ("max_extent", "max_k"):
             if not data["preconditions"][bound]:
                 del data["preconditions"][bound]
@@ -343,7 +315,7 @@ class LaunchPlan:
         Raises:
             ArtifactError: the data is not a launch plan.
         """
-        # NOTE: what came later has a default, so that stored artifacts of earlier releases stay loadable.
+        # NOTE: fields of later releases have a default, so that stored artifacts of earlier releases load.
         try:
             return cls(
                 format=data["format"],
@@ -364,7 +336,7 @@ class LaunchPlan:
                 preconditions=Preconditions(**data["preconditions"]),
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ArtifactError(f"not a launch plan: {error!r}") from error
+            raise ArtifactError(f"not a launch plan, fetch the artifact again: {error!r}") from error
 
 
 def _triple(values: Any) -> tuple[int, int, int]:

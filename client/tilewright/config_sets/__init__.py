@@ -1,1 +1,1 @@
-"""Config sets in a process: fetched, kept fresh, asked."""
+"""Config sets in a process: fetching, refreshing and looking up."""

@@ -1,4 +1,4 @@
-"""``LaunchCounter``: how often a problem ran in one way, counted by matmul and reported to the service."""
+"""``LaunchCounter``: counts the launches of a problem, for ``stats`` and for reports of misses."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from tilewright.schema.problem import GemmProblem
 
 @dataclasses.dataclass(slots=True)
 class LaunchCounter:
-    """How often a problem ran in one way.
+    """The number of launches of a problem for one reason.
 
     Attributes:
         reason: ``tuned: exact``, ``tuned: nearest`` or ``vendor: REASON``.
-        problem: what ran; None if the arrays are no GEMM problem.
+        problem: the problem; None if the arrays are not a GEMM problem.
         device: ordinal of the GPU; -1 on the host.
         miss: whether no kernel was tuned for this problem.
         count: products so far. NOTE: the interpreter does not switch threads between its read and write.
-        reported: how many of them the service was told of.
+        reported: number of those that were reported to the service.
     """
 
     reason: str

@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from tilewright import forks
 from tilewright.artifact import Artifact
-from tilewright.artifact.cache import ArtifactStore, Bounds, DiskCache, default_folder
+from tilewright.artifact.cache import KERNEL_BYTES, ArtifactStore, Bounds, DiskCache, default_folder
 from tilewright.backoff import Backoff
-from tilewright.config_sets.lookup import Catalog, MatchLimits
-from tilewright.errors import ArtifactError, InvalidProblem, ServiceError, TilewrightError
+from tilewright.config_sets.lookup import Catalog
+from tilewright.errors import ArtifactError, InvalidProblem, ServiceError, TilewrightError, TrustError
+from tilewright.http.endpoints import SetAnswer
 from tilewright.http.fetch import Fetcher
 from tilewright.lazy import LazyModule
 from tilewright.schema.config_set import ConfigSet
+from tilewright.schema.match import MatchLimits
+from tilewright.trust import About, checked_key, statement
 
 if TYPE_CHECKING:
     import logging
@@ -38,9 +41,11 @@ class LocalOptions(TypedDict, total=False):
     refresh_s: float
     offline: bool
     pin: str | None
+    trust: str | None
     cache_dir: str | os.PathLike[str] | None
     cache_bytes: int
     cache_days: float
+    kernel_bytes: int
     max_regret: float | None
     deterministic: bool
 
@@ -54,8 +59,11 @@ class StartOptions:
         refresh_s: seconds between two looks at the service.
         offline: use what the cache has and never ask the service.
         pin: ``sha256:...`` of the only config set to use.
+        trust: ``ed25519:...``, the key that signs the service's kernels; the first one that it signs with
+            unless given, which is kept with the cache.
         cache_dir: where sets and artifacts are kept; the platform's folder for caches unless given.
         cache_bytes, cache_days, bounds: how much of it is kept, for how long.
+        kernel_bytes: most bytes of kernels that stay loaded while no launch uses them.
         max_regret, deterministic, limits: what may answer for a problem.
 
     Raises:
@@ -66,9 +74,11 @@ class StartOptions:
     refresh_s: float = 300.0
     offline: bool = False
     pin: str | None = None
+    trust: str | None = None
     cache_dir: str | os.PathLike[str] | None = None
     cache_bytes: int = 2 * 2**30
     cache_days: float = 30.0
+    kernel_bytes: int = KERNEL_BYTES
     max_regret: float | None = 0.1
     deterministic: bool = False
     bounds: Bounds = dataclasses.field(init=False)
@@ -82,12 +92,14 @@ class StartOptions:
             if not isinstance(plain, bool):
                 raise InvalidProblem(f"{name} must be True or False, got {value!r}")
             setattr(self, name, plain)
-        for name in ("start_timeout", "refresh_s", "cache_bytes", "cache_days", "max_regret"):
+        for name in ("start_timeout", "refresh_s", "cache_bytes", "cache_days", "kernel_bytes", "max_regret"):
             _check_number(name, getattr(self, name))
         if not isinstance(self.cache_dir, str | os.PathLike | None):
             raise InvalidProblem(f"cache_dir must be a path, got {self.cache_dir!r}")
         if self.pin is not None and not (isinstance(self.pin, str) and _DIGEST.fullmatch(self.pin)):
             raise InvalidProblem(f"pin must be sha256: and 64 hexadecimal digits, got {self.pin!r}")
+        if self.trust is not None:
+            checked_key(self.trust)
         self.bounds = Bounds(self.cache_bytes, self.cache_days)
         self.limits = MatchLimits(self.max_regret, self.deterministic)
         self.folder = default_folder() if self.cache_dir is None else Path(self.cache_dir).expanduser()
@@ -239,6 +251,10 @@ class ConfigSetRefresher:
         """Look at the service and return why that failed; empty if it did not."""
         try:
             self._look()
+        except TrustError as error:
+            if str(error) != self.problem:
+                logging.getLogger("tilewright.client").warning("%s", error)
+            return str(error)
         except TilewrightError as error:
             return str(error) or type(error).__name__
         except Exception as error:  # NOTE: otherwise the thread would end for good
@@ -248,16 +264,16 @@ class ConfigSetRefresher:
 
     def _look(self) -> None:
         self._note_use()
-        content = self._new_set()
-        catalog = self.catalog if content is None else self._catalog(content)
+        answer = self._new_set()
+        catalog = self.catalog if answer is None else self._catalog(answer.config_set)
         if catalog is not None:
-            self._take(catalog, content)
+            self._take(catalog, answer)
         self._disk.prune(self._options.bounds)
         self._on_refresh()
 
-    def _take(self, catalog: Catalog, content: bytes | None) -> None:
+    def _take(self, catalog: Catalog, answer: SetAnswer | None) -> None:
         fetched = self._fetch_artifacts(catalog)
-        if content is None and not fetched:
+        if answer is None and not fetched:
             return
         with self._condition:
             self._artifacts.take(fetched)
@@ -266,19 +282,19 @@ class ConfigSetRefresher:
             self._writing = True
             self._condition.notify_all()  # threads that wait go on while the disk is written to
         try:
-            self._write(catalog, content, fetched)
+            self._write(answer, fetched)
         finally:
             with self._condition:
                 self._writing = False
                 self._condition.notify_all()
 
-    def _write(self, catalog: Catalog, content: bytes | None, fetched: Iterable[str]) -> None:
+    def _write(self, answer: SetAnswer | None, fetched: Iterable[str]) -> None:
         self._artifacts.write(fetched)
-        if content is not None:
-            self._kept = catalog.config_set.digest.encode() + b"\n" + content
+        if answer is not None:
+            self._kept = f"{answer.signature}\n".encode() + answer.content
             self._disk.name(self._name, self._kept)
 
-    def _new_set(self) -> bytes | None:
+    def _new_set(self) -> SetAnswer | None:
         """The set that is served now; None if it is the current one, or if nothing is tuned.
 
         Raises:
@@ -287,14 +303,13 @@ class ConfigSetRefresher:
         known = self.catalog.config_set.digest if self.catalog else None
         pin = self._options.pin
         if pin:
-            return None if known == pin else self._fetcher.config_set(pin).content
+            return None if known == pin else self._fetcher.config_set(pin)
         try:
-            answer = self._fetcher.current_set(self._device_class, f'"{known}"' if known else None)
+            return self._fetcher.current_set(self._device_class, f'"{known}"' if known else None)
         except ServiceError as error:
             if error.status == _NOTHING_TUNED:
                 return None
             raise
-        return answer.content if answer else None
 
     def _fetch_artifacts(self, catalog: Catalog) -> dict[str, bytes]:
         entries = catalog.config_set.entries
@@ -308,10 +323,9 @@ class ConfigSetRefresher:
         kept = self._disk.named(self._name)
         if kept is None:
             return
-        digest, _, content = kept.partition(b"\n")
         try:
-            self.catalog = self._catalog(content, digest.decode("ascii", "replace"))
-        except TilewrightError:  # damaged: as if it were not there
+            self.catalog = self._catalog(self._signed_set(kept))
+        except TilewrightError:  # damaged, or signed by no key to trust: as if it were not there
             return
         self._kept = kept
         self._note_use()
@@ -320,13 +334,27 @@ class ConfigSetRefresher:
         if self._kept is not None:
             self._disk.note_use(self._name, self._kept)
 
-    def _catalog(self, content: bytes, digest: str | None = None) -> Catalog:
-        """A catalog of a set, once its content was checked.
+    def _signed_set(self, kept: bytes) -> ConfigSet:
+        """The set that a file of the cache holds.
 
         Raises:
-            ArtifactError: it is not the set it claims to be, or not the pinned one, or of another class.
+            ArtifactError: it is damaged, or not the pinned one.
+            TrustError: the key of the service did not sign it.
         """
-        found = ConfigSet.from_bytes(content, self._options.pin or digest)
+        signature, _, content = kept.partition(b"\n")
+        found = ConfigSet.from_bytes(content, self._options.pin)
+        signed = statement(About.CONFIG_SET, found.device_class, found.digest)
+        self._fetcher.service_key.check(signature.decode("ascii", "replace"), signed, first=False)
+        return found
+
+    def _catalog(self, found: ConfigSet) -> Catalog:
+        """A catalog of a set.
+
+        Raises:
+            ArtifactError: it is of another class.
+        """
         if found.device_class != self._device_class:
-            raise ArtifactError(f"a config set of {found.device_class} was sent to a {self._device_class}")
+            raise ArtifactError(
+                f"a config set of {found.device_class} was sent to a {self._device_class}; check the URL"
+            )
         return Catalog(found)

@@ -1,1 +1,1 @@
-"""The clients: what travels, how it is sent, what comes back."""
+"""The clients: requests, transports and answers."""

@@ -1,4 +1,4 @@
-"""What the clients' methods take: their keyword options, misses, and files."""
+"""Arguments of the clients' methods: keyword options, misses and files."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from typing import IO, Any, TypedDict
 
 from tilewright.errors import InvalidProblem
 from tilewright.schema.problem import GemmProblem
+from tilewright.trust import SIGNATURE_LINE
+
+# Keyword options, for type checkers: each list names the fields of a request, as a test proves.
 
 
 class TuneOptions(TypedDict, total=False):
-    """How to tune: see :class:`tilewright.wire.TuneBody`; ``idempotency_key`` makes a retry safe."""
+    """Options of tuning: see :class:`tilewright.wire.TuneBody`; ``idempotency_key`` makes a retry safe."""
 
     families: Iterable[str]
     max_trials: int
@@ -24,46 +27,77 @@ class TuneOptions(TypedDict, total=False):
     seed: int
     sampler: str
     min_gain_per_s: float
-    device: str
+    device: str | None
     idempotency_key: object
 
 
-class BestOptions(TypedDict, total=False):
-    """Where to look: ``arch`` or ``device_class``; ``match`` is ``exact`` or ``nearest``, then within
-    ``max_regret`` where one is given; ``deterministic`` asks for the same bits at every launch."""
+class CancelOptions(TypedDict, total=False):
+    """Which jobs to cancel: see :class:`tilewright.wire.CancelQuery`."""
 
-    arch: str
-    device_class: str
+    status: str | None
+    mine: bool
+    m: int | None
+    n: int | None
+    k: int | None
+    dtype: str | None
+    layout: str | None
+
+
+class TargetOptions(TypedDict, total=False):
+    """Where to look: see :class:`tilewright.wire.requests.TargetQuery`."""
+
+    arch: str | None
+    device_class: str | None
+
+
+class BestOptions(TargetOptions, total=False):
+    """Where to look and what may answer: see :class:`tilewright.wire.requests.LookupQuery`."""
+
     match: str
     max_regret: float
     deterministic: bool
 
 
+class ListOptions(TargetOptions, total=False):
+    """Where to look, and the fields of a :class:`GemmProblem` that winners of a list have in common."""
+
+    deterministic: bool
+    dtype: str
+    layout: str
+    batch: int
+    out_dtype: str | None
+    acc_dtype: str | None
+    activation: str
+    has_bias: bool
+    has_c: bool
+
+
 class ExportOptions(TypedDict, total=False):
-    """What to export: see :class:`tilewright.wire.ExportQuery`."""
+    """Options of an export: see :class:`tilewright.wire.ExportQuery`."""
 
     format: str
-    device_class: str
-    family: str
-    since: datetime | str
+    device_class: str | None
+    family: str | None
+    since: datetime | str | None
     artifacts: bool
 
 
 class GemmOptions(TypedDict, total=False):
-    """How to compute D = act(alpha * op(A) op(B) + beta * C + bias); ``transpose_a`` says that A is
-    stored K x M, ``transpose_b`` that B is stored N x K, ``dtype="tfloat32"`` that float32 operands may
-    be multiplied with 10 bits of mantissa; ``match="nearest"`` allows kernels of near problems within
-    ``max_regret``, a tenth unless given, ``deterministic`` only those that repeat bit by bit."""
+    """How to compute D = act(alpha * op(A) op(B) + beta * C + bias): see :class:`tilewright.wire.GemmQuery`.
+
+    ``transpose_a`` says that A is stored K x M, ``transpose_b`` that B is stored N x K; ``layout`` says both.
+    """
 
     transpose_a: bool
     transpose_b: bool
+    layout: str
+    dtype: str | None
+    out_dtype: str | None
+    acc_dtype: str | None
+    activation: str
     alpha: float
     beta: float
-    activation: str
-    dtype: str
-    out_dtype: str
-    acc_dtype: str
-    device: str
+    device: str | None
     match: str
     max_regret: float
     deterministic: bool
@@ -82,7 +116,7 @@ def with_problem(problem: GemmProblem, options: Mapping[str, Any]) -> dict[str, 
     """The fields of a request about a problem.
 
     Raises:
-        InvalidProblem: it is no problem, or an option is a field of the problem.
+        InvalidProblem: it is not a problem, or an option is a field of the problem.
     """
     if not isinstance(problem, GemmProblem):
         raise InvalidProblem(
@@ -99,7 +133,7 @@ def miss_fields(miss: Miss) -> dict[str, Any]:
     """The fields of a reported miss.
 
     Raises:
-        InvalidProblem: it is no :class:`Miss`.
+        InvalidProblem: it is not a :class:`Miss`.
     """
     if not isinstance(miss, Miss):
         raise InvalidProblem(f"a miss is a Miss, such as Miss(GemmProblem(512, 512, 512), 3); got {miss!r}")
@@ -111,15 +145,23 @@ File = IO[bytes] | str | os.PathLike[str]
 _PART_BYTES = 8 * 2**20
 
 
-def whole_lines(source: IO[bytes]) -> Iterator[bytes]:
-    """Parts of about 8 MiB that end with a line."""
-    while lines := source.readlines(_PART_BYTES):
+def signed_parts(source: IO[bytes]) -> Iterator[bytes]:
+    """Parts of about 8 MiB that end with a signature, as exports have one every mebibyte or two; of files
+    without signatures parts of about 16 MiB that end with a line."""
+    lines, size = list[bytes](), 0
+    for line in source:
+        lines.append(line)
+        size += len(line)
+        if size >= 2 * _PART_BYTES or (size >= _PART_BYTES and line.startswith(SIGNATURE_LINE)):
+            yield b"".join(lines)
+            lines, size = [], 0
+    if lines:
         yield b"".join(lines)
 
 
 @contextlib.contextmanager
 def open_to_write(file: File) -> Iterator[IO[bytes]]:
-    """A file to write to; a regular one given by its path is replaced once all of it was written.
+    """A file to write to; a regular file given by its path is replaced at the end of the block.
 
     Raises:
         InvalidProblem: it is neither an open file nor a path.
@@ -143,7 +185,7 @@ def open_to_write(file: File) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def open_to_read(file: File) -> Iterator[IO[bytes]]:
-    """A file to read from; one given open stays open.
+    """A file to read from; a file that is given open stays open.
 
     Raises:
         InvalidProblem: it is neither an open file nor a path.
@@ -157,5 +199,7 @@ def open_to_read(file: File) -> Iterator[IO[bytes]]:
 
 def _opened(file: IO[bytes], method: str) -> IO[bytes]:
     if not hasattr(file, method):
-        raise InvalidProblem(f"a file is a path or a binary file that is open, got {type(file).__name__}")
+        raise InvalidProblem(
+            f"a file must be a path or a binary file that is open, got {type(file).__name__}"
+        )
     return file

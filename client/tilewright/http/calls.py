@@ -30,10 +30,13 @@ M = TypeVar("M", bound="pydantic.BaseModel")
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
 
+# The most bytes of an answer: about one thing, or an error; a page of a list or a config set; a kernel.
+ONE_BYTES, MANY_BYTES, KERNEL_BYTES = 2**20, 2**26, 2**22
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back; header names are lower case."""
+    """The answer to a request; header names are lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -47,7 +50,7 @@ class Call(Generic[T]):
     Attributes:
         content: the body, or its parts.
         answer_s: how much longer than other steps the wait for the answer may take.
-        answer_bytes: most bytes that the answer may have; 0 where that is not known.
+        answer_bytes: most bytes that the answer may have, if it is no error and has no ``sink``.
         delay_s: seconds to wait before it is sent.
         sink: takes the body of a 200 in pieces while it arrives; the reply then has no content.
     """
@@ -59,7 +62,7 @@ class Call(Generic[T]):
     content: bytes | list[memoryview] | None = None
     headers: dict[str, str] = dataclasses.field(default_factory=dict)
     answer_s: float = 0.0
-    answer_bytes: int = 0
+    answer_bytes: int = ONE_BYTES
     delay_s: float = 0.0
     sink: Callable[[bytes], object] | None = None
 
@@ -154,7 +157,7 @@ def answer(call: Call[T], reply: Reply) -> T:
 
     Raises:
         ServiceError: the service answered with a problem document.
-        ServiceUnreachable: what answered is not tilewright.
+        ServiceUnreachable: the answer is not from tilewright.
     """
     if reply.status >= 400:
         raise ServiceError(reply.status, _problem_document(reply))
@@ -197,19 +200,28 @@ def get(path: str, model: type[M], query: pydantic.BaseModel | None = None, **ot
     return Call("GET", path, model_of(model), params)
 
 
+def page(path: str, model: type[M], query: pydantic.BaseModel | None = None, **others: str | None) -> Call[M]:
+    """:func:`get` for a list."""
+    return dataclasses.replace(get(path, model, query, **others), answer_bytes=MANY_BYTES)
+
+
 def post(
-    path: str, body: pydantic.BaseModel, parse: Callable[[Reply], T], idempotency_key: object = None
+    path: str,
+    body: pydantic.BaseModel,
+    parse: Callable[[Reply], T],
+    idempotency_key: object = None,
+    answer_bytes: int = ONE_BYTES,
 ) -> Call[T]:
     """``POST path`` with a JSON body, without the fields that have their defaults."""
     headers = {"Content-Type": JSON}
     if idempotency_key is not None:
         headers["Idempotency-Key"] = str(idempotency_key)
     content = body.model_dump_json(exclude_defaults=True).encode()
-    return Call("POST", path, parse, content=content, headers=headers)
+    return Call("POST", path, parse, content=content, headers=headers, answer_bytes=answer_bytes)
 
 
 def path_of(*parts: str) -> str:
-    """A path of these parts, whatever characters they have.
+    """A path of these parts, with their characters quoted.
 
     Raises:
         InvalidProblem: a part is empty or no text.

@@ -5,27 +5,33 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import secrets
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Unpack
 
 from tilewright import wire
 from tilewright.artifact import Artifact, bundle
-from tilewright.errors import InvalidProblem, ServiceError, ServiceUnreachable
+from tilewright.errors import ArtifactError, InvalidProblem, ServiceError, ServiceUnreachable
 from tilewright.http.arguments import (
     BestOptions,
+    CancelOptions,
     ExportOptions,
     File,
     GemmOptions,
+    ListOptions,
     Miss,
+    TargetOptions,
     TuneOptions,
     miss_fields,
     open_to_read,
     open_to_write,
-    whole_lines,
+    signed_parts,
     with_problem,
 )
 from tilewright.http.calls import (
     JSON,
+    KERNEL_BYTES,
+    MANY_BYTES,
     NDJSON,
     Call,
     Flow,
@@ -34,6 +40,7 @@ from tilewright.http.calls import (
     endpoint,
     get,
     model_of,
+    page,
     params_of,
     path_of,
     post,
@@ -42,6 +49,7 @@ from tilewright.http.events import Follower, OnProgress
 from tilewright.lazy import LazyModule
 from tilewright.schema.config_set import ConfigSet
 from tilewright.schema.problem import GemmProblem
+from tilewright.trust import HEADER, About, ServiceKey, statement
 
 if TYPE_CHECKING:
     from tilewright.http import gemm_calls, shared_memory
@@ -50,7 +58,8 @@ else:
     shared_memory = LazyModule("tilewright.http.shared_memory")
 
 _LOOKUPS = 250  # problems a request
-_ARTIFACTS = 900  # artifacts a request
+_ARTIFACTS = 250  # artifacts a request
+_USUAL_BYTES, _MOST_BYTES = 2**18, 2**30  # a kernel has 30 to 150 KB; all kernels of a set
 _PAGE = 1000
 
 
@@ -59,12 +68,14 @@ class SetAnswer:
     """A config set as it came.
 
     Attributes:
-        config_set: checked against its digest.
+        config_set: checked against its digest, and against the key of the service.
         content: the bytes, to be kept.
+        signature: the text of the service's signature.
     """
 
     config_set: ConfigSet
     content: bytes
+    signature: str
 
     @property
     def etag(self) -> str:
@@ -77,8 +88,11 @@ class Endpoints:
     :class:`tilewright.http.calls.Sender` a method waits for its answer, with ``AsyncSender`` it is awaited.
 
     Every method raises :class:`ServiceUnreachable` where nothing answers in time, :class:`ServiceError` where
-    the service refuses, and :class:`InvalidProblem` where the request breaks a rule before it is sent.
+    the service refuses, and :class:`InvalidProblem` where the request breaks a rule before it is sent. Those
+    that give kernels or config sets raise :class:`TrustError` where they are not signed by the service's key.
     """
+
+    service_key: ServiceKey
 
     def _job_ended(self) -> None:
         """Called when a job that was waited for has ended."""
@@ -134,17 +148,28 @@ class Endpoints:
         return Call("DELETE", path_of("jobs", job_id), model_of(wire.JobView))
 
     @endpoint
+    def cancel_jobs(self, **which: Unpack[CancelOptions]) -> Call[wire.Counts]:
+        """Ask all jobs of a filter to stop; gives how many were not asked before."""
+        query = checked(wire.CancelQuery, which)
+        return Call("DELETE", "/jobs", model_of(wire.Counts), params_of(query))
+
+    @endpoint
     def jobs(
-        self, status: wire.JobStatus | str | None = None, *, limit: int = 50, cursor: str | None = None
+        self,
+        status: wire.JobStatus | str | None = None,
+        *,
+        prefix: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
     ) -> Call[wire.JobList]:
-        """A page of jobs, newest first: of one status, or of all."""
+        """A page of jobs, newest first: of one status or of all, those whose id begins with ``prefix``."""
         named = None if status is None else _status(status)
-        return get("/jobs", wire.JobList, _page(limit, cursor), status=named)
+        return page("/jobs", wire.JobList, _page(limit, cursor), status=named, prefix=prefix)
 
     @endpoint
     def trials(self, job_id: str, *, limit: int = 50, cursor: str | None = None) -> Call[wire.TrialList]:
         """A page of a job's trials."""
-        return get(path_of("jobs", job_id, "trials"), wire.TrialList, _page(limit, cursor))
+        return page(path_of("jobs", job_id, "trials"), wire.TrialList, _page(limit, cursor))
 
     # Results
 
@@ -155,13 +180,21 @@ class Endpoints:
         return get("/best-config", wire.BestConfigView, query)
 
     @endpoint
-    def configs(self, **options: Unpack[BestOptions]) -> Flow[list[wire.BestConfigView]]:
+    def config_list(
+        self, *, limit: int = 50, cursor: str | None = None, **options: Unpack[ListOptions]
+    ) -> Call[wire.BestConfigList]:
+        """A page of the winners of an architecture or device class; where there are none, its ``archs`` says
+        which architectures have some."""
+        query = checked(wire.BestQuery, {**options, "limit": limit, "cursor": cursor})
+        return page("/best-config", wire.BestConfigList, query)
+
+    @endpoint
+    def configs(self, **options: Unpack[ListOptions]) -> Flow[list[wire.BestConfigView]]:
         """Every stored winner of an architecture or device class."""
         found: list[wire.BestConfigView] = []
         cursor: str | None = None
         while True:
-            query = checked(wire.BestQuery, {**options, "limit": _PAGE, "cursor": cursor})
-            page = yield from get("/best-config", wire.BestConfigList, query)
+            page = yield from Endpoints.config_list(self, limit=_PAGE, cursor=cursor, **options)
             found += page.items
             cursor = page.next
             if cursor is None:
@@ -179,7 +212,9 @@ class Endpoints:
         for part in _parts(problems, _LOOKUPS):
             fields = {**options, "problems": [with_problem(problem, {}) for problem in part]}
             body = checked(wire.LookupBody, fields)
-            answer = yield from post("/best-config/lookup", body, model_of(wire.LookupAnswer))
+            answer = yield from post(
+                "/best-config/lookup", body, model_of(wire.LookupAnswer), answer_bytes=MANY_BYTES
+            )
             found += answer.items
         return found
 
@@ -190,8 +225,12 @@ class Endpoints:
         Raises:
             ArtifactError: what arrived does not match.
         """
-        path = path_of("artifacts", digest)
-        return Call("GET", path, lambda reply: Artifact.from_bytes(reply.content, digest))
+
+        def parse(reply: Reply) -> Artifact:
+            self.service_key.check(reply.headers.get(HEADER.lower()), statement(About.ARTIFACT, digest))
+            return Artifact.from_bytes(reply.content, digest)
+
+        return Call("GET", path_of("artifacts", digest), parse, answer_bytes=KERNEL_BYTES)
 
     @endpoint
     def export(self, file: File, **options: Unpack[ExportOptions]) -> Flow[int]:
@@ -206,29 +245,69 @@ class Endpoints:
     def import_results(self, file: File, kind: wire.Format | str = "ndjson") -> Flow[wire.ImportAnswer]:
         """Merge results that :meth:`export` wrote as ``ndjson`` or ``t4``: what is known changes nothing.
 
+        Kernels are taken from files that a key signed which the service trusts. The service asks for an API
+        key with the scope ``admin``.
+
         Raises:
             ServiceError: a line is damaged; those of earlier parts are kept, repeating is harmless.
         """
         whole = checked(wire.ExportQuery, {"format": kind}).format is wire.Format.T4
         headers = {"Content-Type": JSON if whole else NDJSON}
-        answer = wire.ImportAnswer(added=wire.Counts(), known=wire.Counts())
+        answer, params = wire.ImportAnswer(), {"import_id": secrets.token_hex(16)}
         with open_to_read(file) as source:
-            for content in [source.read()] if whole else whole_lines(source):
-                part = yield from Call("POST", "/trials", model_of(wire.ImportAnswer), {}, content, headers)
-                answer = wire.ImportAnswer(added=answer.added + part.added, known=answer.known + part.known)
+            for content in [source.read()] if whole else signed_parts(source):
+                call = Call("POST", "/trials", model_of(wire.ImportAnswer), params, content, headers)
+                answer = answer + (yield from call)
         return answer
+
+    @endpoint
+    def imports(self, *, limit: int = 50, cursor: str | None = None) -> Call[wire.ImportList]:
+        """A page of imports, newest first."""
+        return page("/imports", wire.ImportList, _page(limit, cursor))
+
+    @endpoint
+    def get_import(self, import_id: str) -> Call[wire.ImportDetails]:
+        """An import, and its winners that wait to be built and raced by the service."""
+        return get(path_of("imports", import_id), wire.ImportDetails)
+
+    @endpoint
+    def delete_import(self, import_id: str) -> Call[wire.Counts]:
+        """Take out everything that an import brought; what the service raced itself stands as before."""
+        return Call("DELETE", path_of("imports", import_id), model_of(wire.Counts))
+
+    @endpoint
+    def delete_best(self, problem: GemmProblem, **target: Unpack[TargetOptions]) -> Call[wire.Counts]:
+        """Take out the winner of a problem on a device class or architecture."""
+        query = checked(wire.WinnerQuery, with_problem(problem, target))
+        return Call("DELETE", "/best-config", model_of(wire.Counts), params_of(query))
+
+    @endpoint
+    def delete_problem(self, problem: GemmProblem) -> Call[wire.Counts]:
+        """Take out a problem on all devices: its jobs, trials, winners and misses."""
+        query = checked(wire.ProblemQuery, with_problem(problem, {}))
+        return Call("DELETE", "/problems", model_of(wire.Counts), params_of(query))
+
+    @endpoint
+    def trust(self) -> Call[wire.TrustView]:
+        """The public key that the service signs with, and the keys that it trusts."""
+        return get("/trust", wire.TrustView)
 
     # Config sets
 
     @endpoint
     def current_set(self, device_class: str, etag: str | None = None) -> Call[SetAnswer | None]:
-        """The config set that a device class is served; None where ``etag`` still is what is served.
+        """The config set that a device class is served; None if ``etag`` still is what is served.
 
         Raises:
             ArtifactError: what arrived does not match its digest.
         """
         headers = {"If-None-Match": etag} if etag else {}
-        return Call("GET", "/config-sets/current", _set, {"device_class": device_class}, headers=headers)
+
+        def parse(reply: Reply) -> SetAnswer | None:
+            return None if reply.status == 304 else _sound_set(self.service_key, reply, None)
+
+        params = {"device_class": device_class}
+        return Call("GET", "/config-sets/current", parse, params, headers=headers, answer_bytes=MANY_BYTES)
 
     @endpoint
     def config_set(self, digest: str) -> Call[SetAnswer]:
@@ -237,19 +316,21 @@ class Endpoints:
         Raises:
             ArtifactError: what arrived does not match.
         """
-        return Call("GET", path_of("config-sets", digest), lambda reply: _sound_set(reply, digest))
+        path = path_of("config-sets", digest)
+        parse = functools.partial(_sound_set, self.service_key, digest=digest)
+        return Call("GET", path, parse, answer_bytes=MANY_BYTES)
 
     @endpoint
     def config_sets(
         self, device_class: str | None = None, *, limit: int = 50, cursor: str | None = None
     ) -> Call[wire.SetList]:
         """A page of snapshots, newest first."""
-        return get("/config-sets", wire.SetList, _page(limit, cursor), device_class=device_class)
+        return page("/config-sets", wire.SetList, _page(limit, cursor), device_class=device_class)
 
     @endpoint
     def diff(self, a: str, b: str) -> Call[wire.SetDiff]:
         """What set ``b`` has other than set ``a``."""
-        return get(path_of("config-sets", a, "diff", b), wire.SetDiff)
+        return page(path_of("config-sets", a, "diff", b), wire.SetDiff)
 
     @endpoint
     def pin(self, device_class: str, digest: str) -> Call[wire.SetInfo]:
@@ -267,11 +348,17 @@ class Endpoints:
         """The kernels of a set, all or those wanted, by digest and checked against it.
 
         Raises:
-            ArtifactError: one does not match, or the bundle ended early.
+            ArtifactError: one does not match or is not of the set, or the bundle ended early.
         """
+        calls = list(bundle_calls(digest, want))
+        config_set = (yield from Endpoints.config_set(self, digest)).config_set
         found: dict[str, Artifact] = {}
-        for call in bundle_calls(digest, want):
+        for call in calls:
             found |= bundle.unpack((yield from call))
+        if foreign := sorted(found.keys() - {entry.artifact for entry in config_set.entries}):
+            raise ArtifactError(
+                f"the bundle of {digest} holds {foreign[0]}, which is not of that set; fetch it again"
+            )
         return found
 
     # Misses
@@ -292,7 +379,7 @@ class Endpoints:
     def misses(self, device_class: str | None = None, *, limit: int = 50) -> Flow[list[wire.MissView]]:
         """Open misses, the most device time at stake first."""
         query = checked(wire.MissQuery, {"device_class": device_class, "limit": limit})
-        return (yield from get("/misses", wire.MissList, query)).items
+        return (yield from page("/misses", wire.MissList, query)).items
 
     @endpoint
     def tune_misses(
@@ -302,7 +389,7 @@ class Endpoints:
         fields: dict[str, Any] = {"from_misses": {"device_class": device_class, "top": top}, **options}
         key = fields.pop("idempotency_key", None)
         body = checked(wire.TuneMissesBody, fields)
-        return (yield from post("/tune", body, model_of(wire.JobList), key)).items
+        return (yield from post("/tune", body, model_of(wire.JobList), key, MANY_BYTES)).items
 
     # GEMMs
 
@@ -330,14 +417,16 @@ class Endpoints:
             with shared_memory.shared_gemm(operands, options, self._segments, out) as call:
                 return (yield from call)
         if out is not None:
-            raise InvalidProblem("out goes with shared=True; what comes over the wire has memory of its own")
+            raise InvalidProblem(
+                "give out with shared=True only; what comes over the wire has memory of its own"
+            )
         return (yield from gemm_calls.gemm_call(operands, options))
 
     def shared_empty(self, shape: int | Iterable[int], dtype: Any) -> Any:
         """A NumPy array of any values in shared memory, for ``gemm(..., shared=True)``.
 
         Raises:
-            OSError: there is not so much shared memory.
+            OSError: the machine has not so much memory.
         """
         return shared_memory.empty(shape, dtype)
 
@@ -375,10 +464,12 @@ def bundle_calls(digest: str, want: Iterable[str] | None) -> Iterator[Call[bytes
     """
     path = path_of("config-sets", digest, "bundle")
     if want is None:
-        yield Call("GET", path, lambda reply: reply.content)
+        yield Call("GET", path, lambda reply: reply.content, answer_bytes=_MOST_BYTES)
         return
     for part in _parts(want, _ARTIFACTS):
-        yield post(path, checked(wire.BundleBody, {"want": part}), lambda reply: reply.content)
+        most = KERNEL_BYTES + len(part) * _USUAL_BYTES
+        body = checked(wire.BundleBody, {"want": part})
+        yield post(path, body, lambda reply: reply.content, answer_bytes=most)
 
 
 def _parts(items: Iterable[Any], most: int) -> Iterator[list[Any]]:
@@ -408,9 +499,7 @@ def _succeeded(job: wire.JobView) -> wire.JobView:
     return job
 
 
-def _set(reply: Reply) -> SetAnswer | None:
-    return None if reply.status == 304 else _sound_set(reply, None)
-
-
-def _sound_set(reply: Reply, digest: str | None) -> SetAnswer:
-    return SetAnswer(ConfigSet.from_bytes(reply.content, digest), reply.content)
+def _sound_set(key: ServiceKey, reply: Reply, digest: str | None) -> SetAnswer:
+    found, signature = ConfigSet.from_bytes(reply.content, digest), reply.headers.get(HEADER.lower(), "")
+    key.check(signature, statement(About.CONFIG_SET, found.device_class, found.digest))
+    return SetAnswer(found, reply.content, signature)

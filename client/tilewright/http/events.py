@@ -1,4 +1,4 @@
-"""The events of a tuning job, followed over as many connections as it takes."""
+"""``Follower``: follows the events of a tuning job, over several connections if needed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from tilewright.errors import ServiceUnreachable
-from tilewright.http.calls import Call, path_of
+from tilewright.http.calls import ONE_BYTES, Call, path_of
 from tilewright.schema.codec import decode
 from tilewright.schema.job import JobProgress
 
@@ -51,6 +51,8 @@ class Follower:
     def feed(self, chunk: bytes) -> None:
         """Take a piece of the stream: events end with an empty line."""
         *events, self._pending = (self._pending + chunk).replace(b"\r\n", b"\n").split(b"\n\n")
+        if len(self._pending) > ONE_BYTES:
+            raise ServiceUnreachable("the service sends an event without an end; check the URL")
         for event in events:
             fields = (line.partition(":") for line in event.decode().split("\n"))
             self._take({name: value.removeprefix(" ") for name, _, value in fields})
@@ -59,7 +61,7 @@ class Follower:
         """Note that a connection ended before the job did; the next call comes after a pause.
 
         Raises:
-            ServiceUnreachable: nothing was heard for a minute.
+            ServiceUnreachable: no event arrived for a minute.
         """
         self._pause = _PAUSE_S
         silence = time.monotonic() - self._heard

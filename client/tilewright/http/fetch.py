@@ -1,4 +1,4 @@
-"""Requests that end in time, whatever the service does: each has a connection of its own that can be cut."""
+"""Requests with a time limit: each has a connection of its own that another thread can close."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tilewright.errors import ArtifactError, ServiceUnreachable
 from tilewright.http.calls import Call, Sender
 from tilewright.http.endpoints import Endpoints, bundle_calls
 from tilewright.lazy import LazyModule
+from tilewright.trust import ServiceKey
 
 if TYPE_CHECKING:
     from tilewright.http import transport
@@ -22,7 +23,6 @@ else:
     transport = LazyModule("tilewright.http.transport")
 
 T = TypeVar("T")
-_MOST_BYTES = 2**30
 _CONNECT_S = 5.0
 
 
@@ -40,7 +40,7 @@ class CancellableConnection:
             self._end()
 
     def cancel(self) -> None:
-        """End the connection, or the next one where there is none yet; a thread that reads sees its end."""
+        """Close the connection, or the next one if there is none yet; a reading thread sees its end."""
         self._cancelled = True
         self._end()
 
@@ -57,12 +57,16 @@ class Fetcher(Endpoints, Sender):
 
     Args:
         url: of the service.
-        headers: sent along, for instance the key.
+        headers: sent along, for instance the API key.
+        service_key: whose signatures count.
         seconds: bound of one request as a whole, from looking up the name to the last byte of the answer.
     """
 
-    def __init__(self, url: str, headers: Mapping[str, str], seconds: float = 30.0) -> None:
+    def __init__(
+        self, url: str, headers: Mapping[str, str], service_key: ServiceKey, seconds: float = 30.0
+    ) -> None:
         self.url, self._headers, self._seconds = url, headers, seconds
+        self.service_key = service_key
 
     def bundle(self, digest: str, want: Sequence[str], everything: bool) -> dict[str, bytes]:
         """Artifacts of a set by digest: those that arrived whole and match.
@@ -98,7 +102,9 @@ class Fetcher(Endpoints, Sender):
             answer, failure = outcome.get(timeout=self._seconds)
         except queue.Empty:
             connection.cancel()
-            raise ServiceUnreachable(f"{self.url} took more than {self._seconds:g} s to answer") from None
+            raise ServiceUnreachable(
+                f"{self.url} took more than {self._seconds:g} s to answer; try again"
+            ) from None
         if failure is not None:
             raise failure
         return cast(T, answer)
@@ -107,4 +113,4 @@ class Fetcher(Endpoints, Sender):
         connect_s = min(_CONNECT_S, self._seconds)
         with transport.connect(self.url, self._seconds, self._headers, connect_s) as http:
             extensions = {"trace": connection.follow}
-            return transport.send(http, call, most_bytes=_MOST_BYTES, extensions=extensions)
+            return transport.send(http, call, extensions=extensions)

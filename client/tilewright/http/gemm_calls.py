@@ -12,7 +12,6 @@ from tilewright.errors import InvalidProblem
 from tilewright.http.arguments import GemmOptions
 from tilewright.http.calls import Call, Reply, checked, params_of
 from tilewright.http.tensors import MEDIA_TYPE, Tensor, from_array, pieces, to_array, unpack
-from tilewright.schema.problem import Layout
 
 # A GEMM waits for a busy device (``gemm_wait_s`` of the service, 10 s unless set), and may run for 30 s.
 GEMM_S = 60.0
@@ -29,7 +28,7 @@ class GemmAnswer:
         ran: the config of the kernel, or the name of the vendor library.
         kernel_us: microseconds of the kernel alone.
         match: how the kernel was found: ``exact``, ``nearest`` or ``vendor`` with what is known of it.
-        timing: where the milliseconds at the service went, by name.
+        timing: milliseconds of the steps at the service, by name.
     """
 
     d: Any
@@ -46,7 +45,7 @@ def gemm_call(operands: Mapping[str, Any], options: GemmOptions) -> Call[GemmAns
         InvalidProblem: an array cannot be converted or an option is unknown.
     """
     tensors = {name: from_array(name, array) for name, array in operands.items() if array is not None}
-    query = checked(wire.GemmQuery, with_layout(options))
+    query = gemm_query(options)
     content = pieces(tensors)
     headers = {"Content-Type": MEDIA_TYPE, "Accept": MEDIA_TYPE}
     headers["Content-Length"] = str(sum(map(len, content)))
@@ -54,20 +53,19 @@ def gemm_call(operands: Mapping[str, Any], options: GemmOptions) -> Call[GemmAns
     return Call("POST", "/gemm", _parse, params_of(query), content, headers, GEMM_S, most)
 
 
-def with_layout(options: GemmOptions) -> dict[str, Any]:
-    """The options with ``layout`` in place of ``transpose_a`` and ``transpose_b``.
+def gemm_query(options: GemmOptions) -> wire.GemmQuery:
+    """The options as the service takes them, with ``layout`` in place of ``transpose_a`` and ``transpose_b``.
 
     Raises:
-        InvalidProblem: they have both.
+        InvalidProblem: they have both, or an option breaks a rule.
     """
     fields: dict[str, Any] = dict(options)
     given = [name for name in ("transpose_a", "transpose_b") if name in fields]
-    if "layout" in fields:
-        if given:
+    if given:
+        if "layout" in fields:
             raise InvalidProblem(f"give layout or {' and '.join(given)}, not both")
-        return fields
-    letters = ("t" if fields.pop(f"transpose_{name}", False) else "n" for name in "ab")
-    return fields | {"layout": Layout("".join(letters))}
+        fields["layout"] = "".join("t" if fields.pop(f"transpose_{name}", False) else "n" for name in "ab")
+    return checked(wire.GemmQuery, fields)
 
 
 def match_and_timing(headers: Mapping[str, str]) -> tuple[str, dict[str, float]]:
@@ -81,10 +79,8 @@ def _most_bytes(operands: Mapping[str, Tensor], query: wire.GemmQuery) -> int:
     shapes = [operands[name].shape if name in operands else () for name in ("a", "b")]
     if min(map(len, shapes)) < 2:
         return 0
-    (*lead, a_rows, a_columns), (*_, b_rows, b_columns) = shapes
-    m = a_columns if query.layout.a_transposed else a_rows
-    n = b_rows if query.layout.b_transposed else b_columns
-    return math.prod(lead) * m * n * _WIDEST
+    m, n, _ = query.layout.extents(*shapes)
+    return math.prod(shapes[0][:-2]) * m * n * _WIDEST
 
 
 def _parse(reply: Reply) -> GemmAnswer:

@@ -18,10 +18,9 @@ from urllib.parse import urlencode, urlsplit
 import numpy as np
 
 from tilewright import forks
-from tilewright.http.calls import Call, Reply, answer, unreachable
+from tilewright.http.calls import ONE_BYTES, Call, Reply, answer, unreachable
 
 T = TypeVar("T")
-_MOST_OTHER = 2**20  # bytes of an answer that tells no size
 _SLOWEST = 2**20  # bytes a second
 
 
@@ -104,7 +103,7 @@ class RawSocketSender:
         response = connection.getresponse()
         sock.step_s = self._timeout
         headers = {name.lower(): value for name, value in response.getheaders()}
-        most = max(_MOST_OTHER, call.answer_bytes if response.status == http.client.OK else 0)
+        most = call.answer_bytes if response.status == http.client.OK else ONE_BYTES
         length = response.length or 0
         if length > most:
             raise ValueError(f"an answer of {length} bytes, at most {most} are expected")

@@ -1,10 +1,16 @@
 """A GEMM on the service with its operands in shared memory: segments that a client keeps between calls, and
-segments that arrays lie in."""
+segments that arrays lie in.
+
+A segment is anonymous memory (a memfd), sealed so that no one can shrink it under the service, which starts
+with a random token. Only processes of this user can read it: a caller that tells the token may use it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
+import fcntl
 import math
 import mmap
 import os
@@ -12,19 +18,19 @@ import secrets
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import numpy as np
 
-from tilewright import forks
+from tilewright import forks, wire
 from tilewright.errors import InvalidProblem, ServiceError
 from tilewright.http.arguments import GemmOptions
 from tilewright.http.calls import Call, Reply, checked, post
-from tilewright.http.gemm_calls import GEMM_S, GemmAnswer, match_and_timing, with_layout
+from tilewright.http.gemm_calls import GEMM_S, GemmAnswer, gemm_query, match_and_timing
 from tilewright.http.tensors import host_array, numpy_type
+from tilewright.schema.codec import gathered
 from tilewright.schema.problem import DType, GemmProblem
-from tilewright.wire.gemm import SEGMENT_PREFIX, SharedGemmBody, SharedGemmView
+from tilewright.wire.gemm import SEGMENT_HEADER, SharedGemmBody, SharedGemmView
 
 _KEPT_BYTES = 2**30
 _GRAIN = 2**20
@@ -32,50 +38,61 @@ _ALIGNED = 64
 _BUSY = "urn:tilewright:problem:device-busy"
 
 
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """A segment that this process made; its memory stays mapped while an array lies in it.
+    """Memory that this process made; it stays mapped while an array lies in it.
 
     Attributes:
-        handle: its name; it maps nothing.
-        owner: the process that may remove it.
+        fd: its descriptor, by which the service opens it.
+        token: what it starts with: the proof to the service that a caller may use it.
+        memory: all of it.
     """
 
-    handle: SharedMemory
+    fd: int
+    token: str
     memory: mmap.mmap
-    owner: int
 
     @property
-    def name(self) -> str:
-        """What the service knows it by."""
-        return self.handle.name
+    def size(self) -> int:
+        """The bytes that tensors can take."""
+        return len(self.memory) - SEGMENT_HEADER
 
-    def array(self, shape: tuple[int, ...], dtype: Any, offset: int = 0) -> Any:
+    def array(self, shape: tuple[int, ...], dtype: Any, offset: int = SEGMENT_HEADER) -> Any:
         """A NumPy array in it."""
         return np.ndarray(shape, dtype, self.memory, offset)
 
+    def location(self, offset: int = SEGMENT_HEADER) -> dict[str, Any]:
+        """A :class:`tilewright.wire.gemm.SharedTensor`."""
+        return {"segment": {"pid": os.getpid(), "fd": self.fd, "token": self.token}, "offset": offset}
+
     def remove(self) -> None:
-        """Take its name away; the memory goes with the last array in it."""
-        if self.owner == os.getpid():
-            with contextlib.suppress(FileNotFoundError):
-                self.handle.unlink()
+        """Close it; the memory is freed with the last array in it."""
+        os.close(self.fd)
 
 
 def make(size: int) -> Segment:
-    """A new segment.
+    """A new segment for ``size`` bytes of tensors.
 
     Raises:
-        OSError: there is not so much shared memory.
+        OSError: the machine has not so much memory.
     """
-    handle = SharedMemory(f"{SEGMENT_PREFIX}{secrets.token_hex(16)}", create=True, size=size)
-    handle.close()
+    size += SEGMENT_HEADER
+    if size > os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE:
+        raise OSError(errno.ENOMEM, f"{os.strerror(errno.ENOMEM)}: {size} bytes; use smaller operands")
+    fd, token = (
+        os.memfd_create("tilewright-segment", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING),
+        secrets.token_hex(16),
+    )
     try:
-        with open(f"/dev/shm/{handle.name}", "r+b") as file:
-            # NOTE: making it reserves nothing; writing beyond what there is would end this process (SIGBUS).
-            os.posix_fallocate(file.fileno(), 0, size)
-            return Segment(handle, mmap.mmap(file.fileno(), size), os.getpid())
+        os.ftruncate(fd, size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+        os.pwrite(fd, token.encode(), 0)
+        return Segment(fd, token, mmap.mmap(fd, size))
     except BaseException:
-        handle.unlink()
+        os.close(fd)
         raise
 
 
@@ -92,16 +109,16 @@ class Segments:
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """What is kept belongs to the parent."""
+        """Drop the kept segments, which the parent uses."""
         self._lock = threading.Lock()
-        self._free.clear()
+        _remove(self._free)
 
     @contextlib.contextmanager
     def lend(self, size: int) -> Iterator[Segment]:
         """A segment of ``size`` bytes at least.
 
         Raises:
-            OSError: there is not so much shared memory.
+            OSError: the machine has not so much memory.
         """
         segment = self._take(size) or make(-(-size // _GRAIN) * _GRAIN)
         try:
@@ -116,14 +133,14 @@ class Segments:
         self._keep(segment)
 
     def close(self) -> None:
-        """Give back what is kept."""
+        """Free the kept segments."""
         with self._lock:
             _remove(self._free)
 
     def _take(self, size: int) -> Segment | None:
         with self._lock:
-            fitting = [segment for segment in self._free if len(segment.memory) >= size]
-            found = min(fitting, key=lambda segment: len(segment.memory), default=None)
+            fitting = [segment for segment in self._free if segment.size >= size]
+            found = min(fitting, key=lambda segment: segment.size, default=None)
             if found:
                 self._free.remove(found)
             return found
@@ -131,7 +148,7 @@ class Segments:
     def _keep(self, segment: Segment) -> None:
         with self._lock:
             self._free.append(segment)
-            while sum(len(one.memory) for one in self._free) > _KEPT_BYTES:
+            while sum(one.size for one in self._free) > _KEPT_BYTES:
                 self._free.pop(0).remove()
 
 
@@ -139,7 +156,7 @@ def empty(shape: int | Iterable[int], dtype: Any) -> Any:
     """A NumPy array in a segment of its own, which is removed with the array and its views.
 
     Raises:
-        OSError: there is not so much shared memory.
+        OSError: the machine has not so much memory.
     """
     shape = tuple(shape) if isinstance(shape, Iterable) else (shape,)
     segment = make(max(1, math.prod(shape) * np.dtype(dtype).itemsize))
@@ -149,12 +166,12 @@ def empty(shape: int | Iterable[int], dtype: Any) -> Any:
     return array
 
 
-def location(array: Any) -> tuple[str, int] | None:
-    """The segment's name and the offset of an array that :func:`empty` made, or of its views; else None."""
+def location(array: Any) -> dict[str, Any] | None:
+    """Where an array lies that :func:`empty` made, or a view of it; else None."""
     address = array.ctypes.data
     for start, segment in list(_arrays.items()):
-        if start <= address < start + len(segment.memory):
-            return segment.name, address - start
+        if start <= address < start + segment.size:
+            return segment.location(SEGMENT_HEADER + address - start)
     return None
 
 
@@ -181,17 +198,18 @@ def shared_gemm(
 
     Raises:
         InvalidProblem: an array cannot be converted, or an option or a shape breaks a rule.
-        OSError: there is not so much shared memory.
+        OSError: the machine has not so much memory.
     """
     given = {name: host_array(name, array) for name, array in operands.items() if array is not None}
     hosts = {name: host for name, (_, host) in given.items()}
-    fields, problem = _request(hosts, given["a"][0], options)
+    query = gemm_query(options)
+    problem = _problem(hosts, given["a"][0], query)
     shape, dtype = (*hosts["a"].shape[:-2], problem.m, problem.n), numpy_type(problem.out)
     with contextlib.ExitStack() as lent:
         tensors = _locate(lent, segments, hosts)
         if out is None:
             result = lent.enter_context(segments.lend(math.prod(shape) * dtype.itemsize))
-            d, tensors["d"] = result.array(shape, dtype), {"segment": result.name}
+            d, tensors["d"] = result.array(shape, dtype), result.location()
         else:
             d, tensors["d"] = out, _location_of(out, shape, dtype)
 
@@ -200,33 +218,21 @@ def shared_gemm(
             found = d.copy() if out is None else out
             return GemmAnswer(found, view.ran, view.kernel_us, *match_and_timing(reply.headers))
 
-        body = checked(SharedGemmBody, {**fields, **tensors})
+        shown = query.model_dump(exclude_unset=True) | gathered(SharedGemmBody, problem)
+        body = checked(SharedGemmBody, shown | tensors)
         yield dataclasses.replace(post("/gemm/shared", body, parse), answer_s=GEMM_S)
 
 
-def _request(
-    hosts: Mapping[str, Any], dtype: DType, options: GemmOptions
-) -> tuple[dict[str, Any], GemmProblem]:
-    fields = with_layout(options)
-    layout = fields["layout"]
+def _problem(hosts: Mapping[str, Any], dtype: DType, query: wire.GemmQuery) -> GemmProblem:
     a, b = hosts["a"].shape, hosts["b"].shape
     if len(a) not in (2, 3) or len(b) != len(a):
         raise InvalidProblem(f"a and b must both be matrices or both be batches of them; got {a} and {b}")
-    problem = GemmProblem(
-        m=a[-1] if layout.a_transposed else a[-2],
-        n=b[-2] if layout.b_transposed else b[-1],
-        k=a[-2] if layout.a_transposed else a[-1],
-        dtype=DType(fields.get("dtype", dtype)),
-        layout=layout,
-        batch=a[0] if len(a) == 3 else 1,
-        out_dtype=fields.get("out_dtype"),
-        acc_dtype=fields.get("acc_dtype"),
-        has_bias="bias" in hosts,
-        has_c="c" in hosts,
-    )
+    m, n, k = query.layout.extents(a, b)
+    told = {"dtype": query.dtype or dtype, "batch": a[0] if len(a) == 3 else 1}
+    told |= {"has_bias": "bias" in hosts, "has_c": "c" in hosts}
+    problem = GemmProblem(**gathered(GemmProblem, query, m=m, n=n, k=k, **told))
     _check(problem, hosts)
-    extents = {name: getattr(problem, name) for name in ("m", "n", "k", "batch", "dtype")}
-    return fields | extents, problem
+    return problem
 
 
 def _check(problem: GemmProblem, hosts: Mapping[str, Any]) -> None:
@@ -246,16 +252,16 @@ def _locate(
 ) -> dict[str, dict[str, Any]]:
     """Where each operand lies in shared memory; those that lie elsewhere are copied there."""
     known = {name: location(host) for name, host in hosts.items()}
-    found = {name: {"segment": there[0], "offset": there[1]} for name, there in known.items() if there}
-    offsets, size = {}, 0
+    found = {name: there for name, there in known.items() if there}
+    offsets, size = {}, SEGMENT_HEADER
     for name in [name for name in hosts if name not in found]:
         offsets[name] = size
         size += -(-hosts[name].nbytes // _ALIGNED) * _ALIGNED
     if offsets:
-        segment = lent.enter_context(segments.lend(size))
+        segment = lent.enter_context(segments.lend(size - SEGMENT_HEADER))
         for name, offset in offsets.items():
             segment.array(hosts[name].shape, hosts[name].dtype, offset)[...] = hosts[name]
-            found[name] = {"segment": segment.name, "offset": offset}
+            found[name] = segment.location(offset)
     return found
 
 
@@ -263,4 +269,4 @@ def _location_of(out: Any, shape: tuple[int, ...], dtype: Any) -> dict[str, Any]
     there = location(out) if isinstance(out, np.ndarray) and out.flags.c_contiguous else None
     if there is None or out.shape != shape or out.dtype != dtype:
         raise InvalidProblem(f"out must be what shared_empty({shape}, {str(dtype)!r}) gives")
-    return {"segment": there[0], "offset": there[1]}
+    return there

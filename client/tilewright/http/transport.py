@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -14,9 +13,10 @@ import httpx2
 
 from tilewright import forks
 from tilewright.errors import ServiceUnreachable
-from tilewright.http.calls import Call, Reply, answer, unreachable
+from tilewright.http.calls import ONE_BYTES, Call, Reply, answer, unreachable
 
 T = TypeVar("T")
+_PLAIN = {"Accept-Encoding": "identity"}
 
 
 def connect(url: str, timeout: float, headers: Mapping[str, str], connect_s: float = 0.0) -> httpx2.Client:
@@ -30,7 +30,7 @@ def connect(url: str, timeout: float, headers: Mapping[str, str], connect_s: flo
         # NOTE: no matter of trust: plain HTTP has no certificate, and reading the authorities takes long.
         verify = not url.startswith("http://")
         each = httpx2.Timeout(timeout, connect=connect_s or timeout)
-        return httpx2.Client(base_url=url, timeout=each, headers=dict(headers), verify=verify)
+        return httpx2.Client(base_url=url, timeout=each, headers={**headers, **_PLAIN}, verify=verify)
 
 
 def connect_async(url: str, timeout: float, headers: Mapping[str, str]) -> httpx2.AsyncClient:
@@ -40,23 +40,23 @@ def connect_async(url: str, timeout: float, headers: Mapping[str, str]) -> httpx
         ServiceUnreachable: the URL is not valid.
     """
     with forks.importing(), _reaching(url):
-        return httpx2.AsyncClient(base_url=url, timeout=timeout, headers=dict(headers))
+        return httpx2.AsyncClient(base_url=url, timeout=timeout, headers={**headers, **_PLAIN})
 
 
-def send(http: httpx2.Client, call: Call[T], most_bytes: float = math.inf, **options: Any) -> T:
-    """The answer of a call, of at most so many bytes; ``options`` are those of a request of httpx2.
+def send(http: httpx2.Client, call: Call[T], **options: Any) -> T:
+    """The answer of a call; ``options`` are those of a request of httpx2.
 
     Raises:
         ServiceUnreachable: the transport failed, or what answered is not tilewright.
         ServiceError: the service refused.
     """
     time.sleep(call.delay_s)
-    body = _Body(call, most_bytes)
+    body = _Body(call)
     with (
         _reaching(http.base_url),
         http.stream(**_request(call, http.timeout), **options) as response,
     ):
-        take = body.taker(response.status_code)
+        take = body.taker(response)
         for piece in response.iter_bytes():
             take(piece)
     return answer(call, Reply(response.status_code, response.headers, body.content))
@@ -70,13 +70,13 @@ async def send_async(http: httpx2.AsyncClient, call: Call[T]) -> T:
         ServiceError: the service refused.
     """
     await asyncio.sleep(call.delay_s)
-    body = _Body(call, math.inf)
+    body = _Body(call)
     request = _request(call, http.timeout)
     if isinstance(call.content, list):
         request["content"] = _each(call.content)
     with _reaching(http.base_url):
         async with http.stream(**request) as response:
-            take = body.taker(response.status_code)
+            take = body.taker(response)
             async for piece in response.aiter_bytes():
                 take(piece)
     return answer(call, Reply(response.status_code, response.headers, body.content))
@@ -85,16 +85,21 @@ async def send_async(http: httpx2.AsyncClient, call: Call[T]) -> T:
 class _Body:
     """Receives the body of an answer: a 200 goes to the sink of its call, everything else is collected."""
 
-    def __init__(self, call: Call[Any], most_bytes: float) -> None:
-        self._sink, self._left = call.sink, most_bytes
+    def __init__(self, call: Call[Any]) -> None:
+        self._sink, self._left = call.sink, call.answer_bytes
         self._pieces: list[bytes] = []
 
     @property
     def content(self) -> bytes:
         return b"".join(self._pieces)
 
-    def taker(self, status: int) -> Callable[[bytes], object]:
-        return self._sink if self._sink and status == 200 else self._collect
+    def taker(self, response: httpx2.Response) -> Callable[[bytes], object]:
+        # NOTE: a piece of a compressed answer can be a thousand times as large as what arrived.
+        if response.headers.get("Content-Encoding", "identity") != "identity":
+            raise ServiceUnreachable("the service compresses its answers, unasked; check the URL")
+        if response.status_code >= 400:
+            self._left = ONE_BYTES
+        return self._sink if self._sink and response.status_code == 200 else self._collect
 
     def _collect(self, piece: bytes) -> None:
         self._pieces.append(piece)

@@ -1,4 +1,4 @@
-"""Launches artifacts: the only place of the project that runs kernels.
+"""Launches artifacts; the only package that runs kernels.
 
 ``load(artifact)`` returns a :class:`Kernel`, ``kernel.bind(problem, operands)`` a :class:`CachedLaunch`.
 Calling the launch enqueues the GEMM on a CUDA stream, or runs it on the host. Cubins need the NVIDIA driver,
@@ -36,9 +36,10 @@ class Launch(Protocol):
 
 
 class CachedLaunch(Launch, Protocol):
-    """A launch that is kept: moving it to other operands costs far less than binding again.
+    """A launch for repeated use: moving it to other operands costs far less than binding again.
 
-    NOTE: not for two threads at once.
+    NOTE: not for two threads at once. A launch with a workspace serves one stream and refuses another; graphs
+    that captured it must not be replayed at once.
     """
 
     @property
@@ -50,13 +51,23 @@ class CachedLaunch(Launch, Protocol):
 
 
 class Kernel(Protocol):
-    """A loaded artifact."""
+    """A loaded artifact.
+
+    Attributes:
+        held: a CUDA graph may hold it, so that it must stay loaded.
+    """
 
     artifact: Artifact
+    held: bool
 
     def bind(self, problem: GemmProblem, operands: Operands) -> CachedLaunch:
-        """Prepare a launch. The first one of a kernel with a CTA order probes the GPU: this takes some
-        milliseconds, and 0.1 s if the GPU is busy.
+        """Prepare a launch.
+
+        The first launch of a kernel with a CTA order probes the GPU, which takes some milliseconds, or 0.1 s
+        if the GPU is busy.
+
+        The workspace must be zero as far as the plan says so. Each launch leaves it so; after one that failed
+        it must be zeroed again.
 
         Raises:
             PreconditionFailed: problem, addresses or strides break the plan's preconditions.

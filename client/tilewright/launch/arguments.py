@@ -1,4 +1,4 @@
-"""The values of a plan's arguments for a problem and its operands, and whether the kernel takes them."""
+"""``Operands``: addresses, strides and scalars of a call, the checks of them, and the values of arguments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 
 from tilewright.artifact import LaunchPlan, Scalar, TensorMap
 from tilewright.errors import PreconditionFailed
-from tilewright.schema.problem import GemmProblem
+from tilewright.schema.problem import GemmProblem, reads_operands
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -20,7 +20,8 @@ class Operands:
             0 for densely packed rows.
         stride_a, stride_b, stride_c, stride_d: elements from one matrix of a batch to the next; 0 for
             matrices without gaps.
-        alpha, beta: the scalars of D = act(alpha * op(A) op(B) + beta * C + bias).
+        alpha, beta: the scalars of D = act(alpha * op(A) op(B) + beta * C + bias). C is not read where beta
+            is 0; kernels read A and B always, so floating-point problems with alpha = 0 are refused.
     """
 
     a: int
@@ -42,7 +43,7 @@ class Operands:
 
 
 def scalar_values(problem: GemmProblem, operands: Operands) -> dict[str, int | float]:
-    """Every number that a plan may take, by the names of :class:`tilewright.artifact.Scalar`."""
+    """The values of all scalar arguments, by the names of :class:`tilewright.artifact.Scalar`."""
     lda = operands.lda or problem.a_shape[1] // problem.dtype.packing
     ldb = operands.ldb or problem.b_shape[1] // problem.dtype.packing
     ldc = operands.ldc or problem.n
@@ -66,7 +67,7 @@ def scalar_values(problem: GemmProblem, operands: Operands) -> dict[str, int | f
 
 
 def check_preconditions(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -> None:
-    """Refuse operands that the kernel was not built for.
+    """Raise an error for operands that break a precondition of the kernel.
 
     Raises:
         PreconditionFailed: with the rule that is broken.
@@ -98,9 +99,11 @@ def _why_not(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -> str 
     if problem.has_bias and not operands.bias:
         return "it adds a bias, but no bias was given"
     if not problem.has_c and operands.beta != 0.0:
-        return "beta must be 0 where the problem has no C"
+        return "beta must be 0 if the problem has no C"
+    if not reads_operands(problem, operands.alpha):
+        return "alpha is 0, and a kernel multiplies A and B all the same; scale C and add the bias without it"
     if problem.accumulate.is_integer and not (_fits_int32(operands.alpha) and _fits_int32(operands.beta)):
-        return f"alpha and beta must be whole numbers: {problem.dtype} adds up in {problem.accumulate}"
+        return f"alpha and beta must be whole numbers: {problem.dtype} accumulates in {problem.accumulate}"
     if plan.workspace_bytes(problem) and not operands.workspace:
         return f"it needs a workspace of {plan.workspace_bytes(problem)} bytes"
     if problem.batch > 65535 and plan.format == "cubin":
@@ -134,7 +137,7 @@ def _why_not_strided(plan: LaunchPlan, problem: GemmProblem, operands: Operands)
 
 
 def _why_not_apart(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -> str | None:
-    """Why the kernel does not take the gaps between the matrices of a batch, or None."""
+    """The reason the kernel does not support the gaps between the matrices of a batch, or None."""
     taken = {item.name for item in plan.args if isinstance(item, Scalar)}
     described = {item.operand for item in plan.args if isinstance(item, TensorMap)}
     needed = plan.preconditions
@@ -148,7 +151,7 @@ def _why_not_apart(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -
         if not stride or (name == "c" and not problem.has_c):
             continue
         if name in described or f"stride_{name}" not in taken:
-            return f"it takes the matrices of {name} only right after one another"
+            return f"it needs the matrices of {name} without gaps"
         if stride * size % align:
             return f"stride_{name} must be a multiple of {align} bytes"
     return None

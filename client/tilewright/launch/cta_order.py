@@ -1,9 +1,9 @@
-"""CTA orders: which work tile each cluster of CTAs starts at, so that the CTAs of a GPC work side by side.
+"""CTA orders: the first work tile of each cluster of CTAs, so that a GPC computes neighbouring tiles.
 
 SMs of one GPC that load the same lines at the same time are served by one request to the L2. A launch onto an
 idle GPU puts its clusters on the same SMs each time, but neighbouring clusters mostly on different GPCs. The
-driver does not tell which SMs form a GPC, but a cluster never spans two, so probe launches with clusters of
-several sizes show it. The result is an order of the work: a wrong one is slower, never incorrect.
+driver does not report which SMs form a GPC, but a cluster never spans two, so probe launches with clusters of
+several sizes show it. The result is an order of the work: a wrong order is slower, never incorrect.
 """
 
 from __future__ import annotations
@@ -34,12 +34,11 @@ Raises Busy if the GPU has no room for now, another LaunchError if it has no suc
 
 
 class Busy(LaunchError):
-    """The GPU had no room for a launch within the time it was given."""
+    """The GPU had no room for a launch within the time limit."""
 
 
 def sms_by_gpc(probe: Probe, sm_count: int) -> list[int] | None:
-    """All SMs, those of a GPC together, larger GPCs first; None if two probes differ or miss an SM, as on a
-    busy GPU.
+    """All SMs, grouped by GPC, larger GPCs first; None if two probes differ or miss an SM, as on a busy GPU.
 
     Raises:
         Busy: the GPU had no room.
@@ -78,7 +77,7 @@ def _gpcs(probe: Probe, sm_count: int) -> list[list[int]]:
         except LaunchError as error:
             if error.sticky or isinstance(error, Busy):
                 raise
-            continue  # no GPC is this large, or the device has no such clusters
+            continue  # no GPC is this large, or the device does not support such clusters
         for first in range(0, len(placed), size):
             _join(seen, placed[first : first + size])
     return [sorted(gpc) for gpc in sorted(seen, key=lambda one: (-len(one), min(one)))]
@@ -106,7 +105,7 @@ class CtaOrders:
     """The CTA orders of this process's devices, probed once for each shape of launch; thread-safe.
 
     Attributes:
-        refused: kernels bound so far whose clusters run as numbered, because the device gave no order.
+        refused: number of kernels whose clusters run as numbered, because the probes gave no order.
     """
 
     def __init__(self) -> None:
@@ -114,15 +113,15 @@ class CtaOrders:
         forks.watch(self)
 
     def forget(self) -> None:
-        """Probe again."""
+        """Drop all orders, so that the next launch probes again."""
         self.refused = 0
         self._lock = threading.Lock()
-        self._by_gpc: dict[int, list[int]] = {}  # by device; orders by the shape of the launch as well
+        self._by_gpc: dict[int, list[int]] = {}  # by device; orders also by the shape of the launch
         self._orders: dict[tuple[int, ...], ctypes.Array[ctypes.c_uint8]] = {}
         self._backoffs: defaultdict[tuple[int, ...], Backoff] = defaultdict(Backoff)
 
     def after_fork(self) -> None:
-        """Drop the orders: a child has none of its parent's contexts."""
+        """Drop the orders: a child has no CUDA context of its parent."""
         self.forget()
 
     def order(
@@ -130,8 +129,8 @@ class CtaOrders:
     ) -> ctypes.Array[ctypes.c_uint8]:
         """The work tile of each cluster of a launch: CTAs of a GPC take neighbouring work tiles.
 
-        Clusters run as numbered if the device is busy or two launches differ; the next kernel that is bound
-        probes again, after many refusals in a row not before a pause.
+        Clusters run as numbered if the device is busy or two launches differ. The next kernel that is bound
+        probes again, after many failures in a row only after a pause.
 
         Args:
             kernels, entry: the probe kernel of :class:`tilewright.artifact.CtaOrder`.
@@ -144,7 +143,7 @@ class CtaOrders:
         ctas, cluster = plan.grid.ctas(problem)[0], math.prod(plan.cluster)
         if ctas // cluster > MOST_CLUSTERS:
             raise PreconditionFailed(
-                f"{plan.entry} has {ctas // cluster} clusters, a CTA order holds {MOST_CLUSTERS}"
+                f"{plan.entry} has {ctas // cluster} clusters; a CTA order holds at most {MOST_CLUSTERS}"
             )
         key = (device, ctas, cluster, *plan.block, plan.dynamic_smem)
         known = self._orders.get(key)

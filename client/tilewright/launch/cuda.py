@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.artifact import Artifact, CtaOrder, LaunchPlan, Pointer, Repack, Scalar, TensorMap
-from tilewright.errors import PreconditionFailed
+from tilewright.errors import LaunchError, PreconditionFailed
 from tilewright.launch import driver
 from tilewright.launch.arguments import Operands, check_preconditions, scalar_values
 from tilewright.launch.cta_order import CTA_ORDERS, Order
@@ -24,11 +24,18 @@ _CTYPES = {
 }
 
 
+_NEVER_CAPTURED = (
+    0,
+    1,
+)  # the legacy default stream; a graph may capture any other one
+
+
 class CudaKernel:
     """A cubin loaded into the current context (device 0's primary context if there is none)."""
 
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
+        self.held = False
         device = driver.ensure_context()
         _check_device(artifact.plan, device)
         entry = artifact.plan.entry
@@ -94,7 +101,11 @@ def _function(module: ctypes.c_void_p, entry: str) -> ctypes.c_void_p:
 
 
 class CudaLaunch:
-    """The prepared ``cuLaunchKernelEx`` calls of one artifact: its repacks, the kernel itself, its finish."""
+    """The prepared ``cuLaunchKernelEx`` calls of one artifact: its repacks, the kernel itself, its finish.
+
+    With a workspace it belongs to the stream of its first call: launches of two streams may run at once, and
+    would count in the same semaphores.
+    """
 
     def __init__(self, kernel: CudaKernel, problem: GemmProblem, operands: Operands) -> None:
         plan = kernel.artifact.plan
@@ -113,11 +124,28 @@ class CudaLaunch:
         for step, repack in zip(plan.repacks, repacks, strict=True):
             slots.append(PointerSlot(step.operand, repack.values[0]))
         self.move = Slots(plan, operands, slots).move
+        self._shared = plan.workspace_bytes(problem) > 0
+        self._stream: int | None = None
 
     def __call__(self, stream: int = 0) -> None:
-        """Enqueue on a stream handle."""
+        """Enqueue on a stream handle.
+
+        Raises:
+            LaunchError: the driver refused, or the launch has a workspace and belongs to another stream.
+        """
+        if stream != self._stream:
+            self._change_stream(stream)
         for step in self._steps:
             step(stream)
+
+    def _change_stream(self, stream: int) -> None:
+        if self._shared and self._stream is not None:
+            entry = self._kernel.artifact.plan.entry
+            raise LaunchError(
+                f"{entry} is bound to a workspace, which serves one stream; bind another one for this stream"
+            )
+        self._stream = stream
+        self._kernel.held |= stream not in _NEVER_CAPTURED
 
 
 def _repack(kernel: CudaKernel, step: Repack, problem: GemmProblem, operands: Operands) -> Step:
@@ -166,7 +194,7 @@ def _tensor_map(plan: LaunchPlan, item: TensorMap, problem: GemmProblem, operand
 
 
 def _slots(plan: LaunchPlan, problem: GemmProblem, operands: Operands, main: Step) -> list[Slot]:
-    """The kernel's arguments that move with the operands; copies of repacked operands do not move."""
+    """The arguments that hold addresses of operands; copies of repacked operands have fixed addresses."""
     slots: list[Slot] = []
     for index, item in enumerate(plan.args):
         if isinstance(item, Pointer):

@@ -1,6 +1,6 @@
-"""The CUDA driver API that launching needs, by ctypes: without the toolkit or another package.
+"""The functions of the CUDA driver that launching needs, by ctypes, without the toolkit or another package.
 
-Only this package calls the driver to launch. Names follow ``cuda.h``.
+Only this package launches kernels. Names follow ``cuda.h``.
 """
 
 from __future__ import annotations
@@ -60,15 +60,19 @@ def libcuda() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        raise DeviceUnavailable("no NVIDIA driver on this machine (libcuda.so.1 is missing)") from error
+        raise DeviceUnavailable(
+            "no NVIDIA driver on this machine (libcuda.so.1 is missing); install it"
+        ) from error
     status = library.cuInit(0)
     if status:
-        raise DeviceUnavailable(f"the NVIDIA driver does not start: {_error_text(library, status)}")
+        raise DeviceUnavailable(
+            f"the NVIDIA driver does not start, run nvidia-smi: {_error_text(library, status)}"
+        )
     return library
 
 
 def check(status: int, what: str) -> None:
-    """Turn a driver status into an exception.
+    """Raise an error for a driver status that is not success.
 
     Raises:
         LaunchError: the status is not success.
@@ -87,7 +91,7 @@ def driver_version() -> int:
 
 
 def device_count() -> int:
-    """Number of CUDA devices; 0 where there is no driver."""
+    """Number of CUDA devices; 0 without a driver."""
     try:
         library = libcuda()
     except DeviceUnavailable:
@@ -135,7 +139,8 @@ class CaptureQuery:
     def __call__(self, stream: int) -> bool:
         """Whether this stream is being captured."""
         self._stream.value = stream
-        # NOTE: the legacy stream answers with an error while another stream is captured; it is not itself.
+        # NOTE: the query fails for the legacy stream while another stream is captured; it is not captured
+        # itself.
         return not self._ask(self._stream, self._reference) and self._status.value == _CAPTURE_ACTIVE
 
 
@@ -144,7 +149,7 @@ def stream_memory(size: int, zero_bytes: int, stream: int) -> Iterator[int]:
     """Memory for the next work of a stream, released after that work; its first ``zero_bytes`` are zero.
 
     While the stream is captured into a graph, allocation, memset and release become nodes of the graph: the
-    memory does not outlive a replay, and two graphs never have it in common.
+    memory does not outlive a replay, and no two graphs use the same memory.
 
     Raises:
         LaunchError: the driver refused.
@@ -164,7 +169,7 @@ def stream_memory(size: int, zero_bytes: int, stream: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def private_stream() -> Iterator[ctypes.c_void_p]:
-    """A stream that waits for no other one, destroyed at the end of the ``with`` block.
+    """A stream that does not synchronise with others, destroyed at the end of the ``with`` block.
 
     Raises:
         LaunchError: the driver refused.
@@ -178,7 +183,7 @@ def private_stream() -> Iterator[ctypes.c_void_p]:
 
 
 def is_over(stream: ctypes.c_void_p) -> bool:
-    """Whether all work of a stream is done.
+    """Whether a stream has finished its work.
 
     Raises:
         LaunchError: some of it failed.
@@ -190,14 +195,14 @@ def is_over(stream: ctypes.c_void_p) -> bool:
 
 
 def read_words(address: int, count: int, stream: ctypes.c_void_p) -> list[int]:
-    """32-bit words of device memory, once a stream that has no other work has copied them.
+    """32-bit words of device memory, copied by a stream that has no other work.
 
     Raises:
         LaunchError: the driver refused.
     """
     words = (ctypes.c_uint32 * count)()
     size = ctypes.c_size_t(4 * count)
-    # NOTE: in the stream: a copy of its own would wait for all others, and break the capture of one.
+    # NOTE: in this stream: a synchronous copy would wait for all streams, and break the capture of one.
     status = libcuda().cuMemcpyDtoHAsync_v2(words, ctypes.c_uint64(address), size, stream)
     check(status, "read device memory")
     while not is_over(stream):

@@ -70,7 +70,7 @@ def _work(inbox: _Inbox) -> None:
 
 
 def _forget() -> None:
-    """A forked child has none of its parent's threads, and maybe a lock that one of them held."""
+    """Make a new lock and no threads in a forked child, which has none of its parent's threads."""
     global _growing
     _growing = threading.Lock()
     _inboxes.clear()
@@ -96,7 +96,7 @@ _C_TYPES: dict[str, Callable[[Any], Any]] = {
 @functools.cache
 def host_arch() -> str:
     """The architecture of this CPU: ``x86_64`` with the highest level it reaches (``x86_64_v2`` to
-    ``x86_64_v4``), ``aarch64``, or what the operating system calls it."""
+    ``x86_64_v4``), ``aarch64``, or the operating system's name for it."""
     machine = platform.machine().lower()
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
     return x86_level(cpu_info("flags").split()) if machine == "x86_64" else machine
@@ -113,7 +113,7 @@ def x86_level(flags: list[str]) -> str:
 
 
 def cpu_info(field: str) -> str:
-    """The first value of a field of ``/proc/cpuinfo``; empty where there is none."""
+    """The first value of a field of ``/proc/cpuinfo``; empty if there is none."""
     path = Path("/proc/cpuinfo")
     for line in path.read_text().splitlines() if path.exists() else ():
         key, _, value = line.partition(":")
@@ -139,7 +139,7 @@ class HostLaunch:
         self.move = slots.move
 
     def __call__(self, stream: int = 0) -> None:  # noqa: ARG002
-        """Run on all threads of the plan and return when the result stands.
+        """Run on all threads of the plan and return when the result is complete.
 
         Raises:
             LaunchError: the kernel was closed.
@@ -153,7 +153,7 @@ class HostKernel:
     """An artifact loaded into this process.
 
     Raises:
-        PreconditionFailed: this CPU cannot run what the artifact was compiled for.
+        PreconditionFailed: this CPU cannot run the target of the artifact.
         ArtifactError: the binary has no such entry.
         LaunchError: the dynamic linker refused the binary.
     """
@@ -167,6 +167,7 @@ class HostKernel:
         self.artifact = artifact
         self._library, self._file = _load(artifact.binary)
         self.closed = False
+        self.held = False
         try:
             self._entry = self._library[plan.entry]
         except AttributeError as error:
@@ -187,7 +188,8 @@ class HostKernel:
         check_preconditions(plan, problem, operands)
         values = scalar_values(problem, operands)
         threads = plan.block[0]
-        # NOTE: one cell a pointer, shared by all threads' calls, so that moving it moves all of them.
+        # NOTE: the calls of all threads share one cell for each pointer, so that a move applies to all of
+        # them.
         pointers = {
             item.operand: ctypes.c_void_p(getattr(operands, item.operand))
             for item in plan.args
@@ -201,7 +203,7 @@ class HostKernel:
         return HostLaunch(self, calls, Slots(plan, operands, slots))
 
     def close(self) -> None:
-        """Unload; later launches are an error, running ones must have returned."""
+        """Unload the library; later launches are an error, and none may be running."""
         if not self.closed:
             self.closed = True
             ctypes.CDLL(None).dlclose(ctypes.c_void_p(self._library._handle))
@@ -223,7 +225,7 @@ class HostKernel:
 
 
 def _load(binary: bytes) -> tuple[ctypes.CDLL, int | None]:
-    """The library, and the descriptor that must stay open as long as it is loaded."""
+    """The library, and the file descriptor that must stay open while it is loaded."""
     try:
         return _load_from_memory(binary)
     except (OSError, AttributeError):  # no memfd_create here, or its files may not be executed
@@ -231,7 +233,7 @@ def _load(binary: bytes) -> tuple[ctypes.CDLL, int | None]:
 
 
 def _load_from_memory(binary: bytes) -> tuple[ctypes.CDLL, int]:
-    # NOTE: the linker takes an equal path for the library it already has, so a descriptor number must
+    # NOTE: the linker reuses a loaded library if the path is equal, so a descriptor number must
     # not be used again before that library is unloaded.
     file = os.memfd_create("tilewright", os.MFD_CLOEXEC)
     try:
@@ -250,4 +252,5 @@ def _load_from_file(binary: bytes) -> ctypes.CDLL:
             file.flush()
             return ctypes.CDLL(file.name)
     except OSError as error:
-        raise LaunchError(f"the dynamic linker refused the binary: {error}") from error
+        reason = error.strerror or str(error).partition(": ")[2]  # the linker's is "PATH: reason"
+        raise LaunchError(f"the dynamic linker refused the binary: {reason}") from error

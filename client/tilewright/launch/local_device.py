@@ -1,4 +1,5 @@
-"""The devices of this process and their classes, from the operating system and the NVIDIA driver alone."""
+"""The devices of this process and their classes, as the operating system and the NVIDIA driver report
+them."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ _SM_COUNT = 16  # CUdevice_attribute
 
 
 def default_device() -> int:
-    """The current GPU's ordinal, the first one's where none is current; ``HOST`` where there is no GPU."""
+    """The ordinal of the current GPU, or of the first if none is current; ``HOST`` without a GPU."""
     return driver.ensure_context() if driver.device_count() else HOST
 
 
@@ -26,7 +27,7 @@ def ordinal(device: int | str | None) -> int:
     """The ordinal of a device given as ``cuda:1``, ``host`` or an ordinal; :func:`default_device` for None.
 
     Raises:
-        DeviceUnavailable: it is none of these.
+        DeviceUnavailable: the text or number is none of these.
     """
     if device is None:
         return default_device()
@@ -38,7 +39,7 @@ def ordinal(device: int | str | None) -> int:
             return int(number)
     elif hasattr(device, "__index__"):
         return operator.index(device)
-    raise DeviceUnavailable(f"a device is 'host', 'cuda:0' or the ordinal of a GPU, got {device!r}")
+    raise DeviceUnavailable(f"a device must be 'host', 'cuda:0' or the ordinal of a GPU, got {device!r}")
 
 
 @functools.cache
@@ -73,7 +74,7 @@ def device_class(device: int) -> DeviceClass:
 
 
 def _power_limit(device: int) -> int:
-    """Watts by NVML; 0 where it does not tell, as on parts of a GPU."""
+    """The power limit in watts from NVML; 0 if it is not reported, as for parts of a GPU."""
     bus = ctypes.create_string_buffer(32)
     driver.check(driver.libcuda().cuDeviceGetPCIBusId(bus, 32, device), "cuDeviceGetPCIBusId")
     try:

@@ -1,4 +1,4 @@
-"""A prepared launch: the ``cuLaunchKernelEx`` call, and the arguments that move with the operands."""
+"""``Step``, one ``cuLaunchKernelEx`` call, and ``Slots``, its arguments that hold addresses of operands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class Step:
     """One ``cuLaunchKernelEx``.
 
     Attributes:
-        values: its arguments; ``arguments``: their addresses.
+        values: the arguments.
+        arguments: the addresses of the arguments.
     """
 
     def __init__(
@@ -45,13 +46,13 @@ class Step:
 
 
 def programmatic() -> list[driver.LaunchAttribute]:
-    """Attributes of a kernel that may start while the kernel before it ends."""
+    """Launch attributes of a kernel that may start while the previous kernel ends."""
     kind = driver.LAUNCH_ATTRIBUTE_PROGRAMMATIC_SERIALIZATION
     return [driver.LaunchAttribute(kind, value=(1, 0, 0))]
 
 
 def clustered(x: int, y: int = 1, z: int = 1) -> list[driver.LaunchAttribute]:
-    """Attributes of a kernel with clusters of x, y, z CTAs."""
+    """Launch attributes of a kernel with clusters of x, y, z CTAs."""
     if (x, y, z) == (1, 1, 1):
         return []
     return [driver.LaunchAttribute(driver.LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, value=(x, y, z))]
@@ -73,7 +74,7 @@ class Slot(Protocol):
     operand: Operand
 
     def point(self, address: int) -> None:
-        """Take another address."""
+        """Set the address."""
 
 
 class PointerSlot:
@@ -91,12 +92,12 @@ class PointerSlot:
 
 
 class DescriptorSlot:
-    """A tensor map, which contains the address. The latest descriptors are kept, as addresses repeat.
+    """A tensor map that contains an address. The latest descriptors are kept, because addresses repeat.
 
     Args:
-        operand: the operand that it describes.
-        encode: returns a descriptor for an address; the descriptor's own address is ``.address``.
-        hand_over: puts the address of a descriptor into the argument list.
+        operand: the operand of the tensor map.
+        encode: returns a descriptor for an address; its own address is ``.address``.
+        hand_over: writes the address of a descriptor to the argument list.
     """
 
     __slots__ = ("_encode", "_hand_over", "_known", "operand")
@@ -112,7 +113,7 @@ class DescriptorSlot:
         """See :class:`Slot`.
 
         Raises:
-            PreconditionFailed: the driver refused the description.
+            PreconditionFailed: the driver refused the tensor map.
         """
         descriptor = self._known.pop(address, None)
         if descriptor is None:
@@ -124,7 +125,7 @@ class DescriptorSlot:
 
 
 class Slots:
-    """The arguments of a cached launch that move with its operands.
+    """The arguments of a cached launch that hold addresses of operands.
 
     NOTE: not for two threads at once: both would write to one argument buffer.
     """
@@ -159,7 +160,8 @@ class Slots:
                     f"{self._entry}: the address of {ORDER[index]} must be a multiple of {align} bytes"
                 )
         before = self._at
-        self._at = (-1, -1, -1, -1, -1)  # NOTE: a refused descriptor must not leave half a move unnoticed
+        # NOTE: a refused descriptor leaves the arguments partly moved: the old addresses must not count.
+        self._at = (-1, -1, -1, -1, -1)
         for index, point in self._slots:
             if addresses[index] != before[index]:
                 point(addresses[index])

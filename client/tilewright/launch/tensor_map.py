@@ -41,12 +41,12 @@ def encode(item: TensorMap, problem: GemmProblem, address: int, row_stride: int)
 
     Args:
         item: box, swizzle and promotion.
-        problem: gives extents and element type.
-        address: of the first element, 16-byte aligned.
+        problem: the problem, for extents and element type.
+        address: address of the first element, 16-byte aligned.
         row_stride: bytes between rows; a multiple of 16.
 
     Raises:
-        PreconditionFailed: the driver refused the description.
+        PreconditionFailed: the driver refused the tensor map.
     """
     (rows, columns), dtype = _stored(problem, item.operand)
     descriptor = Descriptor()
@@ -78,6 +78,6 @@ def encode(item: TensorMap, problem: GemmProblem, address: int, row_stride: int)
 
 
 def _stored(problem: GemmProblem, operand: Operand) -> tuple[tuple[int, int], DType]:
-    """Shape and element type of one matrix as it lies in memory."""
+    """Stored shape and element type of one matrix."""
     shapes = {"a": problem.a_shape, "b": problem.b_shape, "d": (problem.m, problem.n)}
     return shapes[operand], problem.out if operand == "d" else problem.dtype

@@ -1,4 +1,4 @@
-"""Array libraries: what ``matmul`` needs from one, and which one an array belongs to."""
+"""``ArrayLibrary``: the interface of an array library to ``matmul``, and the library of an array."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tilewright.schema.problem import Activation, DType
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Strided:
-    """An array as it lies in memory.
+    """The layout of an array in memory.
 
     Attributes:
-        shape: extents.
-        strides: elements from one index to the next, an axis each.
+        shape: extent of each axis.
+        strides: elements from one index to the next, for each axis.
         dtype: element type.
-        device: ordinal of the CUDA device whose memory it is; -1 on the host.
-        writable: whether the library lets a result be written to it.
+        device: ordinal of the CUDA device that holds it; -1 on the host.
+        writable: whether a result may be written to it.
     """
 
     shape: tuple[int, ...]
@@ -40,12 +40,12 @@ class Epilogue:
 
     @property
     def plain(self) -> bool:
-        """Whether D is the product itself."""
+        """Whether D is the product alone."""
         return self.activation is Activation.NONE and self.alpha == 1.0 and self.beta == 0.0
 
 
 class ArrayLibrary(Protocol):
-    """An array library. What every launch calls is a plain callable, which costs less than a method."""
+    """An array library. Functions of every launch are plain callables, which cost less than methods."""
 
     @property
     def address(self) -> Callable[[Any], int]:
@@ -61,34 +61,34 @@ class ArrayLibrary(Protocol):
 
     @property
     def linear(self) -> Callable[[Any, Any, Any], Any]:
-        """``x @ weight.T + bias`` by the library's own means; the bias may be None."""
+        """``x @ weight.T + bias`` by the library itself; the bias may be None."""
 
     def key(self, a: Any, b: Any, out: Any, bias: Any) -> Hashable | None:
-        """Everything that decides how operands are multiplied, except their addresses.
+        """A key of all properties of the operands that decide on the kernel, except their addresses.
 
-        None if the library must multiply them itself this time (a gradient is wanted, autocast is on, a
-        subclass has a product of its own).
+        None if the library must multiply them itself (a gradient is wanted, autocast is on, a subclass
+        defines its own product).
         """
 
     def describe(self, array: Any) -> Strided:
-        """How an array lies in memory.
+        """The layout of an array in memory.
 
         Raises:
             InvalidProblem: there are no kernels for its element type, strides or device.
         """
 
     def operand_type(self, dtype: DType) -> DType:
-        """What the library itself would multiply elements of this type in."""
+        """The type in which the library itself multiplies elements of this type."""
 
     def zero_bytes(self, like: Any, size: int) -> Any:
         """An array of ``size`` zero bytes on the device of another one."""
 
     def product(self, a: Any, b: Any, out: Any, bias: Any, epilogue: Epilogue) -> Any:
-        """The product by the library's own means, hence by the vendor library."""
+        """The product by the library itself, and so by the vendor library."""
 
 
 class Weights:
-    """An array library whose second operands are weights as layers keep them, ``(n, k)``."""
+    """An array library whose second operands are weights in the layout of layers, ``(n, k)``."""
 
     def __init__(self, library: ArrayLibrary) -> None:
         self.address, self.empty, self.stream = library.address, library.empty, library.stream
@@ -109,7 +109,7 @@ class Weights:
 
 
 def element_type(name: str) -> DType:
-    """The element type of that NumPy name.
+    """The element type with a NumPy name.
 
     Raises:
         InvalidProblem: there are no kernels for it.
@@ -119,14 +119,21 @@ def element_type(name: str) -> DType:
     except ValueError:
         raise InvalidProblem(f"no kernels for elements of type {name}") from None
     if dtype.packing > 1:
-        raise InvalidProblem(f"arrays hold one {name} a byte, the kernels read {dtype.packing}")
+        raise InvalidProblem(f"arrays hold one {name} in a byte; the kernels read {dtype.packing}")
     return dtype
+
+
+def factors(a: Any, b: Any, epilogue: Epilogue) -> tuple[Any, Any]:
+    """A and B, without any k where alpha is 0: as in a BLAS their product is 0 then, also of NaN."""
+    if epilogue.alpha != 0.0:
+        return a, b
+    return a[..., :0], b[..., :0, :] if b.ndim > 1 else b[:0]
 
 
 LIBRARIES: dict[type, ArrayLibrary] = {}
 """By the types of arrays met so far."""
 WEIGHTS: dict[type, Weights] = {}
-# NOTE: imported with the first array of each, as they are heavy; and they import this module.
+# NOTE: imported with the first array of each library: they are heavy, and they import this module.
 _BY_PACKAGE = {
     "torch": ("tilewright.matmul.torch_arrays", "TorchArrays"),
     "cupy": ("tilewright.matmul.cupy_arrays", "CupyArrays"),

@@ -1,4 +1,4 @@
-"""What ``matmul`` keeps for operands of one shape: the cached launch of a kernel, or the vendor's product."""
+"""Plans of ``matmul`` for operands of one shape: the cached launch of a kernel, or the library's product."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Fallback = Callable[[str], Callable[[Any, Any, Any, Any], Any]]
 
 
 class VendorPlan:
-    """Leaves a product to the array library, and so to the vendor library."""
+    """Runs the product of the array library, and so the vendor library."""
 
     __slots__ = ("_counter", "_epilogue", "_product")
 
@@ -37,9 +37,9 @@ class TunedPlan:
     Args:
         kernel: a loaded kernel that computes the product's problem.
         library: the array library.
-        product: the problem, and how the arrays lie in memory.
+        product: the problem and the layout of the arrays.
         counter: counts the launches.
-        fallback: returns the plan for arrays that the kernel does not take, given the reason.
+        fallback: returns the plan for arrays that the kernel cannot run, given the reason.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class TunedPlan:
         return d
 
     def _overlaps(self, addresses: tuple[int, ...]) -> bool:
-        """Whether D shares memory with A, B or the bias, or lies between parts of one of them."""
+        """Whether the memory of D overlaps the span of A, B or the bias."""
         a, b, d, _, bias = addresses
         end = d + self._d_bytes
         return (
@@ -102,14 +102,14 @@ class TunedPlan:
             return self._kernel.bind(self._product.problem, operands)
         except LaunchError:
             raise
-        except Exception as error:  # NOTE: the plan came from a service, and may say anything
+        except Exception as error:  # NOTE: the plan came from a service and may be wrong
             raise LaunchError(broken_rule(error)) from error
 
 
 class ScratchPlan(TunedPlan):
     """A tuned kernel that needs a workspace: one for each stream, as launches on one stream run in order.
 
-    A graph gets memory of its own, since it may be replayed at any time and beside others.
+    A graph gets memory of its own, because it may be replayed at any time, also while others run.
     """
 
     @functools.cached_property
@@ -131,7 +131,12 @@ class ScratchPlan(TunedPlan):
             self._by_stream[stream] = self._bind(addresses, self._address(workspace)), workspace
         launch, _ = self._by_stream[stream]
         launch.move(*addresses)
-        launch(stream)
+        try:
+            launch(stream)
+        except LaunchError:
+            # NOTE: a part of the launch may have run, and leaves semaphores that are not zero.
+            del self._by_stream[stream]
+            raise
 
     def _capture(self, addresses: tuple[int, ...], stream: int) -> None:
         plan, problem = self._kernel.artifact.plan, self._product.problem
@@ -144,7 +149,7 @@ Plan = VendorPlan | TunedPlan
 
 
 def broken_rule(error: Exception) -> str:
-    """Why a kernel could not run, without the problem, so that equal reasons count as one."""
+    """The reason a kernel could not run, without the problem, so that equal reasons are counted together."""
     if isinstance(error, PreconditionFailed):
         return f"precondition: {str(error).partition(': ')[2] or error}"
     return str(error) if isinstance(error, TilewrightError) else f"its plan broke: {type(error).__name__}"
@@ -156,7 +161,7 @@ def tuned_plan(
     """The plan for a kernel, with a workspace if the kernel needs one.
 
     Raises:
-        PreconditionFailed: the kernel does not take these shapes and strides at any address.
+        PreconditionFailed: the kernel does not support these shapes and strides at any address.
     """
     aligned = _operands(product, (_ALIGNED,) * 5, _ALIGNED)
     check_preconditions(kernel.artifact.plan, product.problem, aligned)

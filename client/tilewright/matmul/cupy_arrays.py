@@ -27,7 +27,7 @@ class CupyArrays(NumpyArrays):
         return a.data.device_id, b.data.device_id, cupy.cuda.runtime.getDevice()
 
     def writable(self, array: Any) -> bool:  # noqa: ARG002
-        """CuPy has no read-only arrays."""
+        """True: CuPy has no read-only arrays."""
         return True
 
     def device(self, array: Any) -> int:

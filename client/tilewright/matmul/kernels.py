@@ -1,4 +1,4 @@
-"""The kernels of a service in this process: a config set for each class of device in use."""
+"""``LocalKernels``: the kernels of a service in this process, a config set for each device class in use."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 
 from tilewright import forks
 from tilewright.config_sets.counters import LaunchCounter
-from tilewright.config_sets.lookup import LookupResult
 from tilewright.config_sets.miss_reports import MissReports
 from tilewright.config_sets.refresher import ConfigSetRefresher, StartOptions
 from tilewright.http.fetch import Fetcher
 from tilewright.launch import local_device
 from tilewright.matmul.matmul import Choice, LocalMatmul
+from tilewright.schema.match import LookupResult
 from tilewright.schema.problem import GemmProblem
 
 _NO_SET = LookupResult("vendor", "no config set yet", miss=True)
@@ -26,22 +26,22 @@ class LocalKernels:
 
     Args:
         fetcher: to the service.
-        options: how to get the kernels.
+        options: options of the config sets.
     """
 
     def __init__(self, fetcher: Fetcher, options: StartOptions) -> None:
-        self.matmul = LocalMatmul(self.choose)
+        self.matmul = LocalMatmul(self.choose, options.kernel_bytes)
         self._fetcher, self._options = fetcher, options
         self._refreshers: dict[str, ConfigSetRefresher] = {}
         self.after_fork()
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """Give the child a lock that no lost thread holds."""
+        """Make a new lock in a forked child: a lost thread may hold the old one."""
         self._lock = threading.Lock()
 
     def refresher(self, device: int) -> ConfigSetRefresher:
-        """The refresher of a device's class, started; blocks at most ``start_timeout`` seconds, and once.
+        """The refresher of a device's class; its first use starts it and blocks at most ``start_timeout`` s.
 
         Raises:
             DeviceUnavailable: there is no such device.
@@ -59,7 +59,7 @@ class LocalKernels:
         return found
 
     def lookup(self, problem: GemmProblem, device: int) -> LookupResult:
-        """What answers for a problem on a device.
+        """The result of looking up a problem on a device.
 
         Raises:
             DeviceUnavailable: there is no such device.
@@ -68,7 +68,7 @@ class LocalKernels:
         return catalog.lookup(problem, self._options.limits) if catalog else _NO_SET
 
     def choose(self, problem: GemmProblem, device: int) -> Choice:
-        """What :class:`LocalMatmul` runs for a problem: the found with its kernel."""
+        """The kernel that :class:`LocalMatmul` runs for a problem, with the reason of the choice."""
         refresher, found = self.refresher(device), self.lookup(problem, device)
         if found.kind == "vendor" or found.entry is None:
             return Choice(None, found.reason, found.miss)
@@ -78,19 +78,19 @@ class LocalKernels:
         return Choice(artifact, found.kind, found.miss)
 
     def refresh(self, timeout: float) -> bool:
-        """Look at the service for every class in use, one after the other, within ``timeout`` seconds."""
+        """Look for a newer set of every class in use, one after the other, within ``timeout`` seconds."""
         until = time.monotonic() + timeout
         refreshers = list(self._refreshers.values())
         done = [refresher.refresh(until - time.monotonic()) for refresher in refreshers]
         return bool(done) and all(done)
 
     def request_refresh(self) -> None:
-        """Look at the service soon, as there may be something new; return at once."""
+        """Look for newer sets soon; return at once."""
         for refresher in list(self._refreshers.values()):
             refresher.request_refresh()
 
     def close(self) -> None:
-        """Stop looking at the service; ``matmul`` goes on with the kernels that are here."""
+        """Stop looking for newer sets; ``matmul`` continues with the kernels it has."""
         for refresher in list(self._refreshers.values()):
             refresher.close()
 

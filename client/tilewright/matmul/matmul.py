@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
 from tilewright.artifact import Artifact
+from tilewright.artifact.cache import KERNEL_BYTES
 from tilewright.config_sets.counters import LaunchCounter
 from tilewright.errors import InvalidProblem, TilewrightError
-from tilewright.launch import Kernel, driver, load
+from tilewright.launch import driver
 from tilewright.matmul import arrays
 from tilewright.matmul.arrays import ArrayLibrary, Epilogue
 from tilewright.matmul.cached_launch import Plan, VendorPlan, broken_rule, tuned_plan
+from tilewright.matmul.loaded import LoadedKernels
 from tilewright.matmul.product import Arrays, Product, describe
 from tilewright.schema.problem import Activation, GemmProblem, check_factors
 
 _MOST_PLANS = 4096
 _MOST_COUNTERS = 16384
-_libraries, _weights = arrays.LIBRARIES.get, arrays.WEIGHTS.get  # bound once: they are on every launch
+_libraries, _weights = arrays.LIBRARIES.get, arrays.WEIGHTS.get  # looked up once: every launch uses them
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,8 +45,10 @@ Lookup = Callable[[GemmProblem, int], Choice]
 
 
 class _Threads(threading.local):
-    """The plans of one thread. NOTE: a plan patches its arguments and owns a workspace, hence no two threads
-    may use the same one."""
+    """The plans of one thread.
+
+    NOTE: a plan writes to its arguments and owns a workspace, so two threads must not use the same one.
+    """
 
     def __init__(self) -> None:
         self.plans: dict[Hashable, Plan] = {}
@@ -58,14 +62,15 @@ class LocalMatmul:
     threads; launches may be captured into CUDA graphs.
 
     Args:
-        lookup: returns the kernel for a problem and a device, its ordinal or -1 for the host. It is called
-            once for each problem and device until :meth:`forget`.
+        lookup: returns the kernel for a problem and a device (an ordinal, -1 for the host). It is called once
+            for each problem and device until :meth:`forget`.
+        kernel_bytes: most bytes of kernels that stay loaded while no launch uses them.
     """
 
-    def __init__(self, lookup: Lookup) -> None:
+    def __init__(self, lookup: Lookup, kernel_bytes: int = KERNEL_BYTES) -> None:
         self._lookup = lookup
         self._threads = _Threads()
-        self._kernels: dict[tuple[str, int], Kernel] = {}
+        self._kernels = LoadedKernels(kernel_bytes)
         self._counters: dict[tuple[str, GemmProblem | None, int], LaunchCounter] = {}
         self._lock = threading.RLock()
 
@@ -84,7 +89,7 @@ class LocalMatmul:
         Args:
             a: (..., m, k), any layout.
             b: (k, n), or (..., k, n) with the leading axes of ``a``.
-            out: (..., m, n) to write to, and to add if ``beta`` is not 0; must not overlap ``a`` or ``b``.
+            out: (..., m, n), written to, and read if ``beta`` is not 0; must not overlap ``a`` or ``b``.
             bias: n elements, added to every row.
             activation: ``relu`` or ``gelu`` (the tanh approximation).
 
@@ -104,7 +109,7 @@ class LocalMatmul:
         return plan(a, b, out, bias)
 
     def linear(self, x: Any, weight: Any, bias: Any = None, activation: str | None = None) -> Any:
-        """``act(x @ weight.T + bias)`` for a weight as layers keep it, ``(n, k)``, without making a view.
+        """``act(x @ weight.T + bias)`` for a weight in the layout of layers, ``(n, k)``, without a view.
 
         Raises:
             InvalidProblem: the activation is unknown.
@@ -122,7 +127,7 @@ class LocalMatmul:
 
     @property
     def stats(self) -> collections.Counter[str]:
-        """How many products ran as ``tuned: exact``, ``tuned: nearest`` and ``vendor: REASON``."""
+        """Numbers of products that ran as ``tuned: exact``, ``tuned: nearest`` and ``vendor: REASON``."""
         found: collections.Counter[str] = collections.Counter()
         for counter in list(self._counters.values()):
             if counter.count:
@@ -134,7 +139,8 @@ class LocalMatmul:
         return [counter for counter in list(self._counters.values()) if counter.miss and counter.problem]
 
     def forget(self) -> None:
-        """Call ``lookup`` again from now on; kernels stay loaded."""
+        """Forget the results of ``lookup``, which is called again; kernels stay loaded within their
+        bound."""
         self._threads = _Threads()
 
     def _plan(
@@ -175,9 +181,11 @@ class LocalMatmul:
             return fallback(choice.reason)
         counter = self._counter(f"tuned: {choice.reason}", (problem, device, choice.miss))
         try:
-            kernel = self._kernel(choice.artifact, device)
-            return tuned_plan(kernel, library, product, counter, fallback)
-        except Exception as error:  # NOTE: the plan came from a service, and may say anything
+            make = functools.partial(
+                tuned_plan, library=library, product=product, counter=counter, fallback=fallback
+            )
+            return self._kernels.plan(choice.artifact, device, make)
+        except Exception as error:  # NOTE: the plan came from a service and may be wrong
             return fallback(broken_rule(error))
 
     def _choice(self, problem: GemmProblem, device: int) -> Choice:
@@ -185,7 +193,7 @@ class LocalMatmul:
             return self._lookup(problem, device)
         except TilewrightError:
             raise
-        except Exception as error:  # NOTE: whatever a service sent, the product has to run
+        except Exception as error:  # NOTE: the product must run whatever the service sent
             return Choice(None, f"the lookup broke: {type(error).__name__}")
 
     def _vendor(
@@ -201,12 +209,12 @@ class LocalMatmul:
         problem, device, miss = ran
         with self._lock:
             if len(self._counters) >= _MOST_COUNTERS:
-                self._sum_up()
+                self._merge_counters()
             new = LaunchCounter(reason, problem, device, miss)
             return self._counters.setdefault((reason, problem, device), new)
 
-    def _sum_up(self) -> None:
-        """Replace the counters by one for each reason, for callers whose shapes never repeat."""
+    def _merge_counters(self) -> None:
+        """Merge the counters to one for each reason, for callers whose shapes never repeat."""
         totals: dict[tuple[str, GemmProblem | None, int], LaunchCounter] = {}
         for counter in self._counters.values():
             new = LaunchCounter(counter.reason, device=counter.device)
@@ -214,18 +222,9 @@ class LocalMatmul:
         self._counters = totals
         self.forget()
 
-    def _kernel(self, artifact: Artifact, device: int) -> Kernel:
-        key = (artifact.digest, device)
-        with self._lock:
-            if key not in self._kernels:
-                # NOTE: the first product of a shape may come while its stream is captured into a graph.
-                with driver.outside_capture() if device >= 0 else contextlib.nullcontext():
-                    self._kernels[key] = load(artifact)
-            return self._kernels[key]
-
 
 class HasMatmul(Protocol):
-    """A client whose kernels run here, such as :class:`tilewright.Client`."""
+    """A client with kernels in this process, such as :class:`tilewright.Client`."""
 
     matmul: LocalMatmul
 

@@ -1,4 +1,4 @@
-"""NumPy arrays, and what CuPy's have in common with them."""
+"""NumPy arrays; also the base of CuPy arrays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import InvalidProblem
-from tilewright.matmul.arrays import Epilogue, Strided, element_type
+from tilewright.matmul.arrays import Epilogue, Strided, element_type, factors
 from tilewright.schema.problem import Activation, DType
 
 
@@ -33,7 +33,7 @@ class NumpyArrays:
     def key(self, a: Any, b: Any, out: Any, bias: Any) -> Hashable | None:
         """See :class:`ArrayLibrary`."""
         plain = self.xp.ndarray
-        # NOTE: masked arrays, matrices and other subclasses multiply in their own way.
+        # NOTE: masked arrays, matrices and other subclasses define their own product.
         if type(a) is not plain or type(b) is not plain:
             return None
         where = self.where(a, b)
@@ -45,7 +45,7 @@ class NumpyArrays:
         return a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, where, others
 
     def where(self, a: Any, b: Any) -> Hashable:  # noqa: ARG002
-        """Where the operands are, as far as it differs."""
+        """A key of the operands' devices; empty on the host."""
         return None
 
     def writable(self, array: Any) -> bool:
@@ -79,7 +79,12 @@ class NumpyArrays:
         """See :class:`ArrayLibrary`."""
         if epilogue.plain and bias is None:
             return a @ b if out is None else self.xp.matmul(a, b, out=out)
-        d = self._finished(a @ b, out, bias, epilogue)
+        if isinstance(out, np.ma.MaskedArray):
+            raise InvalidProblem("out must not be a masked array; give its data")
+        a, b = factors(a, b, epilogue)
+        d = a @ b
+        _check_epilogue(d, out, bias, epilogue)
+        d = self._finished(d, out, bias, epilogue)
         if out is None:
             return d
         out[...] = d
@@ -90,16 +95,47 @@ class NumpyArrays:
         return x @ weight.T if bias is None else x @ weight.T + bias
 
     def _finished(self, d: Any, c: Any, bias: Any, epilogue: Epilogue) -> Any:
-        kind = d.dtype.type
+        kind, multiply = d.dtype.type, self.xp.multiply  # NOTE: of two matrices * is the product
         d = d if epilogue.alpha == 1.0 else d * kind(epilogue.alpha)
         d = d if epilogue.beta == 0.0 else d + kind(epilogue.beta) * c
         d = d if bias is None else d + bias
         if epilogue.activation is Activation.RELU:
             return self.xp.maximum(d, kind(0))
         if epilogue.activation is Activation.GELU:
-            inner = kind(math.sqrt(2 / math.pi)) * (d + kind(0.044715) * d * d * d)
-            return kind(0.5) * d * (kind(1) + self.xp.tanh(inner))
+            cube = multiply(multiply(d, d), d)
+            inner = kind(math.sqrt(2 / math.pi)) * (d + kind(0.044715) * cube)
+            return multiply(kind(0.5) * d, kind(1) + self.xp.tanh(inner))
         return d
+
+
+def _check_epilogue(d: Any, out: Any, bias: Any, epilogue: Epilogue) -> None:
+    """Refuse what would be another formula in the types and shapes of these arrays.
+
+    Raises:
+        InvalidProblem: which rule, and what to give instead.
+    """
+    kind, columns = d.dtype.kind, d.shape[-1:]
+    if bias is not None and bias.shape != columns:
+        raise InvalidProblem(f"the bias must have the shape {columns}, got {bias.shape}")
+    if out is not None and out.shape != d.shape:
+        raise InvalidProblem(f"out must have the shape {d.shape}, got {out.shape}")
+    if epilogue.activation is Activation.GELU and kind != "f":
+        raise InvalidProblem(f"gelu is for floating-point arrays; convert those of type {d.dtype} first")
+    if epilogue.activation is Activation.RELU and kind == "c":
+        raise InvalidProblem("relu is for real numbers; give arrays that are not complex")
+    for name, factor in (("alpha", epilogue.alpha), ("beta", epilogue.beta)):
+        if kind not in "fc" and not _holds(d.dtype, factor):
+            raise InvalidProblem(f"{name} must be a value of type {d.dtype}, got {factor:g}")
+    others = [array.dtype for array in (bias, out if epilogue.beta else None) if array is not None]
+    result = np.result_type(d.dtype, *others)
+    if out is not None and not np.can_cast(result, out.dtype, "same_kind"):
+        raise InvalidProblem(f"out must hold {result}, the type of the result; got {out.dtype}")
+
+
+def _holds(dtype: Any, factor: float) -> bool:
+    """Whether a type without fractions holds a factor."""
+    bounds = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return factor.is_integer() and bounds[0] <= factor <= bounds[1]
 
 
 def _facts(array: Any) -> Hashable:

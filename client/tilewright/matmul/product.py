@@ -1,4 +1,4 @@
-"""Describes arrays as a GEMM problem in memory: layouts, row strides and batches."""
+"""``Product``: arrays as a GEMM problem with layouts, row strides and batches."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Product:
 
     Attributes:
         problem: the GEMM problem.
-        shape: of D as the caller sees it.
+        shape: shape of D for the caller.
         device: ordinal of the GPU; -1 on the host.
         strides: fields of :class:`tilewright.launch.Operands` by name.
-        epilogue: what happens to A B on its way to D.
+        epilogue: the epilogue of D.
         spans: bytes from the first to past the last element of a, b, D and the bias.
     """
 
@@ -48,7 +48,7 @@ def describe(library: ArrayLibrary, arrays: Arrays, epilogue: Epilogue) -> Produ
     """The product of two arrays: ``(..., m, k)`` by ``(k, n)``, or ``(..., m, k)`` by ``(..., k, n)``.
 
     Raises:
-        InvalidProblem: no kernel takes the arrays as they lie in memory; the message says why.
+        InvalidProblem: no kernel supports the layout of the arrays; the message says why.
     """
     a, b, out, bias = arrays
     left, right = library.describe(a), library.describe(b)
@@ -69,7 +69,9 @@ def describe(library: ArrayLibrary, arrays: Arrays, epilogue: Epilogue) -> Produ
         has_c=epilogue.beta != 0.0,
     )
     if problem.out.value != left.dtype.value:
-        raise InvalidProblem(f"a product of {left.dtype} is {problem.out}, the library keeps its own type")
+        raise InvalidProblem(
+            f"a product of {left.dtype} is {problem.out}, but the library returns its own type"
+        )
     if bias is not None:
         _check_bias(library.describe(bias), left, n)
     shape = (*a.shape[:-1], n)
@@ -98,7 +100,7 @@ def _check_together(left: Strided, right: Strided) -> None:
 
 def _check_bias(bias: Strided, left: Strided, n: int) -> None:
     if bias.shape != (n,) or (n > 1 and bias.strides != (1,)):
-        raise InvalidProblem(f"the bias is no dense vector of {n} elements")
+        raise InvalidProblem(f"the bias is not a dense vector of {n} elements")
     if bias.dtype is not left.dtype or bias.device != left.device:
         raise InvalidProblem("the bias does not match the operands")
 
@@ -138,9 +140,9 @@ def _stack(array: Strided, name: str) -> _Stack:
     elif (down == 1 or rows == 1) and (right >= rows or columns == 1):
         mark, row_stride, packed = "t", rows if columns == 1 else right, columns
     else:
-        raise InvalidProblem(f"{name} is no row-major matrix in memory")
+        raise InvalidProblem(f"{name} is not a row-major matrix in memory")
     if count > 1 and batch_stride < 1:
-        raise InvalidProblem(f"the matrices of {name} are one and the same")
+        raise InvalidProblem(f"all matrices of {name} have the same memory")
     return _Stack(mark, row_stride, 0 if count == 1 or batch_stride == packed * row_stride else batch_stride)
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from tilewright.errors import InvalidProblem
-from tilewright.matmul.arrays import Epilogue, Strided, element_type
+from tilewright.matmul.arrays import Epilogue, Strided, element_type, factors
 from tilewright.schema.problem import Activation, DType
 
-# NOTE: subclasses (fake, functional, distributed tensors) have no memory to launch on, or not their own.
+# NOTE: subclasses (fake, functional, distributed tensors) have no memory of their own to launch on.
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-# NOTE: the public is_autocast_enabled asks for one kind of device only, and takes longer.
+# NOTE: the public is_autocast_enabled checks one kind of device only, and takes longer.
 any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)
 
 
@@ -39,7 +39,7 @@ class TorchArrays:
             return None
         dtype = a.dtype
         try:
-            # NOTE: the devices themselves: an index is the same for a CPU and a meta tensor.
+            # NOTE: devices, not indices: a CPU tensor and a meta tensor have the same index.
             key = (a.shape, a.stride(), dtype, a.device, b.shape, b.stride(), b.dtype, b.device)
         except RuntimeError:  # sparse and other layouts have no strides
             return None
@@ -81,7 +81,7 @@ class TorchArrays:
         if bias is not None and epilogue.alpha == 1.0 and epilogue.beta == 0.0 and b.dim() == 2:
             d = torch.nn.functional.linear(a, b.t(), bias)  # adds the bias in the product's own kernel
         else:
-            d = torch.matmul(a, b)
+            d = torch.matmul(*factors(a, b, epilogue))
             d = d if epilogue.alpha == 1.0 else d * epilogue.alpha
             d = d if epilogue.beta == 0.0 else d + epilogue.beta * out
             d = d if bias is None else d + bias
@@ -90,7 +90,7 @@ class TorchArrays:
 
 
 def activated(x: Any, activation: Activation) -> Any:
-    """The activation by torch, gelu in its tanh approximation."""
+    """The activation computed by torch, gelu in its tanh approximation."""
     if activation is Activation.RELU:
         return torch.relu(x)
     return torch.nn.functional.gelu(x, approximate="tanh") if activation is Activation.GELU else x
@@ -101,7 +101,7 @@ def _facts(array: Any) -> Hashable:
 
 
 def _allow_tf32() -> Callable[[], Any]:
-    # NOTE: what the public property asks, which costs half a launch.
+    # NOTE: the function behind the public property, which costs half a launch.
     public = torch.backends.cuda.matmul
     return getattr(torch._C, "_get_cublas_allow_tf32", lambda: public.allow_tf32)
 

@@ -1,1 +1,1 @@
-"""The nouns of the contract: problem, dtype, config, device, trial, job."""
+"""The records of the contract: problem, dtype, config, device, trial, job."""

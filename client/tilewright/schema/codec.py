@@ -1,9 +1,9 @@
 """Records to plain JSON data and back.
 
-A record is a frozen dataclass, and its fields are its only definition: what travels over HTTP, a line of an
-export, a row of the database and a cached config set all follow from it. :func:`encode` and :func:`decode`
-need no pydantic, whose import takes longer than a start of the client from its cache. The constraints below
-hold for pydantic too, which asks each of them for its schema.
+A record is a frozen dataclass, and its fields are its only definition: messages over HTTP, lines of an
+export, rows of the database and cached config sets all derive from it. :func:`encode` and :func:`decode` need
+no pydantic, whose import takes longer than a start of the client from its cache. pydantic applies the
+constraints below too: each gives its schema.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Bounds:
     high: float
 
     def check(self, value: float) -> None:
-        """Raises ValueError for a value out of range."""
+        """Raise ValueError for a value out of range."""
         if not self.low <= value <= self.high:
             raise ValueError(f"must be in {self.low} .. {self.high}, got {value!r}")
 
@@ -43,12 +43,12 @@ class Bounds:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pattern:
-    """Text that matches a regular expression from its first to its last character."""
+    """Text that a regular expression matches as a whole."""
 
     regex: str
 
     def check(self, value: str) -> None:
-        """Raises ValueError for text of another form."""
+        """Raise ValueError for text that does not match."""
         if re.fullmatch(self.regex, value) is None:
             raise ValueError(f"must match {self.regex}, got {value[:80]!r}")
 
@@ -63,9 +63,9 @@ class MaxLength:
     limit: int
 
     def check(self, value: str | tuple[Any, ...]) -> None:
-        """Raises ValueError for what is longer."""
+        """Raise ValueError for a value that is longer."""
         if len(value) > self.limit:
-            raise ValueError(f"may have a length of {self.limit}, got {len(value)}")
+            raise ValueError(f"must have a length of at most {self.limit}, got {len(value)}")
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         return {**handler(source), "max_length": self.limit}
@@ -73,10 +73,10 @@ class MaxLength:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pairs:
-    """(name, value) pairs sorted by name; a JSON object in plain data."""
+    """(name, value) pairs sorted by name, which are a JSON object in plain data."""
 
     def check(self, value: tuple[tuple[str, Any], ...]) -> None:
-        """Nothing: pairs are checked while they are decoded."""
+        """Do nothing: pairs are checked while they are decoded."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         mapping = handler.generate_schema(dict[str, int | str])
@@ -101,7 +101,7 @@ KeyName = Annotated[str, Pattern("[A-Za-z0-9._-]{1,128}")]
 
 
 def encode(value: Any) -> Any:
-    """The plain JSON data of a record, or of anything that a record holds."""
+    """The plain JSON data of a record or of a value of its fields."""
     if value is None or type(value) in (str, int, float, bool):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -121,11 +121,11 @@ def encode(value: Any) -> Any:
 
 
 def decode(kind: type[R], data: Any) -> R:
-    """The record of plain JSON data; fields that ``kind`` lacks are skipped.
+    """The record in plain JSON data; fields that ``kind`` does not have are ignored.
 
-    The metadata of a field may say ``was``, its name in earlier releases, ``values_were``, from earlier names
-    of its values to those of today, and ``flat``: the record that it holds has no object of its own, but its
-    fields stand beside the others.
+    The metadata of a field may have ``was``, its name in earlier releases, ``values_were``, a map from
+    earlier names of its values to current ones, and ``flat``: the fields of the record that it holds are in
+    the object of the outer record.
 
     Raises:
         ValueError: a field is missing, of another type or breaks a constraint; the message names the field.
@@ -136,8 +136,12 @@ def decode(kind: type[R], data: Any) -> R:
 
 
 def gathered(kind: type[Any], *sources: object, **given: Any) -> dict[str, Any]:
-    """Values for the fields of a record or a pydantic model: those given, else from the first source that has
-    an attribute of that name. A field that no source has is left to its default."""
+    """Values for the fields of a record or a pydantic model, from ``given`` or the first source that has
+    them.
+
+    A source has a field if it has an attribute of that name. Fields that no source has are left out, for
+    their default.
+    """
     names = getattr(kind, "model_fields", None) or [field.name for field in dataclasses.fields(kind)]
     found = {}
     for name in names:
@@ -157,7 +161,7 @@ class _FieldError(ValueError):
 
 @functools.cache
 def _encoders(kind: type[Any]) -> tuple[tuple[str, Merge], ...]:
-    """The fields of a record, and how the value of each gets into the record's object."""
+    """(field name, function that adds its value to the object of the record), for each field of a record."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return tuple((field.name, _merge(hints[field.name], field)) for field in dataclasses.fields(kind))
 
@@ -201,7 +205,7 @@ def _record(kind: Any) -> Decode:
 
 
 def _finder(field: dataclasses.Field[Any]) -> Decode | None:
-    """How a field's value is found in the object of its record; None: under the field's name."""
+    """The function that finds a field's value in the object of its record; None to use the field's name."""
     told = field.metadata
     if told.get("flat"):
         return lambda data: data
@@ -252,7 +256,7 @@ def _checked(hint: Any, constraints: tuple[Any, ...]) -> Decode:
 
 
 def _union(arguments: tuple[Any, ...]) -> Decode:
-    """Of a type and None; the types of knobs' values are told apart by :func:`_pairs`."""
+    """Read a value of one type or None; :func:`_pairs` reads the values of knobs."""
     (hint,) = (one for one in arguments if one is not types.NoneType)
     of_plain = _decoder(hint)
     return lambda value: None if value is None else of_plain(value)
@@ -288,7 +292,7 @@ def _member(kind: type[Enum]) -> Decode:
 
 
 def _exactly(kind: type[Any]) -> Decode:
-    """Values of a type of JSON; true and false are no integers."""
+    """Read values of one JSON type; true and false are not integers."""
 
     def read(value: Any) -> Any:
         if type(value) is not kind:

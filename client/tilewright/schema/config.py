@@ -14,7 +14,7 @@ from tilewright.schema.codec import KnobValue, Pairs, decode, encode
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Config:
-    """A family's name and a value for each of its knobs; hashable and JSON both ways.
+    """The name of a family and a value for each of its knobs; hashable.
 
     Attributes:
         family: name of the kernel family.
@@ -26,7 +26,7 @@ class Config:
 
     @classmethod
     def of(cls, family: str, knobs: Mapping[str, KnobValue]) -> Config:
-        """Build from a mapping.
+        """A config from a mapping of knob names to values.
 
         Raises:
             InvalidProblem: a value is neither an integer nor a string.
@@ -44,7 +44,7 @@ class Config:
 
     @property
     def digest(self) -> str:
-        """First 16 hex digits of the SHA-256 of the canonical JSON."""
+        """The first 16 hex digits of the SHA-256 of the canonical JSON."""
         canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 

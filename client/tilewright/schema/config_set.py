@@ -1,4 +1,4 @@
-"""Config sets: immutable snapshots of what a device class is served, named by their content."""
+"""Config sets: immutable snapshots of the winners of a device class, named by the digest of their content."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import Annotated, Any, Self
 from tilewright.errors import ArtifactError, InvalidProblem
 from tilewright.schema.codec import Count, KeyName, Pattern, Sha256, decode
 from tilewright.schema.config import Config
+from tilewright.schema.preconditions import Preconditions
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Baseline
 
-# What is written. In sets without a format, or of one below 2, ``deterministic`` was not measured but claimed
-# of every kernel family that was known.
-FORMAT = 2
+# The format that is written. In sets without a format, or below 2, ``deterministic`` was not measured, but
+# set for every kernel of a known family. Sets of a format below 3 lack the preconditions of their kernels.
+FORMAT = 3
 SetDigest = Annotated[str, Pattern("sha256:[0-9a-f]{64}")]
 _OUTSIDE_THE_DIGEST = ("digest", "created_at")
 _ARTIFACT = re.compile(r"[0-9a-f]{64}")
@@ -35,13 +36,14 @@ class Speedup:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SetEntry:
-    """One problem of a set and what to run for it.
+    """One problem of a set and its kernel.
 
     Attributes:
         artifact: digest of the kernel, ``artifact_bytes`` long; the set's bundle has it.
-        median_us: microseconds of one GEMM in the final race; ``low_us`` and ``high_us`` enclose it.
-        use_vendor: the vendor library was faster in the race, if only by less than it can tell: run that.
+        median_us: microseconds of one GEMM in the final race; ``low_us`` and ``high_us`` are its interval.
+        use_vendor: whether to run the vendor library, because the speed-up is below 1.
         numerics, deterministic, staleness: as in :class:`tilewright.wire.BestConfigView`.
+        preconditions: preconditions of the kernel, which a near problem must meet.
     """
 
     problem: GemmProblem
@@ -60,17 +62,25 @@ class SetEntry:
     staleness: str
     job_id: str
     created: datetime
+    preconditions: Preconditions = dataclasses.field(default_factory=Preconditions)
+
+    def of_format(self, found: int) -> Self:
+        """The entry of a set of an earlier format, with what that format does not tell assumed to the worst:
+        the kernel is not deterministic, and needs all that holds for the problem it was tuned for."""
+        deterministic = self.deterministic and found >= 2
+        assumed = Preconditions.assumed(self.problem)
+        return dataclasses.replace(self, deterministic=deterministic, preconditions=assumed)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RegretBand:
-    """What a near match costs, learned by leaving one shape out and answering it from another one.
+    """The regret of near matches within a distance, from shapes answered by the winners of other shapes.
 
     Attributes:
-        max_distance: of the band, in octaves of (m, n, k).
-        expected: mean of time over the best time, less 1.
-        p90: nine in ten cost at most this.
-        pairs: shapes answered from another one that this rests on, nearer bands included.
+        max_distance: largest distance, in octaves of (m, n, k).
+        expected: mean regret: time over the best time, less 1.
+        p90: 90th percentile of the regret.
+        pairs: number of pairs of shapes that this is estimated from, including those of smaller distances.
     """
 
     max_distance: float
@@ -85,8 +95,8 @@ class ConfigSet:
 
     Attributes:
         digest: ``sha256:`` of the canonical JSON of everything but ``digest`` and ``created_at``.
-        near: what near matches cost, by distance; empty where the store cannot tell yet.
-        format: of sets below 2 nobody measured which kernels are deterministic.
+        near: regret of near matches by distance; empty if the store has too few results.
+        format: see :data:`FORMAT`.
     """
 
     digest: SetDigest
@@ -99,46 +109,56 @@ class ConfigSet:
 
     @classmethod
     def from_bytes(cls, content: bytes, digest: str | None = None) -> Self:
-        """A snapshot whose content was checked against its digest, and against the one expected.
+        """The snapshot in ``content``, checked against its own digest and against ``digest`` if given.
 
         Raises:
-            ArtifactError: it is damaged, or another one than expected.
+            ArtifactError: it is damaged, or has another digest.
         """
         try:
             raw = json.loads(content)
             found = cls.from_dict(raw)
             real = content_digest(raw)
         except (ValueError, OverflowError, RecursionError, InvalidProblem) as error:
-            raise ArtifactError(f"not a config set: {str(error)[:500]}") from error
+            raise ArtifactError(f"not a config set, fetch it again: {str(error)[:500]}") from error
         if found.digest != real or (digest is not None and digest != real):
-            raise ArtifactError(f"a config set named {digest or found.digest} has the content of {real}")
+            raise ArtifactError(
+                f"the content of config set {digest or found.digest} has the digest {real}; fetch it again"
+            )
         return found
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """From parsed JSON; fields that a newer service added are read over.
+        """The snapshot in parsed JSON; fields that a newer service added are ignored.
 
         Raises:
             ValueError, OverflowError, InvalidProblem: a field is missing, of another type or out of range.
         """
         found = decode(cls, data)
-        if found.format >= 2:
+        if found.format >= FORMAT:
             return found
-        entries = tuple(dataclasses.replace(entry, deterministic=False) for entry in found.entries)
+        entries = tuple(entry.of_format(found.format) for entry in found.entries)
         return dataclasses.replace(found, entries=entries)
 
     def expected_regret(self, distance: float) -> float | None:
-        """Mean regret of a match ``distance`` octaves away; None where nothing is known that far out."""
+        """The mean regret of a match ``distance`` octaves away; None if that is unknown."""
         return next((band.expected for band in self.near if distance <= band.max_distance), None)
 
 
 def content_digest(raw: dict[str, Any]) -> str:
-    """The digest of a snapshot as parsed from JSON: fields that a newer service added count as well."""
+    """The digest of a snapshot in parsed JSON, including fields that a newer service added."""
     content = {name: value for name, value in raw.items() if name not in _OUTSIDE_THE_DIGEST}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    return digest_of(text.encode())
+
+
+def digest_of(*canonical: bytes) -> str:
+    """The digest of a snapshot by its JSON, in parts, without ``digest`` and ``created_at``, keys sorted."""
+    found = hashlib.sha256()
+    for part in canonical:
+        found.update(part)
+    return f"sha256:{found.hexdigest()}"
 
 
 def is_digest(name: str) -> bool:
-    """Whether a name is the SHA-256 of an artifact in lower-case hex, and so safe as the name of a file."""
+    """Whether a name is a SHA-256 in lower-case hex, and so safe as a file name."""
     return _ARTIFACT.fullmatch(name) is not None

@@ -1,4 +1,4 @@
-"""``DeviceSpec`` describes one device; its ``device_class`` is what results are keyed by."""
+"""``DeviceSpec``, the description of one device, and ``DeviceClass``, the key of its results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DeviceKind = Literal["cuda", "host"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceClass:
-    """What decides performance, and so the key of every stored result.
+    """The properties that decide performance: the key of every stored result.
 
     Attributes:
         arch: ``sm_90``, ``x86_64_v3`` and the like.
@@ -24,23 +24,24 @@ class DeviceClass:
     id: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class DeviceSpec:
-    """One device as measured or queried.
+# NOTE: without slots, so that the answer of the wire can inherit the fields.
+@dataclasses.dataclass(frozen=True)
+class DeviceFields:
+    """The description of one device.
 
     Attributes:
         kind: ``cuda`` or ``host``.
         arch: compute architecture; ``sm_XY`` or a CPU level such as ``x86_64_v4``.
-        name: marketing or model name; an alias only, except on the host, where results
-            compiled for the native CPU belong to its model.
+        name: model name. On the host it is part of the device class, because kernels are compiled for the
+            CPU.
         sm_count: SMs of a GPU; on the host the number of threads used.
         memory_bytes: device memory.
         l2_bytes: L2 of the GPU, last-level cache of the CPU.
-        smem_per_block: most dynamic shared memory of a block in bytes (opt-in limit); 0 on the host.
+        smem_per_block: most dynamic shared memory of a CTA in bytes (opt-in limit); 0 on the host.
         smem_per_sm: shared memory of one SM in bytes; 0 on the host.
-        memory_gbps: peak memory bandwidth in GB/s; 0 where unknown.
-        clock_mhz: highest core clock in MHz; 0 where unknown.
-        power_watts: power limit in watts; 0 where unknown.
+        memory_gbps: peak memory bandwidth in GB/s; 0 if unknown.
+        clock_mhz: highest core clock in MHz; 0 if unknown.
+        power_watts: power limit in watts; 0 if unknown.
         mig: MIG profile, empty on a whole GPU.
     """
 
@@ -57,9 +58,14 @@ class DeviceSpec:
     power_watts: Count = 0
     mig: Annotated[str, MaxLength(32)] = ""
 
+
+@dataclasses.dataclass(frozen=True)
+class DeviceSpec(DeviceFields):
+    """A device, with its class."""
+
     @property
     def device_class(self) -> DeviceClass:
-        """The class this device belongs to."""
+        """The class of the device."""
         if self.kind == "host":
             model = hashlib.sha256(self.name.encode()).hexdigest()[:8]
             return DeviceClass(self.arch, f"{self.arch}-{self.sm_count}t-{model}")
@@ -77,11 +83,11 @@ class DeviceSpec:
         return int(digits[:-1]), int(digits[-1])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """The description as plain data."""
         plain: dict[str, Any] = encode(self)
         return plain
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> DeviceSpec:
-        """The inverse of :meth:`to_dict`; also reads the names of earlier versions."""
+        """The inverse of :meth:`to_dict`; also reads field names of earlier versions."""
         return decode(cls, data)

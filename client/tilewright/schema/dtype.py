@@ -1,4 +1,4 @@
-"""Element types, and which of them go together in a GEMM."""
+"""Element types, and the combinations that a GEMM can have."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ class DType(StrEnum):
     """Element types by their NumPy names, ``tfloat32`` and ``sign1``.
 
     ``tfloat32`` is float32 in memory that the tensor cores may multiply with 10 bits of mantissa. It is a
-    type of its own so that a float32 problem never runs in it silently: results, artifacts and lookups of
-    the two are apart. ``int32`` is a type of results only.
+    separate type so that a float32 problem never runs in it silently: the two have separate results,
+        artifacts and
+    lookups. ``int32`` is a type of results only.
 
     Types of fewer than 8 bits are packed along the rows as stored, the first element in the low bits of the
     first byte. ``uint1`` is 0 or 1; ``sign1`` is a sign bit alone: 0 stands for 1, 1 for -1.
@@ -38,9 +39,9 @@ class DType(StrEnum):
 
     @property
     def size(self) -> int:
-        """Bytes of a storage unit: an element, or the byte that ``packing`` elements share.
+        """Bytes of a storage unit: an element, or the byte that holds ``packing`` elements.
 
-        What a pointer steps over; ``nbytes`` tells what several elements take.
+        A pointer advances by storage units; ``nbytes`` gives the bytes of several elements.
         """
         return max(1, self.bits // 8)
 
@@ -50,12 +51,12 @@ class DType(StrEnum):
         return max(1, 8 // self.bits)
 
     def nbytes(self, elements: int) -> int:
-        """Bytes of so many elements, which fill whole storage units."""
+        """Bytes of ``elements`` elements, which must fill whole storage units."""
         return elements * self.bits // 8
 
     @property
     def is_integer(self) -> bool:
-        """Sums of it are exact integers."""
+        """Whether it is an integer type, which accumulates exactly."""
         return self is DType.INT32 or self in _INTEGERS
 
 
@@ -77,7 +78,7 @@ _BITS = {
 }
 
 _INTEGERS = (DType.INT8, DType.UINT8, DType.INT4, DType.UINT4, DType.UINT1, DType.SIGN1)
-# By element type of A and B, the default first. D may also have the type of the sum.
+# By element type of A and B, the default first. D may also have the accumulate type.
 ACCUMULATE_TYPES = {
     DType.FLOAT16: (DType.FLOAT32, DType.FLOAT16),
     DType.BFLOAT16: (DType.FLOAT32,),

@@ -1,4 +1,4 @@
-"""What a tuning job is asked for, and where it stands."""
+"""Requests of tuning jobs, their status and their progress."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.schema.problem import GemmProblem
 
 
 class JobStatus(enum.StrEnum):
-    """Life of a job; the last three are final."""
+    """The status of a job; the last three are final."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -22,19 +22,19 @@ class JobStatus(enum.StrEnum):
 
     @property
     def final(self) -> bool:
-        """Nothing follows this status."""
+        """Whether the job has ended."""
         return self not in (JobStatus.QUEUED, JobStatus.RUNNING)
 
 
 class Sampler(enum.StrEnum):
-    """Which config is tried after the initial ones; no sampler proposes an invalid config, or one twice.
+    """The sampler, which chooses configs after the initial ones; it proposes valid configs only, each once.
 
     Attributes:
-        STAGED: a spread of first configs, then a model of what was measured; the default.
+        STAGED: first configs far apart, then a model of the measurements; the default.
         TPE: Optuna's tree-structured Parzen estimator.
         CMAES: Optuna's covariance matrix adaptation.
-        LOCAL: the best neighbour of the best so far, else another start.
-        RANDOM: uniformly; what every sampler becomes if the budget covers the space.
+        LOCAL: a neighbour of the best so far, else a new start.
+        RANDOM: uniform; used for every sampler if the budget covers the space.
     """
 
     STAGED = "staged"
@@ -46,16 +46,16 @@ class Sampler(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """How to search.
+    """The options of a search.
 
     Attributes:
         families: kernel families to search; empty for all that support the problem.
         max_trials: measured trials (``ok`` and ``pruned``) to spend.
         max_seconds: wall-clock bound, 0 for none; the final race comes on top.
-        seed: of every random choice of the search.
-        sampler: how to search.
-        min_gain_per_s: the search ends where it gains less, as a share of the best time per second that
-            the device is at work; 0 for never (:func:`tuner.job.loop.gain_per_s`).
+        seed: random seed of the search.
+        sampler: the sampler.
+        min_gain_per_s: the search ends if it gains less, as a fraction of the best time per device second; 0
+            for never (:func:`tuner.job.loop.gain_per_s`).
     """
 
     families: Annotated[tuple[FamilyName, ...], MaxLength(8)] = ()
@@ -70,18 +70,18 @@ class SearchOptions:
 
 @dataclasses.dataclass(frozen=True)
 class TuneRequest(SearchOptions):
-    """A job: a problem, and how to search for its best config."""
+    """A request for a job: a problem, and the options of the search for its best config."""
 
     problem: GemmProblem
 
     @property
     def options(self) -> dict[str, Any]:
-        """Everything but the problem, as plain data."""
+        """The options of the search as plain data."""
         return {name: encode(getattr(self, name)) for name in OPTIONS}
 
     @classmethod
     def of(cls, problem: GemmProblem, options: Mapping[str, Any]) -> TuneRequest:
-        """The request with these options as plain data; those that are missing have their defaults.
+        """The request for a problem with options in plain data; missing options have their defaults.
 
         Raises:
             ValueError: an option is out of range or of another type.
@@ -96,21 +96,21 @@ OPTIONS = tuple(field.name for field in dataclasses.fields(SearchOptions))
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JobProgress:
-    """Where a job stands.
+    """The progress of a job.
 
     Attributes:
         phase: ``enumerate``, ``search``, ``race`` or ``done``.
-        measured, planned: trials spent and granted.
-        valid_configs: size of the searched space, over all families.
-        failed: trials that ended in any other way.
+        measured, planned: number of measured trials, and their limit.
+        valid_configs: size of the searched space over all families.
+        failed: number of trials that failed.
         best_us, best_config: the best so far; None before the first.
         elapsed_s: seconds since the job (or its resumption) started.
         eta_s: expected seconds to the end; None before the first trial.
-        compile_s, check_s, measure_s: where the seconds went.
-        idle_s: seconds the device waited for a compile.
-        search_s: seconds that choosing configs took.
+        compile_s, check_s, measure_s: seconds of compilation, correctness checks and measurement.
+        idle_s: seconds that the device waited for compilations.
+        search_s: seconds that the search took to choose configs.
         race_s: seconds of the final races.
-        stopped: why the search ended; None while it runs.
+        stopped: the reason why the search ended; None while it runs.
     """
 
     phase: str

@@ -1,10 +1,13 @@
-"""``GemmProblem``: what is to be computed, and nothing about how."""
+"""``GemmProblem``: the product to compute, without any choice of how."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import math
 import operator
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -29,13 +32,18 @@ class Layout(StrEnum):
 
     @property
     def a_transposed(self) -> bool:
-        """A is stored K x M."""
+        """Whether A is stored K x M."""
         return self.value[0] == "t"
 
     @property
     def b_transposed(self) -> bool:
-        """B is stored N x K."""
+        """Whether B is stored N x K."""
         return self.value[1] == "t"
+
+    def extents(self, a: Sequence[int], b: Sequence[int]) -> tuple[int, int, int]:
+        """m, n and k of stored matrices, or stacks of them, of these shapes."""
+        m, k = a[-2:][::-1] if self.a_transposed else a[-2:]
+        return m, b[-2] if self.b_transposed else b[-1], k
 
 
 class Activation(StrEnum):
@@ -52,21 +60,21 @@ class GemmProblem:
     """D = act(alpha * op(A) op(B) + beta * C + bias), row-major, densely packed.
 
     Attributes:
-        m, n, k: extents of D (m x n) and of the sum (k), each in 1 .. 2^31 - 1.
+        m, n, k: extents of D (m x n) and of the reduction (k), each in 1 .. 2^31 - 1.
         dtype: element type of A and B.
         layout: how A and B are stored, see :class:`Layout`.
         batch: number of independent products, operands stacked along the first axis.
         out_dtype: element type of C, D and bias; that of A and B unless given, but float32 for tfloat32
             and the 8-bit floats, int32 for integers.
-        acc_dtype: type of the running sum; float32 (float64 for float64, int32 for integers) unless given.
-            Sums of integers that leave int32 wrap around.
+        acc_dtype: accumulate type; float32 (float64 for float64, int32 for integers) unless given. Integers
+            beyond int32 wrap around.
         activation: function applied last; integers have no gelu.
         has_bias: whether a bias vector of n elements is added to every row.
         has_c: whether beta * C is added. Without it beta must be 0 and C is never read.
 
     Raises:
-        InvalidProblem: an extent is out of range, the types do not go together, or rows of a packed type do
-            not fill bytes.
+        InvalidProblem: an extent is out of range, the types cannot be combined, or rows of a packed type do
+            not fill whole bytes.
     """
 
     m: Extent
@@ -110,7 +118,9 @@ class GemmProblem:
                 f"out_dtype must be {narrow} or the accumulate type {self.accumulate}, got {self.out}"
             )
         if self.dtype.is_integer and self.activation is Activation.GELU:
-            raise InvalidProblem(f"gelu is for real numbers; {self.dtype} sums to {self.accumulate}")
+            raise InvalidProblem(
+                f"gelu needs a floating-point type; {self.dtype} accumulates in {self.accumulate}"
+            )
 
     def _check_rows(self) -> None:
         packing = self.dtype.packing
@@ -128,7 +138,7 @@ class GemmProblem:
 
     @property
     def accumulate(self) -> DType:
-        """Element type of the running sum."""
+        """The accumulate type."""
         return self.acc_dtype or ACCUMULATE_TYPES[self.dtype][0]
 
     @property
@@ -153,7 +163,7 @@ class GemmProblem:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of A, B and D, and of C where it is read: what device memory must hold."""
+        """Bytes of A, B and D in device memory, and of C if it is read."""
         outputs = 2 if self.has_c else 1
         return self.operand_bytes + outputs * self.m * self.n * self.batch * self.out.size
 
@@ -164,7 +174,7 @@ class GemmProblem:
         return math.gcd(16, dtype.nbytes(columns))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data: names and numbers only, defaults spelled out."""
+        """The problem as plain data, names and numbers, including defaults."""
         plain: dict[str, Any] = encode(self)
         return plain
 
@@ -178,18 +188,33 @@ class GemmProblem:
         try:
             return cls(**data)
         except TypeError as error:
-            raise InvalidProblem(f"not a GEMM problem: {error}") from error
+            raise InvalidProblem(f"not a GEMM problem, check its fields: {error}") from error
 
     def __str__(self) -> str:
         batch = f"{self.batch}x " if self.batch > 1 else ""
         return f"{batch}{self.m}x{self.n}x{self.k} {self.dtype} {self.layout}"
 
 
+def variants(problem: GemmProblem) -> list[GemmProblem]:
+    """The same product in every layout and element type that it can have, itself included.
+
+    With another element type, result and accumulate type are its defaults.
+    """
+    found = []
+    for dtype, layout in itertools.product(OPERAND_TYPES, Layout):
+        change: dict[str, Any] = {"layout": layout}
+        if dtype is not problem.dtype:
+            change |= {"dtype": dtype, "out_dtype": None, "acc_dtype": None}
+        with contextlib.suppress(InvalidProblem):
+            found.append(dataclasses.replace(problem, **change))
+    return found
+
+
 def check_factors(problem: GemmProblem, alpha: float, beta: float) -> None:
-    """Refuse finite factors that become infinite in the type of the running sum.
+    """Raise an error for finite factors that become infinite in the accumulate type.
 
     Raises:
-        InvalidProblem: which one, and the largest that there may be.
+        InvalidProblem: the message names the factor and its largest value.
     """
     for name, value in (("alpha", alpha), ("beta", beta)):
         if problem.accumulate is not DType.FLOAT64 and math.isfinite(value) and abs(value) > _MAX_FLOAT32:
@@ -197,6 +222,12 @@ def check_factors(problem: GemmProblem, alpha: float, beta: float) -> None:
                 f"{name} must be at most {_MAX_FLOAT32:.8g} in size for {problem.dtype}, got {value:g}; "
                 "scale an operand instead"
             )
+
+
+def reads_operands(problem: GemmProblem, alpha: float) -> bool:
+    """Whether D depends on A and B. With alpha = 0 it does not, as in every BLAS: they may hold NaN. Integers
+    hold none, so their product is as good as any zero."""
+    return alpha != 0.0 or problem.accumulate.is_integer
 
 
 def _coerce(problem: GemmProblem, name: str, enum: type[StrEnum], default: StrEnum | None = None) -> None:
@@ -212,7 +243,7 @@ def _coerce(problem: GemmProblem, name: str, enum: type[StrEnum], default: StrEn
 def _coerce_extent(problem: GemmProblem, name: str) -> None:
     value = getattr(problem, name)
     try:
-        extent = 0 if isinstance(value, bool) else operator.index(value)  # of NumPy's integers, too
+        extent = 0 if isinstance(value, bool) else operator.index(value)  # also for NumPy's integers
     except TypeError:
         extent = 0
     if not 1 <= extent <= MAX_EXTENT:

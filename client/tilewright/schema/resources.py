@@ -1,4 +1,4 @@
-"""``Resources``: what a kernel costs. Apart from trials, as a start from the cache needs no trials."""
+"""``Resources``: registers and memory of a kernel. Not in trial.py, which a start from the cache skips."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tilewright.schema.codec import Count
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resources:
-    """What one CTA of a kernel costs, read from the binary.
+    """Registers and memory of a kernel, read from the binary.
 
     Attributes:
-        registers: of a thread.
-        spill_bytes: local memory of a thread that the compiler spilled to.
+        registers: registers of a thread.
+        spill_bytes: bytes of local memory of a thread to which the compiler spilled.
         static_smem: bytes of static shared memory.
         dynamic_smem: bytes of dynamic shared memory.
     """

@@ -1,4 +1,4 @@
-"""What the tuner learns: trials, timings, provenance, and the best config that follows from them."""
+"""Results of the tuner: trials, timings, provenance and best configs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STANDS_IN = "stands_in_for"
 
 
 class Outcome(StrEnum):
-    """How a trial ended. Only ``ok`` and ``pruned`` trials carry a timing."""
+    """The outcome of a trial. Only ``ok`` and ``pruned`` trials have a timing."""
 
     OK = "ok"
     INVALID = "invalid"
@@ -34,8 +34,9 @@ class Timing:
         samples_us: raw samples in the order they were taken.
         median_us: their median.
         low_us, high_us: distribution-free confidence interval of the median.
-        mhz, watts: mean core clock and power during the measurement; None where unknown.
+        mhz, watts: mean core clock and power during the measurement; None if unknown.
         method: name and version of the measurement method.
+        disturbed: what others took of the device meanwhile, in words; empty if it had the device to itself.
     """
 
     samples_us: tuple[float, ...]
@@ -45,11 +46,12 @@ class Timing:
     method: str
     mhz: float | None = None
     watts: float | None = None
+    disturbed: Text = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Provenance:
-    """Everything outside the config that could change a result."""
+    """The state outside the config that can change a result."""
 
     source_digest: Annotated[str, MaxLength(64)]
     compiler: str
@@ -59,37 +61,47 @@ class Provenance:
     method: str
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """The result of a trial on the device.
+
+    Attributes:
+        outcome: the outcome.
+        message: the reason of a failure; empty otherwise.
+        timing: the measurement of an ``ok`` or ``pruned`` trial.
+        check_s, measure_s: seconds of each step.
+        repeatable: whether launches on the same operands gave the same bits; None if that was not tested.
+    """
+
+    outcome: Outcome
+    message: Text = ""
+    timing: Timing | None = None
+    check_s: Seconds = 0.0
+    measure_s: Seconds = 0.0
+    repeatable: bool | None = None
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(TrialResult):
     """One config tried on one problem.
 
     Attributes:
         number: position within the job, from 0.
-        config: what was tried.
-        outcome: how it ended.
-        message: the reason where it did not end well; empty otherwise.
-        timing: the measurement of an ``ok`` or ``pruned`` trial.
-        artifact: digest of the compiled kernel where there is one.
-        resources: what a block of it costs.
-        provenance: where the result comes from; None where nothing was compiled.
-        compile_s, check_s, measure_s: seconds spent on each part.
-        origin: ``initial``, ``search`` or ``final``: what proposed it.
-        repeatable: whether launches on the same operands gave the same bits; None where that was not tried.
+        config: the config that was tried.
+        artifact: digest of the compiled kernel, if there is one.
+        resources: registers and memory of the kernel.
+        provenance: provenance of the result; None if nothing was compiled.
+        compile_s: seconds of the compilation.
+        origin: the proposer: ``initial``, ``search`` or ``final``.
     """
 
     number: Count
     config: Config
-    outcome: Outcome
-    message: Text = ""
-    timing: Timing | None = None
     artifact: Sha256 | None = None
     resources: Resources | None = None
     provenance: Provenance | None = None
     compile_s: Seconds = 0.0
-    check_s: Seconds = 0.0
-    measure_s: Seconds = 0.0
     origin: Annotated[str, Pattern("[A-Za-z0-9_.-]{0,16}")] = "search"
-    repeatable: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,8 +111,8 @@ class Baseline:
     Attributes:
         name: ``cublaslt``, ``cublas``, ``numpy`` ...
         median_us: its median time in the race.
-        detail: what the library chose (algorithm, tile, split-K), as far as it tells, and under
-            ``stands_in_for`` the element type that it lacks where it ran another one instead.
+        detail: the algorithm, tile and split-K of the library as far as it reports them; ``stands_in_for`` is
+            the element type of the problem if the library lacks it and ran another one instead.
     """
 
     name: str
@@ -109,7 +121,7 @@ class Baseline:
 
     @property
     def stands_in(self) -> bool:
-        """It is a yardstick only: the vendor library does not compute the problem itself."""
+        """Whether the vendor library does not compute the problem itself, but a stand-in for comparison."""
         return STANDS_IN in self.detail
 
 
@@ -118,17 +130,17 @@ class BestConfig:
     """The winner of a job's final race on one device class: a view over trials.
 
     Attributes:
-        problem, device_class, arch: what it is the best for.
+        problem, device_class, arch: the problem and the devices that it is the best for.
         config, artifact: the winner and the digest of its compiled kernel.
-        timing: its samples in the race.
-        ties: configs the race could not tell from the winner.
+        timing: samples of the winner in the race.
+        ties: configs that tie with the winner.
         baseline: the vendor library in the same race.
         speedup: baseline time over winner time, median of paired rounds; above 1 the kernel wins.
         speedup_low, speedup_high: confidence interval of the speed-up.
-        confidence: its level, for instance 0.99.
-        provenance: where the result comes from.
+        confidence: level of the interval, for instance 0.99.
+        provenance: provenance of the result.
         job_id: the job that found it.
-        resources: what a block of the winner costs.
+        resources: registers and memory of the winner.
         repeatable: as in the winner's :class:`Trial`.
     """
 
@@ -151,17 +163,21 @@ class BestConfig:
 
     @property
     def verdict(self) -> str:
-        """``kernel``, ``vendor`` or ``tie``: who won, as far as the interval tells; ``kernel`` where the
-        vendor library does not compute the problem."""
+        """``kernel``, ``vendor`` or ``tie`` (the interval contains 1); ``kernel`` if the vendor library does
+        not compute the problem; ``disturbed`` if others used the device meanwhile: such a race settles
+        nothing."""
+        if self.timing.disturbed:
+            return "disturbed"
         if self.speedup_low > 1.0 or self.baseline.stands_in:
             return "kernel"
         return "vendor" if self.speedup_high < 1.0 else "tie"
 
     @property
     def use_vendor(self) -> bool:
-        """Whether to run the vendor library: the speed-up is below 1, if only by less than the race can
-        tell."""
-        return self.speedup < 1.0 and not self.baseline.stands_in
+        """Whether to run the vendor library: the speed-up is below 1, also if the interval contains 1, or the
+        race was disturbed."""
+        slower = self.speedup < 1.0 or bool(self.timing.disturbed)
+        return slower and not self.baseline.stands_in
 
     @property
     def tflops(self) -> float:

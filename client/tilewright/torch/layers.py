@@ -1,4 +1,4 @@
-"""Linear layers through tuned kernels, and back."""
+"""``use``: runs the linear layers of a model by tuned kernels, until ``undo()``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Routed:
     """The layers that :func:`use` routes through tuned kernels.
 
     Attributes:
-        layers: by name within the model.
+        layers: the layers by their names in the model.
     """
 
     def __init__(self, layers: dict[str, Any], forward: Callable[[Any, Any], Any]) -> None:
@@ -25,7 +25,7 @@ class Routed:
         self._forward = forward
 
     def undo(self) -> None:
-        """Restore the layers' own ``forward``; repeating it is harmless."""
+        """Restore the original ``forward`` of the layers; calling it again does nothing."""
         for layer in self.layers.values():
             if getattr(layer.__dict__.get("forward"), "__func__", None) is self._forward:
                 del layer.forward

@@ -21,16 +21,16 @@ _numbers = itertools.count(1)
 
 
 def kernels_of(client: HasMatmul | None) -> None:
-    """Run :func:`matmul` with a client's kernels from now on, or with torch's own for None.
+    """Make :func:`matmul` use the kernels of a client, or torch's own product for None.
 
-    Models that :func:`tilewright.torch.use` routed stay with the client they were given.
+    Models routed by :func:`tilewright.torch.use` keep the kernels of their client.
     """
     global _source
     _source = client.matmul if client else None
 
 
 def named(kernels: LocalMatmul) -> str:
-    """A name by which the operator finds kernels, as a graph holds no Python objects.
+    """A name by which the operator finds kernels, because a graph holds no Python objects.
 
     It is valid as long as the kernels are referenced elsewhere; afterwards torch's own product runs.
     """
@@ -55,7 +55,7 @@ def _fake(a: Any, b: Any, bias: Any = None, activation: str = "none", kernels: s
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     a, b, bias, activation, ctx.kernels = inputs
     ctx.activation = Activation(activation)
-    # relu tells from its result what it passed on; gelu does not, and is computed again.
+    # The result of relu shows which elements it passed on; for gelu the product is computed again.
     ctx.save_for_backward(a, b, bias, output if ctx.activation is Activation.RELU else None)
 
 
@@ -86,6 +86,8 @@ _operator.register_autograd(_backward, setup_context=_keep)
 
 
 def matmul(a: Any, b: Any, bias: Any = None, activation: str = "none") -> Any:
-    """``act(a @ b + bias)`` with gradients: ``(..., m, k)`` by ``(k, n)`` or ``(..., k, n)``; ``activation``
-    is ``none``, ``relu`` or ``gelu`` (the tanh approximation)."""
+    """``act(a @ b + bias)`` with gradients: ``(..., m, k)`` by ``(k, n)`` or ``(..., k, n)``.
+
+    ``activation`` is ``none``, ``relu`` or ``gelu`` (the tanh approximation).
+    """
     return torch.ops.tilewright.matmul(a, b, bias, activation)

@@ -6,14 +6,16 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from tilewright.schema.device import DeviceFields
+
 
 class ErrorItem(BaseModel):
     """One broken rule.
 
     Attributes:
-        detail: the rule.
+        detail: the rule and how it is broken.
         pointer: JSON pointer into the body, as a URI fragment (``#/m``).
-        parameter: name of the query, path or header parameter instead.
+        parameter: name of the query, path or header parameter, instead of a pointer.
     """
 
     detail: str
@@ -26,13 +28,13 @@ class ProblemDocument(BaseModel):
 
     Attributes:
         type: stable URI of the kind of error.
-        title: the kind in words.
+        title: the kind of error in words.
         status: HTTP status.
         detail: what happened and what to do.
         instance: path of the request.
         request_id: also in the header ``X-Request-ID`` and in the log.
         errors: every broken rule of a refused request.
-        tune: where a result is missing: a body for ``POST /tune`` that would produce it.
+        tune: if a result is missing, a body for ``POST /tune`` that would produce it.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -48,7 +50,7 @@ class ProblemDocument(BaseModel):
 
 
 class Health(BaseModel):
-    """``status`` is ``ok``; ``checks`` says what was looked at."""
+    """The health of the service: ``status`` is ``ok``; ``checks`` names the checks."""
 
     status: str
     version: str
@@ -56,7 +58,7 @@ class Health(BaseModel):
 
 
 class KnobView(BaseModel):
-    """A knob: every legal value, and those that the tuner tries."""
+    """A knob: its legal values, and those that the tuner tries."""
 
     name: str
     doc: str
@@ -65,7 +67,7 @@ class KnobView(BaseModel):
 
 
 class SupportView(BaseModel):
-    """What a family computes on one device: layouts by element type, or why not."""
+    """The layouts that a family computes on one device by element type, or the reason why none."""
 
     device: str
     dtype: str
@@ -84,33 +86,27 @@ class FamilyView(BaseModel):
 
 
 class FamilyList(BaseModel):
-    """Every family."""
+    """Every kernel family."""
 
     items: list[FamilyView]
 
 
-class DeviceView(BaseModel):
-    """A device of this service; ``name`` is what ``device`` of a request takes.
+class DeviceView(BaseModel, DeviceFields, frozen=True):
+    """A device of this service.
 
-    ``state`` is ``idle``, ``tuning`` (then ``job`` tells which job) or ``down``.
+    Attributes:
+        name: the value for ``device`` of a request.
+        model: the ``name`` of its :class:`tilewright.schema.device.DeviceSpec`.
+        state: ``idle``, ``tuning`` (``job`` is the job) or ``down``.
+        detail: what keeps the device from its work, such as a full disk or another service that uses it.
     """
 
-    name: str
     model: str
-    kind: str
-    arch: str
     device_class: str
-    sm_count: int
-    memory_bytes: int
-    l2_bytes: int
-    smem_per_block: int
-    memory_gbps: int
-    clock_mhz: int
-    power_watts: int
-    mig: str
     driver: str
     state: Literal["idle", "tuning", "down"]
     job: str | None = None
+    detail: str | None = None
 
 
 class DeviceList(BaseModel):

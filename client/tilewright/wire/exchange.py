@@ -1,4 +1,4 @@
-"""Export and import over HTTP; what a line of an export holds is in :mod:`tuner.store.exchange`."""
+"""Trust, export and import over HTTP; the lines of an export are in :mod:`tuner.store.exchange`."""
 
 from __future__ import annotations
 
@@ -7,23 +7,42 @@ from enum import StrEnum
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, field_validator
 
-from tilewright.schema.codec import FamilyName, KeyName
+from tilewright.schema.codec import FamilyName, JobId, KeyName
+from tilewright.schema.config import Config
+from tilewright.schema.config_set import Speedup
+from tilewright.schema.problem import GemmProblem
+
+
+class TrustedKeyView(BaseModel):
+    """A public key whose signature makes the kernels and winners of an import run on this service."""
+
+    key: str
+    name: str
+    created: datetime
+
+
+class TrustView(BaseModel):
+    """``GET /trust``: the public key that this service signs with, and the keys that it trusts."""
+
+    key: str
+    trusted: list[TrustedKeyView]
 
 
 class Format(StrEnum):
-    """``ndjson`` is whole and can be imported; ``t4`` is the auto-tuning community's results format."""
+    """The format of an export: ``ndjson`` holds everything; ``t4`` is the format of the auto-tuning
+    community."""
 
     NDJSON = "ndjson"
     T4 = "t4"
 
 
 class ExportQuery(BaseModel):
-    """``GET /trials``: which results, and how they are written.
+    """``GET /trials``: the results to export, and their format.
 
     Attributes:
-        device_class, family: only these; all unless given.
-        since: only jobs that ended at this time or later.
-        artifacts: the winners' kernels too, without which a winner cannot be served elsewhere.
+        device_class, family: results of these only; all unless given.
+        since: results of jobs that ended at this time or later.
+        artifacts: whether to include the kernels of the winners, which other services need to serve them.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -45,15 +64,15 @@ class ExportQuery(BaseModel):
     @field_validator("since", mode="before")
     @classmethod
     def _written_out(cls, value: object) -> object:
-        # NOTE: pydantic takes numbers, also as text, for seconds since 1970, which is no date-time of the
-        # document.
+        # NOTE: pydantic reads numbers, also in text, as seconds since 1970, which is no date-time by the
+        # schema.
         if value is None or isinstance(value, datetime) or (isinstance(value, str) and ":" in value):
             return value
         raise ValueError("give a date and time with its zone, such as 2026-01-31T12:00:00Z")
 
 
 class Counts(BaseModel):
-    """How many of each."""
+    """The number of each kind of record."""
 
     jobs: int = 0
     trials: int = 0
@@ -69,8 +88,92 @@ class Counts(BaseModel):
         )
 
 
-class ImportAnswer(BaseModel):
-    """What was new, and what the store had already or had better."""
+class ImportQuery(BaseModel):
+    """``POST /trials``: the import that these lines belong to, 32 hex digits; a new one unless given."""
 
-    added: Counts
-    known: Counts
+    model_config = ConfigDict(extra="forbid")
+
+    import_id: JobId | None = None
+
+
+class WaitingView(BaseModel):
+    """A winner of an import that waits to be built and raced here; its figures are those of another store."""
+
+    problem: GemmProblem
+    device_class: str
+    config: Config
+    median_us: float
+    speedup: Speedup
+    queued: datetime | None
+
+
+class ImportView(BaseModel):
+    """An import.
+
+    Attributes:
+        id: of the import; what it brought carries it as ``import_id``.
+        trusted: its kernels and winners were taken.
+        signer: the key that signed it; None where none did.
+        key_id: the API key that sent it; None for an import on the service's machine.
+        jobs: how many it brought.
+        best: how many of its winners are in use.
+        waiting: how many of its winners wait to be built and raced here.
+    """
+
+    id: str
+    trusted: bool
+    signer: str | None
+    key_id: str | None
+    created: datetime
+    jobs: int
+    best: int
+    waiting: int
+
+
+class ImportDetails(ImportView):
+    """An import with its winners that wait, at most a thousand of them."""
+
+    waits: list[WaitingView]
+
+
+class ImportList(BaseModel):
+    """A page of imports, the newest first; ``next`` is the cursor of the next page."""
+
+    items: list[ImportView]
+    next: str | None = None
+
+
+class ImportAnswer(BaseModel):
+    """What came of an import.
+
+    Attributes:
+        import_id: what ``/imports`` calls it; None where nothing was new.
+        trusted: kernels and winners were taken, as a trusted key signed all lines.
+        signer: the key that signed all lines; None where none did.
+        added: what was new.
+        known: what the store had already or had better.
+        waiting: winners that wait to be built and raced here.
+        dropped: kernels that were left out.
+        reason: why they were; empty where they were taken.
+    """
+
+    import_id: str | None = None
+    trusted: bool = False
+    signer: str | None = None
+    added: Counts = Counts()
+    known: Counts = Counts()
+    waiting: int = 0
+    dropped: int = 0
+    reason: str = ""
+
+    def __add__(self, later: ImportAnswer) -> ImportAnswer:
+        return ImportAnswer(
+            import_id=self.import_id or later.import_id,
+            trusted=later.trusted,
+            signer=later.signer,
+            added=self.added + later.added,
+            known=self.known + later.known,
+            waiting=self.waiting + later.waiting,
+            dropped=self.dropped + later.dropped,
+            reason=self.reason or later.reason,
+        )

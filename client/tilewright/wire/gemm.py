@@ -1,4 +1,4 @@
-"""GEMMs on request."""
+"""GEMM requests on the wire."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from tilewright.schema.problem import MAX_EXTENT
 from tilewright.wire.requests import GemmQuery
 
-SEGMENT_PREFIX = "tilewright_"
+SEGMENT_HEADER = 64  # bytes of a segment before its tensors; the first 32 are the token
 _Size = Annotated[int, Field(ge=1, le=MAX_EXTENT)]
 
 
 class GemmPost(GemmQuery, frozen=True):
-    """``POST /gemm``; ``m``, ``n``, ``k`` and what follows are for raw bodies, which tell no shape.
+    """``POST /gemm``; ``m``, ``n``, ``k`` and the fields after them are for raw bodies, which hold no shapes.
 
     Attributes:
-        has_c, has_bias: C, then the bias follow A and B in a raw body.
+        has_c, has_bias: whether C and the bias follow A and B in a raw body.
     """
 
     m: _Size | None = None
@@ -28,17 +28,33 @@ class GemmPost(GemmQuery, frozen=True):
     has_c: bool = False
 
 
-class SharedTensor(BaseModel):
-    """Where a tensor lies: in a POSIX shared-memory segment, from byte ``offset`` on, row-major."""
+class SharedSegment(BaseModel):
+    """Memory of a process: a memfd sealed with ``F_SEAL_SHRINK``, ``F_SEAL_GROW`` and ``F_SEAL_SEAL``.
+
+    Attributes:
+        pid: the process that holds it open.
+        fd: its descriptor in that process.
+        token: what its first 32 bytes are; a caller who can name it may use the memory.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
-    segment: str = Field(pattern=f"^{SEGMENT_PREFIX}[A-Za-z0-9]{{8,64}}$")
-    offset: int = Field(default=0, strict=True, ge=0, le=2**48)
+    pid: int = Field(strict=True, ge=1, le=2**31 - 1)
+    fd: int = Field(strict=True, ge=0, le=2**31 - 1)
+    token: str = Field(pattern="^[0-9a-f]{32}$")
+
+
+class SharedTensor(BaseModel):
+    """The location of a row-major tensor: a segment, from byte ``offset`` on."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    segment: SharedSegment
+    offset: int = Field(default=SEGMENT_HEADER, strict=True, ge=SEGMENT_HEADER, le=2**48)
 
 
 class SharedGemmBody(GemmQuery, frozen=True):
-    """``POST /gemm/shared``: as ``POST /gemm``, with the tensors in memory that both sides map."""
+    """``POST /gemm/shared``: like ``POST /gemm``, with the tensors in memory that both sides map."""
 
     m: _Size
     n: _Size
@@ -52,7 +68,7 @@ class SharedGemmBody(GemmQuery, frozen=True):
 
 
 class SharedGemmView(BaseModel):
-    """A GEMM that ran: its result is in ``d`` of the request."""
+    """A GEMM that ran; its result is in ``d`` of the request."""
 
     ran: str
     kernel_us: float

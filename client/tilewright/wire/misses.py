@@ -1,4 +1,4 @@
-"""Misses on the wire: problems that clients ran without a tuned kernel, and the work that follows."""
+"""Misses on the wire: problems that clients ran without a tuned kernel, and jobs to tune them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Micros = Annotated[float, Field(gt=0.0, le=1e12, allow_inf_nan=False)]
 
 
 class MissReason(StrEnum):
-    """Why there is something to tune: no result at all, or one that is no longer current."""
+    """The reason of a miss: no result, or a result that is no longer current."""
 
     MISSING = "missing"
     STALE = "stale"
@@ -37,7 +37,7 @@ class MissesBody(Body, frozen=True):
 
 
 class MissAnswer(BaseModel):
-    """What became of a report: ``dropped`` are new problems over the limit of the list."""
+    """The result of a report; ``dropped`` counts new problems over the limit of the list."""
 
     noted: int
     dropped: int
@@ -53,8 +53,8 @@ class MissView(BaseModel):
     """A problem worth tuning.
 
     Attributes:
-        count: how often it ran without a current result.
-        time_us: microseconds of one run: as reported, else estimated.
+        count: number of runs without a current result.
+        time_us: microseconds of one run, reported or estimated.
         measured: whether ``time_us`` was reported.
         stake_s: device seconds at stake, ``count`` times ``time_us``.
     """
@@ -88,7 +88,7 @@ class TuneMissesBody(OptionsBody, frozen=True):
     """``POST /tune`` for misses: a job for each, with the same options.
 
     Attributes:
-        device: one of the class that missed; the first such device unless given.
+        device: a device of the class of the misses; the first one unless given.
     """
 
     from_misses: FromMisses
@@ -96,7 +96,7 @@ class TuneMissesBody(OptionsBody, frozen=True):
 
 
 def _choose(value: Any, _: Any) -> TuneBody | TuneMissesBody:
-    # NOTE: chosen by hand, so that a broken rule is reported for the kind of body that was meant.
+    # NOTE: chosen here, so that a broken rule is reported for the right kind of body.
     if isinstance(value, dict) and "from_misses" in value:
         return TuneMissesBody.model_validate(value)
     return TuneBody.model_validate(value)

@@ -1,8 +1,9 @@
-"""Every model of the wire by its name, and the records that answers hold."""
+"""The names of all models of the wire, and of the records in answers."""
 
 from tilewright.schema.config import Config
 from tilewright.schema.config_set import ConfigSet, RegretBand, SetEntry
 from tilewright.schema.job import JobProgress, JobStatus
+from tilewright.schema.match import Match
 from tilewright.schema.trial import Timing, Trial
 from tilewright.wire.catalog import (
     DeviceList,
@@ -15,8 +16,20 @@ from tilewright.wire.catalog import (
     ProblemDocument,
     SupportView,
 )
-from tilewright.wire.exchange import Counts, ExportQuery, Format, ImportAnswer
-from tilewright.wire.jobs import JobList, JobView, TrialList
+from tilewright.wire.exchange import (
+    Counts,
+    ExportQuery,
+    Format,
+    ImportAnswer,
+    ImportDetails,
+    ImportList,
+    ImportQuery,
+    ImportView,
+    TrustedKeyView,
+    TrustView,
+    WaitingView,
+)
+from tilewright.wire.jobs import JobList, JobView, TrialList, UnreadableJob
 from tilewright.wire.misses import (
     AnyTuneBody,
     FromMisses,
@@ -29,7 +42,16 @@ from tilewright.wire.misses import (
     MissView,
     TuneMissesBody,
 )
-from tilewright.wire.requests import BestQuery, GemmQuery, Match, PageQuery, ProblemBody, TuneBody
+from tilewright.wire.requests import (
+    BestQuery,
+    CancelQuery,
+    GemmQuery,
+    PageQuery,
+    ProblemBody,
+    ProblemQuery,
+    TuneBody,
+    WinnerQuery,
+)
 from tilewright.wire.results import (
     BestConfigList,
     BestConfigView,
@@ -54,6 +76,7 @@ __all__ = [
     "BestConfigView",
     "BestQuery",
     "BundleBody",
+    "CancelQuery",
     "Config",
     "ConfigSet",
     "Counts",
@@ -68,6 +91,10 @@ __all__ = [
     "GemmQuery",
     "Health",
     "ImportAnswer",
+    "ImportDetails",
+    "ImportList",
+    "ImportQuery",
+    "ImportView",
     "JobList",
     "JobProgress",
     "JobStatus",
@@ -89,6 +116,7 @@ __all__ = [
     "PinBody",
     "ProblemBody",
     "ProblemDocument",
+    "ProblemQuery",
     "QualityView",
     "RegretBand",
     "SetChange",
@@ -100,6 +128,11 @@ __all__ = [
     "Timing",
     "Trial",
     "TrialList",
+    "TrustView",
+    "TrustedKeyView",
     "TuneBody",
     "TuneMissesBody",
+    "UnreadableJob",
+    "WaitingView",
+    "WinnerQuery",
 ]

@@ -1,14 +1,14 @@
-"""Requests: bounded numbers and names only, so that no text of a caller reaches a compiler."""
+"""Requests: bounded numbers and names only, so that no text from a request reaches a compiler."""
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tilewright.schema.codec import KeyName, encode, gathered
-from tilewright.schema.job import OPTIONS, SearchOptions, TuneRequest
+from tilewright.schema.job import OPTIONS, JobStatus, SearchOptions, TuneRequest
+from tilewright.schema.match import MatchOptions
 from tilewright.schema.problem import Activation, DType, Extent, GemmProblem, Layout
 
 DeviceName = Annotated[str, Field(pattern=r"^(host|cuda:[0-9]{1,3})$", max_length=8)]
@@ -18,7 +18,7 @@ Factor = Annotated[float, Field(allow_inf_nan=False)]
 
 
 def _strict(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema of pydantic's core whose integers and flags, other than in nested models, are strict."""
+    """A schema of pydantic's core with strict integers and flags, except in nested models."""
     if schema["type"] in ("int", "bool"):
         return {**schema, "strict": True}
     if "fields" in schema:
@@ -29,7 +29,7 @@ def _strict(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 class Body(BaseModel, frozen=True):
-    """A JSON body: unknown fields are refused, and so is text or a flag in the place of a number."""
+    """A JSON body; unknown fields, and text or flags instead of numbers, are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -38,27 +38,20 @@ class Body(BaseModel, frozen=True):
         return _strict(handler(source))
 
 
-class Match(StrEnum):
-    """Which stored result may answer for a problem."""
-
-    EXACT = "exact"
-    NEAREST = "nearest"
-
-
 class ProblemBody(Body, GemmProblem, frozen=True):
-    """A body that names a problem with the fields of a :class:`GemmProblem`."""
+    """A body with the fields of a :class:`GemmProblem`."""
 
     def to_problem(self) -> GemmProblem:
         """The problem.
 
         Raises:
-            InvalidProblem: the types do not go together.
+            InvalidProblem: the types cannot be combined.
         """
         return GemmProblem(**gathered(GemmProblem, self))
 
 
 class OptionsBody(Body, SearchOptions, frozen=True):
-    """A body that says how to search with the fields of :class:`SearchOptions`."""
+    """A body with the fields of :class:`SearchOptions`."""
 
     def to_request(self, problem: GemmProblem) -> TuneRequest:
         """The request with these options for a problem."""
@@ -66,7 +59,7 @@ class OptionsBody(Body, SearchOptions, frozen=True):
 
 
 class TuneBody(OptionsBody, ProblemBody, frozen=True):
-    """``POST /tune``: a problem, how to tune it, and where.
+    """``POST /tune``: a problem, search options and a device.
 
     Attributes:
         device: ``cuda:0``, ``host`` and the like; the service's first device unless given.
@@ -90,51 +83,112 @@ class PageQuery(BaseModel, frozen=True):
     cursor: Cursor | None = None
 
 
-class BestQuery(PageQuery, GemmProblem, frozen=True):
-    """``GET /best-config``: one result with m, n and k, a list without.
+class ProblemQuery(BaseModel, GemmProblem, frozen=True):
+    """A query that names a problem with the fields of a :class:`GemmProblem`."""
 
-    ``arch`` (``sm_90``) or ``device_class`` (``sm_90-132sm-141gb-700w``) is needed. ``max_regret`` refuses
-    near matches that are expected to cost more, and those of unknown cost; ``deterministic`` refuses
-    kernels whose bits may differ from launch to launch.
+    model_config = ConfigDict(extra="forbid")
+
+    def to_problem(self) -> GemmProblem:
+        """The problem.
+
+        Raises:
+            InvalidProblem: the types do not go together.
+        """
+        return GemmProblem(**gathered(GemmProblem, self))
+
+
+class CancelQuery(BaseModel, frozen=True):
+    """``DELETE /jobs``: which of the jobs that have not ended; at least one field is needed.
+
+    Attributes:
+        status: ``queued`` or ``running``.
+        mine: only those of the caller: of its key, or of its address without keys.
+        m, n, k, dtype, layout: of their problems.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    status: JobStatus | None = None
+    mine: bool = False
+    m: Extent | None = None
+    n: Extent | None = None
+    k: Extent | None = None
+    dtype: DType | None = None
+    layout: Layout | None = None
+
+    @property
+    def alike(self) -> dict[str, Any]:
+        """The given fields of their problems."""
+        return self.model_dump(exclude={"status", "mine"}, exclude_none=True)
+
+    @model_validator(mode="after")
+    def _chosen(self) -> Self:
+        if self.status is None and not self.mine and not self.alike:
+            raise ValueError("say which jobs: mine=true, a status, or m, n, k, dtype or layout")
+        return self
+
+
+class TargetQuery(BaseModel, frozen=True):
+    """The results to search.
+
+    ``arch`` (``sm_90``) or ``device_class`` (``sm_90-132sm-141gb-700w``) is needed.
     """
 
     arch: KeyName | None = None
     device_class: KeyName | None = None
+
+    @property
+    def target(self) -> str:
+        """The device class if given, else the architecture."""
+        return self.device_class or self.arch or ""
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> Self:
+        if not self.target:
+            raise ValueError("give arch or device_class; GET /devices lists those of this service")
+        return self
+
+
+class LookupQuery(TargetQuery, MatchOptions, frozen=True):
+    """The results to search, and limits on them."""
+
+
+class WinnerQuery(ProblemQuery, TargetQuery, frozen=True):
+    """``DELETE /best-config``: the winners of a problem, of one device class or of an architecture."""
+
+
+class BestQuery(PageQuery, LookupQuery, GemmProblem, frozen=True):
+    """``GET /best-config``: one result if m, n and k are given, else a list."""
+
     m: Extent | None = None  # type: ignore[assignment]
     n: Extent | None = None  # type: ignore[assignment]
     k: Extent | None = None  # type: ignore[assignment]
-    match: Match = Match.EXACT
-    max_regret: float = Field(default=0.1, ge=0.0, le=1000.0, allow_inf_nan=False)
-    deterministic: bool = False
 
     @model_validator(mode="after")
-    def _whole(self) -> BestQuery:
-        if self.arch is None and self.device_class is None:
-            raise ValueError("give arch or device_class; GET /devices lists those of this service")
+    def _whole(self) -> Self:
         given = [extent is not None for extent in (self.m, self.n, self.k)]
         if any(given) and not all(given):
             raise ValueError("give all of m, n and k for one result, or none of them for the list")
         return self
 
     def to_problem(self) -> GemmProblem | None:
-        """The problem asked for, None for the whole list.
+        """The problem of the request; None for the list.
 
         Raises:
-            InvalidProblem: the types do not go together.
+            InvalidProblem: the types cannot be combined.
         """
         if self.m is None:
             return None
         return GemmProblem(**gathered(GemmProblem, self))
 
 
-class GemmQuery(BaseModel, frozen=True):
-    """``POST /gemm``: everything that the tensors of the body do not tell.
+class GemmQuery(BaseModel, MatchOptions, frozen=True):
+    """``POST /gemm``: the parameters that the tensors of the body do not hold.
 
-    ``dtype=tfloat32`` lets float32 tensors be multiplied with 10 bits of mantissa; else leave it out. No
-    tensor holds the packed types (``int4``, ``uint4``, ``uint1``, ``sign1``): they are for ``POST /tune``.
-    ``match`` says which tuned kernel may run, ``max_regret`` what one for a near problem may be expected to
-    cost, ``deterministic`` that only kernels with the same bits at every launch may; where there is none the
-    vendor library runs.
+    ``dtype=tfloat32`` allows multiplying float32 tensors with 10 bits of mantissa; leave it out otherwise.
+    Tensors cannot hold the packed types (``int4``, ``uint4``, ``uint1``, ``sign1``), which are for ``POST
+    /tune``. ``match`` and ``max_regret`` limit the tuned kernels that may run, and ``deterministic`` allows
+    only kernels with the same bits at every launch. If no kernel may run, the vendor library does.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -147,6 +201,3 @@ class GemmQuery(BaseModel, frozen=True):
     alpha: Factor = 1.0
     beta: Factor = 0.0
     device: DeviceName | None = None
-    match: Match = Match.EXACT
-    max_regret: float = Field(default=0.1, ge=0.0, le=1000.0, allow_inf_nan=False)
-    deterministic: bool = False

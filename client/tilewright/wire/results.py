@@ -3,41 +3,43 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from pydantic import BaseModel
 
 from tilewright.schema.codec import gathered
 from tilewright.schema.config import Config
 from tilewright.schema.config_set import Speedup
+from tilewright.schema.match import LookupResult
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.resources import Resources
 from tilewright.schema.trial import Baseline, BestConfig, Provenance, Timing
 
 
 class ArtifactLink(BaseModel):
-    """Where the kernel's binary is; ``digest`` is the SHA-256 of what ``href`` gives."""
+    """The link to an artifact; ``digest`` is the SHA-256 of the content at ``href``."""
 
     digest: str
     href: str
 
 
 class MatchView(BaseModel):
-    """How the result was found: ``exact``, or ``nearest`` at a distance in octaves of m, n, k."""
+    """The match of a result: ``exact``, or ``nearest`` at a distance in octaves of m, n, k."""
 
     kind: str
     distance: float = 0.0
 
 
 class QualityView(BaseModel):
-    """What a result is worth to its user.
+    """The quality of a result.
 
     Attributes:
         numerics: ``exact`` (integers), ``ieee`` (every step rounds in the accumulate type), ``tensor-core``
-            (exact products, sums truncated by the hardware), ``reduced`` (operands or sums keep fewer bits
-            than their type).
-        deterministic: launches on the same operands were seen to give the same bits.
-        staleness: ``fresh``, ``source-changed``, ``toolchain-changed`` or ``driver-changed`` since it was
-            measured, as far as this service can tell; the first of these that holds, in this order.
+            (exact products, accumulators truncated by the hardware), ``reduced`` (operands or accumulators
+            keep fewer bits than their type).
+        deterministic: whether launches on the same operands gave the same bits.
+        staleness: ``fresh``, or the first of ``source-changed``, ``toolchain-changed`` and ``driver-changed``
+            that holds since the measurement, as far as this service can tell.
     """
 
     numerics: str = "unknown"
@@ -46,12 +48,13 @@ class QualityView(BaseModel):
 
 
 class BestConfigView(QualityView):
-    """The winner of a race, and what it won against.
+    """The winner of a race, and its baseline.
 
-    ``verdict`` is ``kernel``, ``vendor`` or ``tie``; ``use_vendor`` is true where the vendor
-    library was faster in the race, if only by less than the race can tell.
-    ``expected_regret`` is for near matches: by how much the time is expected to exceed that of a kernel
-    tuned for the very problem (0.1: by a tenth), None where the store cannot tell.
+    ``verdict`` is ``kernel``, ``vendor``, ``tie``, or ``disturbed`` if ``timing.disturbed`` names others that
+    used the device. ``use_vendor`` is true then, and if the speed-up is below 1, also if its interval
+    contains 1. ``expected_regret`` is for near matches: the expected excess of the time over that of a
+    kernel tuned for the problem (0.1 is a tenth); None if the store has too few results.
+    ``import_id`` names the import of a winner that was raced elsewhere.
     """
 
     problem: GemmProblem
@@ -71,16 +74,22 @@ class BestConfigView(QualityView):
     provenance: Provenance
     resources: Resources
     job_id: str
+    import_id: str | None = None
     created: datetime
 
     @classmethod
     def of(
-        cls, best: BestConfig, created: datetime, match: MatchView, quality: QualityView
+        cls, best: BestConfig, quality: QualityView, near: LookupResult | None = None, **stored: Any
     ) -> BestConfigView:
-        """From the record, and when it was stored."""
-        artifact = ArtifactLink(digest=best.artifact, href=f"/artifacts/{best.artifact}")
-        told = {"artifact": artifact, "speedup": speedup_of(best), "match": match, "created": created}
-        return cls(**gathered(cls, best, quality, **told))
+        """The view of a record, with ``created`` and ``import_id`` of its row; ``near`` if it answers for
+        another problem."""
+        told = {
+            "artifact": ArtifactLink(digest=best.artifact, href=f"/artifacts/{best.artifact}"),
+            "speedup": speedup_of(best),
+            "match": MatchView(kind=near.kind, distance=near.distance) if near else MatchView(kind="exact"),
+            "expected_regret": near.expected_regret if near else None,
+        }
+        return cls(**gathered(cls, best, quality, **told, **stored))
 
 
 def speedup_of(best: BestConfig) -> Speedup:
@@ -89,7 +98,9 @@ def speedup_of(best: BestConfig) -> Speedup:
 
 
 class BestConfigList(BaseModel):
-    """A page of best configs; ``next`` is the cursor of the next page."""
+    """A page of best configs; ``next`` is the cursor of the next page. Of a list without any, ``archs`` are
+    the architectures that have some."""
 
     items: list[BestConfigView]
+    archs: list[str] = []
     next: str | None = None

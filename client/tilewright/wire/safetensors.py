@@ -1,4 +1,4 @@
-"""Where the tensors of a safetensors file lie, so that neither side copies them in or out.
+"""The layout of safetensors files, so that neither side copies tensors into or out of them.
 
 Format: https://github.com/huggingface/safetensors - eight bytes with the length of a JSON header, the header,
 the tensors one after the other without gaps.
@@ -32,14 +32,14 @@ WIRE_TYPES: dict[WireCode, DType] = {
 _LENGTH_BYTES = 8
 _ALIGNED = 64
 _MOST_HEADER = 64 * 1024
-# NOTE: float32 stands for tfloat32 in memory.
+# NOTE: tfloat32 is stored as float32.
 _CODES = {dtype: code for code, dtype in WIRE_TYPES.items()} | {DType.TFLOAT32: "F32"}
 _Extent = Annotated[int, Field(strict=True, ge=0, le=2**48)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """A tensor of a file: its type and shape, and its ``size`` bytes from ``start`` on."""
+    """A tensor of a file: type, shape, and its ``size`` bytes from ``start`` on."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -61,7 +61,7 @@ _HEADER = TypeAdapter(dict[str, _Entry])
 def header(
     shapes: Mapping[str, tuple[DType, tuple[int, ...]]], metadata: Mapping[str, str] | None = None
 ) -> bytes:
-    """What precedes the bytes of these tensors, one after the other; they begin at a multiple of 64."""
+    """The bytes before the tensors, which follow one after the other from a multiple of 64 on."""
     entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
     for name, (dtype, shape) in shapes.items():
@@ -73,7 +73,7 @@ def header(
 
 
 def places(read: Callable[[int, int], bytes], size: int) -> dict[str, Place]:
-    """The tensors of a file of ``size`` bytes by name; ``read(offset, size)`` gives bytes of it.
+    """The tensors of a file of ``size`` bytes by name; ``read(offset, size)`` returns bytes of the file.
 
     Raises:
         InvalidProblem: it is not a safetensors file; the message says why.
@@ -97,7 +97,7 @@ def places(read: Callable[[int, int], bytes], size: int) -> dict[str, Place]:
 
 
 def _header(read: Callable[[int, int], bytes], size: int) -> tuple[int, dict[str, _Entry]]:
-    """Where the tensors begin, and what the header says of each."""
+    """The offset of the first tensor, and the header's entry of each tensor."""
     length = int.from_bytes(read(0, _LENGTH_BYTES), "little")
     if size < _LENGTH_BYTES or length > min(_MOST_HEADER, size - _LENGTH_BYTES):
         raise _damaged(f"its header may have {_MOST_HEADER} bytes and must lie within the file")

@@ -32,8 +32,8 @@ __device__ __forceinline__ float to_accumulator(f16 x) {
     return y;
 }
 __device__ __forceinline__ float to_accumulator(bf16 x) { return __uint_as_float(unsigned(x.bits) << 16); }
-// Both fp8 types are converted by way of f16, which every architecture converts: e5m2 is its upper half; e4m3 has an exponent
-// bias of 7 instead of 15, and its one NaN is all ones.
+// Both fp8 types are converted by way of f16, which every architecture converts: e5m2 is the upper half of an f16; e4m3 has an
+// exponent bias of 7 instead of 15, and its one NaN is all ones.
 __device__ __forceinline__ float to_accumulator(e5m2 x) {
     return to_accumulator(f16{static_cast<unsigned short>(x.bits << 8)});
 }
@@ -49,11 +49,11 @@ __device__ __forceinline__ float to_accumulator(tf32 x) { return x.value; }
 __device__ __forceinline__ float to_accumulator(float x) { return x; }
 __device__ __forceinline__ double to_accumulator(double x) { return x; }
 
-// The element at `place` of a packed byte.
-__device__ __forceinline__ int to_accumulator(s4 x, int place) { return int(unsigned(x.bits) << (28 - 4 * place)) >> 28; }
-__device__ __forceinline__ int to_accumulator(u4 x, int place) { return x.bits >> 4 * place & 15; }
-__device__ __forceinline__ int to_accumulator(u1 x, int place) { return x.bits >> place & 1; }
-__device__ __forceinline__ int to_accumulator(sign1 x, int place) { return 1 - 2 * (x.bits >> place & 1); }
+// Element `index` of a packed byte.
+__device__ __forceinline__ int to_accumulator(s4 x, int index) { return int(unsigned(x.bits) << (28 - 4 * index)) >> 28; }
+__device__ __forceinline__ int to_accumulator(u4 x, int index) { return x.bits >> 4 * index & 15; }
+__device__ __forceinline__ int to_accumulator(u1 x, int index) { return x.bits >> index & 1; }
+__device__ __forceinline__ int to_accumulator(sign1 x, int index) { return 1 - 2 * (x.bits >> index & 1); }
 
 // The value of element i, counted from `first`.
 template <class T> __device__ __forceinline__ auto element_of(const T* first, long long i) {

@@ -31,9 +31,9 @@ TILEWRIGHT_MMA_F32(f16, "f16")
 TILEWRIGHT_MMA_F32(bf16, "bf16")
 #undef TILEWRIGHT_MMA_F32
 
-#define TILEWRIGHT_MMA(TYPE, REAL, REGISTER, SHAPE, NAMES)                                                         \
+#define TILEWRIGHT_MMA(TYPE, ACC, REGISTER, SHAPE, NAMES)                                                          \
     template <> struct Mma<TYPE> {                                                                                 \
-        static __device__ __forceinline__ void full(REAL (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
+        static __device__ __forceinline__ void full(ACC (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {  \
             asm volatile("mma.sync.aligned." SHAPE ".row.col." NAMES                                               \
                          " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                        \
                          : "+" REGISTER(c[0]), "+" REGISTER(c[1]), "+" REGISTER(c[2]), "+" REGISTER(c[3])          \

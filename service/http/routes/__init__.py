@@ -2,12 +2,14 @@
 
 from fastapi import APIRouter
 
-from service.http.routes import best, catalog, config_sets, gemm, jobs, misses, trials
+from service.http.routes import best, catalog, config_sets, gemm, imports, jobs, misses, pages, trials
 
 
 def routers() -> list[APIRouter]:
     """Every router of the service."""
+    # NOTE: a request is matched with one router after the other; health is asked most often.
     return [
+        catalog.health_router,
         jobs.tune_router,
         misses.router,
         jobs.router,
@@ -15,9 +17,10 @@ def routers() -> list[APIRouter]:
         best.router,
         config_sets.artifacts_router,
         config_sets.router,
+        imports.router,
         trials.router,
         gemm.router,
         catalog.router,
-        catalog.health_router,
         catalog.metrics_router,
+        pages.router,
     ]

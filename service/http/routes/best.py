@@ -11,10 +11,12 @@ from service.http import conditional
 from service.http.conditional import link_next
 from service.http.deps import IfNoneMatch, Service, ServiceDep
 from service.http.openapi import errors
-from service.http.views import best_view, number_place, page_end, tune_hint
-from service.results import lookups
+from service.http.views import number_place, page_end, tune_hint
+from service.results.served import Selection
 from tilewright import wire
-from tilewright.schema.problem import GemmProblem
+from tilewright.errors import InvalidProblem
+from tilewright.schema.codec import gathered
+from tilewright.schema.problem import GemmProblem, variants
 from tuner.store import best
 from tuner.store.records import StoredBest
 
@@ -48,55 +50,64 @@ def get_best_config(
         response = conditional.answer(page, if_none_match)
         link_next(request, response, page.next)
         return response
-    try:
-        found, view = _one(service, query, problem)
-    except Refusal:
-        lookups.count(service, "none", None, query.device_class or query.arch or "")
-        raise
-    lookups.count(service, view.match.kind, view.device_class, regret=view.expected_regret)
+    [selection] = service.served.select(query.target, [problem], query.limits)
+    winner = _stored(service, selection)
+    if winner is None:
+        _count(service, "none", None, query.target)
+        deleted = "the winner of the pinned set was deleted" if selection.result.entry else ""
+        raise _not_tuned(service, query, problem, deleted or selection.result.reason)
+    near = selection.result if selection.result.kind == "nearest" else None
+    view = service.quality.best_view(winner, near)
+    _count(service, view.match.kind, view.device_class, regret=view.expected_regret)
     if view.staleness != "fresh":
-        later.add_task(service.stale.served, [found])
+        later.add_task(service.stale.served, [winner])
     return conditional.answer(view, if_none_match)
 
 
 @router.post(
     "/best-config/lookup", operation_id="lookup_best_configs", responses=errors(Kind.INVALID_PROBLEM)
 )
-def post_lookup(body: wire.LookupBody, service: ServiceDep, later: BackgroundTasks) -> wire.LookupAnswer:
+def post_lookup(body: wire.LookupBody, service: ServiceDep) -> wire.LookupAnswer:
     """What to run for each of many problems, in their order."""
-    answer, stale = lookups.answers(service, body)
-    asked = body.device_class or body.arch or ""
-    for view in answer.items:
-        kind = "none" if view.kind == "vendor" and view.miss else view.kind
-        cost = view.expected_regret if kind == "nearest" else None
-        lookups.count(service, kind, view.device_class, asked, cost)
-    if stale:
-        later.add_task(service.stale.served, stale)
-    return answer
+    items = []
+    for selection in service.served.select(body.target, _problems(body), body.limits):
+        result, device_class = selection.result, selection.device_class
+        kind = "none" if result.kind == "vendor" and result.miss else result.kind
+        regret = result.expected_regret if kind == "nearest" else None
+        _count(service, kind, device_class, body.target, regret)
+        items.append(wire.LookupView(**gathered(wire.LookupView, result, selection)))
+    return wire.LookupAnswer(items=items)
 
 
-def _one(
-    service: Service, query: wire.BestQuery, problem: GemmProblem
-) -> tuple[StoredBest, wire.BestConfigView]:
-    """The stored winner that the one selection names; a winner that lost to the vendor says so itself.
-
-    Raises:
-        Refusal: nothing answers within what the query allows.
-    """
-    target = query.device_class or query.arch or ""
-    allowed = lookups.limits(query.match, query.max_regret, query.deterministic)
-    selection = lookups.select(service, target, problem, allowed)
-    result, entry = selection.result, selection.result.entry
-    if entry is None or (query.deterministic and not entry.deterministic):
-        further = "" if query.match is wire.Match.NEAREST else ", or ask with match=nearest"
-        raise _not_tuned(target, problem, f": {result.reason}", further)
+def _stored(service: Service, selection: Selection) -> StoredBest | None:
+    """The stored winner that a selection names, also one that lost to the vendor library."""
+    entry, device_class = selection.result.entry, selection.device_class
+    if entry is None or device_class is None:
+        return None
     with service.store.read() as session:
-        [found, *_] = best.exact(session, selection.device_class or target, entry.problem)
-    kind = "nearest" if result.kind == "nearest" else "exact"
-    match = wire.MatchView(kind=kind, distance=result.distance)
-    view = best_view(found, service.quality.view(found.best), match)
-    regret = result.expected_regret if kind == "nearest" else None
-    return found, view.model_copy(update={"expected_regret": regret})
+        return next(iter(best.exact(session, device_class, entry.problem)), None)
+
+
+def _problems(body: wire.LookupBody) -> list[GemmProblem]:
+    found = []
+    for number, fields in enumerate(body.problems):
+        try:
+            found.append(fields.to_problem())
+        except InvalidProblem as error:
+            raise Refusal(Kind.INVALID_PROBLEM, f"#/problems/{number}: {error}") from error
+    return found
+
+
+def _count(
+    service: Service, match: str, device_class: str | None, asked: str = "", regret: float | None = None
+) -> None:
+    """Tell the metrics of one lookup: whose result answered, else what was ``asked`` for."""
+    here = {queue.bench.spec.arch for queue in service.engine.queues.values()}
+    arch = (device_class or asked).partition("-")[0]
+    # NOTE: callers may ask for anything, and no name that they made up may become a label.
+    service.metrics.lookups.labels(match, arch if device_class or arch in here else "other").inc()
+    if regret is not None:
+        service.metrics.regret.observe(regret)
 
 
 def _listing(service: Service, query: wire.BestQuery) -> wire.BestConfigList:
@@ -104,20 +115,25 @@ def _listing(service: Service, query: wire.BestQuery) -> wire.BestConfigList:
     if senseless := sorted(given & _FOR_ONE):
         detail = f"{' and '.join(senseless)}: for one problem only; give m, n and k too, or leave it out"
         raise Refusal(Kind.INVALID_REQUEST, detail)
-    target, after = query.device_class or query.arch or "", number_place(query.cursor)
+    target, after = query.target, number_place(query.cursor)
     alike = {name: getattr(query, name) for name in best.SIGNATURE if name in given}
     with service.store.read() as session:
         found = best.for_arch(
             session, target, query.limit, after, alike=alike, repeatable=query.deterministic
         )
+        archs = [] if found or after else best.archs(session)
     following = page_end(len(found), query.limit, found[-1].id if found else None)
-    items = [best_view(stored, service.quality.view(stored.best)) for stored in found]
-    return wire.BestConfigList(items=items, next=following)
+    items = [service.quality.best_view(stored) for stored in found]
+    return wire.BestConfigList(items=items, archs=archs, next=following)
 
 
-def _not_tuned(target: str, problem: GemmProblem, reason: str, further: str) -> Refusal:
+def _not_tuned(service: Service, query: wire.BestQuery, problem: GemmProblem, reason: str) -> Refusal:
+    with service.store.read() as session:
+        others = best.tuned(session, query.target, variants(problem))
+    there = f" Tuned there: {', '.join(map(str, others))}." if others else ""
+    further = "" if query.match is wire.Match.NEAREST else ", or ask with match=nearest"
     detail = (
-        f"{problem} has no answer on {target}{reason}. POST the member 'tune' of this answer to /tune "
-        f"on a service with such a device{further}"
+        f"{problem} has no answer on {query.target}: {reason}.{there} POST the member 'tune' of this answer "
+        f"to /tune on a service with such a device{further}"
     )
     return Refusal(Kind.NOT_TUNED, detail, members={"tune": tune_hint(problem)})

@@ -6,15 +6,15 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
-from sqlalchemy.exc import SQLAlchemyError
 
 from kernels.base.family import Family
 from kernels.registry import FAMILIES
 from service.engine.device_queue import DeviceQueue
 from service.errors import Kind, Refusal
-from service.http.deps import Service, ServiceDep
+from service.http.deps import ServiceDep
 from service.http.openapi import errors
 from tilewright import __version__, wire
+from tilewright.schema.codec import gathered
 from tilewright.schema.problem import OPERAND_TYPES, DType, GemmProblem, Layout
 
 router = APIRouter(tags=["catalog"])
@@ -54,29 +54,24 @@ def _support(family: Family[Any], queue: DeviceQueue, dtype: DType) -> wire.Supp
 
 
 def _device_view(queue: DeviceQueue) -> wire.DeviceView:
-    spec, job_id = queue.bench.spec, queue.job_id
-    state = "down" if not queue.alive else "tuning" if job_id else "idle"
-    fields = spec.to_dict() | {
-        "name": queue.name,
-        "model": spec.name,
-        "device_class": spec.device_class.id,
-        "driver": queue.bench.driver,
-        "state": state,
-        "job": job_id,
-    }
-    return wire.DeviceView.model_validate(fields)
+    spec, health = queue.bench.spec, queue.health()
+    state = "down" if not health.ok else "tuning" if health.job_id else "idle"
+    told: dict[str, Any] = {"name": queue.name, "model": spec.name, "device_class": spec.device_class.id}
+    told |= {"driver": queue.bench.driver, "state": state}
+    told |= {"job": health.job_id, "detail": health.reason or None}
+    return wire.DeviceView(**gathered(wire.DeviceView, spec, **told))
 
 
 health_router = APIRouter(prefix="/health", tags=["health"])
 
 
-@health_router.get("/live", operation_id="live", responses=errors())
+@health_router.get("/live", operation_id="live", responses=errors(database=False))
 async def live() -> wire.Health:
     """The process answers."""
     return wire.Health(status="ok", version=__version__)
 
 
-@health_router.get("/startup", operation_id="startup", responses=errors())
+@health_router.get("/startup", operation_id="startup", responses=errors(database=False))
 async def startup(service: ServiceDep) -> wire.Health:
     """The database was migrated and every device was opened: nothing listens before. That they still answer
     is for ``ready``."""
@@ -84,26 +79,23 @@ async def startup(service: ServiceDep) -> wire.Health:
     return wire.Health(status="ok", version=__version__, checks={"database": "migrated", **checks})
 
 
-@health_router.get("/ready", operation_id="ready", responses=errors(Kind.NOT_READY))
-def ready(service: ServiceDep) -> wire.Health:
-    """The database is at this release's schema and every device is at work."""
-    checks = {"database": _database(service)}
-    checks |= {name: "ok" if queue.alive else "down" for name, queue in service.engine.queues.items()}
+@health_router.get("/ready", operation_id="ready", responses=errors(Kind.NOT_READY, database=False))
+async def ready(service: ServiceDep) -> wire.Health:
+    """The database is at this release's schema and takes writes, and every device is at work.
+
+    Nothing is looked at for the request: a thread looks at the database once a second.
+    """
+    checks = {"database": service.health.state}
+    checks |= {
+        name: "ok" if one.ok else f"down ({one.reason})" for name, one in service.engine.health().items()
+    }
     if service.engine.stopping.is_set():
         checks["service"] = "stopping"
     bad = {name: state for name, state in checks.items() if state != "ok"}
     if bad:
-        told = ", ".join(f"{name} is {state}" for name, state in bad.items())
+        told = "; ".join(f"{name}: {state}" for name, state in bad.items())
         raise Refusal(Kind.NOT_READY, f"{told}; the service's log says why", retry_after=1)
     return wire.Health(status="ok", version=__version__, checks=checks)
-
-
-def _database(service: Service) -> str:
-    try:
-        state = service.store.schema_state()
-    except SQLAlchemyError as error:
-        return f"unreachable ({type(error).__name__})"
-    return "ok" if state == "head" else state
 
 
 metrics_router = APIRouter(tags=["health"])

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, BackgroundTasks, Query, Request, Response
-from fastapi.concurrency import run_in_threadpool
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from sqlalchemy.orm import Session
 
 from service.errors import Kind, Refusal
 from service.http import conditional
 from service.http.conditional import link_next
-from service.http.deps import Digest, IfMatch, IfNoneMatch, Service, ServiceDep, SetDigest
+from service.http.deps import AcceptEncoding, Digest, IfMatch, IfNoneMatch, Service, ServiceDep, SetDigest
 from service.http.openapi import binary, errors
 from service.http.views import number_place, page_end, set_info
 from service.results import config_sets
-from service.results.config_sets import unknown_set
-from tilewright import wire
+from service.results.served import LoadedSet, unknown_set
+from tilewright import trust, wire
 from tilewright.artifact import bundle
 from tilewright.schema.codec import KeyName
 from tuner.store import entities, sets
@@ -32,7 +33,9 @@ _MEDIA_TYPE = "application/octet-stream"
     operation_id="artifact",
     response_class=Response,
     responses={
-        200: binary(_MEDIA_TYPE, "Launch plan and binary; its SHA-256 is the digest"),
+        200: binary(
+            _MEDIA_TYPE, f"Launch plan and binary; its SHA-256 is the digest; signed in {trust.HEADER}"
+        ),
         304: {"description": "The caller has it"},
         **errors(Kind.NOT_FOUND),
     },
@@ -45,13 +48,19 @@ def get_artifact(digest: Digest, service: ServiceDep, if_none_match: IfNoneMatch
         data = entities.get_artifact(session, digest)
     if data is None:
         raise Refusal(Kind.NOT_FOUND, f"there is no artifact {digest}; GET /best-config links those in use")
-    return Response(data, media_type=_MEDIA_TYPE, headers=conditional.of(digest, conditional.FOREVER))
+    signed = {trust.HEADER: service.signer.sign(trust.About.ARTIFACT, digest)}
+    return Response(
+        data, media_type=_MEDIA_TYPE, headers=signed | conditional.of(digest, conditional.FOREVER)
+    )
 
 
 router = APIRouter(prefix="/config-sets", tags=["config sets"])
 _JSON = "application/json"
 _SET: dict[int | str, dict[str, Any]] = {
-    200: {"model": wire.ConfigSet, "description": "The set; its ETag is its digest"},
+    200: {
+        "model": wire.ConfigSet,
+        "description": f"The set; its ETag is its digest; signed in {trust.HEADER}",
+    },
     304: {"description": "The caller has it"},
     **errors(Kind.NOT_FOUND),
 }
@@ -90,14 +99,17 @@ def get_sets(
 async def get_current(
     device_class: DeviceClass,
     service: ServiceDep,
-    later: BackgroundTasks,
     if_none_match: IfNoneMatch = None,
+    accept_encoding: AcceptEncoding = None,
 ) -> Response:
     """What a device class is served: the pinned set, else the winners as they stand."""
-    known = service.served.known(device_class)
-    if known is not None and conditional.has(if_none_match, known):
-        return conditional.unchanged(known, conditional.ASK_FIRST)
-    return await run_in_threadpool(_current, service, device_class, later, if_none_match)
+    found = service.served.known(device_class)
+    if found is None:
+        # NOTE: shielded, since others wait for the same look.
+        found = await asyncio.shield(asyncio.wrap_future(service.served.look(device_class)))
+    if conditional.has(if_none_match, found.digest):
+        return conditional.unchanged(found.digest, conditional.ASK_FIRST)
+    return _set(service, found, accept_encoding, conditional.ASK_FIRST)
 
 
 @router.post("/current", operation_id="pin_config_set", responses=errors(Kind.NOT_FOUND, Kind.PRECONDITION))
@@ -128,26 +140,30 @@ def delete_current(device_class: DeviceClass, service: ServiceDep, if_match: IfM
 
 
 @router.get("/{digest}", operation_id="config_set", response_class=Response, responses=_SET)
-def get_set(digest: SetDigest, service: ServiceDep, if_none_match: IfNoneMatch = None) -> Response:
+def get_set(
+    digest: SetDigest,
+    service: ServiceDep,
+    if_none_match: IfNoneMatch = None,
+    accept_encoding: AcceptEncoding = None,
+) -> Response:
     """A snapshot; it never changes."""
-    with service.store.read() as session:
-        if sets.get(session, digest) is None:
-            raise unknown_set(digest)
-    return _answer(service, digest, if_none_match, conditional.FOREVER)
+    found = service.served.loaded(digest)
+    if conditional.has(if_none_match, digest):
+        return conditional.unchanged(digest, conditional.FOREVER)
+    return _set(service, found, accept_encoding, conditional.FOREVER)
 
 
 @router.get("/{a}/diff/{b}", operation_id="diff_config_sets", responses=errors(Kind.NOT_FOUND))
 def get_diff(a: SetDigest, b: SetDigest, service: ServiceDep) -> wire.SetDiff:
     """What set ``b`` has other than set ``a``, with the measured difference of each change."""
-    return config_sets.difference(config_sets.parsed(service, a), config_sets.parsed(service, b))
+    before, after = service.served.loaded(a), service.served.loaded(b)
+    return config_sets.difference(before.catalog.config_set, after.catalog.config_set)
 
 
 @router.get("/{digest}/bundle", operation_id="config_set_bundle", response_class=Response, responses=_BUNDLE)
 def get_bundle(digest: SetDigest, service: ServiceDep) -> StreamingResponse:
     """Every artifact of a set in one answer."""
-    return _bundle(
-        service, config_sets.wanted(config_sets.parsed(service, digest), None), conditional.FOREVER
-    )
+    return _bundle(service, service.served.loaded(digest).artifacts, conditional.FOREVER)
 
 
 @router.post(
@@ -155,7 +171,7 @@ def get_bundle(digest: SetDigest, service: ServiceDep) -> StreamingResponse:
 )
 def post_bundle(digest: SetDigest, body: wire.BundleBody, service: ServiceDep) -> StreamingResponse:
     """Those artifacts of a set that the caller lacks, in one answer."""
-    return _bundle(service, config_sets.wanted(config_sets.parsed(service, digest), body.want), "no-store")
+    return _bundle(service, config_sets.wanted(service.served.loaded(digest), body.want), "no-store")
 
 
 def _check_served(session: Session, device_class: str, if_match: str | None) -> None:
@@ -171,26 +187,20 @@ def _check_served(session: Session, device_class: str, if_match: str | None) -> 
         raise Refusal(Kind.PRECONDITION, detail)
 
 
-def _current(
-    service: Service, device_class: str, later: BackgroundTasks, if_none_match: str | None
-) -> Response:
-    digest, stale = config_sets.current(service, device_class)
-    if stale:
-        later.add_task(service.stale.served, stale)
-    return _answer(service, digest, if_none_match, conditional.ASK_FIRST)
+def _set(service: Service, found: LoadedSet, accept_encoding: str | None, caching: str) -> Response:
+    device_class = found.catalog.config_set.device_class
+    headers = conditional.of(found.digest, caching) | {
+        trust.HEADER: service.signer.sign(trust.About.CONFIG_SET, device_class, found.digest),
+        "Vary": "Accept-Encoding",
+    }
+    if conditional.takes(accept_encoding, "deflate"):
+        return Response(found.packed, media_type=_JSON, headers=headers | {"Content-Encoding": "deflate"})
+    return Response(sets.unpack(found.packed), media_type=_JSON, headers=headers)
 
 
-def _answer(service: Service, digest: str, if_none_match: str | None, caching: str) -> Response:
-    if conditional.has(if_none_match, digest):
-        return conditional.unchanged(digest, caching)
-    return Response(
-        config_sets.content(service, digest), media_type=_JSON, headers=conditional.of(digest, caching)
-    )
-
-
-def _bundle(service: Service, sizes: dict[str, int], caching: str) -> StreamingResponse:
+def _bundle(service: Service, sizes: Mapping[str, int], caching: str) -> StreamingResponse:
     length = sum(sizes.values()) + bundle.HEAD_BYTES * len(sizes)
     headers = {"Content-Length": str(length), "Cache-Control": caching}
     return StreamingResponse(
-        config_sets.packed(service, sizes), media_type=bundle.MEDIA_TYPE, headers=headers
+        config_sets.packed(service.store, sizes), media_type=bundle.MEDIA_TYPE, headers=headers
     )

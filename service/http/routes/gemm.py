@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from service.errors import Kind, Refusal
-from service.gemm import operands, run
+from service.gemm import operands
 from service.gemm.run import GemmResult
 from service.http.access import is_loopback
 from service.http.deps import RAW, GemmBody, GemmBytes, GemmSlot, ServiceDep
@@ -41,7 +41,12 @@ _REFUSALS = (
         **errors(Kind.MEDIA_TYPE, *_REFUSALS),
     },
 )
-def post_gemm(query: Annotated[GemmPost, Query()], given: GemmBody, service: ServiceDep) -> Response:
+def post_gemm(
+    query: Annotated[GemmPost, Query()],
+    given: GemmBody,
+    slot: GemmSlot,  # noqa: ARG001
+    service: ServiceDep,
+) -> Response:
     """Compute D = act(alpha * op(A) op(B) + beta * C + bias) with the best kernel known.
 
     The headers ``Tilewright-Ran`` and ``Tilewright-Kernel-Us`` say what ran and for how many microseconds,
@@ -50,7 +55,7 @@ def post_gemm(query: Annotated[GemmPost, Query()], given: GemmBody, service: Ser
     """
     raw = given.media_type == RAW
     found = operands.raw(given.body, query) if raw else operands.safetensors(given.body, query)
-    served = run.run(service, found, query, given.result)
+    served = service.gemms.run(found, query, given.result)
     told = {"ran": served.ran, "kernel_us": f"{served.micros:.3f}"}
     head = b"" if raw else header({"d": (served.d.dtype, served.d.shape)}, told)
     headers = served.headers(given.body_s) | {"Content-Length": str(len(head) + served.d.region.size)}
@@ -67,16 +72,16 @@ def post_gemm_shared(
 ) -> SharedGemmView:
     """As ``POST /gemm``, for a process of this machine and user, on tensors in shared memory.
 
-    Offered where the setting ``shared_memory`` says so. Segments are those of Python's
-    ``multiprocessing.shared_memory``, named ``tilewright_`` and 8 to 64 letters and digits; ``d`` lies in one
-    of its own.
+    Offered where the setting ``shared_memory`` says so. A segment is a memfd, sealed with ``F_SEAL_SHRINK``,
+    ``F_SEAL_GROW`` and ``F_SEAL_SEAL``, that starts with a token of 32 hexadecimal digits; tensors lie from
+    byte 64 on, ``d`` in a segment of its own.
     """
     peer = request.client.host if request.client else ""
     if not service.settings.shared_memory or not is_loopback(peer):
         detail = "shared memory is offered on loopback only, where TILEWRIGHT_SHARED_MEMORY=1; use POST /gemm"
         raise Refusal(Kind.FORBIDDEN, detail)
     with operands.shared(body) as found:
-        served: GemmResult = run.run(service, found, body, None)
+        served: GemmResult = service.gemms.run(found, body, None)
     response.headers.update(served.headers(0.0))
     return SharedGemmView(ran=served.ran, kernel_us=served.micros)
 

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-import anyio
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import Field
 from sqlalchemy.orm import Session
 
 from service.engine import admission
+from service.engine.event_feed import BATCH
 from service.errors import Kind, Refusal
 from service.http.conditional import link_next
-from service.http.deps import IdempotencyKey, JobId, Service, ServiceDep
+from service.http.deps import IdempotencyKey, JobId, Service, ServiceDep, caller
 from service.http.openapi import errors
-from service.http.views import best_view, job_place, job_view, number_place, page_end
+from service.http.views import job_place, job_view, number_place, page_end, unreadable_view
 from tilewright import wire
 from tilewright.schema.device import DeviceSpec
-from tilewright.schema.job import JobStatus, TuneRequest
+from tilewright.schema.job import TuneRequest
 from tuner.store import best, jobs, misses, records, trials
 from tuner.store.jobs import submit
 from tuner.store.keys import once
-from tuner.store.records import EventRecord, JobRecord
+from tuner.store.records import EventRecord, JobRecord, Unreadable
 from tuner.workers.bench import Bench
 
 
-def start_for_misses(service: Service, body: wire.TuneMissesBody, key: str | None) -> list[JobRecord]:
+def start_for_misses(
+    service: Service, body: wire.TuneMissesBody, key: str | None, who: str
+) -> list[JobRecord]:
     """Start a job for each of the top misses that a device here computes, or give those that a request with
     this idempotency key started.
 
-    As many as ``max_queue`` leaves room for; the rest stays on the list.
+    As many as the queue has room for; the rest stays on the list.
 
     Raises:
         Refusal: no device here is of the class, a limit is exceeded, or the queue has no room at all.
@@ -42,21 +45,21 @@ def start_for_misses(service: Service, body: wire.TuneMissesBody, key: str | Non
     bench = _bench_for_misses(service, body.from_misses.device_class, body.device)
     digest = records.digest(body.model_dump(mode="json"))
     with service.store.begin() as session:
-        answer = once(session, key, digest, lambda: {"jobs": _queue_top(service, session, bench, body)})
+        answer = once(session, key, digest, lambda: {"jobs": _queue_top(service, session, bench, body, who)})
         started = [jobs.known(session, job_id) for job_id in answer["jobs"]]
     service.engine.wake()
     return started
 
 
-def _queue_top(service: Service, session: Session, bench: Bench, body: wire.TuneMissesBody) -> list[str]:
+def _queue_top(
+    service: Service, session: Session, bench: Bench, body: wire.TuneMissesBody, who: str
+) -> list[str]:
     top = misses.ranked(session, body.from_misses.device_class, body.from_misses.top)
     settings, families = service.settings, body.families
     wanted = [miss.problem for miss in top if admission.is_possible(miss.problem, families, settings, bench)]
-    room = settings.max_queue - jobs.queued_count(session)
-    if wanted and room <= 0:
-        raise admission.queue_full(settings)
-    requests = [body.to_request(problem) for problem in wanted[: max(room, 0)]]
-    return [submit(session, request, bench.spec)[0].id for request in requests]
+    room = admission.check_queue(session, who, settings, more=1) if wanted else 0
+    requests = [body.to_request(problem) for problem in wanted[:room]]
+    return [submit(session, request, bench.spec, who)[0].id for request in requests]
 
 
 def _bench_for_misses(service: Service, device_class: str, device: str | None) -> Bench:
@@ -83,48 +86,52 @@ tune_router = APIRouter(tags=["tuning"])
     ),
 )
 def post_tune(
-    body: wire.AnyTuneBody, service: ServiceDep, response: Response, idempotency_key: IdempotencyKey
+    body: wire.AnyTuneBody,
+    service: ServiceDep,
+    request: Request,
+    response: Response,
+    idempotency_key: IdempotencyKey,
 ) -> wire.JobView | wire.JobList:
     """Start tuning a GEMM, or join the job that already does the same; or a job for each of the top misses.
     A problem that is being tuned is no miss."""
     if isinstance(body, wire.TuneMissesBody):
-        started = start_for_misses(service, body, idempotency_key)
+        started = start_for_misses(service, body, idempotency_key, caller(request))
         return wire.JobList(items=[job_view(job) for job in started])
-    request = body.to_request(body.to_problem())
+    wanted = body.to_request(body.to_problem())
     admission.check_trials(body.max_trials, service.settings)
-    admission.check_size(request.problem, service.settings)
+    admission.check_size(wanted.problem, service.settings)
     bench = service.engine.bench(body.device)
-    admission.check_supported(request.problem, body.families, bench)
-    admission.check_memory(request.problem, bench)
-    job = _submit(service, request, bench.spec, idempotency_key)
+    admission.check_supported(wanted.problem, body.families, bench)
+    admission.check_memory(wanted.problem, bench)
+    with service.store.begin() as session:
+        queue = functools.partial(_queue, service, session, wanted, bench.spec, caller(request))
+        digest = records.request_digest(wanted, bench.spec.device_class.id)
+        job = jobs.known(session, once(session, idempotency_key, digest, queue)["jobs"][0])
     service.engine.wake()
     response.headers["Location"] = f"/jobs/{job.id}"
     response.headers["Retry-After"] = "1"
-    return job_view(job)
+    with service.store.read() as session:
+        return _with_results(service, session, job)
 
 
-def _submit(service: Service, request: TuneRequest, spec: DeviceSpec, key: str | None) -> JobRecord:
-    digest = records.request_digest(request, spec.device_class.id)
-    with service.store.begin() as session:
-        answer = once(session, key, digest, lambda: {"jobs": [_queue(service, session, request, spec)]})
-        return jobs.known(session, answer["jobs"][0])
-
-
-def _queue(service: Service, session: Session, request: TuneRequest, spec: DeviceSpec) -> str:
-    job, created = submit(session, request, spec)
-    # NOTE: raising inside the transaction takes the job back.
-    if created and jobs.queued_count(session) > service.settings.max_queue:
-        raise admission.queue_full(service.settings)
-    return job.id
+def _queue(
+    service: Service, session: Session, request: TuneRequest, spec: DeviceSpec, who: str
+) -> dict[str, list[str]]:
+    job, created = submit(session, request, spec, who)
+    if created:  # NOTE: raising inside the transaction takes the job back
+        admission.check_queue(session, who, service.settings)
+    return {"jobs": [job.id]}
 
 
 router = APIRouter(prefix="/jobs", tags=["tuning"])
+_CANCELLED_AT_ONCE = 50  # NOTE: in one transaction, so that other writers have their turns
 
 
 class JobsQuery(wire.PageQuery, frozen=True):
-    """A page of jobs, of one status or of all."""
+    """A page of jobs, of one status or of all; ``prefix`` is how their ids begin."""
 
     status: wire.JobStatus | None = None
+    prefix: Annotated[str, Field(pattern="^[0-9a-f]{1,32}$")] = ""
 
 
 def unknown_job(job_id: str) -> Refusal:
@@ -139,26 +146,43 @@ def get_jobs(
     """Jobs, the newest first."""
     before = job_place(query.cursor)
     with service.store.read() as session:
-        found = jobs.listing(session, query.status, query.limit, before)
+        found = jobs.listing(session, query.status, query.limit, before, query.prefix)
     following = page_end(len(found), query.limit, found[-1].id if found else None)
     link_next(request, response, following)
-    return wire.JobList(items=[job_view(job) for job in found], next=following)
+    items = [
+        job_view(job, waiting=service.engine.why_waiting(job)) for job in found if isinstance(job, JobRecord)
+    ]
+    unreadable = [unreadable_view(job) for job in found if isinstance(job, Unreadable)]
+    return wire.JobList(items=items, unreadable=unreadable, next=following)
 
 
-@router.get("/{job_id}", operation_id="get_job", responses=errors(Kind.NOT_FOUND))
+@router.get("/{job_id}", operation_id="get_job", responses=errors(Kind.NOT_FOUND, Kind.UNREADABLE))
 def get_job(job_id: JobId, service: ServiceDep, response: Response) -> wire.JobView:
     """One job with its progress and, at the end, its winner or its error."""
     with service.store.read() as session:
         job = jobs.get(session, job_id)
         if job is None:
             raise unknown_job(job_id)
-        winners = best.exact(session, job.device_class, job.request.problem)
+        view = _with_results(service, session, job)
     if not job.status.final:
         response.headers["Retry-After"] = "1"
-    return job_view(job, best_view(winners[0], service.quality.view(winners[0].best)) if winners else None)
+    return view
 
 
-@router.get("/{job_id}/trials", operation_id="list_trials", responses=errors(Kind.NOT_FOUND))
+def _with_results(service: Service, session: Session, job: JobRecord) -> wire.JobView:
+    waiting = service.engine.why_waiting(job)
+    winners = best.exact(session, job.device_class, job.request.problem)
+    stored = service.quality.best_view(winners[0]) if winners else None
+    if stored and stored.job_id == job.id:
+        return job_view(job, stored, waiting=waiting)
+    own = None
+    if job.result is not None:
+        quality = service.quality.view(job.result)
+        own = wire.BestConfigView.of(job.result, quality, created=job.finished or job.created)
+    return job_view(job, own, stored, waiting)
+
+
+@router.get("/{job_id}/trials", operation_id="list_trials", responses=errors(Kind.NOT_FOUND, Kind.UNREADABLE))
 def get_trials(
     job_id: JobId,
     query: Annotated[wire.PageQuery, Query()],
@@ -177,7 +201,12 @@ def get_trials(
     return wire.TrialList(items=found, next=following)
 
 
-@router.delete("/{job_id}", status_code=202, operation_id="cancel_job", responses=errors(Kind.NOT_FOUND))
+@router.delete(
+    "/{job_id}",
+    status_code=202,
+    operation_id="cancel_job",
+    responses=errors(Kind.NOT_FOUND, Kind.UNREADABLE),
+)
 def delete_job(job_id: JobId, service: ServiceDep) -> wire.JobView:
     """Cancel a job; a running one stops after its trial, its trials are kept. Repeating it is harmless."""
     return job_view(_cancel(service, job_id))
@@ -185,30 +214,42 @@ def delete_job(job_id: JobId, service: ServiceDep) -> wire.JobView:
 
 def _cancel(service: Service, job_id: str) -> JobRecord:
     with service.store.begin() as session:
-        job = jobs.request_cancel(session, job_id)
-    if job is None:
+        there = jobs.request_cancel(session, job_id)
+    if not there:
         raise unknown_job(job_id)
     service.engine.cancel(job_id)
-    return job
+    with service.store.read() as session:
+        return jobs.known(session, job_id)
+
+
+@router.delete("", operation_id="cancel_jobs", responses=errors())
+def delete_jobs(
+    query: Annotated[wire.CancelQuery, Query()], service: ServiceDep, request: Request
+) -> wire.Counts:
+    """Cancel every job of a filter that has not ended; says how many were not asked to stop before."""
+    who = caller(request) if query.mine else None
+    with service.store.read() as session:
+        ids = jobs.to_cancel(session, who, query.status, **query.alike)
+    for start in range(0, len(ids), _CANCELLED_AT_ONCE):
+        part = ids[start : start + _CANCELLED_AT_ONCE]
+        with service.store.begin() as session:
+            for job_id in part:
+                jobs.request_cancel(session, job_id)
+        for job_id in part:
+            service.engine.cancel(job_id)
+    return wire.Counts(jobs=len(ids))
 
 
 events_router = APIRouter(tags=["tuning"])
-_POLL_S = 0.2
-_BATCH = 200
 _RECONNECT_MS = 1000
+_ENDS = {
+    "failed": "the service failed; its log has the reason, ask again with Last-Event-ID",
+    "stopping": "the service stops; the job goes on at its next start, ask again with Last-Event-ID",
+    "slow": "events were not read for too long; ask again with Last-Event-ID",
+}
 LastEventId = Annotated[
     str | None, Header(pattern="^[0-9]{1,18}$", description="The last id that arrived; 0 for all")
 ]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _News:
-    status: JobStatus
-    events: list[EventRecord]
-
-    @property
-    def is_last(self) -> bool:
-        return self.status.final and len(self.events) < _BATCH
 
 
 def _existing_job(job_id: JobId, service: ServiceDep) -> str:
@@ -222,34 +263,48 @@ def _existing_job(job_id: JobId, service: ServiceDep) -> str:
     "/jobs/{job_id}/events",
     operation_id="follow_job",
     response_class=EventSourceResponse,
-    responses=errors(Kind.NOT_FOUND),
+    responses=errors(Kind.NOT_FOUND, Kind.UNREADABLE),
 )
 async def get_events(
     job_id: Annotated[str, Depends(_existing_job)], service: ServiceDep, last_event_id: LastEventId = None
 ) -> AsyncIterator[ServerSentEvent]:
     """What happens to a job: ``status``, ``progress``, ``trial``, ``best`` and, at the end, ``done``.
 
-    Before a service stops it sends ``retry``: the job is not at its end, ask again. Ids grow;
-    ``Last-Event-ID`` resumes after one. A comment every 15 s keeps the connection.
+    Before a service stops, and to those who read too slowly, it sends ``retry``: the job is not at its end,
+    ask again. Ids grow; ``Last-Event-ID`` resumes after one. A comment every 15 s keeps the connection.
     """
-    last_id = int(last_event_id or 0)
+    last_id = await run_in_threadpool(_last_of, service, job_id, int(last_event_id or 0))
     yield ServerSentEvent(comment="follow", retry=_RECONNECT_MS)
-    while not service.engine.stopping.is_set():
-        news = await run_in_threadpool(_news, service, job_id, last_id)
-        for event in news.events:
-            yield ServerSentEvent(event=event.kind, id=str(event.id), data=event.data)
-            last_id = event.id
-        if news.is_last:
-            yield ServerSentEvent(event="done", data={"status": news.status})
-            return
-        await anyio.sleep(_POLL_S)
-    detail = "the service stops; the job goes on at its next start, ask again with Last-Event-ID"
-    yield ServerSentEvent(event="retry", data={"detail": detail}, retry=_RECONNECT_MS)
+    with service.events.follow(job_id, last_id) as follower:
+        before = await run_in_threadpool(_before, service, job_id, last_id)
+        while before:
+            for event in before:
+                yield _sent(event)
+                last_id = event.id
+            before = await run_in_threadpool(_before, service, job_id, last_id)
+        while follower.ended is None:
+            news = await follower.news()
+            for event in news.events:
+                if event.id > last_id:
+                    yield _sent(event)
+                    last_id = event.id
+            if news.status:
+                yield ServerSentEvent(event="done", data={"status": news.status})
+                return
+    detail = {"detail": _ENDS[follower.ended]}
+    yield ServerSentEvent(event="retry", data=detail, retry=_RECONNECT_MS)
 
 
-def _news(service: Service, job_id: str, last_id: int) -> _News:
+def _last_of(service: Service, job_id: str, told: int) -> int:
+    """The last event that a follower was told: none is newer than those there are, which all would miss."""
     with service.store.read() as session:
-        job = jobs.get(session, job_id)
-        found = jobs.events_after(session, job_id, last_id, _BATCH)
-    # NOTE: status first, events second, in one snapshot: a final status means that all events are there.
-    return _News(job.status if job else JobStatus.CANCELLED, found)
+        return min(told, jobs.newest_events(session, [job_id]).get(job_id, 0))
+
+
+def _before(service: Service, job_id: str, last_id: int) -> list[EventRecord]:
+    with service.store.read() as session:
+        return jobs.events_after(session, job_id, last_id, BATCH)
+
+
+def _sent(event: EventRecord) -> ServerSentEvent:
+    return ServerSentEvent(event=event.kind, id=str(event.id), data=event.data)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import tempfile
+from collections.abc import AsyncIterator
+from typing import IO, Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
@@ -11,6 +13,7 @@ from service.errors import Kind, Refusal
 from service.http.deps import ServiceDep
 from service.http.openapi import binary, errors
 from service.results import export, importing
+from service.results.uploads import BadLine
 from tilewright import wire
 from tilewright.http.calls import JSON, NDJSON
 
@@ -39,11 +42,22 @@ _EXPORTED: dict[int | str, dict[str, Any]] = {
 }
 
 
-async def _body(request: Request) -> tuple[str, bytes]:
+async def _file(request: Request, service: ServiceDep) -> AsyncIterator[tuple[wire.Format, IO[bytes]]]:
+    """The body in a file of no name, once it is its turn."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in (NDJSON, JSON):
         raise Refusal(Kind.MEDIA_TYPE, f"the body must be {NDJSON}, or a T4 file as {JSON}, got {kind!r}")
-    return kind, await request.body()
+    if service.import_places.locked():
+        detail = "as many imports wait as may; try again in a minute"
+        raise Refusal(Kind.TOO_MANY_IMPORTS, detail, retry_after=60)
+    service.settings.cache_dir.mkdir(parents=True, exist_ok=True)
+    async with service.import_places:
+        with tempfile.TemporaryFile(dir=service.settings.cache_dir) as file:
+            async for chunk in request.stream():
+                file.write(chunk)
+            file.seek(0)
+            async with service.import_turn:
+                yield wire.Format.T4 if kind == JSON else wire.Format.NDJSON, file
 
 
 @router.get("", operation_id="export_results", response_class=Response, responses=_EXPORTED)
@@ -51,15 +65,26 @@ def get_trials(query: Annotated[wire.ExportQuery, Query()], service: ServiceDep)
     """Jobs that have ended with all their trials, and the winners with their kernels."""
     if query.format is wire.Format.T4:
         return StreamingResponse(export.export(service.store, query), media_type=JSON)
-    return StreamingResponse(export.ndjson(service.store, query), media_type=NDJSON)
+    return StreamingResponse(export.ndjson(service.store, query, service.signer), media_type=NDJSON)
 
 
-@router.post("", operation_id="import_results", openapi_extra=_BODY, responses=errors(Kind.MEDIA_TYPE))
-def post_trials(body: Annotated[tuple[str, bytes], Depends(_body)], service: ServiceDep) -> wire.ImportAnswer:
-    """Merge results of another store: all of the body or nothing; what is here already changes nothing."""
-    kind, content = body
+@router.post(
+    "",
+    operation_id="import_results",
+    openapi_extra=_BODY,
+    responses=errors(Kind.MEDIA_TYPE, Kind.TOO_MANY_IMPORTS),
+)
+def post_trials(
+    query: Annotated[wire.ImportQuery, Query()],
+    body: Annotated[tuple[wire.Format, IO[bytes]], Depends(_file, scope="function")],
+    service: ServiceDep,
+    request: Request,
+) -> wire.ImportAnswer:
+    """Merge results of another store: all of the body or nothing; what is here already changes nothing. One
+    body after the other is merged."""
+    kind, file = body
+    own, key_id = service.signer.public_key, request.scope.get("key_id")
     try:
-        lines = export.parse(content) if kind == JSON else importing.ndjson(content)
-        return importing.merge(service.store, lines)
-    except importing.BadLine as error:
+        return importing.merge(service.store, file, kind, own, query.import_id, key_id)
+    except BadLine as error:
         raise Refusal(Kind.INVALID_REQUEST, str(error)) from error

@@ -25,8 +25,10 @@ async def use_everything(url: str, tuned: wire.JobView) -> list[wire.JobProgress
         assert job.status is wire.JobStatus.SUCCEEDED
         assert (await client.job(job.id)).best == job.best
         assert tuned.best is not None
-        assert await client.best_config(TUNED, arch=tuned.best.arch) == tuned.best
-        assert tuned.best in await client.configs(arch=tuned.best.arch)
+        with Client(url) as waiting:
+            stored = waiting.best_config(TUNED, arch=tuned.best.arch)
+        assert await client.best_config(TUNED, arch=tuned.best.arch) == stored
+        assert stored in await client.configs(arch=tuned.best.arch)
         answer = await client.gemm(np.eye(4), np.full((4, 3), 2.0))
         assert (answer.d == 2.0).all()
         assert (await client.artifact(tuned.best.artifact.digest)).digest == tuned.best.artifact.digest

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import socket
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typer.testing import CliRunner
 from service.cli.main import app
 from service.cli.output import to_run
 from tilewright import wire
+from tilewright.schema.job import SearchOptions
 
 Run = Callable[..., Result]
 SHAPE = [str(TUNED.m), str(TUNED.n), str(TUNED.k), "--dtype", "float32", "--layout", "nn"]
@@ -50,6 +52,46 @@ def test_tune_prints_the_job_on_stdout_and_progress_on_stderr(run: Run) -> None:
     shown = run("tune", *shape, "--max-trials", "1")
     assert "speed-up" in shown.stdout
     assert "99% confidence" in shown.stdout
+
+
+SEARCH = {
+    "max_trials": 1, "max_seconds": 20.0, "seed": 7, "sampler": "tpe", "min_gain_per_s": 0.25,
+}  # fmt: skip
+MORE = {
+    "batch": 2, "out_dtype": "float64", "acc_dtype": "float64", "activation": "relu", "has_bias": True,
+    "has_c": True,
+}  # fmt: skip
+
+
+def options_of(fields: dict[str, Any]) -> Iterator[str]:
+    for name, value in fields.items():
+        yield f"--{name.replace('_', '-')}"
+        if value is not True:
+            yield str(value)
+
+
+def test_tune_takes_every_field_of_a_request(run: Run) -> None:
+    shape = {"m": 16, "n": 24, "k": 32, "dtype": "float64", "layout": "tt"}
+    types = ("--dtype", "float64", "--layout", "tt")
+    told = ("--family", "host", "--device", "host", *options_of(SEARCH | MORE))
+    job = data(run("tune", "16", "24", "32", *types, *told, "--json"))
+    assert job["problem"] == shape | MORE
+    asked = {field.name: job[field.name] for field in dataclasses.fields(SearchOptions)}
+    assert asked == SEARCH | {"families": ["host"]}
+    listed = data(run("best", *options_of(MORE), "--json"))
+    assert [item["problem"] for item in listed] == [shape | MORE]
+    assert data(run("best", "16", "24", "32", *types, *options_of(MORE), "--json"))
+
+
+def test_options_have_the_ranges_of_their_records(run: Run) -> None:
+    for option, value in {"--max-trials": "10001", "--min-gain-per-s": "2", "--batch": "0"}.items():
+        assert run("tune", *SHAPE, option, value).exit_code == 2
+    assert run("best", *SHAPE, "--max-regret", "-1").exit_code == 2
+    refused = run("misses", "--max-trials", "3")
+    assert (refused.exit_code, "--tune" in refused.stderr) == (2, True)
+    help_text = run("tune", "--help", COLUMNS=200).stdout
+    assert "100 by default" in help_text
+    assert "Kernel families to search" in help_text
 
 
 def test_best_shows_one_or_all(run: Run, tuned: wire.JobView) -> None:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from api_server import Server, environment, finish, start
+from api_server import Server, admin_key, environment, finish, start
 from click.testing import Result
+from signers import signer
+from store_samples import ENTERED, HOST_CLASS, TRUSTED, UNTRUSTED, artifact, best, problem
 from typer.testing import CliRunner
 
 from service.cli.main import app
 from tilewright import Client, GemmProblem
 from tilewright.http.arguments import Miss
+from tuner.store import best as winners
+from tuner.store import entities, imports
+from tuner.store.database import Store
 
 Run = Callable[..., Result]
 
@@ -101,18 +108,79 @@ def test_misses_are_listed_and_tuned(run: Run, asked: Client) -> None:
     assert data(run("misses", "--json")) == []
 
 
-def test_results_leave_and_come_back(run: Run, asked: Client, tmp_path: Path) -> None:
+def test_keys_are_trusted_and_not(run: Run, asked: Client, own: Server) -> None:
+    key, database = signer(1).public_key, ("--database-url", f"sqlite:///{own.folder}/tilewright.db")
+    assert data(run("trust", "ls", *database, "--json")) == []
+    assert "is trusted" in run("trust", "add", key, "--name", "ci", *database).stdout
+    data(run("trust", "add", key, "--name", "the other lab", *database, "--json"))
+    (listed,) = data(run("trust", "ls", *database, "--json"))
+    assert (listed["key"], listed["name"]) == (key, "the other lab")
+    assert [(one.key, one.name) for one in asked.trust().trusted] == [(key, "the other lab")]
+    assert key in run("trust", "ls", *database).stdout
+    assert "not trusted any more" in run("trust", "remove", key, *database).stdout
+    again = run("trust", "remove", key, *database)
+    assert (again.exit_code, "'tilewright trust ls'" in again.stderr) == (1, True)
+    for wrong in ("nonsense", key.upper()):
+        assert "as 'tilewright trust show' prints it" in run("trust", "add", wrong, *database).stderr
+    assert "'tilewright serve' makes it" in run("trust", "show").stderr
+
+
+def test_results_leave_and_come_back(run: Run, asked: Client, own: Server, tmp_path: Path) -> None:
+    here = partial(invoke, environment(own.folder))  # on the database itself, as no service is named
     tuned_set(asked, 24)
     file, t4 = str(tmp_path / "out.ndjson"), str(tmp_path / "out.json")
     assert data(run("export", file, "--json"))["bytes"] == Path(file).stat().st_size > 0
-    answer = data(run("import", file, "--json"))
+    refused = run("import", file)
+    assert (refused.exit_code, "needs a key with scope admin" in refused.stderr) == (1, True)
+    answer = data(here("import", file, "--json"))
     assert answer["added"] == {"jobs": 0, "trials": 0, "artifacts": 0, "best": 0}
     assert answer["known"]["trials"] > 0
-    assert "known already" in run("import", file).stdout
+    assert answer["trusted"], "what this service signed itself comes back whole"
+    assert "known already" in here("import", file).stdout
     assert "bytes" in run("export", t4, "--format", "t4").stdout
+    assert data(run("export", file, "--since", "2999-01-01T00:00:00Z", "--json"))["bytes"] == 0
     assert json.loads(Path(t4).read_text())["results"]
-    assert data(run("import", t4, "--format", "t4", "--json"))["added"]["trials"] == 0
-    wrong = run("import", t4)
+    assert data(here("import", t4, "--format", "t4", "--json"))["added"]["trials"] == 0
+    wrong = here("import", t4)
     assert wrong.exit_code == 1
     assert "line 1" in wrong.stderr
     assert run("import", str(tmp_path / "nothing")).exit_code == 2
+
+
+def invoke(env: dict[str, str], *words: str) -> Result:
+    return CliRunner().invoke(app, words, env=env)
+
+
+def test_results_are_deleted(tmp_path: Path) -> None:
+    """On the database itself, and by a service for a key."""
+    with closing(Store.open(f"sqlite:///{tmp_path / 'tilewright.db'}")) as store:
+        store.migrate()
+        with store.begin() as session:
+            for entering in (TRUSTED, UNTRUSTED):
+                imports.enter(session, entering)
+            entities.put_artifact(session, artifact())
+            winners.merge(session, best(problem()), ENTERED, TRUSTED)
+            winners.merge(session, best(problem(65)), ENTERED, UNTRUSTED)
+    server = start(tmp_path, retune_stale=False)
+    try:
+        keyed = environment(tmp_path, url=server.url, key=admin_key(server))
+        here, there = (partial(invoke, env) for env in (environment(tmp_path), keyed))
+        listed = data(there("imports", "--json"))["items"]
+        assert [(one["id"], one["trusted"], one["best"], one["waiting"]) for one in listed] == [
+            (UNTRUSTED.id, False, 0, 1),
+            (TRUSTED.id, True, 1, 0),
+        ]
+        assert TRUSTED.signer in there("imports").stdout
+        shape, types = ("64", "64", "64", "--layout", "nn"), ("--dtype", "float32", "--layout", "nn")
+        unknown = there("delete", "best", *shape, "--on", "sm_90", "--dtype", "float32")
+        assert (unknown.exit_code, "has no winner on sm_90" in unknown.stderr) == (1, True)
+        assert data(there("delete", "best", *shape, "--on", HOST_CLASS, "--json"))["best"] == 1
+        assert here("delete", "best", *shape, "--on", HOST_CLASS).exit_code == 1
+        assert "jobs      0 deleted" in here("delete", "import", TRUSTED.id).stdout
+        gone = there("delete", "import", TRUSTED.id)
+        assert (gone.exit_code, "'tilewright imports' lists" in gone.stderr) == (1, True)
+        assert here("delete", "problem", "65", "64", "64", *types).exit_code == 0
+        assert data(there("imports", "--json"))["items"][0]["waiting"] == 0
+        assert there("delete", "problem", "9", "9", "9").exit_code == 1
+    finally:
+        finish(server)

@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from api_server import TUNED, Server, finish, start
+from api_server import TUNED, Server, admin_key, finish, start
 
 from tilewright import AsyncClient, Client, GemmProblem, wire
-from tilewright.config_sets.refresher import LocalOptions, StartOptions
-from tilewright.errors import DeviceUnavailable, InvalidProblem, TilewrightError
+from tilewright.errors import DeviceUnavailable, InvalidProblem, ServiceError, TilewrightError
 from tilewright.http.arguments import Miss
 from tilewright.schema.job import Sampler
 from tilewright.schema.problem import Activation, DType, Layout
@@ -34,6 +33,8 @@ class Known:
     job: wire.JobView
     set_digest: str
     folder: Path
+    key: str
+    import_id: str
 
     @property
     def device_class(self) -> str:
@@ -55,11 +56,17 @@ def sharing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def known(sharing: Server, tmp_path_factory: pytest.TempPathFactory) -> Known:
-    with Client(sharing.url, timeout=60.0) as client:
+    key = admin_key(sharing)
+    with Client(sharing.url, key=key, timeout=60.0) as client:
         job = client.tune(TUNED, max_trials=2, seed=1)
         current = client.current_set(job.device_class)
+        file = io.BytesIO()
+        client.export(file)
+        line = file.getvalue().splitlines()[0].replace(job.id.encode(), b"a" * 32)
+        entered = client.import_results(io.BytesIO(line))
     assert current is not None
-    return Known(job, current.config_set.digest, tmp_path_factory.mktemp("files"))
+    assert entered.import_id is not None
+    return Known(job, current.config_set.digest, tmp_path_factory.mktemp("files"), key, entered.import_id)
 
 
 def numbered(**extents: Any) -> GemmProblem:
@@ -95,6 +102,10 @@ REMOTE: dict[str, list[Call]] = {
     "wait": [lambda tw, it: tw.wait(it.job.id), lambda tw, it: tw.wait(it.job.id, [].append)],
     "job": [lambda tw, it: tw.job(it.job.id), lambda tw, it: tw.job(uuid.UUID(it.job.id).hex)],
     "cancel": [lambda tw, it: tw.cancel(it.job.id)],
+    "cancel_jobs": [
+        lambda tw, _: tw.cancel_jobs(mine=True),
+        lambda tw, _: tw.cancel_jobs(status="queued", m=np.int64(7), dtype="float32"),
+    ],
     "jobs": [
         lambda tw, _: tw.jobs("succeeded"),
         lambda tw, _: tw.jobs(wire.JobStatus.QUEUED, limit=np.int64(3)),
@@ -111,7 +122,15 @@ REMOTE: dict[str, list[Call]] = {
             deterministic=np.bool_(False),
         ),
     ],
-    "configs": [lambda tw, it: tw.configs(device_class=it.device_class, deterministic=False)],
+    "config_list": [
+        lambda tw, it: tw.config_list(device_class=it.device_class, layout="nn", limit=np.int64(1))
+    ],
+    "configs": [
+        lambda tw, it: tw.configs(device_class=it.device_class, deterministic=False),
+        lambda tw, _: tw.configs(
+            arch="host", dtype=DType.FLOAT32, layout="nn", batch=np.int64(1), has_c=False
+        ),
+    ],
     "lookup_many": [
         lambda tw, it: tw.lookup_many((TUNED, numbered()), device_class=it.device_class),
         lambda tw, it: tw.lookup_many(
@@ -141,6 +160,9 @@ REMOTE: dict[str, list[Call]] = {
         lambda tw, it: tw.import_results(str(it.folder / "some.t4"), "t4"),
         lambda tw, it: tw.import_results(io.BytesIO((it.folder / "some.t4").read_bytes()), wire.Format.T4),
     ],
+    "trust": [lambda tw, _: tw.trust()],
+    "imports": [lambda tw, _: tw.imports(), lambda tw, _: tw.imports(limit=np.int64(3))],
+    "get_import": [lambda tw, it: tw.get_import(it.import_id)],
     "current_set": [
         lambda tw, it: tw.current_set(it.device_class),
         lambda tw, it: tw.current_set(it.device_class, f'"{it.set_digest}"'),
@@ -180,6 +202,7 @@ REMOTE: dict[str, list[Call]] = {
         lambda tw, _: tw.gemm(eye(), eye(), None, np.ones(8, "f4"), device="host", match=wire.Match.EXACT),
         lambda tw, _: tw.gemm(eye(), eye(), transpose_a=np.True_, activation="relu", out_dtype=DType.FLOAT32),
         lambda tw, _: tw.gemm(eye("f8"), eye("f8"), shared=True, alpha=np.int64(2), activation="relu"),
+        lambda tw, _: tw.gemm(eye(), eye(), shared=True, layout="tn", dtype="float32", device=None),
         lambda tw, _: tw.gemm(eye(), eye(), dtype="float32", acc_dtype=DType.FLOAT32, max_regret=1),
     ],
     "shared_empty": [
@@ -207,6 +230,16 @@ LOCAL: dict[str, list[Call]] = {
 }
 
 
+UNKNOWN: dict[str, list[Call]] = {
+    "delete_import": [lambda tw, _: tw.delete_import(uuid.uuid4().hex)],
+    "delete_best": [
+        lambda tw, it: tw.delete_best(numbered(m=999), device_class=it.device_class),
+        lambda tw, _: tw.delete_best(problem=numbered(m=999), arch="sm_90"),
+    ],
+    "delete_problem": [lambda tw, _: tw.delete_problem(numbered(m=999))],
+}
+
+
 def cases(table: dict[str, list[Call]]) -> Any:
     return [
         pytest.param(call, id=f"{name}-{number}")
@@ -217,14 +250,14 @@ def cases(table: dict[str, list[Call]]) -> Any:
 
 @pytest.mark.parametrize("call", cases(REMOTE | LOCAL))
 def test_the_client_takes_plain_values(sharing: Server, known: Known, call: Call) -> None:
-    with Client(sharing.url, timeout=60, cache_dir=str(known.folder / "cache")) as tw:
+    with Client(sharing.url, key=known.key, timeout=60, cache_dir=str(known.folder / "cache")) as tw:
         call(tw, known)
 
 
 @pytest.mark.parametrize("call", cases(REMOTE))
 def test_the_asynchronous_client_takes_the_same_values(sharing: Server, known: Known, call: Call) -> None:
     async def run() -> None:
-        async with AsyncClient(sharing.url, timeout=60) as tw:
+        async with AsyncClient(sharing.url, key=known.key, timeout=60) as tw:
             result = call(tw, known)
             if inspect.isawaitable(result):
                 await result
@@ -232,9 +265,15 @@ def test_the_asynchronous_client_takes_the_same_values(sharing: Server, known: K
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("call", cases(UNKNOWN))
+def test_what_is_not_there_is_not_deleted(sharing: Server, known: Known, call: Call) -> None:
+    with Client(sharing.url, timeout=60, key=known.key) as tw, pytest.raises(ServiceError, match="404"):
+        call(tw, known)
+
+
 def test_no_method_is_left_out() -> None:
     public = {name for name, _ in inspect.getmembers(Client, inspect.isfunction) if not name.startswith("_")}
-    assert public == (REMOTE | LOCAL).keys() | {"close"}
+    assert public == (REMOTE | LOCAL | UNKNOWN).keys() | {"close"}
 
 
 OPTIONS: list[dict[str, Any]] = [
@@ -250,10 +289,10 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_options_are_plain_values_too(
-    sharing: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+    sharing: Server, known: Known, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with Client(sharing.url, **{"cache_dir": tmp_path} | options) as tw:
+    with Client(sharing.url, key=known.key, **{"cache_dir": tmp_path} | options) as tw:
         found = tw.start("host").lookup(TUNED, "host")
         assert found.kind == "vendor" if options.get("offline") else found.entry is not None
     assert "cache_dir" not in options or (tmp_path / "cache" / "v1").is_dir()
@@ -263,7 +302,7 @@ def test_a_file_that_is_exported_to_by_its_path_is_replaced_at_the_end(
     sharing: Server, known: Known, tmp_path: Path
 ) -> None:
     file = tmp_path / "results.ndjson"
-    with Client(sharing.url, timeout=60) as tw:
+    with Client(sharing.url, key=known.key, timeout=60) as tw:
         assert tw.export(file, artifacts=False) == file.stat().st_size
         assert known.job.id in {json.loads(line).get("id") for line in file.read_bytes().splitlines()}
         assert tw.export("/dev/null", artifacts=False) == file.stat().st_size
@@ -286,6 +325,7 @@ WRONG: dict[str, tuple[Callable[[Client], Any], type[TilewrightError], str]] = {
     "sampler": (lambda tw: tw.tune(TUNED, sampler="best"), InvalidProblem, "sampler"),
     "since": (lambda tw: tw.export(io.BytesIO(), since="yesterday"), InvalidProblem, "since"),
     "device": (lambda tw: tw.start("gpu"), DeviceUnavailable, "'host', 'cuda:0'"),
+    "type": (lambda tw: tw.gemm(eye(), eye(), shared=True, dtype="float23"), InvalidProblem, "dtype"),
     "lists": (lambda tw: tw.gemm([[1.0]], [[1.0]]), InvalidProblem, "NumPy array"),
     "flag": (lambda _: GemmProblem(1, 1, 1, has_bias="no"), InvalidProblem, "has_bias must be"),
     "extent": (lambda _: GemmProblem(1.5, 1, 1), InvalidProblem, "m must be an integer"),
@@ -304,8 +344,8 @@ def test_a_mistyped_option_is_told_at_once() -> None:
         Client(NOBODY, cache_dri="x")  # type: ignore[call-arg]
 
 
-def test_ids_are_quoted(sharing: Server) -> None:
-    with Client(sharing.url, timeout=60) as tw:
+def test_ids_are_quoted(sharing: Server, known: Known) -> None:
+    with Client(sharing.url, key=known.key, timeout=60) as tw:
         for name in ("../health/live", "a?limit=1", "a/trials", "a b", "\u00e4"):
             with pytest.raises(TilewrightError, match=r"4\d\d"):
                 tw.job(name)
@@ -317,12 +357,6 @@ def test_a_url_that_is_none_is_told(url: str) -> None:
         for call in (tw.devices, lambda: tw.gemm(eye(), eye())):
             with pytest.raises(TilewrightError, match="check the URL"):
                 call()
-
-
-def test_the_options_have_one_list_of_names() -> None:
-    assert list(LocalOptions.__annotations__) == [
-        field.name for field in dataclasses.fields(StartOptions) if field.init
-    ]
 
 
 def test_enums_and_their_text_are_the_same_problem() -> None:

@@ -47,13 +47,34 @@ def test_the_whole_formula_on_a_batch(client: Client) -> None:
     np.testing.assert_allclose(answer.d, expected, atol=1e-12, rtol=0)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_factors_of_0_read_nothing(tuned: wire.JobView, client: Client, dtype: str) -> None:
+    """With alpha = 0 NaN in A and B does not show, with beta = 0 that of C, as in every BLAS."""
+    assert tuned.best
+    a, b = operands(dtype, TUNED.a_shape, TUNED.b_shape)
+    c, bias = operands(dtype, (TUNED.m, TUNED.n), (TUNED.n,))
+    nothing = [np.full_like(one, np.nan) for one in (a, b, c)]
+    answer = client.gemm(*nothing[:2], c, bias, alpha=0.0, beta=-2.0, activation="relu")
+    np.testing.assert_allclose(answer.d, np.maximum(bias - 2 * c, 0), rtol=1e-5, atol=1e-5)
+    assert answer.ran == "elementwise"
+    assert answer.match == "vendor; alpha is 0, nothing is multiplied"
+    assert answer.kernel_us > 0
+    assert (client.gemm(*nothing[:2], alpha=0.0).d == 0).all()
+    answer = client.gemm(a, b, nothing[2], bias)
+    np.testing.assert_allclose(
+        answer.d, a.astype("f8") @ b.astype("f8") + bias, atol=TOLERANCE[dtype], rtol=0
+    )
+
+
 def test_a_tuned_shape_runs_its_kernel_unless_the_vendor_won(tuned: wire.JobView, client: Client) -> None:
     assert tuned.best is not None
     a, b = operands("float32", TUNED.a_shape, TUNED.b_shape)
     answer = client.gemm(a, b)
     wanted = "numpy" if tuned.best.use_vendor else str(tuned.best.config)
     assert answer.ran == wanted
-    match = "vendor; the vendor library was faster in the race" if tuned.best.use_vendor else "exact"
+    reasons = {"disturbed": "others disturbed the race; tune again on an idle device"}
+    lost = f"vendor; {reasons.get(tuned.best.verdict, 'the vendor library was faster in the race')}"
+    match = lost if tuned.best.use_vendor else "exact"
     assert answer.match == client.gemm(a, b, match="nearest").match == match
     np.testing.assert_allclose(answer.d, a.astype("f8") @ b.astype("f8"), atol=1e-4, rtol=0)
     # One tuned shape tells nothing of what a near one costs.
@@ -109,7 +130,7 @@ def test_what_cannot_run_is_refused_with_the_rule(client: Client) -> None:
 
 @pytest.mark.parametrize("dtype", ["int4", "uint4", "uint1", "sign1"])
 def test_packed_types_are_for_tuning(client: Client, http: httpx2.Client, dtype: str) -> None:
-    """No tensor holds them; a job of them is refused for the want of a GPU alone."""
+    """No tensor holds them; a job of them is refused as this device does not compute them."""
     a = np.ones((8, 8), "u1")
     refusal = refused(client, a, a, dtype=dtype)
     assert (refusal["status"], refusal["type"]) == (422, "urn:tilewright:problem:invalid-problem")
@@ -117,7 +138,7 @@ def test_packed_types_are_for_tuning(client: Client, http: httpx2.Client, dtype:
     assert "POST /tune" in refusal["detail"]
     job = http.post("/tune", json={"m": 8, "n": 8, "k": 64, "dtype": dtype})
     assert (job.status_code, job.json()["type"]) == (422, "urn:tilewright:problem:unsupported")
-    assert "needs an NVIDIA GPU" in job.json()["detail"]
+    assert job.json()["detail"].startswith("use dtype float32 or float64; no kernel computes 8x8x64")
     ragged = http.post("/tune", json={"m": 8, "n": 8, "k": 63, "dtype": dtype})
     assert (ragged.status_code, ragged.json()["type"]) == (422, "urn:tilewright:problem:invalid-problem")
     assert "share a byte" in ragged.json()["detail"]

@@ -10,8 +10,9 @@ import pytest
 from api_server import TUNED
 
 from tilewright import AsyncClient, Client, GemmProblem, wire
-from tilewright.config_sets.lookup import Catalog, MatchLimits
+from tilewright.config_sets.lookup import Catalog
 from tilewright.errors import InvalidProblem
+from tilewright.schema.match import MatchLimits
 
 OTHER = GemmProblem(20, 24, 24, "float32", "nn")
 NEVER = GemmProblem(40, 40, 40, "float64", "tt", has_bias=True)

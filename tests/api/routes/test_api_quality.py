@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sqlite3
 import time
@@ -16,8 +17,10 @@ import pytest
 from api_server import Server, finish, start
 
 from tilewright import Client, GemmProblem, wire
+from tilewright.config_sets.lookup import Catalog
 from tilewright.errors import InvalidProblem, ServiceError
-from tilewright.schema.config_set import content_digest
+from tilewright.schema.config_set import FORMAT, content_digest
+from tilewright.schema.match import MatchLimits
 
 SHAPES = [GemmProblem(m, 32, 32, "float32", "nn") for m in (32, 64, 128)]
 FAR = GemmProblem(32 * 2**6, 32, 32, "float32", "nn")
@@ -81,7 +84,7 @@ def repeating(server: Server, problem: GemmProblem, measured: bool | None) -> It
 def test_an_exact_answer_says_what_it_is_worth(asked: Client, place: str) -> None:
     best = asked.best_config(SHAPES[0], device_class=place)
     assert (best.numerics, best.deterministic, best.staleness) == ("ieee", True, "fresh")
-    assert best.use_vendor is (best.speedup.value < 1)
+    assert best.use_vendor is (best.speedup.value < 1 or best.verdict == "disturbed")
     assert best.expected_regret is None
     assert asked.best_config(SHAPES[0], device_class=place, deterministic=True, max_regret=0.0) == best
 
@@ -116,7 +119,7 @@ def test_only_kernels_that_were_seen_to_repeat_are_deterministic(
 def unmeasured(own: Server, asked: Client, place: str) -> Iterator[str]:
     """The digest of a set that is pinned, as services made them before they measured who repeats."""
     raw = json.loads(asked.current_set(place).content)
-    assert raw.pop("format") == 2
+    assert raw.pop("format") == FORMAT
     raw["digest"] = content_digest(raw)
     content = zlib.compress(json.dumps(raw).encode())
     columns = "digest, device_class, arch, entries, content, created"
@@ -155,6 +158,46 @@ def test_what_near_answers_cost_is_learned_from_the_trials(asked: Client, place:
     assert config_set.near[-1].pairs >= 3
     assert (config_set.expected_regret(0.1) or 0.0) >= 0.0
     assert config_set.expected_regret(100.0) is None
+
+
+@contextmanager
+def only_to_k(server: Server, asked: Client, place: str, problem: GemmProblem) -> Iterator[None]:
+    """Let all winners be far ahead of the vendor library, and one kernel take no larger k than its own."""
+    real = asked.artifact(asked.best_config(problem, device_class=place).artifact.digest)
+    needs = dataclasses.replace(real.plan.preconditions, max_k=problem.k)
+    limited = dataclasses.replace(real, plan=dataclasses.replace(real.plan, preconditions=needs))
+    header = json.dumps({"plan": limited.plan.to_dict()})
+    values = [limited.digest, limited.to_bytes(), header, "2026-01-01 00:00:00.000000"]
+    far = "speedup = 3000, speedup_low = 2000, speedup_high = 4000"
+    ahead = f"UPDATE best_config SET {far}, timing = json_set(timing, '$.disturbed', '')"
+    change = "UPDATE best_config SET artifact = ? WHERE problem_id IN (SELECT id FROM problem WHERE m = ?)"
+    columns = "speedup, speedup_low, speedup_high, timing"
+    with database(server) as connection:
+        before = connection.execute(f"SELECT {columns}, id FROM best_config").fetchall()
+        connection.execute("INSERT INTO artifact (digest, data, header, created) VALUES (?, ?, ?, ?)", values)
+        connection.execute(ahead)
+        connection.execute(change, [limited.digest, problem.m])
+    yield
+    with database(server) as connection:
+        connection.executemany(f"UPDATE best_config SET ({columns}) = (?, ?, ?, ?) WHERE id = ?", before)
+        connection.execute(change, [real.digest, problem.m])
+
+
+def test_a_near_kernel_that_cannot_run_is_passed_over_by_every_route(
+    own: Server, asked: Client, place: str
+) -> None:
+    nearest, second, _ = SHAPES
+    wanted = GemmProblem(36, 32, 33, "float32", "nn")
+    allowed = {"match": "nearest", "max_regret": 1000.0}
+    with only_to_k(own, asked, place, nearest):
+        best = asked.best_config(wanted, device_class=place, **allowed)
+        assert (best.match.kind, best.problem) == ("nearest", second)
+        (view,) = asked.lookup_many([wanted], device_class=place, **allowed)
+        assert (view.kind, view.distance) == ("nearest", best.match.distance)
+        a, b = numpy.ones(wanted.a_shape, "f4"), numpy.ones(wanted.b_shape, "f4")
+        assert asked.gemm(a, b, **allowed).match.startswith(f"nearest; distance={best.match.distance:.3f};")
+        here = Catalog(asked.current_set(place).config_set).lookup(wanted, MatchLimits(1000.0))
+        assert here.entry == view.entry
 
 
 def test_a_near_answer_of_unknown_cost_is_refused(asked: Client, place: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import httpx2
 import pytest
@@ -64,16 +65,21 @@ def test_a_list_is_narrowed_by_what_is_given(
     client.tune(GemmProblem(18, 16, 16, "float64", "nn"), max_trials=1)
     place = {"device_class": tuned.device_class}
 
-    def listed(**given: str) -> set[tuple[str, str]]:
+    def listed(**given: str) -> list[dict[str, Any]]:
         page = http.get("/best-config", params={**place, "limit": "1000", **given}).raise_for_status().json()
-        return {(item["problem"]["dtype"], item["problem"]["layout"]) for item in page["items"]}
+        return [item["problem"] for item in page["items"]]
+
+    def of(**given: object) -> list[dict[str, Any]]:
+        return [problem for problem in whole if problem.items() >= given.items()]
 
     whole = listed()
-    assert {("float32", "nn"), ("float32", "nt"), ("float64", "nn")} <= whole
-    assert listed(dtype="float64") == {pair for pair in whole if pair[0] == "float64"}
-    assert listed(layout="nn") == {pair for pair in whole if pair[1] == "nn"}
-    assert listed(dtype="float32", layout="nt") == {("float32", "nt")}
-    assert listed(dtype="float16") == listed(batch="7") == listed(has_bias="true") == set()
+    pairs = {(problem["dtype"], problem["layout"]) for problem in whole}
+    assert {("float32", "nn"), ("float32", "nt"), ("float64", "nn")} <= pairs
+    assert listed(dtype="float64") == of(dtype="float64")
+    assert listed(layout="nn") == of(layout="nn")
+    assert listed(dtype="float32", layout="nt") == of(dtype="float32", layout="nt")
+    assert listed(has_bias="true") == of(has_bias=True)
+    assert listed(dtype="float16") == listed(batch="7") == []
     assert listed(deterministic="true") == whole
 
 

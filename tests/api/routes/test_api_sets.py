@@ -8,9 +8,11 @@ import json
 
 import httpx2
 import pytest
-from api_server import TUNED
+from api_server import TUNED, Server, environment
+from typer.testing import CliRunner
 
-from tilewright import AsyncClient, Client, GemmProblem, wire
+from service.cli.main import app
+from tilewright import AsyncClient, Client, GemmProblem, trust, wire
 from tilewright.artifact import bundle
 from tilewright.errors import ArtifactError, InvalidProblem, ServiceError
 from tilewright.schema.config_set import ConfigSet
@@ -54,7 +56,46 @@ def test_the_digest_is_that_of_the_content(tuned: wire.JobView, http: httpx2.Cli
     assert "immutable" not in response.headers["cache-control"]
     same = http.get(f"/config-sets/{body['digest']}")
     assert same.content == response.content
+    assert same.headers[trust.HEADER] == response.headers[trust.HEADER]
     assert "immutable" in same.headers["cache-control"]
+
+
+def test_sets_and_kernels_are_signed_by_the_service(
+    tuned: wire.JobView, client: Client, http: httpx2.Client, server: Server
+) -> None:
+    response = http.get("/config-sets/current", params={"device_class": tuned.device_class})
+    of_set = trust.Signature.parse(response.headers[trust.HEADER])
+    digest = client.best_config(TUNED, device_class=tuned.device_class).artifact.digest
+    of_kernel = trust.Signature.parse(http.get(f"/artifacts/{digest}").headers[trust.HEADER])
+    assert of_set.covers(
+        trust.statement(trust.About.CONFIG_SET, tuned.device_class, response.json()["digest"])
+    )
+    assert of_kernel.covers(trust.statement(trust.About.ARTIFACT, digest))
+    shown = CliRunner().invoke(app, ["trust", "show", "--json"], env=environment(server.folder))
+    (key,) = {of_set.key, of_kernel.key, client.trust().key, json.loads(shown.stdout)["key"]}
+    assert (server.folder / "signing.key").stat().st_mode & 0o777 == 0o600
+    assert key.startswith("ed25519:")
+
+
+@pytest.mark.parametrize(
+    ("accepted", "coding"),
+    [("gzip, Deflate", "deflate"), ("deflate;q=0.5", "deflate"), ("deflate; q=0", None), ("identity", None)],
+)
+def test_a_set_comes_packed_to_those_who_take_it(
+    tuned: wire.JobView, http: httpx2.Client, client: Client, accepted: str, coding: str | None
+) -> None:
+    found = current(client, tuned)
+    for path in ("current", found.digest):
+        where = {"device_class": tuned.device_class} if path == "current" else {}
+        request = http.build_request(
+            "GET", f"/config-sets/{path}", params=where, headers={"Accept-Encoding": accepted}
+        )
+        response = http.send(request)
+        assert (response.headers.get("content-encoding"), response.headers["vary"]) == (
+            coding,
+            "Accept-Encoding",
+        )
+        assert ConfigSet.from_bytes(response.content, found.digest) == found
 
 
 def test_nothing_is_sent_that_the_caller_has(

@@ -99,6 +99,22 @@ def test_every_refusal_is_a_problem_document(
         assert answer.headers["allow"]
 
 
+@pytest.mark.parametrize("path", ["/tune", "/misses", "/best-config/lookup", "/gemm/shared"])
+def test_a_body_that_is_no_json_is_told_what_to_send(http: httpx2.Client, path: str) -> None:
+    form = {"Content-Type": "application/x-www-form-urlencoded"}  # as curl -d sends it
+    for headers, sent in ((form, "application/x-www-form-urlencoded"), ({}, "no Content-Type")):
+        (rule,) = http.post(path, content=b'{"m": 8}', headers=headers).json()["errors"]
+        assert rule["detail"] == f"sent as {sent}; send JSON with the header 'Content-Type: application/json'"
+    answer = http.post(path, content=b'{"m": 8,', headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "#")
+    assert re.search(r"not JSON: .* at character \d+; send one JSON object", answer.json()["detail"])
+
+
+def test_a_gemm_sent_as_a_form_is_told_what_to_send(http: httpx2.Client) -> None:
+    answer = http.post("/gemm", content=b"x", headers={"Content-Type": "application/x-www-form-urlencoded"})
+    assert "send 'Content-Type: application/vnd.safetensors' or" in answer.json()["detail"]
+
+
 def test_a_path_with_a_slash_at_its_end_redirects_nowhere(http: httpx2.Client) -> None:
     """A redirect would lead to whatever name the Host header gives."""
     answer = http.get("/jobs/", headers={"Host": "localhost"})
@@ -189,7 +205,7 @@ def test_large_and_lying_bodies(server: Server, http: httpx2.Client) -> None:
 
 
 def test_a_body_that_stops_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(middleware, "_STALL_S", 0.2)
+    monkeypatch.setattr(middleware, "PATIENCE_S", 0.2)
     app = FastAPI()
     app.add_middleware(middleware.BodyLimit, settings=Settings(_env_file=None), larger={})
     errors.install(app)

@@ -8,55 +8,33 @@ from typing import Any
 
 import pytest
 import schemathesis
-from api_server import OPERATIONS, Server, finish, start
+from api_server import OPERATIONS, Server, admin_key, finish, start
+from documented import CHECKS, SMALL_JOBS, bearing, document
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
-from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi import checks
-
-from service.errors import Kind
-from tilewright.http.calls import NDJSON
-from tilewright.http.tensors import MEDIA_TYPE
 
 # Requests to each operation that takes anything: valid ones, and as many invalid ones.
 CASES = [8, pytest.param(60, marks=pytest.mark.long)]
 LEAST = {8: 300, 60: 2000}  # in all
 Sent = collections.Counter[tuple[int, str, GenerationMode]]
-# Invalid is also what is too large or too slow, or repeats a key: all refusals but those of a full queue.
-REFUSALS = sorted({str(kind.status) for kind in Kind if 400 <= kind.status < 500 and kind.status != 429})
-CONFIG = schemathesis.Config.from_dict(
-    {"checks": {"negative_data_rejection": {"expected-statuses": REFUSALS}}}
-)
-CHECKS = [
-    not_a_server_error,
-    checks.status_code_conformance,
-    checks.content_type_conformance,
-    checks.response_headers_conformance,
-    checks.response_schema_conformance,
-    checks.negative_data_rejection,
-]
-
-
-@schemathesis.serializer(MEDIA_TYPE, NDJSON)
-def raw_bytes(_context: Any, value: Any) -> Any:
-    """Generated bodies of binary media types travel as they are."""
-    return value
 
 
 @pytest.fixture(scope="module")
 def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server whose limits keep generated jobs small."""
-    running = start(
-        tmp_path_factory.mktemp("schema"), max_extent=64, max_trials=2, max_queue=2, shared_memory=1
-    )
+    running = start(tmp_path_factory.mktemp("schema"), **SMALL_JOBS)
     yield running
     finish(running)
 
 
 @pytest.fixture(scope="module")
-def operations(limited: Server) -> dict[str, Any]:
-    document = schemathesis.openapi.from_url(f"{limited.url}/openapi.json", config=CONFIG)
-    found = [result.ok() for result in document.get_all_operations()]
+def key(limited: Server) -> str:
+    return admin_key(limited)
+
+
+@pytest.fixture(scope="module")
+def operations(limited: Server, key: str) -> dict[str, Any]:
+    found = [result.ok() for result in document(limited.url, key).get_all_operations()]
     return {operation.definition.raw["operationId"]: operation for operation in found}
 
 
@@ -74,7 +52,7 @@ def sent() -> Sent:
 @pytest.mark.parametrize("mode", list(GenerationMode))
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
 def test_answers_are_as_documented(
-    operations: dict[str, Any], sent: Sent, name: str, mode: GenerationMode, cases: int
+    operations: dict[str, Any], key: str, sent: Sent, name: str, mode: GenerationMode, cases: int
 ) -> None:
     operation = operations[name]
     if mode is GenerationMode.NEGATIVE and not _takes_anything(operation):
@@ -90,7 +68,7 @@ def test_answers_are_as_documented(
     )
     def check(case: schemathesis.Case) -> None:
         sent[cases, name, mode] += 1
-        case.call_and_validate(checks=CHECKS, timeout=30)
+        case.call_and_validate(checks=CHECKS, timeout=30, headers=bearing(key))
 
     check()
     assert sent[cases, name, mode] > 0

@@ -8,7 +8,7 @@ import random
 import gate
 import numpy
 import pytest
-from gpu_samples import SIZE, STEPS, readings, turned
+from gpu_samples import SIZE, STEPS, readings, rotation
 
 from kernels.gemv_tma.config import CLUSTERS, SPLITS, Knobs
 from kernels.gemv_tma.family import GEMV_TMA
@@ -46,7 +46,7 @@ def test_every_number_of_activation_rows_on_either_side(hopper, few, partitions)
     "partitions", [{}, {"split_k": 3}, {"split_k": 12}, *({**one, "stages": 2} for one in CLUSTERED)], ids=str
 )
 def test_every_depth(hopper, partitions, k) -> None:
-    """Parts of a k chunk, of a stage, of the ring; splits and CTAs of a cluster without a single k chunk."""
+    """Fractions of a k chunk, of a stage, of the ring; splits and CTAs of a cluster without a k chunk."""
     for size in ((1, 16), (3, 104), (16, 304)):
         assert wrong(hopper, partitions, GemmProblem(*size, k)) is None
 
@@ -90,7 +90,7 @@ def test_every_knob_of_gemv_tma(hopper, variant) -> None:
     ids=str,
 )
 def test_ctas_of_many_work_tiles(hopper, partitions) -> None:
-    """More work tiles than CTAs: rings run on from one to the next, partial sums, inboxes and barriers are
+    """More work tiles than CTAs: rings run on from one to the next, partials, inboxes and barriers are
     used again. Batches, and splits, that do not divide the number of CTAs or clusters load the activations
     anew: 3 divide 132 of them, 66, 30 and 15, and 7 none."""
     for size in ((2, 16 * 132 * 3 + 8, 136), (8192, 16, 520), (16, 2064, 2056)):
@@ -144,7 +144,7 @@ def test_an_artifact_serves_other_extents(hopper, partitions) -> None:
     ids=str,
 )
 def test_many_runs_give_the_same_bits(hopper, knobs) -> None:
-    """A stage refilled too early, partial sums or an inbox overwritten before they were read, or splits added
+    """A stage refilled too early, partials or an inbox overwritten before they were read, or splits added
     as they arrive show as a rare difference."""
     knobs = dict(knobs)
     problem = GemmProblem(16, 6144, 2048, batch=knobs.pop("batch", 1))
@@ -174,14 +174,14 @@ READ_EARLY = [
 @pytest.mark.parametrize("side", ["A", "B"])
 @pytest.mark.parametrize("knobs", READ_EARLY, ids=str)
 def test_weights_that_the_kernel_before_wrote(hopper, knobs, side) -> None:
-    """Weights are turned by one column a launch; columns of them must be those of the newest."""
+    """Weights are rotated by one column a launch; the kernel must read the newest ones."""
     problem = GemmProblem(16, SIZE, SIZE) if side == "B" else GemmProblem(SIZE, 16, SIZE)
     kernel = gate.built(hopper, GEMV_TMA, config(**knobs), problem)
-    place = random.Random(side).randrange(SIZE - 16)
-    few = numpy.eye(SIZE, dtype="float16")[None, place : place + 16].copy()
+    first = random.Random(side).randrange(SIZE - 16)
+    few = numpy.eye(SIZE, dtype="float16")[None, first : first + 16].copy()
     for start, seen in readings(hopper, kernel, problem, few):
         for step, part in enumerate(seen):
-            columns = numpy.roll(start, step + 1, axis=2)[:, :, place : place + 16]
+            columns = numpy.roll(start, step + 1, axis=2)[:, :, first : first + 16]
             expected = columns.transpose(0, 2, 1) if side == "B" else columns
             assert numpy.array_equal(part, expected)
     kernel.close()
@@ -191,12 +191,12 @@ def test_weights_that_the_kernel_before_wrote(hopper, knobs, side) -> None:
     "knobs", [{"prefetch": 4}, {"split_k": 4}, {"prefetch": 4, "cluster_k": 2}, {"cluster_k": 8}], ids=str
 )
 def test_each_kernel_reads_what_the_one_before_wrote(hopper, knobs) -> None:
-    """The activations are turned by one place a launch, in three buffers in turn; stale rows lag behind."""
+    """The activations are rotated by one column a launch, in three buffers; stale rows lag behind."""
     problem = GemmProblem(16, SIZE, SIZE)
     kernel = gate.built(hopper, GEMV_TMA, config(**knobs), problem)
-    turn = hopper.xp.ascontiguousarray(turned(hopper).transpose(0, 2, 1))  # B is stored N x K
+    rotated = hopper.xp.ascontiguousarray(rotation(hopper).transpose(0, 2, 1))  # B is stored N x K
     buffers = [hopper.xp.zeros((1, 16, SIZE), dtype="float16") for _ in range(3)]
-    sets = [Tensors(buffers[step % 3], turn, buffers[(step + 1) % 3]) for step in range(STEPS)]
+    sets = [Tensors(buffers[step % 3], rotated, buffers[(step + 1) % 3]) for step in range(STEPS)]
     bound = bind(hopper, kernel, problem, sets)
     replay = hopper.timer(bound.launches)
     for seed in range(10):

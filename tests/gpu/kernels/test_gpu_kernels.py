@@ -138,7 +138,7 @@ def test_random_valid_configs_are_right(device, problem) -> None:
 
 
 def test_a_wrong_kernel_is_caught(device) -> None:
-    """A kernel built for another group of columns writes the wrong tiles."""
+    """A kernel built for another swizzle size writes the wrong tiles."""
     problem = GemmProblem(256, 256, 128)
     from tuner.measure.correctness import check
 

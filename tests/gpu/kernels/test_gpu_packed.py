@@ -18,10 +18,10 @@ from tuner.workers.bench import Bench, list_devices
 
 
 @pytest.mark.parametrize("dtype", PACKED)
-@pytest.mark.parametrize("units", [1, 3, 31, 129, 1030])
-def test_packed_rows_of_any_number_of_bytes(device, dtype, units) -> None:
+@pytest.mark.parametrize("row_bytes", [1, 3, 31, 129, 1030])
+def test_packed_rows_of_any_number_of_bytes(device, dtype, row_bytes) -> None:
     """Rows of 1, 3, 31 ... bytes: copies of one byte each, and the last k tile partly outside."""
-    problem = GemmProblem(67, 43, units * DType(dtype).packing, dtype=dtype, batch=2, has_bias=True)
+    problem = GemmProblem(67, 43, row_bytes * DType(dtype).packing, dtype=dtype, batch=2, has_bias=True)
     assert wrong(device, MMA_SYNC, mma(dtype), problem) is None
 
 
@@ -91,7 +91,7 @@ def test_rows_may_lie_apart(device, dtype) -> None:
 def _fields(xp: Any, stored: Any, dtype: str) -> Any:
     """The values of packed bytes by their definition, one field after the other."""
     bits = DType(dtype).bits
-    fields = xp.stack([stored >> place & ((1 << bits) - 1) for place in range(0, 8, bits)], axis=-1)
+    fields = xp.stack([stored >> shift & ((1 << bits) - 1) for shift in range(0, 8, bits)], axis=-1)
     fields = fields.reshape(stored.shape[0], -1).astype("int32")
     if dtype == "sign1":
         return 1 - 2 * fields

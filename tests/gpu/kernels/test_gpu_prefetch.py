@@ -9,7 +9,7 @@ from typing import Any
 import gate
 import numpy
 import pytest
-from gpu_samples import GEMV_BASE, SIZE, SQUARE, STEPS, WGMMA_WS_BASE, readings, turned
+from gpu_samples import GEMV_BASE, SIZE, SQUARE, STEPS, WGMMA_WS_BASE, readings, rotation
 
 from kernels.base.family import Family
 from kernels.gemv.family import GEMV
@@ -28,19 +28,18 @@ VARIANTS = [
     {"prefetch": 16, "stages": 3, "tile_n": 64},
     {"prefetch": 4, "cluster_m": 2, "cluster_n": 2},
     {"prefetch": 4, "split_k": 2, "reduction": "kernel"},
-    {"prefetch": 4, "split_k": 2},
 ]
 
 
 def chained(device: Device, family: Family[Any], config: Config, axis: int) -> None:
-    """An operand is turned by one place a launch, in three buffers in turn; stale lines lag behind."""
+    """An operand is rotated by one column a launch, in three alternating buffers; stale lines lag behind."""
     kernel = gate.built(device, family, config, SQUARE)
     buffers = [device.xp.zeros((1, SIZE, SIZE), dtype="float16") for _ in range(3)]
-    turn = turned(device)
+    rotated = rotation(device)
     if axis == 1:
-        turn = device.xp.ascontiguousarray(turn.transpose(0, 2, 1))
+        rotated = device.xp.ascontiguousarray(rotated.transpose(0, 2, 1))
     steps = [(buffers[step % 3], buffers[(step + 1) % 3]) for step in range(STEPS)]
-    sets = [Tensors(old, turn, new) if axis == 2 else Tensors(turn, old, new) for old, new in steps]
+    sets = [Tensors(old, rotated, new) if axis == 2 else Tensors(rotated, old, new) for old, new in steps]
     bound = bind(device, kernel, SQUARE, sets)
     replay = device.timer(bound.launches)
     for seed in range(10):
@@ -75,22 +74,24 @@ READERS = {
     for split_k in (1, 3)
 }
 READERS["wgmma_ws"] = WGMMA_WS, {**WGMMA_WS_BASE, "tile_n": 64, "prefetch": 4}
+READERS |= {family.name: (family, {}) for family in (GEMV_TMA, MMA_SYNC, WGMMA)}
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("problem", [ROWS, COLUMNS], ids=["B", "A"])
 @pytest.mark.parametrize("reader", READERS)
 def test_weights_that_the_kernel_before_wrote(hopper, reader, problem, layout) -> None:
-    """Weights are turned; rows of the identity times them, or they times columns, must be of the newest."""
+    """Weights are rotated; rows of the identity times the weights, or the reverse, must be of the newest."""
     family, knobs = READERS[reader]
     problem = dataclasses.replace(problem, layout=layout)
-    config = Config.of(family.name, knobs)
-    if reason := family.why_invalid(config, problem, hopper.spec):
-        pytest.skip(reason)
+    found = [Config.of(family.name, knobs)] if knobs else family.heuristic_configs(problem, hopper.spec)[:1]
+    if not found or family.why_invalid(found[0], problem, hopper.spec):
+        pytest.skip(f"{family.name} does not compute {problem}")
+    config = found[0]
     wide_b = problem.m < problem.n
     kernel = gate.built(hopper, family, config, problem)
-    place = random.Random(reader).randrange(SIZE - 16)
-    rows = numpy.eye(SIZE, dtype="float16")[None, place : place + 16]
+    first = random.Random(reader).randrange(SIZE - 16)
+    rows = numpy.eye(SIZE, dtype="float16")[None, first : first + 16]
     few_transposed = problem.layout.a_transposed if wide_b else not problem.layout.b_transposed
     few = numpy.ascontiguousarray(rows.transpose(0, 2, 1) if few_transposed else rows)
     weights_transposed = problem.layout.b_transposed if wide_b else problem.layout.a_transposed
@@ -98,7 +99,7 @@ def test_weights_that_the_kernel_before_wrote(hopper, reader, problem, layout) -
         for step, part in enumerate(seen):
             newest = numpy.roll(start, step + 1, axis=2)
             newest = newest.transpose(0, 2, 1) if weights_transposed else newest
-            wanted = newest[:, place : place + 16] if wide_b else newest[:, :, place : place + 16]
+            wanted = newest[:, first : first + 16] if wide_b else newest[:, :, first : first + 16]
             assert numpy.array_equal(part, wanted)
     kernel.close()
 

@@ -54,9 +54,9 @@ def test_the_ladder_runs(device) -> None:
     from benchmarks.ladder.rows import rows
 
     chosen = [BY_NAME["002-mma-16x8x16"], BY_NAME["002-mma-16x8x16-ldmatrix"]]
-    laps = climb(device, chosen, rounds=3)
-    assert [lap.failure for lap in laps] == [""] * 4
-    found = rows(laps)
+    measurements = climb(device, chosen, rounds=3)
+    assert [measurement.failure for measurement in measurements] == [""] * 4
+    found = rows(measurements)
     assert [row.kernel for row in found] == [
         "002-cublas-mma-16x8x16", "002-cublas-mma-16x8x16-best", *(reference.name for reference in chosen),
     ]  # fmt: skip
@@ -88,7 +88,7 @@ def relative_error(device, reference: ReferenceKernel):
     return (d.astype("float64") - exact) / exact
 
 
-def test_sums_inside_of_the_mma_come_out_low(device) -> None:
+def test_accumulators_inside_the_mma_come_out_low(device) -> None:
     """Document 004: the chained sum is consistently low by about 1e-5 of the result; adding up outside of the
     mma makes the difference about two orders of magnitude smaller and centres it."""
     chained = relative_error(device, BY_NAME["004-1b-tiling"])

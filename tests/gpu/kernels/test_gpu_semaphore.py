@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kernels.compiler.spec import SOURCES
+from kernels.base.spec import SOURCES
 from kernels.wgmma_ws.config import Knobs
 from kernels.wgmma_ws.family import WGMMA_WS
 from kernels.wgmma_ws.layout import SEMAPHORE_BYTES
@@ -58,7 +58,7 @@ extern "C" __global__ void finish_slices(unsigned* words, const unsigned long lo
 def finished_by(device, splits: int, late_ns: list[list[int]]):
     """How often which CTA finished which slice in two launches, as [launch][tile][slice][split]."""
     xp, tiles, threads = device.xp, len(late_ns), 128
-    config = WGMMA_WS.config(Knobs(split_k=splits, epilogue="direct"))
+    config = WGMMA_WS.config(Knobs(split_k=splits, reduction="kernel", epilogue="direct"))
     defines = WGMMA_WS.build_spec(config, GemmProblem(128, 256, 4096), device.spec).defines
     options = ("-std=c++17", f"-I{SOURCES}", *(f"-D{name}={value}" for name, value in defines))
     kernel = xp.RawKernel(SOURCE, "finish_slices", options=options)

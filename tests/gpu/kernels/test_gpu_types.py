@@ -105,9 +105,9 @@ def test_tfloat32_drops_mantissa_bits_that_float32_keeps(device) -> None:
     assert 2.0**-16 < error < 2.0**-9
 
 
-def test_sums_outside_the_mma_lose_the_bias(device) -> None:
-    """U[0, 1) operands: a chained sum truncates at every mma and comes out low, one that is kept in
-    registers and rounded to nearest does not (seed 004, kernel 1b)."""
+def test_accumulators_outside_the_mma_lose_the_bias(device) -> None:
+    """U[0, 1) operands: a sum chained through the mma truncates at each and comes out low; one that is kept
+    in registers and rounded to nearest does not (document 004, kernel 1b)."""
     k = 8192
     a, b = (device.xp.random.default_rng(seed).random((256, k), dtype="float32") for seed in (0, 1))
     a, b = a.astype("float16"), b.astype("float16")

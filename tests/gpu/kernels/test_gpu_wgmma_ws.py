@@ -17,7 +17,7 @@ from tilewright.launch import load
 
 PINGPONG = {"schedule": "pingpong", "consumers_m": 1}
 SWAPPED = {"swap_ab": 1, "tile_m": 64, "consumers_m": 1, "consumers_n": 2}
-SHARES = {"split_k": 4, "reduction": "reduce_scatter"}
+REDUCE_SCATTER = {"split_k": 4, "reduction": "reduce_scatter"}
 SMALL = {"tile_m": 64, "tile_n": 64, "consumers_m": 1}
 LAYOUTS = ["nn", "nt", "tn", "tt"]
 SIZES = [(8, 8, 8), (8, 264, 72), (128, 128, 64), (136, 248, 200), (304, 520, 1000), (1024, 2304, 2048)]
@@ -28,12 +28,12 @@ def wrong(device, problem: GemmProblem, **knobs) -> str | None:
 
 
 @pytest.fixture
-def impatient(monkeypatch) -> None:
+def short_timeout(monkeypatch) -> None:
     do_not_wait(monkeypatch)
 
 
 def do_not_wait(monkeypatch) -> None:
-    """Kernels from now on are those whose blocks do not wait for each other."""
+    """Compiles kernels whose CTAs do not wait for each other at a semaphore from now on."""
     patient = WGMMA_WS.build_spec
 
     def build_spec(*asked):
@@ -52,7 +52,7 @@ def test_every_size_type_and_layout(hopper, size, dtype, layout) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_sums_in_f16(hopper, size, layout) -> None:
+def test_f16_accumulators(hopper, size, layout) -> None:
     assert wrong(hopper, GemmProblem(*size, layout=layout, acc_dtype="float16")) is None
 
 
@@ -80,7 +80,6 @@ VARIANTS = [
     *({"epilogue": x, "store_stages": y} for x in ("stmatrix", "tma") for y in (1, 2, 4)),
     *({"cluster_m": x, "cluster_n": y} for x, y in ((2, 1), (1, 2), (2, 2), (4, 1), (1, 4))),
     *({"l2_hints": x} for x in L2_HINTS),
-    *({"split_k": x} for x in (2, 3, 8, 32)),
     *({"prefetch": x} for x in (2, 4, 32)),
     *({"cluster_m": x, "cluster_n": y} for x, y in ((4, 2), (2, 4))),
     {"cluster_k": 2, "cluster_m": 2, "cluster_n": 2},
@@ -97,35 +96,33 @@ VARIANTS = [
     *({"split_k": x, "reduction": "kernel"} for x in (2, 3, 8, 32)),
     {"split_k": 3, "reduction": "kernel", "cluster_m": 2},
     *({"split_k": x, "reduction": "reduce_scatter"} for x in (2, 4, 8, 16)),
-    {**SHARES, "cluster_m": 2, "cluster_n": 2},
+    {**REDUCE_SCATTER, "cluster_m": 2, "cluster_n": 2},
     {"split_k": 3, "reduction": "reduce_scatter", "tile_n": 192, "epilogue": "stmatrix", "store_stages": 1},
     {"split_k": 2, "reduction": "reduce_scatter", "epilogue": "direct", "store_stages": 1},
-    {**SHARES, "split_k": 8, "consumers_m": 1, "store_stages": 1},
-    {"split_k": 3, "cluster_n": 2},
+    {**REDUCE_SCATTER, "split_k": 8, "consumers_m": 1, "store_stages": 1},
+    {"split_k": 3, "reduction": "kernel", "cluster_n": 2},
     PINGPONG,
     {**PINGPONG, "tile_m": 64, "tile_n": 256},
     {**PINGPONG, "tile_n": 192},
-    {**PINGPONG, "split_k": 2},
     {**PINGPONG, "split_k": 4, "reduction": "kernel"},
-    {**PINGPONG, **SHARES},
+    {**PINGPONG, **REDUCE_SCATTER},
     {**PINGPONG, "cluster_m": 2, "epilogue": "stmatrix"},
     {**PINGPONG, "cluster_n": 2, "epilogue": "direct", "store_stages": 1},
     SWAPPED,
-    {**SWAPPED, "split_k": 4, "cluster_n": 2},
+    {**SWAPPED, "split_k": 4, "reduction": "kernel", "cluster_n": 2},
     {**SWAPPED, "split_k": 4, "reduction": "kernel"},
-    {**SWAPPED, **SHARES},
+    {**SWAPPED, **REDUCE_SCATTER},
     {**SWAPPED, "tile_k": 128, "stages": 3, "epilogue": "stmatrix"},
     {**SWAPPED, "epilogue": "direct", "store_stages": 1},
     {"reverse_k": 1, **SMALL},
     {"reverse_k": 1, **SMALL, "cluster_m": 2, "cluster_n": 2, "prefetch": 4},
     {"reverse_k": 1, **SMALL, "cluster_k": 2},
     {"reverse_k": 1, **PINGPONG, "tile_m": 64, "tile_n": 64, "stages": 7},
-    {"reverse_k": 1, "split_k": 3},
+    {"reverse_k": 1, "split_k": 3, "reduction": "kernel"},
     *({"cta_order": "gpc", "tile_n": 256, "stages": 3, **x} for x in ({"cluster_m": 2}, {"cluster_n": 2})),
     {"cta_order": "gpc", "cluster_m": 2, "tile_n": 256, "stages": 3, "reverse_k": 1},
     {"cta_order": "gpc", **PINGPONG, "cluster_m": 2, "tile_n": 192},
-    *({"raster": x, "swizzle_size": y, "snake": z} for x in ("m", "n", "hilbert") for y in (1, 4) for z in
-    (0, 1)),
+    *({"raster": x, "swizzle_size": y, "snake": z} for x in "mn" for y in (1, 4) for z in (0, 1)),
 ]  # fmt: skip
 
 
@@ -153,8 +150,8 @@ def test_widths_that_a_cluster_loads_in_turns(hopper, tile_n, cluster_m, schedul
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt"])
-def test_rows_that_a_cluster_loads_in_turns(hopper, layout) -> None:
-    """16 rows for four blocks."""
+def test_rows_that_a_cluster_cannot_slice(hopper, layout) -> None:
+    """16 rows for four CTAs."""
     knobs = {**SWAPPED, "tile_m": 16, "cluster_n": 4}
     for size in ((136, 264, 72), (1160, 1544, 1000)):
         assert wrong(hopper, GemmProblem(*size, layout=layout), **knobs) is None
@@ -180,26 +177,28 @@ def test_rows_that_tma_cannot_take_are_repacked(hopper, size, layout) -> None:
 @pytest.mark.parametrize(
     "variant",
     [
-        SHARES,
-        {**SHARES, "split_k": 8, "epilogue": "stmatrix", "store_stages": 1},
-        {**SHARES, "consumers_m": 1, "store_stages": 4},
-        {**SHARES, "tile_n": 256, "stages": 3, "store_stages": 1},
-        {**PINGPONG, **SHARES},
-        {**SWAPPED, **SHARES, "cluster_n": 2},
+        REDUCE_SCATTER,
+        {**REDUCE_SCATTER, "split_k": 8, "epilogue": "stmatrix", "store_stages": 1},
+        {**REDUCE_SCATTER, "consumers_m": 1, "store_stages": 4},
+        {**REDUCE_SCATTER, "tile_n": 256, "stages": 3, "store_stages": 1},
+        {**PINGPONG, **REDUCE_SCATTER},
+        {**SWAPPED, **REDUCE_SCATTER, "cluster_n": 2},
     ],
     ids=str,
 )
 @pytest.mark.parametrize("extra", [{}, {"acc_dtype": "float16"}, {"batch": 2, "has_c": True}], ids=str)
-@pytest.mark.usefixtures("impatient")
-def test_blocks_that_do_not_wait_leave_their_shares_to_the_last(hopper, extra, variant) -> None:
+@pytest.mark.usefixtures("short_timeout")
+def test_the_last_cta_finishes_the_slices_of_those_that_time_out(hopper, extra, variant) -> None:
     assert wrong(hopper, GemmProblem(301, 1544, 1000, **extra), **variant) is None
 
 
 @pytest.mark.parametrize(
-    "variant", [{"cluster_k": 2}, {**PINGPONG, "cluster_k": 2}, {"split_k": 8}, SHARES], ids=str
+    "variant",
+    [{"cluster_k": 2}, {**PINGPONG, "cluster_k": 2}, {"split_k": 8, "reduction": "kernel"}, REDUCE_SCATTER],
+    ids=str,
 )
-def test_blocks_without_a_share_of_k(hopper, variant) -> None:
-    """One k tile for several blocks: what the others hold must not count. Several tiles a block."""
+def test_ctas_without_a_k_tile(hopper, variant) -> None:
+    """One k tile for several CTAs: the accumulators of the others must not count. Several tiles a CTA."""
     for k in (8, 64, 136):
         assert wrong(hopper, GemmProblem(2560, 2304, k), **variant) is None
 
@@ -209,7 +208,7 @@ def test_blocks_without_a_share_of_k(hopper, variant) -> None:
 )
 @pytest.mark.parametrize("store_stages", [2, 4])
 def test_staging_that_a_tile_does_not_fill_evenly(hopper, tile_n, epilogue, store_stages) -> None:
-    """Short sums, many tiles: the first box of a tile must not overwrite the last of the tile before."""
+    """Short k, many tiles: the first subtile of a tile must not overwrite the last of the tile before."""
     knobs = {"tile_n": tile_n, "epilogue": epilogue, "store_stages": store_stages, "stages": 3}
     for _ in range(5):
         assert wrong(hopper, GemmProblem(8192, 8448, 64), **knobs) is None
@@ -218,7 +217,7 @@ def test_staging_that_a_tile_does_not_fill_evenly(hopper, tile_n, epilogue, stor
 @pytest.mark.parametrize("tile_n", [24, 56, 72, 88, 104, 144, 176])
 @pytest.mark.parametrize("store_stages", [2, 4])
 @pytest.mark.parametrize("epilogue", ["tma", "overlapped"])
-def test_tiles_of_few_wide_boxes(hopper, tile_n, store_stages, epilogue) -> None:
+def test_tiles_of_few_wide_subtiles(hopper, tile_n, store_stages, epilogue) -> None:
     knobs = {"tile_n": tile_n, "epilogue": epilogue, "store_stages": store_stages, "stages": 3}
     for size in ((136, 520, 200), (4104, 4360, 64)):
         assert wrong(hopper, GemmProblem(*size), **knobs) is None
@@ -226,7 +225,7 @@ def test_tiles_of_few_wide_boxes(hopper, tile_n, store_stages, epilogue) -> None
 
 @pytest.mark.parametrize("tile_n", [112, 144, 160, 208, 240])
 @pytest.mark.parametrize("variant", [{}, {"epilogue": "overlapped", "swizzle_size": 16}, PINGPONG], ids=str)
-def test_boxes_of_whole_sectors(hopper, tile_n, variant) -> None:
+def test_sector_aligned_subtiles(hopper, tile_n, variant) -> None:
     if variant is PINGPONG and tile_n == 240:
         tile_n = 176
     knobs = {**variant, "tile_n": tile_n, "store_stages": 4, "stages": 3, "sector_aligned_store": 1}
@@ -234,7 +233,7 @@ def test_boxes_of_whole_sectors(hopper, tile_n, variant) -> None:
         assert wrong(hopper, GemmProblem(*size), **knobs) is None
 
 
-DEFERRED = [
+OVERLAPPED = [
     {},
     {"store_stages": 1},
     {"store_stages": 4, "tile_n": 120},
@@ -248,16 +247,16 @@ DEFERRED = [
 ]
 
 
-@pytest.mark.parametrize("variant", DEFERRED, ids=str)
+@pytest.mark.parametrize("variant", OVERLAPPED, ids=str)
 @pytest.mark.parametrize("k", [8, 64, 1000])
-def test_a_tile_that_is_stored_behind_the_next(hopper, variant, k) -> None:
-    """Several tiles a block, with fewer and with more k tiles than a tile has boxes."""
+def test_a_tile_whose_store_overlaps_the_next(hopper, variant, k) -> None:
+    """Several tiles a CTA, with fewer and with more k tiles than a tile has subtiles."""
     for problem in (GemmProblem(2568, 2312, k), GemmProblem(1160, 1544, k, dtype="bfloat16", batch=3)):
         assert wrong(hopper, problem, **variant, epilogue="overlapped") is None
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_deferred_tile_has_its_own_bias_and_c(hopper, layout) -> None:
+def test_an_overlapped_store_has_its_own_bias_and_c(hopper, layout) -> None:
     for extra in ({"has_bias": True, "activation": "relu"}, {"has_c": True, "batch": 2}):
         problem = GemmProblem(2568, 2312, 200, layout=layout, **extra)
         assert wrong(hopper, problem, epilogue="overlapped") is None
@@ -279,7 +278,6 @@ EXTRAS = [
         {},
         {**PINGPONG, "tile_n": 64},
         SWAPPED,
-        {"split_k": 2, "tile_n": 64},
         {"split_k": 2, "reduction": "kernel"},
         {"split_k": 2, "reduction": "reduce_scatter"},
         {"cluster_m": 2},
@@ -302,8 +300,8 @@ def test_epilogues_and_batches(hopper, extra, size, variant) -> None:
         {},
         {**PINGPONG, "tile_n": 64},
         SWAPPED,
-        {"split_k": 2, "tile_n": 64},
-        {**SHARES, "tile_n": 64},
+        {"split_k": 2, "reduction": "kernel", "tile_n": 64},
+        {**REDUCE_SCATTER, "tile_n": 64},
         {"cluster_m": 2},
     ],
     ids=str,
@@ -318,18 +316,22 @@ def test_8_bit_types(hopper, dtype, variant) -> None:
 @pytest.mark.parametrize("promote", [1, 2, 4])
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.parametrize(
-    "variant", [{}, {**PINGPONG, "tile_n": 64}, {"split_k": 2}, {**SHARES, "tile_n": 64}], ids=str
+    "variant",
+    [{}, {**PINGPONG, "tile_n": 64}, {"split_k": 2, "reduction": "kernel"}, {**REDUCE_SCATTER, "tile_n": 64}],
+    ids=str,
 )
-def test_promoted_sums(hopper, dtype, variant, promote) -> None:
+def test_promoted_accumulators(hopper, dtype, variant, promote) -> None:
     for size in ((16, 16, 16), (304, 528, 4080)):
         problem = GemmProblem(*size, dtype=dtype, out_dtype="bfloat16")
         assert wrong(hopper, problem, **variant, tile_k=128, promote=promote) is None
 
 
-@pytest.mark.parametrize("variant", [SHARES, {**SHARES, "cluster_m": 2}, {**PINGPONG, **SHARES}], ids=str)
+@pytest.mark.parametrize(
+    "variant", [REDUCE_SCATTER, {**REDUCE_SCATTER, "cluster_m": 2}, {**PINGPONG, **REDUCE_SCATTER}], ids=str
+)
 @pytest.mark.parametrize("ring", [{"stages": 2}, {}], ids=str)
-def test_shares_whatever_the_ring_holds(hopper, variant, ring) -> None:
-    """Parts of no, one, a few and many k tiles; several units a block."""
+def test_reduce_scatter_whatever_the_ring_holds(hopper, variant, ring) -> None:
+    """Splits of no, one, a few and many k tiles; several work tiles a CTA."""
     for size in ((2560, 2304, 8), (2560, 2304, 520), (1024, 1024, 3000)):
         assert wrong(hopper, GemmProblem(*size), **variant, **ring) is None
 
@@ -352,19 +354,19 @@ def test_a_batch_of_ragged_matrices_does_not_bleed(hopper, layout) -> None:
         {"stages": 2},
         {"cluster_m": 2, "stages": 3},
         {**PINGPONG, "stages": 3},
-        {"split_k": 4},
-        {**PINGPONG, "split_k": 4, "cluster_m": 2},
-        SHARES,
-        {**SHARES, "cluster_m": 2, "cta_order": "gpc"},
-        {**SHARES, "tile_n": 256, "stages": 3, "store_stages": 1},
-        {"reverse_k": 1, "split_k": 4},
+        {"split_k": 4, "reduction": "kernel"},
+        {**PINGPONG, "split_k": 4, "reduction": "kernel", "cluster_m": 2},
+        REDUCE_SCATTER,
+        {**REDUCE_SCATTER, "cluster_m": 2, "cta_order": "gpc"},
+        {**REDUCE_SCATTER, "tile_n": 256, "stages": 3, "store_stages": 1},
+        {"reverse_k": 1, "split_k": 4, "reduction": "kernel"},
         {"cluster_m": 2, "cta_order": "gpc", "tile_n": 256, "stages": 3, "reverse_k": 1},
         {**PINGPONG, "cluster_m": 2, "tile_n": 176, "sector_aligned_store": 1, "store_stages": 4},
     ],
     ids=str,
 )
 def test_many_runs_give_the_same_bits(hopper, variant) -> None:
-    """A stage refilled or read too early, or a box overwritten before it left, shows as a rare difference."""
+    """A stage refilled or read too early, or a subtile overwritten too early, shows as a rare difference."""
     import cupy
 
     from tuner.measure.operands import bind, make_tensors
@@ -386,7 +388,7 @@ def test_many_runs_give_the_same_bits(hopper, variant) -> None:
 
 
 def launched(device, problem: GemmProblem, **knobs):
-    """D of a second launch on operands of N(0, 1), and what it took in us."""
+    """D of a second launch on operands of N(0, 1), and its time in us."""
     from tuner.measure.operands import bind, make_tensors
 
     kernel = gate.built(device, WGMMA_WS, Config.of("wgmma_ws", {**BASE, **knobs}), problem)
@@ -404,16 +406,16 @@ def launched(device, problem: GemmProblem, **knobs):
 @pytest.mark.parametrize(
     "variant",
     [
-        SHARES,
-        {**SHARES, "split_k": 8, "cluster_m": 2, "stages": 6, "store_stages": 1},
-        {**PINGPONG, **SHARES},
-        {**SWAPPED, **SHARES},
+        REDUCE_SCATTER,
+        {**REDUCE_SCATTER, "split_k": 8, "cluster_m": 2, "stages": 6, "store_stages": 1},
+        {**PINGPONG, **REDUCE_SCATTER},
+        {**SWAPPED, **REDUCE_SCATTER},
     ],
     ids=str,
 )
 @pytest.mark.parametrize("extra", [{}, {"acc_dtype": "float16"}, {"has_c": True}], ids=str)
-def test_who_finishes_a_share_does_not_show(hopper, monkeypatch, extra, variant) -> None:
-    """Parts are added in one order, whether a block kept its own, or another took its share over."""
+def test_a_slice_has_the_same_bits_whatever_cta_finishes_it(hopper, monkeypatch, extra, variant) -> None:
+    """Partials are added in one order, whether a CTA finishes its own slice or another CTA does."""
     problem = GemmProblem(520, 1288, 4096, **extra)
     own, _ = launched(hopper, problem, **variant)
     do_not_wait(monkeypatch)
@@ -422,8 +424,8 @@ def test_who_finishes_a_share_does_not_show(hopper, monkeypatch, extra, variant)
         assert bool((taken_over == own).all())
 
 
-def test_second_tiles_walk_k_back(hopper) -> None:
-    """Sums in another order have other last bits; first tiles, the upper half of D, have the same."""
+def test_second_tiles_reverse_k(hopper) -> None:
+    """Additions in another order give other last bits; first tiles, the upper half of D, have the same."""
     problem = GemmProblem(256, 128 * hopper.spec.sm_count, 4096, out_dtype="float32")
     knobs = {"epilogue": "direct", "store_stages": 1, "swizzle_size": 1}
     forth, _ = launched(hopper, problem, **knobs)
@@ -454,7 +456,7 @@ def test_loads_wait_for_the_load_interval(hopper, monkeypatch) -> None:
     ],
     ids=str,
 )
-def test_picks_and_random_valid_configs_are_right(hopper, problem) -> None:
+def test_heuristic_and_random_valid_configs_are_right(hopper, problem) -> None:
     points = list(WGMMA_WS.enumerate(problem, hopper.spec))
     configs = [WGMMA_WS.at(point) for point in random.Random(1).sample(points, 12)]
     for config in WGMMA_WS.heuristic_configs(problem, hopper.spec) + configs:

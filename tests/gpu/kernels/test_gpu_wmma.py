@@ -17,9 +17,9 @@ SIZES = [
     (1, 1, 1), (1, 129, 33), (17, 8, 5), (127, 255, 63), (128, 128, 64), (129, 257, 65), (300, 520, 1000),
 ]  # fmt: skip
 BASE: dict[str, Any] = dataclasses.asdict(Knobs())
-SEED = {"tile_m": 128, "tile_n": 128, "smem_layout": "blocked", "snake": 0}
-NAIVE = {**SEED, "stages": 1, "copy_bytes": 2}
-FOUR_STAGES = {**SEED, "stages": 4}
+BLOCKED = {"tile_m": 128, "tile_n": 128, "smem_layout": "blocked", "snake": 0}
+NAIVE = {**BLOCKED, "stages": 1, "copy_bytes": 2}
+FOUR_STAGES = {**BLOCKED, "stages": 4}
 
 
 def wrong(device, knobs: dict[str, int | str], problem: GemmProblem) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from alembic import command
+from alembic.script import ScriptDirectory
 from databases import Databases, migrate, opened
 from frozen_release import FEW_ROWS, H100, H200, ONE_ROW, SQUARE, STREAM_K, fill
 from sqlalchemy import MetaData, Table
@@ -22,8 +23,9 @@ from tilewright.schema.config import Config
 from tilewright.schema.config_set import ConfigSet
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import OPTIONS, Sampler
+from tuner.job import neighbours
 from tuner.search.search import open_search
-from tuner.store import best, entities, exchange, jobs, keys, misses, neighbours, records, sets, trials
+from tuner.store import best, entities, exchange, jobs, keys, misses, records, sets, trials
 from tuner.store.database import VERSION_TABLE, Store, alembic_config
 from tuner.store.records import JobRecord, JobStatus
 
@@ -143,11 +145,28 @@ def test_trials_are_of_configs_of_today_or_keep_what_was_removed(store: Store) -
         assert len(set(mine)) == len(mine)
 
 
+def test_what_was_imported_is_in_use_and_told_apart(store: Store) -> None:
+    found = tables(store)
+    (entered,) = found["import"]
+    assert (entered["id"], entered["trusted"], entered["signer"]) == ("0" * 32, True, None)
+    own = _host(store)
+    for row in found["best_config"]:
+        assert row["import_id"] == (None if row["device_class"] == own else entered["id"])
+    # The interrupted job of the H200 was claimed in this database, the others were imported.
+    assert [row["device_class"] for row in found["job"] if not row["import_id"]].count(H200) == 1
+    built = {row["artifact"] for row in found["trial"] if row["job_id"] in _ran_here(found)}
+    assert {row["digest"] for row in found["artifact"] if not row["import_id"]} <= built
+
+
+def _ran_here(found: dict[str, list[Row]]) -> set[str]:
+    return {row["id"] for row in found["job"] if row["import_id"] is None}
+
+
 def test_values_of_knobs_are_renamed_too(store: Store) -> None:
     with store.read() as session:
         job = next(job for job in listed(store) if job.request.problem == SQUARE)
         first, second, *_ = (trial.config for trial in trials.of_job(session, job.id))
-    assert (first["epilogue"], first["reduction"], first["cta_order"]) == ("overlapped", "last_cta", "gpc")
+    assert (first["epilogue"], first["reduction"], first["cta_order"]) == ("overlapped", "none", "gpc")
     assert (first["reverse_k"], first["l2_hints"]) == (1, "normal")
     assert (second["reduction"], second["swizzle_size"], second["l2_hints"]) == (
         "reduce_scatter",
@@ -239,9 +258,9 @@ def test_kernels_in_the_cache_of_an_old_client_are_found(store: Store, tmp_path:
 def test_config_sets_stay_and_the_latest_is_made_anew(store: Store) -> None:
     with store.read() as session:
         for row in tables(store)["config_set"]:
-            content = sets.content(session, row["digest"])
-            assert content is not None
-            Catalog(ConfigSet.from_bytes(content, row["digest"]))
+            packed = sets.packed(session, row["digest"])
+            assert packed is not None
+            Catalog(ConfigSet.from_bytes(sets.unpack(packed), row["digest"]))
         assert sets.served(session, H100).pinned
         assert sets.served(session, H200).made_from is None
 
@@ -310,3 +329,42 @@ def test_down_and_up_again_loses_what_the_migration_says(frozen: Store) -> None:
     assert before["family_source"] == down["family_source"]
     frozen.migrate()
     assert tables(frozen) == after
+
+
+def revisions(store: Store) -> list[str]:
+    """Every revision, the latest first."""
+    with store.engine.connect() as connection:
+        revisions = ScriptDirectory.from_config(
+            alembic_config(connection)
+        ).walk_revisions()  # codespell:ignore walk
+        return [script.revision for script in revisions]
+
+
+def counts(store: Store) -> dict[str, int]:
+    return {name: len(rows) for name, rows in tables(store).items() if name != VERSION_TABLE}
+
+
+def test_every_downgrade_of_a_populated_database_keeps_the_rows_of_tables_that_stay(store: Store) -> None:
+    latest, *earlier = revisions(store)
+    before = counts(store)
+    assert all(before[name] for name in REWRITTEN), "a table without rows shows nothing"
+    for revision in earlier:
+        with store.engine.begin() as connection:
+            command.downgrade(alembic_config(connection), revision)
+        lost = {"submission"} if revision == "0003_sets_and_misses" else set()
+        after = counts(store)
+        kept = {name: number for name, number in before.items() if name in after and name not in lost}
+        assert {name: after[name] for name in kept} == kept
+        before = after
+    store.migrate()
+    after = counts(store)
+    assert revisions(store)[0] == latest
+    assert {name: after[name] for name in kept} == kept
+
+
+def test_a_downgrade_to_nothing_leaves_an_empty_database(store: Store) -> None:
+    with store.engine.begin() as connection:
+        command.downgrade(alembic_config(connection), "base")
+    assert store.schema_state() == "empty"
+    store.migrate()
+    assert not any(counts(store).values())

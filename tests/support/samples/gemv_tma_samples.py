@@ -32,5 +32,5 @@ def why(changes: dict[str, Any], problem: GemmProblem = DECODE, device: DeviceSp
 
 
 def knobs_of(problem: GemmProblem) -> list[dict[str, Any]]:
-    """The knobs of every pick."""
+    """The knobs of every heuristic config."""
     return [dict(one.knobs) for one in GEMV_TMA.heuristic_configs(problem, H200)]

@@ -23,22 +23,24 @@ SIZE, STEPS = 1024, 24
 SQUARE = GemmProblem(SIZE, SIZE, SIZE, layout="nn")
 
 
-def turned(device: Device) -> Any:
-    """The matrix that moves each column one place on, the last to the first."""
+def rotation(device: Device) -> Any:
+    """The permutation matrix that moves each column one to the right, the last to the first."""
     return device.xp.asarray(numpy.roll(numpy.eye(SIZE, dtype="float16"), 1, axis=1)[None])
 
 
 def readings(
     device: Device, reader: Kernel, problem: GemmProblem, few: Any
 ) -> Iterator[tuple[Any, list[Any]]]:
-    """Matrices of weights, and what a kernel read of them: after each of ``STEPS`` launches that turn them by
-    one column, its product with ``few``, which are B where the weights are A."""
+    """Yields start weights and the products of a kernel after each of ``STEPS`` launches that rotate them.
+
+    Each launch rotates by one column; the kernel multiplies by ``few``, which are B if the weights are A.
+    """
     mover = gate.built(device, WGMMA_WS, Config.of("wgmma_ws", WGMMA_WS_BASE), SQUARE)
     weights = [device.xp.zeros((1, SIZE, SIZE), dtype="float16") for _ in range(3)]
     seen = [device.xp.zeros((1, problem.m, problem.n), dtype="float16") for _ in range(STEPS)]
-    turn, few = turned(device), device.xp.asarray(few)
+    rotated, few = rotation(device), device.xp.asarray(few)
     newest = [weights[(step + 1) % 3] for step in range(STEPS)]
-    moved = [Tensors(weights[step % 3], turn, newest[step]) for step in range(STEPS)]
+    moved = [Tensors(weights[step % 3], rotated, newest[step]) for step in range(STEPS)]
     pairs = [(new, few) if problem.m > problem.n else (few, new) for new in newest]
     read = [Tensors(*pair, d) for pair, d in zip(pairs, seen, strict=True)]
     moves, reads = bind(device, mover, SQUARE, moved), bind(device, reader, problem, read)

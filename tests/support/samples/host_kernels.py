@@ -35,7 +35,7 @@ HANG = "for (volatile int i = 0;; ++i) {}"
 EXIT = "_exit(3);"
 SLOW = "usleep(30000);"
 PRINT = 'static const char text[] = "TWF1 noise"; write(1, text, sizeof text); write(2, text, sizeof text);'
-# Another last bit at every other launch, as sums in changing order have; integers stay exact.
+# Another last bit at every other launch, as with a changing order of additions; integers stay exact.
 UNORDERED = "static int runs; if (d[0] != (long)d[0]) d[0] += 4e-6f * (++runs % 2);"
 OFF_BY_ONE = "d[m * n - 1] += 1.0f;"
 OUT_OF_BOUNDS = "d[m * n] = 1.0f;"

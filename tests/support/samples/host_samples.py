@@ -80,7 +80,7 @@ class Case:
         assert (workspace[-64:] == 0xA5).all(), "wrote past the end of the workspace"
 
     def check(self) -> None:
-        """D within the rounding error of its sums, and nothing written beside it.
+        """Asserts that D is within the rounding error of its dot products, with nothing written beside it.
 
         A sum of k products and three more terms in any order errs by at most (k + 3) eps times the sum of
         magnitudes; the activations have slopes below 1.13 and add a few eps of their own.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import UTC, datetime
 
-from tilewright.artifact import Artifact, Grid, LaunchPlan, Pointer, Resources, Scalar, Serves
+from tilewright.artifact import Artifact, Grid, LaunchPlan, Pointer, Preconditions, Resources, Scalar, Serves
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import TuneRequest
 from tilewright.schema.problem import DType, GemmProblem, Layout
 from tilewright.schema.trial import Baseline, BestConfig, Outcome, Provenance, Timing, Trial
+from tuner.store.imports import Import
 
 HOST = DeviceSpec("host", "x86_64_v3", "Some CPU", sm_count=2, memory_bytes=8 << 30, l2_bytes=32 << 20)
 OTHER_HOST = dataclasses.replace(HOST, name="Another CPU")
@@ -18,6 +20,12 @@ OTHER_CLASS = OTHER_HOST.device_class.id
 
 PROVENANCE = Provenance("a" * 64, "cc 12", "linux 6", HOST_CLASS, "0.1.0", "rotated-1")
 TIMING = Timing((3.0, 1.0, 2.0), 2.0, 1.0, 3.0, "rotated-1", mhz=1700.5)
+
+NEEDS_NOTHING = Preconditions()
+
+ENTERED = datetime(2026, 1, 2, tzinfo=UTC)
+TRUSTED = Import("1" * 32, True, f"ed25519:{'1' * 64}", "some key", ENTERED)
+UNTRUSTED = Import("2" * 32, False, None, None, ENTERED)
 
 
 def problem(m: int = 64, n: int = 64, k: int = 64, layout: Layout = Layout.NN) -> GemmProblem:
@@ -32,7 +40,7 @@ def config(tile: int = 8) -> Config:
     return Config.of("host", {"mc": tile, "order": "snake"})
 
 
-def artifact(binary: bytes = b"\x7fELF\0\xff") -> Artifact:
+def artifact(binary: bytes = b"\x7fELF\0\xff", needs: Preconditions = NEEDS_NOTHING) -> Artifact:
     plan = LaunchPlan(
         format="elf",
         target="x86_64_v3",
@@ -41,6 +49,7 @@ def artifact(binary: bytes = b"\x7fELF\0\xff") -> Artifact:
         grid=Grid(64, 64),
         args=(Pointer("a"), Scalar("m", "int32")),
         serves=Serves.of(problem()),
+        preconditions=needs,
     )
     return Artifact(plan, Resources(), "a" * 64, "cc 12", binary)
 
@@ -49,7 +58,7 @@ def trial(number: int, median: float = 2.0, outcome: Outcome = Outcome.OK) -> Tr
     return Trial(
         number,
         config(number + 1),
-        outcome,
+        outcome=outcome,
         timing=dataclasses.replace(TIMING, median_us=median),
         artifact=artifact().digest,
         resources=Resources(registers=64),
@@ -62,17 +71,19 @@ def trial(number: int, median: float = 2.0, outcome: Outcome = Outcome.OK) -> Tr
 
 
 def failed_trial(number: int, message: str = "no such register") -> Trial:
-    return Trial(number, config(number + 1), Outcome.COMPILE_ERROR, message)
+    return Trial(number, config(number + 1), outcome=Outcome.COMPILE_ERROR, message=message)
 
 
-def best(of: GemmProblem, device: DeviceSpec = HOST, speedup: float = 1.25) -> BestConfig:
+def best(
+    of: GemmProblem, device: DeviceSpec = HOST, speedup: float = 1.25, disturbed: str = ""
+) -> BestConfig:
     return BestConfig(
         problem=of,
         device_class=device.device_class.id,
         arch=device.arch,
         config=config(16),
         artifact=artifact().digest,
-        timing=TIMING,
+        timing=dataclasses.replace(TIMING, disturbed=disturbed),
         ties=(config(17), config(18)),
         baseline=Baseline("numpy", 2.5, {"threads": 2}),
         speedup=speedup,

@@ -1,4 +1,4 @@
-"""Rows, heats and provenance of a suite as a GPU would give them; figures are chosen by hand."""
+"""Rows, race results and provenance of a suite as a GPU would give them; figures are chosen by hand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RUN: dict[str, Any] = {
 CONFIG = Config.of("wgmma", {"tile_m": 128, "tile_n": 256})
 
 
-def heat(ours_us: float, best_us: float | None, **changes: Any) -> RaceResult:
+def race_result(ours_us: float, best_us: float | None, **changes: Any) -> RaceResult:
     """Nine rounds, all alike but for a drift that hits everyone in a round."""
     drift = [1 + round_ / 100 for round_ in range(9)]
     times = {"ours": ours_us, "ours_again": ours_us, "cublaslt_best": best_us, "torch": 2 * ours_us}
@@ -60,4 +60,4 @@ def best_of(shape: Shape, dtype: DType = DType.FLOAT16) -> BestConfig:
 
 def row_of(shape: Shape, ours_us: float, best_us: float | None, **changes: Any) -> Row:
     """What a race of the given times says."""
-    return dataclasses.replace(row(shape, best_of(shape), heat(ours_us, best_us)), **changes)
+    return dataclasses.replace(row(shape, best_of(shape), race_result(ours_us, best_us)), **changes)

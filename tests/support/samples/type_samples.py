@@ -10,14 +10,14 @@ from kernels.simt.config import Knobs as SimtKnobs
 from tilewright import Config, DType
 
 PACKED = ["int4", "uint4", "uint1", "sign1"]
-SUMS = {"float64": "f64"} | dict.fromkeys(["int8", "uint8", *PACKED], "s32")
+ACCUMULATE = {"float64": "f64"} | dict.fromkeys(["int8", "uint8", *PACKED], "s32")
 BASE: dict[str, Any] = dataclasses.asdict(MmaKnobs())
 SIMT_BASE: dict[str, Any] = dataclasses.asdict(SimtKnobs(split_k=2))
 
 
 def mma(dtype: str, **knobs: Any) -> Config:
     """A config with 128-byte rows."""
-    own: dict[str, Any] = {"tile_k": 1024 // DType(dtype).bits, "accumulate": SUMS.get(dtype, "f32")}
+    own: dict[str, Any] = {"tile_k": 1024 // DType(dtype).bits, "accumulate": ACCUMULATE.get(dtype, "f32")}
     if dtype == "float64":
         own["fragment_load"] = "direct"
     return Config.of("mma_sync", {**BASE, **own, **knobs})

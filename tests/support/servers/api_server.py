@@ -12,7 +12,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from service.signing import Signer
 from tilewright import GemmProblem
+from tuner.store import keys
+from tuner.store.database import Store
 
 STOP_S = 20
 SMALL_LIMITS = {"max_extent": 2048, "max_body_bytes": 2**20, "max_queue": 3}
@@ -40,14 +43,21 @@ OPERATIONS = {
     "config_set_artifacts": "read",
     "list_misses": "read",
     "export_results": "read",
+    "trust": "read",
     "report_misses": "read",
     "gemm": "run",
     "gemm_shared": "run",
     "tune": "tune",
     "cancel_job": "tune",
+    "cancel_jobs": "tune",
     "pin_config_set": "admin",
     "unpin_config_set": "admin",
     "import_results": "admin",
+    "list_imports": "read",
+    "get_import": "read",
+    "delete_import": "admin",
+    "delete_best_config": "admin",
+    "delete_problem": "admin",
 }
 
 
@@ -64,8 +74,24 @@ class Server:
         self.process.send_signal(sign)
         return self.process.wait(STOP_S)
 
+    @property
+    def signer(self) -> Signer:
+        """What it signs with."""
+        return Signer.load(self.folder / "signing.key")
+
     def log(self) -> str:
         return (self.folder / "log").read_text()
+
+    def cpu_s(self) -> float:
+        """Seconds of CPU that this process has used."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def resident_bytes(self, name: str = "VmRSS:") -> int:
+        """Memory that this process has resident now, or with ``VmHWM:`` had at most."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        (found,) = (line for line in lines if line.startswith(name))
+        return int(found.split()[1]) * 1024
 
 
 def environment(folder: Path, **settings: object) -> dict[str, str]:
@@ -73,17 +99,20 @@ def environment(folder: Path, **settings: object) -> dict[str, str]:
         "database_url": f"sqlite:///{folder / 'tilewright.db'}",
         "cache_dir": folder.parent / "tilewright-cache",
         "devices": "host",
+        "lock_dir": folder,
         "port": 0,
+        "quiet_wait_s": 0,
         **settings,
     }
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TILEWRIGHT_")}
     return kept | {f"TILEWRIGHT_{name.upper()}": str(value) for name, value in chosen.items()}
 
 
-def start(folder: Path, **settings: object) -> Server:
+def start(folder: Path, *under: str, **settings: object) -> Server:
+    """A server of these settings, run by the command ``under`` where one is given."""
     with (folder / "log").open("a") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "service.cli.main", "serve", "--json"],
+            [*under, sys.executable, "-m", "service.cli.main", "serve", "--json"],
             env=environment(folder, **settings),
             stdout=subprocess.PIPE,
             stderr=log,
@@ -103,6 +132,23 @@ def announced_url(printed: Iterable[str], log: Path) -> str:
     raise RuntimeError(f"the service did not start: {log.read_text()}")
 
 
+def admin_key(server: Server) -> str:
+    """An API key of the server that may do everything; from then on every request needs one."""
+    with opened_database(server) as store, store.begin() as session:
+        return keys.create(session, "test", frozenset({"admin"}))[1]
+
+
+def trust(server: Server, public_key: str) -> None:
+    """Let the server run what this key signed."""
+    with opened_database(server) as store, store.begin() as session:
+        keys.trust(session, public_key, "test")
+
+
+def opened_database(server: Server) -> contextlib.closing[Store]:
+    """The database of a server, which has its schema by now."""
+    return contextlib.closing(Store.open(f"sqlite:///{server.folder / 'tilewright.db'}"))
+
+
 def finish(server: Server) -> None:
     if server.process.poll() is None:
         server.process.terminate()
@@ -113,3 +159,17 @@ def finish(server: Server) -> None:
             server.process.wait()
     assert server.process.stdout is not None
     server.process.stdout.close()
+
+
+def children(pid: int, module: bytes) -> list[int]:
+    """Processes that a process started to run a module."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            command = path.with_name("cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if parent == pid and module in command.split(b"\0"):
+            found.append(int(path.parent.name))
+    return found

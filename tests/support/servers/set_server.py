@@ -12,10 +12,13 @@ from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tilewright import Artifact, GemmProblem
+from signers import signer
+
+from tilewright import Artifact, GemmProblem, trust
 from tilewright.artifact import bundle
 from tilewright.launch import local_device
-from tilewright.schema.config_set import ConfigSet, content_digest
+from tilewright.schema.codec import encode
+from tilewright.schema.config_set import FORMAT, ConfigSet, content_digest
 
 CREATED = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC).isoformat()
 
@@ -39,15 +42,19 @@ def entry(problem: GemmProblem, artifact: Artifact, **changes: Any) -> dict[str,
         "staleness": "fresh",
         "job_id": "0" * 32,
         "created": CREATED,
+        "preconditions": encode(artifact.plan.preconditions),
     }
     return fields | changes
 
 
-def config_set(entries: Sequence[dict[str, Any]], near: Sequence[dict[str, Any]] = ()) -> bytes:
+def config_set(
+    entries: Sequence[dict[str, Any]], near: Sequence[dict[str, Any]] = (), format: int = FORMAT
+) -> bytes:
     """A set of this machine's CPU, as the service sends it."""
     place = local_device.device_class(local_device.HOST)
     raw = {
         "digest": "",
+        "format": format,
         "device_class": place.id,
         "arch": place.arch,
         "created_at": CREATED,
@@ -71,7 +78,8 @@ class SetService:
         content: the set that ``current`` answers; None where nothing was tuned.
         artifacts: what bundles are packed from.
         mode: ``ok``, ``slow``, ``drip``, ``drip-head``, ``error``, ``garbage``, ``nested``, ``truncated``,
-            ``lying-set``, ``lying-artifact`` or ``lost-answer`` (to a report of misses).
+            ``lying-set``, ``lying-artifact``, ``unsigned`` or ``lost-answer`` (to a report of misses).
+        signs_with: the number of the key that signs its sets.
         asked: methods and paths so far.
         misses: reports so far, and under which idempotency keys they came.
         keys: what they were authorised with.
@@ -80,6 +88,7 @@ class SetService:
     content: bytes | None
     artifacts: list[Artifact]
     mode: str = "ok"
+    signs_with: int = 1
     asked: list[str] = dataclasses.field(default_factory=list)
     misses: list[Any] = dataclasses.field(default_factory=list)
     miss_keys: list[str | None] = dataclasses.field(default_factory=list)
@@ -89,8 +98,17 @@ class SetService:
 
     @property
     def digest(self) -> str:
+        return self.config_set.digest
+
+    @property
+    def config_set(self) -> ConfigSet:
         assert self.content is not None
-        return ConfigSet.from_bytes(self.content).digest
+        return ConfigSet.from_bytes(self.content)
+
+    @property
+    def signature(self) -> str:
+        found = self.config_set
+        return signer(self.signs_with).sign(trust.About.CONFIG_SET, found.device_class, found.digest)
 
 
 @contextlib.contextmanager
@@ -176,6 +194,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         if etag:
             self.send_header("ETag", etag)
+            if self.service.mode != "unsigned":
+                self.send_header(trust.HEADER, self.service.signature)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         if self.service.mode == "truncated":

@@ -9,7 +9,7 @@ import pytest
 from host_samples import config_of
 
 from benchmarks.common.pages import PlotUnavailable, ReportError, include, marks
-from benchmarks.ladder.race import Lap, climb, races, vendor_name
+from benchmarks.ladder.race import Measurement, climb, races, vendor_name
 from benchmarks.ladder.report import (
     MARK,
     PAGE,
@@ -39,15 +39,15 @@ SMALL = GemmProblem(48, 64, 40, "float32")
 BY_NAME = {reference.name: reference for reference in REFERENCE_KERNELS}
 
 
-def lap(name: str, micros: float | None, **changes) -> Lap:
+def measurement(name: str, micros: float | None, **changes) -> Measurement:
     reference = BY_NAME.get(name)
     problem = reference.problem if reference else BY_NAME["000-simplified"].problem
     samples = () if micros is None else (micros,) * 3
-    return dataclasses.replace(Lap(name, name[:3], problem, reference, samples_us=samples), **changes)
+    return dataclasses.replace(Measurement(name, name[:3], problem, reference, samples_us=samples), **changes)
 
 
 @pytest.fixture(scope="module")
-def laps() -> list[Lap]:
+def measurements() -> list[Measurement]:
     """A real race on the CPU: one kernel that runs, one config that is not legal."""
     good = ReferenceKernel("000-good", config_of(), SMALL, "a kernel", "no reason")
     bad = ReferenceKernel("000-bad", Config.of("host", {"mr": 0}), SMALL, "no kernel", "no reason")
@@ -57,10 +57,10 @@ def laps() -> list[Lap]:
     return found
 
 
-def test_a_race_keeps_the_order_and_tells_who_failed(laps) -> None:
-    names = [one.name for one in laps]
+def test_a_race_keeps_the_order_and_tells_who_failed(measurements) -> None:
+    names = [one.name for one in measurements]
     assert names == ["000-cublas-bad", "000-cublas-bad-best", "000-bad", "000-good"]
-    vendor, best, bad, good = laps
+    vendor, best, bad, good = measurements
     assert "needs exactly the knobs" in bad.failure
     assert bad.tflops is None
     for one in (vendor, best, good):
@@ -69,23 +69,25 @@ def test_a_race_keeps_the_order_and_tells_who_failed(laps) -> None:
     assert vendor.detail["library"] == "numpy"
 
 
-def test_rows_have_the_agreed_keys(laps) -> None:
-    found = [dataclasses.asdict(row) for row in rows(laps)]
+def test_rows_have_the_agreed_keys(measurements) -> None:
+    found = [dataclasses.asdict(row) for row in rows(measurements)]
     assert [list(row) for row in found] == [KEYS] * 4
     assert found[3]["config"] == dict(config_of().knobs)
     assert found[3]["pct_cublas"] == pytest.approx(
-        100 * laps[3].tflops / max(laps[0].tflops, laps[1].tflops), rel=1e-5
+        100 * measurements[3].tflops / max(measurements[0].tflops, measurements[1].tflops), rel=1e-5
     )  # NOTE: rows keep six digits
     assert found[2]["tflops"] is None
     json.dumps(found, allow_nan=False)
 
 
-def test_provenance_keeps_samples_and_digests(laps) -> None:
-    facts = provenance(HostDevice(), laps, rounds=3)
+def test_provenance_keeps_samples_and_digests(measurements) -> None:
+    facts = provenance(HostDevice(), measurements, rounds=3)
     assert facts["rounds"] == 3
-    assert facts["laps"]["000-good"]["samples_us"] == [round(sample, 3) for sample in laps[3].samples_us]
-    assert len(facts["laps"]["000-good"]["source_digest"]) == 64
-    assert facts["laps"]["000-bad"]["artifact"] is None
+    assert facts["measurements"]["000-good"]["samples_us"] == [
+        round(sample, 3) for sample in measurements[3].samples_us
+    ]
+    assert len(facts["measurements"]["000-good"]["source_digest"]) == 64
+    assert facts["measurements"]["000-bad"]["artifact"] is None
     json.dumps(facts, allow_nan=False)
 
 
@@ -102,12 +104,12 @@ def document_rows() -> list[Row]:
     """000: cuBLAS at 400 and 500 us, the first kernel at 2000, the second at 1000 (118.38 GFLOP)."""
     return rows(
         [
-            lap("000-cublas-wmma-naive", 500.0, detail={}),
-            lap("000-cublas-wmma-naive-best", 400.0, detail={}),
-            lap("000-wmma-naive", 2000.0),
-            lap("000-wmma-4-stage", 1000.0),
-            lap("000-mma-m16n8k8", None, failure="does not compile: why"),
-            lap("000-unroll-snake", 1000.0),
+            measurement("000-cublas-wmma-naive", 500.0, detail={}),
+            measurement("000-cublas-wmma-naive-best", 400.0, detail={}),
+            measurement("000-wmma-naive", 2000.0),
+            measurement("000-wmma-4-stage", 1000.0),
+            measurement("000-mma-m16n8k8", None, failure="does not compile: why"),
+            measurement("000-unroll-snake", 1000.0),
         ]
     )
 
@@ -125,9 +127,9 @@ def test_figures_and_notes() -> None:
 
 
 def test_a_kernel_that_differs_from_its_document_says_how() -> None:
-    [row] = rows([lap("000-simplified-ldmatrix", 1000.0)])
+    [row] = rows([measurement("000-simplified-ldmatrix", 1000.0)])
     assert row.note.startswith("the config of the kernel before, run again: ")
-    [slower] = rows([lap("004-1-naive", 12_000.0)])
+    [slower] = rows([measurement("004-1-naive", 12_000.0)])
     assert slower.note.startswith("slower than in the document: ")
     assert "; a thread copies 8 neighbouring elements one by one " in slower.note
 
@@ -136,7 +138,7 @@ def test_spills_are_told() -> None:
     class Spilling:
         resources = Resources(registers=255, spill_bytes=8)
 
-    [row] = rows([lap("000-wmma-naive", 2000.0, artifact=Spilling())])
+    [row] = rows([measurement("000-wmma-naive", 2000.0, artifact=Spilling())])
     assert row.note == "spills 8 bytes a thread"
     assert row.pct_cublas is None
 

@@ -133,6 +133,7 @@ def report(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return found
 
 
+@pytest.mark.long
 def test_each_re_tune_is_a_job_of_its_own(report: dict[str, Any]) -> None:
     assert [(one["seed"], one["cold"], one["failure"]) for one in report["tunes"]] == [
         (5, True, ""),
@@ -142,6 +143,7 @@ def test_each_re_tune_is_a_job_of_its_own(report: dict[str, Any]) -> None:
         assert (one["measured"] + one["failed"], one["valid_configs"]) == (6, 8)
 
 
+@pytest.mark.long
 def test_the_parts_add_up_to_the_wall_clock(report: dict[str, Any]) -> None:
     for one in report["tunes"]:
         seconds = one["seconds"]
@@ -152,6 +154,7 @@ def test_the_parts_add_up_to_the_wall_clock(report: dict[str, Any]) -> None:
         assert 0 < seconds["gpu"] == pytest.approx(busy, abs=0.01)
 
 
+@pytest.mark.long
 def test_winners_and_the_best_recorded_race_together(report: dict[str, Any], recorded: Path) -> None:
     space = read_space(recorded)
     race = report["race"]
@@ -170,6 +173,7 @@ def test_winners_and_the_best_recorded_race_together(report: dict[str, Any], rec
     assert report["figures"]["best_recorded_rank"] == rank
 
 
+@pytest.mark.long
 def test_the_report_says_what_it_rests_on(report: dict[str, Any], recorded: Path) -> None:
     assert report["space"]["configs"] == 8
     assert report["space"]["provenance"]["source_digest"] == read_space(recorded).provenance["source_digest"]

@@ -87,11 +87,11 @@ def test_the_base_of_a_suite_is_the_row_of_the_problem(tmp_path: Path) -> None:
 
 
 def test_a_race_on_the_host(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    """Two valid configs race NumPy, with turns as long as asked; one that is not valid is told."""
-    turns: list[float] = []
+    """Two valid configs race NumPy, with slices of the given length; an invalid config is reported."""
+    slices: list[float] = []
 
     def each_round(*given: Any) -> Any:
-        turns.append(given[-1])
+        slices.append(given[-1])
         return interleave.each_round(*given)
 
     monkeypatch.setattr(races, "each_round", each_round)
@@ -108,8 +108,8 @@ def test_a_race_on_the_host(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     race_configs.main(arguments)
     said = capsys.readouterr().out
     found = json.loads(out.read_text())
-    assert turns == [0.4]
-    assert len(found["standings"]) == 3
+    assert slices == [0.4]
+    assert len(found["results"]) == 3
     assert [len(row) for row in found["race"]["samples_us"]] == [9, 9, 9]
     assert found["race"]["vendor_name"] == "numpy"
     assert "--vary swizzle=1,2" in found["command"]
@@ -117,7 +117,7 @@ def test_a_race_on_the_host(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     assert said.count(" us  x ") == 3
     assert "host swizzle=1" in said
     assert "no part: host(" in said
-    vendor = next(one for one in found["standings"] if one["name"] == "numpy")
+    vendor = next(one for one in found["results"] if one["name"] == "numpy")
     assert (vendor["ratio"], vendor["low"], vendor["high"]) == (1.0, 1.0, 1.0)
 
 

@@ -1,4 +1,4 @@
-"""The suite on the CPU: tuned, raced, stored, taken up again; and a pass with its parts replaced."""
+"""The suite on the CPU: tuned, raced, stored, taken up again; and a run with replaced parts."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import threading
 from concurrent.futures import Future
 
 import pytest
-from suite_samples import RUN, heat, row_of
+from suite_samples import RUN, best_of, race_result, row_of
 
 from benchmarks.suite import run
-from benchmarks.suite.files import Book, load_log, load_provenance, load_rows
-from benchmarks.suite.run import Pass, SuiteRequest, SuiteResult, run_suite
+from benchmarks.suite.files import ResultFiles, load_log, load_provenance, load_rows
+from benchmarks.suite.run import SuiteRequest, SuiteResult, SuiteRun, run_suite
 from benchmarks.suite.shapes import HELD_OUT, SUITE, Shape, ShapesError
 from benchmarks.suite.tuning import SuiteTuner, Tools, near_rows
 from tilewright import GemmProblem
 from tilewright.errors import ArtifactError
-from tilewright.schema.job import JobStatus
+from tilewright.schema.job import JobStatus, TuneRequest
 from tilewright.schema.problem import DType, Layout
 from tuner.devices.host import query_host
 from tuner.store import jobs
@@ -133,36 +133,36 @@ class FakeShop:
         return {"trials": 7, "gpu_s": 1.0, "tune_s": 2.0, "failure": ""}
 
 
-def pass_over(tmp_path, outcomes, raises=None, **changes) -> tuple[Pass, Book]:
-    from suite_samples import best_of
-
+def run_over(tmp_path, outcomes, raises=None, **changes) -> tuple[SuiteRun, ResultFiles]:
     shapes = (SQUARE, LARGE)
-    book = Book(tmp_path / "suite-x-float16.json", RUN, [shape.name for shape in shapes])
-    shop = FakeShop(lambda problem: best_of(Shape("squares", problem.m, problem.n, problem.k)), raises)
+    files = ResultFiles(tmp_path / "suite-x-float16.json", RUN, [shape.name for shape in shapes])
+    suite_tuner = FakeShop(lambda problem: best_of(Shape("squares", problem.m, problem.n, problem.k)), raises)
     request = request_of(tmp_path, dtype=DType.FLOAT16, **changes)
-    done = Pass(request, FakeRacer(outcomes), book, shop, lambda _: None)
+    done = SuiteRun(request, FakeRacer(outcomes), files, suite_tuner, lambda _: None)
     done.run(shapes, ())
-    return done, book
+    return done, files
 
 
 def test_a_broken_race_costs_its_shape_only(tmp_path) -> None:
-    done, book = pass_over(tmp_path, {4096: ArtifactError("it is wrong"), 8192: heat(100.0, 110.0)})
+    done, files = run_over(tmp_path, {4096: ArtifactError("it is wrong"), 8192: race_result(100.0, 110.0)})
     assert done.failed == {"4096x4096x4096-nt": "it is wrong"}
-    assert list(book.rows) == ["8192x8192x8192-nt"]
-    assert [entry["failure"] for entry in load_log(book.path)] == ["it is wrong", ""]
+    assert list(files.rows) == ["8192x8192x8192-nt"]
+    assert [entry["failure"] for entry in load_log(files.path)] == ["it is wrong", ""]
 
 
 def test_ctrl_c_keeps_the_race_under_way(tmp_path) -> None:
     """The first shape's race runs while the second one is tuned."""
-    done, book = pass_over(tmp_path, {4096: heat(100.0, 110.0)}, {8192: KeyboardInterrupt()})
+    done, files = run_over(tmp_path, {4096: race_result(100.0, 110.0)}, {8192: KeyboardInterrupt()})
     assert done.interrupted
     assert done.left == ["8192x8192x8192-nt"]
-    assert [row.shape for row in load_rows(book.path)] == ["4096x4096x4096-nt"]
+    assert [row.shape for row in load_rows(files.path)] == ["4096x4096x4096-nt"]
 
 
 def test_no_shape_is_started_after_the_time_is_up(tmp_path) -> None:
-    done, book = pass_over(tmp_path, {4096: heat(1.0, 1.0), 8192: heat(1.0, 1.0)}, stop_after=1e-9)
-    assert (done.left, book.rows) == (["4096x4096x4096-nt", "8192x8192x8192-nt"], {})
+    done, files = run_over(
+        tmp_path, {4096: race_result(1.0, 1.0), 8192: race_result(1.0, 1.0)}, stop_after=1e-9
+    )
+    assert (done.left, files.rows) == (["4096x4096x4096-nt", "8192x8192x8192-nt"], {})
 
 
 def test_earlier_winners_are_tried_first_the_nearest_before() -> None:
@@ -198,8 +198,6 @@ class NoDevice:
 
 
 def test_jobs_of_a_killed_suite_are_cancelled_and_others_respected(tmp_path) -> None:
-    from tilewright.schema.job import TuneRequest
-
     tools = Tools("host", f"sqlite:///{tmp_path}/suite.db", 1, tmp_path)
     store = Store.open(tools.database_url)
     store.migrate()
@@ -207,13 +205,13 @@ def test_jobs_of_a_killed_suite_are_cancelled_and_others_respected(tmp_path) -> 
     with store.begin() as session:
         first, _ = jobs.submit(session, killed, NoDevice.spec)
         jobs.claim(session, NoDevice.spec.device_class.id, "bench-suite")
-    with SuiteTuner(tools, NoDevice()) as shop:
+    with SuiteTuner(tools, NoDevice()) as suite_tuner:
         with store.read() as session:
             assert jobs.get(session, first.id).status is JobStatus.CANCELLED
         with store.begin() as session:
             jobs.submit(session, waiting, NoDevice.spec)
         with pytest.raises(Exception, match="a database of its own with TILEWRIGHT_DATABASE_URL"):
-            shop.tune(killed, [])
+            suite_tuner.tune(killed, [])
         with store.read() as session:
             assert [job.status for job in jobs.listing(session)] == [JobStatus.QUEUED, JobStatus.CANCELLED]
     store.close()

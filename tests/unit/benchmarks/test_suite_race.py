@@ -46,13 +46,13 @@ def _quick(monkeypatch) -> None:
 
 def test_a_steady_clock_settles_after_the_fewest_slices() -> None:
     device = Clocked([1400.0])
-    assert timing.settle(device, []) is True
+    assert timing.reach_steady_clock(device, []) is True
     assert device.asked == timing.FEWEST
 
 
 def test_a_falling_clock_is_waited_for() -> None:
     device = Clocked([1980.0, 1900.0, 1800.0, 1700.0, 1600.0, 1500.0, 1450.0, 1400.0])
-    assert timing.settle(device, []) is True
+    assert timing.reach_steady_clock(device, []) is True
     # Four of 1400 after four that are within 1 %: readings 8 .. 15, or 7 .. 14 with 1450 among them:
     # (1450 + 3 * 1400) / 4 = 1412.5 is 0.9 % above 1400.
     assert device.asked == 14
@@ -60,12 +60,12 @@ def test_a_falling_clock_is_waited_for() -> None:
 
 def test_a_clock_that_never_rests_is_drifting() -> None:
     device = Clocked([1400.0 + 40 * slice_ for slice_ in range(60)])
-    assert timing.settle(device, []) is False
+    assert timing.reach_steady_clock(device, []) is False
     assert device.asked == timing.MOST
 
 
 def test_without_a_clock_it_is_unknown() -> None:
-    assert timing.settle(Clocked([None]), []) is None
+    assert timing.reach_steady_clock(Clocked([None]), []) is None
 
 
 class Timed:
@@ -73,6 +73,7 @@ class Timed:
 
     def __init__(self) -> None:
         self.spec = HostDevice().spec
+        self.settle_s = HostDevice.settle_s
         self.runs: dict[float, int] = {}
 
     def timer(self, launches: Sequence[float]) -> Callable[[], float]:
@@ -92,12 +93,12 @@ def test_the_fastest_of_many_algorithms_is_found_without_a_long_look_at_each() -
     choices = [VendorChoice("blas", [us] * 4, {"us": us}) for us in times]
     won = vendor.fastest(device, choices)  # type: ignore[arg-type]
     assert won.detail["us"] == 10.0
-    assert device.runs[150.0] == 3  # a glance
+    assert device.runs[150.0] == 3  # a first look
     assert device.runs[11.0] > 3 * 3
 
 
 class Drawing(HostDevice):
-    """A device that draws ``watts`` of the 700 that it may."""
+    """A device that draws ``watts`` of its limit of 700."""
 
     def __init__(self, watts: float | None, mhz: float = 1400.0) -> None:
         super().__init__()
@@ -130,9 +131,9 @@ def test_at_the_power_limit_candidates_run_until_the_clock_is_their_own(monkeypa
     assert states == [(1400.0, 690.0)] * 3
 
 
-def test_turns_are_enough_for_an_interval_where_rounds_were() -> None:
+def test_slices_are_enough_for_an_interval_if_rounds_were() -> None:
     given = (1, 2, 6, 8, 16, 31, 32, 61, 64)
-    assert [interleave.turns(rounds) for rounds in given] == [1, 2, 3, 8, 8, 8, 8, 15, 16]
+    assert [interleave.slices(rounds) for rounds in given] == [1, 2, 3, 8, 8, 8, 8, 15, 16]
 
 
 @pytest.mark.parametrize(("watts", "mhz"), [(600.0, 1400.0), (None, 1400.0), (690.0, 1980.0)])
@@ -151,9 +152,9 @@ def test_below_it_a_sample_is_a_sample(watts, mhz) -> None:
     assert counts == [5, 5]
 
 
-def test_algorithms_that_a_heat_cannot_tell_apart_run_again(monkeypatch) -> None:
+def test_algorithms_that_a_short_race_cannot_tell_apart_run_again(monkeypatch) -> None:
     """Four at most, and none that is more than 3 % behind."""
-    heat, decider = [10.0, 9.9, 10.15, 10.3, 9.95, 10.1], {9.9: 10.3, 9.95: 10.2, 10.0: 10.0, 10.1: 10.1}
+    raced, decider = [10.0, 9.9, 10.15, 10.3, 9.95, 10.1], {9.9: 10.3, 9.95: 10.2, 10.0: 10.0, 10.1: 10.1}
     again: list[tuple[int, int]] = []
 
     def rounds(_device: Any, samplers: Sequence[float], count: int, _order: Any) -> Any:
@@ -165,7 +166,7 @@ def test_algorithms_that_a_heat_cannot_tell_apart_run_again(monkeypatch) -> None
         vendor, "interleave", lambda _device, samplers, *_, **__: ([[us] for us in samplers], [])
     )
     monkeypatch.setattr(vendor, "shuffled_rounds", rounds)
-    choices = [VendorChoice("blas", [us], {"us": us}) for us in heat]
+    choices = [VendorChoice("blas", [us], {"us": us}) for us in raced]
     device: Any = Timed()
     assert vendor.fastest(device, choices).detail["us"] == 10.0
     assert again == [(4, 32)]
@@ -173,7 +174,7 @@ def test_algorithms_that_a_heat_cannot_tell_apart_run_again(monkeypatch) -> None
     assert len(again) == 1
 
 
-def test_few_algorithms_all_enter_the_heat() -> None:
+def test_few_algorithms_all_race() -> None:
     device = Timed()
     choices = [VendorChoice("blas", [us], {"us": us}) for us in (3.0, 90.0, 1.0)]
     assert vendor.fastest(device, choices).detail["us"] == 1.0  # type: ignore[arg-type]
@@ -216,7 +217,7 @@ def test_the_error_is_the_relative_norm(device) -> None:
 
 
 def test_limits_grow_with_the_rounding_of_the_sum() -> None:
-    # Two roundings of float16, and 2^-23 sqrt(4096) = 64 * 2^-23; in float16 sums 64 * 2^-10 instead.
+    # Two roundings of float16, and 2^-23 sqrt(4096) = 64 * 2^-23; accumulated in float16 64 * 2^-10 instead.
     assert most_error(GemmProblem(8, 8, 4096)) == pytest.approx(2 * 2**-10 + 64 * 2**-23)
     assert most_error(GemmProblem(8, 8, 4096, acc_dtype="float16")) == pytest.approx(2 * 2**-10 + 64 * 2**-10)
 

@@ -7,7 +7,7 @@ import json
 import math
 
 import pytest
-from suite_samples import CONFIG, H200, RUN, best_of, heat, row_of
+from suite_samples import CONFIG, H200, RUN, best_of, race_result, row_of
 
 from benchmarks.common.pages import PlotUnavailable, ReportError, include, marks
 from benchmarks.suite.files import Row, facts, load_rows, provenance_path, row, tuning_path
@@ -26,7 +26,7 @@ SEED = Shape(SEED_GROUP, 4096, 4096, 4096, Layout.NN, DType.FLOAT16)
 
 
 def test_a_row_has_the_agreed_keys() -> None:
-    found = row(SQUARE, best_of(SQUARE), heat(200.0, 210.0))
+    found = row(SQUARE, best_of(SQUARE), race_result(200.0, 210.0))
     data = dataclasses.asdict(found)
     assert list(data)[: len(KEYS)] == KEYS
     json.dumps(data, allow_nan=False)
@@ -40,17 +40,17 @@ def test_a_row_has_the_agreed_keys() -> None:
 
 def test_the_ratio_is_of_pairs_within_rounds() -> None:
     """The drift of 8 % cancels: every round has the same ratio."""
-    found = row(SQUARE, best_of(SQUARE), heat(200.0, 210.0))
+    found = row(SQUARE, best_of(SQUARE), race_result(200.0, 210.0))
     assert (found.ratio_vs_cublaslt_best, found.ci_low, found.ci_high) == (1.05, 1.05, 1.05)
 
 
 def test_without_a_vendor_there_is_no_ratio() -> None:
-    found = row(SQUARE, best_of(SQUARE), heat(200.0, None))
+    found = row(SQUARE, best_of(SQUARE), race_result(200.0, None))
     assert found.ratio_vs_cublaslt_best is found.ci_low is found.cublaslt_best_us is None
 
 
 def test_facts_keep_samples_and_the_race_against_itself() -> None:
-    kept = facts(best_of(SQUARE), heat(200.0, 210.0, burst_us={"ours": 180.0}))
+    kept = facts(best_of(SQUARE), race_result(200.0, 210.0, burst_us={"ours": 180.0}))
     assert kept["again"] == {"value": 1.0, "low": 1.0, "high": 1.0}
     assert len(kept["samples_us"]["cublaslt_best"]) == 9
     assert kept["burst_us"] == {"ours": 180.0}

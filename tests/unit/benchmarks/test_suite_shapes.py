@@ -27,7 +27,7 @@ def test_the_suite_has_every_kind_of_shape() -> None:
     assert len([shape for shape in SUITE if shape.group == "prefill"]) == 9
 
 
-def test_the_seeds_own_case_is_in_float16_sums() -> None:
+def test_the_case_of_document_003_accumulates_in_float16() -> None:
     [seed] = select(SUITE, [SEED_GROUP])
     problem = seed.problem(DType.FLOAT16)
     assert seed.name == "4096x4096x4096-nn-float16"

@@ -1,17 +1,37 @@
-"""What the methods of a client refuse before they ask the service."""
+"""What the methods of a client take, and what they refuse before they ask the service."""
 
 from __future__ import annotations
 
+import dataclasses
+import enum
+import functools
 import math
-from collections.abc import Callable, Iterator
+import operator
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from typing import Any
 
 import numpy as np
+import pydantic
 import pytest
 
-from tilewright import Client, GemmProblem
+from tilewright import Client, GemmProblem, wire
+from tilewright.config_sets.refresher import LocalOptions, StartOptions
 from tilewright.errors import InvalidProblem
-from tilewright.http.gemm_calls import with_layout
+from tilewright.http.arguments import (
+    BestOptions,
+    CancelOptions,
+    ExportOptions,
+    GemmOptions,
+    ListOptions,
+    Miss,
+    TuneOptions,
+)
+from tilewright.http.gemm_calls import gemm_query
+from tilewright.schema.problem import Layout
+from tilewright.wire.requests import LookupQuery
 
 PROBLEM = GemmProblem(8, 8, 8, "float32")
 NOWHERE = "http://127.0.0.1:1"
@@ -21,6 +41,53 @@ NOWHERE = "http://127.0.0.1:1"
 def client() -> Iterator[Client]:
     with Client(NOWHERE) as made:
         yield made
+
+
+# Keyword options, the record or request whose fields they are, those that others give, and those added.
+KEYWORDS: list[tuple[Any, Any, set[str], dict[str, Any]]] = [
+    (TuneOptions, wire.TuneBody, {*wire.ProblemBody.model_fields}, {"idempotency_key": object}),
+    (TuneOptions, wire.TuneMissesBody, {"from_misses"}, {"idempotency_key": object}),
+    (BestOptions, LookupQuery, set(), {}),
+    (BestOptions, wire.LookupBody, {"problems"}, {}),
+    (ListOptions, wire.BestQuery, {*wire.PageQuery.model_fields, "m", "n", "k", "match", "max_regret"}, {}),
+    (CancelOptions, wire.CancelQuery, set(), {}),
+    (ExportOptions, wire.ExportQuery, set(), {}),
+    (GemmOptions, wire.GemmQuery, set(), {"transpose_a": bool, "transpose_b": bool}),
+    (LocalOptions, StartOptions, {one.name for one in dataclasses.fields(StartOptions) if not one.init}, {}),
+]
+
+
+@pytest.mark.parametrize(("keywords", "request_", "given", "added"), KEYWORDS)
+def test_keyword_options_are_the_fields_of_their_request(
+    keywords: Any, request_: Any, given: set[str], added: dict[str, Any]
+) -> None:
+    fields = {name: kind for name, kind in hints(request_).items() if name not in given}
+    assert {name: keyword(kind) for name, kind in fields.items()} | added == typing.get_type_hints(keywords)
+
+
+def test_a_miss_has_the_fields_of_its_report() -> None:
+    fields = hints(wire.MissReport)
+    problem = {name: fields.pop(name) for name in typing.get_type_hints(GemmProblem)}
+    assert problem == typing.get_type_hints(GemmProblem)
+    assert fields | {"problem": GemmProblem} == hints(Miss)
+
+
+def hints(record: Any) -> dict[str, Any]:
+    """The fields of a record or a request with their types."""
+    names = getattr(record, "model_fields", None) or [field.name for field in dataclasses.fields(record)]
+    found = typing.get_type_hints(record)
+    return {name: found[name] for name in names}
+
+
+def keyword(kind: Any) -> Any:
+    """What a caller gives for a field of this type: the name of an enum, any iterable, a time as text."""
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        return functools.reduce(operator.or_, map(keyword, typing.get_args(kind)))
+    if typing.get_origin(kind) is tuple:
+        return Iterable[typing.get_args(kind)[0]]  # type: ignore[misc]
+    if kind is pydantic.AwareDatetime:
+        return datetime | str
+    return str if isinstance(kind, type) and issubclass(kind, enum.StrEnum) else kind
 
 
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
@@ -47,14 +114,15 @@ def test_arguments_are_refused_with_what_to_give(client: Client, name: str) -> N
 
 
 def test_a_layout_is_the_layout_of_the_request() -> None:
-    assert with_layout({"layout": "tn"}) == {"layout": "tn"}  # type: ignore[typeddict-unknown-key]
-    assert with_layout({"transpose_b": True})["layout"].value == "nt"
+    assert gemm_query({"layout": "tn"}).layout is Layout.TN
+    assert gemm_query({"transpose_b": True}).layout is Layout.NT
 
 
 OPTIONS: list[dict[str, Any]] = [
     {"max_regret": -5}, {"max_regret": math.nan}, {"max_regret": "0.1"}, {"deterministic": "no"},
     {"offline": "no"}, {"refresh_s": -3}, {"refresh_s": "3"}, {"cache_bytes": "3"}, {"cache_days": "3"},
-    {"cache_dir": 3}, {"pin": 5}, {"start_timeout": "3"}, {"start_timeout": math.inf},
+    {"cache_dir": 3}, {"pin": 5}, {"trust": 5}, {"trust": "tw_secret"}, {"start_timeout": "3"},
+    {"start_timeout": math.inf},
 ]  # fmt: skip
 
 

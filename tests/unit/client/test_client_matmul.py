@@ -38,7 +38,7 @@ def array(*shape: int) -> Any:
 
 
 def close(got: Any, expected: Any) -> None:
-    # Sums of up to 40 products of N(0, 1) in float32.
+    # Totals of up to 40 products of N(0, 1) in float32.
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -71,10 +71,10 @@ def test_products_run_tuned_where_they_lie(name: str) -> None:
 LEFT = {
     "vectors": (lambda: (array(40), array(40, 21)), "vector"),
     "a broadcast batch": (lambda: (array(33, 40), array(4, 40, 21)), "broadcast"),
-    "every second column": (lambda: (array(33, 80)[:, ::2], array(40, 21)), "no row-major matrix"),
+    "every second column": (lambda: (array(33, 80)[:, ::2], array(40, 21)), "not a row-major matrix"),
     "rows that do not fold": (lambda: (array(3, 9, 40)[:, :5], array(40, 21)), "leading axes"),
     "another type": (lambda: (array(33, 40), array(40, 21).astype("float64")), "do not match"),
-    "batch with gaps": (lambda: (array(8, 33, 40)[::2], array(4, 40, 21)), "right after one another"),
+    "batch with gaps": (lambda: (array(8, 33, 40)[::2], array(4, 40, 21)), "without gaps"),
 }
 
 
@@ -101,6 +101,35 @@ def test_epilogues_mean_the_same_with_and_without_a_kernel(activation: str | Non
     assert matmul(a, b, out, bias, activation, 2.0, 3.0) is out
     close(out, activate(2 * (a @ b) + 3 * c + bias, kind))
     assert set(matmul.stats) == {"tuned: exact" if where == "kernel" else "vendor: nothing tuned"}
+
+
+@pytest.mark.parametrize("shape", ["matrices", "a batch", "weights", "vectors"])
+@pytest.mark.parametrize("where", ["kernel", "library"])
+def test_with_alpha_0_nobody_reads_a_and_b(where: str, shape: str) -> None:
+    """As in every BLAS: NaN in them does not reach D = act(beta * C + bias)."""
+    matmul = LocalMatmul(tuned if where == "kernel" else lambda *_: Choice(None, "nothing tuned"))
+    shapes = {
+        "matrices": ((33, 40), (40, 21)),
+        "a batch": ((2, 33, 40), (2, 40, 21)),
+        "weights": ((33, 40), (21, 40)),
+        "vectors": ((33, 40), (40,)),
+    }
+    a, b = (np.full(one, np.nan, "float32") for one in shapes[shape])
+    b = b.T if shape == "weights" else b
+    np.testing.assert_array_equal(matmul(a, b, alpha=0.0), np.zeros((a @ b).shape))
+    c = array(*(a @ b).shape)
+    bias, out = array(c.shape[-1]), c.copy()
+    assert matmul(a, b, out, bias, "relu", 0.0, -2.0) is out
+    close(out, np.maximum(bias - 2 * c, 0))
+
+
+@pytest.mark.parametrize("where", ["kernel", "library"])
+def test_with_beta_0_nobody_reads_c(where: str) -> None:
+    matmul = LocalMatmul(tuned if where == "kernel" else lambda *_: Choice(None, "nothing tuned"))
+    a, b, out = array(33, 40), array(40, 21), np.full((33, 21), np.nan, "float32")
+    for alpha in (1.0, -0.5):
+        close(matmul(a, b, out, alpha=alpha), alpha * (a @ b))
+        out[:] = np.nan
 
 
 def test_out_may_have_a_leading_dimension_and_nothing_beside_it_is_touched() -> None:
@@ -223,7 +252,7 @@ def test_threads_do_not_share_a_workspace() -> None:
     matmul = LocalMatmul(tuned)
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
         errors = list(pool.map(lambda seed: worst(matmul, seed), range(THREADS)))
-    # Sums of 512 products of N(0, 1) are about 23 and err by some 1e-5 in float32.
+    # Totals of 512 products of N(0, 1) are about 23 and err by some 1e-5 in float32.
     assert max(errors) < 1e-3
     assert matmul.stats["tuned: exact"] > 0
 

@@ -32,7 +32,7 @@ def aged(path: Path, days: float) -> None:
     os.utime(path, (NOW - days * DAY_S, NOW - days * DAY_S))
 
 
-class Shelf:
+class CacheFolder:
     """A cache whose entries have ages in days."""
 
     def __init__(self, folder: Path) -> None:
@@ -57,66 +57,68 @@ class Shelf:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(tmp_path)
+def cache_folder(tmp_path: Path) -> CacheFolder:
+    return CacheFolder(tmp_path)
 
 
-def test_a_set_in_use_keeps_its_kernels_however_old_they_are(shelf: Shelf) -> None:
-    kernels = [shelf.kernel(bytes([i]), days=300) for i in range(3)]
-    shelf.set("current", kernels, days=29)
-    shelf.prune()
-    assert shelf.cache.named("current") is not None
-    assert [shelf.cache.has(digest) for digest in kernels] == [True] * 3
+def test_a_set_in_use_keeps_its_kernels_however_old_they_are(cache_folder: CacheFolder) -> None:
+    kernels = [cache_folder.kernel(bytes([i]), days=300) for i in range(3)]
+    cache_folder.set("current", kernels, days=29)
+    cache_folder.prune()
+    assert cache_folder.cache.named("current") is not None
+    assert [cache_folder.cache.has(digest) for digest in kernels] == [True] * 3
 
 
-def test_a_set_that_nobody_used_goes_and_its_kernels_a_week_after_their_last_mark(shelf: Shelf) -> None:
-    shared, alone = shelf.kernel(b"shared", days=300), shelf.kernel(b"alone", days=6)
-    shelf.set("current", [shared], days=1)
-    shelf.set("pinned", [shared, alone], days=31)
-    shelf.prune()
-    assert shelf.cache.named("pinned") is None
-    assert (shelf.cache.has(shared), shelf.cache.has(alone)) == (True, True)
-    prune(shelf.root, Bounds(), NOW + 2 * DAY_S)
-    assert (shelf.cache.has(shared), shelf.cache.has(alone)) == (True, False)
+def test_a_set_that_nobody_used_goes_and_its_kernels_a_week_after_their_last_mark(
+    cache_folder: CacheFolder,
+) -> None:
+    shared, alone = cache_folder.kernel(b"shared", days=300), cache_folder.kernel(b"alone", days=6)
+    cache_folder.set("current", [shared], days=1)
+    cache_folder.set("pinned", [shared, alone], days=31)
+    cache_folder.prune()
+    assert cache_folder.cache.named("pinned") is None
+    assert (cache_folder.cache.has(shared), cache_folder.cache.has(alone)) == (True, True)
+    prune(cache_folder.root, Bounds(), NOW + 2 * DAY_S)
+    assert (cache_folder.cache.has(shared), cache_folder.cache.has(alone)) == (True, False)
 
 
-def test_a_kernel_of_the_set_before_stays_for_a_week(shelf: Shelf) -> None:
+def test_a_kernel_of_the_set_before_stays_for_a_week(cache_folder: CacheFolder) -> None:
     """While it is named it is marked, so that the week starts when it no longer is."""
-    before = shelf.kernel(b"before", days=300)
-    shelf.set("current", [before], days=0)
-    shelf.prune()
-    shelf.set("current", [], days=0)
-    prune(shelf.root, Bounds(), NOW + UNNAMED_S - 1)
-    assert shelf.cache.has(before)
-    prune(shelf.root, Bounds(), NOW + UNNAMED_S + 1)
-    assert not shelf.cache.has(before)
+    before = cache_folder.kernel(b"before", days=300)
+    cache_folder.set("current", [before], days=0)
+    cache_folder.prune()
+    cache_folder.set("current", [], days=0)
+    prune(cache_folder.root, Bounds(), NOW + UNNAMED_S - 1)
+    assert cache_folder.cache.has(before)
+    prune(cache_folder.root, Bounds(), NOW + UNNAMED_S + 1)
+    assert not cache_folder.cache.has(before)
 
 
-def test_over_the_size_the_longest_unused_goes_first(shelf: Shelf) -> None:
-    loose = [shelf.kernel(bytes([i]) * 1000, days=6 - i) for i in range(3)]
-    old, new, both = (shelf.kernel(name * 1000, days=0) for name in (b"o", b"n", b"b"))
-    shelf.set("old", [old, both], days=20)
-    shelf.set("new", [new, both], days=10)
+def test_over_the_size_the_longest_unused_goes_first(cache_folder: CacheFolder) -> None:
+    loose = [cache_folder.kernel(bytes([i]) * 1000, days=6 - i) for i in range(3)]
+    old, new, both = (cache_folder.kernel(name * 1000, days=0) for name in (b"o", b"n", b"b"))
+    cache_folder.set("old", [old, both], days=20)
+    cache_folder.set("new", [new, both], days=10)
 
     def here(bounds: Bounds) -> list[bool]:
-        shelf.prune(bounds)
-        return [shelf.cache.has(digest) for digest in (*loose, old, new, both)]
+        cache_folder.prune(bounds)
+        return [cache_folder.cache.has(digest) for digest in (*loose, old, new, both)]
 
     assert here(Bounds(size=10_000)) == [True] * 6
     assert here(Bounds(size=5_500)) == [False, True, True, True, True, True]  # 5,000 of kernels and the sets
     assert here(Bounds(size=3_500)) == [False, False, False, True, True, True]
     assert here(Bounds(size=2_500)) == [False, False, False, False, True, True]
-    assert (shelf.cache.named("old"), shelf.cache.named("new") is None) == (None, False)
+    assert (cache_folder.cache.named("old"), cache_folder.cache.named("new") is None) == (None, False)
     assert here(Bounds(size=10)) == [False, False, False, False, True, True]  # the last set stays
 
 
-def test_over_the_size_kernels_stay_whose_set_may_be_on_its_way(shelf: Shelf) -> None:
-    young = shelf.kernel(b"y" * 1000, days=0)
-    shelf.set("current", [], days=20)
-    prune(shelf.root, Bounds(size=10), NOW + FETCH_S)
-    assert shelf.cache.has(young)
-    prune(shelf.root, Bounds(size=10), NOW + FETCH_S + 1)
-    assert not shelf.cache.has(young)
+def test_over_the_size_kernels_stay_whose_set_may_be_on_its_way(cache_folder: CacheFolder) -> None:
+    young = cache_folder.kernel(b"y" * 1000, days=0)
+    cache_folder.set("current", [], days=20)
+    prune(cache_folder.root, Bounds(size=10), NOW + FETCH_S)
+    assert cache_folder.cache.has(young)
+    prune(cache_folder.root, Bounds(size=10), NOW + FETCH_S + 1)
+    assert not cache_folder.cache.has(young)
 
 
 def test_bounds_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
@@ -130,30 +132,30 @@ def test_bounds_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
         Client("http://127.0.0.1:9", cache_dir=tmp_path, cache_bytes=-1)
 
 
-def test_what_a_killed_writer_left_goes_after_a_day(shelf: Shelf) -> None:
-    digest = shelf.kernel(b"kernel", days=0)
-    shelf.set("current", [digest], days=0)
+def test_what_a_killed_writer_left_goes_after_a_day(cache_folder: CacheFolder) -> None:
+    digest = cache_folder.kernel(b"kernel", days=0)
+    cache_folder.set("current", [digest], days=0)
     for folder in (digest[:2], "named"):
         for name, days in ((".new-old", 1.1), (".new-young", 0.9)):
-            (shelf.root / folder / name).write_bytes(b"half")
-            aged(shelf.root / folder / name, days)
-    shelf.prune()
-    assert {path.name for path in shelf.root.rglob(".new-*")} == {".new-young"}
-    assert len(list(shelf.root.rglob(".new-*"))) == 2
-    assert shelf.cache.has(digest)
+            (cache_folder.root / folder / name).write_bytes(b"half")
+            aged(cache_folder.root / folder / name, days)
+    cache_folder.prune()
+    assert {path.name for path in cache_folder.root.rglob(".new-*")} == {".new-young"}
+    assert len(list(cache_folder.root.rglob(".new-*"))) == 2
+    assert cache_folder.cache.has(digest)
 
 
-def test_one_of_many_prunes_in_an_hour(shelf: Shelf) -> None:
-    old = shelf.kernel(b"old", days=9000)
-    shelf.cache.prune(Bounds())
-    assert not shelf.cache.has(old)
-    old = shelf.kernel(b"old", days=9000)
-    shelf.cache.prune(Bounds())
-    assert shelf.cache.has(old)
+def test_one_of_many_prunes_in_an_hour(cache_folder: CacheFolder) -> None:
+    old = cache_folder.kernel(b"old", days=9000)
+    cache_folder.cache.prune(Bounds())
+    assert not cache_folder.cache.has(old)
+    old = cache_folder.kernel(b"old", days=9000)
+    cache_folder.cache.prune(Bounds())
+    assert cache_folder.cache.has(old)
     past = time.time() - PAUSE_S - 1
-    os.utime(shelf.root / "pruned", (past, past))
-    shelf.cache.prune(Bounds())
-    assert not shelf.cache.has(old)
+    os.utime(cache_folder.root / "pruned", (past, past))
+    cache_folder.cache.prune(Bounds())
+    assert not cache_folder.cache.has(old)
 
 
 def test_no_folder_and_a_damaged_one_are_left_alone(tmp_path: Path) -> None:
@@ -198,14 +200,14 @@ def kernel_of(kc: int) -> Artifact:
 
 
 def test_a_client_prunes_after_it_looked_at_the_service(tmp_path: Path) -> None:
-    mine, shelf = kernel_of(32), Shelf(tmp_path)
-    old = shelf.kernel(b"of a set that is no more", days=9000)
-    shelf.set("gone", [], days=9000)
+    mine, cache_folder = kernel_of(32), CacheFolder(tmp_path)
+    old = cache_folder.kernel(b"of a set that is no more", days=9000)
+    cache_folder.set("gone", [], days=9000)
     with serving(SetService(config_set([entry(SMALL, mine)]), [mine])) as service:
         with Client(service.url, cache_dir=tmp_path) as tw:
             assert tw.start().refresh(5.0)
-        assert (shelf.cache.has(old), shelf.cache.named("gone")) == (False, None)
-        assert shelf.cache.has(mine.digest)
+        assert (cache_folder.cache.has(old), cache_folder.cache.named("gone")) == (False, None)
+        assert cache_folder.cache.has(mine.digest)
         with Client(service.url, cache_dir=tmp_path, offline=True) as tw:
             assert tw.start().lookup(SMALL).kind == "exact"
 
@@ -265,10 +267,10 @@ def test_a_set_is_in_use_while_its_kernels_are_read_offline(tmp_path: Path) -> N
 
 
 def test_the_bounds_are_options_of_the_client(tmp_path: Path) -> None:
-    mine, shelf = kernel_of(64), Shelf(tmp_path)
+    mine, cache_folder = kernel_of(64), CacheFolder(tmp_path)
     with serving(SetService(config_set([entry(SMALL, mine)]), [mine])) as service:
-        loose = shelf.kernel(b"x" * 5000, days=0)
-        os.utime(shelf.place(loose), (past := time.time() - FETCH_S - 60, past))
+        loose = cache_folder.kernel(b"x" * 5000, days=0)
+        os.utime(cache_folder.place(loose), (past := time.time() - FETCH_S - 60, past))
         with Client(service.url, cache_dir=tmp_path, cache_bytes=1) as tw:
             assert tw.start().refresh(5.0)
-        assert (shelf.cache.has(loose), shelf.cache.has(mine.digest)) == (False, True)
+        assert (cache_folder.cache.has(loose), cache_folder.cache.has(mine.digest)) == (False, True)

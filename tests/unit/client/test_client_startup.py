@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,9 @@ from tilewright import Client, GemmProblem
 from tilewright.artifact.cache import DiskCache
 from tilewright.backoff import LONGEST_S, OPENS_AFTER, Backoff
 from tilewright.config_sets.counters import LaunchCounter
-from tilewright.config_sets.lookup import Catalog, LookupResult, MatchLimits
 from tilewright.config_sets.miss_reports import MissReports
 from tilewright.errors import ArtifactError, InvalidProblem, ServiceError
 from tilewright.http.fetch import Fetcher
-from tilewright.schema.config_set import ConfigSet
 
 TUNED = GemmProblem(96, 80, 64, "float32", "nn")
 LARGER = dataclasses.replace(TUNED, m=192)
@@ -267,50 +264,6 @@ def test_an_error_that_nobody_foresaw_costs_one_look(
         assert time.monotonic() - begun < 2.0  # nobody waits for what will never be written
 
 
-def lookups(limits: MatchLimits, **changes: Any) -> Callable[[GemmProblem], LookupResult]:
-    catalog = Catalog(ConfigSet.from_bytes(config_set([entry(TUNED, KERNEL, **changes)], BANDS)))
-    return functools.partial(catalog.lookup, limits=limits)
-
-
-def speedup(low: float) -> dict[str, float]:
-    return {"value": low + 0.1, "low": low, "high": low + 0.2, "confidence": 0.99}
-
-
-def test_the_fallback_chain() -> None:
-    """``near`` is half an octave of m away or less, where 2 % are expected; ``far`` is 1, where 20 % are."""
-    near, far = dataclasses.replace(TUNED, m=128), LARGER
-    default = lookups(MatchLimits())
-    assert default(TUNED).kind == "exact"
-    found = default(near)
-    assert (found.kind, found.expected_regret, found.miss) == ("nearest", 0.02, True)
-    assert found.distance == pytest.approx(0.415, abs=1e-3)  # log2(128 / 96)
-    assert default(far).reason == "no tuned kernel"
-    assert lookups(MatchLimits(max_regret=0.3))(far).kind == "nearest"
-    assert lookups(MatchLimits(max_regret=3.0))(dataclasses.replace(TUNED, m=960)).kind == "vendor"
-    assert lookups(MatchLimits(max_regret=None))(near).kind == "vendor"
-    for other in ({"layout": "nt"}, {"batch": 2}, {"has_bias": True}, {"activation": "relu"}):
-        assert default(dataclasses.replace(TUNED, **other)).kind == "vendor"
-
-
-def test_what_is_not_expected_to_win_does_not_run() -> None:
-    near = dataclasses.replace(TUNED, m=128)
-    lost = lookups(MatchLimits(), use_vendor=True, verdict="vendor")
-    assert lost(TUNED).reason == "the vendor library was faster in the race"
-    assert lost(near).kind == "vendor"
-    assert lookups(MatchLimits(), speedup=speedup(1.01))(near).kind == "vendor"  # less than the 2 % to lose
-    assert lookups(MatchLimits(), speedup=speedup(1.03))(near).kind == "nearest"
-    shaky = lookups(MatchLimits(deterministic=True), deterministic=False)
-    assert shaky(TUNED).reason == "the tuned kernel is not repeatable bit by bit"
-    assert shaky(near).kind == "vendor"
-
-
-def test_one_catalog_answers_for_every_policy() -> None:
-    catalog = Catalog(ConfigSet.from_bytes(config_set([entry(TUNED, KERNEL)], BANDS)))
-    asked = (None, 0.1, 0.3, 0.1, None)
-    found = [catalog.lookup(LARGER, MatchLimits(max_regret)).kind for max_regret in asked]
-    assert found == ["vendor", "vendor", "nearest", "vendor", "vendor"]
-
-
 def test_pauses_grow_with_jitter_and_the_circuit_opens() -> None:
     backoff = Backoff()
     pauses = [backoff.failed() for _ in range(12)]
@@ -333,7 +286,7 @@ def test_the_cache_names_nothing_but_digests(tmp_path: Path, name: str) -> None:
     victim.touch()
     steps = (cache.get, cache.has, cache.drop, lambda digest: cache.put(digest, b"lie"))
     for step in steps:
-        with pytest.raises(ArtifactError, match="names artifacts by their SHA-256"):
+        with pytest.raises(ArtifactError, match="names artifacts by a SHA-256"):
             step(name.format(victim=victim))
     assert list(tmp_path.iterdir()) == [victim]
     assert victim.read_bytes() == b""

@@ -132,7 +132,7 @@ def test_one_connection_serves_one_call_after_the_other(server: Any, sender: Raw
     assert (answers[0].ran, answers[0].kernel_us, answers[0].match) == ("numpy", 1.5, "")
     assert len({seen[0] for seen in server.seen}) == 1
     size = sum(map(len, call().content or ()))
-    assert server.seen[0][1:] == ("/at/gemm?layout=nn&alpha=2.0", "Bearer k", size)
+    assert server.seen[0][1:] == ("/at/gemm?alpha=2.0", "Bearer k", size)
 
 
 def test_a_connection_that_ended_meanwhile_is_replaced(server: Any, sender: RawSocketSender) -> None:

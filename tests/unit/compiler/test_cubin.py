@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.compiler.cubin import read_resources
-from kernels.compiler.nvrtc import _Program, compile_text
-from kernels.compiler.spec import CompileError
+from kernels.compiler.nvrtc import _Program
 from tilewright.artifact import Resources
 from tilewright.errors import ArtifactError
 
@@ -166,42 +165,3 @@ def test_damage_is_an_artifact_error_or_goes_unnoticed(data: st.DataObject) -> N
         cubin[data.draw(regions)] = data.draw(st.integers(0, 255))
     with contextlib.suppress(ArtifactError):
         assert isinstance(read_resources(bytes(cubin), "kernel"), Resources)
-
-
-EARLY = {
-    "LD": 'asm volatile("ld.f32 %0, [%1];" : "=f"(x) : "l"(a) : "memory"); d[2] = x;',
-    "LDG": "d[2] = x = *a;",
-    "ST": 'asm volatile("st.f32 [%0], %1;" :: "l"(d), "f"(x) : "memory");',
-    "STG": "*d = x;",
-    "ATOMG": "x = atomicAdd(d, 1.0f);",
-    "REDG": "atomicAdd(d, 1.0f);",
-    "LDGSTS": 'asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(to), "l"(a) : "memory");',
-    "UBLKCP": 'asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes '
-    '[%0], [%1], 16, [%2];" :: "r"(to), "l"(a), "r"(arrives) : "memory");',
-    "UTMALDG": 'asm volatile("cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes '
-    '[%0], [%1, {%3}], [%2];" :: "r"(to), "l"(a), "r"(arrives), "r"(0) : "memory");',
-    "": 'asm volatile("cp.async.bulk.prefetch.L2.global [%0], 16;" :: "l"(a) : "memory");',
-}
-WAIT = 'asm volatile("griddepcontrol.wait;" ::: "memory");'
-KERNEL = """
-extern "C" __global__ void one(const float* a, float* d, float x) {
-    __shared__ __align__(128) float s[32];
-    __shared__ unsigned long long bar;
-    const unsigned to = __cvta_generic_to_shared(s), arrives = __cvta_generic_to_shared(&bar);
-    %s
-    d[1] = x;
-}
-"""
-
-
-@pytest.mark.parametrize("target", ["sm_90a", "sm_100", "sm_120"])
-@pytest.mark.parametrize("access", EARLY)
-def test_memory_that_is_accessed_before_the_wait_is_found(access: str, target: str) -> None:
-    early, late = (KERNEL % body for body in (EARLY[access] + WAIT, WAIT + EARLY[access]))
-    if access:
-        with pytest.raises(CompileError, match=rf"before griddepcontrol.wait \(one: {access}\)"):
-            compile_text(early, target, entry="one")
-    else:
-        compile_text(early, target, entry="one")
-    compile_text(late, target, entry="one")
-    compile_text(KERNEL % EARLY[access], target, entry="one")

@@ -9,24 +9,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from device_samples import gpu
 from sweeps import every
 
 from kernels.base.family import Family
+from kernels.base.spec import CompileError
 from kernels.common.cuda import TARGETS
 from kernels.compiler.build import build, compile_spec
-from kernels.compiler.spec import CompileError
 from kernels.mma_sync.family import MMA_SYNC
 from kernels.simt.family import SIMT
 from kernels.wgmma.family import WGMMA
 from kernels.wmma.family import WMMA
-from tilewright import Config, DeviceSpec, GemmProblem
+from tilewright import Config, GemmProblem
 
-SMEM = {
-    "sm_80": (166912, 167936),
-    "sm_86": (101376, 102400),
-    "sm_89": (101376, 102400),
-    "sm_90": (232448, 233472),
-}
 PROBLEMS = [
     GemmProblem(1024, 1024, 1024),
     GemmProblem(333, 777, 555, layout="nn", dtype="bfloat16", has_bias=True, activation="gelu"),
@@ -42,12 +37,7 @@ CASES += [(SIMT, p) for p in SIMT_PROBLEMS] + [(WMMA, p) for p in PROBLEMS[1:]]
 ON_EVERY_ARCH = [(family, problem, arch) for family, problem in CASES for arch in TARGETS]
 
 
-def gpu(arch: str) -> DeviceSpec:
-    block, unit = SMEM[arch]
-    return DeviceSpec("cuda", arch, "test", 108, 40 << 30, 40 << 20, block, unit)
-
-
-@pytest.mark.parametrize(("family", "problem", "arch"), every(11, ON_EVERY_ARCH))
+@pytest.mark.parametrize(("family", "problem", "arch"), every(29, ON_EVERY_ARCH))
 def test_sampled_valid_configs_compile(family, problem, arch) -> None:
     device = gpu(arch)
     points = list(family.enumerate(problem, device))
@@ -72,7 +62,7 @@ def test_wgmma_compiles_for_hopper_and_is_refused_elsewhere(problem) -> None:
     assert artifact.resources.spill_bytes == artifact.resources.static_smem == 0
 
 
-@pytest.mark.parametrize(("family", "problem"), every(3, CASES))
+@pytest.mark.parametrize(("family", "problem"), every(5, CASES))
 def test_heuristic_configs_do_not_spill(family, problem) -> None:
     device = gpu("sm_90")
     for config in family.heuristic_configs(problem, device)[:3]:
@@ -111,7 +101,7 @@ def test_random_structures_agree() -> None:
     random_ = random.Random(7)
     problem, device = GemmProblem(256, 256, 256), gpu("sm_90")
     agreed = {True: 0, False: 0}
-    while min(agreed.values()) < 4:
+    while min(agreed.values()) < 2:
         config = Config.of("mma_sync", {knob.name: random_.choice(knob.legal) for knob in MMA_SYNC.knobs})
         if config["accumulate"] == "f16":
             continue
@@ -119,7 +109,7 @@ def test_random_structures_agree() -> None:
         if knobs.warp_m * knobs.warp_n > 2048 and knobs.tile_m % knobs.warps_m == 0:
             continue  # legal but slow to compile: thousands of accumulators
         valid = all(rule.why(knobs, problem, device) is None for rule in MMA_SYNC.rules if rule.compiled)
-        if agreed[valid] >= 4:
+        if agreed[valid] >= 2:
             continue
         try:
             compile_spec(MMA_SYNC.build_spec(config, problem, device))

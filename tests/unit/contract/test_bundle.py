@@ -6,20 +6,23 @@ import dataclasses
 import hashlib
 import json
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
 from set_server import entry
+from signers import signer
 
 from tilewright import Artifact
 from tilewright.artifact import Grid, LaunchPlan, Resources, Serves, bundle
-from tilewright.errors import ArtifactError
+from tilewright.errors import ArtifactError, TrustError
 from tilewright.http.calls import Reply, answer
 from tilewright.http.endpoints import Endpoints
 from tilewright.schema.codec import decode, encode
 from tilewright.schema.config_set import ConfigSet, SetEntry, content_digest
 from tilewright.schema.problem import GemmProblem
+from tilewright.trust import HEADER, About, ServiceKey
 
 PLAN = LaunchPlan(
     format="elf",
@@ -95,7 +98,7 @@ def test_a_set_is_checked_against_its_digest() -> None:
     ):
         with pytest.raises(ArtifactError):
             ConfigSet.from_bytes(damaged)
-    with pytest.raises(ArtifactError, match="has the content of"):
+    with pytest.raises(ArtifactError, match="has the digest"):
         ConfigSet.from_bytes(snapshot(), f"sha256:{'0' * 64}")
 
 
@@ -147,10 +150,20 @@ def test_expected_regret_is_that_of_the_nearest_band() -> None:
     assert [found.expected_regret(distance) for distance in (0.0, 1.0, 1.5, 2.5)] == [0.1, 0.1, 0.1, None]
 
 
-def test_the_set_that_the_caller_has_is_none() -> None:
-    call = next(iter(Endpoints.current_set(None, "x", '"tag"')))
+@dataclasses.dataclass
+class Caller:
+    service_key: ServiceKey
+
+
+def test_the_set_that_the_caller_has_is_none(tmp_path: Path) -> None:
+    caller = Caller(ServiceKey("http://x", tmp_path))
+    call = next(iter(Endpoints.current_set(caller, "x", '"tag"')))
     assert call.headers == {"If-None-Match": '"tag"'}
     assert answer(call, Reply(304, {}, b"")) is None
-    found = answer(call, Reply(200, {}, snapshot()))
+    with pytest.raises(TrustError, match="signs nothing"):
+        answer(call, Reply(200, {}, snapshot()))
+    signature = signer(1).sign(About.CONFIG_SET, CONTENT["device_class"], content_digest(CONTENT))
+    found = answer(call, Reply(200, {HEADER.lower(): signature}, snapshot()))
+    assert found.signature == signature
     assert found.etag == f'"{content_digest(CONTENT)}"'
     assert found.content == snapshot()

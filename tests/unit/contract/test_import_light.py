@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 HEAVY = (
     "numpy", "ml_dtypes", "safetensors", "torch", "cupy", "cuda", "optuna", "fastapi", "starlette", "uvicorn",
     "sqlalchemy", "alembic", "pydantic", "httpx2", "typer", "rich", "structlog", "kernels", "tuner",
-    "service", "asyncio", "ssl",
+    "service", "asyncio", "ssl", "cryptography",
 )  # fmt: skip
 
 _PROGRAM = """

@@ -25,7 +25,7 @@ ACCUMULATE = {
     **dict.fromkeys(("int8", "uint8", "int4", "uint4", "uint1", "sign1"), ("int32",)),
 }
 OUT = {"float8_e4m3fn": ("float32", "float16", "bfloat16")}
-OUT |= {name: sums for name, sums in ACCUMULATE.items() if sums == ("int32",)}
+OUT |= {name: types for name, types in ACCUMULATE.items() if types == ("int32",)}
 OUT |= {"float8_e5m2": OUT["float8_e4m3fn"], "tfloat32": ("float32",)}
 OUT |= {name: (name,) for name in ACCUMULATE if name not in OUT}
 NAMES = (
@@ -104,7 +104,7 @@ def test_int32_is_for_results_only() -> None:
 
 def test_integers_have_no_gelu() -> None:
     assert problem(dtype="uint8", activation="relu").out is DType.INT32
-    with pytest.raises(InvalidProblem, match=r"^gelu is for real numbers; int8 sums to int32$"):
+    with pytest.raises(InvalidProblem, match=r"^gelu needs a floating-point type; int8 accumulates"):
         problem(dtype="int8", activation="gelu")
 
 
@@ -186,9 +186,9 @@ def test_text() -> None:
 
 
 def test_from_dict_refuses_unknown_and_missing_fields() -> None:
-    with pytest.raises(InvalidProblem, match=r"not a GEMM problem: .*'color'"):
+    with pytest.raises(InvalidProblem, match=r"not a GEMM problem, .*'color'"):
         GemmProblem.from_dict({"m": 1, "n": 1, "k": 1, "color": "red"})
-    with pytest.raises(InvalidProblem, match=r"not a GEMM problem: .*'k'"):
+    with pytest.raises(InvalidProblem, match=r"not a GEMM problem, .*'k'"):
         GemmProblem.from_dict({"m": 1, "n": 1})
     with pytest.raises(InvalidProblem, match="m must be an integer"):
         GemmProblem.from_dict({"m": 0, "n": 1, "k": 1})

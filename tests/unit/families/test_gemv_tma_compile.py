@@ -11,8 +11,8 @@ import pytest
 from gemv_tma_samples import DECODE, H200, PROBLEMS, THICK_BYTES, config_of, why
 from sweeps import every
 
+from kernels.base.spec import BuildSpec, CompileError
 from kernels.compiler.build import build, compile_spec
-from kernels.compiler.spec import BuildSpec, CompileError
 from kernels.gemv_tma.family import GEMV_TMA
 from tilewright import GemmProblem
 from tilewright.artifact import Resources

@@ -20,9 +20,9 @@ from gemv_tma_samples import (
 )
 
 from kernels import registry
+from kernels.base.spec import SOURCES
 from kernels.compiler.build import compile_spec
 from kernels.compiler.nvrtc import compile_text
-from kernels.compiler.spec import SOURCES
 from kernels.gemv_tma.config import Knobs
 from kernels.gemv_tma.family import GEMV_TMA
 from kernels.gemv_tma.layout import activation_k_chunks, max_k, smem_bytes
@@ -30,7 +30,7 @@ from kernels.registry import families_for
 from tilewright import Config, GemmProblem
 from tilewright.artifact import Workspace
 
-# (problem, knobs, bytes): ring + activations + partial sums + inboxes of a cluster + barriers + alignment.
+# (problem, knobs, bytes): ring + activations + partials + inboxes of a cluster + barriers + alignment.
 # Barriers are 2 a stage of the ring, 1 a stage of the activations and 2 of a cluster.
 SMEM = [
     # 4 stages of 4 boxes of 2 KiB; 64 k chunks of one row, 16 stages; 4 warps of 1 x (16 + 4) floats.
@@ -122,7 +122,7 @@ def test_the_plan(problem, tile, weights) -> None:
     assert (plan.grid.tile_m, plan.grid.tile_n) == tile
     assert (plan.block, plan.cluster) == ((4 * 32 + 32, 1, 1), (1, 1, 1))
     assert (plan.args[0].operand, plan.args[0].box, plan.args[0].swizzle) == (weights, (32, 64), 128)
-    # 132 SMs hold 16 whole groups of 8 splits: all work tiles of a CTA then have the same split.
+    # 132 SMs hold 16 times 8 splits: all work tiles of a CTA then have the same split.
     assert plan.grid.ctas(problem) == (128, 1, 1)
     per_thread = -(-tile[0] * tile[1] // 128)  # of those that multiply
     assert plan.workspace.bytes_per_tile == 8 * per_thread * 128 * 4

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from device_samples import HOPPER
 
+from kernels.base.spec import CompileError
 from kernels.compiler.build import build, compile_spec
 from kernels.compiler.nvrtc import compile_text
-from kernels.compiler.spec import CompileError
 from kernels.wgmma.config import Knobs, accumulator_registers, register_estimate, smem_bytes
 from kernels.wgmma.family import WGMMA
 from tilewright import DeviceSpec, GemmProblem
@@ -26,7 +26,7 @@ def knobs(**changes: Any) -> Knobs:
     """The kernel of document 003: 128 x 128 x 64, three stages, one warpgroup."""
     values: dict[str, Any] = {
         "tile_m": 128, "tile_n": 128, "warpgroups": 1, "tile_k": 64, "stages": 3, "epilogue": "stmatrix",
-        "in_flight": 1, "l2_promotion": 128, "raster": "n", "swizzle_size": 8,
+        "raster": "n", "swizzle_size": 8,
     }  # fmt: skip
     return Knobs(**(values | changes))
 
@@ -57,7 +57,7 @@ def test_accumulator_registers() -> None:
     wide = knobs(tile_n=256, warpgroups=2)
     assert accumulator_registers(wide, NT) == 128
     assert accumulator_registers(wide, SEED) == 64
-    # And 40 for everything else; f16 sums count as floats where the epilogue reads C or a bias.
+    # And 40 for everything else; f16 accumulators count as floats if the epilogue reads C or a bias.
     assert register_estimate(wide, NT) == 168
     assert register_estimate(wide, SEED) == 104
     assert register_estimate(wide, dataclasses.replace(SEED, has_bias=True)) == 168
@@ -102,11 +102,11 @@ def test_what_it_supports(problem: GemmProblem, arch: str, reason: str | None) -
 
 
 def test_the_plan_passes_tensor_maps_first() -> None:
-    plan = WGMMA.plan(WGMMA.config(knobs(tile_m=192, tile_n=64, l2_promotion=256)), NN, HOPPER)
+    plan = WGMMA.plan(WGMMA.config(knobs(tile_m=192, tile_n=64)), NN, HOPPER)
     # A, stored M x K: boxes of 192 rows x 64 k. B, stored K x N: boxes of 64 k x 64 columns.
     assert plan.args[:3] == (
-        TensorMap("a", (192, 64), swizzle=128, promotion=256),
-        TensorMap("b", (64, 64), swizzle=128, promotion=256),
+        TensorMap("a", (192, 64), swizzle=128, promotion=128),
+        TensorMap("b", (64, 64), swizzle=128, promotion=128),
         Pointer("a"),
     )
     assert plan.target == "sm_90a"
@@ -114,11 +114,11 @@ def test_the_plan_passes_tensor_maps_first() -> None:
 
 
 @pytest.mark.parametrize("problem", [NT, NN, SEED, GemmProblem(64, 4096, 4096)], ids=str)
-def test_picks_are_valid_and_do_not_spill(problem: GemmProblem) -> None:
-    picks = WGMMA.heuristic_configs(problem, HOPPER)
-    assert len(picks) >= 3
-    assert all(WGMMA.why_invalid(config, problem, HOPPER) is None for config in picks)
-    assert build(WGMMA, picks[0], problem, HOPPER).resources.spill_bytes == 0
+def test_heuristic_configs_are_valid_and_do_not_spill(problem: GemmProblem) -> None:
+    configs = WGMMA.heuristic_configs(problem, HOPPER)
+    assert len(configs) >= 3
+    assert all(WGMMA.why_invalid(config, problem, HOPPER) is None for config in configs)
+    assert build(WGMMA, configs[0], problem, HOPPER).resources.spill_bytes == 0
 
 
 PROBLEMS = [
@@ -142,7 +142,7 @@ def test_sampled_configs_keep_their_registers(problem: GemmProblem) -> None:
 
 
 def test_the_largest_accumulators_do_not_spill() -> None:
-    wide = WGMMA.config(knobs(tile_m=256, tile_n=192, warpgroups=2, in_flight=1))
+    wide = WGMMA.config(knobs(tile_m=256, tile_n=192, warpgroups=2))
     assert build(WGMMA, wide, NT, HOPPER).resources.spill_bytes == 0
 
 

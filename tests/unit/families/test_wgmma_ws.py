@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from device_samples import HOPPER
 
+from kernels.base.spec import CompileError
 from kernels.compiler.build import compile_spec
 from kernels.compiler.nvrtc import compile_text
-from kernels.compiler.spec import CompileError
 from kernels.wgmma_ws.config import Knobs
 from kernels.wgmma_ws.config import Knobs as WgmmaWsKnobs
 from kernels.wgmma_ws.family import WGMMA_WS
@@ -34,7 +34,7 @@ PINGPONG = {"schedule": "pingpong", "consumers_m": 1, "tile_n": 160, "stages": 5
 SWAPPED = {"swap_ab": 1, "tile_m": 16, "tile_n": 128, "consumers_m": 1, "consumers_n": 2}
 THREE = {"tile_m": 192, "consumers_m": 3, "tile_n": 192}
 DIRECT = {"epilogue": "direct", "store_stages": 1, "tile_n": 128}
-SHARES = {"split_k": 2, "reduction": "reduce_scatter"}
+REDUCE_SCATTER = {"split_k": 2, "reduction": "reduce_scatter"}
 
 
 def config(changes: dict[str, Any]) -> Config:
@@ -104,7 +104,8 @@ def test_subtiles_of_every_width(swap_ab: int, epilogue: str) -> None:
     axis = "tile_m" if swap_ab else "tile_n"
     of_width = {width: subtile(knobs({**base, axis: width})) for width in range(8, 257, 8)}
     asserts = [
-        f'static_assert(widest_subtile({w}) == {box[1 - swap_ab]}, "");' for w, box in of_width.items()
+        f'static_assert(widest_subtile({w}) == {subtile[1 - swap_ab]}, "");'
+        for w, subtile in of_width.items()
     ]
     text = "\n".join(['#include "wgmma_ws/config.cuh"', *asserts, 'extern "C" __global__ void nothing() {}'])
     defines = WGMMA_WS.build_spec(config(base), NT, HOPPER).defines
@@ -160,17 +161,17 @@ BROKEN = [
     ({"tile_n": 200, "sector_aligned_store": 1}, NT, "16 columns, got 200", "aligned subtiles"),
     ({"promote": 2, "tile_n": 64}, NT, "promote is for 8-bit floats", "accumulators of 8-bit"),
     ({"stages": 5}, NT, "278648 bytes of shared memory, a CTA may use 232448", None),
-    ({"reduction": "kernel"}, NT, "no partials to reduce", "the kernel after adds up the partials"),
-    ({"reduction": "reduce_scatter"}, NT, "no partials to reduce", "adds up the partials of split-K"),
+    ({"reduction": "kernel"}, NT, "no partials to add up", "partials of split-K are added up"),
+    ({"split_k": 2, "tile_n": 64}, NT, "needs reduction=kernel or", "partials of split-K are added up"),
     ({"reduction": "reduce_scatter", "split_k": 3}, NT, "8 * split_k = 24",
      "slices are a multiple of 8"),
     ({"reduction": "reduce_scatter", "split_k": 32}, NT, "split_k up to 16",
      "at most 16 CTAs"),
-    ({"cluster_k": 2, "split_k": 2, "tile_n": 64}, NT, "need reduction=kernel", "by a kernel after"),
+    ({"cluster_k": 2, "split_k": 2, "tile_n": 64, "reduction": "reduce_scatter"}, NT, "need reduction=kernel",
+     "by a kernel after"),
     ({"cta_order": "gpc", "prefetch": 4, "cluster_m": 2}, NT, "nothing can be pre", "no time to prefetch"),
     ({"cta_order": "gpc"}, NT, "place single CTAs deterministically", "does not place single CTAs"),
     ({"tile_m": 256, "stages": 2}, NT, "256 accumulator registers a thread, 2 consumers have 208", None),
-    ({"split_k": 2, "stages": 3}, NT, "128 accumulator registers a thread, 2 consumers have 120", None),
 ]  # fmt: skip
 
 
@@ -205,39 +206,33 @@ def test_every_rule_is_broken_above() -> None:
     ("changes", "problem", "most"),
     [
         ({}, HALF, None),
-        # 2 * 64 * 192 / 128 = 192 sums fit; with a last block that adds up the parts 208 - 88 = 120 are left.
+        # 2 * 64 * 192 / 128 = 192 accumulators fit.
         ({"tile_m": 256, "tile_n": 192, "stages": 3, "store_stages": 1}, NT, None),
-        ({"tile_m": 256, "tile_n": 192, "split_k": 2, "stages": 3, "store_stages": 1}, NT, 120),
         ({"tile_m": 256, "tile_n": 192, "split_k": 2, "reduction": "kernel", "stages": 3}, NT, None),
-        # Parts take the registers of sums that were left: 208 - 16; C, a bias, other stores 24 to 88.
-        ({"tile_m": 256, "tile_n": 192, **SHARES, "stages": 3}, NT, None),
-        ({"tile_m": 256, "tile_n": 192, **SHARES, "stages": 3}, BIASED, 160),
-        ({**DIRECT, "tile_m": 256, "tile_n": 192, **SHARES, "stages": 3}, NT, 160),
-        ({"tile_m": 256, "tile_n": 160, **SHARES, "stages": 3, "store_stages": 1}, FULL, 152),
-        ({"tile_m": 192, "tile_n": 128, "consumers_m": 1, **SHARES, "stages": 3}, BIASED, 184),
-        ({"tile_m": 192, "tile_n": 128, "consumers_m": 1, **SHARES, "stages": 3}, NT, None),
-        ({**SHARES, "epilogue": "stmatrix", "stages": 3}, dataclasses.replace(NT, has_c=True), 120),
+        # Partials reuse registers of stored accumulators: 208 - 16; C, a bias, other stores 24 to 88.
+        ({"tile_m": 256, "tile_n": 192, **REDUCE_SCATTER, "stages": 3}, NT, None),
+        ({"tile_m": 256, "tile_n": 192, **REDUCE_SCATTER, "stages": 3}, BIASED, 160),
+        ({**DIRECT, "tile_m": 256, "tile_n": 192, **REDUCE_SCATTER, "stages": 3}, NT, 160),
+        ({"tile_m": 256, "tile_n": 160, **REDUCE_SCATTER, "stages": 3, "store_stages": 1}, FULL, 152),
+        ({"tile_m": 192, "tile_n": 128, "consumers_m": 1, **REDUCE_SCATTER, "stages": 3}, BIASED, 184),
+        ({"tile_m": 192, "tile_n": 128, "consumers_m": 1, **REDUCE_SCATTER, "stages": 3}, NT, None),
+        ({**REDUCE_SCATTER, "epilogue": "stmatrix", "stages": 3}, dataclasses.replace(NT, has_c=True), 120),
         ({"split_k": 16, "reduction": "reduce_scatter", "stages": 3}, NT, None),
-        ({"tile_m": 256, **SHARES, "stages": 2}, HALF, 192),
+        ({"tile_m": 256, **REDUCE_SCATTER, "stages": 2}, HALF, 192),
         # Halves are unpacked where something is added to them.
         ({"tile_m": 256, "stages": 2}, HALF, None),
         ({"tile_m": 256, "stages": 2}, dataclasses.replace(HALF, has_bias=True), 160),
-        ({"tile_m": 256, "stages": 2, "split_k": 2}, HALF, 120),
         ({"tile_m": 256, "stages": 2, "split_k": 2, "reduction": "kernel"}, HALF, None),
-        # 32 for the other parts, 80 for addresses of D; half of a width of 256 for a bias read ahead.
-        ({**DIRECT, "tile_n": 224, "split_k": 2}, FLOATS, 96),
-        ({**DIRECT, "tile_n": 192, "split_k": 2}, FLOATS, None),
-        ({"split_k": 2}, dataclasses.replace(NT, has_bias=True), 48),
         ({}, BIASED, None),
         ({"epilogue": "overlapped"}, BIASED, None),
-        # 216 less 72 kept, 8 for 2 * 2 boxes of 72 columns and 8 for a second block of 64 rows.
+        # 216 less 72 kept, 8 for 2 * 2 subtiles of 72 columns and 8 for a second atom of 64 rows.
         ({"tile_m": 256, "tile_n": 144, "epilogue": "overlapped", "stages": 3, "store_stages": 1}, NT, 128),
         ({**THREE, "stages": 3}, NT, None),
         ({**THREE, "tile_n": 208, "stages": 3, "store_stages": 1}, NT, 100),
     ],
     ids=str,
 )
-def test_what_registers_allow(changes: dict[str, Any], problem: GemmProblem, most: int | None) -> None:
+def test_the_most_accumulators(changes: dict[str, Any], problem: GemmProblem, most: int | None) -> None:
     said = why(changes, problem)
     assert said is None if most is None else (said or "").endswith(f"consumers have {most}")
 

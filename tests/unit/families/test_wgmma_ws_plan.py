@@ -1,4 +1,4 @@
-"""Family wgmma_ws: arguments, workspaces and launches of its plans, and its first picks; no GPU."""
+"""Family wgmma_ws: arguments, workspaces and launches of its plans, and its heuristic configs; no GPU."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from device_samples import HOPPER
+from sweeps import every
 
 from kernels.compiler.build import build
 from kernels.wgmma_ws.config import Knobs as WgmmaWsKnobs
-from kernels.wgmma_ws.family import PICKS, WGMMA_WS
+from kernels.wgmma_ws.family import MOST_HEURISTIC_CONFIGS, WGMMA_WS
 from tilewright import Config, GemmProblem, LaunchPlan
 from tilewright.artifact import Finish, Pointer, Repack, Scalar, TensorMap
 
@@ -20,10 +21,10 @@ NN = GemmProblem(4096, 4096, 4096, layout="nn")
 ODD = GemmProblem(999, 1111, 777, batch=2)
 BASE: dict[str, Any] = dataclasses.asdict(WgmmaWsKnobs(stages=3))
 PINGPONG = {"schedule": "pingpong", "consumers_m": 1}
-# (operand, box, swizzle, promotion) where A is not shared, and where boxes of D are 64 wide.
+# (operand, box, swizzle, promotion) if A is not multicast, and if subtiles of D are 64 wide.
 A = ("a", (128, 64), 128, 128)
 D = ("d", (64, 64), 128, 0)
-TILE = 128 * 256 * 4  # bytes of a tile's sums
+TILE = 128 * 256 * 4  # bytes of a tile's accumulators
 
 
 def plan(changes: dict[str, Any], problem: GemmProblem = NT) -> LaunchPlan:
@@ -35,10 +36,10 @@ def plan(changes: dict[str, Any], problem: GemmProblem = NT) -> LaunchPlan:
 @pytest.mark.parametrize(
     ("changes", "problem", "maps"),
     [
-        # A in boxes of 128 rows x 64 k, B of 256 x 64; D of 64 x 64, or 40 columns where 64 do not divide.
+        # Boxes of A are 128 rows x 64 k, of B 256 x 64, of D 64 x 64, or 40 columns if 64 do not divide.
         ({}, NT, [A, ("b", (256, 64), 128, 128), D]),
         ({"tile_n": 160}, NT, [A, ("b", (160, 64), 128, 128), ("d", (64, 40), 0, 0)]),
-        # The widest boxes of whole sectors have 32 columns there, and 16 where 32 do not divide.
+        # The widest sector-aligned subtiles have 32 columns there, and 16 if 32 do not divide.
         ({"tile_n": 160, "sector_aligned_store": 1}, NT, [A, ("b", (160, 64), 128, 128), ("d", (64, 32),
         64, 0)]),
         ({"tile_n": 208, "sector_aligned_store": 1}, NT, [A, ("b", (208, 64), 128, 128), ("d", (64, 16),
@@ -46,7 +47,7 @@ def plan(changes: dict[str, Any], problem: GemmProblem = NT) -> LaunchPlan:
         # A cluster of two along n loads halves of A; along m, halves of B, which in nn has lines of 64.
         ({"cluster_n": 2}, NT, [("a", (64, 64), 128, 128), ("b", (256, 64), 128, 128), D]),
         ({"cluster_m": 2}, NN, [A, ("b", (32, 64), 128, 128), D]),
-        # Transposed, boxes of D are 16 rows of 64 columns; without TMA there is no map of D.
+        # Transposed, subtiles of D are 16 rows of 64 columns; without TMA there is no map of D.
         (
             {"swap_ab": 1, "tile_m": 16, "tile_n": 128, "consumers_m": 1, "consumers_n": 2, "swizzle_size":
             1}, NT,
@@ -76,7 +77,7 @@ def test_how_it_is_launched() -> None:
     assert (one.repacks, one.finish) == ((), None)
     assert plan({**PINGPONG, "tile_n": 160}).block == (384, 1, 1)
     assert plan({"tile_m": 192, "consumers_m": 3, "tile_n": 128}).block == (512, 1, 1)
-    # 8 tiles that two blocks each share: 16 blocks, in clusters of two.
+    # 8 tiles that two CTAs each split: 16 CTAs, in clusters of two.
     small = GemmProblem(256, 1024, 4096)
     halves = plan({"tile_n": 256, "cluster_k": 2, "stages": 2, "store_stages": 1}, small)
     assert (halves.cluster, halves.grid.ctas(small)) == ((2, 1, 1), (16, 1, 1))
@@ -86,20 +87,21 @@ def test_how_it_is_launched() -> None:
     ("changes", "zeroed", "rest"),
     [
         ({}, 0, 0),
-        # 32 x 32 tiles: a counter of 4 bytes for each of two consumers, and the sums of every part.
-        ({"tile_n": 128, "split_k": 4}, 1024 * 8, 1024 * 4 * TILE // 2),
-        # The kernel after needs no counters.
+        # 32 x 16 tiles, and the partials of every split; the kernel after needs no semaphores.
         ({"split_k": 4, "reduction": "kernel"}, 0, 512 * 4 * TILE),
-        # Shares: a counts of 32 bytes a tile and consumer.
+        # A semaphore of 32 bytes a tile and consumer.
         ({"split_k": 4, "reduction": "reduce_scatter"}, 512 * 64, 512 * 4 * TILE),
-        # Stream-K: two unfinished tiles a block.
-        # Either ping-pong consumer may hold a part: one counter. 32 x 32 tiles of 128 x 128.
+        # Either ping-pong consumer may hold a split: one semaphore. 32 x 32 tiles of 128 x 128.
         (
-            {**PINGPONG, "tile_n": 128, "split_k": 2},
-            1024 * 4,
+            {**PINGPONG, "tile_n": 128, "split_k": 2, "reduction": "reduce_scatter"},
+            1024 * 32,
             1024 * 2 * 65_536,
         ),
-        ({"tile_n": 128, "cluster_n": 2, "split_k": 2}, 1024 * 8, 1024 * 2 * TILE // 2),
+        (
+            {"tile_n": 128, "cluster_n": 2, "split_k": 2, "reduction": "reduce_scatter"},
+            1024 * 64,
+            1024 * 2 * TILE // 2,
+        ),
     ],
     ids=str,
 )
@@ -121,7 +123,7 @@ def test_the_kernel_after() -> None:
     assert made.finish == Finish("reduce_partials", (32, 8, 1), 8, 128)
     assert made.finish.ctas(NT) == (32 * 512, 1, 1)
     assert entries(changes, NT) == {WGMMA_WS.entry, "reduce_partials"}
-    assert entries({"split_k": 4}, NT) == {WGMMA_WS.entry}
+    assert entries(changes | {"reduction": "reduce_scatter"}, NT) == {WGMMA_WS.entry}
 
 
 def entries(changes: dict[str, Any], problem: GemmProblem) -> set[str]:
@@ -177,16 +179,16 @@ PROBLEMS = [
 ]
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
-def test_picks_are_searched_and_do_not_spill(problem: GemmProblem) -> None:
-    picks = WGMMA_WS.heuristic_configs(problem, HOPPER)
-    assert 3 <= len(picks) <= PICKS
-    assert len(set(picks)) == len(picks)
-    for config in picks:
+@pytest.mark.parametrize("problem", every(3, PROBLEMS))
+def test_heuristic_configs_are_searched_and_do_not_spill(problem: GemmProblem) -> None:
+    configs = WGMMA_WS.heuristic_configs(problem, HOPPER)
+    assert 3 <= len(configs) <= MOST_HEURISTIC_CONFIGS
+    assert len(set(configs)) == len(configs)
+    for config in configs:
         assert all(config[knob.name] in knob.values for knob in WGMMA_WS.knobs)
         assert WGMMA_WS.why_invalid(config, problem, HOPPER) is None
         knobs = WGMMA_WS.knob_values(config)
         assert [said for rule in WGMMA_WS.search_rules if (said := rule.why(knobs, problem, HOPPER))] == []
     with ThreadPoolExecutor(2) as pool:
-        built = list(pool.map(lambda config: build(WGMMA_WS, config, problem, HOPPER), picks[:4]))
+        built = list(pool.map(lambda config: build(WGMMA_WS, config, problem, HOPPER), configs[:4]))
     assert [artifact.resources.spill_bytes for artifact in built] == [0] * len(built)

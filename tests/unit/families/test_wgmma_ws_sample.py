@@ -12,15 +12,15 @@ import pytest
 from device_samples import HOPPER
 from sweeps import every
 
+from kernels.base.spec import CompileError
 from kernels.compiler.build import build
-from kernels.compiler.spec import CompileError
 from kernels.wgmma_ws.config import Knobs
 from kernels.wgmma_ws.family import WGMMA_WS
 from kernels.wgmma_ws.layout import registers, smem_bytes
 from tilewright import Config, GemmProblem
 
 SEED = 1
-EACH = 26  # configs of each problem
+EACH, FEW = 26, 6  # configs of each problem, and in `make test`
 
 PROBLEMS = [
     GemmProblem(4096, 4096, 4096),
@@ -38,15 +38,15 @@ PROBLEMS = [
 ]
 
 
-def sample(problem: GemmProblem) -> list[Config]:
+def sample(problem: GemmProblem, count: int) -> list[Config]:
     """Configs from all that are searched."""
     points = list(WGMMA_WS.enumerate(problem, HOPPER))
     chance = random.Random(f"{SEED} {problem}")
-    return [WGMMA_WS.at(point) for point in chance.sample(points, EACH)]
+    return [WGMMA_WS.at(point) for point in chance.sample(points, count)]
 
 
-# Shares, in tiles as wide as registers allow, and what the problem adds.
-SHARES = dataclasses.asdict(
+# reduce_scatter in tiles as wide as registers allow, and fields of the problem.
+REDUCE_SCATTER = dataclasses.asdict(
     Knobs(split_k=2, reduction="reduce_scatter", stages=3, store_stages=1, reverse_k=1)
 )
 LIMITS: list[tuple[dict[str, object], dict[str, object]]] = [
@@ -79,18 +79,24 @@ def complaint(problem: GemmProblem, config: Config) -> str | None:
     return f"{config}: {', '.join(wrong)}, {resources}" if wrong else None
 
 
-@pytest.mark.parametrize("problem", every(10, PROBLEMS))
-def test_searched_configs_keep_their_budgets(problem: GemmProblem) -> None:
-    configs = sample(problem)
-    assert len(set(configs)) == EACH
+@pytest.mark.parametrize(
+    ("problem", "count"), every(99, [(PROBLEMS[0], FEW), *((problem, EACH) for problem in PROBLEMS)])
+)
+def test_searched_configs_keep_their_budgets(problem: GemmProblem, count: int) -> None:
+    configs = sample(problem, count)
+    assert len(set(configs)) == count
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         assert [said for said in pool.map(functools.partial(complaint, problem), configs) if said] == []
 
 
-@pytest.mark.parametrize(("changes", "extra"), LIMITS, ids=str)
-def test_shares_that_take_all_registers(changes: dict[str, object], extra: dict[str, object]) -> None:
+@pytest.mark.parametrize(("changes", "extra"), every(4, LIMITS))
+def test_reduce_scatter_that_takes_all_registers(
+    changes: dict[str, object], extra: dict[str, object]
+) -> None:
     problem = GemmProblem(512, 1792, 16384, **extra)
-    configs = [Config.of("wgmma_ws", {**SHARES, **changes, "tile_n": width}) for width in range(256, 0, -8)]
+    configs = [
+        Config.of("wgmma_ws", {**REDUCE_SCATTER, **changes, "tile_n": width}) for width in range(256, 0, -8)
+    ]
     why = [WGMMA_WS.why_invalid(config, problem, HOPPER) for config in configs]
     widest = why.index(None)
     assert any("accumulator registers" in (reason or "") for reason in why[:widest])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from device_samples import HOPPER
 
+from kernels.base.spec import CompileError
 from kernels.compiler.nvrtc import compile_text
-from kernels.compiler.spec import CompileError
 from kernels.wgmma_ws.config import Knobs
 from kernels.wgmma_ws.family import WGMMA_WS
 from kernels.wgmma_ws.layout import MOST_SPLITS, SEMAPHORE_BYTES

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from kernels.base.spec import CompileError
 from kernels.common.smem import bank_conflicts, chunk_offset, row_stride
 from kernels.compiler.build import build, compile_spec
-from kernels.compiler.spec import CompileError
 from kernels.wmma.config import LAYOUTS, PADDING, Knobs, register_estimate, smem_bytes
 from kernels.wmma.family import WMMA
 from tilewright import Config, DeviceSpec, GemmProblem
@@ -54,13 +54,13 @@ def test_both_kernels_of_document_000_build_with_its_shared_memory(kernel, devic
 @pytest.mark.parametrize(
     ("problem", "changes", "expected"),
     [
-        # A and B 128 * 32 * 2 = 8192 bytes each; six stages are larger than the sums.
+        # A and B 128 * 32 * 2 = 8192 bytes each; six stages are larger than the accumulators.
         (NT, {"stages": 6}, 98_304),
         (NN, {"stages": 6}, 98_304),
         # Padded: rows of 64 + 16 bytes, 10,240 each; B of nn has 32 rows of 256 + 16 = 8,704.
         (NT, {"smem_layout": "padded"}, 4 * 20_480),
         (NN, {"smem_layout": "padded"}, 4 * (10_240 + 8_704)),
-        # One stage: the sums decide, 128 rows of 128 + 8 elements where padded.
+        # One stage: the accumulators decide, 128 rows of 128 + 8 elements where padded.
         (NT, {"smem_layout": "padded", "stages": 1}, 128 * 136 * 4),
         (F16, {"accumulate": "f16", "stages": 1}, 128 * 128 * 2),
         (F16, {"accumulate": "f16", "stages": 1, "smem_layout": "padded"}, 128 * 136 * 2),
@@ -73,7 +73,7 @@ def test_shared_memory(problem, changes, expected) -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        # 64 x 64 over 32 lanes: 128 sums; fragments of one k step 4 * 4 registers for A and for B; 36 others.
+        # 64 x 64 over 32 lanes: 128 accumulators; fragments of one k step 4 * 4 for A and for B; 36 others.
         ({}, 128 + 32 + 36),
         ({"accumulate": "f16"}, 64 + 32 + 36),  # two halves a register
         ({"warps_m": 4}, 64 + 24 + 36),  # 32 x 64
@@ -142,7 +142,7 @@ def test_random_structures_agree() -> None:
         config = Config.of("wmma", {knob.name: random_.choice(knob.legal) for knob in WMMA.knobs})
         drawn = WMMA.knob_values(config)
         if drawn.accumulate == "f16" or drawn.warp_m * drawn.warp_n > 3072:
-            continue  # not this problem's sums; hundreds of accumulators compile slowly
+            continue  # another accumulate type; hundreds of accumulators compile slowly
         valid = all(rule.why(drawn, NN, A100) is None for rule in WMMA.rules if rule.compiled)
         if agreed[valid] >= 4:
             continue
@@ -157,7 +157,7 @@ def test_random_structures_agree() -> None:
 
 @pytest.mark.long
 def test_every_architecture_compiles_every_accumulation() -> None:
-    """One config each; f16 and f32 sums of f16, f32 sums of bf16, synchronous and asynchronous copies."""
+    """One config each; f16 accumulated in f16 and f32, bf16 in f32, synchronous and asynchronous copies."""
     bf16 = GemmProblem(333, 777, 555, layout="nn", dtype="bfloat16", has_bias=True, activation="gelu")
     pairs = [(NAIVE, NN), (FOUR_STAGES, bf16), (FOUR_STAGES | {"accumulate": "f16"}, F16)]
     build(WMMA, Config.of("wmma", NAIVE), NT, A100)
@@ -171,7 +171,7 @@ def test_every_architecture_compiles_every_accumulation() -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("chunks", [2, 4, 8, 32])
 def test_rows_of_a_fragment_are_evenly_spaced(layout, chunks) -> None:
-    """What wmma.load needs: 16 rows of 32 bytes, one stride apart, from a multiple of 32 bytes on."""
+    """wmma.load needs 16 rows of 32 bytes, one stride apart, from a multiple of 32 bytes on."""
     stride = 32 if layout == "blocked" else row_stride(layout, chunks)
     for row0 in (0, 16, 48):
         for chunk0 in range(0, chunks, 2):
@@ -191,8 +191,8 @@ def test_bank_conflicts_of_a_fragment_load(layout, extra) -> None:
     assert bank_conflicts(addresses, 16) == extra
 
 
-def sum_element(layout: str, tile_n: int, row: int, col: int) -> int:
-    """``SumTile::element``: where a sum lies, in elements."""
+def staged_element(layout: str, tile_n: int, row: int, col: int) -> int:
+    """``StagedTile::element``: the position of an accumulator, in elements."""
     if layout == "blocked":
         return (row // 16 * (tile_n // 16) + col // 16) * 256 + row % 16 * 16 + col % 16
     return row * (tile_n + PADDING) + col
@@ -200,25 +200,25 @@ def sum_element(layout: str, tile_n: int, row: int, col: int) -> int:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("tile_m", "tile_n", "warps"), [(128, 128, 4), (16, 96, 2), (256, 64, 8)])
-def test_threads_share_the_sums_out(layout, tile_m, tile_n, warps) -> None:
-    """Every element of the tile goes through exactly one thread, lies in its own place inside of what
-    smem_bytes reserves, and the 32 groups of a warp are consecutive in D."""
+def test_threads_divide_the_accumulators(layout, tile_m, tile_n, warps) -> None:
+    """Every element of the tile goes through exactly one thread, lies at an offset of its own inside the
+    bytes of smem_bytes, and the 32 vectors of a warp are consecutive in D."""
     threads = 32 * warps
     seen = set()
-    places = set()
+    offsets = set()
     for i in range(tile_m * tile_n // threads // 4):
         for thread in range(threads):
-            swizzle_size = thread + i * threads
-            row, col = swizzle_size // (tile_n // 4), swizzle_size % (tile_n // 4) * 4
-            assert row * tile_n + col == 4 * swizzle_size
-            assert sum_element(layout, tile_n, row, col) % 4 == 0
+            vector = thread + i * threads
+            row, col = vector // (tile_n // 4), vector % (tile_n // 4) * 4
+            assert row * tile_n + col == 4 * vector
+            assert staged_element(layout, tile_n, row, col) % 4 == 0
             seen |= {(row, col + e) for e in range(4)}
-            first = sum_element(layout, tile_n, row, col)
-            places |= {sum_element(layout, tile_n, row, col + e) for e in range(4)}
-            assert sum_element(layout, tile_n, row, col + 3) == first + 3
+            first = staged_element(layout, tile_n, row, col)
+            offsets |= {staged_element(layout, tile_n, row, col + e) for e in range(4)}
+            assert staged_element(layout, tile_n, row, col + 3) == first + 3
     padding = PADDING if layout == "padded" else 0
-    assert len(seen) == len(places) == tile_m * tile_n
-    assert max(places) < tile_m * (tile_n + padding)
+    assert len(seen) == len(offsets) == tile_m * tile_n
+    assert max(offsets) < tile_m * (tile_n + padding)
 
 
 def test_workspace_holds_the_partials_of_every_split() -> None:
@@ -231,7 +231,7 @@ def test_workspace_holds_the_partials_of_every_split() -> None:
 @pytest.mark.parametrize(
     "problem", [NT, NN, F16, GemmProblem(8, 4096, 4096), GemmProblem(4096, 16, 512), GemmProblem(1, 1, 1)]
 )
-def test_picks_are_valid(problem) -> None:
-    picks = WMMA.heuristic_configs(problem, A100)
-    assert picks
-    assert all(WMMA.why_invalid(config, problem, A100) is None for config in picks)
+def test_heuristic_configs_are_valid(problem) -> None:
+    configs = WMMA.heuristic_configs(problem, A100)
+    assert configs
+    assert all(WMMA.why_invalid(config, problem, A100) is None for config in configs)

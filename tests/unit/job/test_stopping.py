@@ -14,7 +14,7 @@ def trial(number: int, us: float, outcome: Outcome = Outcome.OK) -> Trial:
     return Trial(
         number,
         TOY.make(16, 1),
-        outcome,
+        outcome=outcome,
         timing=Timing((us,), us, us, us, "lab"),
         check_s=0.05,
         measure_s=0.05,

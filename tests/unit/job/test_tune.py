@@ -123,6 +123,17 @@ def test_a_resumed_job_measures_nothing_twice_and_ends_the_same(spec: DeviceSpec
     assert resumed.bench.tried == whole.bench.tried[done:]
 
 
+@pytest.mark.parametrize("done", [1, 7, 30])
+def test_the_progress_of_a_resumed_job_never_falls_behind_what_was_recorded(done: int) -> None:
+    whole = Lab()
+    whole.tune(max_trials=30)
+    resumed = Lab(whole.recorder.kept[:done])
+    resumed.tune(max_trials=30)
+    counts = [progress.measured for progress in resumed.recorder.progress]
+    assert counts == sorted(counts)
+    assert counts[0] == done
+
+
 def test_seconds_of_a_resumed_job_are_those_of_this_run() -> None:
     whole = Lab()
     whole.tune(max_trials=20)
@@ -241,7 +252,7 @@ def test_a_gpu_measures_while_later_configs_compile() -> None:
     ahead = []
     lab.recorder.on_trial = lambda trial: ahead.append(len(lab.builder.submitted) - trial.number)
     lab.tune(max_trials=30)
-    # The last of the 30 is submitted before the one that is DEPTH - 1 places ahead of it is recorded.
+    # The last of the 30 is submitted before the one that is DEPTH - 1 ahead of it is recorded.
     full = 30 - DEPTH + 1
     assert ahead[:full] == [DEPTH] * full
 

@@ -131,7 +131,7 @@ def test_registers_of_mma_sync(changes: dict[str, Any], expected: int) -> None:
 
 
 def test_the_register_file_is_shared_by_all_threads() -> None:
-    # 65536 registers: 128 threads could have 512 each, but 255 is the most; 3 blocks leave 170, in
+    # 65536 registers: 128 threads could have 512 each, but 255 is the most; 3 CTAs leave 170, in
     # steps of 8.
     assert why(mma(smem_layout="xor", stages=2), A100) is None
     message = "about 232 registers a thread, 3 x 128 threads leave 168"
@@ -167,7 +167,7 @@ def test_threads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("grid", "problem", "blocks"),
+    ("grid", "problem", "ctas"),
     [
         (Grid(128, 256), NT, (32 * 16, 1, 1)),
         (Grid(128, 128), GemmProblem(4097, 4095, 64), (33 * 32, 1, 1)),
@@ -177,8 +177,8 @@ def test_threads() -> None:
         (Grid(128, 256, max_blocks=132), GemmProblem(1024, 1024, 64), (32, 1, 1)),
     ],
 )
-def test_grids(grid: Grid, problem: GemmProblem, blocks: tuple[int, int, int]) -> None:
-    assert grid.ctas(problem) == blocks
+def test_grids(grid: Grid, problem: GemmProblem, ctas: tuple[int, int, int]) -> None:
+    assert grid.ctas(problem) == ctas
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_workspace_bytes(tiles: int, zero: int, total: int) -> None:
 
 
 def test_workspace_of_split_k() -> None:
-    # 300 x 200 in tiles of 128 x 128: 3 * 2 = 6 tiles, 12 over the batch. A tile has 4 partial sums of
+    # 300 x 200 in tiles of 128 x 128: 3 * 2 = 6 tiles, 12 over the batch. A tile has 4 partials of
     # 128 * 128 * 4 = 65,536 bytes and one counter of 4 bytes, together less than 256.
     problem = GemmProblem(300, 200, 4096, batch=2)
     plan = MMA_SYNC.plan(MMA_SYNC.config(mma(split_k=4)), problem, A100)

@@ -9,15 +9,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from device_samples import gpu
 
 from kernels import registry
 from kernels.base.family import Family
-from kernels.common.cuda import MAX_EXTENT
+from kernels.common.cuda import MAX_EXTENT, TARGETS, target_of
 from kernels.host.family import HOST
 from kernels.mma_sync.family import MMA_SYNC
 from kernels.registry import FAMILIES, RENAMED, families_for, family_named
 from kernels.simt.family import SIMT
 from tilewright import Config, DeviceSpec, DType, GemmProblem, Layout
+from tilewright.errors import DeviceUnavailable
 from tilewright.launch.host import host_arch
 
 GPU = DeviceSpec("cuda", "sm_80", "A100", 108, 40 << 30, 40 << 20, 163 << 10, 164 << 10)
@@ -79,7 +81,7 @@ def test_sampled_points_are_enumerated_if_and_only_if_wanted(
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
 def test_rules_read_no_knob_that_is_chosen_later(family: Family[Any]) -> None:
     """The enumeration tests a rule once the last knob it names is chosen; reading a later one would see
-    whatever value the walk left there."""
+    whatever value the enumeration left there."""
     position = {knob.name: depth for depth, knob in enumerate(family.knobs)}
     read: set[str] = set()
 
@@ -182,7 +184,7 @@ UNSUPPORTED = [
         SIMT,
         SINGLE,
         DeviceSpec("cuda", "sm_75", "T4", 40, 1, 1),
-        "no kernels for sm_75; supported are sm_80, sm_86, sm_89, sm_90",
+        f"no kernels for sm_75; supported are {', '.join(TARGETS)}",
     ),
 ]
 
@@ -193,6 +195,16 @@ def test_unsupported(family: Family[Any], problem: GemmProblem, device: DeviceSp
     assert list(family.enumerate(problem, device)) == []
     assert family.heuristic_configs(problem, device) == []
     assert family.name not in families_for(problem, device)
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_130"])
+def test_an_architecture_without_kernels_is_told_the_supported_ones(arch: str) -> None:
+    supported = ", ".join(TARGETS)
+    with pytest.raises(DeviceUnavailable, match=f"no kernels for {arch}; supported are {supported}$"):
+        target_of(arch)
+    other = dataclasses.replace(GPU, arch=arch)
+    reasons = {family.why_unsupported(HALF, other) for family in (MMA_SYNC, SIMT, FAMILIES["wgmma_ws"])}
+    assert reasons == {f"no kernels for {arch}; supported are {supported}"}
 
 
 def test_what_a_family_refuses_for_its_extents_its_kernels_refuse_too() -> None:
@@ -219,7 +231,13 @@ def test_an_unknown_family_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("problem", "device", "names"),
-    [(HALF, GPU, {"mma_sync", "wmma", "simt"}), (DOUBLE, GPU, {"simt"}), (SINGLE, CPU, {"host"})],
+    [
+        (HALF, GPU, {"mma_sync", "wmma", "simt"}),
+        (DOUBLE, GPU, {"simt"}),
+        (SINGLE, CPU, {"host"}),
+        *((HALF, gpu(arch), {"mma_sync", "wmma", "simt"}) for arch in ("sm_87", "sm_100", "sm_120")),
+        (GemmProblem(16, 512, 2048), gpu("sm_120"), {"gemv", "mma_sync", "wmma", "simt"}),
+    ],
     ids=label,
 )
 def test_families_for(problem: GemmProblem, device: DeviceSpec, names: set[str]) -> None:

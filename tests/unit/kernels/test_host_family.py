@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from host_samples import DEVICE, LARGE, config_of
+from sweeps import every
 
+from kernels.base.spec import CompileError
 from kernels.compiler.build import build
 from kernels.compiler.cc import compile_c
-from kernels.compiler.spec import CompileError
 from kernels.host.family import HOST
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
@@ -78,23 +80,27 @@ def test_the_searched_space_is_of_a_size_to_search() -> None:
         assert HOST.why_invalid(HOST.at(point), CUBE, V4) is None
 
 
-@pytest.mark.parametrize("arch", ["x86_64", "x86_64_v2", "x86_64_v3", "x86_64_v4", "aarch64"])
-@pytest.mark.parametrize("sm_count", [1, 2, 6, 64])
-@pytest.mark.parametrize("extents", [(1, 1, 1), (3, 5000, 17), (64, 4096, 4096), (1024, 1024, 1024)])
-def test_every_device_has_valid_picks(arch: str, sm_count: int, extents: tuple[int, int, int]) -> None:
+EXTENTS = [(1, 1, 1), (3, 5000, 17), (64, 4096, 4096), (1024, 1024, 1024)]
+ARCHS = ["x86_64", "x86_64_v2", "x86_64_v3", "x86_64_v4", "aarch64"]
+
+
+@pytest.mark.parametrize(
+    ("extents", "sm_count", "arch"), every(7, itertools.product(EXTENTS, [1, 2, 6, 64], ARCHS))
+)
+def test_heuristic_configs_of_every_device(arch: str, sm_count: int, extents: tuple[int, int, int]) -> None:
     device = dataclasses.replace(DEVICE, arch=arch, sm_count=sm_count, l2_bytes=32 << 20)
     for dtype in ("float32", "float64"):
         problem = GemmProblem(*extents, dtype)
-        picks = HOST.heuristic_configs(problem, device)
+        configs = HOST.heuristic_configs(problem, device)
         searched = {HOST.at(point) for point in HOST.enumerate(problem, device)}
-        assert picks
-        assert len(set(picks)) == len(picks)
-        assert set(picks) <= searched
+        assert configs
+        assert len(set(configs)) == len(configs)
+        assert set(configs) <= searched
 
 
 def test_a_large_problem_is_picked_for_all_threads() -> None:
     assert {
-        pick["threads"] for pick in HOST.heuristic_configs(CUBE, dataclasses.replace(V4, sm_count=16))
+        config["threads"] for config in HOST.heuristic_configs(CUBE, dataclasses.replace(V4, sm_count=16))
     } == {16}
 
 
@@ -118,7 +124,7 @@ def test_budgets_pinned_by_hand() -> None:
         ({"threads": 64, "mc": 512, "nc": 1024}, "idle"),
         ({"threads": 1}, "operations each"),
         ({"swizzle": 8, "mc": 256, "threads": 64, "nc": 32}, "swizzle"),
-        ({"snake": 1, "mc": 256, "nc": 64, "threads": 64, "mr": 8}, "turn"),
+        ({"snake": 1, "mc": 256, "nc": 64, "threads": 64, "mr": 8}, "two cache tiles"),
     ],
 )
 def test_rules_that_follow_from_device_and_problem(changes: dict[str, int], words: str) -> None:

@@ -45,7 +45,7 @@ def test_bytes_by_hand() -> None:
     # The low bit first: 1 + 2 + 8 + 128.
     assert packed(DType.UINT1, [1, 1, 0, 1, 0, 0, 0, 1]) == [0x8B]
     assert packed(DType.SIGN1, [-1, -7, 1, -1, 0, 2, 3, -1]) == [0x8B]
-    with pytest.raises(ValueError, match="5 elements of int4 do not fill bytes"):
+    with pytest.raises(ValueError, match="5 elements of int4 do not fill whole bytes"):
         encode(np, np.zeros((2, 5)), DType.INT4)
 
 
@@ -129,7 +129,7 @@ def test_arrays_of_one_element_a_byte_are_not_packed(name: str) -> None:
     array = np.zeros((4, 8), getattr(ml_dtypes, name))
     with pytest.raises(InvalidProblem, match=f"no packed {name}"):
         from_array("a", array)
-    with pytest.raises(InvalidProblem, match=f"arrays hold one {name} a byte"):
+    with pytest.raises(InvalidProblem, match=f"arrays hold one {name} in a byte"):
         library_of(array).describe(array)
 
 

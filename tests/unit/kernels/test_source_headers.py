@@ -7,8 +7,8 @@ import re
 import pytest
 from device_samples import HOPPER
 
+from kernels.base.spec import SOURCES, BuildSpec
 from kernels.compiler.build import compile_spec
-from kernels.compiler.spec import SOURCES, BuildSpec
 from kernels.registry import FAMILIES
 from tilewright import GemmProblem
 

@@ -7,17 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from device_samples import gpu
 from sweeps import every
 
+from kernels.base.spec import CompileError
 from kernels.common import cuda
 from kernels.common.cuda import TARGETS
 from kernels.common.smem import LAYOUTS, chunk_offset, tile_bytes
 from kernels.compiler.build import build, compile_spec
 from kernels.compiler.nvrtc import compile_text
-from kernels.compiler.spec import CompileError
 from kernels.mma_sync.family import MMA_SYNC
 from kernels.simt.family import SIMT
-from tilewright import Config, DeviceSpec, GemmProblem
+from service.gemm.choice import problem_of
+from tilewright import Config, GemmProblem
 from tilewright.errors import DeviceUnavailable, InvalidProblem, PreconditionFailed
 from tilewright.http.tensors import Tensor
 from tilewright.launch import Operands
@@ -26,38 +28,37 @@ from tilewright.matmul.arrays import library_of
 from tilewright.matmul.matmul import Choice, LocalMatmul
 from tilewright.schema.trial import STANDS_IN, Baseline
 from tilewright.wire import GemmQuery, TuneBody
+from tuner.devices.base import Tensors, VendorChoice
+from tuner.devices.host import HostDevice
+from tuner.measure import vendor
+from tuner.workers import gemm
 
-SMEM = {"sm_80": 166912, "sm_86": 101376, "sm_89": 101376, "sm_90": 232448}
 FLOAT8 = ["float8_e4m3fn", "float8_e5m2"]
 MMA_TYPES = [("tfloat32", "nt"), ("tfloat32", "nn"), ("float64", "nt"), ("float64", "nn"), ("int8", "nt"),
              ("uint8", "nt"), ("float8_e4m3fn", "nt"), ("float8_e5m2", "nt")]  # fmt: skip
 SIMT_TYPES = ["tfloat32", "int8", "uint8", *FLOAT8]
 
 
-def gpu(arch: str) -> DeviceSpec:
-    return DeviceSpec("cuda", arch, "test", 108, 40 << 30, 40 << 20, SMEM[arch], SMEM[arch] + 1024)
-
-
 def problem(dtype: str, layout: str = "nt", **changes: Any) -> GemmProblem:
     return GemmProblem(512, 512, 512, **{"dtype": dtype, "layout": layout, **changes})
 
 
-def pick(arch: str, wanted: GemmProblem, **knobs: Any) -> Config:
+def config_of(arch: str, wanted: GemmProblem, **knobs: Any) -> Config:
     best = MMA_SYNC.heuristic_configs(wanted, gpu(arch))[0]
     return Config.of("mma_sync", {**dict(best.knobs), **knobs})
 
 
 @pytest.mark.parametrize(
     ("dtype", "layout", "arch"),
-    every(5, [(dtype, layout, arch) for dtype, layout in MMA_TYPES for arch in TARGETS]),
+    every(13, [(dtype, layout, arch) for dtype, layout in MMA_TYPES for arch in TARGETS]),
 )
 def test_first_heuristic_configs_compile_everywhere(dtype: str, layout: str, arch: str) -> None:
     wanted, device = problem(dtype, layout), gpu(arch)
-    if dtype in FLOAT8 and arch in ("sm_80", "sm_86"):
+    if dtype in FLOAT8 and gpu(arch).compute_capability < (8, 9):
         assert "from sm_89 on" in (MMA_SYNC.why_unsupported(wanted, device) or "")
         return
     artifact = build(MMA_SYNC, MMA_SYNC.heuristic_configs(wanted, device)[0], wanted, device)
-    # Up to 32 words of the widest warp tiles, where split-K holds their sums twice.
+    # Up to 32 words of the widest warp tiles, if split-K holds their accumulators twice.
     assert artifact.resources.spill_bytes <= 128
 
 
@@ -80,7 +81,7 @@ VARIANTS = [
 @pytest.mark.parametrize(("dtype", "layout", "knobs"), VARIANTS, ids=str)
 def test_variants_compile(dtype: str, layout: str, knobs: dict[str, Any]) -> None:
     wanted = problem(dtype, layout, has_c=True, has_bias=True)
-    config = pick("sm_90", wanted, tile_m=64, tile_n=64, warps_m=2, warps_n=2, **knobs)
+    config = config_of("sm_90", wanted, tile_m=64, tile_n=64, warps_m=2, warps_n=2, **knobs)
     assert MMA_SYNC.why_invalid(config, wanted, gpu("sm_90")) is None
     assert build(MMA_SYNC, config, wanted, gpu("sm_90")).resources.registers > 16
 
@@ -105,7 +106,7 @@ def test_both_sides_refuse(
     dtype: str, layout: str, knobs: dict[str, Any], python: str, static_assert: str
 ) -> None:
     wanted = problem(dtype, layout)
-    config = pick("sm_80", wanted, **knobs)
+    config = config_of("sm_80", wanted, **knobs)
     assert python in (MMA_SYNC.why_invalid(config, wanted, gpu("sm_80")) or "")
     with pytest.raises(CompileError, match=static_assert):
         compile_spec(MMA_SYNC.build_spec(config, wanted, gpu("sm_80")))
@@ -114,7 +115,7 @@ def test_both_sides_refuse(
 def test_float32_never_runs_in_tf32() -> None:
     wanted = problem("float32")
     assert "tfloat32" in (MMA_SYNC.why_unsupported(wanted, gpu("sm_90")) or "")
-    spec = MMA_SYNC.build_spec(pick("sm_90", problem("tfloat32")), wanted, gpu("sm_90"))
+    spec = MMA_SYNC.build_spec(config_of("sm_90", problem("tfloat32")), wanted, gpu("sm_90"))
     with pytest.raises(CompileError, match="float is not tf32"):
         compile_spec(spec)
 
@@ -134,7 +135,7 @@ def test_depths_are_searched_in_bytes() -> None:
         assert {MMA_SYNC.at(point)["tile_k"] for point in points} == depths
 
 
-def test_scalars_follow_the_sums() -> None:
+def test_scalars_have_the_accumulate_type() -> None:
     kinds = {}
     for dtype in ("float16", "tfloat32", "int8", "float64"):
         arguments = cuda.gemm_arguments(problem(dtype))
@@ -150,7 +151,7 @@ def test_scalars_follow_the_sums() -> None:
 @pytest.mark.parametrize("alpha", [0.5, 2.0**31, float("nan"), float("inf")])
 def test_integer_kernels_take_whole_scalars(alpha: float) -> None:
     wanted, device = problem("int8"), gpu("sm_80")
-    plan = MMA_SYNC.plan(pick("sm_80", wanted), wanted, device)
+    plan = MMA_SYNC.plan(config_of("sm_80", wanted), wanted, device)
     check_preconditions(plan, wanted, Operands(16, 16, 16, workspace=256, alpha=-3.0))
     with pytest.raises(PreconditionFailed, match="whole numbers"):
         check_preconditions(plan, wanted, Operands(16, 16, 16, workspace=256, alpha=alpha))
@@ -213,8 +214,6 @@ def tensor(dtype: str, rows: int, columns: int) -> Tensor:
 
 
 def test_tensors_reach_the_types() -> None:
-    from service.gemm.choice import problem_of
-
     for dtype in ("int8", "uint8", "float64", *FLOAT8):
         found = problem_of({"a": tensor(dtype, 4, 8), "b": tensor(dtype, 8, 6)}, GemmQuery())
         assert (found.m, found.n, found.k, found.dtype) == (4, 6, 8, dtype)
@@ -254,15 +253,11 @@ class NoVendor:
         self.asked: list[GemmProblem] = []
 
     def vendor(self, wanted: GemmProblem, _sets: object) -> list[Any]:
-        from tuner.devices.base import VendorChoice
-
         self.asked.append(wanted)
         return [VendorChoice("blas", [], {"tile": 1})] if wanted.dtype == "float16" else []
 
 
 def test_a_race_without_a_vendor_kernel_runs_float16(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tuner.measure import vendor
-
     monkeypatch.setattr(vendor, "rotated_sets", lambda _device, _problem: ())
     device: Any = NoVendor()
     (choice,) = vendor._stand_ins(device, problem("uint8", has_c=True))
@@ -275,10 +270,6 @@ def test_a_race_without_a_vendor_kernel_runs_float16(monkeypatch: pytest.MonkeyP
 
 
 def test_gemm_without_a_kernel_says_what_to_do() -> None:
-    from tuner.devices.base import Tensors
-    from tuner.devices.host import HostDevice
-    from tuner.workers import gemm
-
     with pytest.raises(DeviceUnavailable, match=r"tune it first \(POST /tune\)"):
         gemm._launch(HostDevice(), None, problem("uint8"), Tensors(None, None, None))
     with pytest.raises(InvalidProblem, match="whole numbers for int8"):

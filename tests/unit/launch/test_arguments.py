@@ -87,7 +87,12 @@ def test_addresses(name: str, address: int, align: int) -> None:
 def test_missing_operands() -> None:
     assert refusal(with_operands(bias=2), FULL) == "it reads C, but no C was given"
     assert refusal(with_operands(c=256), FULL) == "it adds a bias, but no bias was given"
-    assert refusal(with_operands(beta=1.0)) == "beta must be 0 where the problem has no C"
+    assert refusal(with_operands(beta=1.0)) == "beta must be 0 if the problem has no C"
+
+
+def test_alpha_0_is_refused_where_a_product_may_be_nan() -> None:
+    assert "alpha is 0" in refusal(with_operands(alpha=0.0))
+    assert refusal(with_operands(alpha=0.0), GemmProblem(96, 64, 64, "int8")) == ""
 
 
 def test_workspace() -> None:
@@ -125,9 +130,7 @@ def test_k_beyond_what_a_kernel_holds(padding: int) -> None:
         (GemmProblem(2048, 64, 64), True),
         (GemmProblem(64, 64, 1025), False),
     ):
-        message = (
-            "" if allowed else "k must be at most 1024: the kernel was built to hold one operand of that"
-        )
+        message = "" if allowed else "k must be at most 1024: the kernel holds one operand of that k at most"
         operands = with_operands(lda=problem.k + padding) if padding else PACKED
         assert refusal(operands, problem, **needs) == message
 

@@ -221,7 +221,7 @@ def test_a_driver_that_refuses(gpus: dict[str, Any], sticky: bool) -> None:
 
 def test_more_clusters_than_an_order_holds_are_refused(gpus: dict[str, Any]) -> None:
     plan = dataclasses.replace(PLAN, grid=dataclasses.replace(PLAN.grid, max_blocks=514))
-    with pytest.raises(PreconditionFailed, match="257 clusters, a CTA order holds 256"):
+    with pytest.raises(PreconditionFailed, match="257 clusters; a CTA order holds at most 256"):
         order(gpus, LARGE, plan)
     assert gpus["asked"] == 0
 

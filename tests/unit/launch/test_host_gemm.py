@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from host_samples import DEVICE, Case, artifact_of, config_of
+from sweeps import every
 
 from kernels.host.family import HOST
 from tilewright.launch.host import can_run, host_arch
@@ -25,14 +26,15 @@ def _edges(*sizes: int) -> list[int]:
     return sorted({1, 2, *(size + step for size in sizes for step in (-1, 0, 1))})
 
 
-@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("dtype", "layout"), every(3, itertools.product(["float32", "float64"], ["nn", "nt", "tn", "tt"]))
+)
 def test_every_edge_of_every_tile(layout: str, dtype: str) -> None:
     sample = GemmProblem(64, 64, 64, dtype, layout)
     grid = HOST.plan(CONFIG, sample, DEVICE).grid
     mr, kc = int(CONFIG["mr"]), int(CONFIG["kc"])
     for m, n in itertools.product(_edges(mr, grid.tile_m), _edges(grid.tile_n)):
-        k = 1 + (m * 7 + n) % (2 * kc + 3)  # walks over the edges of kc with the other two
+        k = 1 + (m * 7 + n) % (2 * kc + 3)  # crosses the edges of kc with the other two
         case = Case(GemmProblem(m, n, k, dtype, layout), pad=(m + n) % 3)
         case.run(CONFIG)
         case.check()

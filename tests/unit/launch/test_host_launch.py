@@ -6,6 +6,7 @@ import dataclasses
 import os
 import threading
 import warnings
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -153,8 +154,6 @@ def test_workers_start_anew_in_a_forked_child() -> None:
 
 
 def test_numpy_is_not_needed_to_launch(artifact: Artifact) -> None:
-    from array import array
-
     a, b, d = (array("f", [value]) * 4096 for value in (1.0, 2.0, np.nan))
     workspace = array("b", [0]) * artifact.plan.workspace_bytes(PROBLEM)
     addresses = [buffer.buffer_info()[0] for buffer in (a, b, d, workspace)]

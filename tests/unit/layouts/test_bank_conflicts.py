@@ -92,8 +92,8 @@ def test_kernel_1_of_004_has_its_conflicts_elsewhere() -> None:
     read k 0, 2, 4, 6, which are 128 bytes apart, so four lanes meet on every bank;
     its stores are neighbours."""
     for i in range(4):
-        places = [b_element(lane, i) for lane in range(32)]
-        assert bank_conflicts([(k * 64 + column * 2) // 4 * 4 for k, column in places], 4) == 3
+        elements = [b_element(lane, i) for lane in range(32)]
+        assert bank_conflicts([(k * 64 + column * 2) // 4 * 4 for k, column in elements], 4) == 3
     found = means("004-1-naive")
     assert found == {"store a": 3.0, "store b": 3.0, "load a": 1.0, "load b": 1.0}
     assert found == means("004-1b-tiling")

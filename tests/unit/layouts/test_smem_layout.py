@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kernels.base.spec import CompileError
 from kernels.common.smem import LAYOUTS, bank_conflicts, chunk_offset, row_stride, tile_bytes
 from kernels.compiler.nvrtc import compile_text
-from kernels.compiler.spec import CompileError
 
 CHUNKS = (2, 4, 8, 12, 16, 24, 32)
 
@@ -23,7 +23,7 @@ CHUNKS = (2, 4, 8, 12, 16, 24, 32)
         # Rows of 4 + 1 chunks: 3 * 80 + 32.
         ("padded", 4, 3, 2, 272),
         ("padded", 8, 1, 0, 144),
-        # 4 chunks: two rows fill the 32 banks, so the XOR changes every second row: rows 4, 5 turn by 2.
+        # 4 chunks: two rows fill the 32 banks, so the XOR changes every second row: rows 4, 5 shift by 2.
         ("xor", 4, 0, 3, 48),
         ("xor", 4, 1, 3, 64 + 48),
         ("xor", 4, 5, 1, 5 * 64 + 3 * 16),  # 1 ^ 2
@@ -32,7 +32,7 @@ CHUNKS = (2, 4, 8, 12, 16, 24, 32)
         ("xor", 8, 5, 1, 5 * 128 + 4 * 16),  # one row fills the banks: 1 ^ 5
         ("xor", 2, 4, 0, 4 * 32 + 16),  # four rows fill the banks: 0 ^ 1
         ("xor", 16, 3, 9, 3 * 256 + 10 * 16),  # 9 ^ 3
-        ("xor", 12, 2, 9, 2 * 192 + 8 * 16),  # gcd(12, 8) = 4 chunks turn together: 9 ^ 1
+        ("xor", 12, 2, 9, 2 * 192 + 8 * 16),  # gcd(12, 8) = 4 chunks shift together: 9 ^ 1
         ("permuted", 4, 5, 1, 5 * 64 + 3 * 16),  # 1 + 2
         ("permuted", 4, 7, 3, 7 * 64 + 2 * 16),  # 3 + 3 mod 4
         ("permuted", 8, 7, 7, 7 * 128 + 6 * 16),  # 7 + 7 mod 8

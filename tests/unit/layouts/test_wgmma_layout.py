@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from wgmma_layout import SwizzledTile, descriptor, fragment_position, swizzle_128b, wgmma_address
 
 from kernels.common.smem import bank_conflicts, chunk_offset
-from kernels.common.wgmma import OperandTile, descriptor, fragment_position, swizzle_128b, wgmma_address
 
 # Document 003: 128 x 128 x 64, A stored M x K, B stored K x N.
-A = OperandTile(128, 64, k_major=True)
-B = OperandTile(128, 64, k_major=False)
+A = SwizzledTile(128, 64, k_major=True)
+B = SwizzledTile(128, 64, k_major=False)
 
 
 def test_the_offsets_of_document_003() -> None:
@@ -48,20 +48,20 @@ def test_the_swizzle_is_chunk_xor_line() -> None:
 
 
 TILES = [
-    OperandTile(extent, depth, k_major)
+    SwizzledTile(extent, depth, k_major)
     for extent, depth, k_major in itertools.product((64, 128, 256), (64, 128), (True, False))
-] + [OperandTile(16, 64, True), OperandTile(48, 128, True), OperandTile(192, 128, False)]
+] + [SwizzledTile(16, 64, True), SwizzledTile(48, 128, True), SwizzledTile(192, 128, False)]
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
-def test_tma_fills_the_tile_without_gaps(tile: OperandTile) -> None:
+def test_tma_fills_the_tile_without_gaps(tile: SwizzledTile) -> None:
     offsets = [tile.element_offset(x, k) for x, k in itertools.product(range(tile.extent), range(tile.depth))]
     assert sorted(offsets) == list(range(0, tile.bytes, 2))
     assert tile.panels * tile.box[0] * tile.box[1] == tile.extent * tile.depth
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
-def test_wgmma_reads_where_tma_wrote(tile: OperandTile) -> None:
+def test_wgmma_reads_where_tma_wrote(tile: SwizzledTile) -> None:
     """Operand B: one wgmma covers the whole extent, one k step at a time."""
     for step in range(tile.depth // 16):
         start = tile.step_offset(step) * 16
@@ -70,7 +70,7 @@ def test_wgmma_reads_where_tma_wrote(tile: OperandTile) -> None:
 
 
 @pytest.mark.parametrize("tile", [tile for tile in TILES if tile.extent % 64 == 0], ids=str)
-def test_atoms_of_64_rows_start_at_their_offset(tile: OperandTile) -> None:
+def test_atoms_of_64_rows_start_at_their_offset(tile: SwizzledTile) -> None:
     """Operand A: one wgmma covers 64 rows."""
     for atom, step in itertools.product(range(tile.extent // 64), range(tile.depth // 16)):
         start = (tile.extent_offset(64 * atom) + tile.step_offset(step)) * 16
@@ -79,11 +79,11 @@ def test_atoms_of_64_rows_start_at_their_offset(tile: OperandTile) -> None:
             assert wgmma_address(start, tile, x, k) == expected, (atom, step, x, k)
 
 
-BYTES = [OperandTile(extent, depth, True, element=1) for extent in (64, 96, 256) for depth in (128, 256)]
+BYTES = [SwizzledTile(extent, depth, True, element=1) for extent in (64, 96, 256) for depth in (128, 256)]
 
 
 @pytest.mark.parametrize("tile", BYTES, ids=str)
-def test_8_bit_tiles(tile: OperandTile) -> None:
+def test_8_bit_tiles(tile: SwizzledTile) -> None:
     """A line holds 128 of k, and one wgmma takes 32 bytes of it as with 16 bits."""
     offsets = [tile.element_offset(x, k) for x, k in itertools.product(range(tile.extent), range(tile.depth))]
     assert sorted(offsets) == list(range(tile.bytes))
@@ -97,7 +97,7 @@ def test_8_bit_tiles(tile: OperandTile) -> None:
 @pytest.mark.parametrize("slices", [2, 4])
 def test_multicast_slices_keep_the_swizzle(slices: int, k_major: bool) -> None:
     """CTAs load equal runs of lines; each starts where the swizzle does, as if one CTA loaded all."""
-    whole, sliced = OperandTile(128, 64, k_major), OperandTile(128, 64, k_major, slices=slices)
+    whole, sliced = SwizzledTile(128, 64, k_major), SwizzledTile(128, 64, k_major, slices=slices)
     assert sliced.box == (whole.box[0] // slices, whole.box[1])
     assert sliced.box[0] * slices * sliced.panels * 128 == sliced.bytes == whole.bytes
     run = sliced.box[0] * 128
@@ -115,24 +115,24 @@ def test_lines_that_do_not_divide_into_eights_are_loaded_whole() -> None:
         (144, 2, True),
         (32, 4, True),
     ):
-        tile = OperandTile(lines, 64, k_major=True, slices=slices)
+        tile = SwizzledTile(lines, 64, k_major=True, slices=slices)
         assert tile.divided is divided
         assert tile.box == (lines // slices if divided else lines, 64)
 
 
 def test_fragments_cover_the_result_once() -> None:
-    places = [
+    positions = [
         (row, col + e)
         for thread, pair in itertools.product(range(128), range(96 // 4))
         for row, col in [fragment_position(thread, pair)]
         for e in (0, 1)
     ]
-    assert sorted(places) == list(itertools.product(range(64), range(96)))
+    assert sorted(positions) == list(itertools.product(range(64), range(96)))
 
 
 @pytest.mark.parametrize("tile_n", range(16, 257, 16))
 def test_stmatrix_puts_fragments_where_rows_are_read(tile_n: int) -> None:
-    """Lane l addresses row l % 16 of the strip, chunk 2 j + l / 16; its matrix l / 8 holds pair 4 j + l / 8.
+    """Lane l addresses row l % 16 of the warp, chunk 2 j + l / 16; its matrix l / 8 holds pair 4 j + l / 8.
 
     That is where ``fragment_position`` says the pair belongs, in a layout without bank conflicts.
     """

@@ -1,43 +1,55 @@
-"""The correctness gate launches again on the workspace that a launch left behind."""
+"""The correctness gate looks at what launches leave to each other: in the workspace, and in timed replays."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tilewright import Artifact, DType, GemmProblem, LaunchPlan, Layout
 from tilewright.artifact import Grid, Operand, Pointer, Resources, Scalar, Serves, Workspace
-from tilewright.launch import load
+from tilewright.launch import Kernel, Launch, Operands, load
 from tilewright.launch.host import host_arch
 from tuner.devices.host import HostDevice
 from tuner.measure.correctness import check
+from tuner.measure.timing import measure
 
 PROBLEM = GemmProblem(6, 5, 7, DType.FLOAT32, Layout.NN)
-# Like a split-K kernel it counts in the workspace, and is right only where it finds a zero there.
+# Like a split-K kernel it counts in the workspace, which must be zero, and adds parts in the rest of it.
 SOURCE = """
 void gemm(const float *a, const float *b, float *d, int *workspace, long m, long n, long k, float alpha)
 {
+    static const float *before;
+    static int changes;
+    changes = before == a ? 0 : changes + 1;
+    const float *const first = FIRST;
+    float *const part = (float *)(workspace + 64);
     for (long i = 0; i < m; ++i)
         for (long j = 0; j < n; ++j) {
-            float sum = 0;
-            for (long l = 0; l < k; ++l) sum += a[i * k + l] * b[l * n + j];
-            d[i * n + j] = workspace[0] == 0 ? alpha * sum : 1e6f;
+            PART;
+            for (long l = 0; l < k; ++l) *part += (i || l ? a : first)[i * k + l] * b[l * n + j];
+            d[i * n + j] = workspace[0] == 0 ? alpha * *part : 1e6f;
         }
     workspace[0] = LEFT_BEHIND;
+    before = a;
 }
 """
+RIGHT = {"LEFT_BEHIND": "0", "PART": "*part = 0", "FIRST": "a"}
 
 
-def artifact(folder: Path, left_behind: int) -> Artifact:
+def artifact(folder: Path, **changed: str) -> Artifact:
     path = folder / "kernel.so"
     command = [
         "cc",
         "-O1",
         "-shared",
         "-fPIC",
-        f"-DLEFT_BEHIND={left_behind}",
+        *(f"-D{name}={text}" for name, text in (RIGHT | changed).items()),
         "-x",
         "c",
         "-",
@@ -58,17 +70,77 @@ def artifact(folder: Path, left_behind: int) -> Artifact:
             Scalar("alpha", "float32"),
         ),
         serves=Serves.of(PROBLEM),
-        workspace=Workspace(zero_bytes_per_tile=4),
+        workspace=Workspace(zero_bytes_per_tile=4, fixed_bytes=4),
     )
     return Artifact(plan, Resources(), "0" * 64, "cc", path.read_bytes())
 
 
-@pytest.mark.parametrize("left_behind", [0, 1])
-def test_a_workspace_left_dirty_is_a_wrong_result(tmp_path: Path, left_behind: int) -> None:
-    kernel = load(artifact(tmp_path, left_behind))
+@contextlib.contextmanager
+def loaded(folder: Path, **changed: str) -> Iterator[Kernel]:
+    kernel = load(artifact(folder, **changed))
     try:
-        reason = check(HostDevice(), kernel, PROBLEM)
+        yield kernel
     finally:
         kernel.close()
-    assert (reason is None) is (left_behind == 0)
-    assert reason is None or reason.startswith("normal data: 30 of 30 elements are off")
+
+
+@pytest.mark.parametrize(
+    ("changed", "start"),
+    [
+        ({}, ""),
+        ({"LEFT_BEHIND": "1"}, "integer data: left values other than zero in the workspace"),
+        ({"PART": "i + j ? *part = 0 : 0"}, "integer data: 1 of 30 elements of D are NaN"),
+    ],
+    ids=["right", "leaves a count", "takes all of it for zero"],
+)
+def test_a_workspace_may_hold_anything_but_where_it_is_zero(
+    tmp_path: Path, changed: dict[str, str], start: str
+) -> None:
+    with loaded(tmp_path, **changed) as kernel:
+        reason = check(HostDevice(), kernel, PROBLEM)
+    assert reason is None if not start else (reason or "").startswith(start)
+
+
+class OneStream(HostDevice):
+    """A host that times launches on a stream of its own, as a GPU does."""
+
+    def timer(self, launches: Sequence[Launch]) -> Callable[[], float]:
+        return super().timer([functools.partial(launch, 7) for launch in launches])
+
+
+class Bound:
+    """A kernel with a workspace, whose launches belong to the stream of their first call."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel, self.artifact = kernel, kernel.artifact
+
+    def bind(self, problem: GemmProblem, operands: Operands) -> Launch:
+        launch, streams = self._kernel.bind(problem, operands), set()
+
+        def on(stream: int = 0) -> None:
+            streams.add(stream)
+            assert len(streams) == 1, "a workspace serves one stream"
+            launch(stream)
+
+        return on
+
+
+def test_timed_launches_and_those_alone_are_on_one_stream(tmp_path: Path) -> None:
+    with loaded(tmp_path) as kernel:
+        bound: Any = Bound(kernel)
+        assert measure(OneStream(), bound, PROBLEM, None).wrong is None
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_timed_launches_are_looked_at(tmp_path: Path, right: bool) -> None:
+    """A kernel that after some launches on operands that alternate reads one element where the operands of
+    the launch before lay passes every check that launches it on the same operands."""
+    device = HostDevice()
+    with loaded(tmp_path, FIRST="a" if right else "changes > 4 ? before : a") as kernel:
+        assert check(device, kernel, PROBLEM) is None
+        reason = measure(device, kernel, PROBLEM, None).wrong
+    if right:
+        assert reason is None
+    else:
+        assert "timed launches" in str(reason)
+        assert "5 of 30 elements are off" in str(reason)

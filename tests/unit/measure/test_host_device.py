@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -47,6 +49,19 @@ def test_describes_this_machine() -> None:
     telemetry = device.telemetry()
     assert telemetry.watts is None
     assert telemetry.mhz is None or telemetry.mhz > 100
+
+
+@pytest.mark.parametrize("variable", ["OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"])
+def test_numpy_has_as_many_threads_as_kernels_whatever_the_environment_says(variable: str) -> None:
+    program = (
+        "import threadpoolctl; from tuner.devices.host import HostDevice, blas_detail; device = HostDevice();"
+        "pools = [p['num_threads'] for p in threadpoolctl.threadpool_info() if p['user_api'] == 'blas'];"
+        "print({device.spec.sm_count, blas_detail()['threads'], *pools})"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | {variable: "1"}, check=True, stdout=subprocess.PIPE
+    )
+    assert told.stdout.decode().strip() == str({len(os.sched_getaffinity(0))})
 
 
 def test_the_last_level_cache_is_the_largest(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

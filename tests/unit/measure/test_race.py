@@ -17,9 +17,11 @@ from tune_lab import Lab, LabBench
 from kernels.registry import FAMILIES
 from tilewright import Artifact
 from tilewright.launch import load
+from tilewright.schema.codec import decode, encode
 from tuner.devices.host import HostDevice
 from tuner.measure import interleave, timing
 from tuner.measure import race as races
+from tuner.measure.operands import bind_all, rotated_sets
 from tuner.measure.race import Race, RaceSamples
 from tuner.measure.stats import median
 
@@ -49,15 +51,35 @@ class Overlapping:
 @pytest.fixture
 def device(monkeypatch) -> HostDevice:
     monkeypatch.setattr(timing, "SAMPLE_US", 200.0)
-    monkeypatch.setattr(races, "WARM_UP_S", 0.01)
+    monkeypatch.setattr(HostDevice, "settle_s", 0.01)
     return Pausing()
+
+
+def test_kernels_are_bound_in_turns(device) -> None:
+    """Launches that are bound first lie on more pages: bound one after the other, the second kernel won."""
+    order: list[str] = []
+
+    class Named(Overlapping):
+        def __init__(self, name: str) -> None:
+            super().__init__(device.spec.arch)
+            self.name = name
+
+        def bind(self, *given: Any) -> Any:
+            order.append(self.name)
+            return super().bind(*given)
+
+    kernels: Any = [Named("first"), Named("second")]
+    sets = rotated_sets(device, host_kernels.PROBLEM)
+    bound = bind_all(device, kernels, host_kernels.PROBLEM, sets)
+    assert order == ["first", "second"] * len(sets)
+    assert [len(one.launches) for one in bound] == [len(sets)] * 2
 
 
 def test_a_head_to_head_of_launches_that_overlap_is_run_apart_as_well(device) -> None:
     kernel: Any = Overlapping(device.spec.arch)
     samples = races.race(device, [kernel], host_kernels.PROBLEM, 8, 0)
     assert samples.candidates == (kernel.artifact.digest, "vendor")
-    assert RaceSamples.from_dict(json.loads(json.dumps(samples.to_dict()))) == samples
+    assert decode(RaceSamples, json.loads(json.dumps(encode(samples)))) == samples
     ours, vendor, ours_apart, vendor_apart = map(median, (*samples.samples_us, *samples.apart_us))
     assert ours_apart - ours > PAUSE_S * 1e6 / 2
     assert vendor_apart - vendor > PAUSE_S * 1e6 / 2
@@ -105,20 +127,20 @@ class HeadToHeadBench(LabBench):
     ("apart", "speedup"),
     [
         ((), 1.1),
-        ((12.5, 12.0), 0.96),  # it led by its overlap alone
-        ((11.0, 13.2), 1.1),
+        ((125.0, 120.0), 0.96),  # it led by its overlap alone
+        ((110.0, 132.0), 1.1),
     ],
 )
 def test_the_lesser_lead_counts_and_times_are_back_to_back(apart, speedup, monkeypatch) -> None:
     monkeypatch.setitem(FAMILIES, "toy", TOY)
     lab = Lab()
     lab.bench = HeadToHeadBench()
-    lab.bench.rows, lab.bench.apart = (10.0, 11.0), apart
+    lab.bench.rows, lab.bench.apart = (100.0, 110.0), apart
     best = lab.tune()
     assert best is not None
     assert best.speedup == pytest.approx(speedup)
     assert (best.speedup_low, best.speedup_high) == pytest.approx((speedup, speedup))
-    assert (best.timing.median_us, best.baseline.median_us) == (10.0, 11.0)
+    assert (best.timing.median_us, best.baseline.median_us) == (100.0, 110.0)
     kept = best.baseline.detail.get("apart_us")
     assert kept == (dict(zip(("kernel", "vendor"), apart, strict=True)) if apart else None)
     assert best.use_vendor is (speedup < 1.0)

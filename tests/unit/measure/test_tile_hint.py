@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from typing import Any
 
 import pytest
@@ -69,11 +67,6 @@ def test_the_waves_that_cublaslt_counted_on_an_h200_tell_the_same_axes() -> None
     assert round(tiles / 132, 3) == 11.909
 
 
-def test_a_tile_hint_survives_json() -> None:
-    for hint in (TileHint(128, 112, 64, (2, 1), 3, 4), TileHint(64, 64)):
-        assert TileHint.from_dict(json.loads(json.dumps(dataclasses.asdict(hint)))) == hint
-
-
 def test_variants_of_a_tile_hint() -> None:
     hint = TileHint(256, 96, cluster=(1, 2), split_k=2)
     assert hint.variants == (
@@ -99,7 +92,7 @@ BOTH = {"cooperative", "pingpong"}
     [
         (SQUARE, TileHint(128, 112, 64, (2, 1)), (128, 112, 2, 1, 1, 0), BOTH),
         (SQUARE, TileHint(160, 128, 64, (1, 2)), (128, 160, 2, 1, 1, 0), BOTH),  # wgmma has rows in 64s
-        (SQUARE, TileHint(128, 168, 64, (2, 1)), (128, 168, 2, 1, 1, 0), BOTH),  # loaded in turns
+        (SQUARE, TileHint(128, 168, 64, (2, 1)), (128, 168, 2, 1, 1, 0), BOTH),  # loaded alternately
         (SQUARE, TileHint(128, 128, 64, (1, 4)), (128, 128, 1, 4, 1, 0), BOTH),  # not searched, but legal
         # 128 work tiles for 132 SMs: nothing alternates. Weights fill wgmma's rows.
         (DECODE, TileHint(32, 64, 64, (2, 1)), (32, 64, 2, 1, 1, 1), {"cooperative"}),
@@ -118,7 +111,7 @@ def test_wgmma_ws_follows(
 
 
 def test_wgmma_ws_takes_turns_only_where_registers_allow() -> None:
-    # 128 x 256 sums over one consumer's 128 threads are 256 registers each; over two consumers' 128.
+    # 128 x 256 accumulators over one consumer's 128 threads are 256 registers each; over two consumers' 128.
     (config,) = WGMMA_WS.configs_from_hint(TileHint(128, 256, 64, (2, 1)), SQUARE, HOPPER)
     assert knobs(config, "schedule", "consumers_m", "consumers_n", "stages") == ("cooperative", 2, 1, 4)
 
@@ -184,7 +177,7 @@ def first_configs(lab: Lab) -> list[Config]:
     return [trial.config for trial in lab.recorder.kept[:3]]
 
 
-def test_configs_after_the_vendor_come_before_the_familys_picks(lab: Lab) -> None:
+def test_configs_after_the_vendor_come_before_heuristic_configs(lab: Lab) -> None:
     lab.bench.on_tile_hints = lambda: [TileHint(48, 48)]
     lab.tune(max_trials=12)
     assert first_configs(lab) == [TOY.make(48, 3), TOY.make(32, 2), TOY.make(64, 2)]

@@ -17,12 +17,11 @@ from tilewright.errors import InvalidProblem
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
-from tilewright.schema.trial import Outcome, Timing
+from tilewright.schema.trial import Outcome, Timing, TrialResult
 from tuner.measure.timing import PRUNE_RATIO
 from tuner.replay.device import narrowed
 from tuner.replay.record import Counts, Journal, Recording, RecordPlan, head, planned, space_of
 from tuner.replay.space import Entry, SpaceError
-from tuner.workers.bench import TrialResult
 from tuner.workers.builder import Compiled
 
 PLAN = RecordPlan(TOY, PROBLEM, samples=16, slow=2.0)
@@ -63,11 +62,13 @@ class Surroundings:
         self.tried.append((config, incumbent_us))
         self.compiler_ahead.append(len(self.submitted) - len(self.tried))
         if config["order"] == "columns":
-            return TrialResult(Outcome.WRONG_RESULT, "wrong", None, 0.25)
+            return TrialResult(outcome=Outcome.WRONG_RESULT, message="wrong", check_s=0.25)
         us = TOY.cost(config)
         pruned = incumbent_us is not None and us > PRUNE_RATIO * incumbent_us
         timing = Timing((us,) * (3 if pruned else fewest_samples), us, us, us, "lab")
-        return TrialResult(Outcome.PRUNED if pruned else Outcome.OK, "", timing, 0.25, 0.125)
+        return TrialResult(
+            outcome=Outcome.PRUNED if pruned else Outcome.OK, timing=timing, check_s=0.25, measure_s=0.125
+        )
 
 
 def journal(path: Path, lab: Surroundings, plan: RecordPlan = PLAN, resume: bool = False) -> Journal:
@@ -97,7 +98,7 @@ def test_every_valid_config_is_measured_once(tmp_path: Path, spec: DeviceSpec) -
     assert space.provenance["source_digest"] == "source"
 
 
-def test_picks_come_first_then_all_others_by_lot() -> None:
+def test_heuristic_configs_come_first_then_all_others_at_random() -> None:
     lab = Surroundings()
     order = planned(PLAN, lab)  # type: ignore[arg-type]
     assert order[:2] == [TOY.make(32, 2), TOY.make(64, 2)]

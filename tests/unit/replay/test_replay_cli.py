@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 from service.cli.main import app
 from tilewright.schema.job import Sampler
-from tuner.replay.formats import read_space, write_space
+from tuner.replay.formats import read_space, to_t4, write_space
 from tuner.replay.report import PlotUnavailable, plot, summarize
 from tuner.replay.runner import ReplayPlan, replay
 
@@ -39,14 +40,76 @@ def test_the_verb_prints_a_table_and_stores_what_it_printed(space: Path, tmp_pat
     assert stored["summary"] == json.loads(json.dumps(expected))
 
 
-def test_the_best_configs_of_another_space_are_tried_first(space: Path, tmp_path: Path) -> None:
-    words = ["replay", str(space), "--runs", "1", "--budget", "20", "--initial-from", str(space)]
-    result = CliRunner().invoke(app, [*words, "--out", str(tmp_path), "--json"])
+def others(space: Path, folder: Path, slower: float = 1.5) -> Path:
+    """A T4 file of another tool: the same kernel on another device, without metadata."""
+    results = to_t4(read_space(space))["results"]
+    for one in results:
+        one["times"]["runtimes"] = [slower * time for time in one["times"]["runtimes"]]
+    path = folder / "another_GPU.json.gz"
+    path.write_bytes(gzip.compress(json.dumps({"schema_version": "1.0.0", "results": results}).encode()))
+    return path
+
+
+def test_the_best_configs_of_another_tools_space_are_tried_first(space: Path, tmp_path: Path) -> None:
+    words = ["replay", str(space), "--runs", "1", "--budget", "20", "--out", str(tmp_path), "--json"]
+    result = CliRunner().invoke(app, [*words, "--initial-from", str(others(space, tmp_path))])
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
-    assert len(report["plan"]["initial_configs"]) == 8
+    recorded = read_space(space)
+    assert report["plan"]["initial_configs"] == [str(config) for config in recorded.best(8)]
     assert report["summary"]["curve"][9] > 0.95
     assert (tmp_path / "replay-toy-space-staged-initial.json").exists()
+
+
+def test_a_space_gives_itself_no_initial_configs(space: Path, tmp_path: Path) -> None:
+    copy = others(space, tmp_path, slower=1.0)
+    for one in (space, copy):
+        result = CliRunner().invoke(app, ["replay", str(space), "--runs", "1", "--initial-from", str(one)])
+        assert result.exit_code == 1
+        assert "holds the same times" in result.stderr, result.stderr
+
+
+def test_a_space_of_another_kernel_gives_no_initial_configs(space: Path, tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    result = {"times": {"runtimes": [0.5]}, "invalidity": "correct", "configuration": {"x": 1, "tile": 16}}
+    path.write_text(json.dumps({"results": [result]}))
+    ran = CliRunner().invoke(app, ["replay", str(space), "--runs", "1", "--initial-from", str(path)])
+    assert ran.exit_code == 1
+    assert "not of the same kernel" in ran.stderr
+    assert ran.stderr.rstrip().endswith("x"), ran.stderr
+
+
+def test_nothing_is_stored_unless_asked(space: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    result = CliRunner().invoke(app, ["replay", str(space), "--runs", "1", "--budget", "12"])
+    assert result.exit_code == 0, result.output
+    assert "stored" not in result.stdout
+    assert list(here.iterdir()) == []
+
+
+def test_an_unfinished_space_is_doubted_aloud_and_in_the_results(tmp_path: Path) -> None:
+    rows = {str(i): {"x": i, "time": 1.0 + i} for i in range(1, 30)} | {
+        "30": {"x": 30, "time": "InvalidConfig"}
+    }
+    cache = {
+        "device_name": "a GPU",
+        "kernel_name": "k",
+        "tune_params_keys": ["x"],
+        "tune_params": {"x": list(range(1, 31))},
+        "cache": rows,
+    }
+    path = tmp_path / "open.json"
+    path.write_text(json.dumps(cache).removesuffix("}}") + ",")
+    result = CliRunner().invoke(app, ["replay", str(path), "--runs", "1", "--budget", "12", "--json"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert (report["configs"], report["working"]) == (30, 29)
+    assert report["doubts"] == [
+        "open: the program that wrote it never closed it, so the optimum may be missing"
+    ]
+    assert "never closed" in result.stderr
 
 
 def test_what_is_no_space_ends_with_one_line(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_a_table_has_replays_first_then_strategies_by_their_hundredth_trial(tmp_
     (tmp_path / "kernel-tuner-toy-space.json").write_text(json.dumps({"strategies": strategies}))
     assert report_.spaces(tmp_path) == ["toy-space"]
     lines = report_.table("toy-space", tmp_path).splitlines()
-    assert lines[0] == "### toy-space: 621 valid configs"
+    assert lines[0] == "### toy-space: 621 configs, 621 of them work"
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[4:]]
     assert [row[0] for row in cells] == [
         "**tilewright random**",
@@ -43,7 +43,7 @@ def test_a_table_has_replays_first_then_strategies_by_their_hundredth_trial(tmp_
         "Kernel Tuner slow",
     ]
     assert cells[0][6] == ""  # a budget of 110 says nothing about 200
-    assert cells[1][1:] == ["3", *["0.960"] * 5, "0.960 .. 0.960", "1.00 / 1.00 / 1.00", "2"]
+    assert cells[1][1:] == ["3", *["0.960 (0.960 .. 0.960)"] * 5, "1.00 / 1.00 / 1.00", "2"]
 
 
 def test_each_space_has_a_table_of_its_own(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""First configs of several families: whose turn it is, how many there are, that a resumed search agrees."""
+"""Initial configs of several families: their order and number, and that a resumed search agrees."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tilewright.schema.trial import Outcome
 from tuner.search.search import Proposal, Search, open_search
 
 
-class Picky(ToyFamily):
-    """A toy with as many picks as asked for."""
+class HeuristicToy(ToyFamily):
+    """A toy family with a given number of heuristic configs."""
 
-    def __init__(self, name: str, scale: float, picks: int) -> None:
+    def __init__(self, name: str, scale: float, count: int) -> None:
         super().__init__(name, scale)
-        self._picks = picks
+        self._count = count
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
         del problem, device
@@ -31,7 +31,7 @@ class Picky(ToyFamily):
             for stages in (1, 2)
             for tile in (16, 32, 48, 64)
         ]
-        return made[: self._picks]
+        return made[: self._count]
 
 
 def result_of(*families: ToyFamily) -> Callable[[Config], Result]:
@@ -44,34 +44,34 @@ def search_of(*families: ToyFamily, budget: int = 60) -> Search:
 
 
 def test_initial_configs_go_by_weight_within_half_of_the_budget() -> None:
-    fast, slow = Picky("fast", 1.0, 48), Picky("slow", 3.0, 48)
+    fast, slow = HeuristicToy("fast", 1.0, 48), HeuristicToy("slow", 3.0, 48)
     told = drive(search_of(fast, slow), result_of(fast, slow))
     initial_configs = Counter(one.family for one in told if one.origin == "initial")
     assert initial_configs.total() == 30
     assert initial_configs["fast"] >= 20 > 10 >= initial_configs["slow"] >= 2
 
 
-def test_what_is_known_and_picks_take_turns() -> None:
+def test_known_and_heuristic_configs_alternate() -> None:
     """Neither keeps the other out where initial_configs are few."""
-    family = Picky("toy", 1.0, 48)
-    picks = family.heuristic_configs(PROBLEM, DEVICE)
+    family = HeuristicToy("toy", 1.0, 48)
+    heuristic = family.heuristic_configs(PROBLEM, DEVICE)
     known = [family.make(64, stages, order, 1, 4) for stages in (1, 2) for order in ("rows", "columns")]
     search = open_search([family], PROBLEM, DEVICE, 16, initial_configs=known)
     asked = [one.config for one in drive(search, result_of(family)) if one.origin == "initial"]
-    valid = [one for one in picks if family.why_invalid(one, PROBLEM, DEVICE) is None]
+    valid = [one for one in heuristic if family.why_invalid(one, PROBLEM, DEVICE) is None]
     assert asked[:3] == [known[0], valid[0], known[1]]
     assert len(set(asked) & set(known)) >= 3
     assert len(set(asked) - set(known)) >= 3
 
 
 def test_initial_configs_of_a_slow_family_are_not_tried_for_want_of_others() -> None:
-    fast, slow = Picky("fast", 1.0, 4), Picky("slow", 3.0, 48)
+    fast, slow = HeuristicToy("fast", 1.0, 4), HeuristicToy("slow", 3.0, 48)
     told = drive(search_of(fast, slow), result_of(fast, slow))
     assert Counter(one.family for one in told)["slow"] <= 15
 
 
 def test_a_family_whose_first_seed_fails_is_asked_again_soon() -> None:
-    rest, best = [Picky(name, 1.0, 20) for name in "abcd"], Picky("best", 0.5, 20)
+    rest, best = [HeuristicToy(name, 1.0, 20) for name in "abcd"], HeuristicToy("best", 0.5, 20)
     measured, first = result_of(*rest, best), best.heuristic_configs(PROBLEM, DEVICE)[0]
     told = drive(
         search_of(*rest, best, budget=64), lambda config: FAILED if config == first else measured(config)
@@ -82,14 +82,14 @@ def test_a_family_whose_first_seed_fails_is_asked_again_soon() -> None:
 
 
 def test_each_family_has_one_seed_even_where_that_is_more_than_half() -> None:
-    families = [Picky(name, 1.0, 4) for name in "abcdefg"]
+    families = [HeuristicToy(name, 1.0, 4) for name in "abcdefg"]
     told = drive(search_of(*families, budget=10), result_of(*families))
     assert sorted(one.family for one in told if one.origin == "initial") == list("abcdefg")
 
 
 @pytest.mark.parametrize("interrupted", [1, 7, 19, 33, 59])
 def test_a_replayed_search_of_several_families_goes_on_likewise(interrupted: int) -> None:
-    fast, slow = Picky("fast", 1.0, 40), Picky("slow", 1.5, 40)
+    fast, slow = HeuristicToy("fast", 1.0, 40), HeuristicToy("slow", 1.5, 40)
     measured = result_of(fast, slow)
 
     def result(config: Config) -> Result:
@@ -102,10 +102,10 @@ def test_a_replayed_search_of_several_families_goes_on_likewise(interrupted: int
 
 def test_a_record_of_families_in_turn_is_replayed() -> None:
     """As jobs were that an earlier version began."""
-    fast, slow = Picky("fast", 1.0, 40), Picky("slow", 3.0, 40)
+    fast, slow = HeuristicToy("fast", 1.0, 40), HeuristicToy("slow", 3.0, 40)
     pairs = zip(fast.heuristic_configs(PROBLEM, DEVICE), slow.heuristic_configs(PROBLEM, DEVICE), strict=True)
-    turns = [config for pair in pairs for config in pair][:30]
-    known = [Proposal(number, config, "initial") for number, config in enumerate(turns)]
+    alternating = [config for pair in pairs for config in pair][:30]
+    known = [Proposal(number, config, "initial") for number, config in enumerate(alternating)]
     told = drive(search_of(fast, slow), result_of(fast, slow), known=known)
     assert told[:30] == known
     assert {one.origin for one in told[30:]} == {"search"}

@@ -109,8 +109,8 @@ def test_failures_teach() -> None:
 
     search = toy_search(60, seed=3)
     soon = drive(search, only_columns)[10:20]
-    share = np.mean([one.config["order"] == "columns" for one in soon])
-    assert share > 0.8  # 4 in 9 of the valid configs are
+    fraction = np.mean([one.config["order"] == "columns" for one in soon])
+    assert fraction > 0.8  # 4 in 9 of the valid configs are
 
 
 def test_better_than_random_over_20_seeds() -> None:
@@ -174,5 +174,14 @@ def test_replaying_nonsense_is_refused() -> None:
     search.replay(TOY.make(16, 1), "initial")
     with pytest.raises(ValueError, match="proposed before"):
         search.replay(TOY.make(16, 1), "initial")
-    with pytest.raises(ValueError, match="is not searched"):
-        search.replay(SLOW_TOY.make(16, 1), "initial")
+
+
+def test_a_replayed_family_that_is_not_searched_takes_its_number_and_teaches_nothing() -> None:
+    search = toy_search(50)
+    lost = search.replay(SLOW_TOY.make(16, 1), "initial")
+    following = search.ask()
+    assert following is not None
+    assert (lost.number, following.number) == (0, 1)
+    search.tell(lost, Outcome.INVALID, None)
+    search.tell(following, Outcome.OK, 1.0)
+    assert (search.measured, search.asked) == (1, 2)

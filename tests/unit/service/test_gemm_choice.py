@@ -11,7 +11,7 @@ from host_samples import artifact_of, config_of
 from set_server import config_set, entry
 
 from service.gemm import choice
-from service.results import lookups
+from service.results.served import Selection
 from tilewright import GemmProblem
 from tilewright.config_sets.lookup import Catalog
 from tilewright.schema.config_set import ConfigSet
@@ -29,14 +29,15 @@ BANDS = [
 @pytest.fixture
 def chosen(monkeypatch: pytest.MonkeyPatch) -> Any:
     """What a service that serves one kernel chooses for a problem, with these changes of its entry."""
-    monkeypatch.setattr(lookups.best, "classes", lambda _session, name: [name])
     monkeypatch.setattr(choice.entities, "get_artifact", lambda _session, _digest: KERNEL.to_bytes())
 
     def choose(problem: GemmProblem, query: dict[str, Any], **changes: Any) -> choice.Chosen:
         catalog = Catalog(ConfigSet.from_bytes(config_set([entry(TUNED, KERNEL, **changes)], BANDS), None))
-        served = SimpleNamespace(known=lambda _: "sha256:1", catalog=lambda _: catalog)
-        service: Any = SimpleNamespace(store=SimpleNamespace(read=_Session), served=served)
-        return choice.choose(service, "host", problem, GemmQuery(match="nearest", **query))
+        served: Any = SimpleNamespace(
+            store=SimpleNamespace(read=_Session),
+            select=lambda _, problems, limits: [Selection(catalog.lookup(*problems, limits), "host")],
+        )
+        return choice.choose(served, "host", problem, GemmQuery(match="nearest", **query))
 
     return choose
 

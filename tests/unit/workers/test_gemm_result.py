@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 from device_samples import HOPPER
 
-from service.gemm import operands, run
+from service.gemm import operands
+from service.gemm.run import GemmRunner
 from service.metrics import Metrics
+from service.results.served import Selection
 from service.settings import Settings
 from tilewright import GemmProblem
+from tilewright.schema.match import LookupResult
 from tilewright.wire.gemm import GemmPost
 from tuner.devices.base import Tensors, VendorChoice
 from tuner.devices.host import HostDevice
@@ -50,11 +53,13 @@ class _Bench:
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Any:
+def gemms(tmp_path: Path) -> Iterator[GemmRunner]:
     store = Store.open(f"sqlite:///{tmp_path / 'tilewright.db'}")
     store.migrate()
-    engine = SimpleNamespace(bench=lambda _device: _Bench())
-    yield SimpleNamespace(settings=Settings(), store=store, engine=engine, metrics=Metrics())
+    engine: Any = SimpleNamespace(bench=lambda _device: _Bench())
+    untuned = Selection(LookupResult("vendor", "no tuned kernel", miss=True), None)
+    served: Any = SimpleNamespace(store=store, select=lambda *_: [untuned])
+    yield GemmRunner(Settings(), engine, served, Metrics())
     store.close()
 
 
@@ -68,12 +73,14 @@ def service(tmp_path: Path) -> Any:
         ("bfloat16", "float32", "float32"),
     ],
 )
-def test_the_result_has_room_for_its_own_type(service: Any, dtype: str, out: str | None, stored: str) -> None:
+def test_the_result_has_room_for_its_own_type(
+    gemms: GemmRunner, dtype: str, out: str | None, stored: str
+) -> None:
     query = GemmPost(m=M, n=N, k=K, dtype=dtype, out_dtype=out, layout="nt")
     problem = GemmProblem(M, N, K, dtype, out_dtype=out)
     with Pages() as body, Pages() as result:
         body.append(bytes(problem.operand_bytes))
-        served = run.run(service, operands.raw(body, query), query, result)
+        served = gemms.run(operands.raw(body, query), query, result)
         assert served.ran == "filling"
         assert (served.d.dtype, served.d.shape) == (problem.out, (M, N))
         assert operands.shapes(problem)["d"] == (served.d.dtype, served.d.shape)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from tilewright.errors import InvalidProblem
 from tuner.devices.host import HostDevice
 from tuner.workers import shared_memory
 from tuner.workers.shared_memory import Mappings, Pages, Region
+
+SEALED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
 class Pinning(HostDevice):
@@ -59,28 +62,29 @@ def mappings_end(made: Mappings, device: Pinning) -> None:
 
 
 @pytest.fixture
-def sparse() -> Iterator[Path]:
-    path = Path("/dev/shm/tilewright_mappings2")
-    path.touch()
-    os.truncate(path, 64 * 2**20)
-    yield path
-    path.unlink()
+def sparse() -> Iterator[Region]:
+    with Pages() as pages:
+        yield pages.resize(64 * 2**20)
 
 
-def test_of_a_sparse_file_nothing_is_taken_but_what_is_used(device: Pinning, sparse: Path) -> None:
+def taken(region: Region) -> int:
+    return os.stat(region.path).st_blocks * 512
+
+
+def test_of_a_sparse_file_nothing_is_taken_but_what_is_used(device: Pinning, sparse: Region) -> None:
     kept = Mappings(device)
-    file = str(sparse)
-    small = array(kept, Region(file, 16 * 2**20, 4))
-    assert sparse.stat().st_blocks * 512 <= 2**21
-    used = {"a": Region(file, 0, 8), "b": Region(file, 40 * 2**20 + 4, 3 * 2**20), "d": Region(file, 8, 8)}
+    small = array(kept, sparse.part(16 * 2**20, 4))
+    assert taken(sparse) <= 2**21
+    used = {"a": sparse.part(0, 8), "b": sparse.part(40 * 2**20 + 4, 3 * 2**20), "d": sparse.part(8, 8)}
     arrays = kept.arrays(used)
-    assert sparse.stat().st_blocks * 512 <= 8 * 2**20
+    assert taken(sparse) <= 8 * 2**20
     assert device.pinned == [2**21, 2**21, 2**22]
     assert np.shares_memory(arrays["a"].base, arrays["d"])  # one mapping
     for name, value in zip("abd", b"xyz", strict=True):
         arrays[name][:] = value
     small[:] = ord("s")
-    written = sparse.read_bytes()
+    with open(sparse.path, "rb") as file:
+        written = file.read()
     assert written[:16] == b"x" * 8 + b"z" * 8
     assert written[16 * 2**20 :][:5] == b"ssss\0"
     assert written[40 * 2**20 + 3 :][:2] == b"\0y"
@@ -89,18 +93,15 @@ def test_of_a_sparse_file_nothing_is_taken_but_what_is_used(device: Pinning, spa
     assert device.pinned == []
 
 
-def test_what_is_mapped_grows_together_and_is_mapped_once(device: Pinning, sparse: Path) -> None:
-    kept, file = Mappings(device), str(sparse)
-    array(kept, Region(file, 0, 2**21))
-    array(kept, Region(file, 2**22, 2**21))
+def test_what_is_mapped_grows_together_and_is_mapped_once(device: Pinning, sparse: Region) -> None:
+    kept = Mappings(device)
+    array(kept, sparse.part(0, 2**21))
+    array(kept, sparse.part(2**22, 2**21))
     assert device.pinned == [2**21, 2**21]
-    both = kept.arrays({"a": Region(file, 2**21, 1), "b": Region(file, 5 * 2**20, 1)})
+    both = kept.arrays({"a": sparse.part(2**21, 1), "b": sparse.part(5 * 2**20, 1)})
     assert device.pinned == [3 * 2**21]
-    assert array(kept, Region(file, 100, 1)).ctypes.data == both["a"].ctypes.data - 2**21 + 100
+    assert array(kept, sparse.part(100, 1)).ctypes.data == both["a"].ctypes.data - 2**21 + 100
     assert device.pinned == [3 * 2**21]
-    os.truncate(sparse, 2**21)
-    assert len(array(kept, Region(file, 0, 2**21))) == 2**21
-    assert device.pinned == [2**21]
     kept.close()
 
 
@@ -124,19 +125,36 @@ def test_what_ends_too_early_is_refused(kept: Mappings) -> None:
         whole = pages.resize(2**21)
         array(kept, whole)
         with pytest.raises(InvalidProblem, match="behind its memory's end"):
-            array(kept, Region(whole.path, 2**20, 2**20 + 1))
+            array(kept, whole.part(2**20, 2**20 + 1))
 
 
-def test_a_file_without_a_name_any_more_is_let_go(kept: Mappings, device: Pinning) -> None:
-    path = Path("/dev/shm/tilewright_mappings1")
-    path.write_bytes(b"abc")
-    taken = array(kept, Region(str(path), 0, 3))
+@pytest.mark.parametrize("reused", [False, True])
+def test_a_file_that_its_owner_closed_is_let_go(kept: Mappings, device: Pinning, reused: bool) -> None:
+    pages = Pages()
+    pages.append(b"abc")
+    given = array(kept, pages.region)
     kept.trim()
-    assert device.pinned == [3]
-    path.unlink()
-    kept.trim()
-    assert device.pinned == []
-    assert bytes(taken) == b"abc"
+    assert device.pinned == [2**20]
+    closed = pages.region.path
+    pages.close()
+    with Pages() if reused else contextlib.nullcontext() as other:
+        assert other is None or other.region.path == closed
+        kept.trim()
+        assert device.pinned == []
+    assert bytes(given) == b"abc"
+
+
+@pytest.mark.parametrize("seals", [0, fcntl.F_SEAL_SHRINK, fcntl.F_SEAL_SEAL, SEALED | fcntl.F_SEAL_WRITE])
+def test_memory_that_may_shrink_or_cannot_be_written_is_not_mapped(kept: Mappings, seals: int) -> None:
+    fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, 8)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+        path = f"/proc/self/fd/{fd}"
+        with pytest.raises(InvalidProblem, match="sealed against shrinking"):
+            array(kept, Region(path, path, 0, 8))
+    finally:
+        os.close(fd)
 
 
 def test_the_end_lets_go_of_what_others_still_have(kept: Mappings, device: Pinning) -> None:
@@ -181,11 +199,11 @@ def test_the_oldest_go_where_there_are_too_many(
 def test_pages_that_a_device_may_still_write_to_are_not_lent_again(
     error: BaseException, lent_again: bool
 ) -> None:
-    memory = GemmMemory(2**22)
-    with pytest.raises(type(error)), memory.pages() as first:
+    memory = memory_of(2**24)
+    with pytest.raises(type(error)), memory.request("me", 0) as first:
         raise error
-    with memory.pages() as second:
-        assert (second is first) is lent_again
+    with memory.request("me", 0) as second:
+        assert (set(second) == set(first)) is lent_again
     memory.close()
 
 
@@ -198,16 +216,51 @@ def test_pages_grow_little_beyond_what_is_in_them() -> None:
         assert os.stat(pages.region.path).st_size == pages.held
 
 
-def test_pages_are_lent_again_within_the_limit() -> None:
-    memory = GemmMemory(3 * 2**20)
-    with memory.pages() as first, memory.pages() as second:
+def memory_of(most_bytes: int, most_of_caller: int = 64) -> GemmMemory:
+    return GemmMemory(most_bytes, most_of_caller, lambda: None)
+
+
+def test_pages_are_lent_again_to_what_fits_them() -> None:
+    memory = memory_of(16 * 2**20)
+    with memory.request("me", 0) as (first, second):
         first.append(bytes(2**21))
         held = {first.region.path, second.region.path}
-    with memory.pages() as again:
-        assert again is first  # the largest
+    with memory.request("me", 2**20 + 1) as (again, small):
+        assert (again, small) == (first, second)
         assert again.region.size == 0
-        assert {again.region.path, second.region.path} == held
+        assert {again.region.path, small.region.path} == held
         again.append(bytes(2**22))
-    with memory.pages() as left:
-        assert left is second
+    with memory.request("me", 0) as (left, new):  # a quarter of all is kept, the larger ones first
+        assert left is first
+        assert new is not second
+    memory.close()
+
+
+def test_one_caller_holds_half_of_the_memory_and_all_callers_no_more_than_all() -> None:
+    memory = memory_of(16 * 2**20)
+    with contextlib.ExitStack() as opened:
+        mine, _ = opened.enter_context(memory.request("me", 0))
+        mine.append(bytes(9 * 2**20))  # one request may be as large as a request may be
+        with pytest.raises(Refusal, match=r"this caller's.*max_buffer_bytes"):
+            opened.enter_context(memory.request("me", 0))
+        other, answer = opened.enter_context(memory.request("other", 0))
+        answer.resize(2 * 2**20)
+        with pytest.raises(Refusal, match=r"all of 16777216 bytes \(max_buffer_bytes\)") as refused:
+            other.append(bytes(10 * 2**20))
+        assert int((refused.value.headers or {})["Retry-After"]) > 0
+        assert other.held == 2**20
+    with memory.request("other", 0) as (whole, _):
+        whole.append(bytes(14 * 2**20))
+    memory.close()
+
+
+def test_one_caller_has_so_many_requests_in_flight() -> None:
+    memory = memory_of(2**24, most_of_caller=2)
+    with contextlib.ExitStack() as opened:
+        for name in ("me", "other", "me"):
+            opened.enter_context(memory.request(name, 0))
+        with pytest.raises(Refusal, match=r"2 GEMMs.*max_caller_gemms"):
+            opened.enter_context(memory.request("me", 0))
+    with memory.request("me", 0):
+        pass
     memory.close()

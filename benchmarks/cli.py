@@ -1,0 +1,149 @@
+"""``tilewright bench``: the command line adds it in a checkout (:mod:`service.cli.main`)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from benchmarks.common.pages import PlotUnavailable
+from benchmarks.common.results import RESULTS
+from benchmarks.ladder import report as ladder_report
+from benchmarks.ladder.run import LadderRequest, run_ladder
+from benchmarks.suite import report as suite_report
+from benchmarks.suite.files import load_provenance, provenance_path, tuning_path
+from benchmarks.suite.run import SuiteRequest, run_suite
+from benchmarks.suite.shapes import HELD_OUT, SUITE, Shape, ShapesError, read_shapes, select
+from benchmarks.suite.tuning import Tools
+from service.cli.output import AsJson, print_json
+from service.settings import Settings
+from tilewright.schema.problem import DType
+
+_TABLE_COLUMNS = 160
+app = typer.Typer(no_args_is_help=True, help="Benchmarks of this checkout, run here without the service.")
+
+Document = Annotated[
+    str | None, typer.Option(help="One reference document, for instance 000; all by default.")
+]
+Gpu = Annotated[str, typer.Option("--device", help="cuda:0, cuda:1 ...")]
+AnyDevice = Annotated[str, typer.Option("--device", help="cuda:0, cuda:1 ... or host.")]
+Out = Annotated[Path | None, typer.Option(help="Folder of the results; benchmarks/results by default.")]
+Rounds = Annotated[int, typer.Option(help="Samples of each candidate.", min=1)]
+SuiteRounds = Annotated[int, typer.Option(help="Samples of each candidate.", min=8)]
+ShapesFile = Annotated[Path | None, typer.Option("--shapes", help="Measure the shapes of a JSON file.")]
+HeldOut = Annotated[bool, typer.Option("--held-out", help="Measure the held-out shapes.")]
+Only = Annotated[list[str] | None, typer.Option(help="Only this group, MxNxK or MxNxK-LAYOUT; repeatable.")]
+Budget = Annotated[int, typer.Option(help="Measured configs to spend on a shape.", min=1)]
+Seconds = Annotated[float, typer.Option(help="Seconds to search for a shape, 0 for no bound.", min=0)]
+StopAfter = Annotated[float, typer.Option(help="Start no shape after so many seconds, 0 for none.", min=0)]
+RandomSeed = Annotated[int, typer.Option("--seed", help="Of every random choice.", min=0)]
+Resume = Annotated[bool, typer.Option("--resume", help="Leave out what the results hold already.")]
+NoTune = Annotated[bool, typer.Option("--no-tune", help="Race stored winners only.")]
+Retune = Annotated[bool, typer.Option("--retune", help="Tune also what has a winner.")]
+
+
+@app.callback()
+def bench() -> None:
+    """Benchmarks of this checkout, run here without the service."""
+
+
+@app.command()
+def ladder(
+    document: Document = None,
+    device: Gpu = "cuda:0",
+    out: Out = None,
+    rounds: Rounds = 31,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the reference kernels against cuBLAS and store table and plot."""
+    console = Console(stderr=True)
+    request = LadderRequest(document, device, out or RESULTS, Settings().cache_dir, rounds)
+    try:
+        rows, path = run_ladder(request, lambda line: console.print(line, highlight=False))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--document") from error
+    console.print(ladder_report.rich_table(rows))
+    try:
+        written = ladder_report.write_report(path, rows)
+    except PlotUnavailable as error:
+        written = []
+        console.print(str(error), highlight=False)
+    if as_json:
+        print_json([dataclasses.asdict(row) for row in rows])
+        return
+    for file in (path, path.with_suffix(".provenance.json"), *written):
+        typer.echo(file)
+
+
+@app.command()
+def suite(
+    dtype: Annotated[DType, typer.Option("--dtype", help="Element type of A and B.")] = DType.FLOAT16,
+    shapes: ShapesFile = None,
+    held_out: HeldOut = False,
+    only: Only = None,
+    budget: Budget = 120,
+    seconds: Seconds = 0.0,
+    seed: RandomSeed = 0,
+    rounds: SuiteRounds = 61,
+    resume: Resume = False,
+    no_tune: NoTune = False,
+    retune: Retune = False,
+    stop_after: StopAfter = 0.0,
+    device: AnyDevice = "cuda:0",
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tune real shapes that have no winner yet, race the winners against the vendor, store tables and plots.
+
+    Ctrl-C keeps what is done; --resume goes on there.
+    """
+    if no_tune and retune:
+        raise typer.BadParameter("--no-tune and --retune exclude each other", param_hint="--retune")
+    settings, (chosen, part) = Settings(), _shapes(shapes, held_out, only or [])
+    tools = Tools(device, settings.database_url, settings.compile_processes, settings.cache_dir)
+    request = SuiteRequest(
+        tools, dtype, chosen, part, **({"out": out} if out else {}), budget=budget, seconds=seconds,
+        rounds=rounds, seed=seed, tune=not no_tune, retune=retune, resume=resume, stop_after=stop_after,
+    )  # fmt: skip
+    _run_suite(request, as_json)
+
+
+def _shapes(file: Path | None, held_out: bool, only: list[str]) -> tuple[Sequence[Shape], str]:
+    """The shapes to measure, and what names their results."""
+    if file and held_out:
+        raise typer.BadParameter("--shapes and --held-out exclude each other", param_hint="--shapes")
+    try:
+        given = read_shapes(file) if file else HELD_OUT if held_out else SUITE
+        return select(given, only), file.stem if file else "held-out" if held_out else ""
+    except ShapesError as error:
+        raise typer.BadParameter(str(error), param_hint="--shapes / --only") from error
+
+
+def _run_suite(request: SuiteRequest, as_json: bool) -> None:
+    console, written = Console(stderr=True, soft_wrap=True), []
+    result = run_suite(request, lambda line: console.print(line, highlight=False))
+    if result.rows:
+        wide = Console(stderr=True, width=max(console.width, _TABLE_COLUMNS))
+        for table in suite_report.rich_tables(result.rows, load_provenance(result.path)):
+            wide.print(table)
+        try:
+            written = suite_report.write_report(result.path)
+        except PlotUnavailable as error:
+            console.print(str(error), highlight=False)
+    if as_json:
+        print_json([dataclasses.asdict(row) for row in result.rows])
+    else:
+        for path in (result.path, provenance_path(result.path), tuning_path(result.path), *written):
+            typer.echo(path)
+    for name, reason in result.failed.items():
+        typer.echo(f"no result for {name}: {reason}", err=True)
+    if result.left:
+        typer.echo(f"{len(result.left)} shapes are left; --resume goes on with them", err=True)
+    if result.interrupted:
+        raise typer.Exit(130)
+    if result.failed:
+        raise typer.Exit(1)

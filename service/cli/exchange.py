@@ -1,0 +1,276 @@
+"""Results from one service to another: ``export``, ``import``, ``imports``, ``delete``, and ``trust``.
+
+Importing and deleting work on the database itself where no service is named: who may write it needs no key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from sqlalchemy.orm import Session
+
+from service.cli.admin import open_store
+from service.cli.output import (
+    AsJson,
+    DatabaseUrl,
+    ElementType,
+    K,
+    M,
+    N,
+    OperandLayout,
+    Url,
+    connect,
+    print_json,
+    print_table,
+    problem_of,
+)
+from service.results import importing
+from service.settings import Settings
+from service.signing import Signer
+from tilewright import Client
+from tilewright.launch import driver
+from tilewright.schema.codec import encode
+from tilewright.trust import checked_key
+from tilewright.wire import Counts, Format, ImportView
+from tuner.store import imports, keys
+from tuner.store.imports import Removed
+
+Service = Annotated[
+    str | None,
+    typer.Option("--url", help="A service to do it, with TILEWRIGHT_KEY; the database here unless given."),
+]
+Kind = Annotated[Format, typer.Option("--format", help="ndjson has everything, t4 the trials.")]
+
+
+def export_results(
+    file: Annotated[Path, typer.Argument(help="Where to write.")],
+    kind: Kind = Format.NDJSON,
+    device_class: Annotated[str | None, typer.Option(help="Only results of this class.")] = None,
+    family: Annotated[str | None, typer.Option(help="Only trials of this kernel family.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only jobs that ended since then, such as 2026-01-31T12:00:00Z.")
+    ] = None,
+    artifacts: Annotated[bool, typer.Option(help="The winners' kernels too.")] = True,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the results of the running service to a file, to be imported by another one."""
+    with connect(url) as client:
+        written = client.export(
+            file, format=kind, device_class=device_class, family=family, since=since, artifacts=artifacts
+        )
+    if as_json:
+        print_json({"file": str(file), "bytes": written})
+    else:
+        typer.echo(f"{file}: {written} bytes")
+
+
+def import_results(
+    file: Annotated[
+        Path, typer.Argument(help="What 'tilewright export' wrote.", exists=True, dir_okay=False)
+    ],
+    kind: Kind = Format.NDJSON,
+    url: Service = None,
+    database_url: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Merge results of another service: what is known already changes nothing."""
+    if _asks_service(url):
+        with connect(url) as client:
+            answer = client.import_results(file, kind)
+    else:
+        # NOTE: a copy: its signatures and its records are read one after the other, and a file may change.
+        with open_store(database_url, create=True) as store, tempfile.TemporaryFile() as copy:
+            with file.open("rb") as source:
+                shutil.copyfileobj(source, copy)
+            copy.seek(0)
+            answer = importing.merge(store, copy, kind, _own_key())
+    if as_json:
+        print_json(answer)
+        return
+    for name, new in answer.added.model_dump().items():
+        typer.echo(f"{name:9} {new} new, {getattr(answer.known, name)} known already")
+    if answer.import_id:
+        typer.echo(f"import    {answer.import_id}")
+    if answer.waiting:
+        typer.echo(f"waiting   {answer.waiting} winners, to be built and raced here")
+    if answer.reason:
+        typer.echo(f"{answer.dropped} kernels were left out: {answer.reason}", err=True)
+
+
+def list_imports(url: Url = None, as_json: AsJson = False) -> None:
+    """List what was imported, the last import first."""
+    with connect(url) as client:
+        found = client.imports(limit=1000)
+    if as_json:
+        print_json(found)
+        return
+    headers = ("id", "entered", "signed by", "trusted", "jobs", "winners", "waiting")
+    print_table(headers, map(_import_row, found.items))
+
+
+def _import_row(item: ImportView) -> tuple[object, ...]:
+    entered, trusted = f"{item.created:%Y-%m-%d %H:%M:%S}", "yes" if item.trusted else "no"
+    return item.id, entered, item.signer or "-", trusted, item.jobs, item.best, item.waiting
+
+
+delete_app = typer.Typer(no_args_is_help=True, help="Take results out again.")
+
+
+@delete_app.command("import")
+def delete_import(
+    import_id: Annotated[str, typer.Argument(help="Id of the import, as 'tilewright imports' shows it.")],
+    url: Service = None,
+    database_url: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete everything that an import brought; what was raced here stands as before."""
+    removed = _removed(
+        url,
+        database_url,
+        lambda client: client.delete_import(import_id),
+        lambda session: imports.remove(session, import_id),
+    )
+    _print_removed(removed, as_json)
+
+
+@delete_app.command("best")
+def delete_best(
+    m: M,
+    n: N,
+    k: K,
+    target: Annotated[str, typer.Option("--on", help="Device class, or an architecture such as sm_90.")],
+    dtype: ElementType = None,
+    layout: OperandLayout = None,
+    url: Service = None,
+    database_url: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the winner of a problem: the vendor library runs until it is tuned again."""
+    problem = problem_of((m, n, k), dtype, layout, "cuda" if target.startswith("sm_") else "host")
+    removed = _removed(
+        url,
+        database_url,
+        lambda client: client.delete_best(problem, device_class=target),
+        lambda session: imports.remove_best(session, target, problem),
+    )
+    _print_removed(removed, as_json)
+
+
+@delete_app.command("problem")
+def delete_problem(
+    m: M,
+    n: N,
+    k: K,
+    dtype: ElementType = None,
+    layout: OperandLayout = None,
+    url: Service = None,
+    database_url: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a problem on all devices: its jobs, trials, winners and misses."""
+    problem = problem_of((m, n, k), dtype, layout, "cuda" if driver.device_count() else "host")
+    removed = _removed(
+        url,
+        database_url,
+        lambda client: client.delete_problem(problem),
+        lambda session: imports.remove_problem(session, problem),
+    )
+    _print_removed(removed, as_json)
+
+
+def _removed(
+    url: str | None,
+    database_url: str | None,
+    by_service: Callable[[Client], Counts],
+    here: Callable[[Session], Removed],
+) -> Counts:
+    """What was deleted, by a service or in the database here."""
+    if _asks_service(url):
+        with connect(url) as client:
+            return by_service(client)
+    with open_store(database_url) as store, store.begin() as session:
+        return Counts(**encode(here(session)))
+
+
+def _print_removed(removed: Counts, as_json: bool) -> None:
+    if as_json:
+        print_json(removed)
+        return
+    for name, count in removed.model_dump().items():
+        typer.echo(f"{name:9} {count} deleted")
+
+
+def _asks_service(url: str | None) -> bool:
+    """Whether a service is asked: one was named, or there is a key for it."""
+    settings = Settings()
+    return bool(url or settings.url or settings.key)
+
+
+def _own_key() -> str | None:
+    """The key that the service of this machine signs with; None before its first start."""
+    path = Settings().signing_key
+    return Signer.load(path).public_key if path.exists() else None
+
+
+trust_app = typer.Typer(no_args_is_help=True, help="Keys whose signed kernels may run here.")
+PublicKey = Annotated[str, typer.Argument(help="ed25519:..., as 'tilewright trust show' prints it there.")]
+
+
+@trust_app.command()
+def show(as_json: AsJson = False) -> None:
+    """Show the public key that the service of this machine signs with, for others to trust."""
+    key = Signer.load(Settings().signing_key).public_key
+    if as_json:
+        print_json({"key": key})
+    else:
+        typer.echo(key)
+
+
+@trust_app.command("ls")
+def list_trusted(database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
+    """List the keys that are trusted, the oldest first."""
+    with open_store(database_url) as store, store.read() as session:
+        found = keys.trusted(session)
+    if as_json:
+        print_json([dataclasses.asdict(one) for one in found])
+    else:
+        print_table(
+            ("key", "name", "since"), ((one.key, one.name, f"{one.created:%Y-%m-%d}") for one in found)
+        )
+
+
+@trust_app.command()
+def add(
+    key: PublicKey,
+    name: Annotated[str, typer.Option(help="Whose key it is.")] = "",
+    database_url: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let kernels and winners that this key signed run here once they are imported."""
+    with open_store(database_url, create=True) as store, store.begin() as session:
+        keys.trust(session, checked_key(key), name)
+    if as_json:
+        print_json({"key": key, "name": name})
+    else:
+        typer.echo(f"{key} is trusted; import its results again for those that were left out")
+
+
+@trust_app.command()
+def remove(key: PublicKey, database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
+    """Trust a key no more; what was imported stays in use until it is deleted."""
+    with open_store(database_url) as store, store.begin() as session:
+        there = keys.distrust(session, checked_key(key))
+    if not there:
+        typer.echo(f"error: {key} is not trusted; 'tilewright trust ls' lists the keys that are", err=True)
+        raise typer.Exit(1)
+    if as_json:
+        print_json({"key": key, "trusted": False})
+    else:
+        typer.echo(f"{key} is not trusted any more")

@@ -1,0 +1,131 @@
+"""Whether the database can be used: what its errors mean, and a look at it once a second."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import threading
+import time
+from enum import StrEnum
+from pathlib import Path
+
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from tuner.store.database import Store, StoreError, WritersBusy
+
+
+class Outage(StrEnum):
+    """Why a database refuses what it would take at another time."""
+
+    FULL = "its disk is full"
+    LOCKED = "another writer holds it"
+    DOWN = "it does not answer"
+
+
+_SQLITE = {
+    sqlite3.SQLITE_FULL: Outage.FULL,
+    sqlite3.SQLITE_BUSY: Outage.LOCKED,
+    sqlite3.SQLITE_LOCKED: Outage.LOCKED,
+    sqlite3.SQLITE_IOERR: Outage.DOWN,
+    sqlite3.SQLITE_CANTOPEN: Outage.DOWN,
+    sqlite3.SQLITE_READONLY: Outage.DOWN,
+}
+# By code, else by class of SQLSTATE: https://www.postgresql.org/docs/current/errcodes-appendix.html
+_POSTGRES = {
+    "53100": Outage.FULL,
+    "55P03": Outage.LOCKED,
+    **dict.fromkeys(("08", "53", "57", "58"), Outage.DOWN),
+}
+
+
+def outage(error: Exception) -> Outage | None:
+    """What stands behind an error of the database; None for what a repetition would not change."""
+    if isinstance(error, WritersBusy):
+        return Outage.LOCKED
+    if not isinstance(error, DBAPIError):
+        return Outage.DOWN if isinstance(error, PoolTimeout) else None
+    if error.connection_invalidated or isinstance(error, InterfaceError):
+        return Outage.DOWN
+    if isinstance(error.orig, sqlite3.Error):
+        return _SQLITE.get(getattr(error.orig, "sqlite_errorcode", 0) & 0xFF)
+    code = getattr(error.orig, "sqlstate", None)
+    if code is None:
+        return Outage.DOWN if isinstance(error, OperationalError) else None
+    return _POSTGRES.get(code, _POSTGRES.get(code[:2]))
+
+
+_LOOK_S = 1.0
+_LATE_S = 10.0
+_FULL_S = 5.0  # for which a refusal counts
+_LEAST_FREE_BYTES = 4 * 2**20
+log = logging.getLogger("tilewright.health")
+
+
+class DatabaseHealth:
+    """What the database was able to at the last look; a thread looks once a second.
+
+    Asking costs a read of memory, also while the database hangs.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._folder = _folder(store)
+        self._found, self._at = "ok", time.monotonic()
+        self._full_until = 0.0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="database-health", daemon=True)
+
+    @property
+    def state(self) -> str:
+        """``ok``, or what is wrong."""
+        now = time.monotonic()
+        if now - self._at > _LATE_S:
+            return Outage.DOWN
+        return Outage.FULL if now < self._full_until else self._found
+
+    def note(self, found: Outage) -> None:
+        """A request met an outage. Only a full disk counts, which a look may not meet."""
+        if found is Outage.FULL:
+            self._full_until = time.monotonic() + _FULL_S
+
+    def start(self) -> None:
+        """Look from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stopping.set()
+        self._thread.join(_LATE_S)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            found = self._look()
+            if found != self._found:
+                log.warning("the database: %s", found)
+            self._found, self._at = found, time.monotonic()
+            self._stopping.wait(_LOOK_S)
+
+    def _look(self) -> str:
+        try:
+            schema = self._store.schema_state()
+            if schema != "head":
+                return f"its schema is {schema}"
+            with self._store.begin() as session:
+                session.connection()  # which takes the writer's lock of SQLite
+        except (SQLAlchemyError, StoreError, OSError) as error:
+            return outage(error) or f"{Outage.DOWN} ({type(error).__name__})"
+        return "ok" if self._free_bytes() >= _LEAST_FREE_BYTES else Outage.FULL
+
+    def _free_bytes(self) -> float:
+        if self._folder is None:
+            return float("inf")
+        found = os.statvfs(self._folder)
+        return found.f_bavail * found.f_frsize
+
+
+def _folder(store: Store) -> Path | None:
+    """Where the file of the database lies; None where a server has it."""
+    url = store.engine.url
+    return Path(url.database or "").absolute().parent if url.drivername == "sqlite" else None

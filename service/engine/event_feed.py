@@ -1,0 +1,148 @@
+"""Events of jobs for all who follow them: one reader of the database a process, however many they are."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal
+
+from fastapi.concurrency import run_in_threadpool
+from sqlalchemy.exc import SQLAlchemyError
+
+from tilewright.schema.job import JobStatus
+from tuner.store import jobs
+from tuner.store.database import Store
+from tuner.store.records import EventRecord
+
+POLL_S = 0.2
+BATCH = 200
+_MOST_KEPT = 1000  # events that wait for one follower
+_FAILED_S = 1.0
+End = Literal["stopping", "slow", "failed"]
+log = logging.getLogger("tilewright.events")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class News:
+    """Events of a job, oldest first; ``status`` once it is final and these are the last of them."""
+
+    events: list[EventRecord]
+    status: JobStatus | None
+
+
+class Follower:
+    """What waits for one follower of a job; belongs to the event loop.
+
+    Attributes:
+        ended: why nothing more comes: the service stops or failed, or events were not taken.
+    """
+
+    def __init__(self) -> None:
+        self.ended: End | None = None
+        self._events = list[EventRecord]()
+        self._status: JobStatus | None = None
+        self._told = asyncio.Event()
+
+    async def news(self) -> News:
+        """Wait for what comes next; nothing where the feed ended."""
+        await self._told.wait()
+        self._told.clear()
+        found, self._events = self._events, []
+        return News(found, self._status)
+
+    def tell(self, news: News) -> None:
+        """Keep news until they are taken."""
+        if self.ended is None:
+            self._events += news.events
+            self._status = news.status
+        if len(self._events) > _MOST_KEPT:
+            self.end("slow")
+        self._told.set()
+
+    def end(self, reason: End) -> None:
+        """Let it wait no longer, and keep nothing for it."""
+        self.ended, self._events = reason, []
+        self._told.set()
+
+
+class EventFeed:
+    """Reads the events of all followed jobs while there are any; belongs to the event loop.
+
+    Jobs may run in any process: what the database holds is what is told.
+    """
+
+    def __init__(self, store: Store, stopping: Callable[[], bool]) -> None:
+        self._store, self._stopping = store, stopping
+        self._followers = defaultdict[str, set[Follower]](set)
+        self._last: dict[str, int] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def follow(self, job_id: str, last_id: int) -> Iterator[Follower]:
+        """Be told of events of a job after ``last_id``, which there is. Those before the call may be left out
+        where others follow it already; read them from the database in the block."""
+        follower = Follower()
+        self._followers[job_id].add(follower)
+        self._last.setdefault(job_id, last_id)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+        try:
+            yield follower
+        finally:
+            self._followers[job_id].discard(follower)
+            if not self._followers[job_id]:
+                del self._followers[job_id], self._last[job_id]
+
+    async def _run(self) -> None:
+        try:
+            await self._read_on()
+        except Exception:
+            log.exception("the events of jobs cannot be read")
+            self._end_all("failed")
+
+    async def _read_on(self) -> None:
+        while self._followers:
+            if self._stopping():
+                self._end_all("stopping")
+                return
+            try:
+                found = await run_in_threadpool(_read, self._store, dict(self._last))
+            except SQLAlchemyError as error:
+                log.warning("followers of jobs wait: the database: %s", error)
+                await asyncio.sleep(_FAILED_S)
+                continue
+            for job_id, news in found.items():
+                self._tell(job_id, news)
+            await asyncio.sleep(POLL_S)
+
+    def _tell(self, job_id: str, news: News) -> None:
+        if job_id in self._last and news.events:
+            self._last[job_id] = max(self._last[job_id], news.events[-1].id)
+        for follower in self._followers.get(job_id, ()):
+            follower.tell(news)
+
+    def _end_all(self, reason: End) -> None:
+        for followers in self._followers.values():
+            for follower in followers:
+                follower.end(reason)
+
+
+def _read(store: Store, last: Mapping[str, int]) -> dict[str, News]:
+    """What is new of each job after the event that is named; jobs of which nothing is are left out."""
+    with store.read() as session:
+        # NOTE: status first, events second: a final status means that all events are there.
+        statuses = jobs.statuses(session, list(last))
+        newest = jobs.newest_events(session, list(last))
+        fresh = {job_id: after for job_id, after in last.items() if newest.get(job_id, 0) > after}
+        events = {job_id: jobs.events_after(session, job_id, after, BATCH) for job_id, after in fresh.items()}
+    found = dict[str, News]()
+    for job_id in last:
+        mine, status = events.get(job_id, []), statuses.get(job_id, JobStatus.CANCELLED)
+        final = status if status.final and len(mine) < BATCH else None
+        if mine or final:
+            found[job_id] = News(mine, final)
+    return found

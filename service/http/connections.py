@@ -1,0 +1,147 @@
+"""Connections: how many there are, and how long a peer may take to send a request and to read an answer.
+
+uvicorn bounds neither: half a header, or an answer that is never read, would hold its descriptor for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+BACKLOG = 128
+PATIENCE_S = 10.0
+_SLOWEST_BYTES = 64 * 1024
+_SLOWEST_GEMM_BYTES = 1024 * 1024  # NOTE: a GEMM holds its operands or its result meanwhile, 1 GiB at most
+# NOTE: the event loop accepts a whole backlog a turn, and takes three more turns to make and close the first.
+_UNMADE = 4 * BACKLOG
+_OTHER_FILES = 256  # of the database, the workers and the log
+_LEAST = 16
+log = logging.getLogger("tilewright.connections")
+
+
+def slowest_bytes(path: str) -> int:
+    """How many bytes a second a peer must send or read, ``PATIENCE_S`` seconds apart."""
+    return _SLOWEST_GEMM_BYTES if path == "/gemm" else _SLOWEST_BYTES
+
+
+def most_connections(wanted: int) -> int:
+    """``wanted``, or as many as this process may open files for; its limit is raised as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft = max(soft, min(hard, wanted + _UNMADE + _OTHER_FILES))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    found = min(wanted, max(_LEAST, soft - _UNMADE - _OTHER_FILES))
+    if found < wanted:
+        log.warning("%d connections instead of %d: a process may open %d files here", found, wanted, soft)
+    return found
+
+
+class Connections:
+    """The connections of a service; calling it makes one, as uvicorn makes its protocols.
+
+    Where there are too many, the one that has sent no whole request for the longest time is cut; where all
+    are at work, the newcomer.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._busy: set[BoundedConnection] = set()
+        self._waiting: dict[BoundedConnection, None] = {}  # the oldest first
+
+    def __call__(self, **options: Any) -> BoundedConnection:
+        """A new connection."""
+        return BoundedConnection(self, **options)
+
+    def note(self, connection: BoundedConnection, busy: bool) -> None:
+        """A connection has a whole request in work, or waits for one."""
+        if busy:
+            self._waiting.pop(connection, None)
+            self._busy.add(connection)
+            return
+        self._busy.discard(connection)
+        self._waiting.setdefault(connection)
+        if len(self._waiting) + len(self._busy) > self._most:
+            next(iter(self._waiting)).cut()
+
+    def forget(self, connection: BoundedConnection) -> None:
+        """A connection ends."""
+        self._waiting.pop(connection, None)
+        self._busy.discard(connection)
+
+
+class BoundedConnection(H11Protocol):
+    """A connection that is cut ``PATIENCE_S`` seconds after it was made or had its last answer unless a
+    whole header came, and where its peer reads an answer more slowly than :func:`slowest_bytes`."""
+
+    def __init__(self, connections: Connections, **options: Any) -> None:
+        super().__init__(**options)
+        self._all = connections
+        self._is_cut = False
+        self._header_by: asyncio.TimerHandle | None = None
+        self._read_by: asyncio.TimerHandle | None = None
+        # What the peer has read of this answer, and for how many seconds it kept it waiting.
+        self._read_bytes, self._buffered, self._blocked_s, self._paused_at = 0, 0, 0.0, 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for its first request."""
+        super().connection_made(transport)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        super().connection_lost(exc)
+        self._forget()
+
+    def handle_events(self) -> None:
+        """Take in what came; called after each answer, too."""
+        super().handle_events()
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        self._read_bytes, self._blocked_s = 0, 0.0
+        super().on_response_complete()
+        self._watch()
+
+    def pause_writing(self) -> None:
+        """The buffers are full: the peer has its time to read them."""
+        super().pause_writing()
+        self._paused_at, self._buffered = self.loop.time(), self.transport.get_write_buffer_size()
+        path = self.scope["path"] if self.scope else ""
+        allowed_s = PATIENCE_S + (self._read_bytes + self._buffered) / slowest_bytes(path)
+        self._read_by = self.loop.call_later(allowed_s - self._blocked_s, self.cut)
+
+    def resume_writing(self) -> None:
+        """The peer has read."""
+        super().resume_writing()
+        self._blocked_s += self.loop.time() - self._paused_at
+        self._read_bytes += self._buffered - self.transport.get_write_buffer_size()
+        if self._read_by:
+            self._read_by.cancel()
+
+    def cut(self) -> None:
+        """End it at once, also if the peer has yet to read something."""
+        self._forget()
+        self.transport.abort()
+
+    def _watch(self) -> None:
+        if self._is_cut:
+            return
+        answering = self.cycle is not None and not self.cycle.response_complete
+        self._all.note(self, answering and self.conn.their_state not in (h11.IDLE, h11.SEND_BODY))
+        if answering and self._header_by:
+            self._header_by.cancel()
+            self._header_by = None
+        elif not answering and not self._header_by:
+            self._header_by = self.loop.call_later(PATIENCE_S, self.cut)
+
+    def _forget(self) -> None:
+        self._is_cut = True
+        self._all.forget(self)
+        for timer in (self._header_by, self._read_by):
+            if timer:
+                timer.cancel()

@@ -1,0 +1,51 @@
+"""Gauges read at every scrape of ``GET /metrics``: the queue, the winners and the devices."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.engine.engine import Engine
+from service.metrics import Reading
+from service.results.quality import REASONS, ResultQuality
+from tilewright.schema.job import JobStatus
+from tuner.store import best
+from tuner.store import jobs as jobs_
+from tuner.store.database import Store
+from tuner.store.records import utc_now
+
+
+def read(store: Store, engine: Engine, quality: ResultQuality) -> Iterable[Reading]:
+    """What stands now; without what only the database knows where that does not answer."""
+    try:
+        with store.read() as session:
+            counts = jobs_.counts(session)
+            oldest = jobs_.oldest_queued(session)
+            origins = best.origins(session)
+    except SQLAlchemyError:
+        yield "tilewright_database_up", "The database answers", (), [((), 0.0)]
+    else:
+        yield "tilewright_database_up", "The database answers", (), [((), 1.0)]
+        jobs = [((status.value,), float(counts.get(status, 0))) for status in JobStatus]
+        yield "tilewright_jobs", "Jobs by status", ("status",), jobs
+        age = (utc_now() - oldest).total_seconds() if oldest else 0.0
+        yield "tilewright_queue_age_seconds", "Age of the oldest queued job", (), [((), max(age, 0.0))]
+        stale = collections.Counter[str]()
+        for family, provenance, number in origins:
+            stale[quality.staleness_of(family, provenance)] += number
+        reasons = [((reason,), float(stale[reason])) for reason in REASONS]
+        yield "tilewright_stale_entries", "Winners that are not current, by reason", ("reason",), reasons
+    queues = engine.queues.items()
+    up = [((name,), float(one.ok)) for name, one in engine.health().items()]
+    yield "tilewright_worker_up", "The device's queue is at work", ("device",), up
+    restarts = [
+        ((name, reason), float(count))
+        for name, queue in queues
+        for reason, count in queue.bench.restart_reasons.items()
+    ]
+    told = "Restarts of the device's process by what became of the one before"
+    yield "tilewright_worker_restarts_total", told, ("device", "reason"), restarts
+    tuning = [((name,), float(queue.job_id is not None)) for name, queue in queues]
+    yield "tilewright_device_tuning", "The device runs a tuning job", ("device",), tuning

@@ -1,0 +1,96 @@
+"""``/trust`` and ``/imports``: whose results are taken, which were, and how results are taken out again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from sqlalchemy.orm import Session
+
+from service.errors import Kind, Refusal
+from service.http.conditional import link_next
+from service.http.deps import Service, ServiceDep
+from service.http.openapi import errors
+from service.http.views import import_view, job_place, page_end, waiting_view
+from tilewright import wire
+from tilewright.schema.codec import encode, gathered
+from tuner.store import best, imports, keys
+from tuner.store.database import StoreError
+from tuner.store.imports import InUse, Removed
+
+router = APIRouter(tags=["imports"])
+ImportId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="As in the answer of POST /trials")]
+_WAITS = 1000
+
+
+@router.get("/trust", operation_id="trust", responses=errors())
+def get_trust(service: ServiceDep) -> wire.TrustView:
+    """The public key that this service signs with, and the keys whose kernels it takes."""
+    with service.store.read() as session:
+        found = keys.trusted(session)
+    views = [wire.TrustedKeyView(**gathered(wire.TrustedKeyView, one)) for one in found]
+    return wire.TrustView(key=service.signer.public_key, trusted=views)
+
+
+@router.get("/imports", operation_id="list_imports", responses=errors())
+def get_imports(
+    query: Annotated[wire.PageQuery, Query()], service: ServiceDep, request: Request, response: Response
+) -> wire.ImportList:
+    """Results that came from other stores, those that entered last first."""
+    with service.store.read() as session:
+        found = imports.listing(session, query.limit, job_place(query.cursor))
+        items = [import_view(one, imports.counts(session, one.id)) for one in found]
+    following = page_end(len(found), query.limit, found[-1].id if found else None)
+    link_next(request, response, following)
+    return wire.ImportList(items=items, next=following)
+
+
+@router.get("/imports/{import_id}", operation_id="get_import", responses=errors(Kind.NOT_FOUND))
+def get_import(import_id: ImportId, service: ServiceDep) -> wire.ImportDetails:
+    """An import, and its winners that wait to be built and raced here."""
+    with service.store.read() as session:
+        found = imports.get(session, import_id)
+        if found is None:
+            raise Refusal(
+                Kind.NOT_FOUND, f"there is no import {import_id}; GET /imports lists those there are"
+            )
+        view = import_view(found, imports.counts(session, import_id))
+        waits = [waiting_view(one) for one in best.waits(session, import_id, _WAITS)]
+    return wire.ImportDetails(**view.model_dump(), waits=waits)
+
+
+@router.delete("/imports/{import_id}", operation_id="delete_import", responses=errors(Kind.NOT_FOUND))
+def delete_import(import_id: ImportId, service: ServiceDep) -> wire.Counts:
+    """Take out everything that an import brought; what was raced here stands as before."""
+    return _removed(service, Kind.NOT_FOUND, partial(imports.remove, import_id=import_id))
+
+
+@router.delete(
+    "/best-config",
+    operation_id="delete_best_config",
+    responses=errors(Kind.NOT_TUNED, Kind.INVALID_PROBLEM),
+)
+def delete_best_config(query: Annotated[wire.WinnerQuery, Query()], service: ServiceDep) -> wire.Counts:
+    """Take out the winner of a problem: the vendor library runs until it is tuned again."""
+    remove = partial(imports.remove_best, target=query.target, problem=query.to_problem())
+    return _removed(service, Kind.NOT_TUNED, remove)
+
+
+@router.delete(
+    "/problems",
+    operation_id="delete_problem",
+    responses=errors(Kind.NOT_FOUND, Kind.INVALID_PROBLEM, Kind.IN_USE),
+)
+def delete_problem(query: Annotated[wire.ProblemQuery, Query()], service: ServiceDep) -> wire.Counts:
+    """Take out a problem on all devices: its jobs, trials, winners and misses."""
+    return _removed(service, Kind.NOT_FOUND, partial(imports.remove_problem, problem=query.to_problem()))
+
+
+def _removed(service: Service, unknown: Kind, remove: Callable[[Session], Removed]) -> wire.Counts:
+    try:
+        with service.store.begin() as session:
+            return wire.Counts(**encode(remove(session)))
+    except StoreError as error:
+        raise Refusal(Kind.IN_USE if isinstance(error, InUse) else unknown, str(error)) from error

@@ -1,0 +1,148 @@
+"""The command line says what there is and what to do next: defaults, lists, ids, interrupts, logs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_server import TUNED, Server, environment
+from click.testing import Result
+from typer.testing import CliRunner
+
+from service.cli.main import app
+from tilewright import Client, GemmProblem, __version__, wire
+from tilewright.errors import ServiceError
+
+Run = Callable[..., Result]
+EXTENTS = [str(TUNED.m), str(TUNED.n), str(TUNED.k)]
+
+
+@pytest.fixture
+def run(server: Server, tmp_path: Path) -> Run:
+    settings = environment(tmp_path, url=server.url)
+    return lambda *arguments: CliRunner().invoke(app, arguments, env=settings)
+
+
+def data(result: Result) -> Any:
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def plain(text: str) -> str:
+    """What a framed usage error says, on one line."""
+    return " ".join(text.replace("│", " ").split())
+
+
+def test_types_default_to_those_that_the_device_computes(run: Run) -> None:
+    job = data(run("tune", "34", "32", "32", "--max-trials", "1", "--json"))
+    assert (job["problem"]["dtype"], job["problem"]["layout"]) == ("float32", "nn")
+    assert data(run("best", "34", "32", "32", "--json"))["job_id"] == job["id"]
+    assert data(run("gemm", "34", "32", "32", "--json"))["problem"]["dtype"] == "float32"
+
+
+def test_a_refused_problem_says_first_what_would_do(client: Client) -> None:
+    with pytest.raises(ServiceError, match=r"use dtype float32 or float64; no kernel computes") as refused:
+        client.tune(GemmProblem(512, 512, 512))
+    assert len(str(refused.value)) < 200
+    with pytest.raises(ServiceError, match=r"use family host, or name none; no kernel computes"):
+        client.tune(GemmProblem(512, 512, 512, "float32", "nn"), families=["simt"])
+
+
+def test_a_missing_result_says_what_was_tuned_there(run: Run, tuned: wire.JobView) -> None:
+    assert tuned.problem == TUNED
+    result = run("best", *EXTENTS, "--dtype", "float64")
+    assert result.exit_code == 1
+    assert f"Tuned there: {TUNED}." in result.stderr
+
+
+def test_an_empty_list_says_where_there_are_winners(run: Run, client: Client, tuned: wire.JobView) -> None:
+    arch = client.devices()[0].arch
+    assert tuned.best is not None
+    assert client.config_list(arch="sm_90").archs == [arch]
+    assert client.config_list(arch=arch).archs == []
+    result = run("best", "--arch", "sm_90", "--json")
+    assert data(result) == []
+    assert f"no winner on sm_90; there are winners on {arch}" in result.stderr
+
+
+def test_an_id_may_be_given_by_its_first_characters(run: Run, client: Client, tuned: wire.JobView) -> None:
+    job_id = tuned.id
+    assert [job.id for job in client.jobs(prefix=job_id[:20]).items] == [job_id]
+    assert client.jobs(prefix="f" * 20).items == []
+    assert data(run("jobs", "show", job_id[:20], "--json"))["id"] == job_id
+    assert data(run("jobs", "watch", job_id[:20], "--json"))["id"] == job_id
+    client.tune(GemmProblem(35, 32, 32, "float32", "nn"), max_trials=1)
+    for start, told in ((job_id[:2], "more than one job starts"), ("f" * 20, "no job starts")):
+        result = run("jobs", "show", start)
+        assert result.exit_code == 2
+        assert told in plain(result.stderr)
+        assert "tilewright jobs ls" in plain(result.stderr)
+
+
+def test_trials_are_listed(run: Run, tuned: wire.JobView) -> None:
+    whole = data(run("trials", tuned.id[:20], "--json"))
+    assert [trial["number"] for trial in whole["items"]] == list(range(len(whole["items"])))
+    shown = run("trials", tuned.id, "--limit", "1")
+    assert "ok" in shown.stdout
+    assert "host(" in shown.stdout
+    assert "more than 1 trials" in shown.stderr
+
+
+def test_a_tuned_shape_tuned_again_says_so(run: Run, client: Client) -> None:
+    first = client.tune(GemmProblem(37, 32, 32, "float32", "nn"), max_trials=1)
+    result = run(
+        "tune", "37", "32", "32", "--dtype", "float32", "--layout", "nn", "--max-trials", "1", "--json"
+    )
+    assert data(result)["best"]["job_id"] == data(result)["id"]
+    assert "tuned before: " in result.stderr
+    assert f"job {first.id}" in result.stderr
+
+
+def test_the_version_is_told(run: Run) -> None:
+    assert run("--version").stdout == f"tilewright {__version__}\n"
+
+
+def test_an_interrupted_watch_says_that_the_job_goes_on(
+    server: Server, long_job: wire.JobView, client: Client, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "service.cli.main", "jobs", "watch", long_job.id]
+    settings = environment(tmp_path, url=server.url)
+    with subprocess.Popen(command, env=settings, stderr=subprocess.PIPE, text=True) as watching:
+        assert watching.stderr is not None
+        told = watching.stderr.readline()
+        assert long_job.id in told
+        time.sleep(1.0)  # until the events are followed
+        watching.send_signal(signal.SIGINT)
+        told = watching.stderr.read()
+        assert watching.wait(20) == 130
+    assert f"job {long_job.id} goes on" in told
+    assert f"'tilewright jobs watch {long_job.id}' follows it" in told
+    assert f"'tilewright jobs cancel {long_job.id}' stops it" in told
+    assert "Traceback" not in told
+    assert not client.job(long_job.id).status.final
+
+
+def test_listing_keys_makes_no_database(tmp_path: Path) -> None:
+    file = tmp_path / "none.db"
+    url = f"sqlite:///{file}"
+    for verb in (["ls"], ["revoke", "ab"]):
+        result = CliRunner().invoke(app, ["keys", *verb, "--database-url", url])
+        assert result.exit_code == 1
+        assert "'tilewright serve' makes it" in result.stderr
+        assert not file.exists()
+    made = data(CliRunner().invoke(app, ["keys", "create", "me", "--json", "--database-url", url]))
+    revoke = ["keys", "revoke", made["id"][:6], "--json", "--database-url", url]
+    assert data(CliRunner().invoke(app, revoke))["active"] is False
+
+
+def test_a_migration_is_one_line_of_the_log(server: Server) -> None:
+    lines = server.log().splitlines()
+    assert [line for line in lines if "alembic" in line] == []
+    assert len([line for line in lines if "the database was empty" in line]) == 1

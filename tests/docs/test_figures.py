@@ -1,0 +1,92 @@
+"""Figures in README.md and docs/ are those of the recorded results, of the settings and of the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.suite.files import load_rows
+from benchmarks.suite.means import Mean, means
+from service.settings import Settings
+from tuner.search import search
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+_UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def page(name: str) -> str:
+    return " ".join((ROOT / name).read_text().split())
+
+
+def cells(name: str) -> list[list[str]]:
+    lines = [line for line in (ROOT / name).read_text().splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def suite_means(dtype: str) -> dict[str, Mean]:
+    rows = load_rows(RESULTS / f"suite-sm_90-132sm-150gb-700w-{dtype}.json")
+    return {mean.name: mean for mean in means(rows)}
+
+
+README_SHAPES = [row for row in cells("README.md") if re.match(r"\d+ x \d+ x \d+", row[0])]
+
+
+def test_the_readme_has_a_table_of_the_suite() -> None:
+    assert len(README_SHAPES) == 7
+
+
+@pytest.mark.parametrize("row", README_SHAPES, ids=lambda row: row[0])
+def test_the_readme_has_the_recorded_times_and_ratios(row: list[str]) -> None:
+    shape, micros, ratio = row
+    m, n, k = map(int, re.findall(r"\d+", shape)[:3])
+    recorded = load_rows(RESULTS / "suite-sm_90-132sm-150gb-700w-float16.json")
+    found = [one for one in recorded if (one.m, one.n, one.k) == (m, n, k)]
+    digits = len(micros.partition(".")[2])
+    same = [(f"{one.ours_us:.{digits}f}", f"{one.ratio_vs_cublaslt_best:.2f}") for one in found]
+    assert (micros, ratio) in same
+
+
+def test_the_readme_has_the_mean_and_the_worst_of_the_aligned_shapes() -> None:
+    aligned = suite_means("float16")["aligned"]
+    text = page("README.md")
+    assert f"| geometric mean, {aligned.shapes} aligned shapes | | {aligned.ratio:.2f} |" in text
+    worst = aligned.worst
+    assert f"| {worst.m} x {worst.n} x {worst.k}, the worst |" in text
+
+
+def test_the_performance_page_has_the_means_of_the_suites() -> None:
+    half, brain = suite_means("float16"), suite_means("bfloat16")
+    table = {row[0]: row[1:] for row in cells("docs/performance.md")}
+    for name, group in (("shapes with aligned rows", "aligned"), ("all shapes", "all"), ("decode", "decode")):
+        assert table[name] == [f"{half[group].ratio:.3f}", f"{brain[group].ratio:.3f}"], name
+    worst = [one["aligned"].worst.ratio_vs_cublaslt_best for one in (half, brain)]
+    assert "at {:.3f} and {:.3f}.".format(*worst) in page("docs/performance.md")
+
+
+def test_the_settings_page_has_the_defaults() -> None:
+    """Numbers and sizes; texts such as "every GPU" describe a default that depends on the machine."""
+    checked = 0
+    for row in cells("docs/settings.md")[2:]:
+        field = Settings.model_fields[row[0].strip("`").removeprefix("TILEWRIGHT_").lower()]
+        default = field.get_default(call_default_factory=True, validated_data={})
+        number = re.fullmatch(r"([\d.]+)(?: (KiB|MiB|GiB))?", row[1])
+        if number:
+            assert float(number[1]) * _UNITS.get(number[2], 1) == default, row[0]
+            checked += 1
+    assert checked > 15
+
+
+def test_the_search_page_has_the_part_of_the_initial_configs() -> None:
+    assert search.INITIAL_FRACTION == 0.5
+    assert "at most half of its budget" in page("docs/search.md")
+
+
+def test_make_help_names_every_target_that_people_call() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    phony = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    assert phony
+    described = set(re.findall(r"@echo 'make ([a-z-]+) ", makefile))
+    assert described == set(phony[1].split()) - {"help"}

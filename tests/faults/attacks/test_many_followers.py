@@ -1,0 +1,117 @@
+"""Two hundred who follow jobs: the service reads the database once for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+from api_server import Server, finish, opened_database, start
+from store_samples import ENTERED, OTHER_HOST, request
+
+from service.engine.event_feed import Follower, News
+from tilewright.schema.job import JobStatus
+from tuner.store import jobs
+from tuner.store.database import Store
+from tuner.store.records import EventRecord
+
+FOLLOWERS = 200
+SECONDS = 5.0
+MOST_OF_A_CORE = 0.4  # with the lookups
+SLOWEST_S = 0.3
+
+
+@pytest.fixture
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    running = start(tmp_path_factory.mktemp("followers"))
+    yield running
+    finish(running)
+
+
+def queued(store: Store, count: int) -> list[str]:
+    """Jobs of a device that this server does not have, as those of other servers are."""
+    with store.begin() as session:
+        return [jobs.submit(session, request(seed=seed), OTHER_HOST)[0].id for seed in range(count)]
+
+
+def follow(opened: contextlib.ExitStack, server: Server, job_id: str, last_id: int = 0) -> socket.socket:
+    address = urlsplit(server.url)
+    found = opened.enter_context(socket.create_connection((address.hostname, address.port), timeout=20))
+    head = f"GET /jobs/{job_id}/events HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {last_id}\r\n\r\n"
+    found.sendall(head.encode())
+    return found
+
+
+def read_until(follower: socket.socket, text: bytes) -> bytes:
+    found = b""
+    while text not in found:
+        piece = follower.recv(65536)
+        assert piece, found
+        found += piece
+    return found
+
+
+def test_two_hundred_followers_take_little_and_hear_of_everything(server: Server) -> None:
+    with contextlib.ExitStack() as opened, opened_database(server) as store:
+        ids = queued(store, 5)
+        followers = [follow(opened, server, ids[number % len(ids)]) for number in range(FOLLOWERS)]
+        for one in followers:
+            assert b"event: status" in read_until(one, b"queued")
+        http = opened.enter_context(httpx2.Client(base_url=server.url, timeout=30))
+        cpu_s, started, took = server.cpu_s(), time.monotonic(), list[float]()
+        while time.monotonic() - started < SECONDS:
+            asked = time.monotonic()
+            assert http.get("/best-config", params={"arch": "sm_90"}).status_code == 200
+            took.append(time.monotonic() - asked)
+            time.sleep(0.05)
+        share = (server.cpu_s() - cpu_s) / (time.monotonic() - started)
+        assert sorted(took)[int(0.99 * len(took))] < SLOWEST_S
+        assert share < MOST_OF_A_CORE
+        with store.begin() as session:
+            for job_id in ids:
+                jobs.append_event(session, job_id, "progress", {"measured": 7})
+                jobs.finish(session, job_id, JobStatus.FAILED, "another server did it")
+        for one in followers:
+            told = read_until(one, b"event: done")
+            assert told.index(b'"measured": 7') < told.index(b"another server did it") < told.index(b"done")
+    assert "Traceback" not in server.log()
+
+
+def test_a_follower_resumes_where_it_ended(server: Server) -> None:
+    with contextlib.ExitStack() as opened, opened_database(server) as store:
+        (job_id,) = queued(store, 1)
+        with store.begin() as session:
+            known = [jobs.append_event(session, job_id, "trial", {"number": n}) for n in range(500)]
+        read_until(follow(opened, server, job_id), b'"number": 499}')
+        told = read_until(follow(opened, server, job_id, known[249]), b'"number": 499}')
+    assert told.count(b"event: trial") == 250
+    assert b"\nid: %d\n" % known[249] not in told
+
+
+def test_a_follower_that_claims_to_know_more_than_there_is_blinds_no_other(server: Server) -> None:
+    with contextlib.ExitStack() as opened, opened_database(server) as store:
+        (job_id,) = queued(store, 1)
+        liar = follow(opened, server, job_id, 10**17)
+        read_until(liar, b"follow")
+        honest = follow(opened, server, job_id)
+        read_until(honest, b"queued")
+        with store.begin() as session:
+            jobs.append_event(session, job_id, "progress", {"measured": 7})
+        for one in (honest, liar):
+            read_until(one, b'"measured": 7')
+
+
+def test_a_follower_that_reads_too_slowly_is_let_go() -> None:
+    async def run() -> None:
+        follower = Follower()
+        for number in range(1, 1003):
+            follower.tell(News([EventRecord(number, "a" * 32, "trial", {}, ENTERED)], None))
+        assert follower.ended == "slow"
+        assert (await follower.news()).events == []
+
+    asyncio.run(run())

@@ -1,0 +1,132 @@
+"""Callers of ``POST /gemm`` that send slowly and read nothing: an honest caller is answered all the while."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx2
+import numpy as np
+import pytest
+from api_server import Server, finish, start
+
+from tilewright.http.tensors import MEDIA_TYPE, from_array, pieces
+
+MIB = 2**20
+ANSWER_S = 3.0  # NOTE: others may be working on this machine
+BUFFERS = 64 * MIB
+ATTACKER = "127.0.0.2"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with little memory for bodies and results."""
+    running = start(tmp_path_factory.mktemp("slow"), max_body_bytes=16 * MIB, max_buffer_bytes=BUFFERS)
+    yield running
+    finish(running)
+
+
+def body_of(a: np.ndarray, b: np.ndarray) -> bytes:
+    return b"".join(pieces({"a": from_array("a", a), "b": from_array("b", b)}))
+
+
+SMALL = body_of(np.ones((4, 4), "f4"), np.ones((4, 4), "f4"))
+LARGE_ANSWER = body_of(np.ones((1536, 1), "f4"), np.ones((1, 1536), "f4"))  # 9 MiB
+
+
+def connected(server: Server, length: int) -> socket.socket:
+    """A connection of the attacker's that has sent the head of a request."""
+    found = socket.socket()
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    found.bind((ATTACKER, 0))
+    address = urlsplit(server.url)
+    found.connect((address.hostname, address.port))
+    found.settimeout(1.0)
+    head = f"POST /gemm HTTP/1.1\r\nHost: localhost\r\nContent-Type: {MEDIA_TYPE}\r\n"
+    found.sendall(f"{head}Content-Length: {length}\r\n\r\n".encode())
+    return found
+
+
+def upload_slowly(server: Server, stopped: threading.Event) -> None:
+    """Send 32 KiB/s of 16 MiB until the server ends it."""
+    with contextlib.suppress(OSError), contextlib.closing(connected(server, 16 * MIB)) as found:
+        while not stopped.wait(0.25) and not select.select([found], [], [], 0)[0]:
+            found.sendall(bytes(8192))
+
+
+def read_nothing(server: Server, stopped: threading.Event) -> None:
+    """Ask for 9 MiB, and read nothing until the server ends it."""
+    with contextlib.suppress(OSError), contextlib.closing(connected(server, len(LARGE_ANSWER))) as found:
+        found.sendall(LARGE_ANSWER)
+        poll = select.poll()
+        poll.register(found, select.POLLRDHUP | select.POLLHUP)
+        while not stopped.wait(0.25) and not poll.poll(0):
+            pass
+
+
+def shared_bytes(server: Server) -> int:
+    """How much memory the server shares with its worker."""
+    lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
+    (found,) = (line for line in lines if line.startswith("RssShmem:"))
+    return int(found.split()[1]) * 1024
+
+
+@pytest.mark.parametrize(
+    ("callers", "attacks", "seconds"),
+    [
+        (4, [upload_slowly], 5.0),
+        (4, [read_nothing], 5.0),
+        # Until peers that are too slow are cut and come again.
+        pytest.param(40, [upload_slowly, read_nothing], 13.0, marks=pytest.mark.long),
+    ],
+)
+def test_slow_callers_keep_no_honest_one_waiting(
+    server: Server, attacks: list[Callable[[Server, threading.Event], None]], callers: int, seconds: float
+) -> None:
+    stopped = threading.Event()
+
+    def again(attack: Callable[[Server, threading.Event], None]) -> None:
+        while not stopped.is_set():
+            attack(server, stopped)
+
+    attackers = [threading.Thread(target=again, args=(attacks[i % len(attacks)],)) for i in range(callers)]
+    for one in attackers:
+        one.start()
+    slowest, most, until = 0.0, 0, time.monotonic() + seconds
+    try:
+        with httpx2.Client(base_url=server.url, headers={"Content-Type": MEDIA_TYPE}, timeout=30) as honest:
+            while time.monotonic() < until:
+                started = time.monotonic()
+                answer = honest.post("/gemm", content=SMALL)
+                assert answer.status_code == 200, answer.text
+                slowest = max(slowest, time.monotonic() - started)
+                most = max(most, shared_bytes(server))
+                time.sleep(0.25)
+    finally:
+        stopped.set()
+        for one in attackers:
+            one.join()
+    assert slowest < ANSWER_S
+    assert most <= BUFFERS
+    assert "Traceback" not in server.log()
+
+
+def test_answers_that_are_not_read_take_half_of_the_memory_at_most(server: Server) -> None:
+    answers = []
+    with contextlib.ExitStack() as opened:
+        sockets = [
+            opened.enter_context(contextlib.closing(connected(server, len(LARGE_ANSWER)))) for _ in range(12)
+        ]
+        for one in sockets:
+            one.settimeout(30.0)  # NOTE: others may be working on this machine
+            one.sendall(LARGE_ANSWER)
+        answers = [one.recv(1024) for one in sockets]
+    refused = [one for one in answers if one.startswith(b"HTTP/1.1 429")]
+    assert len(answers) - len(refused) in (2, 3)
+    assert all(b"retry-after" in one.lower() for one in refused)

@@ -1,0 +1,149 @@
+"""Two services of one machine: one works on a device, and the other takes over when that one ends."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from databases import Databases, migrate, opened
+from engine_lab import FakeBench, job, submit, wait_for
+
+from service.engine import device_queue
+from service.engine.engine import Engine
+from service.engine.health import Trouble
+from service.settings import Settings
+from tilewright.errors import DeviceUnavailable
+from tilewright.schema.job import JobStatus
+from tuner.store.database import Store
+from tuner.workers.device_lock import DeviceLock
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from tuner.workers.device_lock import DeviceLock
+print(DeviceLock(Path(sys.argv[1]), "gpu").acquire(), flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_lock_has_one_holder(tmp_path: Path) -> None:
+    first, second, other = (DeviceLock(tmp_path / "locks", name) for name in ("gpu", "gpu", "host"))
+    assert first.acquire()
+    assert first.acquire()
+    assert not second.acquire()
+    assert other.acquire()
+    assert second.holder() == str(os.getpid())
+    first.release()
+    assert second.acquire()
+    assert not first.acquire()
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"True\n"
+        yield process
+        process.kill()
+
+
+def test_a_lock_ends_with_a_process_that_is_killed(tmp_path: Path, holder: subprocess.Popen[bytes]) -> None:
+    lock = DeviceLock(tmp_path, "gpu")
+    assert not lock.acquire()
+    assert lock.holder() == str(holder.pid)
+    holder.kill()
+    holder.wait()
+    assert lock.acquire()
+
+
+def test_what_a_holder_starts_does_not_inherit_the_lock(tmp_path: Path) -> None:
+    lock = DeviceLock(tmp_path, "gpu")
+    assert lock.acquire()
+    with subprocess.Popen(["sleep", "60"], close_fds=False) as child:
+        lock.release()
+        assert DeviceLock(tmp_path, "gpu").acquire()
+        child.kill()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_users_share_a_lock_although_one_of_them_made_its_file() -> None:
+    folder = Path(f"/dev/shm/tilewright-test-{os.getpid()}")
+    folder.mkdir()
+    folder.chmod(0o1777)
+    ask = HOLD.replace("time.sleep(60)", "")
+    nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    try:
+        lock = DeviceLock(folder, "gpu")
+        assert lock.acquire()
+        assert stat.S_IMODE(next(folder.iterdir()).stat().st_mode) == 0o666
+        command = [*nobody, sys.executable, "-c", ask, str(folder)]
+        assert subprocess.run(command, capture_output=True, check=True).stdout == b"False\n"
+        lock.release()
+        assert subprocess.run(command, capture_output=True, check=True).stdout == b"True\n"
+        assert lock.holder() != str(os.getpid())
+    finally:
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+
+
+def test_a_folder_that_cannot_be_used_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DeviceUnavailable, match="set TILEWRIGHT_LOCK_DIR to a folder"):
+        DeviceLock(tmp_path / "file", "gpu").acquire()
+
+
+@pytest.fixture
+def pair(
+    sqlite_databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[tuple[Store, Engine]]]:
+    """Two services on one device, each with a database of its own."""
+    monkeypatch.setattr(device_queue, "Bench", FakeBench)
+    settings = Settings(
+        devices=("host",), cache_dir=tmp_path, compile_processes=1, stop_s=0.2, lock_dir=tmp_path
+    )
+    with opened(sqlite_databases.copy(migrate)) as one, opened(sqlite_databases.copy(migrate)) as two:
+        made = [(store, Engine(store, settings)) for store in (one, two)]
+        yield made
+        for _, engine in made:
+            engine.stop()
+
+
+def test_two_services_tune_a_device_in_turn(
+    pair: list[tuple[Store, Engine]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_work, most = [], 0
+    go_on = threading.Event()
+
+    def tune(_request: Any, job_id: str, *_: Any) -> None:
+        nonlocal most
+        at_work.append(job_id)
+        most = max(most, len(at_work))
+        go_on.wait(20)
+        at_work.remove(job_id)
+
+    monkeypatch.setattr(device_queue, "tune", tune)
+    (first_store, first), (second_store, second) = pair
+    ids = submit(first_store), submit(second_store)
+    first.start()
+    wait_for(lambda: at_work == [ids[0]])
+    second.start()
+    wait_for(lambda: second.health()["host"].trouble is Trouble.IN_USE)
+    health = second.health()["host"]
+    assert (health.ok, health.reason) == (True, f"in use by another service (pid {os.getpid()})")
+    waiting = job(second_store, ids[1])
+    assert (waiting.status, second.why_waiting(waiting)) == (JobStatus.QUEUED, health.reason)
+    assert first.why_waiting(job(first_store, ids[0])) is None
+    first.begin_stop()
+    go_on.set()
+    first.stop()
+    wait_for(lambda: job(second_store, ids[1]).status.final)
+    assert most == 1
+    assert second.health()["host"].trouble is None

@@ -1,0 +1,234 @@
+"""A changed config set is made once for all who wait, of what changed; an unchanged one costs nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx2
+import pytest
+from databases import Databases, migrate, opened
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import delete, event, update
+from store_samples import HOST_CLASS, artifact, best, problem
+
+from service.http.app import create_app
+from service.http.deps import Service
+from service.results.quality import ResultQuality
+from service.results.snapshots import SnapshotMaker
+from service.settings import Settings
+from tilewright.schema.config_set import ConfigSet
+from tilewright.schema.match import MatchLimits
+from tuner.store import best as winners
+from tuner.store import entities, sets
+from tuner.store.database import Store
+from tuner.store.models import BestConfigRow
+
+ASKING = 20
+CURRENT = "/config-sets/current"
+WHERE = {"device_class": HOST_CLASS}
+
+
+def put(store: Store, m: int, **changes: Any) -> None:
+    with store.begin() as session:
+        winners.put(session, dataclasses.replace(best(problem(m)), **changes))
+
+
+def fill(url: str) -> None:
+    """Three winners."""
+    migrate(url)
+    with opened(url) as store:
+        with store.begin() as session:
+            entities.put_artifact(session, artifact())
+        for m in (64, 65, 66):
+            put(store, m)
+
+
+@pytest.fixture
+def app(databases: Databases) -> Iterator[FastAPI]:
+    made = create_app(Settings(database_url=databases.copy(fill)))
+    yield made
+    made.state.service.served.close()
+    made.state.service.store.close()
+
+
+@pytest.fixture
+def service(app: FastAPI) -> Service:
+    made: Service = app.state.service
+    return made
+
+
+def shapes(found: ConfigSet) -> list[int]:
+    return sorted(entry.problem.m for entry in found.entries)
+
+
+def at_once(ask: Callable[[int], Any]) -> list[Any]:
+    barrier = threading.Barrier(ASKING)
+
+    def together(number: int) -> Any:
+        barrier.wait()
+        return ask(number)
+
+    with ThreadPoolExecutor(ASKING) as pool:
+        return list(pool.map(together, range(ASKING)))
+
+
+def test_a_set_is_made_once_for_all_who_ask_at_once(
+    app: FastAPI, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, keep = [], sets.keep
+
+    def slowly(*given: Any) -> Any:
+        kept.append(given)
+        time.sleep(0.3)
+        return keep(*given)
+
+    monkeypatch.setattr(sets, "keep", slowly)
+    http = TestClient(app, "http://localhost")
+    for m in (67, 68):
+        put(service.store, m)
+        lookup = {**WHERE, "problems": [problem(m).to_dict()]}
+        asked: list[Callable[[], Any]] = [
+            lambda: http.get(CURRENT, params=WHERE).json()["entries"][-1]["problem"]["m"],
+            lambda lookup=lookup: http.post("/best-config/lookup", json=lookup).json()["items"][0]["kind"],
+        ]
+        found = at_once(lambda number, asked=asked: asked[number % 2]())
+        assert found == [m, "exact"] * (ASKING // 2)
+    assert len(kept) == 2
+
+
+def test_clients_that_wait_for_a_set_leave_the_threads_to_others(
+    app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    making, answered, keep = threading.Event(), threading.Event(), sets.keep
+
+    def held_up(*given: Any) -> Any:
+        making.set()
+        assert answered.wait(20)
+        return keep(*given)
+
+    monkeypatch.setattr(sets, "keep", held_up)
+
+    async def ask() -> list[int]:
+        transport = httpx2.ASGITransport(app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            waiting = [asyncio.create_task(http.get(CURRENT, params=WHERE)) for _ in range(100)]
+            await asyncio.to_thread(making.wait, 20)
+            listed = await asyncio.wait_for(http.get("/best-config", params=WHERE), 10)
+            answered.set()
+            return [reply.status_code for reply in (listed, *await asyncio.gather(*waiting))]
+
+    assert asyncio.run(ask()) == [200] * 101
+
+
+def test_a_look_that_began_before_a_change_is_not_shared(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, served = threading.Event(), threading.Event(), sets.served
+
+    def held_up(*given: Any) -> Any:
+        found = served(*given)
+        begun.set()
+        assert go_on.wait(20)
+        return found
+
+    monkeypatch.setattr(sets, "served", held_up)
+    first = service.served.look(HOST_CLASS)
+    assert begun.wait(20)
+    put(service.store, 67)
+    second, third = (service.served.look(HOST_CLASS) for _ in range(2))
+    go_on.set()
+    assert first.result() is not second.result() is third.result()
+    assert shapes(second.result().catalog.config_set) == [64, 65, 66, 67]
+
+
+def test_only_winners_that_changed_are_read_again(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, of_ids = list[int](), winners.of_ids
+
+    def told(session: Any, ids: Any) -> Any:
+        read.append(len(ids))
+        return of_ids(session, ids)
+
+    monkeypatch.setattr(winners, "of_ids", told)
+    service.served.current(HOST_CLASS)
+    put(service.store, 65, speedup=3.0, speedup_low=2.5, speedup_high=3.5)
+    put(service.store, 67)
+    assert service.served.current(HOST_CLASS).catalog.lookup(problem(67), MatchLimits()).kind == "exact"
+    assert read == [3, 2]
+
+
+@pytest.mark.parametrize("tag", ["known", "other"])
+def test_an_unchanged_set_costs_no_transaction(
+    sqlite_databases: Databases, monkeypatch: pytest.MonkeyPatch, tag: str
+) -> None:
+    """On SQLite, which tells cheaply that nothing was committed."""
+    monkeypatch.setattr(
+        ResultQuality, "staleness", lambda *_: "fresh"
+    )  # else stale winners are noted meanwhile
+    app = create_app(Settings(database_url=sqlite_databases.copy(fill)))
+    service: Service = app.state.service
+    http = TestClient(app, "http://localhost")
+    for _ in range(2):  # the first one commits the set
+        digest = http.get(CURRENT, params=WHERE).json()["digest"]
+    begun: list[object] = []
+    event.listen(service.store.engine, "begin", begun.append)
+    held = {"If-None-Match": f'"{digest}"' if tag == "known" else '"other"'}
+    assert http.get(CURRENT, params=WHERE, headers=held).status_code == (304 if tag == "known" else 200)
+    assert begun == []
+    service.served.close()
+    service.store.close()
+
+
+CHANGES = st.one_of(
+    st.tuples(st.just("put"), st.integers(64, 70), st.sampled_from([1.0, 1.5, 2.0])),
+    st.tuples(st.just("delete"), st.integers(64, 70), st.just(0.0)),
+    st.tuples(st.just("repeat"), st.integers(64, 70), st.sampled_from([0.0, 1.0])),
+)
+
+
+def change(store: Store, kind: str, m: int, value: float) -> None:
+    if kind == "put":
+        put(store, m, speedup=value, speedup_low=value - 0.1, speedup_high=value + 0.1)
+        return
+    with store.begin() as session:
+        found = [one.id for one in winners.exact(session, HOST_CLASS, problem(m))]
+        mine = BestConfigRow.id.in_(found)
+        if kind == "delete":
+            session.execute(delete(BestConfigRow).where(mine))
+        else:
+            session.execute(update(BestConfigRow).where(mine).values(repeatable=bool(value)))
+        sets.changed(session, HOST_CLASS)
+
+
+@pytest.fixture(scope="module")
+def lasting(sqlite_databases: Databases) -> Iterator[Service]:
+    app = create_app(Settings(database_url=sqlite_databases.copy(fill)))
+    put(app.state.service.store, 1)  # is never deleted
+    yield app.state.service
+    app.state.service.served.close()
+    app.state.service.store.close()
+
+
+@settings(max_examples=25, deadline=None)
+@given(rounds=st.lists(st.lists(CHANGES, min_size=1, max_size=3), min_size=1, max_size=4))
+def test_a_set_made_of_what_changed_is_the_one_made_of_everything(
+    lasting: Service, rounds: list[list[tuple[str, int, float]]]
+) -> None:
+    quality: ResultQuality = lasting.quality
+    for changes in rounds:
+        for one in changes:
+            change(lasting.store, *one)
+        found = lasting.served.current(HOST_CLASS)
+        with lasting.store.read() as session:
+            afresh = SnapshotMaker(HOST_CLASS, quality).make(session)
+        assert found.digest == afresh.snapshot.digest
+        sent = ConfigSet.from_bytes(sets.unpack(found.packed), found.digest)
+        assert sent == dataclasses.replace(found.catalog.config_set, created_at=sent.created_at)

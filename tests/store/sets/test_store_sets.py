@@ -1,0 +1,166 @@
+"""Config sets: kept once by content, served as the latest or as pinned, paged."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from set_server import config_set, entry
+from store_samples import HOST_CLASS, OTHER_CLASS, artifact, best, problem
+
+from service.errors import Refusal
+from service.http.routes import config_sets as routes
+from service.results import config_sets
+from tilewright import wire
+from tilewright.schema.config_set import ConfigSet
+from tilewright.schema.preconditions import Preconditions
+from tuner.store import best as winners
+from tuner.store import entities, sets
+from tuner.store.database import Store, StoreError
+from tuner.store.sets import ServedSetRecord, Snapshot
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def snapshot(letter: str = "a", device_class: str = HOST_CLASS) -> Snapshot:
+    return Snapshot(f"sha256:{letter * 64}", device_class, "x86_64_v3", 3, sets.pack(b'{"x":1}' * 100), NOW)
+
+
+def keep(store: Store, *kept: Snapshot, made_from: str = "1 here") -> None:
+    for item in kept:
+        with store.begin() as session:
+            sets.keep(session, item, made_from)
+
+
+def served(store: Store, device_class: str = HOST_CLASS) -> ServedSetRecord:
+    with store.read() as session:
+        return sets.served(session, device_class)
+
+
+def test_a_class_without_a_set_is_served_nothing(store: Store) -> None:
+    assert served(store) == ServedSetRecord(0, None, None, None)
+    with store.read() as session:
+        assert sets.packed(session, snapshot().digest) is None
+        assert sets.get(session, snapshot().digest) is None
+        assert sets.listing(session) == []
+
+
+def test_a_snapshot_comes_back_byte_for_byte(store: Store) -> None:
+    keep(store, snapshot())
+    with store.read() as session:
+        packed = sets.packed(session, snapshot().digest)
+        assert packed is not None
+        assert sets.unpack(packed) == sets.unpack(snapshot().packed)
+        found = sets.get(session, snapshot().digest)
+    assert found is not None
+    assert (found.entries, found.created, found.device_class) == (3, NOW, HOST_CLASS)
+
+
+def test_the_same_content_is_kept_once_and_served_again(store: Store) -> None:
+    keep(store, snapshot("a"), snapshot("b"), snapshot("a"), made_from="7 here")
+    assert served(store) == ServedSetRecord(0, snapshot("a").digest, None, "7 here")
+    with store.read() as session:
+        assert [item.digest for item in sets.listing(session)] == [snapshot(x).digest for x in "ba"]
+
+
+def test_every_winner_raises_the_revision_of_its_class_alone(store: Store) -> None:
+    with store.begin() as session:
+        entities.put_artifact(session, artifact())
+        winners.put(session, best(problem(), speedup=2.0))
+        winners.put(session, best(problem(65)))
+    assert served(store).revision == 2
+    with store.begin() as session:
+        assert not winners.put(session, best(problem(), disturbed="others were busy"))
+    assert served(store).revision == 2, "a winner that was not taken changes nothing"
+    assert served(store, OTHER_CLASS).revision == 0
+
+
+def test_revisions_of_writers_at_once_all_count(store: Store) -> None:
+    def change() -> None:
+        for _ in range(10):
+            with store.begin() as session:
+                sets.changed(session, HOST_CLASS)
+
+    threads = [threading.Thread(target=change) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert served(store).revision == 40
+
+
+def test_a_pin_holds_until_it_is_taken_back(store: Store) -> None:
+    keep(store, snapshot("a"), snapshot("b"))
+    with store.begin() as session:
+        sets.pin(session, HOST_CLASS, snapshot("a").digest)
+    keep(store, snapshot("c"))
+    assert (served(store).pinned, served(store).latest) == (snapshot("a").digest, snapshot("c").digest)
+    with store.begin() as session:
+        sets.pin(session, HOST_CLASS, None)
+        sets.pin(session, OTHER_CLASS, None)
+    assert served(store).pinned is None
+
+
+def test_of_two_who_know_the_same_set_one_changes_what_is_served(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(store, snapshot("a"), snapshot("b"), snapshot("c"))
+    pin = sets.pin
+
+    def slowly(*given: Any) -> None:
+        time.sleep(0.5)  # both have looked by then, where nothing keeps them from it
+        pin(*given)
+
+    monkeypatch.setattr(sets, "pin", slowly)
+    service: Any = SimpleNamespace(store=store)
+
+    def change(letter: str) -> bool:
+        body = wire.PinBody(device_class=HOST_CLASS, digest=snapshot(letter).digest)
+        try:
+            routes.post_current(body, service, f'"{snapshot("c").digest}"')
+        except Refusal:
+            return False
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        done = dict(zip("ab", pool.map(change, "ab"), strict=True))
+    (winner,) = [letter for letter, changed in done.items() if changed]
+    assert served(store).pinned == snapshot(winner).digest
+
+
+def test_a_set_of_an_earlier_format_differs_only_in_what_was_raced() -> None:
+    kernel = artifact(needs=Preconditions(align_a=16))
+    new, faster = entry(problem(), kernel), entry(problem(65), kernel)
+    old = {name: value for name, value in new.items() if name != "preconditions"}
+    before, after = (
+        ConfigSet.from_bytes(content)
+        for content in (
+            config_set([old, faster | {"median_us": 3.0}], format=2),
+            config_set([new, faster]),
+        )
+    )
+    found = config_sets.difference(before, after)
+    assert ([change.problem.m for change in found.changed], found.unchanged) == ([65], 1)
+
+
+def test_only_a_set_of_the_class_can_be_pinned(store: Store) -> None:
+    keep(store, snapshot("a", OTHER_CLASS))
+    with store.begin() as session:
+        for digest in (snapshot("a").digest, snapshot("b").digest):
+            with pytest.raises(StoreError, match=r"GET /config-sets"):
+                sets.pin(session, HOST_CLASS, digest)
+
+
+def test_listing_pages_newest_first(store: Store) -> None:
+    keep(store, *(snapshot(letter) for letter in "abcde"), snapshot("f", OTHER_CLASS))
+    with store.read() as session:
+        page = sets.listing(session, HOST_CLASS, limit=2)
+        rest = sets.listing(session, HOST_CLASS, limit=9, before=page[-1].id)
+        everything = sets.listing(session)
+    assert [item.digest[7] for item in page + rest] == list("edcba")
+    assert len(everything) == 6

@@ -1,0 +1,312 @@
+"""What imports bring, what of it is used, and how it is taken out again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import func, select
+from store_samples import (
+    ENTERED,
+    HOST,
+    HOST_CLASS,
+    OTHER_CLASS,
+    OTHER_HOST,
+    TRUSTED,
+    UNTRUSTED,
+    artifact,
+    best,
+    config,
+    problem,
+    request,
+    trial,
+)
+
+from tilewright.schema.job import JobStatus
+from tilewright.schema.problem import GemmProblem
+from tilewright.schema.trial import BestConfig
+from tuner.job import neighbours
+from tuner.store import best as winners
+from tuner.store import entities, exchange, imports, jobs, misses, sets, trials
+from tuner.store.database import Store, StoreError
+from tuner.store.exchange import EndedJob
+from tuner.store.imports import Import, ImportCounts, InUse, Removed
+from tuner.store.models import Base, EventRow
+from tuner.store.sets import Snapshot
+from tuner.store.trials import JobRecorder
+
+JOB = EndedJob("a" * 32, request(), HOST, JobStatus.SUCCEEDED, ENTERED, ENTERED)
+ELSE = artifact(b"\x7fELF\0other")
+
+
+@pytest.fixture
+def store(store: Store) -> Store:
+    """A store into which both imports were opened, and which keeps a kernel of its own."""
+    with store.begin() as session:
+        for entering in (TRUSTED, UNTRUSTED):
+            imports.enter(session, entering)
+        entities.put_artifact(session, artifact())
+    return store
+
+
+def foreign(of: GemmProblem, speedup: float = 99.0, tile: int = 32) -> BestConfig:
+    """A winner of another store with a kernel of its own."""
+    return dataclasses.replace(best(of, speedup=speedup), artifact=ELSE.digest, config=config(tile))
+
+
+def rows(store: Store) -> dict[str, int]:
+    """How many rows each table has."""
+    with store.read() as session:
+        tables = Base.metadata.tables.values()
+        return {table.name: session.scalar(select(func.count()).select_from(table)) or 0 for table in tables}
+
+
+def test_an_import_goes_on_and_does_not_change_its_signer(store: Store) -> None:
+    with store.begin() as session:
+        later = dataclasses.replace(TRUSTED, created=ENTERED + timedelta(days=1), key_id="else")
+        assert not imports.enter(session, later)
+        assert imports.get(session, TRUSTED.id) == TRUSTED
+        for changes in ({"trusted": False}, {"signer": f"ed25519:{'2' * 64}"}):
+            with pytest.raises(StoreError, match="began with other signatures"):
+                imports.enter(session, dataclasses.replace(TRUSTED, **changes))
+        assert imports.get(session, "f" * 32) is None
+
+
+def test_imports_are_listed_the_last_first(store: Store) -> None:
+    with store.begin() as session:
+        third = Import("0" * 32, False, None, None, ENTERED + timedelta(seconds=1))
+        imports.enter(session, third)
+        everything = imports.listing(session)
+        assert everything == [third, UNTRUSTED, TRUSTED]
+        assert imports.listing(session, 1) == [third]
+        assert imports.listing(session, 5, third.id) == [UNTRUSTED, TRUSTED]
+
+
+def test_nobody_displaces_a_winner_that_was_raced_here(store: Store) -> None:
+    of = problem()
+    with store.begin() as session:
+        winners.put(session, best(of, speedup=1.1))
+        entities.put_artifact_bytes(session, ELSE.to_bytes(), TRUSTED.id)
+        for entering in (TRUSTED, UNTRUSTED):
+            won = foreign(of, tile=32 if entering is TRUSTED else 48)
+            assert winners.merge(session, won, ENTERED + timedelta(days=9999), entering) == "waiting"
+        (stored,) = winners.exact(session, HOST_CLASS, of)
+        assert (stored.best.speedup, stored.import_id) == (1.1, None)
+        assert neighbours.first_tries(session, HOST_CLASS, of)[:2] == [config(32), config(48)]
+
+
+def test_what_nobody_signed_is_no_winner_and_waits(store: Store) -> None:
+    of = problem()
+    with store.begin() as session:
+        # Its kernel is here, as if somebody had tuned another problem with it.
+        won = dataclasses.replace(foreign(of), artifact=artifact().digest)
+        assert winners.merge(session, won, ENTERED, UNTRUSTED) == "waiting"
+        assert winners.merge(session, won, ENTERED, UNTRUSTED) == "known"
+        assert winners.exact(session, HOST_CLASS, of) == []
+        assert winners.classes(session, HOST_CLASS) == []
+        assert winners.listing(session, None, None, 10) == []
+        assert winners.waiting_problem(session, HOST_CLASS) == of
+        assert winners.waiting_problem(session, OTHER_CLASS) is None
+        (waits,) = winners.waits(session, UNTRUSTED.id, 10)
+        assert (waits.best, waits.queued) == (won, None)
+        assert winners.take_waiting(session, HOST_CLASS, of)
+        assert not winners.take_waiting(session, HOST_CLASS, of)
+        assert winners.waiting_problem(session, HOST_CLASS) is None
+        assert neighbours.first_tries(session, HOST_CLASS, of) == [won.config]
+
+
+def test_what_claims_most_is_raced_first(store: Store) -> None:
+    with store.begin() as session:
+        for m, speedup in ((64, 1.2), (65, 3.0), (66, 2.0)):
+            winners.merge(session, foreign(problem(m), speedup), ENTERED, UNTRUSTED)
+        found = []
+        while of := winners.waiting_problem(session, HOST_CLASS):
+            winners.take_waiting(session, HOST_CLASS, of)
+            found.append(of.m)
+        assert found == [65, 66, 64]
+
+
+def test_nothing_waits_that_claims_less_than_was_raced_here(store: Store) -> None:
+    of = problem()
+    with store.begin() as session:
+        winners.put(session, best(of, speedup=2.0))
+        assert winners.merge(session, foreign(of, speedup=1.9), ENTERED, UNTRUSTED) == "known"
+        same = dataclasses.replace(foreign(of), config=best(of).config)
+        assert winners.merge(session, same, ENTERED, UNTRUSTED) == "known"
+
+
+def test_a_race_here_ends_the_wait_and_displaces_what_was_imported(store: Store) -> None:
+    of = problem()
+    with store.begin() as session:
+        entities.put_artifact_bytes(session, ELSE.to_bytes(), TRUSTED.id)
+        assert winners.merge(session, foreign(of), ENTERED, TRUSTED) == "in use"
+        assert winners.merge(session, foreign(of, tile=48), ENTERED, UNTRUSTED) == "waiting"
+        assert winners.put(session, best(of, speedup=1.05))  # far below what both imports claim
+        (stored,) = winners.exact(session, HOST_CLASS, of)
+        assert (stored.best.speedup, stored.import_id) == (1.05, None)
+        assert winners.waiting_problem(session, HOST_CLASS) is None
+
+
+def test_a_trusted_winner_without_its_kernel_waits(store: Store) -> None:
+    with store.begin() as session:
+        assert winners.merge(session, foreign(problem()), ENTERED, TRUSTED) == "waiting"
+
+
+def test_jobs_of_this_store_and_trusted_ones_take_no_trials_of_others(store: Store) -> None:
+    with store.begin() as session:
+        mine, _ = jobs.submit(session, request(), HOST)
+        exchange.merge_job(session, JOB, TRUSTED)
+    with store.begin() as session:
+        lines = [trials.prepared(trial(7), ENTERED)]
+        for entering in (TRUSTED, UNTRUSTED):
+            assert trials.merge(session, mine.id, lines, entering) == []
+        assert trials.merge(session, JOB.id, lines, UNTRUSTED) == []
+        assert trials.merge(session, JOB.id, lines, TRUSTED) == [7]
+        assert not exchange.merge_job(session, JOB, UNTRUSTED)
+
+
+def test_a_signed_job_replaces_one_that_nobody_signed(store: Store) -> None:
+    with store.begin() as session:
+        exchange.merge_job(session, JOB, UNTRUSTED)
+        trials.merge(session, JOB.id, [trials.prepared(trial(0, median=1e-3), ENTERED)], UNTRUSTED)
+        assert exchange.merge_job(session, JOB, TRUSTED)
+        assert not exchange.merge_job(session, JOB, TRUSTED)
+        assert trials.of_job(session, JOB.id) == []
+        assert jobs.known(session, JOB.id).import_id == TRUSTED.id
+
+
+def test_times_that_nobody_signed_are_not_exported_and_teach_no_regret(store: Store) -> None:
+    def pairs(entering: Import) -> int:
+        with store.begin() as session:
+            job = dataclasses.replace(JOB, id=entering.id[:1] * 31 + "b")
+            exchange.merge_job(session, job, entering)
+            lent = dataclasses.replace(trial(0), config=config(32))
+            trials.merge(session, job.id, [trials.prepared(lent, ENTERED)], entering)
+            trials.merge(
+                session,
+                job.id,
+                [trials.prepared(dataclasses.replace(trial(1), config=config(16)), ENTERED)],
+                entering,
+            )
+            found = [
+                (stored.best.problem, stored.best.config) for stored in winners.for_arch(session, HOST_CLASS)
+            ]
+            return len(neighbours.pairs(session, HOST_CLASS, found))
+
+    with store.begin() as session:
+        winners.put(session, best(request().problem))
+        winners.put(session, dataclasses.replace(best(problem(128)), config=config(32)))
+    assert pairs(UNTRUSTED) == 0
+    assert pairs(TRUSTED) == 1
+    with store.read() as session:
+        assert [job.import_id for job in exchange.ended_jobs(session, None, None, 10)] == [TRUSTED.id]
+
+
+def test_an_import_is_taken_out_whole(store: Store) -> None:
+    with store.begin() as session:
+        winners.put(session, best(problem(), speedup=1.1))
+    before, sound = rows(store), best(problem())
+    entering = Import("3" * 32, True, TRUSTED.signer, None, ENTERED)
+    with store.begin() as session:
+        imports.enter(session, entering)
+        exchange.merge_job(session, JOB, entering)
+        trials.merge(
+            session,
+            JOB.id,
+            [trials.prepared(trial(0), ENTERED), trials.prepared(trial(1), ENTERED)],
+            entering,
+        )
+        entities.put_artifact_bytes(session, ELSE.to_bytes(), entering.id)
+        of_job = dataclasses.replace(foreign(problem(65)), job_id=JOB.id)
+        assert winners.merge(session, of_job, ENTERED, entering) == "in use"
+        assert winners.merge(session, foreign(problem()), ENTERED, entering) == "waiting"
+        assert imports.counts(session, entering.id) == ImportCounts(jobs=1, best=1, waiting=1)
+        assert imports.remove(session, entering.id) == Removed(jobs=1, trials=2, artifacts=1, best=1)
+        (stored,) = winners.exact(session, HOST_CLASS, problem())
+        assert stored.best.config == sound.config
+        with pytest.raises(StoreError, match="'tilewright imports' lists"):
+            imports.remove(session, entering.id)
+    left = {name: count for name, count in rows(store).items() if count != before[name]}
+    assert left == {"device": 1, "problem": 2, "family_source": 1}  # seen, and no more
+
+
+def test_a_kernel_that_others_need_stays(store: Store) -> None:
+    other = Import("3" * 32, True, f"ed25519:{'3' * 64}", None, ENTERED)
+    with store.begin() as session:
+        imports.enter(session, other)
+        entities.put_artifact_bytes(session, ELSE.to_bytes(), TRUSTED.id)
+        winners.merge(session, foreign(problem()), ENTERED, other)
+        assert imports.remove(session, TRUSTED.id).artifacts == 0
+        assert entities.has_artifact(session, ELSE.digest)
+        assert imports.remove(session, other.id).artifacts == 1
+        assert not entities.has_artifact(session, ELSE.digest)
+
+
+def test_a_kernel_that_was_built_here_too_stays(store: Store) -> None:
+    with store.begin() as session:
+        entities.put_artifact_bytes(session, ELSE.to_bytes(), TRUSTED.id)
+        entities.put_artifact(session, ELSE)
+        assert imports.remove(session, TRUSTED.id).artifacts == 0
+        assert entities.has_artifact(session, ELSE.digest)
+
+
+def snapshot(digit: str, *kernels: str) -> Snapshot:
+    content = json.dumps({"entries": [{"artifact": kernel} for kernel in kernels]}).encode()
+    return Snapshot(f"sha256:{digit * 64}", HOST_CLASS, HOST.arch, len(kernels), sets.pack(content), ENTERED)
+
+
+def test_a_set_that_names_what_is_gone_is_pinned_no_more(store: Store) -> None:
+    with store.begin() as session:
+        entities.put_artifact_bytes(session, ELSE.to_bytes(), TRUSTED.id)
+        winners.merge(session, foreign(problem()), ENTERED, TRUSTED)
+        winners.put(session, best(problem(65)))
+        for made in (snapshot("1", artifact().digest), snapshot("2", artifact().digest, ELSE.digest)):
+            sets.keep(session, made, "anything")
+            sets.pin(session, HOST_CLASS, made.digest)
+        revision = sets.served(session, HOST_CLASS).revision
+        imports.remove(session, TRUSTED.id)
+        served = sets.served(session, HOST_CLASS)
+        assert (served.pinned, served.revision > revision) == (None, True)
+        sets.pin(session, HOST_CLASS, snapshot("1").digest)
+        imports.remove(session, UNTRUSTED.id)
+        assert sets.served(session, HOST_CLASS).pinned == snapshot("1").digest
+
+
+def test_a_winner_is_taken_out_and_its_problem_untuned(store: Store) -> None:
+    of = problem()
+    with store.begin() as session:
+        winners.put(session, best(of))
+        winners.put(session, best(of, OTHER_HOST))
+        revision = sets.served(session, HOST_CLASS).revision
+        assert imports.remove_best(session, HOST_CLASS, of) == Removed(best=1)
+        assert winners.exact(session, HOST_CLASS, of) == []
+        assert sets.served(session, HOST_CLASS).revision == revision + 1
+        assert len(winners.exact(session, OTHER_CLASS, of)) == 1
+        assert imports.remove_best(session, HOST.arch, of) == Removed(best=1)
+        for target, unknown in ((HOST_CLASS, of), (HOST_CLASS, problem(9999))):
+            with pytest.raises(StoreError, match="'tilewright best' lists"):
+                imports.remove_best(session, target, unknown)
+
+
+def test_a_problem_is_taken_out_with_all_that_is_known_of_it(store: Store) -> None:
+    before = rows(store)
+    with store.begin() as session:
+        job, _ = jobs.submit(session, request(), HOST)
+        jobs.claim(session, HOST_CLASS, "me")
+        misses.note(session, HOST_CLASS, [misses.Report(request().problem, 1, 1.0, True)], 10, "stale")
+        misses.ask(session, HOST_CLASS, [request().problem], "state")
+    recorder = JobRecorder(store, job.id)
+    recorder.add_trial(trial(0), artifact())
+    recorder.set_best(best(request().problem), artifact())
+    with store.begin() as session:
+        with pytest.raises(InUse, match=f"job {job.id} .* is running; cancel it"):
+            imports.remove_problem(session, request().problem)
+        jobs.finish(session, job.id, JobStatus.SUCCEEDED)
+        assert imports.remove_problem(session, request().problem) == Removed(jobs=1, trials=1, best=1)
+        with pytest.raises(StoreError, match="was never seen"):
+            imports.remove_problem(session, problem(9999))
+        assert session.scalar(select(func.count()).select_from(EventRow)) == 0
+    left = {name: count for name, count in rows(store).items() if count != before[name]}
+    assert left == {"device": 1, "problem": 1, "family_source": 1, "served_set": 1}

@@ -1,0 +1,90 @@
+"""The queue between callers: each has its turn, keys of a higher priority go first, and none fills it."""
+
+from __future__ import annotations
+
+import pytest
+from store_samples import HOST, HOST_CLASS, request
+
+from service.engine import admission
+from service.errors import Kind, Refusal
+from service.settings import Settings
+from tuner.store import jobs, keys
+from tuner.store.database import Store
+
+
+def queue(store: Store, caller: str | None, *extents: int) -> None:
+    for m in extents:
+        with store.begin() as session:
+            jobs.submit(session, request(m), HOST, caller)
+
+
+def claimed(store: Store, count: int) -> list[int]:
+    """The extents of the jobs that a device takes, in their order."""
+    found = []
+    for _ in range(count):
+        with store.begin() as session:
+            job = jobs.claim(session, HOST_CLASS, "me")
+        assert job is not None
+        found.append(job.request.problem.m)
+    return found
+
+
+def key(store: Store, priority: int, max_queued: int | None = None) -> str:
+    with store.begin() as session:
+        record, _ = keys.create(session, "someone", frozenset({"tune"}))
+        keys.set_quota(session, record.id, max_queued, priority)
+    return record.id
+
+
+def test_callers_take_turns_and_each_is_served_in_order(store: Store) -> None:
+    queue(store, "192.0.2.1", 1, 2, 3, 4, 5)
+    queue(store, "192.0.2.2", 11, 12)
+    queue(store, None, 21)
+    assert claimed(store, 8) == [1, 11, 21, 2, 12, 3, 4, 5]
+
+
+def test_one_who_had_turns_before_waits_for_one_who_had_none(store: Store) -> None:
+    queue(store, "192.0.2.1", 1, 2, 3)
+    assert claimed(store, 2) == [1, 2]
+    queue(store, "192.0.2.2", 11)
+    assert claimed(store, 2) == [11, 3]
+
+
+def test_keys_of_a_higher_priority_go_first(store: Store) -> None:
+    low, high = key(store, -1), key(store, 5)
+    queue(store, low, 1, 2)
+    queue(store, "192.0.2.1", 11)
+    queue(store, high, 21, 22)
+    assert claimed(store, 5) == [21, 22, 11, 1, 2]
+
+
+SETTINGS = Settings(max_queue=6, max_caller_queue=4)
+
+
+def room(store: Store, caller: str, more: int = 1) -> int:
+    with store.read() as session:
+        return admission.check_queue(session, caller, SETTINGS, more)
+
+
+def test_a_caller_leaves_room_for_others(store: Store) -> None:
+    queue(store, "192.0.2.1", 1, 2, 3, 4)
+    with pytest.raises(
+        Refusal, match=r"4 jobs of this caller are queued \(max_caller_queue\); try again"
+    ) as caught:
+        room(store, "192.0.2.1")
+    assert caught.value.kind is Kind.QUEUE_FULL
+    assert int((caught.value.headers or {})["Retry-After"]) > 0
+    assert room(store, "192.0.2.2") == 2
+    queue(store, "192.0.2.2", 11, 12)
+    with pytest.raises(Refusal, match=r"6 jobs are queued \(max_queue\)"):
+        room(store, "192.0.2.3")
+
+
+def test_a_key_has_a_limit_of_its_own(store: Store) -> None:
+    few, many = key(store, 0, max_queued=1), key(store, 0, max_queued=6)
+    assert room(store, few) == 1
+    queue(store, few, 1)
+    with pytest.raises(Refusal, match=r"1 jobs of this caller are queued \(its key's max_queued\)"):
+        room(store, few)
+    queue(store, many, 11, 12, 13, 14)
+    assert room(store, many) == 1

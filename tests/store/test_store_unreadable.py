@@ -1,0 +1,177 @@
+"""Rows that this release cannot read: they are passed over and named, and all others are served."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+import store_samples as samples
+from sqlalchemy import text
+
+from tilewright.schema.job import JobStatus
+from tilewright.schema.preconditions import Preconditions
+from tilewright.schema.problem import GemmProblem
+from tuner.store import best, entities, exchange, jobs, misses, records, trials
+from tuner.store.database import Store
+from tuner.store.records import JobRecord, Unreadable
+from tuner.store.trials import JobRecorder
+
+HOST_CLASS = samples.HOST_CLASS
+DAMAGES = {
+    "an option of a newer release": "UPDATE job SET options = :json WHERE id = :id",
+    "a status of a newer release": "UPDATE job SET status = 'paused' WHERE id = :id",
+    "a type of a newer release": "UPDATE problem SET dtype = 'float3', canonical = '{\"m\": 1}' WHERE m = 1",
+    "a device of a newer release": "UPDATE device SET spec = '{}' WHERE id = "
+    "(SELECT device_id FROM job WHERE id = :id)",
+}
+
+
+@pytest.fixture(autouse=True)
+def _told_once() -> None:
+    records.set_aside.cache_clear()
+
+
+def damage(store: Store, statement: str, **values: Any) -> None:
+    with store.begin() as session:
+        session.execute(text(statement), values)
+
+
+def submit(store: Store, problem: GemmProblem, device: Any = samples.HOST) -> str:
+    request = dataclasses.replace(samples.request(), problem=problem)
+    with store.begin() as session:
+        return jobs.submit(session, request, device)[0].id
+
+
+@pytest.fixture
+def pair(store: Store, request: pytest.FixtureRequest) -> tuple[str, str]:
+    """A job that cannot be read, and one behind it that can."""
+    statement = DAMAGES[request.param]
+    of_another = dataclasses.replace(samples.HOST, clock_mhz=4000)
+    bad = submit(store, samples.problem(1), of_another)
+    good = submit(store, samples.problem(2))
+    options = json.dumps({**samples.request().options, "sampler": "oracle"})
+    bound = {"json": options} if ":json" in statement else {}
+    damage(store, statement, **({"id": bad} if ":id" in statement else {}), **bound)
+    return bad, good
+
+
+EACH = pytest.mark.parametrize("pair", DAMAGES, indirect=True)
+
+
+@EACH
+def test_an_unreadable_job_is_listed_by_name_and_left_to_a_server_that_can_read_it(
+    store: Store, pair: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, good = pair
+    for _ in range(2):
+        with store.read() as session:
+            found = jobs.listing(session)
+        assert [(type(one), one.id) for one in found] == [(JobRecord, good), (Unreadable, bad)]
+    with store.read() as session, pytest.raises(Unreadable, match=f"cannot read job {bad}: .*; upgrade"):
+        jobs.get(session, bad)
+    with store.begin() as session:
+        claimed = jobs.claim(session, HOST_CLASS, "me")
+        assert claimed is not None
+        assert claimed.id == good
+        assert jobs.claim(session, HOST_CLASS, "me") is None
+    with store.read() as session:
+        status = session.execute(text("SELECT status FROM job WHERE id = :id"), {"id": bad}).scalar_one()
+    assert status in ("queued", "paused"), "it is left as it was"
+    told = [record.message for record in caplog.records if bad in record.message]
+    assert len(told) == 1, "the log names it once"
+
+
+@pytest.mark.parametrize("pair", ["an option of a newer release"], indirect=True)
+def test_an_unreadable_job_can_be_cancelled(store: Store, pair: tuple[str, str]) -> None:
+    with store.begin() as session:
+        assert jobs.request_cancel(session, pair[0])
+    with store.read() as session:
+        assert jobs.counts(session) == {JobStatus.CANCELLED: 1, JobStatus.QUEUED: 1}
+
+
+@EACH
+def test_an_export_passes_over_unreadable_jobs(store: Store, pair: tuple[str, str]) -> None:
+    _, good = pair
+    damage(store, "UPDATE job SET status = 'failed' WHERE status = 'queued'")
+    with store.read() as session:
+        assert [one.id for one in exchange.ended_jobs(session, None, None, limit=1)] == [good]
+        assert exchange.ended_jobs(session, None, None, limit=1, after=good) == []
+
+
+def test_a_page_of_trials_is_filled_behind_unreadable_ones(store: Store) -> None:
+    job_id = submit(store, samples.problem())
+    with store.begin() as session:
+        jobs.claim(session, HOST_CLASS, "me")
+    recorder = JobRecorder(store, job_id)
+    for number in range(5):
+        recorder.add_trial(samples.trial(number), samples.artifact())
+    damage(store, "UPDATE trial SET outcome = 'melted' WHERE number IN (0, 2)")
+    with store.read() as session:
+        pages = [trials.of_job(session, job_id, first, limit=2) for first in (0, 4, 5)]
+        assert [[one.number for one in page] for page in pages] == [[1, 3], [4], []]
+        dated = trials.dated(session, job_id, None, 0, limit=2)
+        assert [trial.number for trial, _ in dated] == [1, 3]
+    with pytest.raises(Unreadable, match=f"cannot read trial 0 of job {job_id}: outcome: must be one of"):
+        recorder.trials()
+
+
+def test_unreadable_winners_are_not_served_and_all_others_are(store: Store) -> None:
+    with store.begin() as session:
+        entities.put_artifact(session, samples.artifact())
+        for m in range(1, 6):
+            best.put(session, samples.best(samples.problem(m)))
+    first = "SELECT problem.id FROM problem WHERE m IN (1, 3)"
+    damage(store, f"UPDATE best_config SET timing = '{{}}' WHERE problem_id IN ({first})")
+    damage(store, "UPDATE best_config SET provenance = '{}' WHERE id = (SELECT min(id) FROM best_config)")
+    with store.read() as session:
+        assert best.exact(session, HOST_CLASS, samples.problem(1)) == []
+        page = best.for_arch(session, HOST_CLASS, limit=2)
+        assert [one.best.problem.m for one in page] == [2, 4]
+        rest = best.listing(session, None, None, 2, after=page[-1].id)
+        assert [one.best.problem.m for one in rest] == [5]
+        near = best.nearest(session, HOST_CLASS, samples.problem(2))
+        assert {one.best.problem.m for one in near} <= {2, 4, 5}
+        assert [number for _, _, number in best.origins(session)] == [4]
+
+
+def test_an_idle_device_passes_over_unreadable_misses(store: Store) -> None:
+    with store.begin() as session:
+        reports = [misses.Report(samples.problem(m), m, 1.0, measured=True) for m in range(1, 5)]
+        entities.put_artifact(session, samples.artifact())
+        for m in range(1, 5):
+            best.put(session, samples.best(samples.problem(m)))
+        kept = misses.note(session, HOST_CLASS, reports, 10, reason="stale")
+        misses.ask(session, HOST_CLASS, kept, "today")
+    damage(store, "UPDATE problem SET canonical = '{}' WHERE m = 4")
+    with store.read() as session:
+        assert [one.problem.m for one in misses.ranked(session, HOST_CLASS, limit=2)] == [3, 2]
+        assert misses.top(session, HOST_CLASS, "today") == samples.problem(3)
+
+
+def test_damaged_json_costs_its_own_row_only(tmp_path: Any) -> None:
+    """PostgreSQL checks JSON by itself."""
+    store = Store.open(f"sqlite:///{tmp_path}/store.db")
+    store.migrate()
+    bad, good = submit(store, samples.problem(1)), submit(store, samples.problem(2))
+    damage(store, "UPDATE job SET options = '{\"max_tri' WHERE id = :id", id=bad)
+    with store.read() as session:
+        found = jobs.listing(session)
+    assert [(type(one), one.id) for one in found] == [(JobRecord, good), (Unreadable, bad)]
+    store.close()
+
+
+def test_a_kernel_that_says_nothing_sound_of_its_needs_is_passed_over(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = dataclasses.replace(Preconditions(), align_a=0)
+    with store.begin() as session:
+        kernels = [
+            entities.put_artifact(session, samples.artifact(needs=one)) for one in (bad, Preconditions())
+        ]
+        for m, digest in enumerate(kernels, 1):
+            best.put(session, dataclasses.replace(samples.best(samples.problem(m)), artifact=digest))
+    with store.read() as session:
+        assert list(best.kernels(session, kernels)) == kernels[1:]
+    assert f"cannot read kernel {kernels[0]}: align_a" in caplog.text

@@ -1,0 +1,186 @@
+"""Backups: what is restored is what was there, from either database into either, and checks find damage."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import store_samples as samples
+from alembic import command
+from databases import Databases, migrate, opened
+from frozen_release import fill
+from sqlalchemy import MetaData, text
+
+from tuner.store import jobs, keys
+from tuner.store.database import Store, StoreError, alembic_config
+from tuner.store.upkeep.backup import back_up, restore
+from tuner.store.upkeep.check import damages, unreadable, vacuum
+
+KINDS = ("sqlite", "postgresql")
+
+
+def populate(url: str) -> None:
+    fill(url)
+    migrate(url)
+
+
+def rows(store: Store) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of every table, as the database's own types."""
+    with store.engine.connect() as connection:
+        schema = MetaData()
+        schema.reflect(connection)
+        found = {}
+        for name, table in schema.tables.items():
+            ordered = connection.execute(table.select().order_by(*table.primary_key.columns))
+            found[name] = [tuple(map(plain, row)) for row in ordered]
+        return found
+
+
+def plain(value: Any) -> Any:
+    """A value as both databases give it: without a time zone, true and false as numbers."""
+    if hasattr(value, "tzinfo"):
+        return value.replace(tzinfo=None)
+    return bytes(value) if isinstance(value, memoryview) else value
+
+
+@pytest.fixture
+def store(databases: Databases) -> Iterator[Store]:
+    with opened(databases.copy(populate)) as made:
+        yield made
+
+
+@pytest.mark.parametrize("into", KINDS)
+def test_a_backup_restores_into_either_database(
+    store: Store, into: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    file, before = tmp_path / "backup.db", rows(store)
+    assert min(len(before[name]) for name in ("job", "trial", "artifact", "best_config", "event")) > 0
+    assert back_up(store, file) == file.stat().st_size
+    assert [path.name for path in tmp_path.iterdir()] == ["backup.db"]
+    url = request.getfixturevalue(f"{into}_databases").empty()
+    restore(file, url)
+    with opened(url) as restored:
+        assert restored.schema_state() == "head"
+        assert rows(restored) == before
+        assert damages(restored) == []
+        with restored.begin() as session:  # ids count on behind those that were restored
+            job, _ = jobs.submit(session, samples.request(m=7), samples.HOST)
+            keys.create(session, "new", frozenset({"read"}))
+        with restored.read() as session:
+            (event,) = jobs.events_after(session, job.id)
+        assert event.id > max(row[0] for row in before["event"])
+    assert [path.name for path in tmp_path.iterdir()] == ["backup.db"]
+
+
+def test_a_backup_is_one_moment_of_a_database_that_is_written_to(store: Store, tmp_path: Path) -> None:
+    """Each transaction below adds a job with its event; no backup has one without the other."""
+    stop = threading.Event()
+
+    def write() -> None:
+        m = 1
+        while not stop.is_set():
+            with store.begin() as session:
+                jobs.submit(session, samples.request(m=m), samples.HOST)
+            m += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for number in range(3):
+            back_up(store, tmp_path / f"{number}.db")
+    finally:
+        stop.set()
+        writer.join()
+    counts = []
+    for number in range(3):
+        with contextlib.closing(sqlite3.connect(tmp_path / f"{number}.db")) as connection:
+            ask = "SELECT (SELECT count(*) FROM job WHERE status = 'queued'), (SELECT count(*) FROM job WHERE"
+            ask += " status = 'queued' AND id NOT IN (SELECT job_id FROM event))"
+            counts.append(connection.execute(ask).fetchone())
+    assert [without for _, without in counts] == [counts[0][1]] * 3
+    assert [jobs_ for jobs_, _ in counts] == sorted(jobs_ for jobs_, _ in counts)
+
+
+def test_a_backup_of_an_older_release_is_migrated_when_it_is_restored(
+    sqlite_databases: Databases, tmp_path: Path
+) -> None:
+    with opened(sqlite_databases.copy(fill)) as old:
+        assert old.schema_state() == "older"
+        back_up(old, tmp_path / "old.db")
+        assert old.schema_state() == "older"
+    restore(tmp_path / "old.db", f"sqlite:///{tmp_path}/new.db")
+    with opened(f"sqlite:///{tmp_path}/new.db") as restored:
+        assert restored.schema_state() == "head"
+
+
+def test_a_database_that_is_not_empty_stays_as_it_is(store: Store, tmp_path: Path) -> None:
+    back_up(store, tmp_path / "backup.db")
+    before = rows(store)
+    with pytest.raises(StoreError, match="is not empty; restore into a new"):
+        restore(tmp_path / "backup.db", store.engine.url.render_as_string(hide_password=False))
+    assert rows(store) == before
+
+
+@pytest.mark.parametrize("damage", ["nonsense", "empty", "cut", "flipped"])
+def test_a_damaged_backup_leaves_the_database_empty(
+    sqlite_databases: Databases, tmp_path: Path, damage: str
+) -> None:
+    file, url = tmp_path / "backup.db", f"sqlite:///{tmp_path}/new.db"
+    with opened(sqlite_databases.copy(populate)) as store:
+        back_up(store, file)
+    if damage == "nonsense":
+        file.write_bytes(b"not a database" * 500)
+    elif damage == "empty":
+        file.write_bytes(b"")
+    elif damage == "cut":
+        file.write_bytes(file.read_bytes()[:-8192])
+    else:
+        with contextlib.closing(sqlite3.connect(file)) as connection:
+            connection.execute("UPDATE artifact SET data = zeroblob(100)")
+            connection.commit()
+    with pytest.raises(StoreError, match=r"is no backup|is damaged"):
+        restore(file, url)
+    with opened(url) as untouched:
+        assert untouched.schema_state() == "empty"
+
+
+def test_the_check_names_each_damage(store: Store) -> None:
+    assert damages(store) == []
+    assert unreadable(store) == []
+    with store.begin() as session:
+        session.execute(text("UPDATE config_set SET digest = 'sha256:' || substr(digest, 8, 63) || 'x'"))
+        session.execute(text("UPDATE job SET status = 'paused' WHERE id = (SELECT min(id) FROM job)"))
+        session.execute(text("UPDATE trial SET outcome = 'melted' WHERE number = 0"))
+    assert all("config set" in line and "is damaged" in line for line in damages(store))
+    assert len(damages(store)) > 0
+    assert any(line.startswith("this release cannot read job") for line in unreadable(store))
+    assert any(line.startswith("this release cannot read trial 0 of job") for line in unreadable(store))
+
+
+def test_the_check_asks_for_an_upgrade_of_another_schema(databases: Databases) -> None:
+    with opened(databases.copy(migrate)) as store:
+        with store.engine.begin() as connection:
+            command.downgrade(alembic_config(connection), "-1")
+        with pytest.raises(StoreError, match="is older; run 'tilewright db upgrade' first"):
+            damages(store)
+
+
+def test_vacuum_gives_room_back(databases: Databases) -> None:
+    with opened(databases.copy(migrate)) as store:
+        with store.begin() as session:
+            for number in range(300):
+                jobs.submit(session, samples.request(m=number + 1), samples.HOST)
+            session.execute(text("UPDATE job SET error = :long"), {"long": secrets.token_hex(5_000)})
+        with store.begin() as session:
+            session.execute(text("DELETE FROM event"))
+            session.execute(text("DELETE FROM job"))
+        before, after = vacuum(store)
+        assert after < before - 1_000_000
+        with store.begin() as session:
+            assert jobs.counts(session) == {}

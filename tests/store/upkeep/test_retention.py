@@ -1,0 +1,297 @@
+"""Retention: exactly what is old goes, what winners and sets need stays, and a stopped prune goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+import store_samples as samples
+from alembic import command
+from databases import Databases, migrate, opened
+from set_server import config_set, entry
+from signers import signer
+from sqlalchemy import event, func, select
+from typer.testing import CliRunner
+
+from service.cli.main import app
+from service.engine import upkeep
+from service.engine.upkeep import kept_days
+from service.results.export import ndjson
+from service.settings import Settings
+from tilewright.artifact import Artifact
+from tilewright.schema.config import Config
+from tilewright.schema.config_set import ConfigSet
+from tilewright.schema.job import JobStatus
+from tilewright.schema.trial import Trial
+from tilewright.wire import ExportQuery
+from tuner.job import neighbours
+from tuner.store import best, entities, jobs, sets, trials
+from tuner.store.database import Store, alembic_config
+from tuner.store.models import ArtifactRow, Base, ConfigSetRow, EventRow, JobRow, TrialRow
+from tuner.store.records import JobRecord, utc_now
+from tuner.store.upkeep.check import damages
+from tuner.store.upkeep.retention import Kind, prune
+
+DAYS = dict.fromkeys(Kind, 30.0)
+NOTHING = dict.fromkeys(Kind, 0)
+WINNER, SECOND, LOSER = samples.config(16), samples.config(17), samples.config(99)
+KERNELS = {name: samples.artifact(b"\x7fELF" + name.encode()) for name in ("won", "named", "lost", "other")}
+
+
+def run_job(store: Store, m: int, tried: dict[Config, Artifact], wins: Config | None = None) -> str:
+    """A job that ended, with a trial of each config, and a winner."""
+    with store.begin() as session:
+        job, _ = jobs.submit(session, samples.request(m=m), samples.HOST)
+        jobs.claim(session, samples.HOST_CLASS, "me")
+    recorder = trials.JobRecorder(store, job.id)
+    for number, (config, kernel) in enumerate(tried.items()):
+        trial = dataclasses.replace(samples.trial(number), config=config, artifact=kernel.digest)
+        recorder.add_trial(trial, kernel)
+    if wins is not None:
+        found = samples.best(samples.problem(m))
+        recorder.set_best(dataclasses.replace(found, config=wins, artifact=tried[wins].digest), tried[wins])
+    with store.begin() as session:
+        jobs.finish(session, job.id, JobStatus.SUCCEEDED)
+    return job.id
+
+
+def keep_set(store: Store, kernel: Artifact, m: int) -> str:
+    content = config_set([entry(samples.problem(m), kernel)])
+    digest = ConfigSet.from_bytes(content).digest
+    with store.begin() as session:
+        kept = sets.Snapshot(digest, samples.HOST_CLASS, samples.HOST.arch, 1, sets.pack(content), utc_now())
+        sets.keep(session, kept, "1 here")
+    return digest
+
+
+def age(store: Store, days: float, *tables: type[Base]) -> None:
+    """Make every row of the tables, or all of it, so many days older."""
+    names = ("created", "finished", "sampled", "started")
+    with store.begin() as session:
+        for table in tables or (JobRow, TrialRow, ArtifactRow, ConfigSetRow, EventRow):
+            for row in session.scalars(select(table)):
+                for name in names:
+                    if getattr(row, name, None) is not None:
+                        setattr(row, name, getattr(row, name) - timedelta(days=days))
+
+
+def populate(url: str) -> None:
+    """A winner and a loser for each of two problems, old ones; then young ones; and three sets."""
+    migrate(url)
+    with opened(url) as store:
+        first = {WINNER: KERNELS["won"], SECOND: KERNELS["named"], LOSER: KERNELS["lost"]}
+        run_job(store, 64, first, WINNER)
+        run_job(store, 65, {SECOND: KERNELS["other"], WINNER: KERNELS["won"], LOSER: KERNELS["lost"]}, SECOND)
+        run_job(store, 66, {LOSER: KERNELS["lost"]})
+        pinned = keep_set(store, KERNELS["named"], 64)
+        keep_set(store, KERNELS["lost"], 64)
+        keep_set(store, KERNELS["won"], 65)
+        with store.begin() as session:
+            sets.pin(session, samples.HOST_CLASS, pinned)
+        age(store, 100)
+        keep_set(store, KERNELS["won"], 66)
+        run_job(store, 67, {LOSER: samples.artifact(b"\x7fELFyoung")})
+
+
+@pytest.fixture
+def store(databases: Databases) -> Iterator[Store]:
+    with opened(databases.copy(populate)) as made:
+        yield made
+
+
+def counted(store: Store) -> dict[str, int]:
+    tables = (JobRow, TrialRow, EventRow, ArtifactRow, ConfigSetRow)
+    with store.read() as session:
+        return {
+            table.__tablename__: session.scalar(select(func.count()).select_from(table)) or 0
+            for table in tables
+        }
+
+
+def trials_of(store: Store, m: int) -> list[Trial]:
+    with store.read() as session:
+        found = [job for job in jobs.listing(session) if isinstance(job, JobRecord)]
+        (job,) = [job for job in found if job.request.problem.m == m]
+        return trials.of_job(session, job.id)
+
+
+EXPECTED = {
+    Kind.SAMPLES: 7,  # of all trials of the three old jobs
+    Kind.EVENTS: 3 * 3 + 7 + 2,  # queued, running, succeeded of each; its trials; two winners
+    Kind.TRIALS: 3,  # the loser on each of the old problems
+    Kind.SETS: 1,  # one set followed it more than 30 days ago, and it is not pinned
+    Kind.ARTIFACTS: 1,  # that of the loser
+    Kind.JOBS: 1,  # the one without a winner
+}
+
+
+def test_exactly_what_is_old_goes(store: Store) -> None:
+    before = counted(store)
+    assert prune(store, DAYS, dry_run=True) == EXPECTED
+    assert counted(store) == before
+    assert prune(store, DAYS) == EXPECTED
+    after = counted(store)
+    gone = {name: before[name] - after[name] for name in before}
+    assert gone == {"job": 1, "trial": 3, "event": 18, "artifact": 1, "config_set": 1}
+    assert prune(store, DAYS) == NOTHING
+    assert damages(store) == []
+
+
+def test_the_dry_run_of_each_kind_alone_is_what_goes(store: Store) -> None:
+    for kind in reversed(Kind):
+        told = prune(store, {kind: 30.0}, dry_run=True)
+        assert prune(store, {kind: 30.0}) == told
+
+
+def test_young_rows_and_kinds_kept_for_ever_stay(store: Store) -> None:
+    before = counted(store)
+    assert prune(store, dict.fromkeys(Kind, 101.0)) == NOTHING
+    assert prune(store, dict.fromkeys(Kind, 0.0)) == {}
+    assert counted(store) == before
+    prune(store, DAYS)
+    (young,) = trials_of(store, 67)
+    assert young.timing is not None
+    assert young.timing.samples_us == samples.TIMING.samples_us
+
+
+def test_a_job_that_has_not_ended_stays_with_all_it_has(store: Store) -> None:
+    prune(store, DAYS)
+    with store.begin() as session:
+        job, _ = jobs.submit(session, samples.request(m=68), samples.HOST)
+        jobs.claim(session, samples.HOST_CLASS, "me")
+    trials.JobRecorder(store, job.id).add_trial(samples.trial(0), samples.artifact())
+    age(store, 100, JobRow, TrialRow, EventRow)
+    prune(store, {kind: days for kind, days in DAYS.items() if kind is not Kind.ARTIFACTS})
+    with store.read() as session:
+        assert len(jobs.events_after(session, job.id)) == 3
+        assert trials.of_job(session, job.id) == [samples.trial(0)]
+
+
+def test_what_winners_and_sets_name_stays(store: Store) -> None:
+    with store.read() as session:
+        winners = [(one.best.problem, one.best.config) for one in best.for_arch(session, samples.HOST_CLASS)]
+        pairs = neighbours.pairs(session, samples.HOST_CLASS, winners)
+        lookups = [best.exact(session, samples.HOST_CLASS, problem) for problem, _ in winners]
+        served = sets.served(session, samples.HOST_CLASS)
+    assert len(pairs) == 2
+    prune(store, DAYS)
+    with store.read() as session:
+        assert [best.exact(session, samples.HOST_CLASS, problem) for problem, _ in winners] == lookups
+        assert neighbours.pairs(session, samples.HOST_CLASS, winners) == pairs
+        assert sets.served(session, samples.HOST_CLASS) == served
+        assert served.pinned is not None
+        assert sets.packed(session, served.pinned)
+        kept = {name: entities.has_artifact(session, kernel.digest) for name, kernel in KERNELS.items()}
+    assert kept == {"won": True, "named": True, "other": True, "lost": False}
+    assert [trial.config for trial in trials_of(store, 64)] == [WINNER, SECOND]
+    assert {trial.timing.samples_us for trial in trials_of(store, 64) if trial.timing} == {()}
+    assert {trial.timing.median_us for trial in trials_of(store, 64) if trial.timing} == {2.0}
+
+
+def test_an_export_holds_what_is_left(store: Store) -> None:
+    prune(store, DAYS)
+    exported = b"".join(ndjson(store, ExportQuery(artifacts=True), signer(1)))
+    kinds = [json.loads(line)["kind"] for line in exported.splitlines()]
+    assert (kinds.count("job"), kinds.count("trial"), kinds.count("best")) == (3, 5, 2)
+
+
+class StopAfter(threading.Event):
+    """Is set by itself after a number of waits."""
+
+    def __init__(self, waits: int) -> None:
+        super().__init__()
+        self._left = waits
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._left -= 1
+        if self._left <= 0:
+            self.set()
+        return super().wait(timeout)
+
+
+def test_a_stopped_prune_goes_on(store: Store) -> None:
+    removed = dict.fromkeys(Kind, 0)
+    rounds = 0
+    while any(found := prune(store, DAYS, stopping=StopAfter(1))) and any(found.values()):
+        assert sum(found.values()) <= 16
+        removed = {kind: removed[kind] + found.get(kind, 0) for kind in Kind}
+        rounds += 1
+    assert rounds >= len(Kind)
+    assert removed == EXPECTED
+
+
+def test_a_kernel_that_is_needed_again_stays(store: Store) -> None:
+    """A trial that makes an old kernel again, and a winner that another one follows, renew it."""
+    run_job(store, 70, {LOSER: KERNELS["lost"]})
+    run_job(store, 65, {samples.config(5): samples.artifact(b"\x7fELFnew")}, samples.config(5))
+    days = {Kind.SETS: 30.0, Kind.ARTIFACTS: 30.0}
+    assert prune(store, days) == {Kind.SETS: 1, Kind.ARTIFACTS: 0}
+    age(store, 31, ArtifactRow)
+    assert prune(store, days) == {Kind.SETS: 0, Kind.ARTIFACTS: 3}  # both, and the young one of another job
+
+
+def test_no_step_holds_the_writer_for_long(store: Store) -> None:
+    with store.begin() as session:
+        job, _ = jobs.submit(session, samples.request(m=90), samples.HOST)
+        jobs.finish(session, job.id, JobStatus.SUCCEEDED)
+        timing = dataclasses.replace(samples.TIMING, samples_us=tuple(map(float, range(300))))
+        for number in range(3000):
+            tried = dataclasses.replace(samples.trial(number), config=LOSER, timing=timing, artifact=None)
+            trials.add(session, job.id, tried)
+    age(store, 100, JobRow, TrialRow)
+    held = list[float]()
+    began = threading.local()
+    event.listen(store.engine, "begin", lambda _: setattr(began, "at", time.perf_counter()))
+    event.listen(store.engine, "commit", lambda _: held.append(time.perf_counter() - began.at))
+    assert prune(store, {Kind.SAMPLES: 30.0, Kind.TRIALS: 30.0}) == {Kind.SAMPLES: 3008, Kind.TRIALS: 3001}
+    held.sort()
+    assert len(held) > 20
+    assert held[len(held) * 9 // 10] < 0.05
+
+
+def test_trials_of_a_downgrade_and_upgrade_are_pruned_as_before(databases: Databases) -> None:
+    with opened(databases.copy(populate)) as store:
+        prune(store, {Kind.SAMPLES: 30.0})
+        with store.engine.begin() as connection:
+            command.downgrade(alembic_config(connection), "0008_results_of_jobs")
+        store.migrate()
+        assert prune(store, DAYS) == EXPECTED
+
+
+def test_the_settings_name_every_kind() -> None:
+    days = kept_days(Settings())
+    assert days.keys() == set(Kind)
+    assert days[Kind.SAMPLES] < days[Kind.TRIALS]
+    assert not any(kept_days(Settings(**{f"keep_{kind}_days": 0 for kind in Kind})).values())
+
+
+def test_the_command_and_the_service_prune_as_the_settings_say(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = store.engine.url.render_as_string(hide_password=False)
+    env = {f"TILEWRIGHT_KEEP_{kind.upper()}_DAYS": "30" for kind in Kind}
+
+    def run(*options: str, **more: str) -> dict[str, int]:
+        arguments = ["db", "prune", *options, "--database-url", url, "--json"]
+        result = CliRunner().invoke(app, arguments, env=env | more)
+        assert result.exit_code == 0, result.output
+        removed: dict[str, int] = json.loads(result.stdout)["removed"]
+        return removed
+
+    assert run("--dry-run") == EXPECTED
+    kept = {kind: count for kind, count in EXPECTED.items() if kind is not Kind.TRIALS}
+    assert run(TILEWRIGHT_KEEP_TRIALS_DAYS="0") == kept | {Kind.JOBS: 0}
+    monkeypatch.setattr(upkeep, "_FIRST_S", 0.01)
+    settings = Settings(**{f"keep_{kind}_days": 30 for kind in Kind})
+    service = upkeep.Upkeep(store, settings)
+    service.start()
+    until = time.monotonic() + 30
+    while counted(store)["job"] > 3 and time.monotonic() < until:
+        time.sleep(0.02)
+    service.stop()
+    assert prune(store, DAYS) == NOTHING

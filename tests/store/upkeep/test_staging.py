@@ -1,0 +1,190 @@
+"""Imports on their way in: nobody sees them before their end, and one that breaks off leaves nothing."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import io
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from large_export import job_line, large_export, trial_lines
+from signers import signer
+from sqlalchemy import select
+from store_samples import ENTERED, HOST_CLASS, artifact, best, problem
+
+from service.results import importing
+from service.results.uploads import BadLine
+from tilewright.trust import About
+from tilewright.wire import Format, ImportAnswer
+from tuner.store import best as winners
+from tuner.store import exchange, imports, jobs, trials
+from tuner.store.database import Store
+from tuner.store.exchange import ArtifactData, Signed, Winner
+from tuner.store.models import ImportRow
+from tuner.store.upkeep import staging
+
+JOB, OTHER = "b" * 32, "c" * 32
+KERNEL = artifact()
+ALL = 1000
+PARTS = [job_line(JOB), *trial_lines(JOB, ALL)]
+
+
+def merged(store: Store, content: bytes, own_key: str | None = None) -> ImportAnswer:
+    return importing.merge(store, io.BytesIO(content), Format.NDJSON, own_key)
+
+
+def numbers(store: Store, job_id: str) -> list[int]:
+    with store.read() as session:
+        return [one.number for one in trials.of_job(session, job_id)]
+
+
+def staged(store: Store) -> list[Any]:
+    with store.read() as session:
+        return list(session.scalars(select(ImportRow.staged).where(ImportRow.staged.is_not(None))))
+
+
+def signed_winner(count: int) -> bytes:
+    """An export with winners of so many problems, signed by the first test key."""
+    data = base64.b64encode(KERNEL.to_bytes()).decode()
+    lines: list[Any] = [ArtifactData(KERNEL.digest, data)]
+    lines += [
+        Winner(dataclasses.replace(best(problem(8 * m)), job_id=""), ENTERED) for m in range(1, count + 1)
+    ]
+    content = b"".join(json.dumps(exchange.to_plain(one)).encode() + b"\n" for one in lines)
+    sign = Signed(signer(1).sign(About.EXPORT, hashlib.sha256(content).hexdigest()))
+    return content + json.dumps(exchange.to_plain(sign), separators=(",", ":")).encode() + b"\n"
+
+
+def test_a_job_shows_with_all_of_its_trials_or_not_at_all(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[tuple[bool, int, int]]()
+    go_on = staging.go_on
+
+    def looking(session: Any, *arguments: Any) -> None:
+        with store.read() as other:
+            shown = jobs.get(other, JOB) is not None
+            seen.append((shown, len(jobs.listing(other)), len(exchange.ended_jobs(other, None, None, 10))))
+            assert imports.listing(other) == []
+        go_on(session, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(staging, "go_on", looking)
+        answer = merged(store, b"".join(PARTS))
+    assert set(seen) == {(False, 0, 0)}
+    assert len(seen) > 3
+    assert (answer.added.jobs, answer.added.trials) == (1, ALL)
+    assert numbers(store, JOB) == list(range(ALL))
+    with store.read() as session:
+        assert [one.id for one in imports.listing(session)] == [answer.import_id]
+        assert jobs.known(session, JOB).import_id == answer.import_id
+    assert merged(store, b"".join(PARTS)).import_id is None
+    assert staged(store) == []
+
+
+def test_what_is_damaged_at_its_end_leaves_nothing_and_joined_jobs_as_they_were(store: Store) -> None:
+    merged(store, b"".join(PARTS[:11]))  # trials 0 to 9
+    with pytest.raises(BadLine, match="line 1002: kind"):
+        merged(store, b"".join(PARTS) + b'{"kind":"?"}\n')
+    assert numbers(store, JOB) == list(range(10))
+    assert staged(store) == []
+    assert merged(store, b"".join(PARTS)).added.trials == ALL - 10
+
+
+def test_a_job_of_an_import_that_has_not_ended_is_not_joined(store: Store) -> None:
+    """That one may yet be taken back, with all that its jobs have."""
+    with store.begin() as session:
+        going = staging.begin(session, imports.Import("d" * 32, False, None, None, ENTERED))
+        line = exchange.of_plain(json.loads(PARTS[0]))
+        assert isinstance(line, exchange.EndedJob)
+        assert exchange.merge_job(session, line, going)
+    for content in (PARTS, [job_line(OTHER), *trial_lines(JOB, 3)]):
+        with pytest.raises(BadLine, match=r"another import of job b+ has not ended; try again"):
+            merged(store, b"".join(content))
+    staging.settle(store, going.id)
+    assert merged(store, b"".join(PARTS)).added.trials == ALL
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def break_off(monkeypatch: pytest.MonkeyPatch, name: str, after: int) -> None:
+    """End this process in a step of the import, so that nothing is taken back either."""
+    step, calls = getattr(staging, name), iter(range(after + 1))
+
+    def breaking(*arguments: Any) -> Any:
+        if next(calls) == after:
+            raise Killed
+        return step(*arguments)
+
+    monkeypatch.setattr(staging, name, breaking)
+    monkeypatch.setattr(staging, "settle", lambda *_: None)
+
+
+def die(store: Store) -> None:
+    """Let the imports that are on their way be those of a process that ended."""
+    with store.begin() as session:
+        for row in session.scalars(select(ImportRow).where(ImportRow.staged.is_not(None))):
+            owner = jobs.new_owner().split("/")
+            row.staged = {**(row.staged or {}), "owner": "/".join([*owner[:-2], "0", owner[-1]])}
+
+
+def test_one_whose_process_died_is_taken_back_at_the_next_start(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merged(store, b"".join(PARTS[:11]))
+    with monkeypatch.context() as patch:
+        break_off(patch, "go_on", 3)
+        with pytest.raises(Killed):
+            merged(store, large_export(OTHER, 100_000) + b"".join(PARTS[11:]))
+    assert numbers(store, OTHER) != []
+    staging.settle_lost(store)
+    assert len(staged(store)) == 1, "its process lives"
+    die(store)
+    staging.settle_lost(store)
+    assert (staged(store), numbers(store, OTHER), numbers(store, JOB)) == ([], [], list(range(10)))
+    assert merged(store, large_export(OTHER, 100_000)).added.jobs == 1
+
+
+def test_one_that_was_not_heard_of_for_an_hour_is_taken_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        break_off(patch, "go_on", 2)
+        with pytest.raises(Killed):
+            merged(store, b"".join(PARTS))
+    monkeypatch.setattr(staging, "_GIVEN_UP", timedelta(0))
+    staging.settle_lost(store)
+    assert (staged(store), numbers(store, JOB)) == ([], [])
+
+
+def test_one_that_shows_already_is_brought_to_its_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    content, own = signed_winner(120), signer(1).public_key
+    with monkeypatch.context() as patch:
+        break_off(patch, "merge_winners", 0)
+        with pytest.raises(Killed):
+            merged(store, content, own)
+    with store.read() as session:
+        assert winners.for_arch(session, HOST_CLASS) == []
+        assert winners.waiting_problem(session, HOST_CLASS) is None
+    die(store)
+    staging.settle_lost(store)
+    assert staged(store) == []
+    with store.read() as session:
+        assert len(winners.for_arch(session, HOST_CLASS)) == 120
+        (entered,) = imports.listing(session)
+        assert imports.counts(session, entered.id).best == 120
+    again = merged(store, content, own)
+    assert (again.import_id, again.known.best) == (None, 120)
+
+
+def test_a_trusted_import_brings_its_winners_at_its_end(store: Store) -> None:
+    answer = merged(store, signed_winner(3), signer(1).public_key)
+    assert (answer.trusted, answer.added.best, answer.added.artifacts) == (True, 3, 1)
+    untrusted = merged(store, signed_winner(5))
+    assert (untrusted.trusted, untrusted.waiting, untrusted.known.best) == (False, 2, 3)

@@ -1,0 +1,45 @@
+"""A device that only knows whether it was closed, and jobs for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import store_samples as samples
+
+from tuner.store import jobs
+from tuner.store.database import Store
+from tuner.store.records import JobRecord
+
+
+class FakeBench:
+    """A device that only knows whether it was closed."""
+
+    spec, driver = samples.HOST, "test driver"
+
+    def __init__(self, name: str) -> None:
+        self.name = self.identity = name
+        self.closed = threading.Event()
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def submit(store: Store, seed: int = 0) -> str:
+    with store.begin() as session:
+        return jobs.submit(session, samples.request(seed=seed), samples.HOST)[0].id
+
+
+def job(store: Store, job_id: str) -> JobRecord:
+    with store.read() as session:
+        found = jobs.get(session, job_id)
+    assert found is not None
+    return found
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -1,0 +1,149 @@
+"""A client loads what the key of its service signed: from the network, from the cache, and offline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from host_samples import artifact_of, config_of
+from set_server import SetService, config_set, entry, serving
+from signers import signer
+
+from tilewright import AsyncClient, Client, GemmProblem
+from tilewright.errors import ArtifactError, TrustError
+from tilewright.launch import local_device
+from tilewright.schema.config_set import ConfigSet
+from tilewright.trust import About
+
+TUNED = GemmProblem(96, 80, 64, "float32", "nn")
+KERNEL = artifact_of(config_of(kc=32, mc=32, nc=64), TUNED)
+OTHER = artifact_of(config_of(kc=48, mc=32, nc=64), TUNED)
+HOST = local_device.device_class(local_device.HOST).id
+
+
+@pytest.fixture
+def service() -> Iterator[SetService]:
+    with serving(SetService(config_set([entry(TUNED, KERNEL)]), [KERNEL, OTHER])) as running:
+        yield running
+
+
+def runs_as(tw: Client) -> str:
+    """How a product runs, which is right in any case."""
+    a, b = (np.random.default_rng(1).random(shape, "float32") for shape in (TUNED.a_shape, TUNED.b_shape))
+    before = tw.stats
+    np.testing.assert_allclose(tw.start("host").matmul(a, b), a @ b, rtol=1e-4, atol=1e-4)
+    (reason,) = tw.stats - before
+    return reason
+
+
+def test_the_first_key_is_pinned_and_another_one_is_refused(
+    service: SetService, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Client(service.url, cache_dir=tmp_path) as tw:
+        assert runs_as(tw) == "tuned: exact"
+        assert tw.service_key.known == signer(1).public_key
+        service.signs_with, service.content = 2, config_set([entry(TUNED, OTHER)])
+        assert not tw.refresh(5.0)
+        assert runs_as(tw) == "tuned: exact"  # with the set that the first key signed
+        assert not tw.refresh(5.0)
+        assert "the key to trust is" in caplog.text
+        assert caplog.text.count("ask its operator") == 1
+        with pytest.raises(TrustError, match=signer(2).public_key):
+            tw.current_set(HOST)
+    with Client(service.url, cache_dir=tmp_path) as tw:
+        assert tw.start("host").lookup(TUNED).entry.artifact == KERNEL.digest  # type: ignore[union-attr]
+    with Client(service.url, cache_dir=tmp_path, trust=signer(2).public_key) as tw:
+        assert tw.start("host").lookup(TUNED).entry.artifact == OTHER.digest  # type: ignore[union-attr]
+
+
+def test_a_given_key_lets_no_other_in(service: SetService, tmp_path: Path) -> None:
+    with Client(service.url, cache_dir=tmp_path, trust=signer(3).public_key) as tw:
+        assert runs_as(tw) == "vendor: no config set yet"
+        assert f"GET /config-sets/{service.digest}/bundle" not in service.asked
+    service.signs_with = 3
+    with Client(service.url, cache_dir=tmp_path, trust=signer(3).public_key) as tw:
+        assert runs_as(tw) == "tuned: exact"
+
+
+def test_what_nobody_signed_is_not_loaded(service: SetService, tmp_path: Path) -> None:
+    service.mode = "unsigned"
+    with Client(service.url, cache_dir=tmp_path) as tw:
+        assert runs_as(tw) == "vendor: no config set yet"
+        with pytest.raises(TrustError, match="signs nothing"):
+            tw.config_set(service.digest)
+    with Client(service.url, cache_dir=tmp_path, pin=service.digest) as tw:
+        assert runs_as(tw) == "vendor: no config set yet"
+
+
+def kept_set(folder: Path) -> Path:
+    (file,) = (folder / "v1" / "named").iterdir()
+    return file
+
+
+def planted(folder: Path, signature: str, *entries: dict[str, Any]) -> None:
+    """Put another set into a cache, as somebody would who may write there."""
+    content = config_set(entries)
+    kept_set(folder).write_bytes(f"{signature}\n".encode() + content)
+
+
+def test_a_set_that_was_planted_in_the_cache_is_not_loaded(service: SetService, tmp_path: Path) -> None:
+    Client(service.url, cache_dir=tmp_path).start("host").close()
+    (tmp_path / "v1" / OTHER.digest[:2]).mkdir(exist_ok=True)
+    (tmp_path / "v1" / OTHER.digest[:2] / OTHER.digest).write_bytes(OTHER.to_bytes())
+    forged = ConfigSet.from_bytes(config_set([entry(TUNED, OTHER)]))
+    by_another = signer(2).sign(About.CONFIG_SET, HOST, forged.digest)
+    for signature in ("", service.signature, by_another):
+        planted(tmp_path, signature, entry(TUNED, OTHER))
+        with Client(service.url, cache_dir=tmp_path, offline=True) as tw:
+            assert runs_as(tw) == "vendor: no config set yet"
+    planted(tmp_path, signer(1).sign(About.CONFIG_SET, HOST, forged.digest), entry(TUNED, OTHER))
+    with Client(service.url, cache_dir=tmp_path, offline=True) as tw:
+        assert runs_as(tw) == "tuned: exact"  # so that the refusals above are due to the signatures
+
+
+def test_a_cache_without_signatures_is_fetched_again(service: SetService, tmp_path: Path) -> None:
+    Client(service.url, cache_dir=tmp_path).start("host").close()
+    assert service.content is not None
+    kept_set(tmp_path).write_bytes(service.digest.encode() + b"\n" + service.content)  # as releases before
+    with Client(service.url, cache_dir=tmp_path, offline=True) as tw:
+        assert runs_as(tw) == "vendor: no config set yet"
+    service.asked.clear()
+    with Client(service.url, cache_dir=tmp_path) as tw:
+        assert runs_as(tw) == "tuned: exact"
+    assert service.asked[0] == "GET /config-sets/current"
+    assert kept_set(tmp_path).read_bytes().startswith(service.signature.encode())
+
+
+def test_a_cache_whose_key_was_forgotten_is_fetched_again(service: SetService, tmp_path: Path) -> None:
+    Client(service.url, cache_dir=tmp_path).start("host").close()
+    (key,) = (tmp_path / "keys").iterdir()
+    key.unlink()
+    with Client(service.url, cache_dir=tmp_path, offline=True) as tw:
+        assert runs_as(tw) == "vendor: no config set yet"
+    service.signs_with = 2
+    with Client(service.url, cache_dir=tmp_path) as tw:
+        assert runs_as(tw) == "tuned: exact"
+        assert tw.service_key.known == signer(2).public_key
+
+
+def test_the_async_client_takes_a_key_too(service: SetService) -> None:
+    async def ask(number: int) -> str:
+        async with AsyncClient(service.url, trust=signer(number).public_key) as tw:
+            answer = await tw.current_set(HOST)
+        assert answer is not None
+        return answer.config_set.digest
+
+    assert asyncio.run(ask(1)) == service.digest
+    with pytest.raises(TrustError, match="the key to trust is"):
+        asyncio.run(ask(2))
+
+
+def test_a_kernel_of_another_set_is_refused(service: SetService, tmp_path: Path) -> None:
+    with Client(service.url, cache_dir=tmp_path) as tw:
+        assert tw.artifacts(service.digest, [KERNEL.digest]).keys() == {KERNEL.digest}
+        with pytest.raises(ArtifactError, match="not of that set"):
+            tw.artifacts(service.digest, [OTHER.digest])

@@ -1,0 +1,130 @@
+"""Which kernel of a config set runs a problem: the fallback chain, and what kernels need of near problems."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from host_samples import artifact_of, config_of
+from set_server import SetService, config_set, entry, serving
+
+from tilewright import Artifact, Client, GemmProblem
+from tilewright.artifact import Preconditions
+from tilewright.config_sets.lookup import Catalog
+from tilewright.schema.codec import encode
+from tilewright.schema.config_set import ConfigSet
+from tilewright.schema.match import LookupResult, MatchLimits
+
+TUNED = GemmProblem(96, 80, 64, "float32", "nn")
+LARGER = dataclasses.replace(TUNED, m=192)
+KERNEL = artifact_of(config_of(kc=32, mc=32, nc=64), dataclasses.replace(TUNED, m=64, n=64, k=64))
+BANDS = [
+    {"max_distance": 0.5, "expected": 0.02, "p90": 0.1, "pairs": 9},
+    {"max_distance": 2.0, "expected": 0.2, "p90": 0.4, "pairs": 30},
+]
+
+
+def lookups(limits: MatchLimits, **changes: Any) -> Callable[[GemmProblem], LookupResult]:
+    catalog = Catalog(ConfigSet.from_bytes(config_set([entry(TUNED, KERNEL, **changes)], BANDS)))
+    return functools.partial(catalog.lookup, limits=limits)
+
+
+def speedup(low: float) -> dict[str, float]:
+    return {"value": low + 0.1, "low": low, "high": low + 0.2, "confidence": 0.99}
+
+
+def test_the_fallback_chain() -> None:
+    """``near`` is half an octave of m away or less, where 2 % are expected; ``far`` is 1, where 20 % are."""
+    near, far = dataclasses.replace(TUNED, m=128), LARGER
+    default = lookups(MatchLimits())
+    assert default(TUNED).kind == "exact"
+    found = default(near)
+    assert (found.kind, found.expected_regret, found.miss) == ("nearest", 0.02, True)
+    assert found.distance == pytest.approx(0.415, abs=1e-3)  # log2(128 / 96)
+    assert default(far).reason == "no tuned kernel"
+    assert lookups(MatchLimits(max_regret=0.3))(far).kind == "nearest"
+    assert lookups(MatchLimits(max_regret=3.0))(dataclasses.replace(TUNED, m=960)).kind == "vendor"
+    assert lookups(MatchLimits(max_regret=None))(near).kind == "vendor"
+    for other in ({"layout": "nt"}, {"batch": 2}, {"has_bias": True}, {"activation": "relu"}):
+        assert default(dataclasses.replace(TUNED, **other)).kind == "vendor"
+
+
+def test_what_is_not_expected_to_win_does_not_run() -> None:
+    near = dataclasses.replace(TUNED, m=128)
+    lost = lookups(MatchLimits(), use_vendor=True, verdict="vendor")
+    assert lost(TUNED).reason == "the vendor library was faster in the race"
+    assert lost(near).kind == "vendor"
+    assert lookups(MatchLimits(), speedup=speedup(1.01))(near).kind == "vendor"  # less than the 2 % to lose
+    assert lookups(MatchLimits(), speedup=speedup(1.03))(near).kind == "nearest"
+    shaky = lookups(MatchLimits(deterministic=True), deterministic=False)
+    assert shaky(TUNED).reason == "the tuned kernel is not repeatable bit by bit"
+    assert shaky(near).kind == "vendor"
+
+
+def test_one_catalog_answers_for_every_policy() -> None:
+    catalog = Catalog(ConfigSet.from_bytes(config_set([entry(TUNED, KERNEL)], BANDS)))
+    asked = (None, 0.1, 0.3, 0.1, None)
+    found = [catalog.lookup(LARGER, MatchLimits(max_regret)).kind for max_regret in asked]
+    assert found == ["vendor", "vendor", "nearest", "vendor", "vendor"]
+
+
+def needing(**needs: int) -> Artifact:
+    """The kernel with these preconditions."""
+    plan = dataclasses.replace(KERNEL.plan, preconditions=Preconditions(**needs))
+    return dataclasses.replace(KERNEL, plan=plan)
+
+
+NEAREST = dataclasses.replace(TUNED, m=100)
+SECOND = dataclasses.replace(TUNED, m=112)
+
+
+@pytest.mark.parametrize(
+    ("needs", "asked"),
+    [
+        ({"align_a": 16}, {"k": 66}),  # rows of A have 66 x 4 bytes
+        ({"align_b": 16}, {"n": 82}),
+        ({"align_d": 16}, {"n": 82}),
+        ({"max_k": 64}, {"k": 68}),
+        ({"max_extent": 100}, {"m": 101}),
+    ],
+)
+def test_a_near_kernel_that_cannot_run_gives_way_to_the_next(
+    needs: dict[str, int], asked: dict[str, int]
+) -> None:
+    problem = dataclasses.replace(NEAREST, **asked)
+    first, second = entry(NEAREST, needing(**needs)), entry(SECOND, KERNEL)
+    chosen = Catalog(ConfigSet.from_bytes(config_set([first, second], BANDS))).lookup(problem, MatchLimits())
+    assert (chosen.kind, chosen.entry and chosen.entry.problem) == ("nearest", SECOND)
+    alone = Catalog(ConfigSet.from_bytes(config_set([first], BANDS))).lookup(problem, MatchLimits())
+    assert (alone.kind, alone.reason, alone.entry) == ("vendor", "no tuned kernel", None)
+
+
+def test_a_client_runs_the_next_near_kernel(tmp_path: Path) -> None:
+    strict = needing(max_k=64)
+    content = config_set([entry(NEAREST, strict), entry(SECOND, KERNEL)], BANDS)
+    a, b = np.ones((100, 68), "float32"), np.ones((68, 80), "float32")
+    service = SetService(content, [strict, KERNEL])
+    with serving(service), Client(service.url, cache_dir=tmp_path) as tw:
+        np.testing.assert_array_equal(tw.start().matmul(a, b), a @ b)
+        assert tw.stats == {"tuned: nearest": 1}
+
+
+def test_kernels_of_an_earlier_format_are_taken_to_need_what_their_problem_has() -> None:
+    old = entry(TUNED, KERNEL)
+    del old["preconditions"]
+    assert encode(ConfigSet.from_bytes(config_set([old], format=2)).entries[0].preconditions) == {
+        **encode(Preconditions()),
+        "align_a": 16,
+        "align_b": 16,
+        "align_d": 16,
+        "max_k": 64,
+    }
+    catalog = Catalog(ConfigSet.from_bytes(config_set([old], BANDS, format=2)))
+    near = {"m": 100}, {"k": 60}, {"n": 84}, {"k": 68}, {"n": 82}
+    found = [catalog.lookup(dataclasses.replace(TUNED, **one), MatchLimits()).kind for one in near]
+    assert found == ["nearest", "nearest", "nearest", "vendor", "vendor"]

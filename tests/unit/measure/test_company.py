@@ -1,0 +1,97 @@
+"""What others take of a device is noticed, counted over the race alone, and told."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import host_kernels
+import pytest
+from neighbour import a_nice_neighbour
+
+from tilewright.launch import load
+from tilewright.schema.codec import decode, encode
+from tuner.devices.host import HostDevice
+from tuner.measure import company as companies
+from tuner.measure import race as races
+from tuner.measure.company import Company
+
+QUIET = {"busy": 0.0, "stolen": 0.0, "waited": 0.0}
+
+
+class Told:
+    """A device that tells what the test says, one second a stretch."""
+
+    def __init__(self, *told: dict[str, float]) -> None:
+        self._told = iter(told)
+
+    def others(self) -> dict[str, float]:
+        return next(self._told)
+
+
+def company_of(monkeypatch: pytest.MonkeyPatch, *told: dict[str, float]) -> Company:
+    """Stretches of one second, each between two things told."""
+    clock = itertools.count()
+    monkeypatch.setattr(companies, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    device: Any = Told(*told)
+    company = Company(device)
+    for _ in range(len(told) // 2):
+        with company.watched():
+            pass
+    return company
+
+
+def test_only_what_happens_in_the_stretches_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = [{"busy": 5.0}, {"busy": 5.1}, {"busy": 905.0}, {"busy": 905.3}]
+    company = company_of(monkeypatch, *told)
+    assert company.rates() == {"busy": pytest.approx(0.2)}
+    assert company.reasons() == ("others kept 0.20 cores busy",)
+
+
+@pytest.mark.parametrize(
+    ("taken", "reasons"),
+    [
+        (QUIET, ()),
+        ({"busy": -0.02}, ()),  # what is counted in ticks may run behind
+        ({"busy": 0.1, "stolen": 0.05, "waited": 0.05, "gpu": 0.05}, ()),
+        ({"busy": 0.97}, ("others kept 0.97 cores busy",)),
+        ({"stolen": 0.2}, ("the hypervisor took 0.20 cores",)),
+        ({"waited": 0.11}, ("it waited for a core for 11% of its time",)),
+        ({"gpu": 0.4}, ("other processes used 40% of the GPU",)),
+        ({}, ()),
+    ],
+    ids=str,
+)
+def test_what_is_above_a_limit_is_told(
+    monkeypatch: pytest.MonkeyPatch, taken: dict[str, float], reasons: tuple[str, ...]
+) -> None:
+    assert company_of(monkeypatch, dict.fromkeys(taken, 0.0), taken).reasons() == reasons
+
+
+def test_a_kind_that_is_told_only_once_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert company_of(monkeypatch, {}, {"gpu": 7.0}).rates() == {"gpu": 0.0}
+
+
+def test_a_race_beside_a_process_of_lowest_priority_says_so() -> None:
+    device = HostDevice()
+    kernel = load(host_kernels.artifact(device.spec.arch, ""))
+    with a_nice_neighbour():
+        samples = races.race(device, [kernel], host_kernels.PROBLEM, 16, 0)
+    assert any("cores busy" in reason for reason in samples.company), samples.company
+    assert decode(races.RaceSamples, encode(samples)) == samples
+
+
+def test_work_of_this_process_is_no_company() -> None:
+    """What this process computes itself does not count as the work of others."""
+    device = HostDevice()
+    used, before, start = time.process_time(), device.others(), time.monotonic()
+    while time.monotonic() < start + 0.5:
+        pass
+    after, seconds = device.others(), time.monotonic() - start
+    own_s = time.process_time() - used
+    cores = len(os.sched_getaffinity(0))
+    assert after["busy"] - before["busy"] <= cores * seconds - own_s + 0.1
+    assert after["waited"] - before["waited"] == pytest.approx(seconds - own_s, abs=0.1)

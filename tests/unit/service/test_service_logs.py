@@ -1,0 +1,46 @@
+"""Logs: a flood of lines is cut short, and says so."""
+
+from __future__ import annotations
+
+import json
+import logging
+import types
+from collections.abc import Iterator
+
+import pytest
+
+from service import logs
+
+
+@pytest.fixture(autouse=True)
+def root_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+
+
+def lines(text: str) -> list[tuple[str, str]]:
+    return [(line["logger"], line["event"]) for line in map(json.loads, text.splitlines())]
+
+
+def test_a_flood_is_cut_short_and_hides_no_other_logger(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = 0.0
+    monkeypatch.setattr(logs, "time", types.SimpleNamespace(monotonic=lambda: clock))
+    logs.configure("info", "json")
+    for _ in range(10_000):
+        logging.getLogger("tw.flood").warning("bad request")
+    logging.getLogger("tw.calm").info("job done")
+    assert lines(capsys.readouterr().err) == [("tw.flood", "bad request")] * 1000 + [("tw.calm", "job done")]
+    for _ in range(100):
+        clock += 0.1
+        for _ in range(1000):
+            logging.getLogger("tw.flood").warning("bad request")
+    told = lines(capsys.readouterr().err)
+    assert 990 < len(told) <= 1000, (
+        "100 lines a second for 10 seconds, those that tell of the others among them"
+    )
+    assert told[0][1] == "9000 lines of this logger were left out: more than 100 a second"
+    assert told[1] == ("tw.flood", "bad request")

@@ -1,0 +1,153 @@
+"""The regret of near matches, estimated by leaving one shape out.
+
+For each tuned shape S of a device class, and each other tuned shape N of the same signature whose winner
+was also measured on S, the regret of answering S from N is median(winner of N on S) over
+median(winner of S on S), less 1. Both medians are from trials of S, taken by the same method; searches
+start from the winners of near shapes, so that most such pairs were measured. Pairs are pooled by distance
+in octaves of (m, n, k), and a band takes in all nearer ones: what is expected never falls with distance.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from tilewright.config_sets.lookup import octaves
+from tilewright.schema.config import Config
+from tilewright.schema.config_set import RegretBand
+from tilewright.schema.problem import GemmProblem
+from tilewright.schema.trial import Outcome
+from tuner.store import best, records
+from tuner.store.best import nearest
+from tuner.store.imports import has_entered, is_trusted
+from tuner.store.models import BestConfigRow, JobRow, ProblemRow, TrialRow
+
+MOST_WINNERS = 10_000
+MOST_SHAPES = 1000  # of a signature: pairs grow with their square
+DISTANCES = (0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
+FEWEST_PAIRS = 3
+
+
+Winners = Iterable[tuple[GemmProblem, Config]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Winner:
+    """A tuned shape, its canonical text, and the digest of its config."""
+
+    problem: GemmProblem
+    name: str
+    digest: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pair:
+    """A shape answered from another one: how far apart (octaves), and what it cost."""
+
+    distance: float
+    regret: float
+
+
+def estimate(session: Session, device_class: str, winners: Winners) -> list[RegretBand]:
+    """The regret of near matches on a device class; empty if fewer than three pairs were measured."""
+    return bands(pairs(session, device_class, winners))
+
+
+def bands(found: Iterable[Pair]) -> list[RegretBand]:
+    """Pairs pooled by distance; bands that add no pair to the one before are left out."""
+    ordered, made, floor = sorted(found, key=lambda pair: pair.distance), list[RegretBand](), 0.0
+    for reach in DISTANCES:
+        within = [pair.regret for pair in ordered if pair.distance <= reach]
+        if len(within) < FEWEST_PAIRS or (made and len(within) == made[-1].pairs):
+            continue
+        floor = max(floor, statistics.fmean(within))
+        p90 = sorted(within)[math.ceil(0.9 * len(within)) - 1]
+        made.append(RegretBand(reach, floor, max(p90, made[-1].p90 if made else 0.0), len(within)))
+    return made
+
+
+def pairs(session: Session, device_class: str, winners: Winners) -> list[Pair]:
+    """Every shape answered from every other one that was measured on it."""
+    alike = defaultdict[tuple[object, ...], list[_Winner]](list)
+    for problem, config in list(winners)[-MOST_WINNERS:]:
+        name = records.canonical(problem.to_dict())
+        alike[best.signature(problem)].append(_Winner(problem, name, config.digest))
+    digests = {winner.digest for group in alike.values() for winner in group}
+    medians = _medians(session, device_class, digests)
+    return [pair for group in alike.values() for pair in _pairs_of(group[-MOST_SHAPES:], medians)]
+
+
+def _pairs_of(group: Sequence[_Winner], medians: dict[str, dict[str, float]]) -> Iterable[Pair]:
+    by_digest = defaultdict[str, list[_Winner]](list)
+    for winner in group:
+        by_digest[winner.digest].append(winner)
+    for left_out in group:
+        measured = medians.get(left_out.name, {})
+        own = measured.get(left_out.digest)
+        if own is None:
+            continue
+        for digest, lent in measured.items():
+            for other in by_digest.get(digest, ()):
+                if other is not left_out:
+                    yield Pair(octaves(left_out.problem, other.problem), max(0.0, lent / own - 1.0))
+
+
+def _medians(session: Session, device_class: str, digests: set[str]) -> dict[str, dict[str, float]]:
+    """By shape, then by config: the best median in microseconds."""
+    query = (
+        select(ProblemRow.canonical, TrialRow.config_digest, func.min(TrialRow.median_us))
+        .join(JobRow, JobRow.id == TrialRow.job_id)
+        .join(ProblemRow, ProblemRow.id == JobRow.problem_id)
+        .where(
+            JobRow.device_class == device_class,
+            TrialRow.config_digest.in_(digests),
+            is_trusted(),
+            has_entered(),
+        )
+        .where(TrialRow.outcome.in_((Outcome.OK, Outcome.PRUNED)), TrialRow.median_us > 0)
+        .group_by(ProblemRow.canonical, TrialRow.config_digest)
+    )
+    found = defaultdict[str, dict[str, float]](dict)
+    for name, digest, micros in session.execute(query):
+        found[name][digest] = float(micros or 0.0)
+    return found
+
+
+HERE = 3
+ELSEWHERE = 8
+_ALIKE = ("dtype", "layout", "acc_dtype")
+
+
+def first_tries(session: Session, device_class: str, problem: GemmProblem) -> list[Config]:
+    """Configs of imports that wait to be raced here, then the winners of the nearest problems on this device
+    class, then those of other ones with what tied with them; each once.
+
+    What wins on one device is a good start on another, seldom the winner there.
+    """
+    here = best.waiting(session, device_class, problem, HERE)
+    here += [stored.best.config for stored in nearest(session, device_class, problem, HERE)]
+    return list(dict.fromkeys([*here, *list(_elsewhere(session, device_class, problem))[:ELSEWHERE]]))
+
+
+def _elsewhere(session: Session, device_class: str, problem: GemmProblem) -> Iterator[Config]:
+    near = (
+        (ProblemRow.log2_m - math.log2(problem.m)) * (ProblemRow.log2_m - math.log2(problem.m))
+        + (ProblemRow.log2_n - math.log2(problem.n)) * (ProblemRow.log2_n - math.log2(problem.n))
+        + (ProblemRow.log2_k - math.log2(problem.k)) * (ProblemRow.log2_k - math.log2(problem.k))
+    )
+    query = (
+        select(BestConfigRow.config, BestConfigRow.ties)
+        .join(ProblemRow, ProblemRow.id == BestConfigRow.problem_id)
+        .where(BestConfigRow.device_class != device_class)
+        .where(*(getattr(ProblemRow, name) == problem.to_dict()[name] for name in _ALIKE))
+        .order_by(near, BestConfigRow.id)
+        .limit(ELSEWHERE)
+    )
+    for config, ties in session.execute(query):
+        yield from (Config.from_dict(one) for one in (config, *ties))

@@ -1,0 +1,66 @@
+"""What others take of a device while a race runs on it: a race in company settles nothing.
+
+Company does not slow all candidates alike. A process of the lowest priority on one core made NumPy 3.4 times
+slower than a kernel as fast as it, because the threads of its BLAS give way while they wait for each other.
+So ratios within rounds do not cancel it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+
+from tuner.devices.base import Device
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Limit:
+    """The most of one kind of company that leaves a race undisturbed, and how more than that is told."""
+
+    most: float
+    text: str
+
+
+LIMITS = {
+    "busy": Limit(0.10, "others kept {:.2f} cores busy"),
+    "stolen": Limit(0.05, "the hypervisor took {:.2f} cores"),
+    "waited": Limit(0.05, "it waited for a core for {:.0%} of its time"),
+    "gpu": Limit(0.05, "other processes used {:.0%} of the GPU"),
+}
+
+
+class Company:
+    """Adds up what :meth:`tuner.devices.base.Device.others` tells, over stretches of time.
+
+    The stretches should last half a second in all: operating systems count in hundredths of a second.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._taken: dict[str, float] = defaultdict(float)
+        self._seconds = 0.0
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Count what others take during the block."""
+        before, start = self._device.others(), time.monotonic()
+        yield
+        self._seconds += time.monotonic() - start
+        for kind, taken in self._device.others().items():
+            self._taken[kind] += taken - before.get(kind, taken)
+
+    def rates(self) -> dict[str, float]:
+        """What others took on average, by kind: cores, or the share of a GPU or of the time."""
+        return {kind: max(0.0, taken / self._seconds) for kind, taken in self._taken.items()}
+
+    def reasons(self) -> tuple[str, ...]:
+        """Why a race in these stretches was disturbed; empty if nothing of the kind was noticed."""
+        rates = self.rates()
+        return tuple(
+            limit.text.format(rates[kind])
+            for kind, limit in LIMITS.items()
+            if rates.get(kind, 0.0) > limit.most
+        )

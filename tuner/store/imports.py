@@ -1,0 +1,227 @@
+"""Imports: which results entered together and who signed them, and how results are taken out again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, delete, func, or_, select, tuple_, update
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from tilewright.schema.codec import gathered
+from tilewright.schema.problem import GemmProblem
+from tuner.store import entities, sets
+from tuner.store.database import StoreError, insert_new
+from tuner.store.models import (
+    ArtifactRow,
+    BestConfigRow,
+    EventRow,
+    ImportedBestRow,
+    ImportRow,
+    JobRow,
+    MissRow,
+    RetuneRow,
+    TrialRow,
+)
+
+_UNSYNCHRONIZED = {"synchronize_session": False}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Import:
+    """Results that enter or entered together.
+
+    Attributes:
+        id: 32 hex digits.
+        trusted: kernels and winners are taken: a trusted key signed all of it.
+        signer: that key; None where none did, and for what releases before signatures imported.
+        key_id: the API key that sent it; None for an import on the machine itself.
+        created: when it first entered, aware UTC.
+    """
+
+    id: str
+    trusted: bool
+    signer: str | None
+    key_id: str | None
+    created: datetime
+
+
+def enter(session: Session, entering: Import) -> bool:
+    """Open an import, or go on with one; True where it is new.
+
+    Raises:
+        StoreError: there is one of this id that was signed otherwise.
+    """
+    return is_new(session, entering) and insert_new(session, ImportRow, dataclasses.asdict(entering))
+
+
+def is_new(session: Session, entering: Import) -> bool:
+    """Whether there is no import of this id yet.
+
+    Raises:
+        StoreError: there is one that was signed otherwise.
+    """
+    there = get(session, entering.id)
+    if there and (there.trusted, there.signer) != (entering.trusted, entering.signer):
+        raise StoreError(
+            f"import {entering.id} began with other signatures: its file was changed or put together; import"
+            " the rest of it by itself"
+        )
+    return there is None
+
+
+def get(session: Session, import_id: str) -> Import | None:
+    """An import; None where there is none of this id."""
+    row = session.get(ImportRow, import_id)
+    return None if row is None else Import(**gathered(Import, row))
+
+
+def listing(session: Session, limit: int = 50, before: str | None = None) -> list[Import]:
+    """Imports, the newest first; ``before`` is the id of the last one of the page before."""
+    query = select(ImportRow).where(ImportRow.staged.is_(None)).limit(limit)
+    query = query.order_by(ImportRow.created.desc(), ImportRow.id.desc())
+    if before is not None and (last := get(session, before)):
+        query = query.where(tuple_(ImportRow.created, ImportRow.id) < tuple_(last.created, last.id))
+    return [Import(**gathered(Import, row)) for row in session.scalars(query)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ImportCounts:
+    """How many jobs of an import there are, winners of it in use, and winners that wait to be raced here."""
+
+    jobs: int = 0
+    best: int = 0
+    waiting: int = 0
+
+
+def counts(session: Session, import_id: str) -> ImportCounts:
+    """How much of an import there is."""
+
+    def count(column: InstrumentedAttribute[Any]) -> int:
+        return session.scalars(select(func.count()).where(column == import_id)).one()
+
+    columns = (JobRow.import_id, BestConfigRow.import_id, ImportedBestRow.import_id)
+    return ImportCounts(*map(count, columns))
+
+
+def is_trusted() -> ColumnElement[bool]:
+    """A job ran in this store, or came in an import that a trusted key signed."""
+    trusted = select(ImportRow.id).where(ImportRow.trusted)
+    return or_(JobRow.import_id.is_(None), JobRow.import_id.in_(trusted))
+
+
+def has_entered(column: InstrumentedAttribute[str | None] = JobRow.import_id) -> ColumnElement[bool]:
+    """What is there was not brought by an import that is still on its way in."""
+    staged = select(ImportRow.id).where(ImportRow.staged.is_not(None))
+    return or_(column.is_(None), column.not_in(staged))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Removed:
+    """How many of each were removed."""
+
+    jobs: int = 0
+    trials: int = 0
+    artifacts: int = 0
+    best: int = 0
+
+
+class InUse(StoreError):
+    """A job is at work on what is to be removed."""
+
+
+def remove(session: Session, import_id: str) -> Removed:
+    """Take out everything that an import brought.
+
+    Winners that were raced here stand as before, since no import takes their place. A pinned config set that
+    names a winner of the import is pinned no more.
+
+    Raises:
+        StoreError: there is no import of this id.
+    """
+    if get(session, import_id) is None:
+        raise StoreError(f"there is no import {import_id}; 'tilewright imports' lists those there are")
+    session.execute(delete(ImportedBestRow).where(ImportedBestRow.import_id == import_id))
+    winners = _remove_winners(session, BestConfigRow.import_id == import_id)
+    ids = list(session.scalars(select(JobRow.id).where(JobRow.import_id == import_id)))
+    trials = remove_jobs(session, ids)
+    kernels = _remove_kernels(session, import_id)
+    session.execute(delete(ImportRow).where(ImportRow.id == import_id))
+    return Removed(len(ids), trials, kernels, winners)
+
+
+def remove_best(session: Session, target: str, problem: GemmProblem) -> Removed:
+    """Take out the winners of a problem on a device class or an architecture.
+
+    Raises:
+        StoreError: there are none.
+    """
+    there = or_(BestConfigRow.device_class == target, BestConfigRow.arch == target)
+    this = BestConfigRow.problem_id == entities.find_problem(session, problem)
+    count = _remove_winners(session, there & this)
+    if not count:
+        raise StoreError(f"{problem} has no winner on {target}; 'tilewright best' lists those there are")
+    return Removed(best=count)
+
+
+def remove_problem(session: Session, problem: GemmProblem) -> Removed:
+    """Take out all results of a problem, and its misses.
+
+    Raises:
+        InUse: a job of it waits or runs.
+        StoreError: it was never seen.
+    """
+    problem_id = entities.find_problem(session, problem)
+    if problem_id is None:
+        raise StoreError(
+            f"{problem} was never seen here; 'tilewright best' and 'tilewright jobs ls' list others"
+        )
+    found = session.execute(select(JobRow.id, JobRow.status).where(JobRow.problem_id == problem_id)).all()
+    for job_id, status in found:
+        if not status.final:
+            raise InUse(f"job {job_id} of {problem} is {status}; cancel it or wait for its end")
+    for table in (ImportedBestRow, MissRow, RetuneRow):
+        session.execute(delete(table).where(table.problem_id == problem_id))
+    winners = _remove_winners(session, BestConfigRow.problem_id == problem_id)
+    trials = remove_jobs(session, [job_id for job_id, _ in found])
+    return Removed(jobs=len(found), trials=trials, best=winners)
+
+
+def remove_jobs(session: Session, ids: Sequence[str]) -> int:
+    """Delete jobs with their trials and events; gives how many trials these were."""
+    count = 0
+    for job_id in ids:
+        for table in (BestConfigRow, ImportedBestRow):
+            session.execute(update(table).where(table.job_id == job_id).values(job_id=None))
+        session.execute(delete(EventRow).where(EventRow.job_id == job_id))
+        gone = delete(TrialRow).where(TrialRow.job_id == job_id).returning(TrialRow.number)
+        count += len(session.execute(gone, execution_options=_UNSYNCHRONIZED).all())
+        session.execute(delete(JobRow).where(JobRow.id == job_id))
+    return count
+
+
+def _remove_winners(session: Session, which: ColumnElement[bool]) -> int:
+    """Delete winners, and see to it that no set that is served names them."""
+    gone = delete(BestConfigRow).where(which).returning(BestConfigRow.device_class, BestConfigRow.artifact)
+    found = session.execute(gone, execution_options=_UNSYNCHRONIZED).all()
+    kernels = defaultdict[str, set[str]](set)
+    for device_class, artifact in found:
+        kernels[device_class].add(artifact)
+    for device_class, digests in kernels.items():
+        sets.changed(session, device_class)
+        sets.unpin_naming(session, device_class, digests)
+    return len(found)
+
+
+def _remove_kernels(session: Session, import_id: str) -> int:
+    """Delete the kernels of an import; those that other winners need go to the imports of these."""
+    needed = select(BestConfigRow.import_id).where(BestConfigRow.artifact == ArtifactRow.digest).limit(1)
+    mine = ArtifactRow.import_id == import_id
+    gone = delete(ArtifactRow).where(mine, ~needed.exists()).returning(ArtifactRow.digest)
+    count = len(session.execute(gone, execution_options=_UNSYNCHRONIZED).all())
+    other = update(ArtifactRow).where(mine).values(import_id=needed.scalar_subquery())
+    session.execute(other, execution_options=_UNSYNCHRONIZED)
+    return count

@@ -1,0 +1,1 @@
+"""Keeping a database for years: backups, checks."""

@@ -1,0 +1,145 @@
+"""Backups. A backup of either database is one SQLite file, so that it can be restored into either.
+
+SQLite's own backup copies a SQLite database, as one snapshot that blocks no writer. Rows are copied, table by
+table in one snapshot, where PostgreSQL is the source or the target.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from sqlalchemy import Connection, func, insert, select, text
+
+from tuner.store.database import Store, StoreError
+from tuner.store.models import Base
+from tuner.store.upkeep.check import damaged_pages, damages, need_schema
+
+_ROWS = 500
+
+
+def back_up(store: Store, file: Path) -> int:
+    """Write a backup of a database that may be in use, and check it; gives its size in bytes. A file that is
+    there already is replaced once the new one is whole.
+
+    Raises:
+        StoreError: the schema is not this release's (PostgreSQL), or the backup is damaged.
+    """
+    with _beside(file) as copy:
+        if store.engine.dialect.name == "sqlite":
+            _copy_sqlite(store, copy)
+        else:
+            _copy_to_sqlite(store, copy)
+        with contextlib.closing(sqlite3.connect(copy)) as connection:
+            connection.execute("PRAGMA journal_mode = DELETE")  # one file, without one for the log
+            found = connection.execute("PRAGMA integrity_check").fetchone()[0]
+        if found != "ok":
+            raise StoreError(f"the backup is damaged ({found}); run 'tilewright db check' on the database")
+        os.replace(_synced(copy), file)
+    return file.stat().st_size
+
+
+def restore(file: Path, url: str) -> None:
+    """Make an empty database what a backup holds, at this release's schema.
+
+    Raises:
+        StoreError: the database is not empty, the file is no backup or damaged, or a newer release wrote it.
+    """
+    with contextlib.closing(Store.open(url)) as target:
+        if target.schema_state() != "empty":
+            raise StoreError(
+                f"{target.engine.url.render_as_string(hide_password=True)} is not empty; restore into a new"
+                " database and point TILEWRIGHT_DATABASE_URL to it"
+            )
+        database = target.engine.url.database if target.engine.dialect.name == "sqlite" else None
+        with _beside(Path(database) if database else Path(tempfile.gettempdir()) / "backup") as copy:
+            shutil.copyfile(file, copy)
+            with contextlib.closing(_opened(copy, file)) as source:
+                _check(source, file)
+                if database is None:
+                    target.migrate()
+                    _copy_rows(source, target)
+            if database is not None:
+                target.close()
+                os.replace(_synced(copy), database)
+
+
+def _opened(copy: Path, file: Path) -> Store:
+    try:
+        return Store.open(f"sqlite:///{copy}")
+    except StoreError as error:
+        raise StoreError(f"{file} is no backup of tilewright, or is damaged; use an older backup") from error
+
+
+def _check(source: Store, file: Path) -> None:
+    if source.schema_state() == "empty":
+        raise StoreError(f"{file} is no backup of tilewright: it is empty; use an older backup")
+    found = damaged_pages(source)
+    if not found:
+        source.migrate()
+        found = damages(source)
+    if found:
+        raise StoreError(f"{file} is damaged: {found[0]}; use an older backup")
+
+
+def _copy_sqlite(store: Store, copy: Path) -> None:
+    with contextlib.closing(sqlite3.connect(copy)) as target:
+        source = store.engine.raw_connection()
+        try:
+            driver = source.driver_connection
+            assert isinstance(driver, sqlite3.Connection)
+            driver.backup(target)
+        finally:
+            source.close()
+
+
+def _copy_to_sqlite(store: Store, copy: Path) -> None:
+    need_schema(store)
+    with contextlib.closing(Store.open(f"sqlite:///{copy}")) as target:
+        target.migrate()
+        _copy_rows(store, target)
+
+
+def _copy_rows(source: Store, target: Store) -> None:
+    with source.engine.connect() as reading, target.engine.begin() as writing:
+        if source.engine.dialect.name == "postgresql":
+            reading = reading.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        for table in Base.metadata.sorted_tables:
+            rows = reading.execution_options(yield_per=_ROWS).execute(select(table))
+            for page in rows.partitions():
+                writing.execute(insert(table), [dict(row._mapping) for row in page])
+        if target.engine.dialect.name == "postgresql":
+            _set_sequences(writing)
+
+
+def _set_sequences(connection: Connection) -> None:
+    """Let PostgreSQL count on behind the ids that were copied."""
+    for table in Base.metadata.sorted_tables:
+        column = next(iter(table.primary_key))
+        named = {"table": f'"{table.name}"', "column": column.name}
+        sequence = connection.execute(text("SELECT pg_get_serial_sequence(:table, :column)"), named).scalar()
+        last = connection.execute(select(func.max(column))).scalar()
+        if sequence and last:
+            connection.execute(text("SELECT setval(:sequence, :last)"), {"sequence": sequence, "last": last})
+
+
+@contextlib.contextmanager
+def _beside(file: Path) -> Iterator[Path]:
+    """A file to be made in the folder of another one; whatever is left of it is removed."""
+    with tempfile.TemporaryDirectory(prefix=".tilewright-", dir=file.resolve().parent) as folder:
+        yield Path(folder) / "copy.db"
+
+
+def _synced(file: Path) -> Path:
+    """The file, once the disk has all of it."""
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return file

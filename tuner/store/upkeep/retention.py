@@ -1,0 +1,303 @@
+"""Retention: what is older than its days goes, in short transactions.
+
+Kept for ever are winners, the config sets that are served, the kernels of winners and of kept sets, and the
+trials that tell what a winner of the device class costs on a problem, from which the regret of near matches
+is learned. Each step looks for old rows without a lock and deletes them by their keys in a transaction of its
+own, so that a prune may be stopped at any point and the next one goes on.
+"""
+
+from __future__ import annotations
+
+import abc
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from sqlalchemy import ColumnElement, Row, Select, delete, func, or_, select, tuple_, update
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from tilewright.schema.config import Config
+from tilewright.schema.job import JobStatus
+from tuner.store import sets
+from tuner.store.database import Store
+from tuner.store.models import (
+    ArtifactRow,
+    BestConfigRow,
+    ConfigSetRow,
+    EventRow,
+    ImportedBestRow,
+    JobRow,
+    ServedSetRow,
+    TrialRow,
+)
+from tuner.store.records import RowReader, utc_now
+
+Rows = Sequence[Row[*tuple[Any, ...]]]
+Keys = tuple[InstrumentedAttribute[Any], ...]
+
+
+class Kind(StrEnum):
+    """What is pruned, in the order in which it is."""
+
+    SAMPLES = "samples"
+    EVENTS = "events"
+    TRIALS = "trials"
+    SETS = "sets"
+    ARTIFACTS = "artifacts"
+    JOBS = "jobs"
+
+
+_PAGE = 500  # rows that one statement looks at
+_STEP_S = 0.025  # NOTE: a step that takes longer is followed by one of half as many rows
+_UNSYNCHRONIZED = {"synchronize_session": False}
+_ENDED = JobRow.status.in_([status for status in JobStatus if status.final])
+
+
+def prune(
+    store: Store,
+    days: Mapping[Kind, float],
+    *,
+    dry_run: bool = False,
+    stopping: threading.Event | None = None,
+) -> dict[Kind, int]:
+    """Delete what is older than its days, 0 for nothing; gives how many rows of each kind went.
+
+    Args:
+        days: after how many days each kind goes.
+        dry_run: only count what would go.
+        stopping: ends the prune after a step.
+    """
+    run = _Run(store, days, stopping or threading.Event(), dry_run)
+    return {kind: sum(run.steps(kind)) for kind in Kind if days.get(kind)}
+
+
+class _Run:
+    """One prune: what it must keep, and how many rows a step has."""
+
+    def __init__(
+        self, store: Store, days: Mapping[Kind, float], stopping: threading.Event, dry_run: bool
+    ) -> None:
+        self.going: dict[Kind, Counter[str]] = {Kind.EVENTS: Counter(), Kind.TRIALS: Counter()}
+        self.store, self._stopping, self._dry_run = store, stopping, dry_run
+        now = utc_now()
+        self._before = {kind: now - timedelta(days=kept) for kind, kept in days.items() if kept}
+        self._rows = 16
+        with store.read() as session:
+            self.old_sets = _old_sets(session, self._before.get(Kind.SETS))
+            self.winning = set(_WINNING.readable(session.execute(_WINNERS)))
+            self.needed = set(session.scalars(select(BestConfigRow.artifact)))
+        self.needed |= self._named_by_sets()
+
+    def steps(self, kind: Kind) -> Iterator[int]:
+        """Prune one kind; gives the rows of each step."""
+        rule = _RULES[kind](self)
+        for found in self._pages(rule, self._before[kind]):
+            while found and not self._stopping.is_set():
+                part, found = found[: self._rows], found[self._rows :]
+                yield len(part) if self._dry_run else self._step(rule, part)
+
+    def _pages(self, rule: _Rule, before: datetime) -> Iterator[Rows]:
+        query, after = rule.old(before).order_by(*rule.keys).limit(_PAGE), None
+        while not self._stopping.is_set():
+            place = tuple_(*rule.keys)
+            with self.store.read() as session:
+                rows = session.execute(query if after is None else query.where(place > after)).all()
+            yield [row for row in rows if rule.goes(row)]
+            if len(rows) < _PAGE:
+                return
+            after = tuple_(*rows[-1][: len(rule.keys)])
+
+    def _step(self, rule: _Rule, rows: Rows) -> int:
+        with self.store.begin() as session:
+            session.connection()  # which waits for the lock of SQLite
+            started = time.perf_counter()
+            removed = rule.remove(session, rows)
+        took = time.perf_counter() - started
+        if took > _STEP_S:
+            self._rows = max(1, self._rows // 2)
+        elif took < _STEP_S / 4:
+            self._rows = min(_PAGE, 2 * self._rows)
+        self._stopping.wait(took)  # the others' turn
+        return removed
+
+    def _named_by_sets(self) -> set[str]:
+        with self.store.read() as session:
+            kept = session.scalars(select(ConfigSetRow.digest).where(~self.old_sets)).all()
+        found = set[str]()
+        for digest in kept:
+            with self.store.read() as session:
+                packed = sets.packed(session, digest)
+            found |= sets.digests_in(packed) if packed else set()
+        return found
+
+
+class _Rule(abc.ABC):
+    """Which rows of a kind are old, which of them go, and how.
+
+    Attributes:
+        keys: the columns by which rows follow each other; a row of :meth:`old` begins with them.
+    """
+
+    keys: ClassVar[Keys]
+
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+
+    @abc.abstractmethod
+    def old(self, before: datetime) -> Select[*tuple[Any, ...]]:
+        """The rows that may go."""
+
+    def goes(self, row: Any) -> bool:  # noqa: ARG002
+        """Whether a row goes that may."""
+        return True
+
+    @abc.abstractmethod
+    def remove(self, session: Session, rows: Rows) -> int:
+        """Let rows go, but those that are needed since they were looked at; gives how many went."""
+
+
+class _Samples(_Rule):
+    keys: ClassVar[Keys] = (TrialRow.sampled, TrialRow.job_id, TrialRow.number)
+
+    def old(self, before: datetime) -> Select[*tuple[Any, ...]]:
+        query = select(*self.keys, TrialRow.timing).join(JobRow, JobRow.id == TrialRow.job_id)
+        return query.where(TrialRow.sampled < before, _ENDED)
+
+    def remove(self, session: Session, rows: Rows) -> int:
+        values = [
+            {
+                "job_id": row.job_id,
+                "number": row.number,
+                "sampled": None,
+                "timing": row.timing | {"samples_us": []} if isinstance(row.timing, dict) else row.timing,
+            }
+            for row in rows
+        ]
+        session.execute(update(TrialRow), values)
+        return len(values)
+
+
+class _Events(_Rule):
+    keys: ClassVar[Keys] = (EventRow.id,)
+
+    def old(self, before: datetime) -> Select[*tuple[Any, ...]]:
+        query = select(*self.keys, EventRow.job_id).join(JobRow, JobRow.id == EventRow.job_id).where(_ENDED)
+        # NOTE: ids grow with time, so that the first one that is kept ends the search through the log.
+        with self._run.store.read() as session:
+            kept = session.scalar(select(func.min(EventRow.id)).where(EventRow.created >= before))
+        return query if kept is None else query.where(EventRow.id < kept)
+
+    def goes(self, row: Any) -> bool:
+        self._run.going[Kind.EVENTS][row.job_id] += 1
+        return True
+
+    def remove(self, session: Session, rows: Rows) -> int:
+        return _delete(session, EventRow, EventRow.id.in_([row.id for row in rows]))
+
+
+class _Trials(_Rule):
+    keys: ClassVar[Keys] = (TrialRow.created, TrialRow.job_id, TrialRow.number)
+
+    def old(self, before: datetime) -> Select[*tuple[Any, ...]]:
+        query = select(*self.keys, JobRow.device_class, TrialRow.config_digest, TrialRow.artifact)
+        return query.join(JobRow, JobRow.id == TrialRow.job_id).where(TrialRow.created < before, _ENDED)
+
+    def goes(self, row: Any) -> bool:
+        wins = (row.device_class, row.config_digest) in self._run.winning or row.artifact in self._run.needed
+        self._run.going[Kind.TRIALS][row.job_id] += not wins
+        return not wins
+
+    def remove(self, session: Session, rows: Rows) -> int:
+        named = [(row.job_id, row.number) for row in rows]
+        return _delete(session, TrialRow, tuple_(TrialRow.job_id, TrialRow.number).in_(named))
+
+
+class _Sets(_Rule):
+    keys: ClassVar[Keys] = (ConfigSetRow.id,)
+
+    def old(self, before: datetime) -> Select[*tuple[Any, ...]]:  # noqa: ARG002
+        return select(*self.keys).where(self._run.old_sets)
+
+    def remove(self, session: Session, rows: Rows) -> int:
+        old = ConfigSetRow.id.in_([row.id for row in rows]) & ~_is_served()
+        return _delete(session, ConfigSetRow, old)
+
+
+class _Artifacts(_Rule):
+    keys: ClassVar[Keys] = (ArtifactRow.created, ArtifactRow.digest)
+
+    def old(self, before: datetime) -> Select[*tuple[Any, ...]]:
+        return select(*self.keys).where(ArtifactRow.created < before)
+
+    def goes(self, row: Any) -> bool:
+        return row.digest not in self._run.needed
+
+    def remove(self, session: Session, rows: Rows) -> int:
+        wins = select(BestConfigRow.id).where(BestConfigRow.artifact == ArtifactRow.digest).exists()
+        same = tuple_(ArtifactRow.created, ArtifactRow.digest).in_([tuple(row) for row in rows])
+        return _delete(session, ArtifactRow, same & ~wins)
+
+
+class _Jobs(_Rule):
+    keys: ClassVar[Keys] = (JobRow.id,)
+
+    def old(self, before: datetime) -> Select[*tuple[Any, ...]]:
+        counts = [
+            select(func.count()).where(table.job_id == JobRow.id).scalar_subquery().label(name)
+            for name, table in (("events", EventRow), ("trials", TrialRow))
+        ]
+        ended = func.coalesce(JobRow.finished, JobRow.created) < before
+        return select(*self.keys, *counts).where(ended, _ENDED, ~_has(BestConfigRow), ~_has(ImportedBestRow))
+
+    def goes(self, row: Any) -> bool:
+        # NOTE: in a dry run, what would have gone before is still there.
+        left = (row.events, row.trials)
+        return left == (0, 0) or left == tuple(going[row.id] for going in self._run.going.values())
+
+    def remove(self, session: Session, rows: Rows) -> int:
+        empty = ~or_(*map(_has, (EventRow, TrialRow, BestConfigRow, ImportedBestRow)))
+        return _delete(session, JobRow, JobRow.id.in_([row.id for row in rows]) & empty)
+
+
+_RULES: dict[Kind, type[_Rule]] = {
+    Kind.SAMPLES: _Samples,
+    Kind.EVENTS: _Events,
+    Kind.TRIALS: _Trials,
+    Kind.SETS: _Sets,
+    Kind.ARTIFACTS: _Artifacts,
+    Kind.JOBS: _Jobs,
+}
+_WINNERS = select(BestConfigRow.id, BestConfigRow.device_class, BestConfigRow.config)
+_WINNING = RowReader(
+    "winner",
+    lambda row_id, *_: row_id,
+    lambda _, device_class, config: (device_class, Config.from_dict(config).digest),
+)
+
+
+def _old_sets(session: Session, before: datetime | None) -> ColumnElement[bool]:
+    """Sets that were superseded before a time, and are not served."""
+    newest = select(ConfigSetRow.device_class, func.max(ConfigSetRow.id))
+    old = ConfigSetRow.created < before if before else ConfigSetRow.id.is_(None)
+    found = session.execute(newest.where(old).group_by(ConfigSetRow.device_class)).all()
+    followed = [(ConfigSetRow.device_class == name) & (ConfigSetRow.id < last) for name, last in found]
+    return or_(ConfigSetRow.id.is_(None), *followed) & ~_is_served()
+
+
+def _is_served() -> ColumnElement[bool]:
+    names = or_(ServedSetRow.latest_id == ConfigSetRow.id, ServedSetRow.pinned_id == ConfigSetRow.id)
+    return select(ServedSetRow.device_class).where(names).exists()
+
+
+def _has(table: Any) -> ColumnElement[bool]:
+    """A job has a row of a table."""
+    return select(table.job_id).where(table.job_id == JobRow.id).exists()
+
+
+def _delete(session: Session, table: Any, which: ColumnElement[bool]) -> int:
+    gone = delete(table).where(which).returning(next(iter(table.__table__.primary_key)))
+    return len(session.execute(gone, execution_options=_UNSYNCHRONIZED).all())

@@ -1,0 +1,145 @@
+"""Imports on their way in: they enter in short transactions, and show at their end as a whole or not at all.
+
+What an import brings is kept under an id of its own until then. One that does not end is taken back; one that
+has ended but whose process died before its winners were merged is brought to its end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import logging
+import secrets
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
+
+from tuner.store import best, imports, jobs
+from tuner.store.best import Merged
+from tuner.store.database import Store, StoreError, insert_row
+from tuner.store.imports import Import
+from tuner.store.models import ArtifactRow, ImportRow, JobRow, TrialRow
+from tuner.store.records import utc_now
+
+_STEP = 1000  # trials that one transaction deletes
+_WINNERS = 50  # that one transaction merges
+_GIVEN_UP = timedelta(hours=1)
+_owner = functools.cache(jobs.new_owner)
+log = logging.getLogger("tilewright.imports")
+
+
+def begin(session: Session, entering: Import) -> Import:
+    """The import under whose id the results of ``entering`` are kept until its end.
+
+    Raises:
+        StoreError: there is an import of its id that was signed otherwise.
+    """
+    imports.is_new(session, entering)
+    staged = dataclasses.replace(entering, id=secrets.token_hex(16))
+    insert_row(session, ImportRow, {**dataclasses.asdict(staged), "staged": _state([])})
+    return staged
+
+
+def go_on(session: Session, staged: Import, joined: Sequence[tuple[str, int]]) -> None:
+    """Note that the import lives, and which trials of this transaction joined jobs that were here before.
+
+    Raises:
+        StoreError: it was taken back meanwhile.
+    """
+    state = _staged(session, staged.id)
+    change = update(ImportRow).where(ImportRow.id == staged.id)
+    session.execute(change.values(staged=_state([*state["joined"], *_runs(joined)])))
+
+
+def end(session: Session, staged: Import, entering: Import) -> bool:
+    """Let the results show as those of ``entering``; gives whether that is a new import. Its winners follow
+    by :func:`merge_winners`."""
+    is_new = imports.enter(session, entering)
+    for table in (JobRow, ArtifactRow):
+        session.execute(update(table).where(table.import_id == staged.id).values(import_id=entering.id))
+    ended = _staged(session, staged.id) | {"into": entering.id}
+    session.execute(update(ImportRow).where(ImportRow.id == staged.id).values(staged=ended))
+    return is_new
+
+
+def merge_winners(store: Store, staged_id: str, entering: Import) -> list[Merged]:
+    """Merge the winners of an import that :func:`end` let show, and close it."""
+    found = list[Merged]()
+    while True:
+        with store.begin() as session:
+            some = best.merge_staged(session, staged_id, entering, _WINNERS)
+            if not some:
+                session.execute(delete(ImportRow).where(ImportRow.id == staged_id))
+                return found
+        found += some
+
+
+def settle(store: Store, staged_id: str) -> None:
+    """Take an import back, or bring it to its end if it shows already."""
+    with store.read() as session:
+        state = _staged(session, staged_id)
+        entering = imports.get(session, state.get("into", ""))
+    if entering:
+        merge_winners(store, staged_id, entering)
+    else:
+        _take_back(store, staged_id, state["joined"])
+
+
+def settle_lost(store: Store) -> None:
+    """Settle the imports whose processes ended, or were not heard of for an hour."""
+    with store.read() as session:
+        found = session.execute(
+            select(ImportRow.id, ImportRow.staged).where(ImportRow.staged.is_not(None))
+        ).all()
+    for staged_id, state in found:
+        silent = utc_now() - datetime.fromisoformat(state["at"])
+        if jobs.is_gone(state["owner"]) or silent > _GIVEN_UP:
+            settle(store, staged_id)
+            log.info(
+                "import %s had not ended; it was %s", staged_id, "finished" if "into" in state else "undone"
+            )
+
+
+def _take_back(store: Store, staged_id: str, joined: Iterable[tuple[str, int, int]]) -> None:
+    with store.read() as session:
+        ids = list(session.scalars(select(JobRow.id).where(JobRow.import_id == staged_id)))
+    for job_id in ids:
+        _delete_trials(store, job_id)
+    for job_id, first, last in joined:
+        _delete_trials(store, job_id, first, last)
+    with store.begin() as session:
+        imports.remove(session, staged_id)
+
+
+def _delete_trials(store: Store, job_id: str, first: int = 0, last: int = 2**31 - 1) -> None:
+    some = select(TrialRow.number).where(TrialRow.job_id == job_id, TrialRow.number.between(first, last))
+    gone = delete(TrialRow).where(TrialRow.job_id == job_id, TrialRow.number.in_(some.limit(_STEP)))
+    while True:
+        with store.begin() as session:
+            found = session.execute(
+                gone.returning(TrialRow.number), execution_options={"synchronize_session": False}
+            ).all()
+        if len(found) < _STEP:
+            return
+
+
+def _staged(session: Session, staged_id: str) -> dict[str, Any]:
+    state: dict[str, Any] | None = session.scalar(select(ImportRow.staged).where(ImportRow.id == staged_id))
+    if state is None:
+        raise StoreError("the import was taken back, as nothing was heard of it; import the file again")
+    return state
+
+
+def _state(joined: list[tuple[str, int, int]]) -> dict[str, Any]:
+    return {"owner": _owner(), "at": utc_now().isoformat(), "joined": joined}
+
+
+def _runs(joined: Sequence[tuple[str, int]]) -> list[tuple[str, int, int]]:
+    """Jobs with the first and last number of trials that follow each other."""
+    placed = enumerate(sorted(joined))
+    runs = [list(run) for _, run in itertools.groupby(placed, lambda one: (one[1][0], one[1][1] - one[0]))]
+    return [(run[0][1][0], run[0][1][1], run[-1][1][1]) for run in runs]
