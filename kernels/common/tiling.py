@@ -38,12 +38,14 @@ def grid(k: Tiling) -> Grid:
 
 
 def operand_tiles(k: Tiling, problem: GemmProblem) -> tuple[Chunks, Chunks]:
-    """(rows, 16-byte chunks of a row) of the A tile, stored M x K, and of the B tile as it is stored."""
-    depth = problem.dtype.nbytes(k.tile_k) // 16
-    a = (k.tile_m, depth)
-    if problem.layout.b_transposed:
-        return a, (k.tile_n, depth)
-    return a, (k.tile_k, problem.dtype.nbytes(k.tile_n) // 16)
+    """(rows, 16-byte chunks of a row) of the A tile and of the B tile, each as it is stored."""
+
+    def tile(extent: int, k_major: bool) -> Chunks:
+        rows, columns = (extent, k.tile_k) if k_major else (k.tile_k, extent)
+        return rows, problem.dtype.nbytes(columns) // 16
+
+    layout = problem.layout
+    return tile(k.tile_m, not layout.a_transposed), tile(k.tile_n, layout.b_transposed)
 
 
 def copy_bytes(k: Tiling, problem: GemmProblem, operand: str) -> int:

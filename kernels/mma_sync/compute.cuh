@@ -14,9 +14,10 @@ struct Fragments {
     unsigned b[cfg::mma_tiles_n][2];
 };
 
-using TileA = SmemTile<cfg::tile_m, bytes_of<In>(cfg::tile_k), cfg::smem_layout>;
-using TileB = SmemTile<cfg::b_transposed ? cfg::tile_n : cfg::tile_k,
-                       bytes_of<In>(cfg::b_transposed ? cfg::tile_k : cfg::tile_n), cfg::smem_layout>;
+template <int EXTENT, bool K_MAJOR>
+using OperandTile = SmemTile<K_MAJOR ? EXTENT : cfg::tile_k, bytes_of<In>(K_MAJOR ? cfg::tile_k : EXTENT), cfg::smem_layout>;
+using TileA = OperandTile<cfg::tile_m, !cfg::a_transposed>;
+using TileB = OperandTile<cfg::tile_n, cfg::b_transposed>;
 
 __device__ __forceinline__ unsigned load_word(const char* smem) { return *reinterpret_cast<const unsigned*>(smem); }
 
@@ -25,58 +26,71 @@ __device__ __forceinline__ void load_double(unsigned& low, unsigned& high, const
     low = words.x, high = words.y;
 }
 
-// Element (row, col) of B stored K x N.
-__device__ __forceinline__ const char* element_b(const char* smem, int row, int col) {
-    return smem + TileB::chunk(row, col * cfg::size / 16) + col * cfg::size % 16;
+// Element (k, i) of an operand stored K x M or K x N.
+template <class Tile> __device__ __forceinline__ const char* element(const char* smem, int k, int i) {
+    return smem + Tile::chunk(k, i * cfg::size / 16) + i * cfg::size % 16;
 }
 
-// Loads rows row0 .. row0 + 15 and k step `step` of A, stored M x K.
-__device__ __forceinline__ void load_a(unsigned (&r)[4], const char* smem, int row0, int step) {
-    const int lane = threadIdx.x % 32;
-    if constexpr (cfg::ldmatrix_a) {
+// The word that this lane holds of rows (A) or columns (B) first .. first + 7 and 16-byte half `half` of k step `step`, by
+// direct loads.
+template <class Tile, bool K_MAJOR>
+__device__ __forceinline__ unsigned load_half(const char* smem, int first, int step, int half) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    if constexpr (K_MAJOR) {
+        return load_word(smem + Tile::chunk_from(first, g, step * 2 + half) + t * 4);
+    } else if constexpr (cfg::size == 4) {
+        return load_word(element<Tile>(smem, step * cfg::step_k + half * 4 + t, first + g));
+    } else {
+        const int k = step * 16 + half * 8 + t * 2;
+        const unsigned low = *reinterpret_cast<const unsigned short*>(element<Tile>(smem, k, first + g));
+        const unsigned high = *reinterpret_cast<const unsigned short*>(element<Tile>(smem, k + 1, first + g));
+        return low | high << 16;
+    }
+}
+
+// The double that this lane holds of the same rows or columns, over the whole step.
+template <class Tile, bool K_MAJOR>
+__device__ __forceinline__ void load_step_double(unsigned& low, unsigned& high, const char* smem, int first, int step) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    if constexpr (K_MAJOR)
+        load_double(low, high, smem + Tile::chunk_from(first, g, step * 2 + t / 2) + t % 2 * 8);
+    else
+        load_double(low, high, element<Tile>(smem, step * cfg::step_k + t, first + g));
+}
+
+// Chunk `j` of the warp's COUNT chunks of a row, counted from `first`, a multiple of COUNT. If COUNT is a power of two, the two
+// share no bits and their sum is an XOR, which folds into the XOR of the swizzle.
+template <int COUNT> __device__ __forceinline__ int warp_chunk(int first, int j) {
+    return (COUNT & (COUNT - 1)) == 0 ? first ^ j : first + j;
+}
+
+// Loads mma tile i of the warp's rows, which start at warp_row, and k step `step` of A. By ldmatrix, register j takes the
+// 8 x 8 matrix that lanes 8j .. 8j + 7 address: rows j % 2 * 8 and up, half j / 2 of the step.
+__device__ __forceinline__ void load_a(unsigned (&r)[4], const char* smem, int warp_row, int i, int step) {
+    const int lane = threadIdx.x % 32, row0 = warp_row + i * 16;
+    if constexpr (cfg::ldmatrix_a && cfg::a_transposed) {
+        const int chunk = warp_chunk<cfg::mma_tiles_m * 2>(warp_row / 8, i * 2 ^ lane / 8 % 2);
+        ldmatrix_x4_trans(r, smem_address(smem + TileA::chunk_from(step * 16, lane / 16 * 8 + lane % 8, chunk)));
+    } else if constexpr (cfg::ldmatrix_a) {
         ldmatrix_x4(r, smem_address(smem + TileA::chunk_from(row0, lane % 16, step * 2 + lane / 16)));
     } else if constexpr (cfg::size == 8) {
-        const int g = lane / 4, t = lane % 4;
 #pragma unroll
-        for (int i = 0; i < 2; ++i)
-            load_double(r[2 * i], r[2 * i + 1], smem + TileA::chunk_from(row0 + i * 8, g, step * 2 + t / 2) + t % 2 * 8);
+        for (int h = 0; h < 2; ++h)
+            load_step_double<TileA, !cfg::a_transposed>(r[2 * h], r[2 * h + 1], smem, row0 + h * 8, step);
     } else {
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-            r[i] = load_word(smem + TileA::chunk_from(row0 + i % 2 * 8, lane / 4, step * 2 + i / 2) + lane % 4 * 4);
+        for (int h = 0; h < 4; ++h) r[h] = load_half<TileA, !cfg::a_transposed>(smem, row0 + h % 2 * 8, step, h / 2);
     }
 }
 
 // Loads columns col0 .. col0 + 7 and one k step of B by direct loads.
 __device__ __forceinline__ void load_b_direct(unsigned (&r)[2], const char* smem, int col0, int step) {
-    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     if constexpr (cfg::size == 8) {
-        if constexpr (cfg::b_transposed)
-            load_double(r[0], r[1], smem + TileB::chunk_from(col0, g, step * 2 + t / 2) + t % 2 * 8);
-        else
-            load_double(r[0], r[1], element_b(smem, step * cfg::step_k + t, col0 + g));
+        load_step_double<TileB, cfg::b_transposed>(r[0], r[1], smem, col0, step);
     } else {
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            if constexpr (cfg::b_transposed) {
-                r[i] = load_word(smem + TileB::chunk_from(col0, g, step * 2 + i) + t * 4);
-            } else if constexpr (cfg::size == 4) {
-                r[i] = load_word(element_b(smem, step * cfg::step_k + i * 4 + t, col0 + g));
-            } else {
-                const int row = step * 16 + i * 8 + t * 2;
-                const unsigned low = *reinterpret_cast<const unsigned short*>(smem + TileB::chunk(row, col0 / 8) + g * 2);
-                const unsigned high = *reinterpret_cast<const unsigned short*>(smem + TileB::chunk(row + 1, col0 / 8) + g * 2);
-                r[i] = low | high << 16;
-            }
-        }
+        for (int h = 0; h < 2; ++h) r[h] = load_half<TileB, cfg::b_transposed>(smem, col0, step, h);
     }
-}
-
-// The 16-byte chunk of column tile j of the warp. If the number of column tiles is a power of two, warp_col / 8 and j share
-// no bits and their sum is an XOR, which folds into the XOR of the swizzle.
-__device__ __forceinline__ int column_chunk(int warp_col, int j) {
-    constexpr bool power_of_two = (cfg::mma_tiles_n & (cfg::mma_tiles_n - 1)) == 0;
-    return power_of_two ? warp_col / 8 ^ j : warp_col / 8 + j;
 }
 
 // The address that this lane gives to ldmatrix for column tile j and, for x4, j + 1. Lanes 0-7 and 8-15 address the two
@@ -88,7 +102,7 @@ template <bool PAIR> __device__ __forceinline__ unsigned address_b(const char* s
     if constexpr (cfg::b_transposed)
         return smem_address(smem + TileB::chunk_from(warp_col + j * 8, next * 8 + lane % 8, step * 2 + half));
     else
-        return smem_address(smem + TileB::chunk_from(step * 16, half * 8 + lane % 8, column_chunk(warp_col, j ^ next)));
+        return smem_address(smem + TileB::chunk_from(step * 16, half * 8 + lane % 8, warp_chunk<cfg::mma_tiles_n>(warp_col / 8, j ^ next)));
 }
 
 __device__ __forceinline__ void load_b(unsigned (&r)[cfg::mma_tiles_n][2], const char* smem, int warp_col, int step) {
@@ -113,7 +127,7 @@ __device__ __forceinline__ void load_b(unsigned (&r)[cfg::mma_tiles_n][2], const
 __device__ __forceinline__ void load_fragments(Fragments& f, const char* smem_a, const char* smem_b, int row0, int col0,
                                                int step) {
 #pragma unroll
-    for (int i = 0; i < cfg::mma_tiles_m; ++i) load_a(f.a[i], smem_a, row0 + i * 16, step);
+    for (int i = 0; i < cfg::mma_tiles_m; ++i) load_a(f.a[i], smem_a, row0, i, step);
     load_b(f.b, smem_b, col0, step);
 }
 

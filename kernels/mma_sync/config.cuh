@@ -6,7 +6,7 @@
 //                     bit, m16n8k4 of double)
 //   FRAGMENT_LOAD     0 direct loads, 1 ldmatrix, 2 mixed (A direct, B ldmatrix), 3 ldmatrix with A
 //                     reloaded for every column of mma tiles: fewer registers, more shared-memory traffic;
-//                     tf32 stored K x N is always loaded directly
+//                     tf32 stored K x M or K x N is always loaded directly
 //   SMEM_LAYOUT       0 blocked, 1 padded, 2 xor, 3 permuted
 //   DOUBLE_BUFFER     1: fragments of the next k step are loaded while this one multiplies
 //   SNAKE             1: serpentine order, odd rows of mma tiles run backwards through n
@@ -27,7 +27,7 @@ constexpr int threads = 32 * warps_m * warps_n * warps_k;
 constexpr int stages = STAGES, mma_k = MMA_K, copy_a = COPY_A, copy_b = COPY_B;
 constexpr SmemLayout smem_layout = static_cast<SmemLayout>(SMEM_LAYOUT);
 constexpr int size = sizeof(In), step_k = 32 / size * Packing<In>::value; // k of a step: 32 bytes of a row
-constexpr bool ldmatrix_a = FRAGMENT_LOAD % 2 == 1, reload_a = FRAGMENT_LOAD == 3;
+constexpr bool ldmatrix_a = FRAGMENT_LOAD % 2 == 1 && (!a_transposed || size == 2), reload_a = FRAGMENT_LOAD == 3;
 constexpr bool ldmatrix_b = FRAGMENT_LOAD != 0 && (b_transposed || size == 2);
 constexpr bool double_buffer = DOUBLE_BUFFER, snake = SNAKE, epilogue_smem = EPILOGUE;
 constexpr bool accumulate_f16 = ACCUMULATE == 1, accumulate_outside = ACCUMULATE == 2;
@@ -38,11 +38,10 @@ constexpr int mma_tiles_m = warp_m / 16, mma_tiles_n = warp_n / 8;
 constexpr int k_steps = tile_k / step_k / warps_k; // of one warp in one k tile
 } // namespace cfg
 
-static_assert(cfg::b_transposed || cfg::size > 1, "B of 8 bits and fewer is read as N x K: ldmatrix transposes 16-bit elements only");
+static_assert((!cfg::a_transposed && cfg::b_transposed) || cfg::size > 1, "types of 8 bits and fewer are read in layout nt: ldmatrix transposes 16-bit elements only");
 static_assert(cfg::size < 8 || FRAGMENT_LOAD == 0, "double needs direct fragment loads: ldmatrix distributes 4-byte words");
-static_assert(cfg::b_transposed || cfg::size != 4 || FRAGMENT_LOAD != 2, "FRAGMENT_LOAD mixed equals direct if ldmatrix cannot load B");
+static_assert((!cfg::a_transposed && cfg::b_transposed) || cfg::size != 4 || FRAGMENT_LOAD != 2, "FRAGMENT_LOAD mixed repeats another value if ldmatrix cannot load A or B");
 static_assert(cfg::mma_k == 16 || cfg::size == 2, "MMA_K 8 is for 16-bit types");
-static_assert(!cfg::a_transposed, "mma_sync reads A as M x K (layouts nt and nn)");
 static_assert(cfg::tile_m % (16 * cfg::warps_m) == 0, "the rows of a warp are a multiple of 16");
 static_assert(cfg::tile_n % (8 * cfg::warps_n) == 0, "the columns of a warp are a multiple of 8");
 static_assert(cfg::tile_k % (cfg::step_k * cfg::warps_k) == 0, "the k of a warp in a stage is a multiple of 32 bytes");

@@ -20,7 +20,7 @@ class MmaSync(cuda.CudaFamily[Knobs]):
 
     name = "mma_sync"
     doc = (
-        "tensor cores through mma.sync: sm_80 and later, every type but float32, layouts nt and nn "
+        "tensor cores through mma.sync: sm_80 and later, every type but float32, all layouts "
         "(types of 8 bits and fewer nt only), any size"
     )
     entry = "mma_sync"
@@ -31,7 +31,7 @@ class MmaSync(cuda.CudaFamily[Knobs]):
     search_rules = SEARCH_RULES
 
     def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
-        """The reason no config computes the problem: its type, or A stored K x M."""
+        """The reason no config computes the problem: its type, or that type in its layout."""
         return validity.why_unsupported(problem, device)
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:

@@ -1,14 +1,14 @@
 // GEMM with mma.sync: cp.async into a ring of shared-memory stages, fragments by ldmatrix or direct loads, tensor-core
-// instructions of one warp. sm_80 and later; f16, bf16, tf32, types of 8, 4 and 1 bit and double; layouts nt and, for types
-// of 16 bits and more, nn.
+// instructions of one warp. sm_80 and later; f16, bf16, tf32, types of 8, 4 and 1 bit and double; all layouts, of types of 8
+// bits and fewer nt alone.
 //
 // Tiles: a CTA computes TILE_M x TILE_N of D in steps of TILE_K. Its WARPS_M x WARPS_N x WARPS_K warps split the tile along m
 // and n and each k tile along k; the slices of k are added up in shared memory at the end. A warp computes mma tiles of 16 x 8.
 // blockIdx = (tile in raster order, split of k, batch). In order of execution: kernel.cu (loads and main loop), compute.cuh
 // (fragments, products), epilogue.cuh.
-// Shared memory: STAGES x (A tile | B tile), A as TILE_M rows of TILE_K, B as stored, each in the layout of
+// Shared memory: STAGES x (A tile | B tile), each with the rows that the matrix has in memory, in the layout of
 // common/smem_tile.cuh; the reduction over WARPS_K and the staged epilogue reuse it from the start.
-// Does not support: A stored K x M, float, e4m3 and e5m2 before sm_89.
+// Does not support: float, e4m3 and e5m2 before sm_89.
 //
 // Compiles as it lies here:  nvcc -cubin -arch=sm_80 -I. -DIN_TYPE=f16 -DOUT_TYPE=f16 -DA_TRANSPOSED=0
 //   -DB_TRANSPOSED=1 -DTILE_M=128 -DTILE_N=128 -DTILE_K=32 -DRASTER=0 -DRASTER_SNAKE=0 -DSWIZZLE_SIZE=1 -DSPLIT_K=1 -DALIGN_D=16
@@ -25,9 +25,11 @@
 #include "mma_sync/config.cuh"
 #include "mma_sync/epilogue.cuh"
 
-using LoaderA = TileLoader<In, cfg::tile_m, cfg::tile_k, cfg::threads, cfg::copy_a, (cfg::stages > 1), cfg::smem_layout>;
-using LoaderB = TileLoader<In, cfg::b_transposed ? cfg::tile_n : cfg::tile_k, cfg::b_transposed ? cfg::tile_k : cfg::tile_n,
-                           cfg::threads, cfg::copy_b, (cfg::stages > 1), cfg::smem_layout>;
+template <int EXTENT, bool K_MAJOR, int COPY>
+using Loader = TileLoader<In, K_MAJOR ? EXTENT : cfg::tile_k, K_MAJOR ? cfg::tile_k : EXTENT, cfg::threads, COPY,
+                          (cfg::stages > 1), cfg::smem_layout>;
+using LoaderA = Loader<cfg::tile_m, !cfg::a_transposed, cfg::copy_a>;
+using LoaderB = Loader<cfg::tile_n, cfg::b_transposed, cfg::copy_b>;
 constexpr int stage_bytes = TileA::bytes + TileB::bytes;
 
 extern __shared__ __align__(128) char smem[];
@@ -43,7 +45,10 @@ struct MainLoop {
     __device__ __forceinline__ void load_tile(int index, int stage) const {
         char* target = smem + stage * stage_bytes;
         const int k0 = first_k + index * cfg::tile_k;
-        loader_a.load(target, row0, k0);
+        if constexpr (cfg::a_transposed)
+            loader_a.load(target, k0, row0);
+        else
+            loader_a.load(target, row0, k0);
         if constexpr (cfg::b_transposed)
             loader_b.load(target + TileA::bytes, col0, k0);
         else
@@ -65,7 +70,7 @@ struct MainLoop {
                 __syncwarp(); // NOTE: without it ptxas loads A once and keeps it
 #pragma unroll
                 for (int i = 0; i < cfg::mma_tiles_m; ++i) {
-                    load_a(f.a[i], tile, warp_row + i * 16, first_step + step);
+                    load_a(f.a[i], tile, warp_row, i, first_step + step);
                     acc.multiply(i, j, f);
                 }
             }
@@ -149,7 +154,7 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, MIN_CTAS_PER_SM) mma_
     const int warp = threadIdx.x / 32;
     const int slice = warp / (cfg::warps_m * cfg::warps_n), within = warp % (cfg::warps_m * cfg::warps_n);
 
-    const MainLoop loop{LoaderA(a, lda, m, k),
+    const MainLoop loop{cfg::a_transposed ? LoaderA(a, lda, k, m) : LoaderA(a, lda, m, k),
                         cfg::b_transposed ? LoaderB(b, ldb, n, k) : LoaderB(b, ldb, k, n),
                         tile.m * cfg::tile_m,
                         tile.n * cfg::tile_n,

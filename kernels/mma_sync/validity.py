@@ -7,7 +7,7 @@ from kernels.common import cuda, tiling
 from kernels.mma_sync.config import ACCUMULATE_OF, Knobs
 from kernels.mma_sync.layout import emulation_registers, register_estimate, smem_bytes, step_k
 from tilewright.schema.device import DeviceSpec
-from tilewright.schema.problem import DType, GemmProblem
+from tilewright.schema.problem import DType, GemmProblem, Layout
 
 _MOST_ROW_BYTES = 1024  # of a tile
 
@@ -26,11 +26,9 @@ def _why_type(problem: GemmProblem, device: DeviceSpec) -> str | None:
 
 
 def _why_layout(problem: GemmProblem) -> str | None:
-    if problem.layout.a_transposed:
-        return f"mma_sync reads A as M x K: layouts nt and nn, not {problem.layout}"
-    if problem.dtype.size == 1 and not problem.layout.b_transposed:
+    if problem.dtype.size == 1 and problem.layout is not Layout.NT:
         return (
-            f"mma_sync reads {problem.dtype} B as N x K (layout nt), not {problem.layout}: "
+            f"mma_sync reads {problem.dtype} in layout nt, not {problem.layout}: "
             "ldmatrix transposes 16-bit elements only"
         )
     return None
@@ -56,16 +54,16 @@ def _why_slices(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 
 def _why_blocked(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    if c.smem_layout == "blocked" and not p.layout.b_transposed and c.tile_k % 16:
-        return "smem_layout=blocked needs a tile_k that is a multiple of 16 if B is stored K x N"
+    if c.smem_layout == "blocked" and p.layout is not Layout.NT and c.tile_k % 16:
+        return "smem_layout=blocked needs a tile_k that is a multiple of 16 unless the layout is nt"
     return None
 
 
 def _why_fragments(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     if p.dtype is DType.FLOAT64 and c.fragment_load != "direct":
         return "float64 needs fragment_load=direct: ldmatrix distributes 4-byte words"
-    if p.dtype.size == 4 and c.fragment_load == "mixed" and not p.layout.b_transposed:
-        return "fragment_load=mixed equals direct for tfloat32 in layout nn: ldmatrix cannot load its B"
+    if p.dtype.size == 4 and c.fragment_load == "mixed" and p.layout is not Layout.NT:
+        return f"fragment_load=mixed repeats another value for tfloat32 in {p.layout}: ldmatrix transposes 16 bits"
     return None
 
 

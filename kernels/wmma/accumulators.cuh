@@ -29,7 +29,11 @@ struct WarpAccumulator {
 #pragma unroll
             for (int step = 0; step < cfg::wmma_tiles_n; ++step) {
                 const int j = cfg::snake && i % 2 ? cfg::wmma_tiles_n - 1 - step : step;
-                if constexpr (cfg::b_transposed)
+                if constexpr (cfg::a_transposed && cfg::b_transposed)
+                    wmma_mma_col_col(tile[i][j], a[i], b[j]);
+                else if constexpr (cfg::a_transposed)
+                    wmma_mma_col_row(tile[i][j], a[i], b[j]);
+                else if constexpr (cfg::b_transposed)
                     wmma_mma_row_col(tile[i][j], a[i], b[j]);
                 else
                     wmma_mma_row_row(tile[i][j], a[i], b[j]);

@@ -27,7 +27,6 @@ template <> struct WmmaInput<f16> { static constexpr bool legal = true, accumula
 template <> struct WmmaInput<bf16> { static constexpr bool legal = true, accumulates_in_f16 = false; };
 
 static_assert(WmmaInput<In>::legal, "wmma multiplies f16 or bf16");
-static_assert(!cfg::a_transposed, "wmma reads A as M x K (layouts nt and nn)");
 static_assert(cfg::tile_m % (16 * cfg::warps_m) == 0, "the rows of a warp are a multiple of 16");
 static_assert(cfg::tile_n % (16 * cfg::warps_n) == 0, "the columns of a warp are a multiple of 16");
 static_assert(cfg::tile_k % 16 == 0, "TILE_K is a multiple of 16");

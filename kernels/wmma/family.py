@@ -19,7 +19,7 @@ class Wmma(cuda.CudaFamily[Knobs]):
     """Loads of whole tiles, then wmma; D through shared memory."""
 
     name = "wmma"
-    doc = "tensor cores through wmma 16x16x16: sm_80 and later, f16 and bf16, layouts nt and nn, any size"
+    doc = "tensor cores through wmma 16x16x16: sm_80 and later, f16 and bf16, all layouts, any size"
     entry = "wmma"
     source = "wmma/kernel.cu"
     knobs = KNOBS
@@ -28,7 +28,7 @@ class Wmma(cuda.CudaFamily[Knobs]):
     search_rules = SEARCH_RULES
 
     def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
-        """The reason no config computes the problem: not f16 or bf16, or A stored K x M."""
+        """The reason no config computes the problem: not f16 or bf16."""
         return validity.why_unsupported(problem, device)
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:

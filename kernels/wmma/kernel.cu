@@ -1,14 +1,14 @@
 // GEMM with wmma: 16 x 16 x 16 products of opaque fragments, as nvcuda::wmma offers them. Global to shared
 // memory synchronously (one stage) or by cp.async into a ring of stages. sm_80 and later; f16 and bf16;
-// layouts nt and nn.
+// all layouts.
 //
 // Tiles: a CTA computes TILE_M x TILE_N of D in steps of TILE_K; its warps split the tile WARPS_M x WARPS_N; a warp computes
 // wmma tiles of 16 x 16. blockIdx = (tile in raster order, split of k, batch). In order of execution: kernel.cu (loads and
 // main loop), accumulators.cuh (products, epilogue).
-// Shared memory: the larger of STAGES x (A tile | B tile), A as TILE_M rows of TILE_K, B as stored, each blocked or padded
+// Shared memory: the larger of STAGES x (A tile | B tile), each with the rows it has in memory, blocked or padded
 // (common/smem_tile.cuh), and of the TILE_M x TILE_N accumulators on their way to D (wmma/accumulators.cuh).
 // 128 x 128 x 32, blocked, f32: 65,536 bytes with one stage and with four.
-// Does not support: A stored K x M, other element types, swizzled layouts (a fragment's rows are evenly spaced).
+// Does not support: other element types, swizzled layouts (a fragment's rows are evenly spaced).
 //
 // Compiles as it lies here:  nvcc -cubin -arch=sm_80 -I. -DIN_TYPE=f16 -DOUT_TYPE=f16 -DA_TRANSPOSED=0
 //   -DB_TRANSPOSED=1 -DTILE_M=128 -DTILE_N=128 -DTILE_K=32 -DRASTER=0 -DRASTER_SNAKE=0 -DSWIZZLE_SIZE=1 -DSPLIT_K=1 -DALIGN_D=16
@@ -26,10 +26,11 @@
 __device__ constexpr int thread_bytes(int columns, int copy) {
     return cfg::threads % (columns * int(sizeof(In)) / copy) == 0 ? copy : 16;
 }
-template <int ROWS, int COLUMNS, int COPY>
-using Loader = TileLoader<In, ROWS, COLUMNS, cfg::threads, COPY, (cfg::stages > 1), cfg::smem_layout, thread_bytes(COLUMNS, COPY)>;
-using LoaderA = Loader<cfg::tile_m, cfg::tile_k, cfg::copy_a>;
-using LoaderB = Loader<cfg::b_transposed ? cfg::tile_n : cfg::tile_k, cfg::b_transposed ? cfg::tile_k : cfg::tile_n, cfg::copy_b>;
+template <int EXTENT, bool K_MAJOR, int COPY, int COLUMNS = K_MAJOR ? cfg::tile_k : EXTENT>
+using Loader = TileLoader<In, K_MAJOR ? EXTENT : cfg::tile_k, COLUMNS, cfg::threads, COPY, (cfg::stages > 1), cfg::smem_layout,
+                          thread_bytes(COLUMNS, COPY)>;
+using LoaderA = Loader<cfg::tile_m, !cfg::a_transposed, cfg::copy_a>;
+using LoaderB = Loader<cfg::tile_n, cfg::b_transposed, cfg::copy_b>;
 using TileA = LoaderA::Tile;
 using TileB = LoaderB::Tile;
 constexpr int stage_bytes = TileA::bytes + TileB::bytes;
@@ -49,7 +50,10 @@ struct MainLoop {
     __device__ __forceinline__ void load_tile(int index, int stage) const {
         char* target = smem + stage * stage_bytes;
         const int k0 = first_k + index * cfg::tile_k;
-        loader_a.load(target, row0, k0);
+        if constexpr (cfg::a_transposed)
+            loader_a.load(target, k0, row0);
+        else
+            loader_a.load(target, row0, k0);
         if constexpr (cfg::b_transposed)
             loader_b.load(target + TileA::bytes, col0, k0);
         else
@@ -63,8 +67,13 @@ struct MainLoop {
         for (int step = 0; step < cfg::k_steps; ++step) {
             WmmaOperand<In> a[cfg::wmma_tiles_m], b[cfg::wmma_tiles_n];
 #pragma unroll
-            for (int i = 0; i < cfg::wmma_tiles_m; ++i)
-                wmma_load_a_row<fragment_stride<TileA>>(a[i], smem_address(tile_a + TileA::chunk(warp_row + i * 16, step * 2)));
+            for (int i = 0; i < cfg::wmma_tiles_m; ++i) {
+                const int row = warp_row + i * 16;
+                if constexpr (cfg::a_transposed)
+                    wmma_load_a_col<fragment_stride<TileA>>(a[i], smem_address(tile_a + TileA::chunk(step * 16, row / 8)));
+                else
+                    wmma_load_a_row<fragment_stride<TileA>>(a[i], smem_address(tile_a + TileA::chunk(row, step * 2)));
+            }
 #pragma unroll
             for (int j = 0; j < cfg::wmma_tiles_n; ++j) {
                 const int col = warp_col + j * 16;
@@ -130,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, 1) wmma(GEMM_PARAMETE
 
     const KRange k_tiles = split_range(k, blockIdx.y);
     const int warp = threadIdx.x / 32;
-    const MainLoop loop{LoaderA(a, lda, m, k),
+    const MainLoop loop{cfg::a_transposed ? LoaderA(a, lda, k, m) : LoaderA(a, lda, m, k),
                         cfg::b_transposed ? LoaderB(b, ldb, n, k) : LoaderB(b, ldb, k, n),
                         tile.m * cfg::tile_m,
                         tile.n * cfg::tile_n,

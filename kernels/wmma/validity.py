@@ -13,8 +13,6 @@ def why_unsupported(problem: GemmProblem, device: DeviceSpec) -> str | None:
     """The reason why no config computes ``problem`` on ``device``, or None."""
     if problem.dtype not in (DType.FLOAT16, DType.BFLOAT16):
         return f"wmma multiplies float16 and bfloat16, not {problem.dtype}"
-    if problem.layout.a_transposed:
-        return f"wmma reads A as M x K: layouts nt and nn, not {problem.layout}"
     return cuda.why_unsupported(problem, device)
 
 

@@ -30,11 +30,12 @@ template <> struct WmmaAccumulator<f16> { unsigned r[4]; };
     }
 
 TILEWRIGHT_WMMA_LOAD(wmma_load_a_row, "a.sync.aligned.row")
+TILEWRIGHT_WMMA_LOAD(wmma_load_a_col, "a.sync.aligned.col")
 TILEWRIGHT_WMMA_LOAD(wmma_load_b_row, "b.sync.aligned.row")
 TILEWRIGHT_WMMA_LOAD(wmma_load_b_col, "b.sync.aligned.col")
 #undef TILEWRIGHT_WMMA_LOAD
 
-// C += A * B with A by rows and B by rows or columns.
+// C += A * B with A and B each by rows or columns, as they were loaded.
 #define TILEWRIGHT_WMMA_MMA(FUNCTION, LAYOUTS)                                                                      \
     __device__ __forceinline__ void FUNCTION(WmmaAccumulator<float>& c, const WmmaOperand<f16>& a, const WmmaOperand<f16>& b) { \
         asm volatile("wmma.mma.sync.aligned." LAYOUTS ".m16n16k16.f32.f32 {%0, %1, %2, %3, %4, %5, %6, %7}, "      \
@@ -67,6 +68,8 @@ TILEWRIGHT_WMMA_LOAD(wmma_load_b_col, "b.sync.aligned.col")
 
 TILEWRIGHT_WMMA_MMA(wmma_mma_row_row, "row.row")
 TILEWRIGHT_WMMA_MMA(wmma_mma_row_col, "row.col")
+TILEWRIGHT_WMMA_MMA(wmma_mma_col_row, "col.row")
+TILEWRIGHT_WMMA_MMA(wmma_mma_col_col, "col.col")
 #undef TILEWRIGHT_WMMA_MMA
 
 template <int STRIDE> __device__ __forceinline__ void wmma_store(unsigned smem, const WmmaAccumulator<float>& x) {

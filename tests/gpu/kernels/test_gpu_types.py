@@ -17,9 +17,10 @@ from tilewright.launch import Kernel
 
 SIZES = [(1, 1, 1), (17, 8, 5), (129, 257, 65), (127, 255, 63), (300, 520, 1000), (128, 128, 512)]
 FLOAT8 = ["float8_e4m3fn", "float8_e5m2"]
-TYPES = [("tfloat32", "nt"), ("tfloat32", "nn"), ("float64", "nt"), ("float64", "nn"), ("int8", "nt"),
-         ("uint8", "nt"), ("float8_e4m3fn", "nt"), ("float8_e5m2", "nt"), ("int4", "nt"), ("uint4", "nt"),
-         ("uint1", "nt"), ("sign1", "nt")]  # fmt: skip
+TYPES = [
+    *((dtype, layout) for dtype in ("tfloat32", "float64") for layout in ("nn", "nt", "tn", "tt")),
+    *((dtype, "nt") for dtype in ("int8", "uint8", *FLOAT8, *PACKED)),
+]
 
 
 @pytest.mark.parametrize(("dtype", "layout"), TYPES)
@@ -53,7 +54,7 @@ def test_every_knob_with_every_type(device, variant, dtype, layout) -> None:
         size = whole(dtype, size)
         problem = GemmProblem(*size, dtype=dtype, layout=layout, batch=2, has_c=True, has_bias=True)
         if MMA_SYNC.why_invalid(config, problem, device.spec) and "fragment_load" in variant:
-            return  # double has no ldmatrix; mixed is direct for tfloat32 in nn
+            return  # double has no ldmatrix; mixed is for nt alone of tfloat32
         assert wrong(device, MMA_SYNC, config, problem) is None
 
 

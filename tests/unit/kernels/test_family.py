@@ -167,9 +167,9 @@ UNSUPPORTED = [
     ),
     (
         MMA_SYNC,
-        GemmProblem(64, 64, 64, layout=Layout.TN),
+        GemmProblem(64, 64, 64, dtype=DType.INT8, layout=Layout.TN),
         GPU,
-        "mma_sync reads A as M x K: layouts nt and nn, not tn",
+        "mma_sync reads int8 in layout nt, not tn: ldmatrix transposes 16-bit elements only",
     ),
     (
         SIMT,
@@ -233,7 +233,8 @@ def test_an_unknown_family_is_refused() -> None:
     ("problem", "device", "names"),
     [
         (HALF, GPU, {"mma_sync", "wmma", "simt"}),
-        (DOUBLE, GPU, {"simt"}),
+        (DOUBLE, GPU, {"mma_sync", "simt"}),
+        (dataclasses.replace(HALF, layout=Layout.TN), GPU, {"mma_sync", "wmma", "simt"}),
         (SINGLE, CPU, {"host"}),
         *((HALF, gpu(arch), {"mma_sync", "wmma", "simt"}) for arch in ("sm_87", "sm_100", "sm_120")),
         (GemmProblem(16, 512, 2048), gpu("sm_120"), {"gemv", "mma_sync", "wmma", "simt"}),

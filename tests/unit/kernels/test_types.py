@@ -34,8 +34,11 @@ from tuner.measure import vendor
 from tuner.workers import gemm
 
 FLOAT8 = ["float8_e4m3fn", "float8_e5m2"]
-MMA_TYPES = [("tfloat32", "nt"), ("tfloat32", "nn"), ("float64", "nt"), ("float64", "nn"), ("int8", "nt"),
-             ("uint8", "nt"), ("float8_e4m3fn", "nt"), ("float8_e5m2", "nt")]  # fmt: skip
+MMA_TYPES = [
+    *((dtype, layout) for dtype in ("tfloat32", "float64") for layout in ("nn", "nt", "tn", "tt")),
+    *((dtype, layout) for dtype in ("float16", "bfloat16") for layout in ("tn", "tt")),
+    *((dtype, "nt") for dtype in ("int8", "uint8", *FLOAT8)),
+]
 SIMT_TYPES = ["tfloat32", "int8", "uint8", *FLOAT8]
 
 
@@ -72,6 +75,10 @@ VARIANTS = [
     ("tfloat32", "nn", {"smem_layout": "blocked"}),
     ("tfloat32", "nt", {"fragment_load": "direct", "smem_layout": "padded", "epilogue": "direct"}),
     ("tfloat32", "nt", {"accumulate": "f32_outside", "double_buffer": 0}),
+    ("tfloat32", "tn", {"smem_layout": "permuted", "tile_m": 128}),
+    ("float16", "tn", {"fragment_load": "mixed", "smem_layout": "padded"}),
+    ("bfloat16", "tt", {"fragment_load": "direct", "smem_layout": "blocked"}),
+    ("float64", "tt", {"warps_k": 2, "double_buffer": 0, "split_k": 2}),
     ("float64", "nn", {"warps_k": 2, "double_buffer": 0, "split_k": 2}),
     ("int8", "nt", {"fragment_load": "mixed", "warps_k": 2, "double_buffer": 0, "split_k": 2}),
     ("float8_e5m2", "nt", {"fragment_load": "direct", "stages": 1, "double_buffer": 0}),
@@ -81,14 +88,14 @@ VARIANTS = [
 @pytest.mark.parametrize(("dtype", "layout", "knobs"), VARIANTS, ids=str)
 def test_variants_compile(dtype: str, layout: str, knobs: dict[str, Any]) -> None:
     wanted = problem(dtype, layout, has_c=True, has_bias=True)
-    config = config_of("sm_90", wanted, tile_m=64, tile_n=64, warps_m=2, warps_n=2, **knobs)
+    config = config_of("sm_90", wanted, **{"tile_m": 64, "tile_n": 64, "warps_m": 2, "warps_n": 2, **knobs})
     assert MMA_SYNC.why_invalid(config, wanted, gpu("sm_90")) is None
     assert build(MMA_SYNC, config, wanted, gpu("sm_90")).resources.registers > 16
 
 
 REFUSED = [
     ("float64", "nt", {"fragment_load": "ldmatrix"}, "fragment_load=direct", "direct fragment loads"),
-    ("tfloat32", "nn", {"fragment_load": "mixed"}, "mixed equals direct", "mixed equals direct"),
+    ("tfloat32", "nn", {"fragment_load": "mixed"}, "mixed repeats another", "mixed repeats another"),
     ("int8", "nt", {"mma_k": 8}, "mma_k=8 is for 16-bit types", "MMA_K 8 is for 16-bit types"),
     ("int8", "nt", {"tile_k": 16}, "tile_k must be a multiple of 32", "k of a warp"),
     (
@@ -120,10 +127,11 @@ def test_float32_never_runs_in_tf32() -> None:
         compile_spec(spec)
 
 
+@pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8", *FLOAT8])
-def test_8_bit_b_must_be_stored_n_by_k(dtype: str) -> None:
-    assert "layout nt" in (MMA_SYNC.why_unsupported(problem(dtype, "nn"), gpu("sm_90")) or "")
-    assert SIMT.why_unsupported(problem(dtype, "nn"), gpu("sm_90")) is None
+def test_operands_of_8_bits_must_have_k_in_their_rows(dtype: str, layout: str) -> None:
+    assert "in layout nt" in (MMA_SYNC.why_unsupported(problem(dtype, layout), gpu("sm_90")) or "")
+    assert SIMT.why_unsupported(problem(dtype, layout), gpu("sm_90")) is None
 
 
 def test_depths_are_searched_in_bytes() -> None:

@@ -114,3 +114,13 @@ def test_transposing_ldmatrix_gives_the_b_fragment() -> None:
             column, row = ldmatrix_element(lane, i % 2)
             giver = i // 2 * 8 + row
             assert b_element(lane, i) == (giver // 8 % 2 * 8 + giver % 8, column)
+
+
+def test_transposing_ldmatrix_gives_the_a_fragment() -> None:
+    """``load_a`` of an A stored K x M: lane l addresses row l / 16 * 8 + l % 8 of k, chunk l / 8 % 2 of m."""
+    for lane in range(LANES):
+        for i in range(a_elements(16)):
+            m, k = ldmatrix_element(lane, i % 2)
+            giver = i // 2 * 8
+            k_row = giver // 16 * 8 + k
+            assert a_element(lane, i) == (giver // 8 % 2 * 8 + m, k_row)

@@ -1,0 +1,98 @@
+"""Runs a kernel source of the CUDA families on the CPU: g++ compiles it as it lies, with stand-ins for PTX.
+
+``mma_sync`` alone; see ``cta.cpp``. Matrices are dense, their elements small whole numbers, so that sums are
+exact in every type.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernels.base.spec import SOURCES
+from kernels.common.cuda import CudaFamily
+from tilewright import Config, DeviceSpec, DType, GemmProblem
+from tuner.measure.encoding import decode, encode, storage_type
+
+HERE = Path(__file__).parent
+HAS_COMPILER = shutil.which("g++") is not None
+_CVT = re.compile(r'asm\("cvt\.([\w.]+) %0, %1;" : "=\w"\(([\w.]+)\) : "\w"\(([\w.]+)\)\);')
+_FOLDER = tempfile.TemporaryDirectory(prefix="tilewright-cpu-kernels-")
+_LOADED: dict[str, Any] = {}
+
+
+def wrong_on_cpu(
+    family: CudaFamily[Any], config: Config, problem: GemmProblem, device: DeviceSpec, seed: int = 0
+) -> str | None:
+    """The reason the kernel of a config is wrong for a problem, or None.
+
+    Args:
+        seed: draws the operands and the order of the warps; odd seeds delay asynchronous copies.
+    """
+    reason = family.why_invalid(config, problem, device)
+    assert reason is None, reason
+    spec, plan = family.build_spec(config, problem, device), family.plan(config, problem, device)
+    library = _library(spec.source, spec.entry, dict(spec.defines))
+    random = np.random.default_rng(seed)
+    a, b, c = (
+        random.integers(-2, 3, (problem.batch, *shape)).astype("float64")
+        for shape in (problem.a_shape, problem.b_shape, (problem.m, problem.n))
+    )
+    bias = random.integers(-2, 3, problem.n).astype("float64")
+    if problem.dtype in (DType.UINT8, DType.UINT4):
+        a, b = abs(a), abs(b)
+    stored = [encode(np, x, problem.dtype) for x in (a, b)] + [encode(np, x, problem.out) for x in (c, bias)]
+    d = np.full((problem.batch, problem.m, problem.n), 0x77, storage_type(problem.out))
+    workspace = np.zeros(plan.workspace_bytes(problem) + 256, "uint8")
+    rows = [x.shape[-1] for x in (*stored[:3], d)]
+    sizes = [x.shape[-1] * x.shape[-2] for x in (*stored[:3], d)]
+    alpha, beta = 2.0, 1.0
+    code = library.run(
+        *(x.ctypes.data_as(ctypes.c_void_p) for x in (*stored[:3], d, stored[3], workspace)),
+        problem.m, problem.n, problem.k, (ctypes.c_longlong * 8)(*rows, *sizes), ctypes.c_double(alpha),
+        ctypes.c_double(beta), (ctypes.c_int * 3)(*plan.grid.ctas(problem)), plan.block[0], seed,
+    )  # fmt: skip
+    if code:
+        return ("", "a copy is misaligned, out of bounds or never waited for", "deadlock")[code]
+    left = a.transpose(0, 2, 1) if problem.layout.a_transposed else a
+    right = b.transpose(0, 2, 1) if problem.layout.b_transposed else b
+    expected = alpha * (left @ right)
+    if problem.has_c:
+        expected += beta * c
+    if problem.has_bias:
+        expected += bias
+    bad = np.argwhere(decode(d, problem.out) != expected)
+    counters = plan.workspace_zero_bytes(problem)
+    if workspace[:counters].any():
+        return "the counters of the workspace are not zero after the launch"
+    return f"{len(bad)} of {d.size} elements differ, the first at {bad[0]}" if len(bad) else None
+
+
+def _library(source: str, entry: str, defines: dict[str, int | str]) -> Any:
+    flags = [f"-D{name}={value}" for name, value in sorted(defines.items())]
+    key = hashlib.sha256(" ".join([source, *flags]).encode()).hexdigest()[:16]
+    if key not in _LOADED:
+        folder = Path(_FOLDER.name)
+        ptx = folder / "common" / "ptx"
+        ptx.mkdir(parents=True, exist_ok=True)
+        text = (SOURCES / "common" / "ptx" / "convert.cuh").read_text()
+        (ptx / "convert.cuh").write_text(_CVT.sub(lambda cvt: _call(*cvt.groups()), text))
+        output = folder / f"{key}.so"
+        roots = [f"-I{path}" for path in (HERE, folder, SOURCES)]
+        command = ["g++", "-O1", "-std=c++20", "-fPIC", "-shared", "-w", *flags, *roots]
+        command += [f'-DKERNEL="{source}"', f"-DENTRY={entry}", "-o", str(output), str(HERE / "cta.cpp")]
+        subprocess.run(command, check=True, timeout=120)
+        _LOADED[key] = ctypes.CDLL(str(output))
+    return _LOADED[key]
+
+
+def _call(types: str, result: str, argument: str) -> str:
+    return f"cvt_{types.replace('.', '_')}({result}, {argument});"
