@@ -69,6 +69,7 @@ class Settings(BaseSettings):
         keep_sets_days: days for which a config set is kept that another one followed, unless it is pinned.
         keep_artifacts_days: days for which a kernel is kept that no winner and no config set names.
         keep_jobs_days: days for which an ended job is kept that has no trial, event or winner left.
+        keep_audit_days: days for which the audit log keeps who changed what.
         max_caller_queue: most queued jobs of one key that sets no other number, or of one address without
             keys.
         max_misses: most problems in the list of misses of a device class.
@@ -122,6 +123,7 @@ class Settings(BaseSettings):
     keep_sets_days: float = _days(365)
     keep_artifacts_days: float = _days(30)
     keep_jobs_days: float = _days(730)
+    keep_audit_days: float = _days(730)
     max_misses: int = Field(default=10_000, ge=0)
     retune_stale: bool = True
     max_gemms: int = Field(default=4, ge=1, le=32)

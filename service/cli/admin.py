@@ -1,8 +1,11 @@
-"""Commands for operators: ``db``, ``backup``, ``restore`` and ``keys``."""
+"""Commands for operators: ``db``, ``backup``, ``restore``, ``keys`` and ``audit``."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
+import pwd
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -13,18 +16,41 @@ import typer
 from sqlalchemy import make_url
 from sqlalchemy.orm import Session
 
-from service.cli.output import AsJson, DatabaseUrl, only_one, print_json, print_table
+from service.cli.output import AsJson, DatabaseUrl, connect, only_one, print_json, print_table
 from service.engine.upkeep import kept_days
 from service.http.access import Scope
 from service.settings import Settings
+from tilewright.schema.codec import gathered
+from tilewright.wire import AuditEntry
 from tuner.store import keys
 from tuner.store.database import Store
 from tuner.store.keys import KeyRecord
 from tuner.store.records import utc_now
+from tuner.store.upkeep import audit
+from tuner.store.upkeep.audit import Action
 from tuner.store.upkeep.backup import back_up, restore
 from tuner.store.upkeep.check import damages, unreadable
 from tuner.store.upkeep.check import vacuum as reclaim
 from tuner.store.upkeep.retention import prune
+
+Service = Annotated[
+    str | None,
+    typer.Option("--url", help="A service to do it, with TILEWRIGHT_KEY; the database here unless given."),
+]
+
+
+def asks_service(url: str | None) -> bool:
+    """Whether a service is asked: one was named, or there is a key for it."""
+    settings = Settings()
+    return bool(url or settings.url or settings.key)
+
+
+def user() -> str:
+    """Who calls the command line, as the audit log has it."""
+    try:
+        return f"user {pwd.getpwuid(os.getuid()).pw_name}"
+    except KeyError:  # in a container, where the user need not have a name
+        return f"user {os.getuid()}"
 
 
 @contextmanager
@@ -102,7 +128,7 @@ def prune_database(
     next one goes on. 'tilewright db vacuum' then gives the room back to the disk."""
     days = kept_days(Settings())
     with open_store(database_url) as store:
-        removed = prune(store, days, dry_run=dry_run)
+        removed = prune(store, days, dry_run=dry_run, who=user())
     if as_json:
         print_json({"dry_run": dry_run, "removed": removed})
     else:
@@ -133,7 +159,7 @@ def restore_database(
 ) -> None:
     """Fill an empty database from a backup, SQLite or PostgreSQL, whichever of them it was made of."""
     url = database_url or Settings().database_url
-    restore(file, url)
+    restore(file, url, user())
     shown = make_url(url).render_as_string(hide_password=True)
     if as_json:
         print_json({"file": str(file), "database_url": shown})
@@ -160,6 +186,7 @@ def create(
     expires = utc_now() + timedelta(days=days) if days else None
     with open_store(database_url, create=True) as store, store.begin() as session:
         record, text = keys.create(session, name, frozenset(scope or [Scope.READ]), expires)
+        audit.note(session, user(), Action.CREATE_KEY, record.id, name=name, scopes=list(record.scopes))
     if as_json:
         print_json(_plain(record) | {"key": text})
         return
@@ -186,6 +213,7 @@ def set_quota(
     with open_store(database_url) as store, store.begin() as session:
         whole = _whole_id(session, key_id)
         keys.set_quota(session, whole, max_queued, priority)
+        audit.note(session, user(), Action.SET_KEY, whole, max_queued=max_queued, priority=priority)
         [record] = [record for record in keys.listing(session) if record.id == whole]
     if as_json:
         print_json(_plain(record))
@@ -213,12 +241,39 @@ def revoke(
     """Close a key for good; a running service refuses it within two seconds."""
     with open_store(database_url) as store, store.begin() as session:
         whole = _whole_id(session, key_id)
-        keys.revoke(session, whole)
+        if keys.revoke(session, whole):
+            audit.note(session, user(), Action.REVOKE_KEY, whole)
         [record] = [record for record in keys.listing(session) if record.id == whole]
     if as_json:
         print_json(_plain(record))
     else:
         typer.echo(f"key {whole} of {record.name} is revoked")
+
+
+def list_audit(
+    limit: Annotated[int, typer.Option(help="How many, the newest first.", min=1, max=1000)] = 50,
+    url: Service = None,
+    database_url: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show who changed what, the last change first."""
+    if asks_service(url):
+        with connect(url) as client:
+            found = client.audit(limit=limit).items
+    else:
+        with open_store(database_url) as store, store.read() as session:
+            entries = audit.listing(session, limit)
+        found = [AuditEntry(**gathered(AuditEntry, entry)) for entry in entries]
+    if as_json:
+        print_json(found)
+    else:
+        print_table(("when", "who", "did", "to", "with"), map(_audit_row, found))
+
+
+def _audit_row(entry: AuditEntry) -> tuple[object, ...]:
+    when = f"{entry.created:%Y-%m-%d %H:%M:%S}"
+    told = json.dumps(entry.data) if entry.data else ""
+    return when, entry.who, entry.action, entry.target, told
 
 
 def _whole_id(session: Session, start: str) -> str:

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 from sqlalchemy.orm import Session
 
-from service.cli.admin import open_store
+from service.cli.admin import Service, asks_service, open_store, user
 from service.cli.output import (
     AsJson,
     DatabaseUrl,
@@ -40,11 +40,9 @@ from tilewright.trust import checked_key
 from tilewright.wire import Counts, Format, ImportView
 from tuner.store import imports, keys
 from tuner.store.imports import Removed
+from tuner.store.upkeep import audit
+from tuner.store.upkeep.audit import Action
 
-Service = Annotated[
-    str | None,
-    typer.Option("--url", help="A service to do it, with TILEWRIGHT_KEY; the database here unless given."),
-]
 Kind = Annotated[Format, typer.Option("--format", help="ndjson has everything, t4 the trials.")]
 
 
@@ -81,7 +79,7 @@ def import_results(
     as_json: AsJson = False,
 ) -> None:
     """Merge results of another service: what is known already changes nothing."""
-    if _asks_service(url):
+    if asks_service(url):
         with connect(url) as client:
             answer = client.import_results(file, kind)
     else:
@@ -90,7 +88,7 @@ def import_results(
             with file.open("rb") as source:
                 shutil.copyfileobj(source, copy)
             copy.seek(0)
-            answer = importing.merge(store, copy, kind, _own_key())
+            answer = importing.merge(store, copy, kind, _own_key(), user())
     if as_json:
         print_json(answer)
         return
@@ -136,6 +134,7 @@ def delete_import(
         database_url,
         lambda client: client.delete_import(import_id),
         lambda session: imports.remove(session, import_id),
+        (Action.DELETE_IMPORT, import_id),
     )
     _print_removed(removed, as_json)
 
@@ -159,6 +158,7 @@ def delete_best(
         database_url,
         lambda client: client.delete_best(problem, device_class=target),
         lambda session: imports.remove_best(session, target, problem),
+        (Action.DELETE_BEST, f"{problem} on {target}"),
     )
     _print_removed(removed, as_json)
 
@@ -181,6 +181,7 @@ def delete_problem(
         database_url,
         lambda client: client.delete_problem(problem),
         lambda session: imports.remove_problem(session, problem),
+        (Action.DELETE_PROBLEM, str(problem)),
     )
     _print_removed(removed, as_json)
 
@@ -190,13 +191,16 @@ def _removed(
     database_url: str | None,
     by_service: Callable[[Client], Counts],
     here: Callable[[Session], Removed],
+    change: tuple[Action, str],
 ) -> Counts:
     """What was deleted, by a service or in the database here."""
-    if _asks_service(url):
+    if asks_service(url):
         with connect(url) as client:
             return by_service(client)
     with open_store(database_url) as store, store.begin() as session:
-        return Counts(**encode(here(session)))
+        removed = encode(here(session))
+        audit.note(session, user(), *change, **removed)
+        return Counts(**removed)
 
 
 def _print_removed(removed: Counts, as_json: bool) -> None:
@@ -205,12 +209,6 @@ def _print_removed(removed: Counts, as_json: bool) -> None:
         return
     for name, count in removed.model_dump().items():
         typer.echo(f"{name:9} {count} deleted")
-
-
-def _asks_service(url: str | None) -> bool:
-    """Whether a service is asked: one was named, or there is a key for it."""
-    settings = Settings()
-    return bool(url or settings.url or settings.key)
 
 
 def _own_key() -> str | None:
@@ -256,6 +254,7 @@ def add(
     """Let kernels and winners that this key signed run here once they are imported."""
     with open_store(database_url, create=True) as store, store.begin() as session:
         keys.trust(session, checked_key(key), name)
+        audit.note(session, user(), Action.TRUST, key, name=name)
     if as_json:
         print_json({"key": key, "name": name})
     else:
@@ -267,6 +266,8 @@ def remove(key: PublicKey, database_url: DatabaseUrl = None, as_json: AsJson = F
     """Trust a key no more; what was imported stays in use until it is deleted."""
     with open_store(database_url) as store, store.begin() as session:
         there = keys.distrust(session, checked_key(key))
+        if there:
+            audit.note(session, user(), Action.DISTRUST, key)
     if not there:
         typer.echo(f"error: {key} is not trusted; 'tilewright trust ls' lists the keys that are", err=True)
         raise typer.Exit(1)

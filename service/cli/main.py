@@ -32,6 +32,7 @@ _VERBS = {
     "imports": "service.cli.exchange:list_imports",
     "delete": "service.cli.exchange:delete_app",
     "trust": "service.cli.exchange:trust_app",
+    "audit": "service.cli.admin:list_audit",
     "families": "service.cli.results:families",
     "devices": "service.cli.results:devices",
     "backup": "service.cli.admin:back_up_database",

@@ -10,6 +10,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
+from sqlalchemy.orm import Session
+
 from service.engine import admission, staleness
 from service.settings import Settings
 from tilewright.schema.job import TuneRequest
@@ -18,6 +20,8 @@ from tuner.store import best, jobs, misses
 from tuner.store.database import Store
 from tuner.store.jobs import submit
 from tuner.store.records import JobRecord, StoredBest
+from tuner.store.upkeep import audit
+from tuner.store.upkeep.audit import Action
 from tuner.workers.bench import Bench
 
 _TRIALS = 100
@@ -112,7 +116,8 @@ def queue_imported(store: Store, bench: Bench, settings: Settings) -> bool:
             )
             return False
         request = TuneRequest(problem, max_trials=min(_IMPORTED_TRIALS, settings.max_trials))
-        job, _ = submit(session, request, bench.spec)
+        job, created = submit(session, request, bench.spec)
+        _note(session, job, created)
     log.info("job %s races what an import brought for %s", job.id, problem)
     return True
 
@@ -129,7 +134,13 @@ def _queue(
             return None
         request = TuneRequest(problem, max_trials=min(_TRIALS, settings.max_trials))
         job, created = submit(session, request, bench.spec)
+        _note(session, job, created)
     return job if created else None
+
+
+def _note(session: Session, job: JobRecord, created: bool) -> None:
+    if created:
+        audit.note(session, audit.SERVICE, Action.CREATE_JOB, job.id, problem=str(job.request.problem))
 
 
 def _key(stored: StoredBest) -> tuple[int, object]:

@@ -77,6 +77,7 @@ NEEDED = {
     "trust": Scope.READ,
     "list_imports": Scope.READ,
     "get_import": Scope.READ,
+    "list_audit": Scope.ADMIN,
     "delete_import": Scope.ADMIN,
     "delete_best_config": Scope.ADMIN,
     "delete_problem": Scope.ADMIN,

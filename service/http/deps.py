@@ -83,6 +83,12 @@ def caller(request: Request) -> str:
     return request.scope.get("key_id") or (request.client.host if request.client else "")
 
 
+def who(request: Request) -> str:
+    """The same as the audit log has it."""
+    key_id = request.scope.get("key_id")
+    return f"key {key_id}" if key_id else f"address {caller(request)}"
+
+
 ServiceDep = Annotated[Service, Depends(_service)]
 GivenKey = Annotated[
     str | None,

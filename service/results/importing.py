@@ -24,7 +24,8 @@ from tuner.store.database import Store, StoreError, Values
 from tuner.store.exchange import ArtifactData, EndedJob, Line, TrialOfJob, Winner
 from tuner.store.imports import Import
 from tuner.store.records import utc_now
-from tuner.store.upkeep import staging
+from tuner.store.upkeep import audit, staging
+from tuner.store.upkeep.audit import Action
 
 _UNTRUSTED = (
     "is signed by {}, which is not trusted here; if you trust it, 'tilewright trust add' it and import again"
@@ -36,6 +37,7 @@ def merge(
     source: IO[bytes],
     kind: Format,
     own_key: str | None,
+    who: str,
     import_id: str | None = None,
     key_id: str | None = None,
 ) -> ImportAnswer:
@@ -48,6 +50,7 @@ def merge(
 
     Args:
         own_key: that this service signs with.
+        who: imports it, as the audit log has it.
         import_id: of an import that goes on; a new one unless given.
         key_id: the API key that sent it.
 
@@ -66,7 +69,7 @@ def merge(
     merging = _Merging(staged)
     try:
         _take_all(store, merging, uploads.records(source, kind))
-        merging.end(store, entering)
+        merging.end(store, entering, who)
     except BaseException:
         staging.settle(store, staged.id)
         raise
@@ -137,7 +140,7 @@ class _Merging:
             self._take(session, run)
         staging.go_on(session, self._staged, self._joined)
 
-    def end(self, store: Store, entering: Import) -> None:
+    def end(self, store: Store, entering: Import, who: str) -> None:
         """Let all of it show.
 
         Raises:
@@ -146,6 +149,8 @@ class _Merging:
         try:
             with store.begin() as session:
                 is_new = staging.end(session, self._staged, entering)
+                told = {"signer": entering.signer, "trusted": entering.trusted, **self._added}
+                audit.note(session, who, Action.IMPORT, entering.id, **told)
         except StoreError as error:
             raise BadLine(str(error)) from error
         for merged in staging.merge_winners(store, self._staged.id, entering):

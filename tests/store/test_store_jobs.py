@@ -49,7 +49,7 @@ def finish(store: Store, job_id: str, status: JobStatus, error: str | None = Non
 
 def cancel(store: Store, job_id: str) -> JobRecord | None:
     with store.begin() as session:
-        assert jobs.request_cancel(session, job_id)
+        assert jobs.request_cancel(session, job_id) is not None
         return jobs.get(session, job_id)
 
 
@@ -72,9 +72,21 @@ def test_a_new_job_comes_back_as_submitted(store: Store) -> None:
 def test_unknown_jobs(store: Store) -> None:
     with store.begin() as session:
         assert jobs.get(session, "none") is None
-        assert not jobs.request_cancel(session, "none")
+        assert jobs.request_cancel(session, "none") is None
         with pytest.raises(StoreError, match="there is no job none"):
             jobs.finish(session, "none", JobStatus.FAILED)
+
+
+def test_a_cancel_tells_whether_it_changed_something(store: Store) -> None:
+    waiting, _ = submit(store)
+    with store.begin() as session:
+        assert [jobs.request_cancel(session, waiting.id) for _ in range(2)] == [True, False]
+    running, _ = submit(store)
+    with store.begin() as session:
+        jobs.claim(session, HOST_CLASS, "me")
+        assert [jobs.request_cancel(session, running.id) for _ in range(2)] == [True, False]
+        jobs.finish(session, running.id, JobStatus.SUCCEEDED)
+        assert jobs.request_cancel(session, running.id) is False
 
 
 def test_identical_work_is_joined_while_it_lives(store: Store) -> None:

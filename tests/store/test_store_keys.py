@@ -81,7 +81,7 @@ def test_revoked_and_expired_keys_do_not_open(store: Store) -> None:
     assert verify(store, given) is None
     with store.begin() as session:
         revoked = keys.listing(session)[0].revoked
-        assert keys.revoke(session, record.id)
+        assert not keys.revoke(session, record.id)
         assert keys.listing(session)[0].revoked == revoked
         assert [one.active for one in keys.listing(session)] == [False, True, False]
 

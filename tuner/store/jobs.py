@@ -416,17 +416,20 @@ def to_cancel(
     return list(session.scalars(query.order_by(JobRow.id.desc())))
 
 
-def request_cancel(session: Session, job_id: str) -> bool:
-    """Cancel a queued job, ask a running one to stop, leave a finished one; False for an unknown one.
+def request_cancel(session: Session, job_id: str) -> bool | None:
+    """Cancel a queued job, ask a running one to stop, leave a finished one; gives whether that changed
+    something, None for an unknown job.
 
     The job need not be readable.
     """
     query = select(JobRow.status, JobRow.cancel_requested).where(JobRow.id == job_id)
     found = session.execute(query.with_for_update()).one_or_none()
-    if found is None or found.cancel_requested:
-        return found is not None
+    if found is None:
+        return None
+    if found.cancel_requested or found.status not in (JobStatus.QUEUED, JobStatus.RUNNING):
+        return False
     if found.status is JobStatus.QUEUED:
         close_job(session, job_id, JobStatus.CANCELLED, None, cancel_requested=True)
-    elif found.status is JobStatus.RUNNING:
+    else:
         change_status(session, job_id, JobStatus.RUNNING, active_key=None, cancel_requested=True)
     return True

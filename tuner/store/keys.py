@@ -81,11 +81,10 @@ def listing(session: Session) -> list[KeyRecord]:
 
 
 def revoke(session: Session, key_id: str) -> bool:
-    """Close a key for good; False if there is none of this id."""
-    there = session.scalar(select(ApiKeyRow.id).where(ApiKeyRow.id == key_id)) is not None
-    open_key = (ApiKeyRow.id == key_id) & ApiKeyRow.revoked.is_(None)
-    session.execute(update(ApiKeyRow).where(open_key).values(revoked=utc_now()))
-    return there
+    """Close a key for good; False if there is none of this id that was not closed."""
+    closed = update(ApiKeyRow).where(ApiKeyRow.id == key_id, ApiKeyRow.revoked.is_(None))
+    found = session.execute(closed.values(revoked=utc_now()).returning(ApiKeyRow.id)).first()
+    return found is not None
 
 
 def set_quota(session: Session, key_id: str, max_queued: int | None, priority: int | None) -> None:

@@ -382,6 +382,20 @@ class EventRow(Base):
     created: Mapped[datetime]
 
 
+class AuditRow(Base):
+    """Who changed what; ids are never used twice."""
+
+    __tablename__ = "audit"
+    __table_args__ = (Index(None, "created"), {"sqlite_autoincrement": True})
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    who: Mapped[str] = mapped_column(Text)
+    action: Mapped[str] = mapped_column(String(32))
+    target: Mapped[str] = mapped_column(Text)
+    data: Mapped[dict[str, Any]]
+    created: Mapped[datetime]
+
+
 class ApiKeyRow(Base):
     """A key that opens the API, as a salted digest of its secret: the secret itself is kept nowhere.
     ``max_queued`` is NULL for what the settings say, ``priority`` for 0."""

@@ -288,6 +288,11 @@ class Endpoints:
         return Call("DELETE", "/problems", model_of(wire.Counts), params_of(query))
 
     @endpoint
+    def audit(self, *, limit: int = 50, cursor: str | None = None) -> Call[wire.AuditList]:
+        """A page of the audit log: who changed what, newest first."""
+        return page("/audit", wire.AuditList, _page(limit, cursor))
+
+    @endpoint
     def trust(self) -> Call[wire.TrustView]:
         """The public key that the service signs with, and the keys that it trusts."""
         return get("/trust", wire.TrustView)

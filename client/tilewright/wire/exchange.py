@@ -1,9 +1,10 @@
-"""Trust, export and import over HTTP; the lines of an export are in :mod:`tuner.store.exchange`."""
+"""Trust, export, import and the audit log; the lines of an export are in :mod:`tuner.store.exchange`."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, field_validator
 
@@ -140,6 +141,33 @@ class ImportList(BaseModel):
     """A page of imports, the newest first; ``next`` is the cursor of the next page."""
 
     items: list[ImportView]
+    next: str | None = None
+
+
+class AuditEntry(BaseModel):
+    """A change.
+
+    Attributes:
+        id: grows with time.
+        who: ``key ID``, ``address ...`` of a caller without a key, ``user NAME`` of the command line, or
+            ``service``.
+        action: such as ``create job``.
+        target: what was changed; empty for the database as a whole.
+        data: particulars.
+    """
+
+    id: int
+    who: str
+    action: str
+    target: str
+    data: dict[str, Any]
+    created: datetime
+
+
+class AuditList(BaseModel):
+    """A page of the audit log, the newest first; ``next`` is the cursor of the next page."""
+
+    items: list[AuditEntry]
     next: str | None = None
 
 

@@ -17,6 +17,8 @@ from tilewright.wire.catalog import (
     SupportView,
 )
 from tilewright.wire.exchange import (
+    AuditEntry,
+    AuditList,
     Counts,
     ExportQuery,
     Format,
@@ -72,6 +74,8 @@ from tilewright.wire.sets import (
 
 __all__ = [
     "AnyTuneBody",
+    "AuditEntry",
+    "AuditList",
     "BestConfigList",
     "BestConfigView",
     "BestQuery",

@@ -13,7 +13,16 @@ from sqlalchemy.orm import Session
 from service.errors import Kind, Refusal
 from service.http import conditional
 from service.http.conditional import link_next
-from service.http.deps import AcceptEncoding, Digest, IfMatch, IfNoneMatch, Service, ServiceDep, SetDigest
+from service.http.deps import (
+    AcceptEncoding,
+    Digest,
+    IfMatch,
+    IfNoneMatch,
+    Service,
+    ServiceDep,
+    SetDigest,
+    who,
+)
 from service.http.openapi import binary, errors
 from service.http.views import number_place, page_end, set_info
 from service.results import config_sets
@@ -23,6 +32,8 @@ from tilewright.artifact import bundle
 from tilewright.schema.codec import KeyName
 from tuner.store import entities, sets
 from tuner.store.database import StoreError
+from tuner.store.upkeep import audit
+from tuner.store.upkeep.audit import Action
 
 artifacts_router = APIRouter(tags=["results"])
 _MEDIA_TYPE = "application/octet-stream"
@@ -113,12 +124,15 @@ async def get_current(
 
 
 @router.post("/current", operation_id="pin_config_set", responses=errors(Kind.NOT_FOUND, Kind.PRECONDITION))
-def post_current(body: wire.PinBody, service: ServiceDep, if_match: IfMatch = None) -> wire.SetInfo:
+def post_current(
+    body: wire.PinBody, service: ServiceDep, request: Request, if_match: IfMatch = None
+) -> wire.SetInfo:
     """Serve a snapshot to its device class from now on, whatever is tuned."""
     try:
         with service.store.begin() as session:
             _check_served(session, body.device_class, if_match)
             sets.pin(session, body.device_class, body.digest)
+            audit.note(session, who(request), Action.PIN_SET, body.device_class, digest=body.digest)
     except StoreError as error:
         raise Refusal(Kind.NOT_FOUND, str(error)) from error
     with service.store.read() as session:
@@ -132,11 +146,15 @@ def post_current(body: wire.PinBody, service: ServiceDep, if_match: IfMatch = No
 @router.delete(
     "/current", status_code=204, operation_id="unpin_config_set", responses=errors(Kind.PRECONDITION)
 )
-def delete_current(device_class: DeviceClass, service: ServiceDep, if_match: IfMatch = None) -> None:
+def delete_current(
+    device_class: DeviceClass, service: ServiceDep, request: Request, if_match: IfMatch = None
+) -> None:
     """Serve the winners as they stand again. Repeating it is harmless."""
     with service.store.begin() as session:
         _check_served(session, device_class, if_match)
-        sets.pin(session, device_class, None)
+        if pinned := sets.served(session, device_class).pinned:
+            sets.pin(session, device_class, None)
+            audit.note(session, who(request), Action.UNPIN_SET, device_class, digest=pinned)
 
 
 @router.get("/{digest}", operation_id="config_set", response_class=Response, responses=_SET)

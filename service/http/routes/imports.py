@@ -1,4 +1,5 @@
-"""``/trust`` and ``/imports``: whose results are taken, which were, and how results are taken out again."""
+"""``/trust``, ``/imports`` and ``/audit``: whose results are taken, which were, how results are taken out
+again, and who did so."""
 
 from __future__ import annotations
 
@@ -11,14 +12,16 @@ from sqlalchemy.orm import Session
 
 from service.errors import Kind, Refusal
 from service.http.conditional import link_next
-from service.http.deps import Service, ServiceDep
+from service.http.deps import Service, ServiceDep, who
 from service.http.openapi import errors
-from service.http.views import import_view, job_place, page_end, waiting_view
+from service.http.views import import_view, job_place, number_place, page_end, waiting_view
 from tilewright import wire
 from tilewright.schema.codec import encode, gathered
 from tuner.store import best, imports, keys
 from tuner.store.database import StoreError
 from tuner.store.imports import InUse, Removed
+from tuner.store.upkeep import audit
+from tuner.store.upkeep.audit import Action
 
 router = APIRouter(tags=["imports"])
 ImportId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="As in the answer of POST /trials")]
@@ -61,10 +64,25 @@ def get_import(import_id: ImportId, service: ServiceDep) -> wire.ImportDetails:
     return wire.ImportDetails(**view.model_dump(), waits=waits)
 
 
+@router.get("/audit", operation_id="list_audit", responses=errors())
+def get_audit(
+    query: Annotated[wire.PageQuery, Query()], service: ServiceDep, request: Request, response: Response
+) -> wire.AuditList:
+    """Who changed what, the last change first."""
+    before = number_place(query.cursor) or None
+    with service.store.read() as session:
+        found = audit.listing(session, query.limit, before)
+    following = page_end(len(found), query.limit, found[-1].id if found else None)
+    link_next(request, response, following)
+    items = [wire.AuditEntry(**gathered(wire.AuditEntry, entry)) for entry in found]
+    return wire.AuditList(items=items, next=following)
+
+
 @router.delete("/imports/{import_id}", operation_id="delete_import", responses=errors(Kind.NOT_FOUND))
-def delete_import(import_id: ImportId, service: ServiceDep) -> wire.Counts:
+def delete_import(import_id: ImportId, service: ServiceDep, request: Request) -> wire.Counts:
     """Take out everything that an import brought; what was raced here stands as before."""
-    return _removed(service, Kind.NOT_FOUND, partial(imports.remove, import_id=import_id))
+    remove = partial(imports.remove, import_id=import_id)
+    return _removed(service, Kind.NOT_FOUND, remove, who(request), Action.DELETE_IMPORT, import_id)
 
 
 @router.delete(
@@ -72,10 +90,14 @@ def delete_import(import_id: ImportId, service: ServiceDep) -> wire.Counts:
     operation_id="delete_best_config",
     responses=errors(Kind.NOT_TUNED, Kind.INVALID_PROBLEM),
 )
-def delete_best_config(query: Annotated[wire.WinnerQuery, Query()], service: ServiceDep) -> wire.Counts:
+def delete_best_config(
+    query: Annotated[wire.WinnerQuery, Query()], service: ServiceDep, request: Request
+) -> wire.Counts:
     """Take out the winner of a problem: the vendor library runs until it is tuned again."""
-    remove = partial(imports.remove_best, target=query.target, problem=query.to_problem())
-    return _removed(service, Kind.NOT_TUNED, remove)
+    problem = query.to_problem()
+    remove = partial(imports.remove_best, target=query.target, problem=problem)
+    named = f"{problem} on {query.target}"
+    return _removed(service, Kind.NOT_TUNED, remove, who(request), Action.DELETE_BEST, named)
 
 
 @router.delete(
@@ -83,14 +105,27 @@ def delete_best_config(query: Annotated[wire.WinnerQuery, Query()], service: Ser
     operation_id="delete_problem",
     responses=errors(Kind.NOT_FOUND, Kind.INVALID_PROBLEM, Kind.IN_USE),
 )
-def delete_problem(query: Annotated[wire.ProblemQuery, Query()], service: ServiceDep) -> wire.Counts:
+def delete_problem(
+    query: Annotated[wire.ProblemQuery, Query()], service: ServiceDep, request: Request
+) -> wire.Counts:
     """Take out a problem on all devices: its jobs, trials, winners and misses."""
-    return _removed(service, Kind.NOT_FOUND, partial(imports.remove_problem, problem=query.to_problem()))
+    problem = query.to_problem()
+    remove = partial(imports.remove_problem, problem=problem)
+    return _removed(service, Kind.NOT_FOUND, remove, who(request), Action.DELETE_PROBLEM, problem)
 
 
-def _removed(service: Service, unknown: Kind, remove: Callable[[Session], Removed]) -> wire.Counts:
+def _removed(
+    service: Service,
+    unknown: Kind,
+    remove: Callable[[Session], Removed],
+    asker: str,
+    action: Action,
+    target: object,
+) -> wire.Counts:
     try:
         with service.store.begin() as session:
-            return wire.Counts(**encode(remove(session)))
+            removed = encode(remove(session))
+            audit.note(session, asker, action, target, **removed)
+            return wire.Counts(**removed)
     except StoreError as error:
         raise Refusal(Kind.IN_USE if isinstance(error, InUse) else unknown, str(error)) from error

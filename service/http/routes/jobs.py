@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -16,7 +16,7 @@ from service.engine import admission
 from service.engine.event_feed import BATCH
 from service.errors import Kind, Refusal
 from service.http.conditional import link_next
-from service.http.deps import IdempotencyKey, JobId, Service, ServiceDep, caller
+from service.http.deps import IdempotencyKey, JobId, Service, ServiceDep, caller, who
 from service.http.openapi import errors
 from service.http.views import job_place, job_view, number_place, page_end, unreadable_view
 from tilewright import wire
@@ -26,11 +26,13 @@ from tuner.store import best, jobs, misses, records, trials
 from tuner.store.jobs import submit
 from tuner.store.keys import once
 from tuner.store.records import EventRecord, JobRecord, Unreadable
+from tuner.store.upkeep import audit
+from tuner.store.upkeep.audit import Action
 from tuner.workers.bench import Bench
 
 
 def start_for_misses(
-    service: Service, body: wire.TuneMissesBody, key: str | None, who: str
+    service: Service, body: wire.TuneMissesBody, key: str | None, request: Request
 ) -> list[JobRecord]:
     """Start a job for each of the top misses that a device here computes, or give those that a request with
     this idempotency key started.
@@ -45,21 +47,31 @@ def start_for_misses(
     bench = _bench_for_misses(service, body.from_misses.device_class, body.device)
     digest = records.digest(body.model_dump(mode="json"))
     with service.store.begin() as session:
-        answer = once(session, key, digest, lambda: {"jobs": _queue_top(service, session, bench, body, who)})
+        queue = functools.partial(_queue_top, service, session, bench, body, request)
+        answer = once(session, key, digest, queue)
         started = [jobs.known(session, job_id) for job_id in answer["jobs"]]
     service.engine.wake()
     return started
 
 
 def _queue_top(
-    service: Service, session: Session, bench: Bench, body: wire.TuneMissesBody, who: str
-) -> list[str]:
+    service: Service, session: Session, bench: Bench, body: wire.TuneMissesBody, request: Request
+) -> dict[str, list[str]]:
     top = misses.ranked(session, body.from_misses.device_class, body.from_misses.top)
     settings, families = service.settings, body.families
     wanted = [miss.problem for miss in top if admission.is_possible(miss.problem, families, settings, bench)]
-    room = admission.check_queue(session, who, settings, more=1) if wanted else 0
-    requests = [body.to_request(problem) for problem in wanted[:room]]
-    return [submit(session, request, bench.spec, who)[0].id for request in requests]
+    room = admission.check_queue(session, caller(request), settings, more=1) if wanted else 0
+    jobs_wanted = [body.to_request(problem) for problem in wanted[:room]]
+    return {"jobs": [_submit(session, one, bench.spec, request)[0].id for one in jobs_wanted]}
+
+
+def _submit(
+    session: Session, wanted: TuneRequest, spec: DeviceSpec, request: Request
+) -> tuple[JobRecord, bool]:
+    job, created = submit(session, wanted, spec, caller(request))
+    if created:
+        audit.note(session, who(request), Action.CREATE_JOB, job.id, problem=str(wanted.problem))
+    return job, created
 
 
 def _bench_for_misses(service: Service, device_class: str, device: str | None) -> Bench:
@@ -95,7 +107,7 @@ def post_tune(
     """Start tuning a GEMM, or join the job that already does the same; or a job for each of the top misses.
     A problem that is being tuned is no miss."""
     if isinstance(body, wire.TuneMissesBody):
-        started = start_for_misses(service, body, idempotency_key, caller(request))
+        started = start_for_misses(service, body, idempotency_key, request)
         return wire.JobList(items=[job_view(job) for job in started])
     wanted = body.to_request(body.to_problem())
     admission.check_trials(body.max_trials, service.settings)
@@ -104,7 +116,7 @@ def post_tune(
     admission.check_supported(wanted.problem, body.families, bench)
     admission.check_memory(wanted.problem, bench)
     with service.store.begin() as session:
-        queue = functools.partial(_queue, service, session, wanted, bench.spec, caller(request))
+        queue = functools.partial(_queue, service, session, wanted, bench.spec, request)
         digest = records.request_digest(wanted, bench.spec.device_class.id)
         job = jobs.known(session, once(session, idempotency_key, digest, queue)["jobs"][0])
     service.engine.wake()
@@ -115,11 +127,11 @@ def post_tune(
 
 
 def _queue(
-    service: Service, session: Session, request: TuneRequest, spec: DeviceSpec, who: str
+    service: Service, session: Session, wanted: TuneRequest, spec: DeviceSpec, request: Request
 ) -> dict[str, list[str]]:
-    job, created = submit(session, request, spec, who)
+    job, created = _submit(session, wanted, spec, request)
     if created:  # NOTE: raising inside the transaction takes the job back
-        admission.check_queue(session, who, service.settings)
+        admission.check_queue(session, caller(request), service.settings)
     return {"jobs": [job.id]}
 
 
@@ -207,19 +219,23 @@ def get_trials(
     operation_id="cancel_job",
     responses=errors(Kind.NOT_FOUND, Kind.UNREADABLE),
 )
-def delete_job(job_id: JobId, service: ServiceDep) -> wire.JobView:
+def delete_job(job_id: JobId, service: ServiceDep, request: Request) -> wire.JobView:
     """Cancel a job; a running one stops after its trial, its trials are kept. Repeating it is harmless."""
-    return job_view(_cancel(service, job_id))
-
-
-def _cancel(service: Service, job_id: str) -> JobRecord:
-    with service.store.begin() as session:
-        there = jobs.request_cancel(session, job_id)
-    if not there:
+    if not _cancel(service, [job_id], request):
         raise unknown_job(job_id)
-    service.engine.cancel(job_id)
     with service.store.read() as session:
-        return jobs.known(session, job_id)
+        return job_view(jobs.known(session, job_id))
+
+
+def _cancel(service: Service, ids: Sequence[str], request: Request) -> dict[str, bool]:
+    """Cancel jobs in one transaction; gives for each job that there is whether that changed something."""
+    with service.store.begin() as session:
+        changed = {job_id: jobs.request_cancel(session, job_id) for job_id in ids}
+        for job_id in filter(changed.get, ids):
+            audit.note(session, who(request), Action.CANCEL_JOB, job_id)
+    for job_id in ids:
+        service.engine.cancel(job_id)
+    return {job_id: one for job_id, one in changed.items() if one is not None}
 
 
 @router.delete("", operation_id="cancel_jobs", responses=errors())
@@ -227,17 +243,12 @@ def delete_jobs(
     query: Annotated[wire.CancelQuery, Query()], service: ServiceDep, request: Request
 ) -> wire.Counts:
     """Cancel every job of a filter that has not ended; says how many were not asked to stop before."""
-    who = caller(request) if query.mine else None
+    owner = caller(request) if query.mine else None
     with service.store.read() as session:
-        ids = jobs.to_cancel(session, who, query.status, **query.alike)
-    for start in range(0, len(ids), _CANCELLED_AT_ONCE):
-        part = ids[start : start + _CANCELLED_AT_ONCE]
-        with service.store.begin() as session:
-            for job_id in part:
-                jobs.request_cancel(session, job_id)
-        for job_id in part:
-            service.engine.cancel(job_id)
-    return wire.Counts(jobs=len(ids))
+        ids = jobs.to_cancel(session, owner, query.status, **query.alike)
+    starts = range(0, len(ids), _CANCELLED_AT_ONCE)
+    parts = (_cancel(service, ids[start : start + _CANCELLED_AT_ONCE], request) for start in starts)
+    return wire.Counts(jobs=sum(sum(part.values()) for part in parts))
 
 
 events_router = APIRouter(tags=["tuning"])

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from service.errors import Kind, Refusal
-from service.http.deps import ServiceDep
+from service.http.deps import ServiceDep, who
 from service.http.openapi import binary, errors
 from service.results import export, importing
 from service.results.uploads import BadLine
@@ -85,6 +85,6 @@ def post_trials(
     kind, file = body
     own, key_id = service.signer.public_key, request.scope.get("key_id")
     try:
-        return importing.merge(service.store, file, kind, own, query.import_id, key_id)
+        return importing.merge(service.store, file, kind, own, who(request), query.import_id, key_id)
     except BadLine as error:
         raise Refusal(Kind.INVALID_REQUEST, str(error)) from error

@@ -161,6 +161,7 @@ REMOTE: dict[str, list[Call]] = {
         lambda tw, it: tw.import_results(io.BytesIO((it.folder / "some.t4").read_bytes()), wire.Format.T4),
     ],
     "trust": [lambda tw, _: tw.trust()],
+    "audit": [lambda tw, _: tw.audit(limit=3)],
     "imports": [lambda tw, _: tw.imports(), lambda tw, _: tw.imports(limit=np.int64(3))],
     "get_import": [lambda tw, it: tw.get_import(it.import_id)],
     "current_set": [

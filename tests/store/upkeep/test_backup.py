@@ -64,10 +64,13 @@ def test_a_backup_restores_into_either_database(
     assert back_up(store, file) == file.stat().st_size
     assert [path.name for path in tmp_path.iterdir()] == ["backup.db"]
     url = request.getfixturevalue(f"{into}_databases").empty()
-    restore(file, url)
+    restore(file, url, "user me")
     with opened(url) as restored:
         assert restored.schema_state() == "head"
-        assert rows(restored) == before
+        found = rows(restored)
+        (entry,) = found["audit"]
+        assert entry[1:4] == ("user me", "restore", "")
+        assert found == before | {"audit": [entry]}
         assert damages(restored) == []
         with restored.begin() as session:  # ids count on behind those that were restored
             job, _ = jobs.submit(session, samples.request(m=7), samples.HOST)

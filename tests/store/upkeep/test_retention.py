@@ -127,6 +127,7 @@ EXPECTED = {
     Kind.SETS: 1,  # one set followed it more than 30 days ago, and it is not pinned
     Kind.ARTIFACTS: 1,  # that of the loser
     Kind.JOBS: 1,  # the one without a winner
+    Kind.AUDIT: 0,
 }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from large_export import job_line, large_export, trial_lines
 from signers import signer
-from sqlalchemy import select
+from sqlalchemy import select, update
 from store_samples import ENTERED, HOST_CLASS, artifact, best, problem
 
 from service.results import importing
@@ -24,8 +24,9 @@ from tuner.store import best as winners
 from tuner.store import exchange, imports, jobs, trials
 from tuner.store.database import Store
 from tuner.store.exchange import ArtifactData, Signed, Winner
-from tuner.store.models import ImportRow
+from tuner.store.models import ImportRow, JobRow
 from tuner.store.upkeep import staging
+from tuner.store.upkeep.retention import Kind, prune
 
 JOB, OTHER = "b" * 32, "c" * 32
 KERNEL = artifact()
@@ -34,7 +35,7 @@ PARTS = [job_line(JOB), *trial_lines(JOB, ALL)]
 
 
 def merged(store: Store, content: bytes, own_key: str | None = None) -> ImportAnswer:
-    return importing.merge(store, io.BytesIO(content), Format.NDJSON, own_key)
+    return importing.merge(store, io.BytesIO(content), Format.NDJSON, own_key, "me")
 
 
 def numbers(store: Store, job_id: str) -> list[int]:
@@ -93,6 +94,20 @@ def test_what_is_damaged_at_its_end_leaves_nothing_and_joined_jobs_as_they_were(
     assert numbers(store, JOB) == list(range(10))
     assert staged(store) == []
     assert merged(store, b"".join(PARTS)).added.trials == ALL - 10
+
+
+def test_an_old_job_of_an_import_that_has_not_ended_is_not_pruned(store: Store) -> None:
+    """Its trials follow it, and need it."""
+    with store.begin() as session:
+        going = staging.begin(session, imports.Import("d" * 32, False, None, None, ENTERED))
+        line = exchange.of_plain(json.loads(PARTS[0]))
+        assert isinstance(line, exchange.EndedJob)
+        assert exchange.merge_job(session, line, going)
+        session.execute(update(JobRow).values(created=ENTERED, finished=ENTERED))
+    assert prune(store, {Kind.JOBS: 30.0}) == {Kind.JOBS: 0}
+    with store.begin() as session:
+        session.execute(update(ImportRow).values(staged=None))
+    assert prune(store, {Kind.JOBS: 30.0}) == {Kind.JOBS: 1}
 
 
 def test_a_job_of_an_import_that_has_not_ended_is_not_joined(store: Store) -> None:

@@ -55,6 +55,7 @@ OPERATIONS = {
     "import_results": "admin",
     "list_imports": "read",
     "get_import": "read",
+    "list_audit": "admin",
     "delete_import": "admin",
     "delete_best_config": "admin",
     "delete_problem": "admin",

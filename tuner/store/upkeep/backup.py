@@ -18,6 +18,8 @@ from sqlalchemy import Connection, func, insert, select, text
 
 from tuner.store.database import Store, StoreError
 from tuner.store.models import Base
+from tuner.store.upkeep import audit
+from tuner.store.upkeep.audit import Action
 from tuner.store.upkeep.check import damaged_pages, damages, need_schema
 
 _ROWS = 500
@@ -44,8 +46,9 @@ def back_up(store: Store, file: Path) -> int:
     return file.stat().st_size
 
 
-def restore(file: Path, url: str) -> None:
-    """Make an empty database what a backup holds, at this release's schema.
+def restore(file: Path, url: str, who: str = audit.SERVICE) -> None:
+    """Make an empty database what a backup holds, at this release's schema, with an entry in the audit log
+    that says who did.
 
     Raises:
         StoreError: the database is not empty, the file is no backup or damaged, or a newer release wrote it.
@@ -61,6 +64,8 @@ def restore(file: Path, url: str) -> None:
             shutil.copyfile(file, copy)
             with contextlib.closing(_opened(copy, file)) as source:
                 _check(source, file)
+                with source.begin() as session:
+                    audit.note(session, who, Action.RESTORE, file=file.name)
                 if database is None:
                     target.migrate()
                     _copy_rows(source, target)

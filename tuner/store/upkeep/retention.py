@@ -22,10 +22,11 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from tilewright.schema.config import Config
 from tilewright.schema.job import JobStatus
-from tuner.store import sets
+from tuner.store import imports, sets
 from tuner.store.database import Store
 from tuner.store.models import (
     ArtifactRow,
+    AuditRow,
     BestConfigRow,
     ConfigSetRow,
     EventRow,
@@ -35,6 +36,8 @@ from tuner.store.models import (
     TrialRow,
 )
 from tuner.store.records import RowReader, utc_now
+from tuner.store.upkeep import audit
+from tuner.store.upkeep.audit import Action
 
 Rows = Sequence[Row[*tuple[Any, ...]]]
 Keys = tuple[InstrumentedAttribute[Any], ...]
@@ -49,6 +52,7 @@ class Kind(StrEnum):
     SETS = "sets"
     ARTIFACTS = "artifacts"
     JOBS = "jobs"
+    AUDIT = "audit"
 
 
 _PAGE = 500  # rows that one statement looks at
@@ -63,15 +67,19 @@ def prune(
     *,
     dry_run: bool = False,
     stopping: threading.Event | None = None,
+    who: str = audit.SERVICE,
 ) -> dict[Kind, int]:
     """Delete what is older than its days, 0 for nothing; gives how many rows of each kind went.
+
+    A prune that deletes anything has one entry in the audit log, whose counts grow with each step.
 
     Args:
         days: after how many days each kind goes.
         dry_run: only count what would go.
         stopping: ends the prune after a step.
+        who: asked for it, as the audit log has it.
     """
-    run = _Run(store, days, stopping or threading.Event(), dry_run)
+    run = _Run(store, days, stopping or threading.Event(), dry_run, who)
     return {kind: sum(run.steps(kind)) for kind in Kind if days.get(kind)}
 
 
@@ -79,10 +87,11 @@ class _Run:
     """One prune: what it must keep, and how many rows a step has."""
 
     def __init__(
-        self, store: Store, days: Mapping[Kind, float], stopping: threading.Event, dry_run: bool
+        self, store: Store, days: Mapping[Kind, float], stopping: threading.Event, dry_run: bool, who: str
     ) -> None:
         self.going: dict[Kind, Counter[str]] = {Kind.EVENTS: Counter(), Kind.TRIALS: Counter()}
-        self.store, self._stopping, self._dry_run = store, stopping, dry_run
+        self.store, self._stopping, self._dry_run, self._who = store, stopping, dry_run, who
+        self._gone, self._entry = Counter[str](), 0
         now = utc_now()
         self._before = {kind: now - timedelta(days=kept) for kind, kept in days.items() if kept}
         self._rows = 16
@@ -98,7 +107,7 @@ class _Run:
         for found in self._pages(rule, self._before[kind]):
             while found and not self._stopping.is_set():
                 part, found = found[: self._rows], found[self._rows :]
-                yield len(part) if self._dry_run else self._step(rule, part)
+                yield len(part) if self._dry_run else self._step(kind, rule, part)
 
     def _pages(self, rule: _Rule, before: datetime) -> Iterator[Rows]:
         query, after = rule.old(before).order_by(*rule.keys).limit(_PAGE), None
@@ -111,11 +120,12 @@ class _Run:
                 return
             after = tuple_(*rows[-1][: len(rule.keys)])
 
-    def _step(self, rule: _Rule, rows: Rows) -> int:
+    def _step(self, kind: Kind, rule: _Rule, rows: Rows) -> int:
         with self.store.begin() as session:
             session.connection()  # which waits for the lock of SQLite
             started = time.perf_counter()
             removed = rule.remove(session, rows)
+            self._note(session, kind, removed)
         took = time.perf_counter() - started
         if took > _STEP_S:
             self._rows = max(1, self._rows // 2)
@@ -123,6 +133,13 @@ class _Run:
             self._rows = min(_PAGE, 2 * self._rows)
         self._stopping.wait(took)  # the others' turn
         return removed
+
+    def _note(self, session: Session, kind: Kind, removed: int) -> None:
+        self._gone[kind] += removed
+        if self._entry:
+            audit.amend(session, self._entry, **self._gone)
+        elif removed:
+            self._entry = audit.note(session, self._who, Action.PRUNE, **self._gone)
 
     def _named_by_sets(self) -> set[str]:
         with self.store.read() as session:
@@ -251,7 +268,8 @@ class _Jobs(_Rule):
             for name, table in (("events", EventRow), ("trials", TrialRow))
         ]
         ended = func.coalesce(JobRow.finished, JobRow.created) < before
-        return select(*self.keys, *counts).where(ended, _ENDED, ~_has(BestConfigRow), ~_has(ImportedBestRow))
+        free = ~_has(BestConfigRow) & ~_has(ImportedBestRow) & imports.has_entered()
+        return select(*self.keys, *counts).where(ended, _ENDED, free)
 
     def goes(self, row: Any) -> bool:
         # NOTE: in a dry run, what would have gone before is still there.
@@ -263,6 +281,16 @@ class _Jobs(_Rule):
         return _delete(session, JobRow, JobRow.id.in_([row.id for row in rows]) & empty)
 
 
+class _Audit(_Rule):
+    keys: ClassVar[Keys] = (AuditRow.created, AuditRow.id)
+
+    def old(self, before: datetime) -> Select[*tuple[Any, ...]]:
+        return select(*self.keys).where(AuditRow.created < before)
+
+    def remove(self, session: Session, rows: Rows) -> int:
+        return _delete(session, AuditRow, AuditRow.id.in_([row.id for row in rows]))
+
+
 _RULES: dict[Kind, type[_Rule]] = {
     Kind.SAMPLES: _Samples,
     Kind.EVENTS: _Events,
@@ -270,6 +298,7 @@ _RULES: dict[Kind, type[_Rule]] = {
     Kind.SETS: _Sets,
     Kind.ARTIFACTS: _Artifacts,
     Kind.JOBS: _Jobs,
+    Kind.AUDIT: _Audit,
 }
 _WINNERS = select(BestConfigRow.id, BestConfigRow.device_class, BestConfigRow.config)
 _WINNING = RowReader(

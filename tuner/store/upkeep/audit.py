@@ -1,0 +1,80 @@
+"""The audit log: who changed what. An entry is written in the transaction of the change that it tells of."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from tilewright.schema.codec import gathered
+from tuner.store import records
+from tuner.store.database import insert_row
+from tuner.store.models import AuditRow
+from tuner.store.records import utc_now
+
+SERVICE = "service"  # what nobody asked for: retunes and retention
+
+
+class Action(StrEnum):
+    """What was done; what it was done to is a job, an import, a key, a problem or a device class."""
+
+    CREATE_JOB = "create job"
+    CANCEL_JOB = "cancel job"
+    IMPORT = "import"
+    DELETE_IMPORT = "delete import"
+    DELETE_BEST = "delete best"
+    DELETE_PROBLEM = "delete problem"
+    PIN_SET = "pin config set"
+    UNPIN_SET = "unpin config set"
+    CREATE_KEY = "create key"
+    SET_KEY = "set key"
+    REVOKE_KEY = "revoke key"
+    TRUST = "trust key"
+    DISTRUST = "distrust key"
+    PRUNE = "prune"
+    RESTORE = "restore"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """A change.
+
+    Attributes:
+        id: grows with time, never used twice.
+        who: ``key ID``, ``address ...`` of a caller without a key, ``user NAME`` of the command line, or
+            ``service``.
+        action: an :class:`Action`, or one of a newer release.
+        target: what was changed; empty for the database as a whole.
+        data: particulars.
+        created: aware UTC.
+    """
+
+    id: int
+    who: str
+    action: str
+    target: str
+    data: dict[str, Any]
+    created: datetime
+
+
+def note(session: Session, who: str, action: Action, target: object = "", **data: Any) -> int:
+    """Add an entry, in the transaction of the change; gives its id."""
+    values = {"who": records.text(who), "action": action.value, "target": records.text(str(target))}
+    entry_id: int = insert_row(session, AuditRow, {**values, "data": data, "created": utc_now()})
+    return entry_id
+
+
+def amend(session: Session, entry_id: int, **data: Any) -> None:
+    """Replace the particulars of a change that goes on."""
+    session.execute(update(AuditRow).where(AuditRow.id == entry_id).values(data=data))
+
+
+def listing(session: Session, limit: int = 50, before: int | None = None) -> list[AuditEntry]:
+    """Entries, the newest first; ``before`` is the id of the last one of the page before."""
+    query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)
+    query = query if before is None else query.where(AuditRow.id < before)
+    return [AuditEntry(**gathered(AuditEntry, row)) for row in session.scalars(query)]
