@@ -45,9 +45,22 @@ IMPLIED = {
     Scope.TUNE: {Scope.READ, Scope.TUNE},
     Scope.ADMIN: set(Scope),
 }
-OPEN = frozenset({"live", "ready", "startup"})
+OPEN = frozenset(
+    {"live", "ready", "startup", "page_asset", "page_sign_in", "page_sign_in_form", "page_sign_out"}
+)
+PAGE = "page_"  # how the operations of the page begin
+COOKIE = "tilewright_key"
+_FOR_BROWSERS = frozenset({"openapi", "docs", "docs_start", "docs_file", "redoc"})
 GUARDED = frozenset({"import_results", "delete_import", "delete_best_config", "delete_problem"})
 NEEDED = {
+    "page_start": Scope.READ,
+    "page_now": Scope.READ,
+    "page_devices": Scope.READ,
+    "page_jobs": Scope.READ,
+    "page_job": Scope.READ,
+    "page_job_live": Scope.READ,
+    "page_tune": Scope.TUNE,
+    "page_cancel": Scope.TUNE,
     "openapi": Scope.READ,
     "docs": Scope.READ,
     "docs_start": Scope.READ,
@@ -154,7 +167,7 @@ class Gate:
         if authorization is None and guarded:
             raise _unauthenticated(_ALWAYS)
         if authorization is None:
-            if now < self._open_until or await run_in_threadpool(self._is_open):
+            if now < self._open_until or await run_in_threadpool(self.is_open):
                 return None
             raise _unauthenticated("this service needs a key: send 'Authorization: Bearer tw_...'")
         scheme, _, text = authorization.partition(" ")
@@ -165,7 +178,8 @@ class Gate:
             raise _forbidden(key, wanted)
         return key
 
-    def _is_open(self) -> bool:
+    def is_open(self) -> bool:
+        """Whether requests need no key, as none was ever made."""
         with self._store.read() as session:
             open_to_all = not keys.any_made(session)
         if open_to_all:
@@ -192,9 +206,15 @@ async def authorize(request: Request) -> None:
     """Dependency of every route: the request's key may do what the route does."""
     operation = request.scope["route"].operation_id
     gate: Gate = request.app.state.gate
-    header = request.headers.get("authorization")
+    header = request.headers.get("authorization") or _from_cookie(request, operation or "")
     key = await gate.admit(header, needed(operation), guarded=operation in GUARDED)
     request.scope["key_id"] = key.id if key else None
+
+
+def _from_cookie(request: Request, operation: str) -> str | None:
+    """The key that a browser signed in with; the routes of the API take none, so no other page can use it."""
+    key = request.cookies.get(COOKIE)
+    return f"Bearer {key}" if key and (operation.startswith(PAGE) or operation in _FOR_BROWSERS) else None
 
 
 def _unauthenticated(detail: str) -> Refusal:

@@ -18,7 +18,7 @@ from service.engine.retune import StaleResults
 from service.engine.upkeep import Upkeep
 from service.gemm.memory import GemmMemory
 from service.gemm.run import GemmRunner
-from service.http import access, errors, gauges, middleware, openapi
+from service.http import access, errors, gauges, middleware, openapi, pages
 from service.http.conditional import InFlight
 from service.http.deps import Service
 from service.http.routes import routers
@@ -27,6 +27,7 @@ from service.results.quality import ResultQuality
 from service.results.served import ServedSets
 from service.settings import Settings
 from service.signing import Signer
+from service.web.now import JobWatch
 from tilewright import __version__
 from tuner.store.database import Store, StoreError
 from tuner.store.upkeep import staging
@@ -68,7 +69,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(middleware.SameSite, settings=settings)
     app.add_middleware(middleware.RequestLog, metrics=service.metrics)
     app.add_middleware(middleware.RequestId)
-    for router in routers():
+    for router in (*routers(), *pages.routers()):
         app.include_router(router)
     errors.install(app)
     openapi.install(app)
@@ -104,6 +105,7 @@ def _service(settings: Settings, store: Store, metrics: Metrics, signer: Signer)
         metrics,
         InFlight(),
         signer,
+        JobWatch(store, engine),
     )
 
 

@@ -24,6 +24,7 @@ from service.results.quality import ResultQuality
 from service.results.served import ServedSets
 from service.settings import Settings
 from service.signing import Signer
+from service.web.now import JobWatch
 from tilewright.http.tensors import MEDIA_TYPE
 from tuner.store.database import Store
 from tuner.workers.shared_memory import Pages
@@ -51,6 +52,7 @@ class Service:
         in_flight: idempotency keys of requests in work.
         stale: notes stale results that are served.
         signer: vouches for what is handed out.
+        watch: how jobs come along, for the page.
     """
 
     settings: Settings
@@ -70,6 +72,7 @@ class Service:
     metrics: Metrics
     in_flight: InFlight
     signer: Signer
+    watch: JobWatch
 
 
 # NOTE: a coroutine, because FastAPI sends plain functions through a thread, 0.1 ms a request.

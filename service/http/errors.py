@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -27,15 +27,13 @@ log = logging.getLogger("tilewright.service")
 
 def install(app: FastAPI) -> None:
     """Answer every error of ``app`` with a problem document."""
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(RequestValidationError, _validation)
-    app.add_exception_handler(InvalidProblem, _invalid)
-    app.add_exception_handler(IdempotencyConflict, _conflict)
-    app.add_exception_handler(Unreadable, _unreadable)
-    app.add_exception_handler(SQLAlchemyError, _database)
-    app.add_exception_handler(WritersBusy, _database)
-    app.add_exception_handler(ClientDisconnect, _gone)
-    app.add_exception_handler(Exception, _internal)
+    for kind, handler in _HANDLERS.items():
+        app.add_exception_handler(kind, handler)
+
+
+def answer(request: Request, error: Exception) -> Response:
+    """The problem document that the API answers an error with."""
+    return next(_HANDLERS[kind] for kind in type(error).__mro__ if kind in _HANDLERS)(request, error)
 
 
 def respond(
@@ -135,3 +133,16 @@ def _internal(request: Request, error: Exception) -> Response:
     log.error("request %s failed", request.scope.get("request_id"), exc_info=error)
     detail = "the service failed; its log has the reason under this request_id"
     return respond(request, Kind.INTERNAL.document(detail))
+
+
+_HANDLERS: dict[type[Exception], Callable[[Request, Exception], Response]] = {
+    HTTPException: _http,
+    RequestValidationError: _validation,
+    InvalidProblem: _invalid,
+    IdempotencyConflict: _conflict,
+    Unreadable: _unreadable,
+    SQLAlchemyError: _database,
+    WritersBusy: _database,
+    ClientDisconnect: _gone,
+    Exception: _internal,
+}

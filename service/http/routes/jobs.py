@@ -109,6 +109,22 @@ def post_tune(
     if isinstance(body, wire.TuneMissesBody):
         started = start_for_misses(service, body, idempotency_key, request)
         return wire.JobList(items=[job_view(job) for job in started])
+    job = start(service, body, idempotency_key, request)
+    response.headers["Location"] = f"/jobs/{job.id}"
+    response.headers["Retry-After"] = "1"
+    with service.store.read() as session:
+        return _with_results(service, session, job)
+
+
+def start(service: Service, body: wire.TuneBody, key: str | None, request: Request) -> JobRecord:
+    """Start a job, join the one that already does the same, or give the one that a request with this
+    idempotency key started.
+
+    Raises:
+        Refusal: no device here computes the problem, or a limit is exceeded.
+        InvalidProblem: the types cannot be combined.
+        IdempotencyConflict: the key came with another request before.
+    """
     wanted = body.to_request(body.to_problem())
     admission.check_trials(body.max_trials, service.settings)
     admission.check_size(wanted.problem, service.settings)
@@ -118,12 +134,9 @@ def post_tune(
     with service.store.begin() as session:
         queue = functools.partial(_queue, service, session, wanted, bench.spec, request)
         digest = records.request_digest(wanted, bench.spec.device_class.id)
-        job = jobs.known(session, once(session, idempotency_key, digest, queue)["jobs"][0])
+        job = jobs.known(session, once(session, key, digest, queue)["jobs"][0])
     service.engine.wake()
-    response.headers["Location"] = f"/jobs/{job.id}"
-    response.headers["Retry-After"] = "1"
-    with service.store.read() as session:
-        return _with_results(service, session, job)
+    return job
 
 
 def _queue(
@@ -221,10 +234,19 @@ def get_trials(
 )
 def delete_job(job_id: JobId, service: ServiceDep, request: Request) -> wire.JobView:
     """Cancel a job; a running one stops after its trial, its trials are kept. Repeating it is harmless."""
+    return job_view(cancel(service, job_id, request))
+
+
+def cancel(service: Service, job_id: str, request: Request) -> JobRecord:
+    """Ask a job to stop.
+
+    Raises:
+        Refusal: there is no such job.
+    """
     if not _cancel(service, [job_id], request):
         raise unknown_job(job_id)
     with service.store.read() as session:
-        return job_view(jobs.known(session, job_id))
+        return jobs.known(session, job_id)
 
 
 def _cancel(service: Service, ids: Sequence[str], request: Request) -> dict[str, bool]:

@@ -1,0 +1,131 @@
+"""What every route of the page does: how HTML goes out, how forms come in, what errors look like."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any
+from urllib.parse import parse_qsl, quote
+
+from fastapi import Depends, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.routing import APIRoute
+
+from service.errors import Kind, Refusal
+from service.http import errors
+from service.http.access import COOKIE
+from service.web import html
+from service.web.charts import Chart
+from tilewright import __version__
+
+# NOTE: htmx and the charts set styles on elements by script, which the policy allows; none is in the markup.
+GUARDS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_SECRET = secrets.token_bytes(32)
+_MOST_FIELDS = 40
+
+
+def token_of(request: Request) -> str:
+    """What a form of this visitor must carry: others can neither guess nor read it."""
+    key = request.cookies.get(COOKIE, "")
+    return hmac.new(_SECRET, key.encode(), hashlib.sha256).hexdigest()
+
+
+async def _form(request: Request) -> dict[str, str]:
+    try:
+        text = (await request.body()).decode()
+        fields = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
+    except ValueError as error:
+        raise Refusal(Kind.BAD_REQUEST, f"not a form: {error}; send it from the page") from error
+    if not hmac.compare_digest(fields.pop("token", "").encode(), token_of(request).encode()):
+        detail = "the form does not come from a page of this service as it runs now; load the page again"
+        raise Refusal(Kind.FOREIGN_ORIGIN, detail)
+    return fields
+
+
+Form = Annotated[dict[str, str], Depends(_form)]
+
+
+def show(
+    request: Request,
+    template: str,
+    here: str = "",
+    code: int = 200,
+    charts: tuple[Chart, ...] = (),
+    **values: Any,
+) -> Response:
+    """A page; with ``csv=NAME`` in the query the numbers of that chart of it.
+
+    Raises:
+        Refusal: the page has no such chart.
+    """
+    wanted = request.query_params.get("csv")
+    if wanted is not None:
+        return _csv(charts, wanted)
+    visitor = {
+        "token": token_of(request),
+        "key_id": request.scope.get("key_id") if COOKIE in request.cookies else None,
+    }
+    query = "&".join(f"{quote(k)}={quote(v)}" for k, v in request.query_params.items() if k != "csv")
+    shown = {chart.name: chart for chart in charts}
+    text = html.page(
+        template,
+        here=here,
+        visitor=visitor,
+        version=__version__,
+        charts=shown,
+        csv_query=f"{query}&" if query else "",
+        **values,
+    )
+    return HTMLResponse(text, code, headers=GUARDS)
+
+
+def _csv(charts: tuple[Chart, ...], name: str) -> Response:
+    for chart in charts:
+        if chart.name == name:
+            told = {"Content-Disposition": f'attachment; filename="{chart.name}.csv"', **GUARDS}
+            return Response(chart.csv, media_type="text/csv; charset=utf-8", headers=told)
+    names = ", ".join(chart.name for chart in charts) or "none"
+    raise Refusal(Kind.NOT_FOUND, f"this page has no such chart; use one of {names}")
+
+
+def see_other(path: str) -> Response:
+    """On to another page of this service after a form."""
+    return RedirectResponse(path, 303, headers=GUARDS)
+
+
+class PageRoute(APIRoute):
+    """A route whose errors are pages; a visitor without a key is led to the form for one."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler with errors as pages."""
+        handle = super().get_route_handler()
+
+        async def guarded(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except Exception as error:
+                return _error_page(request, errors.answer(request, error))
+
+        return guarded
+
+
+def _error_page(request: Request, told: Response) -> Response:
+    if told.status_code == Kind.UNAUTHENTICATED.status and request.method == "GET":
+        wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return see_other(f"/sign-in?next={quote(wanted, safe='')}")
+    document = json.loads(bytes(told.body))
+    values = {name: document.get(name, "") for name in ("title", "detail", "status", "request_id")}
+    visitor = {"token": token_of(request), "key_id": request.scope.get("key_id")}
+    text = html.page("error.html", here="", visitor=visitor, version=__version__, **values)
+    return HTMLResponse(text, told.status_code, headers=GUARDS)

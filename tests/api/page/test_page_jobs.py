@@ -1,0 +1,94 @@
+"""The start page, what goes on now, and jobs: started, followed and cancelled by forms."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import httpx2
+from api_server import Server
+
+from tilewright import Client, GemmProblem, wire
+
+
+def token(page: str) -> str:
+    return re.findall(r'name="token" value="([0-9a-f]{64})"', page)[0]
+
+
+def started(http: httpx2.Client, **fields: object) -> httpx2.Response:
+    usual = {"m": 48, "n": 48, "k": 48, "dtype": "float32", "layout": "nn", "max_trials": 2, "device": "host"}
+    return http.post("/view/jobs", data=usual | fields | {"token": token(http.get("/").text)})
+
+
+def test_a_form_starts_a_job_that_the_api_knows(http: httpx2.Client, client: Client) -> None:
+    answer = started(http)
+    assert answer.status_code == 303
+    job_id = answer.headers["location"].rpartition("/")[2]
+    done = client.wait(job_id)
+    assert (done.problem, done.max_trials) == (GemmProblem(48, 48, 48, "float32", "nn"), 2)
+    page = http.get(answer.headers["location"]).text
+    assert "48x48x48 float32 nn" in page
+    assert "Its race gave the stored result" in page
+    assert "sse-connect" not in page, "nothing is live of a job that ended"
+
+
+def test_what_the_form_says_wrongly_is_told_and_kept(http: httpx2.Client) -> None:
+    for fields, told in (
+        ({"m": "0"}, "m:"),
+        ({"m": "many"}, "m:"),
+        ({"max_trials": "10001"}, "max_trials:"),
+        ({"m": 4096}, "max_extent"),
+        ({"dtype": "int4", "k": 47}, "must be a multiple of"),
+        ({"device": "cuda:7"}, "there is no device"),
+        ({"dtype": "<script>"}, "dtype:"),
+    ):
+        answer = started(http, **fields)
+        assert answer.status_code == 422, fields
+        assert told in answer.text
+        assert 'name="n" min="1" max="2147483647" required value="48"' in answer.text
+        assert "<script>" not in answer.text.replace("<script>alert", "")
+
+
+def test_a_running_job_is_live_and_stops_when_it_is_cancelled(
+    http: httpx2.Client, client: Client, long_job: wire.JobView, server: Server
+) -> None:
+    while client.job(long_job.id).progress is None:
+        pass
+    page = http.get(f"/view/jobs/{long_job.id}").text
+    assert f'sse-connect="/view/jobs/{long_job.id}/live?after=' in page
+    assert long_job.id in http.get("/view/now").text
+    seen, numbers = [], []
+    with httpx2.stream("GET", f"{server.url}/view/jobs/{long_job.id}/live", timeout=60) as events:
+        kind = ""
+        for line in events.iter_lines():
+            kind = line.removeprefix("event: ") if line.startswith("event: ") else kind
+            if not line.startswith("data: "):
+                continue
+            seen.append(kind)
+            if kind == "points":
+                numbers += [number for number, _, _ in json.loads(line.removeprefix("data: "))]
+            if kind == "panel" and len(seen) > 3 and "stops after" not in line:
+                answer = http.post(f"/view/jobs/{long_job.id}/cancel", data={"token": token(page)})
+                assert answer.status_code == 303
+            if kind == "done":
+                assert line == "data: cancelled"
+                break
+    assert {"panel", "points", "done"} == set(seen)
+    assert numbers == sorted(set(numbers))
+
+
+def test_an_unknown_job_is_a_page_that_says_so(http: httpx2.Client) -> None:
+    for path in (f"/view/jobs/{'0' * 32}", f"/view/jobs/{'0' * 32}/live"):
+        assert http.get(path).status_code == 404
+    answer = http.get("/view/jobs/nonsense")
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+
+
+def test_the_numbers_of_a_plot_come_as_csv(http: httpx2.Client, tuned: wire.JobView) -> None:
+    answer = http.get(f"/view/jobs/{tuned.id}?csv=convergence")
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    first, *rows = answer.text.splitlines()
+    assert first == "number,median (µs),best (µs),outcome,family"
+    assert len(rows) == 4
+    assert http.get(f"/view/jobs/{tuned.id}?csv=nothing").status_code == 404

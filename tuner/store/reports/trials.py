@@ -1,0 +1,89 @@
+"""The trials of a job as a plot needs them: thousands of rows, without their samples.
+
+Every query reads one job by the primary key of its trials.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from tilewright.schema.codec import KnobValue
+from tilewright.schema.config import Config
+from tilewright.schema.trial import Outcome, Trial
+from tuner.store import records
+from tuner.store.models import TrialRow
+from tuner.store.records import RowReader
+
+_SEEN = (Outcome.OK, Outcome.PRUNED)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Point:
+    """A trial in a plot: ``median_us`` is None where it was not measured."""
+
+    number: int
+    family: str
+    outcome: str
+    median_us: float | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measured:
+    """A measured config with its knobs by name."""
+
+    number: int
+    family: str
+    median_us: float
+    knobs: dict[str, KnobValue]
+
+
+def outcomes(session: Session, job_id: str) -> dict[str, int]:
+    """How many trials of a job there are of each outcome that occurs."""
+    query = select(TrialRow.outcome, func.count()).where(TrialRow.job_id == job_id)
+    rows = session.execute(query.group_by(TrialRow.outcome)).all()
+    return {str(outcome): count for outcome, count in rows}
+
+
+def points(session: Session, job_id: str, after: int = -1) -> list[Point]:
+    """The trials of a job whose numbers follow ``after``, in their order."""
+    columns = (TrialRow.number, TrialRow.family, TrialRow.outcome, TrialRow.median_us)
+    query = select(*columns).where(TrialRow.job_id == job_id, TrialRow.number > after)
+    rows = session.execute(query.order_by(TrialRow.number)).all()
+    return [Point(number, family, str(outcome), median) for number, family, outcome, median in rows]
+
+
+def measured(session: Session, job_id: str, numbers: Sequence[int] | None = None) -> list[Measured]:
+    """The measured trials of a job, or those of these numbers, without the samples."""
+    columns = (TrialRow.number, TrialRow.family, TrialRow.median_us, TrialRow.config)
+    query = select(*columns).where(TrialRow.job_id == job_id, TrialRow.outcome.in_(_SEEN))
+    if numbers is not None:
+        query = query.where(TrialRow.number.in_(numbers))
+    rows = session.execute(query.order_by(TrialRow.number)).all()
+    return [
+        Measured(number, family, median, _knobs(config))
+        for number, family, median, config in rows
+        if median is not None
+    ]
+
+
+def of_configs(session: Session, job_id: str, configs: Sequence[Config]) -> list[Trial]:
+    """The trials of a job that tried one of these configs, with their samples where those are kept."""
+    digests = [config.digest for config in configs]
+    query = select(TrialRow).where(TrialRow.config_digest.in_(digests), TrialRow.job_id == job_id)
+    return _READER.readable(session.execute(query.order_by(TrialRow.number)))
+
+
+def _knobs(config: dict[str, Any]) -> dict[str, KnobValue]:
+    # NOTE: not decoded: that takes 20 times as long, and what is no knob is drawn nowhere.
+    knobs = config.get("knobs")
+    return knobs if isinstance(knobs, dict) else {}
+
+
+_READER = RowReader(
+    "trial", lambda row: f"{row.number} of job {row.job_id}", lambda row: records.of_row(Trial, row)
+)

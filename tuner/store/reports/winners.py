@@ -1,0 +1,164 @@
+"""The winners as lists and plots need them: a row each, without samples, ties and kernels.
+
+Every query finds its rows by an index: of the device class, of the architecture, or of the id.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, or_, select
+from sqlalchemy.orm import Session
+
+from tilewright.schema.codec import decode
+from tilewright.schema.problem import GemmProblem
+from tilewright.schema.trial import Provenance
+from tuner.store import best
+from tuner.store.entities import parse_problem
+from tuner.store.models import BestConfigRow, ProblemRow
+from tuner.store.records import RowReader
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Headline:
+    """What a list tells of a winner; times are microseconds of one GEMM, ``created`` is aware UTC.
+
+    Attributes:
+        id: of its row; stable for its problem and device class.
+        problem, device_class, family, job_id, created: where it comes from.
+        median_us, mhz, watts: its time, clock and power in the head-to-head; None if unknown.
+        method: how it was measured.
+        disturbed: what others took of the device meanwhile; empty if nothing.
+        baseline, baseline_us: the vendor library and its time in the same race.
+        stands_in: whether the vendor library ran another problem in its place.
+        speedup, low, high, confidence: with its interval.
+        provenance: of the result.
+    """
+
+    id: int
+    problem: GemmProblem
+    device_class: str
+    arch: str
+    family: str
+    job_id: str | None
+    created: datetime
+    median_us: float
+    mhz: float | None
+    watts: float | None
+    method: str
+    disturbed: str
+    baseline: str
+    baseline_us: float
+    stands_in: bool
+    speedup: float
+    low: float
+    high: float
+    confidence: float
+    provenance: Provenance
+
+    @property
+    def verdict(self) -> str:
+        """As :attr:`tilewright.schema.trial.BestConfig.verdict`."""
+        if self.disturbed:
+            return "disturbed"
+        if self.low > 1.0 or self.stands_in:
+            return "kernel"
+        return "vendor" if self.high < 1.0 else "tie"
+
+    @property
+    def tflops(self) -> float:
+        """Throughput in TFLOP/s at the median."""
+        return self.problem.flops / self.median_us / 1e6
+
+
+def headlines(
+    session: Session, targets: Sequence[str], *, dtype: str | None = None, since: datetime | None = None
+) -> list[Headline]:
+    """The winners of device classes and architectures, those that lose most first.
+
+    Args:
+        targets: ids of device classes, or architectures.
+        dtype: only problems of this element type.
+        since: only races that ended since then.
+    """
+    where: list[ColumnElement[bool]] = []
+    if dtype:
+        where.append(ProblemRow.dtype == dtype)
+    if since:
+        where.append(BestConfigRow.created >= since)
+    query = _query().where(*where)
+    found = {
+        one.id: one
+        for target in targets
+        for one in _READER.readable(session.execute(query.where(_of(target))))
+    }
+    return sorted(found.values(), key=lambda one: (one.speedup, one.id))
+
+
+def everywhere(session: Session, **which: Any) -> list[Headline]:
+    """The winners of every device class, see :func:`headlines`."""
+    return headlines(session, best.archs(session), **which)
+
+
+def _of(target: str) -> ColumnElement[bool]:
+    return or_(BestConfigRow.device_class == target, BestConfigRow.arch == target)
+
+
+def _query() -> Select[Any]:
+    row = BestConfigRow
+    timing, baseline = row.timing, row.baseline
+    return select(
+        row.id,
+        ProblemRow.canonical,
+        row.device_class,
+        row.arch,
+        row.config["family"].as_string(),
+        row.job_id,
+        row.created,
+        timing["median_us"].as_float(),
+        timing["mhz"].as_float(),
+        timing["watts"].as_float(),
+        timing["method"].as_string(),
+        timing["disturbed"].as_string(),
+        baseline["name"].as_string(),
+        baseline["median_us"].as_float(),
+        baseline["detail"],
+        row.speedup,
+        row.speedup_low,
+        row.speedup_high,
+        row.confidence,
+        row.provenance,
+    ).join(ProblemRow, ProblemRow.id == row.problem_id)
+
+
+def _headline(row_id: int, canonical: str, *rest: Any) -> Headline:
+    device_class, arch, family, job_id, created, median, mhz, watts, method, disturbed, *others = rest
+    name, vendor_us, detail, speedup, low, high, confidence, provenance = others
+    return Headline(
+        row_id,
+        parse_problem(canonical),
+        device_class,
+        arch,
+        family,
+        job_id,
+        created,
+        median,
+        mhz,
+        watts,
+        method,
+        disturbed or "",
+        name,
+        vendor_us,
+        "stands_in_for" in (detail or {}),
+        speedup,
+        low,
+        high,
+        confidence,
+        decode(Provenance, provenance),
+    )
+
+
+_READER = RowReader("winner", lambda row_id, *_: row_id, _headline)
