@@ -1,8 +1,11 @@
-"""Gaussian-process surrogate of the costs of configs, with one fitted length scale for each knob.
+"""Gaussian-process surrogate of the costs of configs, with fitted length scales for each knob.
 
-The fit maximises the likelihood times log-normal priors: a length of 1 (the whole range of a knob) and a
-noise of 1 % of the variance. It uses only the signs of the gradient (Rprop, Riedmiller & Braun 1993). Wide
-priors do not help: with a few dozen configs known the likelihood is flat.
+A knob of more than two numbers has two length scales, so that the fit learns whether its order matters: one
+of the distance between two values, and one of whether they differ at all, as for a knob of names.
+
+The fit maximises the likelihood times log-normal priors: a length of 1 (the whole range of a knob), e for the
+second one of a knob, and a noise of 1 % of the variance. It uses only the signs of the gradient (Rprop,
+Riedmiller & Braun 1993). Wide priors do not help: with a few dozen configs known the likelihood is flat.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ Floats = npt.NDArray[np.float64]
 A = TypeVar("A", Floats, npt.NDArray[np.float32])
 
 LENGTH_DEVIATION = 0.5
+UNORDERED_LOG = 1.0
 NOISE = 0.01
 NOISE_DEVIATION = 1.5
 _STEPS = 15
@@ -31,23 +35,49 @@ _LEAST = np.log(1e-5)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Scales:
-    """Logarithms of the length scale of each knob and of the noise, as one vector.
+class Feature:
+    """A way in which two configs differ by one knob; each has a length scale.
 
     Attributes:
-        logs: (knobs + 1,) natural logarithms; the last one is of the noise, a fraction of the variance.
+        knob: position of the knob.
+        squares: (values, values) squared distances.
+        prior: centre of the prior of the logarithm of its length scale.
+    """
+
+    knob: int
+    squares: Distances
+    prior: float = 0.0
+
+
+def features_of(squares: Sequence[Distances]) -> tuple[Feature, ...]:
+    """The features of knobs with these squared distances, 0 or 1 along a knob of names."""
+    found = []
+    for knob, square in enumerate(squares):
+        found.append(Feature(knob, square))
+        differ = np.sign(square)
+        if not np.array_equal(differ, square):
+            found.append(Feature(knob, differ, UNORDERED_LOG))
+    return tuple(found)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scales:
+    """Logarithms of the length scale of each feature and of the noise, as one vector.
+
+    Attributes:
+        logs: (features + 1,) natural logarithms; the last one is of the noise, a fraction of the variance.
     """
 
     logs: Floats
 
     @classmethod
-    def start(cls, knobs: int) -> Scales:
+    def start(cls, features: Sequence[Feature]) -> Scales:
         """The centre of the priors."""
-        return cls(np.append(np.zeros(knobs), math.log(NOISE)))
+        return cls(np.asarray([*(one.prior for one in features), math.log(NOISE)]))
 
     @property
     def weights(self) -> Floats:
-        """(knobs,) factors of the squared distances."""
+        """(features,) factors of the squared distances."""
         weights: Floats = np.exp(-2.0 * self.logs[:-1])
         return weights
 
@@ -64,17 +94,18 @@ def correlation(squared: A) -> A:
     return alike
 
 
-def fitted(squared: Floats, costs: Floats, start: Scales) -> Scales:
+def fitted(squared: Floats, costs: Floats, start: Scales, centre: Scales) -> Scales:
     """The best scales on an ascent from ``start``.
 
     Args:
-        squared: (knobs, n, n) squared distances of n configs along each knob.
+        squared: (features, n, n) squared distances of n configs by each feature.
         costs: (n,) costs of mean 0.
+        centre: the centre of the priors.
     """
     here, step = start.logs, np.full(len(start.logs), _FIRST_STEP)
     best, lowest, before = here, math.inf, np.zeros(len(here))
     for _ in range(_STEPS):
-        loss, slope = _loss(squared, costs, here)
+        loss, slope = _loss(squared, costs, here, centre.logs)
         if loss < lowest:
             best, lowest = here, loss
         agree = np.sign(slope * before)
@@ -83,7 +114,7 @@ def fitted(squared: Floats, costs: Floats, start: Scales) -> Scales:
     return Scales(best)
 
 
-def _loss(squared: Floats, costs: Floats, logs: Floats) -> tuple[float, Floats]:
+def _loss(squared: Floats, costs: Floats, logs: Floats, centre: Floats) -> tuple[float, Floats]:
     """The negative log posterior, with the variance profiled out, and its gradient by the logarithms."""
     scales, count = Scales(logs), len(costs)
     distance = np.tensordot(scales.weights, squared, 1)
@@ -97,16 +128,13 @@ def _loss(squared: Floats, costs: Floats, logs: Floats) -> tuple[float, Floats]:
     # The derivative of Matern-5/2 by the squared distance is -5/6 (1 + root) exp(-root).
     pull = outer * (5.0 / 3.0) * (1.0 + root) * np.exp(-root)
     slope = np.append(scales.weights * np.tensordot(squared, pull, 2), scales.noise * float(np.trace(outer)))
-    away = (logs - Scales.start(len(squared)).logs) / _deviations(len(squared))
+    deviations = np.append(np.full(len(squared), LENGTH_DEVIATION), NOISE_DEVIATION)
+    away = (logs - centre) / deviations
     loss = 0.5 * count * math.log(variance) + 0.5 * float(volume) + 0.5 * float(away @ away)
-    return loss, slope + away / _deviations(len(squared))
+    return loss, slope + away / deviations
 
 
-def _deviations(knobs: int) -> Floats:
-    return np.append(np.full(knobs, LENGTH_DEVIATION), NOISE_DEVIATION)
-
-
-GROWTH = 1.5
+GROWTH = 1.2
 FIRST_FIT = 6
 _TINY = 1e-6
 _GAINS = np.linspace(-6.0, 6.0, 1201)
@@ -136,7 +164,8 @@ class Surrogate:
         self._pool = pool
         # NOTE: the type that NumPy indexes with; any other one is converted at each use.
         self._columns = np.ascontiguousarray(pool.points[candidates].T, dtype=np.intp)
-        self._scales = Scales.start(len(pool.knobs))
+        self._features = features_of(pool.squares)
+        self._scales = self._centre = Scales.start(self._features)
         self._next_fit = FIRST_FIT
         self._rows: list[int] = []
         self._inverse = np.zeros((0, 0))
@@ -149,7 +178,7 @@ class Surrogate:
     def learn(self, rows: Sequence[int], values: Sequence[float | None]) -> None:
         """Learn ``rows``, of which the first have ``values`` in microseconds; None for those that failed.
 
-        The length scales are fitted each time the number of values has grown by half, always at the same
+        The length scales are fitted each time the number of values has grown by a fifth, always at the same
         numbers of values, however many are new. At least one value must be a number.
         """
         known = len(values)
@@ -186,8 +215,8 @@ class Surrogate:
         self._rows, self._explained[:] = [], 0.0
         if any(value is not None for value in values):
             of = np.asarray(rows)
-            squared = self._pool.squared(of, of).astype(np.float64)
-            self._scales = fitted(squared, standardised(values), self._scales)
+            squared = self._squared(of, of).astype(np.float64)
+            self._scales = fitted(squared, standardised(values), self._scales, self._centre)
 
     def _extend(self, row: int) -> None:
         """Add a row to the factor's inverse and to the candidates' part of the solution."""
@@ -206,14 +235,23 @@ class Surrogate:
         self._rows.append(row)
 
     def _correlation_of(self, rows: Indices, others: Indices) -> Distances:
-        squared = np.tensordot(self._scales.weights.astype(np.float32), self._pool.squared(rows, others), 1)
-        return correlation(squared)
+        weights = self._scales.weights.astype(np.float32)
+        return correlation(np.tensordot(weights, self._squared(rows, others), 1))
+
+    def _squared(self, rows: Indices, others: Indices) -> Distances:
+        """(features, rows, others) squared distances by each feature."""
+        points = self._pool.points
+        return np.stack(
+            [one.squares[points[rows, one.knob]][:, points[others, one.knob]] for one in self._features]
+        )
 
     def _correlation_with_candidates(self, row: int) -> Distances:
+        along = [np.zeros(len(knob.values), dtype=np.float32) for knob in self._pool.knobs]
+        for one, weight in zip(self._features, self._scales.weights.astype(np.float32), strict=True):
+            along[one.knob] += weight * one.squares[self._pool.points[row, one.knob]]
         squared = np.zeros(len(self.candidates), dtype=np.float32)
-        weights = self._scales.weights.astype(np.float32)
-        for knob, value in enumerate(self._pool.points[row]):
-            squared += (weights[knob] * self._pool.squares[knob][value])[self._columns[knob]]
+        for column, apart in zip(self._columns, along, strict=True):
+            squared += apart[column]
         return correlation(squared)
 
     def _make_room(self, size: int) -> None:

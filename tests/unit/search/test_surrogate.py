@@ -7,7 +7,7 @@ import pytest
 from toy_family import DEVICE, PROBLEM, TINY, TOY
 
 from tuner.search import gp
-from tuner.search.gp import Scales, Surrogate, correlation, fitted, standardised
+from tuner.search.gp import Floats, Scales, Surrogate, correlation, features_of, fitted, standardised
 from tuner.search.pool import Pool
 
 
@@ -20,12 +20,27 @@ def costs_of(pool: Pool, rows: list[int]) -> list[float | None]:
     return [TOY.cost(pool.config(row)) for row in rows]
 
 
+def squared_of(pool: Pool, rows: np.ndarray, others: np.ndarray) -> Floats:
+    """(features, rows, others) squared distances, written pair by pair."""
+    found = np.empty((len(features_of(pool.squares)), len(rows), len(others)))
+    for index, one in enumerate(features_of(pool.squares)):
+        for i, row in enumerate(rows):
+            for j, other in enumerate(others):
+                found[index, i, j] = one.squares[pool.points[row, one.knob], pool.points[other, one.knob]]
+    return found
+
+
+def weighed(pool: Pool, rows: np.ndarray, others: np.ndarray) -> Floats:
+    """Squared distances at the centre of the priors."""
+    return np.tensordot(Scales.start(features_of(pool.squares)).weights, squared_of(pool, rows, others), 1)
+
+
 def dense_improvement(pool: Pool, rows: list[int], values: list[float | None]) -> np.ndarray:
-    """Expected improvement by the textbook: one solve with the whole covariance, lengths of 1."""
+    """Expected improvement by the textbook: one solve with the whole covariance, at the priors' centre."""
     known = np.asarray(rows)
     costs = standardised(values)
-    whole = correlation(pool.squared(np.arange(len(pool)), known).sum(axis=0).astype(np.float64))
-    covariance = correlation(pool.squared(known, known).sum(axis=0).astype(np.float64))
+    whole = correlation(weighed(pool, np.arange(len(pool)), known))
+    covariance = correlation(weighed(pool, known, known))
     covariance += gp.NOISE * np.eye(len(known))
     told = len(costs)
     inverse = np.linalg.inv(covariance[:told, :told])
@@ -73,24 +88,45 @@ def test_the_fit_does_not_depend_on_how_many_come_at_once(pool: Pool) -> None:
 
 def test_the_gradient_of_the_fit_is_that_of_its_loss(pool: Pool) -> None:
     rows = np.random.default_rng(1).choice(len(pool), 20, replace=False)
-    squared = pool.squared(rows, rows).astype(np.float64)
+    squared = squared_of(pool, rows, rows)
     costs = standardised(costs_of(pool, rows.tolist()))
-    here = Scales.start(len(pool.knobs)).logs + np.asarray([0.3, -0.2, 0.1, 0.4, -0.5, 0.2])
-    _, slope = gp._loss(squared, costs, here)
+    centre = Scales.start(features_of(pool.squares)).logs
+    here = centre + np.random.default_rng(2).normal(0.0, 0.3, len(centre))
+    _, slope = gp._loss(squared, costs, here, centre)
     for index in range(len(here)):
         step = np.zeros(len(here))
         step[index] = 1e-5
-        difference = gp._loss(squared, costs, here + step)[0] - gp._loss(squared, costs, here - step)[0]
-        assert slope[index] == pytest.approx(difference / 2e-5, rel=1e-4, abs=1e-6)
+        above, below = (gp._loss(squared, costs, here + sign * step, centre)[0] for sign in (1, -1))
+        assert slope[index] == pytest.approx((above - below) / 2e-5, rel=1e-4, abs=1e-6)
 
 
 def test_a_knob_without_effect_gets_a_longer_length_than_one_that_decides(pool: Pool) -> None:
     rows = np.random.default_rng(2).choice(len(pool), 60, replace=False)
     tile = pool.points[rows, 0].astype(float)
-    scales = fitted(
-        pool.squared(rows, rows).astype(np.float64), (tile - tile.mean()) / tile.std(), Scales.start(5)
-    )
-    assert scales.logs[0] < scales.logs[4]
+    features = features_of(pool.squares)
+    start = Scales.start(features)
+    scales = fitted(squared_of(pool, rows, rows), (tile - tile.mean()) / tile.std(), start, start)
+    lengths = [log for log, one in zip(scales.logs[:-1], features, strict=True) if one.prior == 0.0]
+    assert lengths[0] < lengths[4]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_the_fit_learns_whether_the_order_of_a_knob_matters(ordered: bool) -> None:
+    values = np.arange(8) if ordered else np.random.default_rng(4).permutation(8)
+    rows = np.repeat(np.arange(8), 3)
+    apart = np.square((rows[:, None] - rows[None, :]) / np.float64(7))
+    features = features_of([np.square((np.arange(8)[:, None] - np.arange(8)[None, :]) / np.float32(7))])
+    assert [one.prior for one in features] == [0.0, gp.UNORDERED_LOG]
+    start, costs = Scales.start(features), values[rows].astype(float)
+    squared = np.stack([apart, np.sign(apart)])
+    logs = fitted(squared, (costs - costs.mean()) / costs.std(), start, start).logs
+    near, differ = logs[0], logs[1] - gp.UNORDERED_LOG
+    assert (near < differ) == ordered
+
+
+def test_a_knob_of_names_or_of_two_numbers_has_one_feature() -> None:
+    names = 1.0 - np.eye(3, dtype=np.float32)
+    assert [one.knob for one in features_of([names, 1.0 - np.eye(2, dtype=np.float32)])] == [0, 1]
 
 
 def test_costs_are_standardised_and_failures_count_as_the_slowest() -> None:
