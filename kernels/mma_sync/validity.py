@@ -63,7 +63,7 @@ def _why_fragments(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     if p.dtype is DType.FLOAT64 and c.fragment_load != "direct":
         return "float64 needs fragment_load=direct: ldmatrix distributes 4-byte words"
     if p.dtype.size == 4 and c.fragment_load == "mixed" and p.layout is not Layout.NT:
-        return f"fragment_load=mixed repeats another value for tfloat32 in {p.layout}: ldmatrix transposes 16 bits"
+        return f"fragment_load=mixed repeats another value for tfloat32 in {p.layout}: use direct or ldmatrix"
     return None
 
 

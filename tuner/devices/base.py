@@ -101,6 +101,12 @@ class Device(Protocol):
         The first call must not be part of a graph capture.
         """
 
+    def crowd(self) -> None:
+        """Enqueue work that leaves room for a few CTAs at a time for about 0.1 ms, beside what follows.
+
+        So the CTAs of a kernel run one after the other, in another order than usual.
+        """
+
     def telemetry(self) -> Telemetry:
         """Clock and power at this moment."""
 

@@ -23,9 +23,11 @@ from tilewright.schema.problem import GemmProblem
 from tuner.devices.base import Telemetry, Tensors, VendorChoice
 
 _HOLD_CLOCKS = 200_000
+_SPIN = f"long long end = clock64() + {_HOLD_CLOCKS}; while (clock64() < end) {{}}"
+_CROWD_THREADS = 512
 _NVML_LOOK_BACK_S = 1.0
 # CUdevice_attribute of cuda.h.
-_SM_COUNT, _SMEM_PER_SM, _SMEM_OPTIN = 16, 81, 97
+_SM_COUNT, _THREADS_PER_SM, _SMEM_PER_SM, _SMEM_OPTIN = 16, 39, 81, 97
 _L2_BYTES, _CLOCK_KHZ, _MEMORY_KHZ, _BUS_BITS = 38, 13, 36, 37
 
 
@@ -43,7 +45,9 @@ class CudaDevice:
         if not 0 <= index < driver.device_count():
             raise DeviceUnavailable(f"no CUDA device {index}; this machine has {driver.device_count()}")
         cupy.cuda.Device(index).use()
+        self._index = index
         self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._beside = cupy.cuda.Stream(non_blocking=True)
         self._nvml = _nvml_handle(index)
         self._others_s, self._others_at = 0.0, time.monotonic()
         self.spec = query_cuda(index)
@@ -100,6 +104,10 @@ class CudaDevice:
         """Enqueue an empty kernel that does not release the next one before it ends."""
         self._idle(stream)
 
+    def crowd(self) -> None:
+        """Hold every slot of 512 threads but those of one SM, on a stream of its own."""
+        self._crowd(self._beside.ptr)
+
     @functools.cached_property
     def _idle(self) -> BareKernel:
         return self._bare("idle", "")
@@ -107,12 +115,17 @@ class CudaDevice:
     @functools.cached_property
     def _hold(self) -> BareKernel:
         """A kernel that holds up its stream while the CPU enqueues the timed launch, about 100 us."""
-        return self._bare("hold", f"long long end = clock64() + {_HOLD_CLOCKS}; while (clock64() < end) {{}}")
+        return self._bare("hold", _SPIN)
 
-    def _bare(self, name: str, body: str) -> BareKernel:
+    @functools.cached_property
+    def _crowd(self) -> BareKernel:
+        slots = driver.device_attribute(self._index, _THREADS_PER_SM) // _CROWD_THREADS
+        return self._bare("crowd", _SPIN, (self.spec.sm_count - 1) * slots, _CROWD_THREADS)
+
+    def _bare(self, name: str, body: str, ctas: int = 1, threads: int = 32) -> BareKernel:
         source = f'extern "C" __global__ void {name}() {{ {body} }}'
         built = compile_text(source, target_of(self.spec.arch), entry=name)
-        return BareKernel(built.binary, name)
+        return BareKernel(built.binary, name, ctas, threads)
 
     def telemetry(self) -> Telemetry:
         """SM clock and board power from NVML."""

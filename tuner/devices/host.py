@@ -80,6 +80,9 @@ class HostDevice:
     def pause(self, stream: int = 0) -> None:
         """Do nothing: launches end before they return."""
 
+    def crowd(self) -> None:
+        """Do nothing: threads of a kernel run in the order that the system chooses."""
+
     def telemetry(self) -> Telemetry:
         """The clock of the first core if the kernel reports it; no power."""
         kilohertz = _kilohertz("scaling_cur_freq")

@@ -6,7 +6,8 @@ grows with k, while the values of D grow with sqrt(k) like the rounding errors o
 types must be exact in both. D is poisoned before each launch, with NaN or the lowest integer, and lies
 between guard bytes that must stay unchanged. Problems with C also run with D in the memory of C, and with
 beta = 0 over a C of NaN. The workspace holds NaN where it need not be zero; the rest must be zero after each
-launch, as the next one relies on it.
+launch, as the next one relies on it. The second of two launches shares the device with work that leaves room
+for a few CTAs at a time, so that a kernel which relies on the order or the speed of its CTAs is found.
 
 After it, :func:`check_replays` looks at what the timed launches left: they follow each other without a pause,
 may overlap, alternate between operands, and share one workspace.
@@ -218,14 +219,16 @@ def _check(device: Device, kernel: Kernel, problem: GemmProblem, case: _Case) ->
     guarded, d = _guarded(device, problem)
     c = d if case.in_place else reference.tensors.c
     memory = scratch(device, [kernel], problem)
-    memory.memory[memory.front :] = _NAN_BYTE
     bound = bind(device, kernel, problem, [dataclasses.replace(reference.tensors, d=d, c=c)], memory)
-    for _ in range(_LAUNCHES):
+    for number in range(_LAUNCHES):
+        memory.memory[memory.front :] = _NAN_BYTE
         if case.in_place:
             d[:] = reference.tensors.c
         else:
             _poison(device, problem, d)
         device.synchronize()
+        if number:
+            device.crowd()
         bound.launches[0]()
         device.synchronize()
         if _broken_guards(xp, guarded, d):

@@ -72,15 +72,15 @@ class CudaKernel:
 
 
 class BareKernel:
-    """One warp of a kernel without arguments, loaded for as long as the context lives.
+    """A kernel without arguments, loaded for as long as the context lives; one warp of it by default.
 
     NOTE: not while a graph is captured.
     """
 
-    def __init__(self, cubin: bytes, entry: str) -> None:
+    def __init__(self, cubin: bytes, entry: str, ctas: int = 1, threads: int = 32) -> None:
         driver.ensure_context()
         function = _function(_module(cubin, entry), entry)
-        self._step = Step(function, entry, [], ((1, 1, 1), (32, 1, 1), 0), [])
+        self._step = Step(function, entry, [], ((ctas, 1, 1), (threads, 1, 1), 0), [])
 
     def __call__(self, stream: int = 0) -> None:
         """Enqueue on a stream handle."""
