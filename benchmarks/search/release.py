@@ -22,8 +22,8 @@ from tuner.replay.report import Checkpoint, summarize
 from tuner.replay.runner import ReplayPlan, replay_file
 
 PATH = Path(__file__).parents[1] / "results" / "search-release.json"
-PLAN = ReplayPlan(Sampler.STAGED, runs=10, budget=200, seed=2026)
-TRIALS = (50, 100, 200)
+PLAN = ReplayPlan(Sampler.STAGED, runs=24, budget=100, seed=2026)
+TRIALS = (25, 50, 100)
 LEAST_MARGIN = 0.005
 
 

@@ -251,7 +251,7 @@ def test_no_step_holds_the_writer_for_long(store: Store) -> None:
     event.listen(store.engine, "commit", lambda _: held.append(time.perf_counter() - began.at))
     assert prune(store, {Kind.SAMPLES: 30.0, Kind.TRIALS: 30.0}) == {Kind.SAMPLES: 3008, Kind.TRIALS: 3001}
     held.sort()
-    assert len(held) > 20
+    assert len(held) > 10
     assert held[len(held) * 9 // 10] < 0.05
 
 
