@@ -39,7 +39,7 @@ class Kind(Enum):
     DEVICE_BUSY = ("device-busy", 503, "The device is busy")
     DEVICE_FAILED = ("device-failed", 503, "The device failed")
     DATABASE_UNAVAILABLE = ("database-unavailable", 503, "The database is not available")
-    STORAGE_FULL = ("storage-full", 507, "The database has no space")
+    STORAGE_FULL = ("storage-full", 507, "A disk of the service has no space")
     NOT_READY = ("not-ready", 503, "Not ready")
     JOB_FAILED = ("job-failed", 500, "The tuning job failed")
     INTERNAL = ("internal", 500, "Internal error")

@@ -71,7 +71,7 @@ class Settings(BaseSettings):
         keep_jobs_days: days for which an ended job is kept that has no trial, event or winner left.
         keep_audit_days: days for which the audit log keeps who changed what.
         max_caller_queue: most queued jobs of one key that sets no other number, or of one address without
-            keys.
+            keys; four fifths of ``max_queue`` unless given.
         max_misses: most problems in the list of misses of a device class.
         retune_stale: tune stale results that were asked for again, and race imported configs, one at a time,
             on devices that are idle.
@@ -116,7 +116,7 @@ class Settings(BaseSettings):
     max_gemm_bytes: int = Field(default=16 * 2**30, ge=1)
     max_trials: int = Field(default=10_000, ge=1, le=10_000)
     max_queue: int = Field(default=1000, ge=0)
-    max_caller_queue: int = Field(default=800, ge=0)
+    max_caller_queue: int = Field(default_factory=lambda given: -(-4 * given.get("max_queue", 0) // 5), ge=0)
     keep_samples_days: float = _days(90)
     keep_events_days: float = _days(30)
     keep_trials_days: float = _days(730)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -31,6 +30,7 @@ from service.cli.output import (
     problem_of,
 )
 from service.results import importing
+from service.results.spool import Spool
 from service.settings import Settings
 from service.signing import Signer
 from tilewright import Client
@@ -84,11 +84,10 @@ def import_results(
             answer = client.import_results(file, kind)
     else:
         # NOTE: a copy: its signatures and its records are read one after the other, and a file may change.
-        with open_store(database_url, create=True) as store, tempfile.TemporaryFile() as copy:
+        with open_store(database_url, create=True) as store, Spool(Settings().cache_dir) as copy:
             with file.open("rb") as source:
                 shutil.copyfileobj(source, copy)
-            copy.seek(0)
-            answer = importing.merge(store, copy, kind, _own_key(), user())
+            answer = importing.merge(store, copy.whole(), kind, _own_key(), user())
     if as_json:
         print_json(answer)
         return

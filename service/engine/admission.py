@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
@@ -11,11 +12,13 @@ from service.errors import Kind, Refusal
 from service.settings import Settings
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem, variants
+from tilewright.wire.requests import OptionsBody
 from tuner.measure.operands import why_too_large
 from tuner.store import jobs, keys
 from tuner.workers.bench import Bench
 
 _RETRY_AFTER_S = 30
+OptionsBodyT = TypeVar("OptionsBodyT", bound=OptionsBody)
 
 
 def check_size(problem: GemmProblem, settings: Settings) -> None:
@@ -54,17 +57,21 @@ def check_result(problem: GemmProblem, settings: Settings) -> None:
         )
 
 
-def check_trials(max_trials: int, settings: Settings) -> None:
-    """Refuse a job that asks for more trials than a job may have.
+def with_trials(body: OptionsBodyT, settings: Settings) -> OptionsBodyT:
+    """The body of a request for jobs, with as many trials as a job may have where it names none and the
+    default is more.
 
     Raises:
-        Refusal: over ``max_trials``.
+        Refusal: it names more than ``max_trials``.
     """
-    if max_trials > settings.max_trials:
-        raise Refusal(
-            Kind.OVER_LIMIT,
-            f"max_trials is {max_trials}, this service allows {settings.max_trials} (max_trials)",
-        )
+    if body.max_trials <= settings.max_trials:
+        return body
+    if "max_trials" not in body.model_fields_set:
+        return body.model_copy(update={"max_trials": settings.max_trials})
+    raise Refusal(
+        Kind.OVER_LIMIT,
+        f"max_trials is {body.max_trials}, this service allows {settings.max_trials} (max_trials)",
+    )
 
 
 def queue_full(settings: Settings) -> Refusal:

@@ -24,6 +24,14 @@ class _Caller:
     held: int = 0
 
 
+@dataclasses.dataclass(slots=True)
+class _Loan:
+    """The bytes that were counted for pages that a caller has, or is about to have."""
+
+    caller: _Caller
+    counted: int = 0
+
+
 class GemmMemory:
     """Lends at most ``most_bytes``, half of them to several requests of one caller, and keeps up to a quarter
     of them when they come back.
@@ -78,48 +86,54 @@ class GemmMemory:
 
     @contextmanager
     def _lent(self, caller: _Caller, wanted: int) -> Iterator[Pages]:
-        with self._lock:
-            lent = self._pick(caller, wanted)
-        lent.reserve = functools.partial(self._reserve, caller)
-        lent.resize(0)
+        loan = _Loan(caller)
         try:
-            yield lent
-        except BaseException as error:
-            # NOTE: a device's process that could not be killed may still read and write them.
-            self._take_back(caller, lent, keep=_is_refusal(error))
-            raise
-        self._take_back(caller, lent, keep=True)
+            with self._lock:
+                lent = self._pick(loan, wanted)
+            lent.reserve = functools.partial(self._reserve, loan)
+            lent.resize(0)
+            try:
+                yield lent
+            except BaseException as error:
+                # NOTE: a device's process that could not be killed may still read and write them.
+                self._take_back(lent, keep=_is_refusal(error))
+                raise
+            self._take_back(lent, keep=True)
+        finally:
+            with self._lock:
+                caller.held -= loan.counted
 
-    def _pick(self, caller: _Caller, wanted: int) -> Pages:
+    def _pick(self, loan: _Loan, wanted: int) -> Pages:
         """The smallest free pages that hold ``wanted`` bytes, else the largest, else new ones."""
         lent = next((one for one in self._free if one.held >= wanted), self._free[-1] if self._free else None)
         if lent is None:
-            self._take(caller, Pages.LEAST_BYTES)
+            self._take(loan, Pages.LEAST_BYTES)
             return Pages()
         self._free.remove(lent)
         try:
-            self._take(caller, lent.held)
+            self._take(loan, lent.held)
         except Refusal:
             lent.close()
             raise
         return lent
 
-    def _reserve(self, caller: _Caller, more: int) -> None:
+    def _reserve(self, loan: _Loan, more: int) -> None:
         with self._lock:
-            self._take(caller, more)
+            self._take(loan, more)
 
-    def _take(self, caller: _Caller, more: int) -> None:
+    def _take(self, loan: _Loan, more: int) -> None:
+        caller = loan.caller
         lent = sum(one.held for one in self._callers.values()) + more
         if lent > self._most_bytes:
             raise self._later(f"GEMMs in flight hold all of {self._most_bytes} bytes (max_buffer_bytes)")
         if caller.requests > 1 and caller.held + more > self._most_bytes // 2:
             raise self._later(f"this caller's GEMMs hold half of {self._most_bytes} bytes (max_buffer_bytes)")
         caller.held += more
+        loan.counted += more
         self._shrink(self._most_bytes - lent)
 
-    def _take_back(self, caller: _Caller, pages: Pages, keep: bool) -> None:
+    def _take_back(self, pages: Pages, keep: bool) -> None:
         with self._lock:
-            caller.held -= pages.held
             if not keep:
                 pages.close()
                 return

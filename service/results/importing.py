@@ -6,12 +6,14 @@ import base64
 import binascii
 import dataclasses
 import itertools
+import logging
 import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import IO
 
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from service.results import uploads
@@ -27,6 +29,7 @@ from tuner.store.records import utc_now
 from tuner.store.upkeep import audit, staging
 from tuner.store.upkeep.audit import Action
 
+log = logging.getLogger("tilewright.imports")
 _UNTRUSTED = (
     "is signed by {}, which is not trusted here; if you trust it, 'tilewright trust add' it and import again"
 )
@@ -71,9 +74,17 @@ def merge(
         _take_all(store, merging, uploads.records(source, kind))
         merging.end(store, entering, who)
     except BaseException:
-        staging.settle(store, staged.id)
+        _settle(store, staged)
         raise
     return merging.answer(entering, "" if trusted else flaw or f"it {_UNTRUSTED.format(signer)}")
+
+
+def _settle(store: Store, staged: Import) -> None:
+    """Settle an import that broke off; what ended it is what its sender is told, whatever comes of this."""
+    try:
+        staging.settle(store, staged.id)
+    except (SQLAlchemyError, StoreError) as error:
+        log.warning("what import %s brought is taken back within an hour: %s", staged.id, error)
 
 
 def _take_all(store: Store, merging: _Merging, batches: Iterator[list[Named]]) -> None:

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -38,7 +38,6 @@ from sqlalchemy.orm import Session
 
 from tilewright.errors import TilewrightError
 from tuner.store.models import Base
-from tuner.store.records import utc_now
 
 Values = dict[str, Any]
 
@@ -67,14 +66,19 @@ class WritersBusy(StoreError):
     """As many writers as may wait for the database wait already."""
 
 
+_START = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 def ahead(session: Session, seconds: float = 0.0) -> ColumnElement[Any] | datetime:
-    """The time ``seconds`` from now, to be used within a statement: by the database server where there is
-    one, so that the clocks of several machines do not matter, else by this machine, on which a SQLite file
-    lives."""
-    delta = timedelta(seconds=seconds)
+    """The time ``seconds`` from now, to be used within a statement and compared with such times alone.
+
+    It is that of the database server where there is one, so that the clocks of other machines do not matter.
+    A SQLite file lives on this machine: there it is the time since the machine's start, which nobody sets, as
+    seconds after 1970.
+    """
     if session.get_bind().dialect.name == "postgresql":
-        return func.clock_timestamp() + delta
-    return utc_now() + delta
+        return func.clock_timestamp() + timedelta(seconds=seconds)
+    return _START + timedelta(seconds=time.clock_gettime(time.CLOCK_BOOTTIME) + seconds)
 
 
 # Plain inserts and ON CONFLICT, on both databases: the unique constraints decide races.

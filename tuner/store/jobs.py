@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import time
 from collections.abc import Sequence
@@ -244,6 +245,8 @@ def _lives(pid: int) -> bool:
 
 
 LEASE_S = 30.0
+_LONGEST_LEASE_S = 2 * 3600.0  # twice what the settings allow
+_BOOT = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def claim(session: Session, device_class: str, owner: str, lease_s: float = LEASE_S) -> JobRecord | None:
@@ -336,9 +339,21 @@ def requeue_lost(session: Session, device_class: str) -> list[str]:
     Jobs that were asked to stop are cancelled instead. Jobs of servers that live are left alone.
     """
     running = select(JobRow.owner).where(_running(device_class)).distinct()
-    gone = [owner for owner in session.scalars(running) if owner and is_gone(owner)]
-    ended = or_(JobRow.lease_until.is_(None), JobRow.lease_until < database.ahead(session))
+    is_local = session.get_bind().dialect.name == "sqlite"
+    owners = [owner for owner in session.scalars(running) if owner]
+    gone = [owner for owner in owners if is_gone(owner) or (is_local and _is_of_earlier_boot(owner))]
+    ends = JobRow.lease_until
+    # NOTE: a lease that ends later than any was given out is one of before the clock was set back.
+    ended = or_(
+        ends.is_(None), ends < database.ahead(session), ends > database.ahead(session, _LONGEST_LEASE_S)
+    )
     return _requeue(session, device_class, or_(ended, JobRow.owner.in_(gone)))
+
+
+def _is_of_earlier_boot(owner: str) -> bool:
+    """Whether an owner, known to be of this machine, lived before its last start."""
+    boot = owner.partition("/")[0]
+    return _BOOT.fullmatch(boot) is not None and boot != _place().partition("/")[0]
 
 
 def _requeue(session: Session, device_class: str, lost: ColumnElement[bool]) -> list[str]:

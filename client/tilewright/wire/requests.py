@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import core_schema
 
 from tilewright.schema.codec import KeyName, encode, gathered
 from tilewright.schema.job import OPTIONS, JobStatus, SearchOptions, TuneRequest
@@ -14,12 +15,22 @@ from tilewright.schema.problem import Activation, DType, Extent, GemmProblem, La
 DeviceName = Annotated[str, Field(pattern=r"^(host|cuda:[0-9]{1,3})$", max_length=8)]
 Limit = Annotated[int, Field(ge=1, le=1000)]
 Cursor = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=200)]
+_EXACT = 2**53
 Factor = Annotated[float, Field(allow_inf_nan=False)]
 
 
-def _strict(schema: dict[str, Any]) -> dict[str, Any]:
+def _whole(value: object) -> object:
+    """8 for 8.0, which is an integer in JSON; anything else as it is."""
+    if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT:
+        return int(value)
+    return value
+
+
+def _strict(schema: Any) -> Any:
     """A schema of pydantic's core with strict integers and flags, except in nested models."""
-    if schema["type"] in ("int", "bool"):
+    if schema["type"] == "int":
+        return core_schema.no_info_before_validator_function(_whole, {**schema, "strict": True})
+    if schema["type"] == "bool":
         return {**schema, "strict": True}
     if "fields" in schema:
         return {**schema, "fields": {name: _strict(one) for name, one in schema["fields"].items()}}

@@ -43,7 +43,7 @@ def start_for_misses(
         Refusal: no device here is of the class, a limit is exceeded, or the queue has no room at all.
         IdempotencyConflict: the key came with another request before.
     """
-    admission.check_trials(body.max_trials, service.settings)
+    body = admission.with_trials(body, service.settings)
     bench = _bench_for_misses(service, body.from_misses.device_class, body.device)
     digest = records.digest(body.model_dump(mode="json"))
     with service.store.begin() as session:
@@ -125,8 +125,7 @@ def start(service: Service, body: wire.TuneBody, key: str | None, request: Reque
         InvalidProblem: the types cannot be combined.
         IdempotencyConflict: the key came with another request before.
     """
-    wanted = body.to_request(body.to_problem())
-    admission.check_trials(body.max_trials, service.settings)
+    wanted = admission.with_trials(body, service.settings).to_request(body.to_problem())
     admission.check_size(wanted.problem, service.settings)
     bench = service.engine.bench(body.device)
     admission.check_supported(wanted.problem, body.families, bench)

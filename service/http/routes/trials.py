@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import AsyncIterator
 from typing import IO, Annotated, Any
 
@@ -13,11 +12,13 @@ from service.errors import Kind, Refusal
 from service.http.deps import ServiceDep, who
 from service.http.openapi import binary, errors
 from service.results import export, importing
+from service.results.spool import NoRoom, Spool
 from service.results.uploads import BadLine
 from tilewright import wire
 from tilewright.http.calls import JSON, NDJSON
 
 router = APIRouter(prefix="/trials", tags=["results"])
+_RETRY_S = 60
 _RECORDS = "A job, trial, artifact or winner a line"
 _T4_SCHEMA = {
     "type": "object",
@@ -49,15 +50,18 @@ async def _file(request: Request, service: ServiceDep) -> AsyncIterator[tuple[wi
         raise Refusal(Kind.MEDIA_TYPE, f"the body must be {NDJSON}, or a T4 file as {JSON}, got {kind!r}")
     if service.import_places.locked():
         detail = "as many imports wait as may; try again in a minute"
-        raise Refusal(Kind.TOO_MANY_IMPORTS, detail, retry_after=60)
-    service.settings.cache_dir.mkdir(parents=True, exist_ok=True)
+        raise Refusal(Kind.TOO_MANY_IMPORTS, detail, retry_after=_RETRY_S)
     async with service.import_places:
-        with tempfile.TemporaryFile(dir=service.settings.cache_dir) as file:
-            async for chunk in request.stream():
-                file.write(chunk)
-            file.seek(0)
-            async with service.import_turn:
-                yield wire.Format.T4 if kind == JSON else wire.Format.NDJSON, file
+        try:
+            with Spool(service.settings.cache_dir) as spool:
+                async for chunk in request.stream():
+                    spool.write(chunk)
+                file = spool.whole()
+                async with service.import_turn:
+                    yield wire.Format.T4 if kind == JSON else wire.Format.NDJSON, file
+        except NoRoom as error:
+            what = Kind.STORAGE_FULL if error.is_full else Kind.NOT_READY
+            raise Refusal(what, str(error), retry_after=_RETRY_S) from error
 
 
 @router.get("", operation_id="export_results", response_class=Response, responses=_EXPORTED)
@@ -72,7 +76,7 @@ def get_trials(query: Annotated[wire.ExportQuery, Query()], service: ServiceDep)
     "",
     operation_id="import_results",
     openapi_extra=_BODY,
-    responses=errors(Kind.MEDIA_TYPE, Kind.TOO_MANY_IMPORTS),
+    responses=errors(Kind.MEDIA_TYPE, Kind.TOO_MANY_IMPORTS, Kind.STORAGE_FULL, Kind.NOT_READY),
 )
 def post_trials(
     query: Annotated[wire.ImportQuery, Query()],

@@ -22,7 +22,7 @@ from tilewright.trust import About
 from tilewright.wire import Format, ImportAnswer
 from tuner.store import best as winners
 from tuner.store import exchange, imports, jobs, trials
-from tuner.store.database import Store
+from tuner.store.database import Store, WritersBusy
 from tuner.store.exchange import ArtifactData, Signed, Winner
 from tuner.store.models import ImportRow, JobRow
 from tuner.store.upkeep import staging
@@ -94,6 +94,24 @@ def test_what_is_damaged_at_its_end_leaves_nothing_and_joined_jobs_as_they_were(
     assert numbers(store, JOB) == list(range(10))
     assert staged(store) == []
     assert merged(store, b"".join(PARTS)).added.trials == ALL - 10
+
+
+def test_what_ended_an_import_is_told_also_where_it_cannot_be_taken_back_now(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsettled(*_: object) -> None:
+        raise WritersBusy("too many wait")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(staging, "settle", unsettled)
+        with pytest.raises(BadLine, match="line 1002: kind"):
+            merged(store, b"".join(PARTS) + b'{"kind":"?"}\n')
+    assert len(staged(store)) == 1
+    with store.begin() as session:
+        (state,) = session.scalars(select(ImportRow.staged))
+        session.execute(update(ImportRow).values(staged=state | {"at": ENTERED.isoformat()}))
+    staging.settle_lost(store)
+    assert staged(store) == []
 
 
 def test_an_old_job_of_an_import_that_has_not_ended_is_not_pruned(store: Store) -> None:

@@ -74,3 +74,9 @@ def test_a_key_is_not_shown() -> None:
 def test_values_out_of_range_are_refused(change: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Settings(**change)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("queue", "mine"), [(1000, 800), (100, 80), (6, 5), (1, 1), (0, 0)])
+def test_one_caller_may_not_fill_a_queue_of_any_size(queue: int, mine: int) -> None:
+    assert Settings(max_queue=queue).max_caller_queue == mine
+    assert Settings(max_queue=queue, max_caller_queue=7).max_caller_queue == 7

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -263,4 +263,51 @@ def test_one_caller_has_so_many_requests_in_flight() -> None:
             opened.enter_context(memory.request("me", 0))
     with memory.request("me", 0):
         pass
+    memory.close()
+
+
+class Unwilling:
+    """A map that cannot grow."""
+
+    def __init__(self, mapped: Any) -> None:
+        self._mapped = mapped
+
+    def __len__(self) -> int:
+        return len(self._mapped)
+
+    def resize(self, _size: int) -> None:
+        raise OSError("no memory")
+
+    def close(self) -> None:
+        self._mapped.close()
+
+
+def fail_to_grow(memory: GemmMemory, _patch: pytest.MonkeyPatch) -> None:
+    with memory.request("me", 0) as (body, _):
+        body._map = Unwilling(body._map)  # type: ignore[assignment]
+        body.append(bytes(2**23))
+
+
+def fail_to_make(memory: GemmMemory, patch: pytest.MonkeyPatch) -> None:
+    def unmade(*_: object) -> int:
+        raise OSError("no memory")
+
+    with patch.context() as here:
+        here.setattr(os, "memfd_create", unmade)
+        with memory.request("me", 0):
+            pass
+
+
+@pytest.mark.parametrize("fail", [fail_to_grow, fail_to_make])
+def test_what_a_caller_did_not_get_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch, fail: Callable[[GemmMemory, pytest.MonkeyPatch], None]
+) -> None:
+    """The caller has another request all the while."""
+    memory = memory_of(2**25)
+    with memory.request("me", 0):
+        for _ in range(9):
+            with pytest.raises(OSError, match="no memory"):
+                fail(memory, monkeypatch)
+        with memory.request("me", 0) as (_, result):
+            result.resize(2**23)  # half of 2**25 less three times the least
     memory.close()

@@ -1,0 +1,74 @@
+"""Limits of a small service: defaults follow them, whole numbers pass as JSON writes them, and an import that
+cannot be kept says why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from api_server import Server, admin_key, finish, start
+
+PROBLEM = {"m": 16, "n": 8, "k": 8, "dtype": "float32", "layout": "nn"}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    running = start(tmp_path_factory.mktemp("small"), max_trials=3)
+    yield running
+    finish(running)
+
+
+@pytest.fixture(scope="module")
+def http(small: Server) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=small.url, timeout=60.0) as plain:
+        yield plain
+
+
+def test_a_job_that_names_no_trials_has_as_many_as_it_may(http: httpx2.Client) -> None:
+    answer = http.post("/tune", json=PROBLEM)
+    assert (answer.status_code, answer.json()["max_trials"]) == (202, 3)
+    refused = http.post("/tune", json=PROBLEM | {"max_trials": 4})
+    assert (refused.status_code, refused.json()["type"]) == (422, "urn:tilewright:problem:over-limit")
+    place = http.get("/devices").json()["items"][0]["device_class"]
+    report = {"device_class": place, "misses": [{"problem": PROBLEM | {"m": 17}, "count": 1}]}
+    http.post("/misses", json=report)
+    started = http.post("/tune", json={"from_misses": {"device_class": place, "top": 1}})
+    assert started.status_code == 202, started.text
+
+
+@pytest.mark.parametrize(
+    ("m", "status"), [("8.0", 202), ("8e0", 202), ("8.5", 422), ('"8"', 422), ("true", 422)]
+)
+def test_whole_numbers_pass_as_json_writes_them(http: httpx2.Client, m: str, status: int) -> None:
+    body = f'{{"m": {m}, "n": 8, "k": 8, "dtype": "float32", "layout": "nn", "max_trials": 1.0}}'
+    answer = http.post("/tune", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == status, answer.text
+    if status == 202:
+        assert answer.json()["problem"]["m"] == 8
+
+
+@pytest.mark.parametrize("m", ["1e300", "-1e300", "9007199254740993.0", "1e16", "NaN", "Infinity", "1e999"])
+def test_numbers_that_are_no_extent_are_refused(http: httpx2.Client, m: str) -> None:
+    body = f'{{"m": {m}, "n": 8, "k": 8, "dtype": "float32", "layout": "nn"}}'
+    answer = http.post("/tune", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (400, 422), answer.text
+
+
+def test_an_import_that_cannot_be_kept_says_why(tmp_path: Path) -> None:
+    folder = tmp_path / "service"
+    folder.mkdir()
+    server = start(folder, cache_dir=tmp_path / "cache", retune_stale=False)
+    try:
+        headers = {"Authorization": f"Bearer {admin_key(server)}", "Content-Type": "application/x-ndjson"}
+        first = httpx2.post(f"{server.url}/trials", content=b"", headers=headers, timeout=30)
+        assert first.status_code == 200, first.text
+        (tmp_path / "cache").rename(tmp_path / "moved")
+        (tmp_path / "cache").write_bytes(b"not a folder")
+        answer = httpx2.post(f"{server.url}/trials", content=b"", headers=headers, timeout=30)
+        assert (answer.status_code, answer.json()["type"]) == (503, "urn:tilewright:problem:not-ready")
+        assert "TILEWRIGHT_CACHE_DIR" in answer.json()["detail"]
+        assert int(answer.headers["retry-after"]) > 0
+    finally:
+        finish(server)
