@@ -149,7 +149,7 @@ def of_plain(data: Any) -> Line:
         ValueError, InvalidProblem: it is not a line of an export; the message names field and rule.
     """
     kind = data.get("kind") if isinstance(data, dict) else None
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise ValueError(f"kind: must be one of {', '.join(_KINDS)}, got {str(kind)[:80]!r}")
     return decode(_KINDS[kind], data)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewright.artifact.plan import LaunchPlan
 from tilewright.errors import ArtifactError
-from tilewright.schema.codec import encode
+from tilewright.schema.codec import decode_known, encode
 from tilewright.schema.resources import Resources
 
 MAGIC = b"TILEWRT1"
@@ -72,10 +72,17 @@ class Artifact:
             header = json.loads(data[start : start + length])
             return cls(
                 plan=LaunchPlan.from_dict(header["plan"]),
-                resources=Resources(**header["resources"]),
-                source_digest=header["source_digest"],
-                compiler=header["compiler"],
+                resources=decode_known(Resources, header["resources"]),
+                source_digest=_text(header["source_digest"]),
+                compiler=_text(header["compiler"]),
                 binary=data[start + length :],
             )
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ArtifactError(f"damaged artifact header, fetch it again: {error!r}") from error
+            raise ArtifactError(f"damaged artifact header, fetch it again: {error!r}"[:500]) from error
+
+
+def _text(value: Any) -> str:
+    """A value that is a text."""
+    if type(value) is not str:
+        raise ValueError("must be text")
+    return value

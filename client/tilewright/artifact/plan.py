@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from tilewright.errors import ArtifactError
-from tilewright.schema.codec import encode
+from tilewright.schema.codec import Bounds, Bytes, Count, decode_known, encode
 from tilewright.schema.preconditions import Preconditions
 from tilewright.schema.problem import GemmProblem
+
+R = TypeVar("R")
+_Extent = Annotated[int, Bounds(1, 2**31 - 1)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,13 +29,13 @@ class Grid:
             the most CTAs.
     """
 
-    tile_m: int
-    tile_n: int
-    split_k: int = 1
-    max_blocks: int = 0
-    cluster_m: int = 1
-    cluster_n: int = 1
-    cluster_k: int = 1
+    tile_m: _Extent
+    tile_n: _Extent
+    split_k: _Extent = 1
+    max_blocks: Count = 0
+    cluster_m: _Extent = 1
+    cluster_n: _Extent = 1
+    cluster_k: _Extent = 1
     stream_k: bool = False
 
     def tiles(self, problem: GemmProblem) -> int:
@@ -117,15 +120,11 @@ Argument = Pointer | Scalar | TensorMap | CtaOrder
 
 def argument(data: dict[str, Any]) -> Argument:
     """The inverse of ``dataclasses.asdict``."""
-    kind = data["kind"]
-    if kind == "pointer":
-        return Pointer(data["operand"])
-    if kind == "tensor_map":
-        rows, columns = data["box"]
-        return TensorMap(data["operand"], (rows, columns), data["swizzle"], data["promotion"])
-    if kind in ("cta_order", "block_order"):
-        return CtaOrder(data["entry"], kind)
-    return Scalar(data["name"], kind)
+    kinds = {"pointer": Pointer, "tensor_map": TensorMap, "cta_order": CtaOrder, "block_order": CtaOrder}
+    found: Argument = decode_known(kinds.get(str(data["kind"]), Scalar), data)
+    if isinstance(found, TensorMap) and len(found.box) != 2:
+        raise ValueError(f"a box must have rows and columns, got {found.box}")
+    return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -145,7 +144,7 @@ class Repack:
     operand: Literal["a", "b"]
     entry: str
     block: tuple[int, int, int]
-    rows: int
+    rows: _Extent
 
     def row_bytes(self, problem: GemmProblem) -> int:
         """Bytes from row to row of the copy: a multiple of 128."""
@@ -178,8 +177,8 @@ class Finish:
 
     entry: str
     block: tuple[int, int, int]
-    rows: int
-    columns: int
+    rows: _Extent
+    columns: _Extent
 
     def ctas(self, problem: GemmProblem) -> tuple[int, int, int]:
         """CTAs of the launch in x, y, z."""
@@ -219,9 +218,9 @@ class Workspace:
     The kernel leaves the first part zero again. Both parts are aligned to 256 bytes.
     """
 
-    zero_bytes_per_tile: int = 0
-    bytes_per_tile: int = 0
-    fixed_bytes: int = 0
+    zero_bytes_per_tile: Bytes = 0
+    bytes_per_tile: Bytes = 0
+    fixed_bytes: Bytes = 0
 
     def zero_bytes(self, tiles: int) -> int:
         """Bytes at the front that must be zero, for ``tiles`` tiles over the whole batch."""
@@ -318,31 +317,41 @@ class LaunchPlan:
         # NOTE: fields of later releases have a default, so that stored artifacts of earlier releases load.
         try:
             return cls(
-                format=data["format"],
-                target=data["target"],
-                entry=data["entry"],
+                **_texts(data, "format", "target", "entry"),
                 block=_triple(data["block"]),
-                grid=Grid(**data["grid"]),
+                grid=decode_known(Grid, data["grid"]),
                 args=tuple(argument(item) for item in data["args"]),
-                serves=Serves(**data["serves"]),
-                dynamic_smem=data["dynamic_smem"],
+                serves=decode_known(Serves, data["serves"]),
+                dynamic_smem=_count(data["dynamic_smem"]),
                 cluster=_triple(data["cluster"]),
                 programmatic=bool(data.get("programmatic", False)),
-                repacks=tuple(
-                    Repack(**item | {"block": _triple(item["block"])}) for item in data.get("repacks", ())
-                ),
-                finish=_finish(data.get("finish")),
-                workspace=Workspace(**data["workspace"]),
-                preconditions=Preconditions(**data["preconditions"]),
+                repacks=tuple(_step(Repack, item) for item in data.get("repacks", ())),
+                finish=None if data.get("finish") is None else _step(Finish, data["finish"]),
+                workspace=decode_known(Workspace, data["workspace"]),
+                preconditions=decode_known(Preconditions, data["preconditions"]),
             )
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ArtifactError(f"not a launch plan, fetch the artifact again: {error!r}") from error
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+            raise ArtifactError(f"not a launch plan, fetch the artifact again: {error!r}"[:500]) from error
+
+
+def _step(kind: type[R], data: dict[str, Any]) -> R:
+    _triple(data["block"])
+    return decode_known(kind, data)
 
 
 def _triple(values: Any) -> tuple[int, int, int]:
-    x, y, z = (int(value) for value in values)
+    x, y, z = map(_count, values)
     return x, y, z
 
 
-def _finish(data: dict[str, Any] | None) -> Finish | None:
-    return None if data is None else Finish(**data | {"block": _triple(data["block"])})
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**31:
+        raise ValueError(f"must be an integer in 0 .. {2**31 - 1}, got {str(value)[:80]}")
+    return value
+
+
+def _texts(data: dict[str, Any], *names: str) -> dict[str, Any]:
+    found = {name: data[name] for name in names}
+    if wrong := [name for name, value in found.items() if type(value) is not str]:
+        raise ValueError(f"{wrong[0]} must be text")
+    return found

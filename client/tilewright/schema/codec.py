@@ -135,6 +135,18 @@ def decode(kind: type[R], data: Any) -> R:
     return decoded
 
 
+def decode_known(kind: type[R], data: Any) -> R:
+    """The same where a field that ``kind`` does not have could change what the others mean.
+
+    Raises:
+        ValueError, InvalidProblem: as :func:`decode`, and for such a field.
+    """
+    known = {field.name for field in dataclasses.fields(cast(Any, kind))}
+    if type(data) is dict and (unknown := data.keys() - known):
+        raise ValueError(f"{min(unknown)}: must be left out: this release does not know it")
+    return decode(kind, data)
+
+
 def gathered(kind: type[Any], *sources: object, **given: Any) -> dict[str, Any]:
     """Values for the fields of a record or a pydantic model, from ``given`` or the first source that has
     them.
@@ -303,9 +315,12 @@ def _exactly(kind: type[Any]) -> Decode:
 
 
 def _number(value: Any) -> float:
-    if type(value) not in (float, int) or not math.isfinite(value):
-        raise ValueError(f"must be a finite number, got {_named(value)}")
-    return float(value)
+    try:
+        if type(value) in (float, int) and math.isfinite(value):
+            return float(value)
+    except OverflowError:  # an integer beyond float64
+        pass
+    raise ValueError(f"must be a finite number, got {_named(value)}")
 
 
 def _moment(value: Any) -> datetime:
