@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import collections
 import functools
-from typing import TYPE_CHECKING, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
+from tilewright import wire
 from tilewright.artifact.cache import default_folder
 from tilewright.config_sets.refresher import LocalOptions, StartOptions
 from tilewright.forks import PerProcess
@@ -104,6 +105,25 @@ class Client(Endpoints, Sender):
             DeviceUnavailable: there is no such device.
         """
         return self._local.lookup(problem, local_device.ordinal(device))
+
+    def explain(
+        self,
+        a: Any,
+        b: Any,
+        bias: Any = None,
+        activation: str | None = None,
+        beta: float = 0.0,
+    ) -> wire.ExplainView:
+        """Which kernel :meth:`matmul` would run for two arrays, and why: the result that the service has for
+        their problem on their device, and its explanation.
+
+        Raises:
+            InvalidProblem: no kernel supports the layout of the arrays; the message says why.
+            ServiceError: no result may answer for the problem.
+        """
+        product = self.matmul.describe(a, b, bias, activation, beta)
+        device_class = local_device.device_class(product.device).id
+        return self.explain_result(product.problem, device_class=device_class, match="nearest")
 
     def refresh(self, timeout: float = 2.0) -> bool:
         """Look for a newer config set now; False if the service did not answer within ``timeout`` seconds,

@@ -95,6 +95,16 @@ class ConfigSpace(abc.ABC, Generic[K]):
         knobs = self.knob_values(config)
         return next((r for rule in self.rules if (r := rule.why(knobs, problem, device))), None)
 
+    def why_not_searched(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> str | None:
+        """The reason why a valid config is not worth a trial, or None."""
+        knobs = self.knob_values(config)
+        return next((r for rule in self.search_rules if (r := rule.why(knobs, problem, device))), None)
+
+    def estimated_clocks(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> float | None:
+        """The clocks of a launch by the family's cost model, for comparison only; None without a model."""
+        del config, problem, device
+        return None
+
     def enumerate(self, problem: GemmProblem, device: DeviceSpec) -> Iterator[tuple[int, ...]]:
         """Every valid config among the searched values, as value indices in knob order.
 

@@ -130,6 +130,10 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
             finish=Finish("reduce_partials", (32, 8, 1), 8, 128) if reduces else None,
         )
 
+    def estimated_clocks(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> float | None:
+        """The clocks of a launch by the cost model, for comparison only."""
+        return cycles(self.knob_values(config), problem, device)
+
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
         """The fastest candidates by the cost model, of both schedules and many shapes.
 

@@ -21,6 +21,7 @@ _VERBS = {
     "serve": "service.cli.serve:serve",
     "tune": "service.cli.jobs:tune",
     "best": "service.cli.results:best",
+    "explain": "service.cli.results:explain",
     "gemm": "service.cli.gemm:gemm",
     "jobs": "service.cli.jobs:app",
     "trials": "service.cli.jobs:trials",

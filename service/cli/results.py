@@ -11,6 +11,9 @@ from service.cli.output import (
     PROBLEM_ARGUMENTS,
     AsJson,
     ElementType,
+    K,
+    M,
+    N,
     OperandLayout,
     Url,
     connect,
@@ -23,6 +26,7 @@ from service.cli.output import (
     to_run,
 )
 from tilewright import Client, wire
+from tilewright.schema.explanation import Alternative, Explanation
 from tilewright.schema.match import MatchOptions
 from tilewright.schema.problem import GemmProblem
 
@@ -103,6 +107,75 @@ def _show_list(client: Client, options: dict[str, Any], as_json: bool) -> None:
             for item in found
         ),
     )
+
+
+Every = Annotated[bool, typer.Option("--all", help="Also alternatives that a rule excludes.")]
+
+
+@takes("more", GemmProblem, *PROBLEM_ARGUMENTS)
+def explain(
+    more: dict[str, Any],
+    m: M,
+    n: N,
+    k: K,
+    dtype: ElementType = None,
+    layout: OperandLayout = None,
+    arch: Arch = None,
+    nearest: Nearest = False,
+    every: Every = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Explain the stored winner of a problem: its limits, how it fills the device, and the alternatives."""
+    with connect(url) as client:
+        first = device_named(client, None)
+        kind = first.kind if arch is None else "cuda" if arch.startswith("sm_") else "host"
+        problem = problem_of([m, n, k], dtype, layout, kind, **more)
+        match = wire.Match.NEAREST if nearest else wire.Match.EXACT
+        device_class = None if arch else first.device_class
+        found = client.explain_result(problem, match=match, arch=arch, device_class=device_class)
+    if as_json:
+        print_json(found)
+        return
+    print_best(found.result)
+    _print_explanation(found.explanation, every)
+
+
+def _print_explanation(found: Explanation, every: bool) -> None:
+    if found.outdated:
+        typer.echo(f"outdated   this release would not build the config: {found.outdated}")
+    for limit in found.limits:
+        time = "unknown" if limit.us is None else f"{limit.us:.2f} us"
+        typer.echo(f"{limit.name:<10} {time}: {limit.basis}")
+    if found.reached is not None:
+        typer.echo(f"reached    {found.reached:.0%} of the {found.nearest_limit} limit")
+    if found.waves:
+        waves = found.waves
+        typer.echo(
+            f"waves      {waves.work_tiles} work tiles, {waves.at_once} at once: {waves.waves} waves, last"
+            f" {waves.last_filled:.0%} full; {waves.useful:.0%} of the SMs' time computes D"
+        )
+    if found.occupancy:
+        held = found.occupancy
+        typer.echo(
+            f"occupancy  {held.ctas} CTAs of {held.threads} threads per SM, by {held.binding}: "
+            f"{held.registers} registers a thread, {held.smem_bytes} of {held.smem_limit} bytes of shared "
+            "memory"
+        )
+    needed, loaded = found.traffic.needed, found.traffic.loaded
+    more = "" if loaded is None else f", {loaded / 1e6:.2f} MB loaded by the tiles"
+    typer.echo(f"bytes      {needed / 1e6:.2f} MB at least{more}")
+    shown = [one for one in found.alternatives if every or one.valid]
+    print_table(("knob", "value", "time", "verdict"), map(_alternative_row, shown))
+    if len(shown) < len(found.alternatives):
+        typer.echo(f"{len(found.alternatives) - len(shown)} more are excluded by a rule: --all shows them")
+
+
+def _alternative_row(one: Alternative) -> tuple[object, ...]:
+    ratio = "" if one.ratio is None else f"x {one.ratio:.3f}{' estimated' if one.estimated else ''}"
+    time = f"{one.measured_us:.2f} us {ratio}" if one.measured_us else ratio
+    verdict = one.excluded if one.excluded else "measured" if one.measured_us else "not tried"
+    return one.knob, one.value, time, verdict if one.valid else f"invalid: {verdict}"
 
 
 @sets_app.command("ls")

@@ -38,6 +38,12 @@ def list_devices(session: Session) -> list[DeviceRecord]:
     return _DEVICES.readable(rows)
 
 
+def devices_of(session: Session, device_class: str) -> list[DeviceRecord]:
+    """The devices of a class, the one seen last first."""
+    query = select(DeviceRow).where(DeviceRow.device_class == device_class)
+    return _DEVICES.readable(session.execute(query.order_by(DeviceRow.last_seen.desc(), DeviceRow.id)))
+
+
 def parse_device(text: str) -> DeviceSpec:
     """The device of a canonical text."""
     return DeviceSpec.from_dict(json.loads(text))

@@ -180,6 +180,13 @@ class Endpoints:
         return get("/best-config", wire.BestConfigView, query)
 
     @endpoint
+    def explain_result(self, problem: GemmProblem, **options: Unpack[BestOptions]) -> Call[wire.ExplainView]:
+        """Why the stored winner for a problem takes its time; a 404 :class:`ServiceError` where it was never
+        tuned."""
+        query = checked(wire.ExplainQuery, with_problem(problem, options))
+        return get("/explain", wire.ExplainView, query)
+
+    @endpoint
     def config_list(
         self, *, limit: int = 50, cursor: str | None = None, **options: Unpack[ListOptions]
     ) -> Call[wire.BestConfigList]:

@@ -125,6 +125,17 @@ class LocalMatmul:
             plan = self._plan(library, key, operands, _epilogue(activation, 1.0, 0.0, None))
         return plan(x, weight, None, bias)
 
+    def describe(
+        self, a: Any, b: Any, bias: Any = None, activation: str | None = None, beta: float = 0.0
+    ) -> Product:
+        """The product that a call with these arrays asks for; with ``beta`` it reads its result first.
+
+        Raises:
+            InvalidProblem: no kernel supports the layout of the arrays; the message says why.
+        """
+        library = _libraries(type(a)) or arrays.library_of(a)
+        return describe(library, (a, b, None, bias), _epilogue(activation, 1.0, beta, a))
+
     @property
     def stats(self) -> collections.Counter[str]:
         """Numbers of products that ran as ``tuned: exact``, ``tuned: nearest`` and ``vendor: REASON``."""

@@ -31,6 +31,7 @@ from tilewright.wire.exchange import (
     TrustView,
     WaitingView,
 )
+from tilewright.wire.explain import ExplainQuery, ExplainView
 from tilewright.wire.jobs import JobList, JobView, TrialList, UnreadableJob
 from tilewright.wire.misses import (
     AnyTuneBody,
@@ -87,6 +88,8 @@ __all__ = [
     "DeviceList",
     "DeviceView",
     "ErrorItem",
+    "ExplainQuery",
+    "ExplainView",
     "ExportQuery",
     "FamilyList",
     "FamilyView",

@@ -2,9 +2,9 @@
 
 from fastapi import APIRouter
 
-from service.http.pages import now, session
+from service.http.pages import configs, now, results, session
 
 
 def routers() -> list[APIRouter]:
     """Every router of the page."""
-    return [now.router, now.live_router, session.router]
+    return [results.router, configs.router, now.router, now.live_router, session.router]

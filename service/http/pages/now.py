@@ -33,8 +33,9 @@ from tuner.store.reports import trials
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 live_router = APIRouter(include_in_schema=False)
-_NUMBERS = ("m", "n", "k", "max_trials")
-_FIELDS = (*_NUMBERS, "dtype", "layout", "device")
+_NUMBERS = ("m", "n", "k", "batch", "max_trials")
+_FLAGS = {"true": True, "false": False}
+_NAMES = ("dtype", "layout", "out_dtype", "acc_dtype", "activation", "has_bias", "has_c", "device")
 _EACH_S = 1.0
 
 
@@ -74,14 +75,9 @@ def _start_page(
 @router.post("/view/jobs", operation_id="page_tune")
 def tune(request: Request, service: ServiceDep, form: Form) -> Response:
     """Start a job of the form, and go to its page."""
-    given = {name: form[name].strip() for name in _FIELDS if form.get(name, "").strip()}
+    given = {name: form[name].strip() for name in (*_NUMBERS, *_NAMES) if form.get(name, "").strip()}
     try:
-        body = wire.TuneBody.model_validate(
-            {
-                name: int(text) if name in _NUMBERS and text.isdecimal() else text
-                for name, text in given.items()
-            }
-        )
+        body = wire.TuneBody.model_validate({name: _value(name, text) for name, text in given.items()})
         job = job_routes.start(service, body, None, request)
     except ValidationError as error:
         told = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
@@ -91,6 +87,13 @@ def tune(request: Request, service: ServiceDep, form: Form) -> Response:
     except Refusal as refusal:
         return _start_page(request, service, given, str(refusal.detail), refusal.status_code)
     return see_other(f"/view/jobs/{job.id}")
+
+
+def _value(name: str, text: str) -> object:
+    """What a field of a form stands for; text that is no number is left for the rules to refuse."""
+    if name in _NUMBERS and text.isascii() and text.isdecimal():
+        return int(text[:20])
+    return _FLAGS.get(text, text)
 
 
 @router.get("/view/now", operation_id="page_now")

@@ -12,6 +12,7 @@ from service.http.conditional import link_next
 from service.http.deps import IfNoneMatch, Service, ServiceDep
 from service.http.openapi import errors
 from service.http.views import number_place, page_end, tune_hint
+from service.results.explaining import explained
 from service.results.served import Selection
 from tilewright import wire
 from tilewright.errors import InvalidProblem
@@ -79,6 +80,26 @@ def post_lookup(body: wire.LookupBody, service: ServiceDep) -> wire.LookupAnswer
     return wire.LookupAnswer(items=items)
 
 
+@router.get("/explain", operation_id="explain", responses=errors(Kind.NOT_TUNED, Kind.INVALID_PROBLEM))
+def get_explanation(query: Annotated[wire.ExplainQuery, Query()], service: ServiceDep) -> wire.ExplainView:
+    """Why the winner for a problem takes its time: what limits it, how it fills the device, what the next
+    value of each knob would do, and the vendor library's choice beside it."""
+    problem = query.to_problem()
+    [selection] = service.served.select(query.target, [problem], query.limits)
+    winner = _stored(service, selection)
+    if winner is None:
+        raise _not_tuned(service, query, problem, selection.result.reason)
+    near = selection.result if selection.result.kind == "nearest" else None
+    with service.store.read() as session:
+        explanation = explained(session, winner)
+    return wire.ExplainView(
+        result=service.quality.best_view(winner, near),
+        runs=selection.result.kind,
+        reason=selection.result.reason,
+        explanation=explanation,
+    )
+
+
 def _stored(service: Service, selection: Selection) -> StoredBest | None:
     """The stored winner that a selection names, also one that lost to the vendor library."""
     entry, device_class = selection.result.entry, selection.device_class
@@ -127,7 +148,9 @@ def _listing(service: Service, query: wire.BestQuery) -> wire.BestConfigList:
     return wire.BestConfigList(items=items, archs=archs, next=following)
 
 
-def _not_tuned(service: Service, query: wire.BestQuery, problem: GemmProblem, reason: str) -> Refusal:
+def _not_tuned(
+    service: Service, query: wire.BestQuery | wire.ExplainQuery, problem: GemmProblem, reason: str
+) -> Refusal:
     with service.store.read() as session:
         others = best.tuned(session, query.target, variants(problem))
     there = f" Tuned there: {', '.join(map(str, others))}." if others else ""

@@ -70,7 +70,9 @@
     const rows = [...chart.rows].reverse();
     return { ...common(), grid: { ...common().grid, left: 8 },
       yAxis: { type: "category", data: rows.map((row) => row[label]), axisLabel: { color: colour("soft"), width: 210, overflow: "truncate" } },
-      xAxis: axis(chart, value, { type: chart.logx ? "log" : "value", axisLabel: { formatter: short, color: colour("soft") } }),
+      // NOTE: logarithmic, so that a half and twice are as far from 1.
+      xAxis: axis(chart, value, { type: "log", logBase: 2, min: Math.min(.95, ...rows.map((row) => row[low])) * .98,
+        max: Math.max(1.05, ...rows.map((row) => row[high])) * 1.02, axisLabel: { formatter: short, color: colour("soft") } }),
       tooltip: { ...common().tooltip, formatter: (at) => told(chart, rows[at.dataIndex]) },
       series: [{ type: "custom", encode: { x: [1, 2, 3], y: 0 },
         data: rows.map((row, i) => [i, row[value], row[low], row[high]]),
@@ -169,8 +171,8 @@
       drawn.setOption(window.chartOption(chart));
       drawn.on("brushselected", () => {});
       drawn.on("click", (at) => {
-        const row = at.data && at.data.row;
-        if (row && chart.links && chart.links[row[chart.link]]) location.href = chart.links[row[chart.link]];
+        const row = at.data && at.data.row || (chart.kind === "intervals" && [...chart.rows].reverse()[at.dataIndex]);
+        if (row && chart.to && row[chart.link]) location.href = chart.to + row[chart.link];
       });
       figure.dataset.drawn = "yes";
     };

@@ -31,6 +31,7 @@ OPERATIONS = {
     "follow_job": "read",
     "best_config": "read",
     "lookup_best_configs": "read",
+    "explain": "read",
     "artifact": "read",
     "families": "read",
     "devices": "read",

@@ -71,6 +71,15 @@ def measured(session: Session, job_id: str, numbers: Sequence[int] | None = None
     ]
 
 
+def medians(session: Session, job_id: str, configs: Sequence[Config]) -> dict[Config, float]:
+    """The medians of those of the configs that a job measured, in microseconds."""
+    by_digest = {config.digest: config for config in configs}
+    query = select(TrialRow.config_digest, TrialRow.median_us)
+    query = query.where(TrialRow.config_digest.in_(by_digest), TrialRow.job_id == job_id)
+    rows = session.execute(query.where(TrialRow.median_us.is_not(None))).all()
+    return {by_digest[digest]: median for digest, median in rows if median is not None}
+
+
 def of_configs(session: Session, job_id: str, configs: Sequence[Config]) -> list[Trial]:
     """The trials of a job that tried one of these configs, with their samples where those are kept."""
     digests = [config.digest for config in configs]

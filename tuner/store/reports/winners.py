@@ -19,7 +19,7 @@ from tilewright.schema.trial import Provenance
 from tuner.store import best
 from tuner.store.entities import parse_problem
 from tuner.store.models import BestConfigRow, ProblemRow
-from tuner.store.records import RowReader
+from tuner.store.records import RowReader, StoredBest
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,6 +101,17 @@ def headlines(
 def everywhere(session: Session, **which: Any) -> list[Headline]:
     """The winners of every device class, see :func:`headlines`."""
     return headlines(session, best.archs(session), **which)
+
+
+def by_id(session: Session, result_id: int) -> StoredBest | None:
+    """One winner with all that is kept of it; None if there is none of this id."""
+    found = best.of_ids(session, [result_id])
+    return found[0] if found else None
+
+
+def device_classes(session: Session) -> list[str]:
+    """The device classes that have a winner, by name."""
+    return [name for arch in best.archs(session) for name in best.classes(session, arch)]
 
 
 def _of(target: str) -> ColumnElement[bool]:

@@ -1,0 +1,86 @@
+"""What no kernel can beat: times of one GEMM that tensor cores, memory, L2 and launches need."""
+
+from __future__ import annotations
+
+from tilewright.artifact import Grid
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.explanation import Limit
+from tilewright.schema.problem import DType, GemmProblem
+
+# Multiply-adds of an SM in a clock on tensor cores for 16-bit types, from NVIDIA's data sheets of A100 and
+# H100. Other architectures have products of several rates, so none holds for all of them.
+_TENSOR = {"sm_80": 1024, "sm_90": 2048}
+_TIMES: dict[DType, float] = {
+    DType.FLOAT16: 1.0,
+    DType.BFLOAT16: 1.0,
+    DType.TFLOAT32: 0.5,
+    DType.INT8: 2.0,
+    DType.UINT8: 2.0,
+}
+_FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
+_OTHERS = {
+    ("sm_80", DType.FLOAT32): 64,
+    ("sm_80", DType.FLOAT64): 64,
+    ("sm_90", DType.FLOAT32): 128,
+    ("sm_90", DType.FLOAT64): 128,
+}
+# Of the cost model of wgmma_ws, fitted to cycle counts on an H200.
+L2_BYTES = {"sm_90": 64}
+LAUNCH_CLOCKS = {"sm_90": 3000}
+
+
+def multiply_adds(dtype: DType, arch: str) -> float | None:
+    """Multiply-adds of an SM in a clock at most; None where no rate is known for the architecture."""
+    if dtype in _FLOAT8:
+        return 2.0 * _TENSOR[arch] if arch == "sm_90" else None
+    if dtype in _TIMES and arch in _TENSOR:
+        return _TIMES[dtype] * _TENSOR[arch]
+    return _OTHERS.get((arch, dtype))
+
+
+def compute(problem: GemmProblem, device: DeviceSpec, mhz: float | None) -> Limit:
+    """The time that the multiply-adds need at the clock of the measurement, or at the highest one."""
+    rate, clock = multiply_adds(problem.dtype, device.arch), mhz or device.clock_mhz
+    if not rate or not clock:
+        return Limit("compute", None, f"no rate is known for {problem.dtype} on {device.arch}")
+    us = problem.flops / 2 / (rate * device.sm_count * clock)
+    when = "measured" if mhz else "highest"
+    return Limit("compute", us, f"{rate:g} multiply-adds per SM and clock at the {when} {clock:.0f} MHz")
+
+
+def memory(problem: GemmProblem, device: DeviceSpec) -> Limit:
+    """The time to read each operand and write D once."""
+    if not device.memory_gbps:
+        return Limit("memory", None, "the bandwidth of the memory is not known")
+    us = problem.total_bytes / device.memory_gbps / 1e3
+    return Limit("memory", us, f"{device.memory_gbps} GB/s, each operand read and D written once")
+
+
+def l2(problem: GemmProblem, grid: Grid, device: DeviceSpec, mhz: float | None) -> Limit:
+    """The time in which the L2 delivers what all tiles load."""
+    rate, clock = L2_BYTES.get(device.arch), mhz or device.clock_mhz
+    if not rate or not clock:
+        return Limit("l2", None, f"no rate of the L2 is known for {device.arch}")
+    us = loaded_bytes(problem, grid) / (rate * device.sm_count * clock)
+    return Limit("l2", us, f"{rate} bytes per SM and clock, fitted on an H200")
+
+
+def launch(device: DeviceSpec, mhz: float | None) -> Limit:
+    """The time of a launch that computes nothing."""
+    clocks, clock = LAUNCH_CLOCKS.get(device.arch), mhz or device.clock_mhz
+    if not clocks or not clock:
+        return Limit("launch", None, f"the cost of a launch is not known for {device.arch}")
+    return Limit("launch", clocks / clock, f"{clocks} clocks, fitted on an H200")
+
+
+def loaded_bytes(problem: GemmProblem, grid: Grid) -> int:
+    """Bytes of A and B that all tiles load; CTAs of a cluster share theirs."""
+    rows = grid.tile_m / grid.cluster_n + grid.tile_n / grid.cluster_m
+    return int(grid.tiles(problem) * problem.batch * rows * problem.dtype.nbytes(problem.k))
+
+
+def roof(problem: GemmProblem, device: DeviceSpec, mhz: float | None) -> Limit | None:
+    """The higher of the limits of compute and memory, which no config changes; None if either is unknown."""
+    both = compute(problem, device, mhz), memory(problem, device)
+    timed = [(one.us, one) for one in both if one.us is not None]
+    return max(timed, key=lambda pair: pair[0])[1] if len(timed) == len(both) else None

@@ -1,0 +1,62 @@
+"""Views of a job's configs: which knobs matter, and all configs side by side."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from service.errors import Kind, Refusal
+from service.http.deps import JobId, Service, ServiceDep
+from service.http.pages.base import PageRoute, show
+from service.http.routes.jobs import unknown_job
+from service.web import knobs
+from tuner.measure import timing
+from tuner.store import jobs
+from tuner.store.records import JobRecord
+from tuner.store.reports import trials
+from tuner.store.reports.trials import Measured
+
+router = APIRouter(prefix="/view/jobs/{job_id}", include_in_schema=False, route_class=PageRoute)
+Family = Annotated[str | None, Query(max_length=64)]
+
+
+@router.get("/knobs", operation_id="page_knobs")
+def get_knobs(request: Request, service: ServiceDep, job_id: JobId, family: Family = None) -> Response:
+    """Which knobs of a family matter in a job, and a slice for each."""
+    job, found = _trials(service, job_id)
+    names = knobs.families(found)
+    views = knobs.knob_views(found, _chosen(names, family), _method(job)) if names else None
+    first = (views.importance,) if views and views.importance else ()
+    charts = (*first, *(views.slices if views else ()))
+    return show(request, "knobs.html", "/view/jobs", charts=charts, job=job, views=views, names=names)
+
+
+@router.get("/parallel", operation_id="page_parallel")
+def get_parallel(request: Request, service: ServiceDep, job_id: JobId, family: Family = None) -> Response:
+    """All configs of a family in a job, side by side."""
+    job, found = _trials(service, job_id)
+    names = knobs.families(found)
+    chosen = _chosen(names, family) if names else ""
+    charts = (knobs.parallel(found, chosen, _method(job)),) if names else ()
+    return show(request, "parallel.html", "/view/jobs", charts=charts, job=job, names=names, family=chosen)
+
+
+def _trials(service: Service, job_id: str) -> tuple[JobRecord, list[Measured]]:
+    with service.store.read() as session:
+        job = jobs.get(session, job_id)
+        if job is None:
+            raise unknown_job(job_id)
+        return job, trials.measured(session, job_id)
+
+
+def _chosen(names: list[str], family: str | None) -> str:
+    if family is not None and family not in names:
+        raise Refusal(Kind.NOT_FOUND, f"this job measured no such family; use one of {', '.join(names)}")
+    return family or names[0]
+
+
+def _method(job: JobRecord) -> str:
+    when = job.finished or job.started or job.created
+    return f"medians of the search, method {timing.METHOD}, {when.date().isoformat()}"

@@ -1,0 +1,273 @@
+"""Views of results: did it pay, can I believe it, the roofline, and two sides compared."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from kernels import limits
+from service.web.charts import Cell, Chart, Column
+from service.web.html import clip
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.problem import DType
+from tilewright.schema.trial import BestConfig, Trial
+from tuner.store.reports.winners import Headline
+
+MOST_ROWS = 200
+_DAY_S = 86400.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Filter:
+    """Which results are shown: an empty text or 0 leaves a choice open; ``days`` is the greatest age."""
+
+    dtype: str = ""
+    family: str = ""
+    device_class: str = ""
+    verdict: str = ""
+    days: int = 0
+
+    def takes(self, one: Headline) -> bool:
+        """Whether a result is shown, as far as the query of the database did not choose already."""
+        return self.family in ("", one.family) and self.verdict in ("", one.verdict)
+
+
+_INTERVALS = (
+    Column("problem", "problem"),
+    Column("device_class", "device class"),
+    Column("speedup", "speed-up over the vendor library"),
+    Column("low", "99 % interval from"),
+    Column("high", "to"),
+    Column("verdict", "verdict"),
+    Column("median", "median time", "µs"),
+    Column("vendor", "vendor's median", "µs"),
+    Column("family", "family"),
+    Column("method", "method"),
+    Column("age", "age", "days"),
+    Column("result", "result"),
+)
+
+
+def payoff(found: Sequence[Headline]) -> Chart:
+    """The speed-up of each result with its interval, losers first."""
+    shown = found[:MOST_ROWS]
+    rows: list[tuple[Cell, ...]] = [
+        (
+            str(one.problem),
+            clip(one.device_class, 60),
+            one.speedup,
+            one.low,
+            one.high,
+            one.verdict,
+            one.median_us,
+            one.baseline_us,
+            clip(one.family, 40),
+            clip(one.method, 40),
+            days_old(one.created),
+            one.id,
+        )
+        for one in shown
+    ]
+    note = f"{len(found):,} results of head-to-heads ({methods(found)}), {span(found)}; 1 is no difference"
+    if len(shown) < len(found):
+        note += f"; the {len(shown)} with the lowest speed-up are shown, a filter narrows them"
+    options = {"use": [0, 2, 3, 4, 5], "x": 2, "link": 11, "to": "/view/results/"}
+    return Chart("payoff", "intervals", "Speed-up over the vendor library", _INTERVALS, rows, note, options)
+
+
+def methods(found: Sequence[Headline]) -> str:
+    """The methods of measurement of results, the first few by name."""
+    names = sorted({one.method for one in found})
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return clip(", ".join(names[:3]), 120) + more if names else "none"
+
+
+def span(found: Sequence[Headline]) -> str:
+    """From when to when results were measured."""
+    if not found:
+        return "none measured"
+    days = sorted({one.created.date().isoformat() for one in found})
+    return f"measured {days[0]}" if len(days) == 1 else f"measured {days[0]} to {days[-1]}"
+
+
+def days_old(when: datetime) -> float:
+    """The age of a result in days."""
+    return round((datetime.now(UTC) - when).total_seconds() / _DAY_S, 2)
+
+
+_SAMPLES = (
+    Column("sample", "sample"),
+    Column("time", "time", "µs"),
+    Column("of", "of"),
+    Column("mhz", "clock", "MHz"),
+    Column("watts", "power", "W"),
+    Column("method", "method"),
+)
+
+
+def samples(best: BestConfig, tried: Sequence[Trial], age: str) -> Chart:
+    """The raw samples of a result: of its race, and of the search for the winner and its ties."""
+    rows: list[tuple[Cell, ...]] = []
+    raced = [("winner, head-to-head", best.timing)]
+    searched = [
+        (_role(trial, best), trial.timing) for trial in tried if trial.timing and trial.timing.samples_us
+    ]
+    for name, timing in [*raced, *searched][:12]:
+        rows += [
+            (index, value, name, timing.mhz, timing.watts, clip(timing.method, 40))
+            for index, value in enumerate(timing.samples_us)
+        ]
+    note = (
+        f"one mark a sample, in the order taken, {age}; the line is the vendor library's median in the race"
+    )
+    lines = [
+        {"name": f"{clip(best.baseline.name, 20)}, median", "points": _level(rows, best.baseline.median_us)}
+    ]
+    options = {"x": 0, "y": 1, "group": 2, "lines": lines}
+    return Chart("samples", "scatter", "Raw samples", _SAMPLES, rows, note, options)
+
+
+def _role(trial: Trial, best: BestConfig) -> str:
+    name = "winner" if trial.config == best.config else "tie"
+    return f"{name}, search trial {trial.number}"
+
+
+def _level(rows: Sequence[Sequence[Cell]], value: float) -> list[list[float]]:
+    last = max((float(row[0]) for row in rows if isinstance(row[0], int)), default=1.0)
+    return [[0, value], [last, value]]
+
+
+_ROOFLINE = (
+    Column("problem", "problem"),
+    Column("device_class", "device class"),
+    Column("intensity", "arithmetic intensity", "FLOP/byte"),
+    Column("tflops", "throughput", "TFLOP/s"),
+    Column("limit", "limit", "µs"),
+    Column("median", "median time", "µs"),
+    Column("lost", "time lost to the limit", "µs"),
+    Column("reached", "part of the limit reached"),
+    Column("bound", "bound by"),
+    Column("family", "family"),
+    Column("method", "method"),
+    Column("age", "age", "days"),
+    Column("result", "result"),
+)
+_MOST_POINTS = 2000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Roofline:
+    """The plot, and how many results have no known limit."""
+
+    chart: Chart
+    unknown: int
+
+
+def roofline(found: Sequence[Headline], devices: Mapping[str, DeviceSpec]) -> Roofline:
+    """All results against the limits of their devices, those that lose most time first."""
+    rows: list[tuple[Cell, ...]] = []
+    unknown = 0
+    for one in found:
+        device = devices.get(one.device_class)
+        roof = limits.roof(one.problem, device, one.mhz) if device else None
+        if roof is None or roof.us is None:
+            unknown += 1
+        intensity = one.problem.flops / one.problem.total_bytes
+        us = roof.us if roof else None
+        rows.append(
+            (
+                str(one.problem),
+                clip(one.device_class, 60),
+                intensity,
+                one.tflops,
+                us,
+                one.median_us,
+                one.median_us - us if us else None,
+                us / one.median_us if us else None,
+                roof.name if roof else "unknown",
+                clip(one.family, 40),
+                clip(one.method, 40),
+                days_old(one.created),
+                one.id,
+            )
+        )
+    rows.sort(key=lambda row: -float(row[6] or 0))
+    note = f"{len(rows):,} results ({methods(found)}), {span(found)}; limits at each result's own clock"
+    if len(rows) > _MOST_POINTS:
+        note += f"; the {_MOST_POINTS} that lose most are shown"
+    lines = [line for device in devices.values() for line in _roofs(device, rows)]
+    options = {"x": 2, "y": 3, "group": 9, "logx": True, "logy": True, "lines": lines}
+    options |= {"link": 12, "to": "/view/results/"}
+    title = "Throughput by arithmetic intensity"
+    return Roofline(
+        Chart("roofline", "scatter", title, _ROOFLINE, rows[:_MOST_POINTS], note, options), unknown
+    )
+
+
+def _roofs(device: DeviceSpec, rows: Sequence[Sequence[Cell]]) -> list[dict[str, object]]:
+    """The memory roof of a device up to the compute roof of 16-bit types at its highest clock."""
+    mine = [float(row[2] or 1) for row in rows if row[1] == device.device_class.id]
+    rate = limits.multiply_adds(DType.FLOAT16, device.arch)
+    if not mine or not rate or not device.memory_gbps or not device.clock_mhz:
+        return []
+    peak = 2 * rate * device.sm_count * device.clock_mhz / 1e6
+    ridge = peak / device.memory_gbps * 1e3
+    low, high = min([*mine, ridge]), max([*mine, ridge])
+    points = [[low, low * device.memory_gbps / 1e3], [ridge, peak], [high, peak]]
+    return [
+        {
+            "name": f"{device.arch}: memory, and 16-bit tensor cores at {device.clock_mhz} MHz",
+            "points": points,
+        }
+    ]
+
+
+_COMPARED = (
+    Column("problem", "problem"),
+    Column("ratio", "time of the left over the right"),
+    Column("low", "about 99 % from"),
+    Column("high", "to"),
+    Column("verdict", "verdict"),
+    Column("left", "left", "µs"),
+    Column("right", "right", "µs"),
+    Column("left_family", "left family"),
+    Column("right_family", "right family"),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Side:
+    """A result on one side of a comparison: its time with the interval of its median, in microseconds."""
+
+    median_us: float
+    low_us: float
+    high_us: float
+    family: str
+
+
+def compared(left: Mapping[str, Side], right: Mapping[str, Side]) -> Chart:
+    """The problems that both sides have; above 1 the right side is faster."""
+    rows: list[tuple[Cell, ...]] = []
+    for problem in sorted(left.keys() & right.keys()):
+        a, b = left[problem], right[problem]
+        low, high = a.low_us / b.high_us, a.high_us / b.low_us
+        verdict = "kernel" if low > 1 else "vendor" if high < 1 else "tie"
+        ratio = a.median_us / b.median_us
+        rows.append((problem, ratio, low, high, verdict, a.median_us, b.median_us, a.family, b.family))
+    rows.sort(key=lambda row: float(row[1] or 0))
+    note = (
+        f"{len(rows):,} problems of both; {len(left.keys() - right.keys()):,} only left, "
+        f"{len(right.keys() - left.keys()):,} only right; of different races: their intervals are divided"
+    )
+    shown = rows[:MOST_ROWS]
+    options = {"use": [0, 1, 2, 3, 4], "x": 1}
+    return Chart(
+        "compared",
+        "intervals",
+        "Left over right: above 1 the right is faster",
+        _COMPARED,
+        shown,
+        note,
+        options,
+    )

@@ -1,0 +1,135 @@
+"""Explanations of configs against numbers derived by hand, on an H200."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from kernels import limits
+from kernels.explain import explain
+from kernels.registry import FAMILIES
+from tilewright.artifact import Resources
+from tilewright.schema.config import Config
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.explanation import Explanation
+from tilewright.schema.problem import DType, GemmProblem
+from tilewright.schema.trial import Timing
+
+SQUARE = GemmProblem(4096, 4096, 4096)
+H200 = DeviceSpec(
+    "cuda", "sm_90", "NVIDIA H200", 132, 150109880320, 62914560, 232448, 233472, 4814, 1980, 700
+)
+TIMING = Timing((212.5,), 212.5, 212.0, 213.0, "interleaved-v4, sustained", mhz=1500.0)
+HOST = DeviceSpec("host", "x86_64_v3", "Some CPU", sm_count=2, memory_bytes=8 << 30, l2_bytes=32 << 20)
+
+
+def wide() -> Config:
+    """A 128 x 256 tile in clusters of two along m, as wgmma_ws has it on large squares."""
+    found = FAMILIES["wgmma_ws"].heuristic_configs(SQUARE, H200)
+    return next(
+        one
+        for one in found
+        if (one["tile_m"], one["tile_n"], one["cluster_m"], one["cluster_n"]) == (128, 256, 2, 1)
+    )
+
+
+def explained(config: Config, problem: GemmProblem = SQUARE) -> Explanation:
+    return explain(config, problem, H200, TIMING, Resources(registers=168))
+
+
+def test_the_limits_of_a_large_square() -> None:
+    found = {limit.name: limit.us for limit in explained(wide()).limits}
+    # 4096^3 multiply-adds at 2048 per SM and clock, 132 SMs, 1500 MHz
+    assert found["compute"] == pytest.approx(4096**3 / (2048 * 132 * 1500))
+    # three matrices of 32 MiB
+    assert found["memory"] == pytest.approx(3 * 2**25 / (H200.memory_gbps * 1e3))
+    # 32 x 16 tiles load 128 rows of A and, shared by two CTAs, 256 / 2 of B, 8192 bytes each, at 64 bytes
+    assert found["l2"] == pytest.approx(512 * (128 + 128) * 8192 / (64 * 132 * 1500))
+    assert found["launch"] == pytest.approx(3000 / 1500)
+
+
+def test_the_highest_limit_is_the_nearest() -> None:
+    found = explained(wide())
+    assert found.nearest_limit == "compute"
+    assert found.limits[0].name == "compute"
+    assert found.reached == pytest.approx(4096**3 / (2048 * 132 * 1500) / 212.5)
+    assert "measured 1500 MHz" in found.limits[0].basis
+
+
+def test_a_decode_is_limited_by_memory() -> None:
+    problem = GemmProblem(16, 8192, 8192)
+    config = FAMILIES["wgmma_ws"].heuristic_configs(problem, H200)[0]
+    assert explained(config, problem).nearest_limit == "memory"
+
+
+def test_the_waves_and_their_tail() -> None:
+    waves = explained(wide()).waves
+    assert waves is not None
+    # 512 tiles on 132 SMs: three full waves of 132 and one of 116
+    assert (waves.work_tiles, waves.at_once, waves.waves) == (512, 132, 4)
+    assert waves.last_filled == pytest.approx(116 / 132)
+    assert waves.useful == pytest.approx(512 / (4 * 132))
+
+
+def test_the_occupancy_and_what_binds_it() -> None:
+    found = explained(wide()).occupancy
+    assert found is not None
+    # 168 registers are 5376 a warp; 12 warps need 64,512 of 65,536. The stages fill the shared memory.
+    assert found.by_resource["registers"] == 1
+    assert found.by_resource["threads"] == 2048 // 384
+    assert (found.ctas, found.warps) == (1, 12)
+    assert found.binding in ("shared memory", "registers")
+    simt = FAMILIES["simt"].heuristic_configs(SQUARE, H200)[0]
+    few = explain(simt, SQUARE, H200, None, Resources(registers=255)).occupancy
+    assert few is not None
+    assert few.binding == "registers"
+
+
+def test_the_next_value_of_a_knob_is_excluded_by_the_rule_that_the_family_gives() -> None:
+    config, family = wide(), FAMILIES["wgmma_ws"]
+    found = explained(config).alternatives
+    assert {one.knob for one in found} >= {"tile_m", "tile_n", "stages", "cluster_m", "epilogue"}
+    for one in found:
+        other = Config.of(family.name, dict(config.knobs) | {one.knob: one.value})
+        broken = family.why_invalid(other, SQUARE, H200)
+        assert one.valid is (broken is None)
+        assert one.excluded == (broken or family.why_not_searched(other, SQUARE, H200) or "")
+    assert any("shared memory" in one.excluded for one in found if one.knob == "stages")
+
+
+def test_what_was_measured_comes_before_what_is_estimated() -> None:
+    config = wide()
+    free = next(one for one in explained(config).alternatives if one.valid and one.estimated)
+    other = Config.of(config.family, dict(config.knobs) | {free.knob: free.value})
+    again = explain(config, SQUARE, H200, TIMING, None, lambda _: {config: 200.0, other: 250.0})
+    found = next(one for one in again.alternatives if (one.knob, one.value) == (free.knob, free.value))
+    assert (found.measured_us, found.ratio, found.estimated) == (250.0, 1.25, False)
+
+
+def test_nothing_is_made_up_where_nothing_is_known() -> None:
+    config = FAMILIES["host"].heuristic_configs(GemmProblem(64, 64, 64, "float32", "nn"), HOST)[0]
+    found = explain(config, GemmProblem(64, 64, 64, "float32", "nn"), HOST)
+    assert [limit.us for limit in found.limits] == [None, None]
+    assert (found.nearest_limit, found.reached, found.occupancy, found.waves) == (None, None, None, None)
+    assert found.traffic.loaded is None
+    other = dataclasses.replace(H200, arch="sm_120")
+    assert limits.compute(SQUARE, other, None).us is None
+    assert limits.multiply_adds(DType.FLOAT8_E4M3FN, "sm_80") is None
+
+
+def test_the_roof_is_the_higher_of_compute_and_memory() -> None:
+    for problem in (SQUARE, GemmProblem(1, 4096, 4096)):
+        found = limits.roof(problem, H200, 1500.0)
+        both = limits.compute(problem, H200, 1500.0).us, limits.memory(problem, H200).us
+        assert found is not None
+        assert found.us == max(one for one in both if one is not None)
+    assert limits.roof(SQUARE, HOST, None) is None
+
+
+def test_the_data_sheet_s_peak_of_an_h100() -> None:
+    # 989.4 TFLOP/s of dense float16 at 1830 MHz, NVIDIA H100 data sheet
+    rate = limits.multiply_adds(DType.FLOAT16, "sm_90")
+    assert rate is not None
+    assert math.isclose(2 * rate * 132 * 1830e6, 989.4e12, rel_tol=1e-3)
