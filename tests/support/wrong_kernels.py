@@ -125,8 +125,8 @@ FAULTS = (
     Fault(
         "mma_sync",
         MMA_LOAD,
-        "load_a(f.a[i], smem_a, row0 + i * 16, step)",
-        "load_a(f.a[i], smem_a, row0, step)",
+        "load_a(f.a[i], smem_a, row0, i, step)",
+        "load_a(f.a[i], smem_a, row0, 0, step)",
         PLAIN,
         {"tile_m": 64},
     ),
@@ -148,9 +148,7 @@ FAULTS = (
         {"epilogue": "smem", "tile_m": 64},
     ),
     # wmma and simt.
-    Fault(
-        "wmma", "wmma/kernel.cu", "warp_row + i * 16, step * 2", "warp_row, step * 2", PLAIN, {"tile_m": 64}
-    ),
+    Fault("wmma", "wmma/kernel.cu", "row = warp_row + i * 16;", "row = warp_row;", PLAIN, {"tile_m": 64}),
     Fault(
         "wmma",
         "wmma/kernel.cu",
