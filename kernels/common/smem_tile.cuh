@@ -42,63 +42,102 @@ template <int ROWS, int ROW_BYTES, SmemLayout LAYOUT> struct SmemTile {
     }
 };
 
-// Loads a ROWS x COLS tile of a row-major matrix into shared memory, with zeros outside the matrix. COPY is the width of an
+// The k tiles of a split: tile i covers DEPTH of k from begin + i * DEPTH. The range is aligned to the end of k, so that only
+// tile 0 may be incomplete: its first `pad` k belong to the split before or to nothing, and count as zeros.
+struct KTiles { int begin, count, pad; };
+
+template <int DEPTH, int SPLITS> __device__ __forceinline__ KTiles split_range(int k, int split) {
+    const int all = (k + DEPTH - 1) / DEPTH, tiles = (all + SPLITS - 1) / SPLITS;
+    const int first = min(split * tiles, all), end = min(first + tiles, all);
+    const int pad = end * DEPTH - min(end * DEPTH, k);
+    return {first * DEPTH - pad, end - first, pad};
+}
+
+// Loads the k tiles of an operand's EXTENT rows (K_MAJOR) or columns into shared memory, one at a time. COPY is the width of an
 // access in bytes; it divides addresses, row stride and row length, so that an access lies inside a row or outside it.
 // Copies of 4 bytes and more are asynchronous if ASYNC is set; all others pass through registers. A thread takes THREAD_BYTES
-// neighbouring bytes of a row at a time, in accesses of COPY.
-template <class T, int ROWS, int COLS, int THREADS, int COPY, bool ASYNC, SmemLayout LAYOUT, int THREAD_BYTES = 16>
+// neighbouring bytes of a row in each of `rounds` rounds, in accesses of COPY.
+// Rows or columns outside the matrix are read from inside it: what they multiply into lies outside D and is never stored.
+// NOTE: so that no access of a k tile after the first has a bound to check, and each takes one address calculation.
+template <class T, int EXTENT, bool K_MAJOR, int DEPTH, int THREADS, int COPY, bool ASYNC, SmemLayout LAYOUT, int THREAD_BYTES = 16>
 struct TileLoader {
-    using Tile = SmemTile<ROWS, bytes_of<T>(COLS), LAYOUT>;
+    static constexpr int tile_rows = K_MAJOR ? EXTENT : DEPTH, tile_row_bytes = bytes_of<T>(K_MAJOR ? DEPTH : EXTENT);
+    using Tile = SmemTile<tile_rows, tile_row_bytes, LAYOUT>;
     static_assert(COPY >= int(sizeof(T)) && COPY <= 16, "COPY is between the element size and 16 bytes");
     static_assert(THREAD_BYTES % COPY == 0 && 16 % THREAD_BYTES == 0, "THREAD_BYTES is a multiple of COPY that divides 16 bytes");
     static constexpr int across = Tile::chunks * (16 / THREAD_BYTES); // threads along a row
     static_assert(THREADS % across == 0, "the threads of a CTA are a multiple of the 16-byte chunks of a tile row");
     static constexpr int rows_per_round = THREADS / across;
-    static constexpr int rounds = (ROWS + rows_per_round - 1) / rows_per_round;
+    static constexpr int rounds = (tile_rows + rows_per_round - 1) / rows_per_round;
+    static constexpr int kept = rounds <= 16 ? rounds : 1; // addresses in registers; others are calculated for each copy
+    static constexpr bool checks_columns = !K_MAJOR && COPY < THREAD_BYTES;
 
-    const char* source; // this thread's first bytes of the tile at the origin
-    long long row_bytes;
-    int rows, bytes;    // of the matrix, counted from this thread's first bytes
+    const char* source[kept]; // this thread's bytes of the current k tile
+    long long row_bytes;      // of the matrix
+    int rows_left;            // rows of the matrix after the tile's first (K_MAJOR)
+    int pad;                  // bytes of a row (K_MAJOR) or rows of k tile 0 that are zeros
+    int inside;               // bytes of the matrix's row from this thread's first (if columns are checked)
 
-    // A rows x cols matrix with `stride` Ts between rows; T may hold several of the cols.
-    __device__ __forceinline__ TileLoader(const T* first, long long stride, int rows_, int cols)
-        : row_bytes(stride * sizeof(T)), rows(rows_ - first_row()), bytes(bytes_of<T>(cols) - first_byte()) {
-        source = reinterpret_cast<const char*>(first) + first_row() * row_bytes + first_byte();
+    // A matrix of `stride` Ts a row and `extent` rows or columns, of which the tile starts at `first`.
+    __device__ __forceinline__ TileLoader(const T* matrix, long long stride, int extent, int first, KTiles k)
+        : row_bytes(stride * sizeof(T)) {
+        const char* start = reinterpret_cast<const char*>(matrix);
+        if constexpr (K_MAJOR) {
+            rows_left = extent - 1 - first;
+            start += first * row_bytes + bytes_of<T>(k.begin) + first_byte();
+            pad = bytes_of<T>(k.pad);
+        } else {
+            const int row_end = bytes_of<T>(extent), byte = bytes_of<T>(first) + first_byte();
+            start += k.begin * row_bytes + (byte < row_end ? byte : 0);
+            pad = k.pad;
+            inside = row_end - byte;
+        }
+#pragma unroll
+        for (int i = 0; i < kept; ++i) source[i] = kept < rounds ? start : pinned(start + source_row(i) * row_bytes);
     }
 
-    // Loads the tile whose first element is (row0, col0).
-    __device__ __forceinline__ void load(char* smem, int row0, int col0) const {
-        const char* from = source + row0 * row_bytes + bytes_of<T>(col0);
-        const int rows_left = rows - row0, bytes_left = bytes - bytes_of<T>(col0);
-        const long long step = rows_per_round * row_bytes;
+    // Loads the current k tile, tile 0 at first, into the tile at byte `at` of shared memory.
+    __device__ __forceinline__ void load(char* smem, int at, bool is_tile_0) const {
 #pragma unroll
-        for (int i = 0; i < rounds; ++i) {
-            const int row = i * rows_per_round;
-            if (ROWS % rows_per_round != 0 && row + first_row() >= ROWS) break;
-            load_piece(smem + target(row), from + i * step, row < rows_left ? bytes_left : 0);
+        for (int i = 0; i < rounds; ++i) load_round(smem, at, i, is_tile_0 ? pad : 0, true);
+    }
+
+    // Loads round `i` of the current k tile, with zeros for its first `zeros` rows or bytes of rows, or everywhere unless `wanted`.
+    __device__ __forceinline__ void load_round(char* smem, int at, int i, int zeros, bool wanted) const {
+        using Wide = typename Access<COPY>::type;
+        const int row = i * rows_per_round;
+        if (tile_rows % rows_per_round != 0 && row + first_row() >= tile_rows) return;
+        const char* from = kept < rounds ? source[0] + pinned(source_row(i)) * row_bytes : source[i];
+#pragma unroll
+        for (int piece = 0; piece < THREAD_BYTES; piece += COPY) {
+            bool valid = wanted && (K_MAJOR ? first_byte() + piece : row + first_row()) >= zeros;
+            if constexpr (checks_columns) valid = valid && piece < inside;
+            const int to = at + target(row) + piece;
+            if constexpr (ASYNC && COPY >= 4)
+                cp_async<COPY>(smem_address(smem) + to, from + piece, valid);
+            else
+                *reinterpret_cast<Wide*>(smem + to) = valid ? *reinterpret_cast<const Wide*>(from + piece) : Wide{};
         }
+    }
+
+    // Makes the next k tile the current one. NOTE: where k runs along the rows, several of these in a row fold into the copies.
+    __device__ __forceinline__ void advance() {
+#pragma unroll
+        for (int i = 0; i < kept; ++i) source[i] += K_MAJOR ? tile_row_bytes : DEPTH * row_bytes;
     }
 
 private:
     static __device__ __forceinline__ int first_row() { return threadIdx.x / across; }
     static __device__ __forceinline__ int first_byte() { return threadIdx.x % across * THREAD_BYTES; }
+    // The row of round i, counted from the tile's first.
+    __device__ __forceinline__ int source_row(int i) const {
+        const int row = i * rows_per_round + first_row();
+        return K_MAJOR ? min(row, rows_left) : row;
+    }
     static __device__ __forceinline__ int target(int row) {
         const int chunk = first_byte() / 16, byte = first_byte() % 16;
         if constexpr (rows_per_round % 8 == 0) return Tile::chunk_from(row, first_row(), chunk) + byte;
         return Tile::chunk(row + first_row(), chunk) + byte;
-    }
-
-    // Loads THREAD_BYTES, of which the first `valid` are inside the matrix.
-    static __device__ __forceinline__ void load_piece(char* to, const char* from, int valid) {
-        using Wide = typename Access<COPY>::type;
-#pragma unroll
-        for (int piece = 0; piece < THREAD_BYTES; piece += COPY) {
-            const bool inside = piece < valid;
-            if constexpr (ASYNC && COPY >= 4)
-                cp_async<COPY>(smem_address(to + piece), from + piece, inside);
-            else
-                *reinterpret_cast<Wide*>(to + piece) = inside ? *reinterpret_cast<const Wide*>(from + piece) : Wide{};
-        }
     }
 
     template <int BYTES, class = void> struct Access;

@@ -19,44 +19,7 @@ using OperandTile = SmemTile<K_MAJOR ? EXTENT : cfg::tile_k, bytes_of<In>(K_MAJO
 using TileA = OperandTile<cfg::tile_m, !cfg::a_transposed>;
 using TileB = OperandTile<cfg::tile_n, cfg::b_transposed>;
 
-__device__ __forceinline__ unsigned load_word(const char* smem) { return *reinterpret_cast<const unsigned*>(smem); }
-
-__device__ __forceinline__ void load_double(unsigned& low, unsigned& high, const char* smem) {
-    const uint2 words = *reinterpret_cast<const uint2*>(smem);
-    low = words.x, high = words.y;
-}
-
-// Element (k, i) of an operand stored K x M or K x N.
-template <class Tile> __device__ __forceinline__ const char* element(const char* smem, int k, int i) {
-    return smem + Tile::chunk(k, i * cfg::size / 16) + i * cfg::size % 16;
-}
-
-// The word that this lane holds of rows (A) or columns (B) first .. first + 7 and 16-byte half `half` of k step `step`, by
-// direct loads.
-template <class Tile, bool K_MAJOR>
-__device__ __forceinline__ unsigned load_half(const char* smem, int first, int step, int half) {
-    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    if constexpr (K_MAJOR) {
-        return load_word(smem + Tile::chunk_from(first, g, step * 2 + half) + t * 4);
-    } else if constexpr (cfg::size == 4) {
-        return load_word(element<Tile>(smem, step * cfg::step_k + half * 4 + t, first + g));
-    } else {
-        const int k = step * 16 + half * 8 + t * 2;
-        const unsigned low = *reinterpret_cast<const unsigned short*>(element<Tile>(smem, k, first + g));
-        const unsigned high = *reinterpret_cast<const unsigned short*>(element<Tile>(smem, k + 1, first + g));
-        return low | high << 16;
-    }
-}
-
-// The double that this lane holds of the same rows or columns, over the whole step.
-template <class Tile, bool K_MAJOR>
-__device__ __forceinline__ void load_step_double(unsigned& low, unsigned& high, const char* smem, int first, int step) {
-    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    if constexpr (K_MAJOR)
-        load_double(low, high, smem + Tile::chunk_from(first, g, step * 2 + t / 2) + t % 2 * 8);
-    else
-        load_double(low, high, element<Tile>(smem, step * cfg::step_k + t, first + g));
-}
+extern __shared__ __align__(128) char smem[];
 
 // Chunk `j` of the warp's COUNT chunks of a row, counted from `first`, a multiple of COUNT. If COUNT is a power of two, the two
 // share no bits and their sum is an XOR, which folds into the XOR of the swizzle.
@@ -64,72 +27,154 @@ template <int COUNT> __device__ __forceinline__ int warp_chunk(int first, int j)
     return (COUNT & (COUNT - 1)) == 0 ? first ^ j : first + j;
 }
 
-// Loads mma tile i of the warp's rows, which start at warp_row, and k step `step` of A. By ldmatrix, register j takes the
-// 8 x 8 matrix that lanes 8j .. 8j + 7 address: rows j % 2 * 8 and up, half j / 2 of the step.
-__device__ __forceinline__ void load_a(unsigned (&r)[4], const char* smem, int warp_row, int i, int step) {
-    const int lane = threadIdx.x % 32, row0 = warp_row + i * 16;
-    if constexpr (cfg::ldmatrix_a && cfg::a_transposed) {
-        const int chunk = warp_chunk<cfg::mma_tiles_m * 2>(warp_row / 8, i * 2 ^ lane / 8 % 2);
-        ldmatrix_x4_trans(r, smem_address(smem + TileA::chunk_from(step * 16, lane / 16 * 8 + lane % 8, chunk)));
-    } else if constexpr (cfg::ldmatrix_a) {
-        ldmatrix_x4(r, smem_address(smem + TileA::chunk_from(row0, lane % 16, step * 2 + lane / 16)));
-    } else if constexpr (cfg::size == 8) {
+// The addresses that a lane gives to ldmatrix for groups of 16 of the EXTENT rows (A) or columns (B) of its warp tile: `minor`
+// is the lane's row or column of a group, `half` its 16-byte half of a k step; where k runs down the rows, the lane's row of a
+// step and its chunk of a group. NOTE: a swizzle varies along a row alone, so each address of a row is kept in a register, and
+// what is added for other rows is a constant, which folds into the instruction.
+template <class Tile, bool K_MAJOR, int EXTENT> struct LaneAddresses {
+    static constexpr int kept = K_MAJOR ? cfg::k_steps : (EXTENT + 15) / 16;
+    unsigned address[kept];
+
+    __device__ __forceinline__ LaneAddresses(int warp_first, int first_step, int minor, int half) {
 #pragma unroll
-        for (int h = 0; h < 2; ++h)
-            load_step_double<TileA, !cfg::a_transposed>(r[2 * h], r[2 * h + 1], smem, row0 + h * 8, step);
+        for (int i = 0; i < kept; ++i)
+            address[i] = smem_address(smem) + (K_MAJOR ? Tile::chunk(warp_first + minor, (first_step + i) * 2 + half)
+                                                       : Tile::chunk(first_step * 16 + minor, group_chunk(warp_first, i, half)));
+    }
+    __device__ __forceinline__ unsigned at(int group, int step) const {
+        return K_MAJOR ? address[step] + group * Tile::chunk(16, 0) : address[group] + step * Tile::chunk(16, 0);
+    }
+
+private:
+    static __device__ __forceinline__ int group_chunk(int warp_first, int group, int half) {
+        const bool both = group * 16 + 8 < EXTENT;
+        return warp_chunk<EXTENT / 8>(warp_first / 8, both ? group * 2 ^ half : group * 2);
+    }
+};
+
+__device__ __forceinline__ unsigned load_word(const char* from) { return *reinterpret_cast<const unsigned*>(from); }
+
+__device__ __forceinline__ void load_double(unsigned& low, unsigned& high, const char* from) {
+    const uint2 words = *reinterpret_cast<const uint2*>(from);
+    low = words.x, high = words.y;
+}
+
+// Element (k, i) of an operand stored K x M or K x N.
+template <class Tile> __device__ __forceinline__ const char* element(const char* tile, int k, int i) {
+    return tile + Tile::chunk(k, i * cfg::size / 16) + i * cfg::size % 16;
+}
+
+// The word that this lane holds of rows (A) or columns (B) first .. first + 7 and 16-byte half `half` of k step `step`, by
+// direct loads.
+template <class Tile, bool K_MAJOR>
+__device__ __forceinline__ unsigned load_half(const char* tile, int first, int step, int half) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    if constexpr (K_MAJOR) {
+        return load_word(tile + Tile::chunk_from(first, g, step * 2 + half) + t * 4);
+    } else if constexpr (cfg::size == 4) {
+        return load_word(element<Tile>(tile, step * cfg::step_k + half * 4 + t, first + g));
     } else {
-#pragma unroll
-        for (int h = 0; h < 4; ++h) r[h] = load_half<TileA, !cfg::a_transposed>(smem, row0 + h % 2 * 8, step, h / 2);
+        const int k = step * 16 + half * 8 + t * 2;
+        const unsigned low = *reinterpret_cast<const unsigned short*>(element<Tile>(tile, k, first + g));
+        const unsigned high = *reinterpret_cast<const unsigned short*>(element<Tile>(tile, k + 1, first + g));
+        return low | high << 16;
     }
 }
 
-// Loads columns col0 .. col0 + 7 and one k step of B by direct loads.
-__device__ __forceinline__ void load_b_direct(unsigned (&r)[2], const char* smem, int col0, int step) {
-    if constexpr (cfg::size == 8) {
-        load_step_double<TileB, cfg::b_transposed>(r[0], r[1], smem, col0, step);
-    } else {
-#pragma unroll
-        for (int h = 0; h < 2; ++h) r[h] = load_half<TileB, cfg::b_transposed>(smem, col0, step, h);
-    }
-}
-
-// The address that this lane gives to ldmatrix for column tile j and, for x4, j + 1. Lanes 0-7 and 8-15 address the two
-// k halves of tile j, lanes 16-31 those of tile j + 1.
-template <bool PAIR> __device__ __forceinline__ unsigned address_b(const char* smem, int warp_col, int j, int step) {
-    // NOTE: x2 uses the addresses of lanes 0 .. 15 only, but those of all lanes must be in range.
-    const int lane = threadIdx.x % (PAIR ? 32 : 16);
-    const int half = lane / 8 % 2, next = lane / 16;
-    if constexpr (cfg::b_transposed)
-        return smem_address(smem + TileB::chunk_from(warp_col + j * 8, next * 8 + lane % 8, step * 2 + half));
+// The double that this lane holds of the same rows or columns, over the whole step.
+template <class Tile, bool K_MAJOR>
+__device__ __forceinline__ void load_step_double(unsigned& low, unsigned& high, const char* tile, int first, int step) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    if constexpr (K_MAJOR)
+        load_double(low, high, tile + Tile::chunk_from(first, g, step * 2 + t / 2) + t % 2 * 8);
     else
-        return smem_address(smem + TileB::chunk_from(step * 16, half * 8 + lane % 8, warp_chunk<cfg::mma_tiles_n>(warp_col / 8, j ^ next)));
+        load_double(low, high, element<Tile>(tile, step * cfg::step_k + t, first + g));
 }
 
-__device__ __forceinline__ void load_b(unsigned (&r)[cfg::mma_tiles_n][2], const char* smem, int warp_col, int step) {
+// Loads the fragments of a warp tile, piece by piece: piece 0 is mma tile 0 of the rows, then come the pairs of mma tiles of the
+// columns, then the rest of the rows, in the order in which the products need them.
+struct FragmentLoader {
+    static constexpr int groups_n = (cfg::mma_tiles_n + 1) / 2;
+    static constexpr int pieces = cfg::mma_tiles_m + groups_n;
+
+    int warp_row, warp_col, first_step;
+    // By ldmatrix, register j takes the 8 x 8 matrix that lanes 8j .. 8j + 7 address. Of A: rows j % 2 * 8 and up, half j / 2 of
+    // the step. Of B: half j % 2 of columns j / 2 * 8 and up. .trans turns matrices of k x 8 into 8 x k.
+    LaneAddresses<TileA, !cfg::a_transposed, cfg::warp_m> a;
+    LaneAddresses<TileB, cfg::b_transposed, cfg::warp_n> b;
+
+    __device__ __forceinline__ FragmentLoader(int warp_row_, int warp_col_, int first_step_)
+        : warp_row(warp_row_), warp_col(warp_col_), first_step(first_step_),
+          a(warp_row, first_step, cfg::a_transposed ? lane() / 16 * 8 + lane() % 8 : lane() % 16,
+            cfg::a_transposed ? lane() / 8 % 2 : lane() / 16),
+          b(warp_col, first_step, cfg::b_transposed ? lane() / 16 * 8 + lane() % 8 : lane() % 16,
+            cfg::b_transposed ? lane() / 8 % 2 : lane() / 16) {}
+
+    __device__ __forceinline__ void load(Fragments& f, int stage, int step) const {
 #pragma unroll
-    for (int j = 0; j < cfg::mma_tiles_n; j += 2) {
-        const bool pair = j + 1 < cfg::mma_tiles_n;
-        if constexpr (!cfg::ldmatrix_b) {
-            load_b_direct(r[j], smem, warp_col + j * 8, step);
-            if (pair) load_b_direct(r[j + 1], smem, warp_col + j * 8 + 8, step);
-        } else if (pair) {
-            unsigned four[4];
-            const unsigned address = address_b<true>(smem, warp_col, j, step);
-            cfg::b_transposed ? ldmatrix_x4(four, address) : ldmatrix_x4_trans(four, address);
-            r[j][0] = four[0], r[j][1] = four[1], r[j + 1][0] = four[2], r[j + 1][1] = four[3];
+        for (int piece = 0; piece < pieces; ++piece) load_piece(f, stage, step, piece);
+    }
+    __device__ __forceinline__ void load_piece(Fragments& f, int stage, int step, int piece) const {
+        if (piece == 0)
+            load_a(f.a[0], stage, 0, step);
+        else if (piece <= groups_n)
+            load_b(f.b, stage, piece - 1, step);
+        else
+            load_a(f.a[piece - groups_n], stage, piece - groups_n, step);
+    }
+
+    // Loads mma tile i of the warp's rows from the stage at byte `stage` of shared memory.
+    __device__ __forceinline__ void load_a(unsigned (&r)[4], int stage, int i, int step) const {
+        const char* tile = smem + stage;
+        const int row = warp_row + i * 16;
+        if constexpr (cfg::ldmatrix_a) {
+            cfg::a_transposed ? ldmatrix_x4_trans(r, a.at(i, step) + stage) : ldmatrix_x4(r, a.at(i, step) + stage);
+        } else if constexpr (cfg::size == 8) {
+#pragma unroll
+            for (int h = 0; h < 2; ++h)
+                load_step_double<TileA, !cfg::a_transposed>(r[2 * h], r[2 * h + 1], tile, row + h * 8, first_step + step);
         } else {
-            const unsigned address = address_b<false>(smem, warp_col, j, step);
-            cfg::b_transposed ? ldmatrix_x2(r[j], address) : ldmatrix_x2_trans(r[j], address);
+#pragma unroll
+            for (int h = 0; h < 4; ++h)
+                r[h] = load_half<TileA, !cfg::a_transposed>(tile, row + h % 2 * 8, first_step + step, h / 2);
         }
     }
-}
 
-__device__ __forceinline__ void load_fragments(Fragments& f, const char* smem_a, const char* smem_b, int row0, int col0,
-                                               int step) {
+    // Loads mma tiles 2 * pair and, unless it is beyond the last, 2 * pair + 1 of the warp's columns.
+    __device__ __forceinline__ void load_b(unsigned (&r)[cfg::mma_tiles_n][2], int stage, int pair, int step) const {
+        const int j = pair * 2;
+        const bool both = j + 1 < cfg::mma_tiles_n;
+        if constexpr (!cfg::ldmatrix_b) {
+            load_b_direct(r[j], stage, j, step);
+            if (both) load_b_direct(r[j + 1], stage, j + 1, step);
+        } else {
+            const unsigned address = b.at(pair, step) + stage + TileA::bytes;
+            if (both) {
+                unsigned four[4];
+                cfg::b_transposed ? ldmatrix_x4(four, address) : ldmatrix_x4_trans(four, address);
+                r[j][0] = four[0], r[j][1] = four[1], r[j + 1][0] = four[2], r[j + 1][1] = four[3];
+            } else {
+                // NOTE: an x2 takes the addresses of lanes 0 .. 15 only, but those of all lanes must be in range.
+                const int beyond = cfg::b_transposed ? lane() / 16 * TileB::chunk(8, 0) : 0;
+                cfg::b_transposed ? ldmatrix_x2(r[j], address - beyond) : ldmatrix_x2_trans(r[j], address);
+            }
+        }
+    }
+
+private:
+    static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
+
+    __device__ __forceinline__ void load_b_direct(unsigned (&r)[2], int stage, int j, int step) const {
+        const char* tile = smem + stage + TileA::bytes;
+        const int column = warp_col + j * 8;
+        if constexpr (cfg::size == 8) {
+            load_step_double<TileB, cfg::b_transposed>(r[0], r[1], tile, column, first_step + step);
+        } else {
 #pragma unroll
-    for (int i = 0; i < cfg::mma_tiles_m; ++i) load_a(f.a[i], smem_a, row0, i, step);
-    load_b(f.b, smem_b, col0, step);
-}
+            for (int h = 0; h < 2; ++h) r[h] = load_half<TileB, cfg::b_transposed>(tile, column, first_step + step, h);
+        }
+    }
+};
 
 constexpr int accumulator_values = cfg::mma_tiles_m * cfg::mma_tiles_n * 4;
 
@@ -192,14 +237,8 @@ template <> struct Accumulator<true> {
     }
 };
 
-// Multiplies one k step of the warp tile. SNAKE reverses every other row of mma tiles, so that fragments are reused.
-__device__ __forceinline__ void mma_step(Accumulator<cfg::accumulate_f16>& acc, const Fragments& f) {
+// Multiplies row i of the warp's mma tiles. SNAKE reverses every other row, so that fragments are reused.
+__device__ __forceinline__ void mma_row(Accumulator<cfg::accumulate_f16>& acc, const Fragments& f, int i) {
 #pragma unroll
-    for (int i = 0; i < cfg::mma_tiles_m; ++i) {
-#pragma unroll
-        for (int step = 0; step < cfg::mma_tiles_n; ++step) {
-            const int j = cfg::snake && i % 2 ? cfg::mma_tiles_n - 1 - step : step;
-            acc.multiply(i, j, f);
-        }
-    }
+    for (int step = 0; step < cfg::mma_tiles_n; ++step) acc.multiply(i, cfg::snake && i % 2 ? cfg::mma_tiles_n - 1 - step : step, f);
 }

@@ -8,6 +8,7 @@ from kernels.base.family import Rule
 from kernels.base.tile_hint import TileHint
 from kernels.common import tiling
 from kernels.mma_sync.config import ACCUMULATE_OF, Knobs
+from kernels.mma_sync.validity import why_registers, why_smem
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
 
@@ -62,7 +63,17 @@ def _filled(problem: GemmProblem, device: DeviceSpec, *shape: int) -> Knobs:
         accumulate=ACCUMULATE_OF[problem.accumulate],
         swizzle_size=8 if -(-problem.m // tile_m) >= 8 else 1,
     )
-    return dataclasses.replace(config, split_k=tiling.filling_split_k(config, problem, device))
+    return dataclasses.replace(
+        config,
+        split_k=tiling.filling_split_k(config, problem, device),
+        min_ctas_per_sm=2 if _fits_twice(config, problem, device) else 1,
+    )
+
+
+def _fits_twice(c: Knobs, p: GemmProblem, d: DeviceSpec) -> bool:
+    """Whether an SM can hold two CTAs, of which one multiplies while the other waits or stores."""
+    twice = dataclasses.replace(c, min_ctas_per_sm=2)
+    return why_smem(twice, p, d) is None and why_registers(twice, p, d) is None
 
 
 def _why_depth(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:

@@ -26,62 +26,77 @@
 #include "mma_sync/epilogue.cuh"
 
 template <int EXTENT, bool K_MAJOR, int COPY>
-using Loader = TileLoader<In, K_MAJOR ? EXTENT : cfg::tile_k, K_MAJOR ? cfg::tile_k : EXTENT, cfg::threads, COPY,
-                          (cfg::stages > 1), cfg::smem_layout>;
+using Loader = TileLoader<In, EXTENT, K_MAJOR, cfg::tile_k, cfg::threads, COPY, (cfg::stages > 1), cfg::smem_layout>;
 using LoaderA = Loader<cfg::tile_m, !cfg::a_transposed, cfg::copy_a>;
 using LoaderB = Loader<cfg::tile_n, cfg::b_transposed, cfg::copy_b>;
 constexpr int stage_bytes = TileA::bytes + TileB::bytes;
 
-extern __shared__ __align__(128) char smem[];
-
 struct MainLoop {
     LoaderA loader_a;
     LoaderB loader_b;
-    int row0, col0;         // of the CTA's tile in D
-    int first_k, k_tiles;   // of the CTA's split of k: its first element, its k tiles
-    int warp_row, warp_col; // of the warp tile in the CTA's tile
-    int first_step;         // of the warp's slice of a k tile
+    FragmentLoader fragments;
+    int k_tiles;
 
-    __device__ __forceinline__ void load_tile(int index, int stage) const {
-        char* target = smem + stage * stage_bytes;
-        const int k0 = first_k + index * cfg::tile_k;
-        if constexpr (cfg::a_transposed)
-            loader_a.load(target, k0, row0);
-        else
-            loader_a.load(target, row0, k0);
-        if constexpr (cfg::b_transposed)
-            loader_b.load(target + TileA::bytes, col0, k0);
-        else
-            loader_b.load(target + TileA::bytes, k0, col0);
+    // Loads the next k tile to the stage at byte `stage` of shared memory.
+    __device__ __forceinline__ void load_tile(int index, int stage) {
+        loader_a.load(smem, stage, index == 0);
+        loader_b.load(smem, stage + TileA::bytes, index == 0);
+        loader_a.advance();
+        loader_b.advance();
     }
 
-    __device__ __forceinline__ void load_step(Fragments& f, int stage, int step) const {
-        const char* tile = smem + stage * stage_bytes;
-        load_fragments(f, tile, tile + TileA::bytes, warp_row, warp_col, first_step + step);
+    // Issues slice `slice` of `slices` of the copies of the next k tile, `index`, which is not tile 0. NOTE: if there is no such
+    // tile, they write zeros that nothing reads, which costs less than branches around them.
+    __device__ __forceinline__ void prefetch_slice(int index, int stage, int slice, int slices) {
+        constexpr int copies = LoaderA::rounds + LoaderB::rounds;
+        const bool wanted = index < k_tiles;
+#pragma unroll
+        for (int i = 0; i < copies; ++i) {
+            if (i < slice * copies / slices || i >= (slice + 1) * copies / slices) continue;
+            if (i < LoaderA::rounds)
+                loader_a.load_round(smem, stage, i, 0, wanted);
+            else
+                loader_b.load_round(smem, stage + TileA::bytes, i - LoaderA::rounds, 0, wanted);
+        }
+        if (slice + 1 == slices) {
+            loader_a.advance();
+            loader_b.advance();
+        }
     }
 
+    // Fills all stages but one. Always commits as many groups, so that the number of groups in flight does not depend on k.
+    __device__ __forceinline__ void fill_stages() {
+#pragma unroll 1
+        for (int i = 0; i < cfg::stages - 1; ++i) {
+            if (i < k_tiles) load_tile(i, i * stage_bytes);
+            cp_async_commit();
+        }
+    }
+
+    // Loads the fragments of a k step and multiplies them.
     __device__ __forceinline__ void multiply_step(Accumulator<cfg::accumulate_f16>& acc, int stage, int step) const {
         Fragments f;
         if constexpr (cfg::reload_a) {
-            const char* tile = smem + stage * stage_bytes;
-            load_b(f.b, tile + TileA::bytes, warp_col, first_step + step);
+#pragma unroll
+            for (int pair = 0; pair < FragmentLoader::groups_n; ++pair) fragments.load_b(f.b, stage, pair, step);
 #pragma unroll
             for (int j = 0; j < cfg::mma_tiles_n; ++j) {
                 __syncwarp(); // NOTE: without it ptxas loads A once and keeps it
 #pragma unroll
                 for (int i = 0; i < cfg::mma_tiles_m; ++i) {
-                    load_a(f.a[i], tile, warp_row, i, first_step + step);
+                    fragments.load_a(f.a[i], stage, i, step);
                     acc.multiply(i, j, f);
                 }
             }
         } else {
-            load_step(f, stage, step);
-            mma_step(acc, f);
+            fragments.load(f, stage, step);
+#pragma unroll
+            for (int i = 0; i < cfg::mma_tiles_m; ++i) mma_row(acc, f, i);
         }
     }
 
     // One stage: load, wait, multiply.
-    __device__ __forceinline__ void run_single(Accumulator<cfg::accumulate_f16>& acc) const {
+    __device__ __forceinline__ void run_single(Accumulator<cfg::accumulate_f16>& acc) {
         for (int tile = 0; tile < k_tiles; ++tile) {
             __syncthreads();
             load_tile(tile, 0);
@@ -91,51 +106,67 @@ struct MainLoop {
         }
     }
 
-    // Issues the copies of k tile `index`. Always commits a group, so that the number of groups in flight does not
-    // depend on k.
-    __device__ __forceinline__ void prefetch(int index, int stage) const {
-        if (index < k_tiles) load_tile(index, stage);
-        cp_async_commit();
-    }
-
-    __device__ __forceinline__ void run_multistage(Accumulator<cfg::accumulate_f16>& acc) const {
-        for (int i = 0; i < cfg::stages - 1; ++i) prefetch(i, i);
-        int read = 0, write = cfg::stages - 1;
+    __device__ __forceinline__ void run_multistage(Accumulator<cfg::accumulate_f16>& acc) {
+        fill_stages();
+        int read = 0, write = (cfg::stages - 1) * stage_bytes;
         for (int tile = 0; tile < k_tiles; ++tile) {
             cp_async_wait<cfg::stages - 2>();
             __syncthreads();
-            prefetch(tile + cfg::stages - 1, write);
+            prefetch_slice(tile + cfg::stages - 1, write, 0, 1);
+            cp_async_commit();
 #pragma unroll
             for (int step = 0; step < cfg::k_steps; ++step) multiply_step(acc, read, step);
             write = read;
-            read = read + 1 == cfg::stages ? 0 : read + 1;
+            read = following(read);
         }
     }
 
-    // The last step of a k tile loads the first fragments of the next tile, so that the tensor cores do not wait for
-    // shared memory between stages. NOTE: the first step issues all copies; spread over the steps they were 9 %
-    // slower on an H200.
-    __device__ __forceinline__ void run_double_buffered(Accumulator<cfg::accumulate_f16>& acc) const {
-        for (int i = 0; i < cfg::stages - 1; ++i) prefetch(i, i);
+    // While one k step is multiplied, the fragments of the next are loaded, in the last step those of the next k tile, so that
+    // the tensor cores do not wait for shared memory. NOTE: with ldmatrix a round through all stages is unrolled, so that their
+    // addresses and those of the copies are constants in the instructions; direct loads would need too many registers.
+    __device__ __forceinline__ void run_double_buffered(Accumulator<cfg::accumulate_f16>& acc) {
+        fill_stages();
         cp_async_wait<cfg::stages - 2>();
         __syncthreads();
         Fragments f[2];
-        load_step(f[0], 0, 0);
-        int read = 0, write = cfg::stages - 1;
-        for (int tile = 0; tile < k_tiles; ++tile) {
+        fragments.load(f[0], 0, 0);
+        constexpr int unrolled = cfg::ldmatrix_a && cfg::ldmatrix_b ? cfg::stages : 1;
+        for (int tile = 0, stage = 0;;) {
 #pragma unroll
-            for (int step = 0; step < cfg::k_steps; ++step) {
-                if (step + 1 == cfg::k_steps) {
-                    cp_async_wait<cfg::stages - 2>();
-                    __syncthreads();
-                    write = read;
-                    read = read + 1 == cfg::stages ? 0 : read + 1;
-                }
-                if (step == 0) prefetch(tile + cfg::stages - 1, write);
-                load_step(f[(step + 1) % 2], read, (step + 1) % cfg::k_steps);
-                mma_step(acc, f[step % 2]);
+            for (int i = 0; i < unrolled; ++i, ++tile) {
+                if (tile >= k_tiles) return;
+                multiply_tile(acc, f, tile, unrolled > 1 ? i : stage);
+                stage = stage + 1 == cfg::stages ? 0 : stage + 1;
             }
         }
+    }
+
+    // Multiplies a k tile, whose first fragments are in f[0], and loads those of the next there. Between the rows of mma tiles
+    // come the fragments of the next k step and, before the last step, the copies of the tile that takes the freed stage.
+    // NOTE: before copies that follow a fragment load the assembler puts three empty instructions; so a step has one group.
+    __device__ __forceinline__ void multiply_tile(Accumulator<cfg::accumulate_f16>& acc, Fragments (&f)[2], int tile, int stage) {
+        constexpr int rows = cfg::mma_tiles_m, pieces = FragmentLoader::pieces, last = cfg::k_steps - 1;
+        const int next = (stage + 1) % cfg::stages * stage_bytes, freed = (stage + cfg::stages - 1) % cfg::stages * stage_bytes;
+#pragma unroll
+        for (int step = 0; step < cfg::k_steps; ++step) {
+            if (step == last) {
+                cp_async_commit();
+                cp_async_wait<cfg::stages - 2>();
+                __syncthreads();
+            }
+#pragma unroll
+            for (int i = 0; i < rows; ++i) {
+#pragma unroll
+                for (int piece = i * pieces / rows; piece < (i + 1) * pieces / rows; ++piece)
+                    fragments.load_piece(f[(step + 1) % 2], step == last ? next : stage * stage_bytes, (step + 1) % cfg::k_steps, piece);
+                if (step < last && i == rows - 1) prefetch_slice(tile + cfg::stages - 1, freed, step, last);
+                mma_row(acc, f[step % 2], i);
+            }
+        }
+    }
+
+    static __device__ __forceinline__ int following(int stage) {
+        return stage == (cfg::stages - 1) * stage_bytes ? 0 : stage + stage_bytes;
     }
 };
 
@@ -148,21 +179,13 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, MIN_CTAS_PER_SM) mma_
     a += batch * stride_a, b += batch * stride_b, d += batch * stride_d;
     if constexpr (cfg::has_c) c += batch * stride_c;
 
-    const int all_k_tiles = (k + cfg::tile_k - 1) / cfg::tile_k;
-    const int split_tiles = (all_k_tiles + cfg::split_k - 1) / cfg::split_k;
-    const int first_tile = min(split * split_tiles, all_k_tiles);
-    const int warp = threadIdx.x / 32;
+    const KTiles k_tiles = split_range<cfg::tile_k, cfg::split_k>(k, split);
+    const int row0 = tile.m * cfg::tile_m, col0 = tile.n * cfg::tile_n, warp = threadIdx.x / 32;
     const int slice = warp / (cfg::warps_m * cfg::warps_n), within = warp % (cfg::warps_m * cfg::warps_n);
 
-    const MainLoop loop{cfg::a_transposed ? LoaderA(a, lda, k, m) : LoaderA(a, lda, m, k),
-                        cfg::b_transposed ? LoaderB(b, ldb, n, k) : LoaderB(b, ldb, k, n),
-                        tile.m * cfg::tile_m,
-                        tile.n * cfg::tile_n,
-                        first_tile * cfg::tile_k,
-                        min(split_tiles, all_k_tiles - first_tile),
-                        within / cfg::warps_n * cfg::warp_m,
-                        within % cfg::warps_n * cfg::warp_n,
-                        slice * cfg::k_steps};
+    const int warp_row = within / cfg::warps_n * cfg::warp_m, warp_col = within % cfg::warps_n * cfg::warp_n;
+    MainLoop loop{LoaderA(a, lda, m, row0, k_tiles), LoaderB(b, ldb, n, col0, k_tiles),
+                        FragmentLoader(warp_row, warp_col, slice * cfg::k_steps), k_tiles.count};
     Accumulator<cfg::accumulate_f16> acc;
     acc.clear();
     await_previous_kernel();
@@ -186,5 +209,5 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, MIN_CTAS_PER_SM) mma_
     }
     finish_counts(values, k);
     const Epilogue epilogue{c, d, bias, ldc, ldd, m, n, alpha, beta};
-    store_tile(values, epilogue, smem, loop.row0, loop.col0, loop.warp_row, loop.warp_col, slice == 0);
+    store_tile(values, epilogue, smem, row0, col0, warp_row, warp_col, slice == 0);
 }

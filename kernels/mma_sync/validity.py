@@ -97,7 +97,8 @@ def _why_accumulate(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     return None
 
 
-def _why_smem(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+def why_smem(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    """The reason why the CTAs that an SM must hold exceed its shared memory, or None."""
     used = smem_bytes(c, p)
     reason = cuda.why_smem(used, d)
     # NOTE: the system reserves 1 KiB for each CTA.
@@ -106,7 +107,8 @@ def _why_smem(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     return reason
 
 
-def _why_registers(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+def why_registers(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    """The reason why they exceed its registers, or None."""
     needed = register_estimate(c) + emulation_registers(c, p, d)
     return cuda.why_registers(needed, c.threads, c.min_ctas_per_sm)
 
@@ -124,12 +126,12 @@ RULES: tuple[Rule[Knobs], ...] = (
     Rule(("accumulate",), _why_accumulate, compiled=False),
     Rule(
         ("tile_m", "tile_n", "stages", "smem_layout", "epilogue", "min_ctas_per_sm"),
-        _why_smem,
+        why_smem,
         compiled=False,
     ),
     Rule(
         ("warps_m", "warps_n", "warps_k", "double_buffer", "accumulate", "min_ctas_per_sm"),
-        _why_registers,
+        why_registers,
         compiled=False,
     ),
 )

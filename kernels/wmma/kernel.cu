@@ -26,9 +26,9 @@
 __device__ constexpr int thread_bytes(int columns, int copy) {
     return cfg::threads % (columns * int(sizeof(In)) / copy) == 0 ? copy : 16;
 }
-template <int EXTENT, bool K_MAJOR, int COPY, int COLUMNS = K_MAJOR ? cfg::tile_k : EXTENT>
-using Loader = TileLoader<In, K_MAJOR ? EXTENT : cfg::tile_k, COLUMNS, cfg::threads, COPY, (cfg::stages > 1), cfg::smem_layout,
-                          thread_bytes(COLUMNS, COPY)>;
+template <int EXTENT, bool K_MAJOR, int COPY>
+using Loader = TileLoader<In, EXTENT, K_MAJOR, cfg::tile_k, cfg::threads, COPY, (cfg::stages > 1), cfg::smem_layout,
+                          thread_bytes(K_MAJOR ? cfg::tile_k : EXTENT, COPY)>;
 using LoaderA = Loader<cfg::tile_m, !cfg::a_transposed, cfg::copy_a>;
 using LoaderB = Loader<cfg::tile_n, cfg::b_transposed, cfg::copy_b>;
 using TileA = LoaderA::Tile;
@@ -43,21 +43,14 @@ extern __shared__ __align__(128) char smem[];
 struct MainLoop {
     LoaderA loader_a;
     LoaderB loader_b;
-    int row0, col0;         // of the CTA's tile in D
-    int first_k;            // of the CTA's split of k
     int warp_row, warp_col; // of the warp tile in the CTA's tile
 
-    __device__ __forceinline__ void load_tile(int index, int stage) const {
-        char* target = smem + stage * stage_bytes;
-        const int k0 = first_k + index * cfg::tile_k;
-        if constexpr (cfg::a_transposed)
-            loader_a.load(target, k0, row0);
-        else
-            loader_a.load(target, row0, k0);
-        if constexpr (cfg::b_transposed)
-            loader_b.load(target + TileA::bytes, col0, k0);
-        else
-            loader_b.load(target + TileA::bytes, k0, col0);
+    // Loads the k tiles in order.
+    __device__ __forceinline__ void load_tile(int index, int stage) {
+        loader_a.load(smem, stage * stage_bytes, index == 0);
+        loader_b.load(smem, stage * stage_bytes + TileA::bytes, index == 0);
+        loader_a.advance();
+        loader_b.advance();
     }
 
     __device__ __forceinline__ void mma_tile(WarpAccumulator& accumulator, int stage) const {
@@ -86,16 +79,6 @@ struct MainLoop {
         }
     }
 };
-
-// The k tiles of a split; the last splits may have none.
-struct KRange { int first, count; };
-
-__device__ __forceinline__ KRange split_range(int k, int split) {
-    const int all = (k + cfg::tile_k - 1) / cfg::tile_k;
-    const int tiles = (all + cfg::split_k - 1) / cfg::split_k;
-    const int first = min(split * tiles, all);
-    return {first, min(tiles, all - first)};
-}
 
 // Calls load(tile, stage), which writes k tile `tile` into a stage, and multiply(stage) for every k tile in order. With one
 // stage: load, wait, multiply. With more, DEPTH - 1 tiles are in flight while one is multiplied; a group is committed even
@@ -137,15 +120,10 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, 1) wmma(GEMM_PARAMETE
     a += batch * stride_a, b += batch * stride_b, d += batch * stride_d;
     if constexpr (cfg::has_c) c += batch * stride_c;
 
-    const KRange k_tiles = split_range(k, blockIdx.y);
-    const int warp = threadIdx.x / 32;
-    const MainLoop loop{cfg::a_transposed ? LoaderA(a, lda, k, m) : LoaderA(a, lda, m, k),
-                        cfg::b_transposed ? LoaderB(b, ldb, n, k) : LoaderB(b, ldb, k, n),
-                        tile.m * cfg::tile_m,
-                        tile.n * cfg::tile_n,
-                        k_tiles.first * cfg::tile_k,
-                        warp / cfg::warps_n * cfg::warp_m,
-                        warp % cfg::warps_n * cfg::warp_n};
+    const KTiles k_tiles = split_range<cfg::tile_k, cfg::split_k>(k, blockIdx.y);
+    const int row0 = tile.m * cfg::tile_m, col0 = tile.n * cfg::tile_n, warp = threadIdx.x / 32;
+    MainLoop loop{LoaderA(a, lda, m, row0, k_tiles), LoaderB(b, ldb, n, col0, k_tiles),
+                        warp / cfg::warps_n * cfg::warp_m, warp % cfg::warps_n * cfg::warp_n};
     WarpAccumulator accumulator;
     accumulator.clear();
     run_stages<cfg::stages>(
@@ -159,8 +137,8 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, 1) wmma(GEMM_PARAMETE
         const int tiles = tiles_m * tiles_n;
         StoreTile::Reducer reducer(workspace, int(batch) * tiles + blockIdx.x, tiles * gridDim.z);
         StoreTile::store_partial(smem, reducer, blockIdx.y);
-        if (reducer.arrive()) StoreTile::store(reducer, epilogue, loop.row0, loop.col0);
+        if (reducer.arrive()) StoreTile::store(reducer, epilogue, row0, col0);
     } else {
-        StoreTile::store(smem, epilogue, loop.row0, loop.col0);
+        StoreTile::store(smem, epilogue, row0, col0);
     }
 }

@@ -14,13 +14,13 @@ template <class T> struct Mma {
 #define TILEWRIGHT_MMA_F32(TYPE, NAME)                                                                             \
     template <> struct Mma<TYPE> {                                                                                 \
         static __device__ __forceinline__ void full(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
-            asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." NAME "." NAME ".f32 "                            \
+            asm("mma.sync.aligned.m16n8k16.row.col.f32." NAME "." NAME ".f32 "                            \
                          "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                         \
                          : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                          \
                          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                      \
         }                                                                                                          \
         static __device__ __forceinline__ void k8(float (&c)[4], unsigned a0, unsigned a1, unsigned b) {           \
-            asm volatile("mma.sync.aligned.m16n8k8.row.col.f32." NAME "." NAME ".f32 "                             \
+            asm("mma.sync.aligned.m16n8k8.row.col.f32." NAME "." NAME ".f32 "                             \
                          "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"                                     \
                          : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                          \
                          : "r"(a0), "r"(a1), "r"(b));                                                              \
@@ -34,7 +34,7 @@ TILEWRIGHT_MMA_F32(bf16, "bf16")
 #define TILEWRIGHT_MMA(TYPE, ACC, REGISTER, SHAPE, NAMES)                                                          \
     template <> struct Mma<TYPE> {                                                                                 \
         static __device__ __forceinline__ void full(ACC (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {  \
-            asm volatile("mma.sync.aligned." SHAPE ".row.col." NAMES                                               \
+            asm("mma.sync.aligned." SHAPE ".row.col." NAMES                                               \
                          " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                        \
                          : "+" REGISTER(c[0]), "+" REGISTER(c[1]), "+" REGISTER(c[2]), "+" REGISTER(c[3])          \
                          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                      \
@@ -58,7 +58,7 @@ template <> struct Mma<double> {
         const double top = __hiloint2double(a[1], a[0]), bottom = __hiloint2double(a[3], a[2]);
         const double right = __hiloint2double(b[1], b[0]);
 #if __CUDA_ARCH__ >= 900
-        asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
                      : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
                      : "d"(top), "d"(bottom), "d"(right));
 #else
@@ -69,7 +69,7 @@ template <> struct Mma<double> {
 
 private:
     static __device__ __forceinline__ void m8n8k4(double& c0, double& c1, double a, double b) {
-        asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+        asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
                      : "+d"(c0), "+d"(c1)
                      : "d"(a), "d"(b));
     }
@@ -77,12 +77,12 @@ private:
 
 // f16 accumulators take half the registers and, on parts that are capped for f32, twice the rate.
 __device__ __forceinline__ void mma_f16_k16(unsigned (&c)[2], const unsigned (&a)[4], const unsigned (&b)[2]) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3, %4, %5}, {%6, %7}, {%0, %1};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3, %4, %5}, {%6, %7}, {%0, %1};"
                  : "+r"(c[0]), "+r"(c[1])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 __device__ __forceinline__ void mma_f16_k8(unsigned (&c)[2], unsigned a0, unsigned a1, unsigned b) {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3}, {%4}, {%0, %1};"
+    asm("mma.sync.aligned.m16n8k8.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3}, {%4}, {%0, %1};"
                  : "+r"(c[0]), "+r"(c[1])
                  : "r"(a0), "r"(a1), "r"(b));
 }

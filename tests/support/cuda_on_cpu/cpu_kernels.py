@@ -78,7 +78,7 @@ def wrong_on_cpu(
 
 def _library(source: str, entry: str, defines: dict[str, int | str]) -> Any:
     flags = [f"-D{name}={value}" for name, value in sorted(defines.items())]
-    key = hashlib.sha256(" ".join([source, *flags]).encode()).hexdigest()[:16]
+    key = hashlib.sha256(" ".join([str(SOURCES), source, *flags]).encode()).hexdigest()[:16]
     if key not in _LOADED:
         folder = Path(_FOLDER.name)
         ptx = folder / "common" / "ptx"

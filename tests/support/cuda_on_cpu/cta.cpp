@@ -30,12 +30,19 @@ int current, cta_arrived, cta_alive;
 struct Warp { Lane lanes[32]; int arrived; };
 std::vector<Warp> warps;
 bool copies_late, misuse;
+struct Region { const char *first, *end; } operands[2];
+
+bool inside_operand(const void* from, int bytes) {
+    const char* first = static_cast<const char*>(from);
+    return std::any_of(operands, operands + 2, [&](Region x) { return first >= x.first && first + bytes <= x.end; });
+}
 std::mt19937 source;
 
 void make(const Copy& copy) {
     if (copy.to % copy.bytes || copy.to + copy.bytes > smem_bytes) misuse = true;
     if (copy.inside && reinterpret_cast<std::uintptr_t>(copy.from) % copy.bytes) misuse = true;
-    if (copy.inside)
+    if (copy.inside && !inside_operand(copy.from, copy.bytes)) misuse = true;
+    if (copy.inside && inside_operand(copy.from, copy.bytes))
         std::memcpy(smem + copy.to, copy.from, copy.bytes);
     else
         std::memset(smem + copy.to, 0, copy.bytes);
@@ -125,6 +132,9 @@ extern "C" int run(const void* a, const void* b, const void* c, void* d, const v
     misuse = false;
     fibers.clear();
     for (int i = 0; i < threads; ++i) fibers.push_back(std::make_unique<Fiber>());
+    const char *first_a = static_cast<const char*>(a), *first_b = static_cast<const char*>(b);
+    operands[0] = {first_a, first_a + grid[2] * strides[4] * sizeof(In)};
+    operands[1] = {first_b, first_b + grid[2] * strides[5] * sizeof(In)};
     gridDim = {grid[0], grid[1], grid[2]};
     blockDim = {threads, 1, 1};
     body = [&] {

@@ -73,9 +73,16 @@ def test_a_stored_m_by_k(dtype: str, layout: str, knobs: dict[str, Any]) -> None
 
 # A change of the sources, and what becomes wrong by it.
 FAULTS = [
-    ("mma_sync/compute.cuh", "lane / 16 * 8 + lane % 8, chunk", "lane % 16, chunk", "differ"),
+    ("mma_sync/compute.cuh", "cfg::a_transposed ? lane() / 16 * 8 + lane() % 8 :", "", "differ"),
     ("mma_sync/kernel.cu", "cp_async_wait<cfg::stages - 2>();", "", "differ"),
-    ("mma_sync/kernel.cu", "__syncthreads();\n                    write", "write", "differ"),
+    (
+        "mma_sync/kernel.cu",
+        "wait<cfg::stages - 2>();\n                __syncthreads();",
+        "wait<0>();",
+        "differ",
+    ),
+    ("common/smem_tile.cuh", "row + first_row()) >= zeros;", "row + first_row()) >= 0;", "out of bounds"),
+    ("common/smem_tile.cuh", "min(row, rows_left)", "row", "out of bounds"),
 ]
 
 
@@ -91,5 +98,5 @@ def test_a_fault_is_found(
     (tmp_path / source).write_text(text.replace(before, after))
     monkeypatch.setattr(cpu_kernels, "SOURCES", tmp_path)
     monkeypatch.setattr(cpu_kernels, "_LOADED", {})
-    problem = GemmProblem(64, 32, 256, layout="tt")
+    problem = GemmProblem(60, 30, 232, layout="tt")
     assert what in (wrong(problem, tile_m=64, warps_m=2, warps_n=2, stages=2) or "")
