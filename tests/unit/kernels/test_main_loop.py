@@ -22,7 +22,7 @@ LOAD_FRAGMENT, COPY, LOCAL = 0x03B, 0x1AE, (0x183, 0x187)
 
 
 @functools.cache
-def first_pick(arch: str, dtype: str, layout: str) -> Artifact:
+def first_config(arch: str, dtype: str, layout: str) -> Artifact:
     problem, device = GemmProblem(4096, 4096, 4096, dtype=dtype, layout=layout), gpu(arch, 132)
     return build(MMA_SYNC, MMA_SYNC.heuristic_configs(problem, device)[0], problem, device)
 
@@ -65,7 +65,7 @@ def branch_distance(low: int, high: int, arch: str) -> int:
     ],
 )
 def test_other_instructions_for_each_mma(arch: str, dtype: str, layout: str, most: float) -> None:
-    loop = main_loop(first_pick(arch, dtype, layout), arch)
+    loop = main_loop(first_config(arch, dtype, layout), arch)
     products = sum(operation in MMA for operation in loop)
     assert products == 4 * 64  # four stages
     assert (len(loop) - products) / products <= most
@@ -75,13 +75,13 @@ def test_other_instructions_for_each_mma(arch: str, dtype: str, layout: str, mos
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_nothing_in_the_loop_keeps_the_tensor_cores_waiting_for_long(arch: str) -> None:
     """The longest run of instructions without a product, across the branch too."""
-    loop = main_loop(first_pick(arch, "float16", "nt"), arch)
+    loop = main_loop(first_config(arch, "float16", "nt"), arch)
     runs = "".join("M" if operation in MMA else "." for operation in loop * 2).split("M")
     assert max(map(len, runs)) <= 12
     assert not any(operation in LOCAL for operation in loop)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_two_ctas_an_sm_are_among_the_first_picks(arch: str) -> None:
+def test_two_ctas_an_sm_are_among_the_heuristic_configs(arch: str) -> None:
     configs = MMA_SYNC.heuristic_configs(GemmProblem(4096, 4096, 4096), gpu(arch, 132))
     assert {config["min_ctas_per_sm"] for config in configs[:6]} == {1, 2}
