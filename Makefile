@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Options for the program of demo, test, bench and serve, for instance: make test ARGS=tests/unit
 ARGS :=
 
-.PHONY: help demo test test-long test-all fuzz bench serve lint lock clean
+.PHONY: help demo test test-long test-all fuzz bench serve lint lock sbom audit clean
 
 help:
 	@echo 'make demo    tune a GEMM on this machine and show the result, about two minutes'
@@ -31,6 +31,8 @@ help:
 	@echo 'make serve   run the service at http://127.0.0.1:8080 until Ctrl-C'
 	@echo 'make lint    the static checks alone'
 	@echo 'make lock    write the lock files anew'
+	@echo 'make sbom    write what the images install as CycloneDX'
+	@echo 'make audit   look the locked packages up in an advisory database'
 	@echo 'make clean   remove .venv and caches; databases and compiled kernels are kept'
 
 demo: $(READY)
@@ -79,6 +81,24 @@ UV := .venv/lock/bin/uv pip compile $(LOCKED)
 .venv/lock/bin/uv: | $(READY)
 	@$(BIN)/python -m venv .venv/lock
 	@.venv/lock/bin/python -m pip --quiet --disable-pip-version-check install uv
+
+# What the images install, as CycloneDX bills of materials.
+sbom: .venv/supply/bin/cyclonedx-py
+	@for image in cpu gpu; do \
+		$< requirements docker/requirements-$$image.lock --output-reproducible --of JSON \
+			-o docker/sbom-$$image.json || exit 1; \
+		echo "docker/sbom-$$image.json"; \
+	done
+
+# Needs the advisories of PyPI or OSV; strict, as a package that they do not know must not pass as safe.
+audit: .venv/supply/bin/cyclonedx-py
+	@for lock in requirements.lock requirements-gpu.lock; do \
+		.venv/supply/bin/pip-audit --strict --disable-pip --require-hashes -r $$lock $(ARGS) || exit 1; \
+	done
+
+.venv/supply/bin/cyclonedx-py: | $(READY)
+	@$(BIN)/python -m venv .venv/supply
+	@.venv/supply/bin/python -m pip --quiet --disable-pip-version-check install cyclonedx-bom pip-audit
 
 clean:
 	rm -rf .venv .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
