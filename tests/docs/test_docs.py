@@ -229,7 +229,9 @@ def test_ci_is_make_test_all() -> None:
 def test_bills_of_materials_and_audits_cover_what_is_locked() -> None:
     plan = _run(["make", "--dry-run", "sbom", "audit"], os.environ).stdout
     assert [name for name in ("docker/requirements-$image.lock", "--of JSON") if name not in plan] == []
-    assert [name for name in ("requirements.lock requirements-gpu.lock", "--strict") if name not in plan] == []
+    assert [
+        name for name in ("requirements.lock requirements-gpu.lock", "--strict") if name not in plan
+    ] == []
 
 
 def test_every_target_that_the_pages_name_is_in_the_makefile() -> None:

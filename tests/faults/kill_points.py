@@ -3,8 +3,9 @@
     PYTHONPATH=tests/support/servers python tests/faults/kill_points.py --points 200 --out kill-points.json
 
 At half of the points the server is killed, at half its device's process; compilers come on top. After each
-the database must be whole and hold every trial that was committed before, and the job must go on; each job
-must come to its end.
+the database, SQLite or with ``--postgresql`` a PostgreSQL of its own, must be whole and hold every trial that
+was committed before, and the job must go on within its lease and five seconds; each job must come to its end,
+with no config measured twice. What was found so far is written after every tenth kill.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ import os
 import platform
 import random
 import signal
-import sqlite3
 import statistics
 import tempfile
 import time
@@ -32,6 +32,9 @@ from pathlib import Path
 from typing import Any
 
 from api_server import STOP_S, announced_url, children, environment
+from postgres_server import find_binaries, running
+from sqlalchemy import Connection as Database
+from sqlalchemy import create_engine, text
 
 from service.cli.main import app
 from tilewright import Client, GemmProblem
@@ -39,6 +42,7 @@ from tilewright.launch.host import cpu_info
 
 PROBLEM = GemmProblem(64, 48, 32, "float32", "nn")
 TRIALS = 150  # of a job: many, since races take long
+RESUME_S = 30.0 + 5.0  # the lease, and what a server takes to see that it ended
 PATIENCE_S = 120.0
 Trials = list[tuple[Any, ...]]
 MEAN_S = 0.1  # from a job's going on to the next kill
@@ -111,27 +115,37 @@ class Counts:
 class Killing:
     """One database, one server after another, one job after another."""
 
-    def __init__(self, folder: Path, seed: int, trials: int = TRIALS) -> None:
+    def __init__(self, folder: Path, seed: int, trials: int = TRIALS, database_url: str = "") -> None:
         self.counts = Counts()
         self._folder = folder
         self._trials = trials
         self._random = random.Random(seed)
-        self._server = fork(folder)
+        self._url = database_url or f"sqlite:///{folder / 'tilewright.db'}"
+        self._engine = create_engine(self._url)
+        self._server = fork(folder, database_url=self._url)
 
-    def run(self, points: int) -> Counts:
-        """Kill so often, then let the last job come to its end."""
+    def run(
+        self, points: int, seconds: float = float("inf"), told: Callable[[Counts], None] = lambda _: None
+    ) -> Counts:
+        """Kill so often, or for so long, then let the last job come to its end; every tenth kill is told."""
         victims = ["server", "device worker"] * (points // 2) + ["compiler"] * (points // POINTS_A_COMPILER)
         self._random.shuffle(victims)
+        until = time.monotonic() + seconds
         try:
             for victim in victims:
+                if time.monotonic() > until:
+                    break
                 self._ensure_job()
                 time.sleep(self._random.expovariate(1 / MEAN_S))
                 self._kill(victim)
+                if self.counts.kills.total() % 10 == 0:
+                    told(self.counts)
             self._wait(lambda status, _: status == "succeeded")
             self._check_database()
             return self.counts
         finally:
             self._server.finish()
+            self._engine.dispose()
 
     def _ensure_job(self) -> None:
         jobs = self.counts.jobs
@@ -154,10 +168,12 @@ class Killing:
         _, kept = self._job()
         assert kept[: len(before)] == before, "a committed trial is lost or changed"
         if victim == "server":
-            self._server = fork(self._folder)
+            self._server = fork(self._folder, database_url=self._url)
         self._wait(lambda status, trials: status == "succeeded" or any(map(_measured, trials[len(kept) :])))
+        took = time.monotonic() - killed
+        assert took < RESUME_S, f"the job went on after {took:.1f} s"
         self.counts.kills[victim] += 1
-        self.counts.resume_s[victim].append(time.monotonic() - killed)
+        self.counts.resume_s[victim].append(took)
 
     def _wait(self, reached: Callable[[str, Trials], bool]) -> None:
         end = time.monotonic() + PATIENCE_S
@@ -167,29 +183,32 @@ class Killing:
 
     def _job(self) -> tuple[str, Trials]:
         """Status and trials of the last job as they are committed."""
-        job = self.counts.jobs[-1:]
+        job = {"id": self.counts.jobs[-1]}
         with self._database() as connection:
-            [(status, error)] = connection.execute("SELECT status, error FROM job WHERE id = ?", job)
-            query = "SELECT number, config, outcome, timing FROM trial WHERE job_id = ? ORDER BY number"
-            trials = connection.execute(query, job).fetchall()
+            [(status, error)] = connection.execute(text("SELECT status, error FROM job WHERE id = :id"), job)
+            query = "SELECT number, config, outcome, timing FROM trial WHERE job_id = :id ORDER BY number"
+            trials = [tuple(row) for row in connection.execute(text(query), job)]
         assert status in ("queued", "running", "succeeded"), error
         assert [number for number, *_ in trials] == list(range(len(trials))), "a number is missing"
+        measured = [str(config) for _, config, _, timing in trials if timing is not None]
+        assert len(measured) == len(set(measured)), "a config was measured twice"
         return status, trials
 
     def _check_database(self) -> None:
         """The file is whole, and what was told to be done is there."""
         with self._database() as connection:
-            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-            assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
-            [(self.counts.trials,)] = connection.execute("SELECT count(*) FROM trial")
-            [(done,)] = connection.execute("SELECT count(*) FROM job WHERE status = 'succeeded'")
-            [(winners,)] = connection.execute("SELECT count(*) FROM best_config")
+            if self._engine.dialect.name == "sqlite":
+                assert connection.exec_driver_sql("PRAGMA integrity_check").all() == [("ok",)]
+                assert connection.exec_driver_sql("PRAGMA foreign_key_check").all() == []
+            [(self.counts.trials,)] = connection.execute(text("SELECT count(*) FROM trial"))
+            [(done,)] = connection.execute(text("SELECT count(*) FROM job WHERE status = 'succeeded'"))
+            [(winners,)] = connection.execute(text("SELECT count(*) FROM best_config"))
         # NOTE: the winner is committed before its job is: there may be one more, and never a second.
         assert min(done, 1) <= winners <= 1, "the winner of a job that succeeded is missing, or there twice"
 
     @contextlib.contextmanager
-    def _database(self) -> Iterator[sqlite3.Connection]:
-        with contextlib.closing(sqlite3.connect(self._folder / "tilewright.db", timeout=30)) as connection:
+    def _database(self) -> Iterator[Database]:
+        with self._engine.connect() as connection:
             yield connection
 
 
@@ -197,7 +216,7 @@ def _measured(trial: tuple[Any, ...]) -> bool:
     return trial[-1] is not None
 
 
-def report(counts: Counts, seconds: float) -> dict[str, object]:
+def report(counts: Counts, seconds: float, database: str) -> dict[str, object]:
     """What was done and found; that it came this far means that nothing was lost."""
     machine = {
         "cpu": cpu_info("model name"),
@@ -208,12 +227,13 @@ def report(counts: Counts, seconds: float) -> dict[str, object]:
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": machine,
-        "database": "SQLite",
+        "database": database,
         "kills": dict(counts.kills),
         "seconds": round(seconds, 1),
         "jobs_succeeded": len(counts.jobs),
         "trials_committed": counts.trials,
         "trials_lost": 0,
+        "measured_twice": 0,
         "databases_damaged": 0,
         "resume_s": {
             victim: {"median": round(statistics.median(seconds), 2), "max": round(max(seconds), 2)}
@@ -226,16 +246,36 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--points", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="most of them")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--postgresql", action="store_true")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     started = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        counts = Killing(Path(folder), arguments.seed).run(arguments.points)
-    text = json.dumps(report(counts, time.monotonic() - started), indent=1)
-    print(text)  # noqa: T201
-    if arguments.out:
-        arguments.out.write_text(text + "\n")
+    database = "PostgreSQL" if arguments.postgresql else "SQLite"
+
+    def tell(counts: Counts) -> None:
+        shown = json.dumps(report(counts, time.monotonic() - started, database), indent=1)
+        print(shown, flush=True)  # noqa: T201
+        if arguments.out:
+            arguments.out.write_text(shown + "\n")
+
+    with tempfile.TemporaryDirectory() as folder, _database_url(arguments.postgresql) as url:
+        killing = Killing(Path(folder), arguments.seed, database_url=url)
+        tell(killing.run(arguments.points, arguments.seconds, tell))
+
+
+@contextlib.contextmanager
+def _database_url(postgresql: bool) -> Iterator[str]:
+    """Of a new PostgreSQL server; empty for a SQLite file."""
+    if not postgresql:
+        yield ""
+        return
+    binaries = find_binaries()
+    if binaries is None:
+        raise SystemExit("no PostgreSQL here: install the package 'postgresql'")
+    with running(binaries) as server:
+        yield server.url("postgres")
 
 
 if __name__ == "__main__":
