@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +16,6 @@ from service.cli.output import (
     Device,
     ElementType,
     K,
-    M,
     N,
     OperandLayout,
     Url,
@@ -29,15 +29,17 @@ from service.cli.output import (
 )
 from tilewright import Client, wire
 from tilewright.schema.job import SearchOptions
+from tilewright.schema.ladder import parse_rows
 from tilewright.schema.problem import GemmProblem
 
 _WHOLE_ID = 32
+Rows = Annotated[str, typer.Argument(help="Rows of D: a number, or several such as 1..8192.", metavar="M")]
 
 
 @takes("search", SearchOptions)
 @takes("more", GemmProblem, *PROBLEM_ARGUMENTS)
 def tune(
-    m: M,
+    m: Rows,
     n: N,
     k: K,
     more: dict[str, Any],
@@ -48,13 +50,15 @@ def tune(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tune a GEMM through the running service and show the winner.
+    """Tune a GEMM through the running service and show the winner; for several M a ladder of winners.
 
+    M is a number, or numbers and ranges with commas: 1..8192 doubles, 512..4096+512 goes up by 512.
     Ctrl-C stops watching; the job goes on ('tilewright jobs watch' follows it, 'jobs cancel' stops it).
     """
     with connect(url) as client:
-        problem = problem_of((m, n, k), dtype, layout, device_named(client, device).kind, **more)
-        job = _follow(client, client.tune(problem, wait=False, device=device, **search))
+        rows = parse_rows(m)
+        problem = problem_of((max(rows), n, k), dtype, layout, device_named(client, device).kind, **more)
+        job = _follow(client, client.tune(problem, wait=False, m=rows, device=device, **search))
     _tell(job, as_json)
 
 
@@ -78,13 +82,13 @@ def _follow(client: Client, job: wire.JobView) -> wire.JobView:
 
         def show(progress: wire.JobProgress) -> None:
             best = (
-                f"best {progress.best_us:.2f} us, {_tflops(job, progress.best_us)}"
+                f"best {progress.best_us:.2f} us, {_tflops(job, progress.best_us, progress.m)}"
                 if progress.best_us
                 else ""
             )
-            bar.update(
-                task, total=progress.planned, completed=progress.measured, phase=progress.phase, best=best
-            )
+            row = f" m={progress.m}" if progress.m else ""
+            phase = f"{progress.phase}{row}"
+            bar.update(task, total=progress.planned, completed=progress.measured, phase=phase, best=best)
 
         try:
             return client.wait(job.id, show)
@@ -102,6 +106,8 @@ def _tell(job: wire.JobView, as_json: bool) -> None:
         print_json(job)
     elif job.best:
         print_best(job.best)
+    elif job.ladder:
+        _print_rows(job)
     if job.best and job.stored:
         typer.echo(f"stored is another race: {_short(job.stored)}", err=True)
     if job.status is not wire.JobStatus.SUCCEEDED:
@@ -109,13 +115,43 @@ def _tell(job: wire.JobView, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
+def _print_rows(job: wire.JobView) -> None:
+    """The rows of a ladder that were decided, and the ranges that share a kernel."""
+    headers = ("m", "us", "vendor us", "speed-up", "verdict", "run", "regret", "kernel")
+    kernels = {digest: number for number, digest in enumerate(dict.fromkeys(map(_kernel, job.ranges)), 1)}
+    print_table(
+        headers,
+        (
+            (
+                row.m,
+                f"{row.median_us:.2f}",
+                f"{row.vendor_us:.2f}",
+                f"{row.speedup.value:.3f} [{row.speedup.low:.3f}, {row.speedup.high:.3f}]",
+                row.verdict,
+                "vendor" if row.use_vendor else "kernel",
+                f"{row.regret:.2%}",
+                kernels[_kernel(row)],
+            )
+            for row in job.rows
+        ),
+    )
+    for one in job.ranges:
+        rows = str(one.first) if one.first == one.last else f"{one.first}..{one.last}"
+        typer.echo(f"kernel {kernels[_kernel(one)]} for M = {rows}, regret {one.regret:.2%}: {one.config}")
+
+
+def _kernel(one: wire.LadderRowView | wire.LadderRange) -> str:
+    return one.artifact.digest
+
+
 def _short(best: wire.BestConfigView) -> str:
     speedup = f"{best.speedup.value:.3f} times as fast as {best.baseline.name}"
     return f"{best.timing.median_us:.2f} us, {speedup}, job {best.job_id} on {best.created:%Y-%m-%d %H:%M}"
 
 
-def _tflops(job: wire.JobView, micros: float) -> str:
-    return f"{job.problem.flops / micros / 1e6:.3f} TFLOP/s"
+def _tflops(job: wire.JobView, micros: float, m: int | None) -> str:
+    flops = dataclasses.replace(job.problem, m=m or job.problem.m).flops
+    return f"{flops / micros / 1e6:.3f} TFLOP/s"
 
 
 app = typer.Typer(no_args_is_help=True, help="Tuning jobs.")
@@ -222,6 +258,8 @@ def _print(job: wire.JobView, as_json: bool) -> None:
         typer.echo(f"it waits: {job.waiting}")
     if job.best:
         print_best(job.best)
+    if job.rows:
+        _print_rows(job)
 
 
 def _row(job: wire.JobView) -> tuple[object, ...]:
@@ -229,7 +267,8 @@ def _row(job: wire.JobView) -> tuple[object, ...]:
     trials = f"{progress.measured}/{progress.planned}" if progress else f"0/{job.max_trials}"
     best = f"{progress.best_us:.2f}" if progress and progress.best_us else "-"
     status = "stopping" if job.cancel_requested and not job.status.final else job.status
-    return job.id, status, job.problem, job.device_class, trials, best
+    problem = f"{job.ladder[0]}..{job.problem}" if job.ladder else job.problem
+    return job.id, status, problem, job.device_class, trials, best
 
 
 @takes("search", SearchOptions)

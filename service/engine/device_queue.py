@@ -19,7 +19,9 @@ from tilewright.artifact import Artifact
 from tilewright.errors import TilewrightError
 from tilewright.schema.config import Config
 from tilewright.schema.job import JobProgress, JobStatus
+from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Trial
+from tuner.job.ladder import tune_ladder
 from tuner.job.neighbours import first_tries
 from tuner.job.tune import tune
 from tuner.store import jobs
@@ -56,9 +58,13 @@ class DeviceRecorder(JobRecorder):
         """As :meth:`JobRecorder.set_progress`."""
         self._patience(functools.partial(super().set_progress, progress))
 
-    def stored_best(self) -> BestConfig | None:
+    def stored_best(self, problem: GemmProblem) -> BestConfig | None:
         """As :meth:`JobRecorder.stored_best`."""
-        return self._patience(super().stored_best)
+        return self._patience(functools.partial(super().stored_best, problem))
+
+    def row_results(self) -> dict[int, BestConfig]:
+        """As :meth:`JobRecorder.row_results`."""
+        return self._patience(super().row_results)
 
     def set_best(self, best: BestConfig, artifact: Artifact) -> None:
         """As :meth:`JobRecorder.set_best`."""
@@ -260,11 +266,14 @@ class DeviceQueue:
         patience = Patience(cancelled, self._tell)
         recorder = DeviceRecorder(self._store, job.id, patience, self._metrics, self.name)
         log.info("job %s: tuning %s on %s", job.id, job.request.problem, self.name)
-        initial, quiet_wait_s = self._initial_configs(job), self._settings.quiet_wait_s
-        winner = tune(
-            job.request, job.id, self.bench, self._builder, recorder, cancelled, initial, quiet_wait_s
-        )
-        if winner is not None:
+        initial = functools.partial(self._initial_configs, job.device_class)
+        given = (job.request, job.id, self.bench, self._builder, recorder, cancelled)
+        quiet_wait_s = self._settings.quiet_wait_s
+        if job.request.ladder:
+            won = bool(tune_ladder(*given, initial, quiet_wait_s))
+        else:
+            won = tune(*given, initial(job.request.problem), quiet_wait_s) is not None
+        if won:
             self._finish(job, JobStatus.SUCCEEDED, None)
         elif not cancelled.is_set():
             reason = "no config of this problem compiled, ran and gave the right result; its trials say why"
@@ -272,9 +281,9 @@ class DeviceQueue:
         elif not self._stopping.is_set() or self._cancel_requested(job.id):
             self._finish(job, JobStatus.CANCELLED, None)
 
-    def _initial_configs(self, job: JobRecord) -> list[Config]:
+    def _initial_configs(self, device_class: str, problem: GemmProblem) -> list[Config]:
         with self._store.read() as session:
-            return first_tries(session, job.device_class, job.request.problem)
+            return first_tries(session, device_class, problem)
 
     def _cancel_requested(self, job_id: str) -> bool:
         with self._store.read() as session:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Sequence
 from typing import Literal
 
 from service.errors import Kind, Refusal
@@ -11,6 +12,7 @@ from tilewright import wire
 from tilewright.schema.codec import gathered
 from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import GemmProblem
+from tilewright.schema.trial import BestConfig
 from tilewright.wire.results import speedup_of
 from tuner.store.imports import Import, ImportCounts
 from tuner.store.misses import MissRecord, Place
@@ -27,11 +29,15 @@ def job_view(
     best: wire.BestConfigView | None = None,
     stored: wire.BestConfigView | None = None,
     waiting: str | None = None,
+    rows: Sequence[BestConfig] = (),
 ) -> wire.JobView:
     """A job, the result of its race once it succeeded, the stored winner of its problem if another job found
-    it, and the reason why it waits."""
+    it, the reason why it waits, and the winners of the rows of a ladder."""
     found = best if job.status is JobStatus.SUCCEEDED else None
+    decided = [wire.LadderRowView.of(one) for one in rows]
     told = {
+        "rows": decided,
+        "ranges": wire.LadderRange.merged(decided),
         "baseline_ratio": found.speedup.value if found else None,
         "best": found,
         "stored": stored,

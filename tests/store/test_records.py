@@ -68,6 +68,7 @@ FIXED: dict[str, Any] = {
     "config": Config.of("host", {"mc": 16, "order": "snake"}),
     "ties": (Config.of("host", {"mc": 32, "order": "rows"}),),
     "families": ("host", "simt"),
+    "ladder": (16, 96),
     "artifact": artifact().digest,
     "job_id": JOB,
     "device_class": HOST.device_class.id,
@@ -166,7 +167,8 @@ def test_pydantic_writes_and_reads_a_record_as_the_codec_does(kind: type[Any]) -
 
 def test_a_tune_request_travels_and_is_stored(store: Store) -> None:
     asked = filled(TuneRequest)
-    body = TuneBody.model_validate(asked.problem.to_dict() | asked.options)
+    plain = asked.problem.to_dict() | asked.options
+    body = TuneBody.model_validate(plain | {"m": plain.pop("ladder")})
     assert body.to_request(body.to_problem()) == asked
     with store.begin() as session:
         job, _ = jobs.submit(session, asked, HOST)
@@ -236,7 +238,7 @@ def test_a_winner_is_stored_and_travels(store: Store) -> None:
 
 # Requests and answers, the record that each shows, and fields of it that are told apart or in another form.
 SHOWN: list[tuple[Any, Any, set[str]]] = [
-    (wire.TuneBody, GemmProblem, set()),
+    (wire.TuneBody, GemmProblem, {"m"}),
     (wire.TuneBody, SearchOptions, set()),
     (wire.TuneMissesBody, SearchOptions, set()),
     (wire.JobView, TuneRequest, set()),
@@ -250,11 +252,21 @@ SHOWN: list[tuple[Any, Any, set[str]]] = [
     (GemmPost, GemmProblem, {"m", "n", "k", "dtype"}),
     (SharedGemmBody, GemmProblem, {"dtype", "has_bias", "has_c"}),
     (wire.DeviceView, DeviceFields, set()),
-    (wire.BestConfigView, BestConfig, {"artifact", *SPEEDUP, "repeatable"}),
+    (wire.BestConfigView, BestConfig, {"artifact", *SPEEDUP, "repeatable", "kernels"}),
     (
         SetEntry,
         BestConfig,
-        {"device_class", "arch", "timing", "ties", *SPEEDUP, "provenance", "resources", "repeatable"},
+        {
+            "device_class",
+            "arch",
+            "timing",
+            "ties",
+            *SPEEDUP,
+            "provenance",
+            "resources",
+            "repeatable",
+            "kernels",
+        },
     ),
     (SetEntry, wire.QualityView, set()),
     (wire.SetInfo, SetRecord, {"id", "created"}),

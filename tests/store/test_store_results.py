@@ -213,7 +213,7 @@ def test_a_disturbed_race_replaces_disturbed_ones_alone(store: Store) -> None:
 def test_a_job_keeps_its_own_result(store: Store, job: JobRecord, recorder: Recorder) -> None:
     before = best(problem(), speedup=1.5)
     put(store, before)
-    assert recorder.stored_best() == before
+    assert recorder.stored_best(problem()) == before
     loud = best(problem(), speedup=3.4, disturbed="others kept 0.90 cores busy")
     recorder.set_best(loud, artifact())
     with store.read() as session:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -40,7 +41,7 @@ class LabBuilder:
     def submit(
         self, family_name: str, config: Config, problem: GemmProblem, device: DeviceSpec
     ) -> Future[Compiled]:
-        assert (family_name, problem, device.arch) == (config.family, PROBLEM, device.arch)
+        assert (family_name, problem.n, device.arch) == (config.family, PROBLEM.n, device.arch)
         self.submitted.append(config)
         self.futures.append(Future())
         if self.at_once:
@@ -77,19 +78,20 @@ class LabBench:
         self.on_trial: Callable[[str], Outcome] = lambda _text: Outcome.OK
         self.on_race: Callable[[Sequence[Artifact]], None] = lambda _artifacts: None
         self.cost: Callable[[str], float] = _cost
+        self.on_row: Callable[[str, int], float] = lambda _text, _m: 1.0
         self.under_load: Callable[[str], float] = lambda text: self.cost(text)
 
     def trial(
         self, artifact: Artifact, problem: GemmProblem, incumbent_us: float | None, timeout_s: float
     ) -> TrialResult:
-        assert problem == PROBLEM
+        assert dataclasses.replace(problem, m=PROBLEM.m) == PROBLEM
         assert timeout_s >= 20.0
         text = artifact.binary.decode()
         self.tried.append(text)
         outcome = self.on_trial(text)
         if outcome is not Outcome.OK:
             return TrialResult(outcome=outcome, message=f"{outcome} on purpose", check_s=0.25)
-        us = self.cost(text)
+        us = self.cost(text) * self.on_row(text, problem.m)
         pruned = incumbent_us is not None and us > 1.15 * incumbent_us
         timing = Timing((us,) * 3, us, us, us, "lab")
         return TrialResult(
@@ -97,7 +99,7 @@ class LabBench:
         )
 
     def vendor_tile_hints(self, problem: GemmProblem, timeout_s: float) -> list[TileHint]:
-        assert problem == PROBLEM
+        assert dataclasses.replace(problem, m=PROBLEM.m) == PROBLEM
         assert timeout_s >= 20.0
         return self.on_tile_hints()
 
@@ -111,14 +113,14 @@ class LabBench:
         *,
         vendor: bool = True,
     ) -> RaceSamples:
-        assert problem == PROBLEM
+        assert dataclasses.replace(problem, m=PROBLEM.m) == PROBLEM
         assert timeout_s >= 20.0
         self.races.append(tuple(artifact.binary.decode() for artifact in artifacts))
         self.race_seeds.append(seed)
         self.race_vendors.append(vendor)
         self.on_race(artifacts)
         rng = np.random.default_rng(seed)
-        true_us = [self.under_load(artifact.binary.decode()) for artifact in artifacts]
+        true_us = [self.under_load(text) * self.on_row(text, problem.m) for text in self.races[-1]]
         true_us += [VENDOR_US] * vendor
         rows = [tuple((us * rng.lognormal(0.0, 0.01, rounds)).tolist()) for us in true_us]
         digests = tuple(artifact.digest for artifact in artifacts)
@@ -141,6 +143,7 @@ class LabRecorder:
         self.artifacts: list[Artifact | None] = []
         self.progress: list[JobProgress] = []
         self.best: BestConfig | None = None
+        self.rows: dict[int, BestConfig] = {}
         self.stored: BestConfig | None = None
         self.on_trial: Callable[[Trial], None] = lambda _trial: None
 
@@ -155,12 +158,17 @@ class LabRecorder:
     def set_progress(self, progress: JobProgress) -> None:
         self.progress.append(progress)
 
-    def stored_best(self) -> BestConfig | None:
+    def stored_best(self, problem: GemmProblem) -> BestConfig | None:  # noqa: ARG002
         return self.stored
+
+    def row_results(self) -> dict[int, BestConfig]:
+        return dict(self.rows)
 
     def set_best(self, best: BestConfig, artifact: Artifact) -> None:
         assert artifact.digest == best.artifact
         self.best = best
+        if best.kernels is not None:
+            self.rows[best.problem.m] = best
 
 
 class Lab:

@@ -67,8 +67,11 @@ class Recorder(Protocol):
     def set_progress(self, progress: JobProgress) -> None:
         """Publish the progress of the job."""
 
-    def stored_best(self) -> BestConfig | None:
-        """The winner that is stored for the job's problem on its device class, of any job."""
+    def stored_best(self, problem: GemmProblem) -> BestConfig | None:
+        """The winner that is stored for a problem of the job on its device class, of any job."""
+
+    def row_results(self) -> dict[int, BestConfig]:
+        """What the races of the rows of this job's ladder found, by M; empty for a job on one problem."""
 
     def set_best(self, best: BestConfig, artifact: Artifact) -> None:
         """Store the result of the final race with its kernel: with the job, and as the winner of its problem

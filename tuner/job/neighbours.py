@@ -10,6 +10,7 @@ in octaves of (m, n, k), and a band takes in all nearer ones: what is expected n
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import statistics
 from collections import defaultdict
@@ -101,7 +102,7 @@ def _pairs_of(group: Sequence[_Winner], medians: dict[str, dict[str, float]]) ->
 def _medians(session: Session, device_class: str, digests: set[str]) -> dict[str, dict[str, float]]:
     """By shape, then by config: the best median in microseconds."""
     query = (
-        select(ProblemRow.canonical, TrialRow.config_digest, func.min(TrialRow.median_us))
+        select(ProblemRow.canonical, TrialRow.m, TrialRow.config_digest, func.min(TrialRow.median_us))
         .join(JobRow, JobRow.id == TrialRow.job_id)
         .join(ProblemRow, ProblemRow.id == JobRow.problem_id)
         .where(
@@ -111,11 +112,13 @@ def _medians(session: Session, device_class: str, digests: set[str]) -> dict[str
             has_entered(),
         )
         .where(TrialRow.outcome.in_((Outcome.OK, Outcome.PRUNED)), TrialRow.median_us > 0)
-        .group_by(ProblemRow.canonical, TrialRow.config_digest)
+        .group_by(ProblemRow.canonical, TrialRow.m, TrialRow.config_digest)
     )
     found = defaultdict[str, dict[str, float]](dict)
-    for name, digest, micros in session.execute(query):
-        found[name][digest] = float(micros or 0.0)
+    for job_problem, m, digest, micros in session.execute(query):
+        name = job_problem if m is None else records.canonical(json.loads(job_problem) | {"m": m})
+        before = found[name].get(digest, math.inf)
+        found[name][digest] = min(before, float(micros or 0.0))
     return found
 
 

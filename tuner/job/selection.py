@@ -131,7 +131,7 @@ def _decided(context: JobContext, candidates: list[Candidate], stored: Candidate
 def _stored_winner(context: JobContext, candidates: Sequence[Candidate]) -> Candidate | None:
     """The stored winner of the problem as a candidate. None where there is none, or where sources and
     compilers of today make no kernel of its config that runs and is right: it cannot stay then."""
-    best = context.recorder.stored_best()
+    best = context.recorder.stored_best(context.problem)
     if best is None or context.cancelled.is_set() or why_outdated(best.config, context):
         return None
     config = FAMILIES[best.config.family].completed(best.config)

@@ -58,7 +58,7 @@ def tune(
     context = JobContext(request, job_id, bench, builder, recorder, cancelled, quiet_wait_s)
     if not recorder.trials():  # else the progress of the interrupted run stands until it is caught up with
         recorder.set_progress(JobProgress("enumerate", 0, request.max_trials))
-    search = _open(context, bench, initial_configs)
+    search = open_for(context, bench, initial_configs)
     tracker = ProgressTracker(request, recorder, search, started)
     Loop(context, search, tracker).run()
     if cancelled.is_set():
@@ -75,7 +75,12 @@ def tune(
     return best
 
 
-def _open(context: JobContext, bench: Bench, initial_configs: Sequence[Config]) -> Search:
+def open_for(context: JobContext, bench: Bench, initial_configs: Sequence[Config]) -> Search:
+    """The search of a job, which tries ``initial_configs`` first, then those of the vendor library's choice.
+
+    Raises:
+        InvalidProblem: as :func:`tune`.
+    """
     request, device = context.request, context.device
     families = _families(request, device)
     too_large = why_too_large(request.problem, device)

@@ -220,9 +220,13 @@ class ReplayRecorder:
     def set_progress(self, progress: JobProgress) -> None:
         """Discard it."""
 
-    def stored_best(self) -> BestConfig | None:
+    def stored_best(self, problem: GemmProblem) -> BestConfig | None:  # noqa: ARG002
         """None."""
         return None
+
+    def row_results(self) -> dict[int, BestConfig]:
+        """No rows: a replay is of one problem."""
+        return {}
 
     def set_best(self, best: BestConfig, artifact: Artifact) -> None:
         """Discard it."""

@@ -193,7 +193,10 @@ def merge_job(session: Session, job: EndedJob, entering: imports.Import) -> bool
         cancel_requested=False,
         import_id=entering.id,
     )
-    return insert_new(session, JobRow, values)
+    is_new = insert_new(session, JobRow, values)
+    if is_new:
+        jobs.add_rows(session, job.id, job.request)
+    return is_new
 
 
 def takes_trials(session: Session, job_id: str, entering: imports.Import) -> bool:

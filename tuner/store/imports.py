@@ -22,6 +22,7 @@ from tuner.store.models import (
     ImportedBestRow,
     ImportRow,
     JobRow,
+    LadderRow,
     MissRow,
     RetuneRow,
     TrialRow,
@@ -179,15 +180,33 @@ def remove_problem(session: Session, problem: GemmProblem) -> Removed:
         raise StoreError(
             f"{problem} was never seen here; 'tilewright best' and 'tilewright jobs ls' list others"
         )
-    found = session.execute(select(JobRow.id, JobRow.status).where(JobRow.problem_id == problem_id)).all()
+    rows = select(LadderRow.job_id).where(LadderRow.problem_id == problem_id)
+    this = or_(JobRow.problem_id == problem_id, JobRow.id.in_(rows))
+    found = session.execute(select(JobRow.id, JobRow.status).where(this)).all()
     for job_id, status in found:
         if not status.final:
             raise InUse(f"job {job_id} of {problem} is {status}; cancel it or wait for its end")
     for table in (ImportedBestRow, MissRow, RetuneRow):
         session.execute(delete(table).where(table.problem_id == problem_id))
     winners = _remove_winners(session, BestConfigRow.problem_id == problem_id)
-    trials = remove_jobs(session, [job_id for job_id, _ in found])
-    return Removed(jobs=len(found), trials=trials, best=winners)
+    trials = _remove_rows(session, problem_id)
+    named = [job_id for job_id, _ in found]
+    left = set(session.scalars(select(LadderRow.job_id).where(LadderRow.job_id.in_(named))))
+    ids = [job_id for job_id in named if job_id not in left]
+    trials += remove_jobs(session, ids)
+    return Removed(jobs=len(ids), trials=trials, best=winners)
+
+
+def _remove_rows(session: Session, problem_id: int) -> int:
+    """Delete a problem from the ladders of jobs, and the jobs that have no row left; gives how many trials
+    these were."""
+    count = 0
+    query = select(LadderRow.job_id, LadderRow.m).where(LadderRow.problem_id == problem_id)
+    for job_id, m in session.execute(query).all():
+        gone = delete(TrialRow).where(TrialRow.job_id == job_id, TrialRow.m == m).returning(TrialRow.number)
+        count += len(session.execute(gone, execution_options=_UNSYNCHRONIZED).all())
+        session.execute(delete(LadderRow).where(LadderRow.job_id == job_id, LadderRow.m == m))
+    return count
 
 
 def remove_jobs(session: Session, ids: Sequence[str]) -> int:
@@ -196,7 +215,8 @@ def remove_jobs(session: Session, ids: Sequence[str]) -> int:
     for job_id in ids:
         for table in (BestConfigRow, ImportedBestRow):
             session.execute(update(table).where(table.job_id == job_id).values(job_id=None))
-        session.execute(delete(EventRow).where(EventRow.job_id == job_id))
+        for of_job in (EventRow, LadderRow):
+            session.execute(delete(of_job).where(of_job.job_id == job_id))
         gone = delete(TrialRow).where(TrialRow.job_id == job_id).returning(TrialRow.number)
         count += len(session.execute(gone, execution_options=_UNSYNCHRONIZED).all())
         session.execute(delete(JobRow).where(JobRow.id == job_id))

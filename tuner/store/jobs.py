@@ -20,7 +20,7 @@ from tilewright.schema.job import JobProgress, JobStatus, TuneRequest
 from tilewright.schema.trial import BestConfig
 from tuner.store import database, entities, imports, keys, records
 from tuner.store.database import JobTaken, StoreError, insert_new, insert_row
-from tuner.store.models import EventRow, JobRow, ProblemRow
+from tuner.store.models import EventRow, JobRow, LadderRow, ProblemRow
 from tuner.store.records import EventRecord, JobRecord, RowReader, Unreadable, utc_now
 
 
@@ -156,8 +156,28 @@ def submit(
     job_id = _new_id()
     joined = _create_or_join(session, request, device, digest, {"id": job_id, "caller": caller})
     if joined is None:
+        add_rows(session, job_id, request)
         append_event(session, job_id, "status", {"status": JobStatus.QUEUED})
     return known(session, joined or job_id), joined is None
+
+
+def add_rows(session: Session, job_id: str, request: TuneRequest) -> None:
+    """Keep the rows of a new job on a ladder."""
+    for problem in request.problems if request.ladder else ():
+        row = {"job_id": job_id, "m": problem.m, "problem_id": entities.ensure_problem(session, problem)}
+        insert_row(session, LadderRow, row)
+
+
+def row_results(session: Session, job_id: str) -> dict[int, BestConfig]:
+    """What the races of a job on a ladder found, by M; rows without a result are left out."""
+    query = select(LadderRow.m, LadderRow.result).where(LadderRow.job_id == job_id).order_by(LadderRow.m)
+    return {m: decode(BestConfig, result) for m, result in session.execute(query) if result is not None}
+
+
+def set_row_result(session: Session, job_id: str, result: BestConfig) -> None:
+    """Keep what the race of one row of a ladder found."""
+    row = update(LadderRow).where(LadderRow.job_id == job_id, LadderRow.m == result.problem.m)
+    session.execute(row.values(result=encode(result)))
 
 
 def _create_or_join(

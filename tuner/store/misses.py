@@ -18,7 +18,7 @@ from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import GemmProblem
 from tuner.store import entities, records
 from tuner.store.database import insert_new
-from tuner.store.models import BestConfigRow, JobRow, MissRow, ProblemRow, RetuneRow
+from tuner.store.models import BestConfigRow, JobRow, LadderRow, MissRow, ProblemRow, RetuneRow
 from tuner.store.records import RowReader, utc_now
 
 Reason = Literal["missing", "stale"]
@@ -162,8 +162,10 @@ def _open() -> Select[Any]:
 
 
 def _being_tuned() -> ColumnElement[bool]:
-    mine = and_(JobRow.problem_id == MissRow.problem_id, JobRow.device_class == MissRow.device_class)
-    return exists().where(mine, JobRow.status.in_((JobStatus.QUEUED, JobStatus.RUNNING)))
+    live = JobRow.status.in_((JobStatus.QUEUED, JobStatus.RUNNING))
+    here = and_(JobRow.device_class == MissRow.device_class, live)
+    row = and_(LadderRow.job_id == JobRow.id, LadderRow.problem_id == MissRow.problem_id)
+    return or_(exists().where(here, JobRow.problem_id == MissRow.problem_id), exists().where(here, row))
 
 
 def _is_open() -> ColumnElement[bool]:

@@ -194,6 +194,17 @@ class JobRow(Base):
     device: Mapped[DeviceRow] = relationship(lazy="joined", innerjoin=True)
 
 
+class LadderRow(Base):
+    """One row of the M ladder of a job; ``result`` is what its final race found."""
+
+    __tablename__ = "ladder_row"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("job.id"), primary_key=True)
+    m: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    problem_id: Mapped[int] = mapped_column(ForeignKey("problem.id"), index=True)
+    result: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+
+
 class SubmissionRow(Base):
     """An idempotency key, the request it came with and what that was answered; kept for a day."""
 
@@ -209,7 +220,7 @@ class SubmissionRow(Base):
 
 class TrialRow(Base):
     """One config tried; raw samples are in ``timing``, taken at ``sampled``, which is NULL once they were
-    pruned. ``artifact`` may name one that was not kept."""
+    pruned. ``artifact`` may name one that was not kept, ``m`` is the row of a ladder."""
 
     __tablename__ = "trial"
     __table_args__ = (
@@ -239,6 +250,7 @@ class TrialRow(Base):
     measure_s: Mapped[float]
     origin: Mapped[str] = mapped_column(String(16))
     repeatable: Mapped[bool | None]
+    m: Mapped[int | None]
     sampled: Mapped[datetime | None]
     created: Mapped[datetime]
 
@@ -276,6 +288,7 @@ class _Winner:
     provenance: Mapped[dict[str, Any]]
     resources: Mapped[dict[str, Any]]
     repeatable: Mapped[bool | None]
+    kernels: Mapped[list[Any] | None]
     created: Mapped[datetime]
 
 

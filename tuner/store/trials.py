@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from tilewright.artifact import Artifact
 from tilewright.schema.codec import encode
 from tilewright.schema.job import JobProgress
+from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Outcome, Trial
 from tuner.store import best as winners
 from tuner.store import entities, exchange, jobs, records
@@ -145,7 +146,7 @@ class JobRecorder:
         if record is None:
             raise JobTaken(f"there is no job {job_id} to record")
         self._attempt = record.attempt
-        self._problem, self._device_class = record.request.problem, record.device_class
+        self._ladder, self._device_class = record.request.ladder, record.device_class
 
     def trials(self) -> list[Trial]:
         """Trials of this job that were already committed, by number.
@@ -186,11 +187,16 @@ class JobRecorder:
             jobs.set_progress(session, self._job_id, progress)
             jobs.append_event(session, self._job_id, "progress", encode(progress))
 
-    def stored_best(self) -> BestConfig | None:
-        """The winner that is stored for the job's problem."""
+    def stored_best(self, problem: GemmProblem) -> BestConfig | None:
+        """The winner that is stored for a problem of the job."""
         with self._store.read() as session:
-            found = winners.exact(session, self._device_class, self._problem)
+            found = winners.exact(session, self._device_class, problem)
         return found[0].best if found else None
+
+    def row_results(self) -> dict[int, BestConfig]:
+        """What the races of this job on a ladder found, by M."""
+        with self._store.read() as session:
+            return jobs.row_results(session, self._job_id)
 
     def set_best(self, best: BestConfig, artifact: Artifact) -> None:
         """Keep the result of the final race with its kernel, as found by this job: see
@@ -203,7 +209,7 @@ class JobRecorder:
             jobs.hold(session, self._job_id, self._attempt)
             entities.put_artifact(session, artifact)
             found = dataclasses.replace(best, job_id=self._job_id)
-            jobs.set_result(session, self._job_id, found)
+            (jobs.set_row_result if self._ladder else jobs.set_result)(session, self._job_id, found)
             winners.put(session, found)
             jobs.append_event(session, self._job_id, "best", _headline(best))
 
@@ -213,6 +219,8 @@ def _advanced(job: JobRecord, trial: Trial) -> JobProgress:
     if trial.timing is None:
         return dataclasses.replace(progress, failed=progress.failed + 1)
     progress = dataclasses.replace(progress, measured=progress.measured + 1)
+    if trial.m != progress.m:
+        progress = dataclasses.replace(progress, m=trial.m, best_us=None, best_config=None)
     median = trial.timing.median_us
     if trial.outcome is not Outcome.OK or (progress.best_us is not None and median >= progress.best_us):
         return progress
@@ -227,7 +235,7 @@ def _summary(trial: Trial) -> dict[str, Any]:
         "message": records.text(trial.message[:500]),
         "median_us": trial.timing.median_us if trial.timing else None,
         "origin": trial.origin,
-    }
+    } | ({} if trial.m is None else {"m": trial.m})
 
 
 def _headline(winner: BestConfig) -> dict[str, Any]:
@@ -240,4 +248,4 @@ def _headline(winner: BestConfig) -> dict[str, Any]:
         "speedup_low": winner.speedup_low,
         "speedup_high": winner.speedup_high,
         "verdict": winner.verdict,
-    }
+    } | ({} if winner.kernels is None else {"m": winner.problem.m, "regret": winner.regret})

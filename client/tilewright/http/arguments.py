@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import operator
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,10 +13,15 @@ from pathlib import Path
 from typing import IO, Any, TypedDict
 
 from tilewright.errors import InvalidProblem
+from tilewright.schema.ladder import parse_rows
 from tilewright.schema.problem import GemmProblem
 from tilewright.trust import SIGNATURE_LINE
 
 # Keyword options, for type checkers: each list names the fields of a request, as a test proves.
+
+
+Rows = str | Iterable[int]
+"""M of a ladder: numbers, or a text as the command line takes it, such as ``1..8192``."""
 
 
 class TuneOptions(TypedDict, total=False):
@@ -127,6 +133,26 @@ def with_problem(problem: GemmProblem, options: Mapping[str, Any]) -> dict[str, 
     if twice:
         raise InvalidProblem(f"{', '.join(twice)}: give it in the GemmProblem, not as an option")
     return {**fields, **options}
+
+
+def with_rows(problem: GemmProblem, m: Rows | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a request to tune a problem, for each ``m`` where some are given.
+
+    Raises:
+        InvalidProblem: as :func:`with_problem`, or ``m`` is no text or list of numbers.
+    """
+    fields = with_problem(problem, options)
+    if m is None:
+        return fields
+    if isinstance(m, str):
+        return fields | {"m": parse_rows(m)}
+    try:
+        return fields | {"m": [operator.index(one) for one in m]}  # also NumPy's integers
+    except TypeError:
+        raise InvalidProblem(
+            f"m must be several integers, such as [1, 2, 4] or '1..8192', got {m!r}; one M belongs in the "
+            "GemmProblem"
+        ) from None
 
 
 def miss_fields(miss: Miss) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from tilewright.http.arguments import (
     GemmOptions,
     ListOptions,
     Miss,
+    Rows,
     TargetOptions,
     TuneOptions,
     miss_fields,
@@ -27,6 +28,7 @@ from tilewright.http.arguments import (
     open_to_write,
     signed_parts,
     with_problem,
+    with_rows,
 )
 from tilewright.http.calls import (
     JSON,
@@ -106,14 +108,18 @@ class Endpoints:
         *,
         on_progress: OnProgress | None = None,
         wait: bool = True,
+        m: Rows | None = None,
         **options: Unpack[TuneOptions],
     ) -> Flow[wire.JobView]:
         """Tune ``problem``; with ``wait`` until the job has ended, its winner is ``.best``.
 
+        Several ``m``, as ``[1, 2, 4]`` or ``"1..8192"``, are one job on a ladder, whose ``.rows`` and
+        ``.ranges`` have the winners; the m of ``problem`` does not count then.
+
         Raises:
             ServiceError: also where the job failed.
         """
-        fields = with_problem(problem, options)
+        fields = with_rows(problem, m, options)
         key = fields.pop("idempotency_key", None)
         job = yield from post("/tune", checked(wire.TuneBody, fields), model_of(wire.JobView), key)
         return (yield from Endpoints.wait(self, job.id, on_progress)) if wait else job

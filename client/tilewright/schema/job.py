@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from tilewright.schema.codec import Bounds, FamilyName, MaxLength, decode, encode, gathered
+from tilewright.schema.ladder import Ladder, ladder_of
 from tilewright.schema.problem import GemmProblem
 
 
@@ -50,7 +51,8 @@ class SearchOptions:
 
     Attributes:
         families: kernel families to search; empty for all that support the problem.
-        max_trials: measured trials (``ok`` and ``pruned``) to spend.
+        max_trials: measured trials (``ok`` and ``pruned``) to spend; of a ladder on its largest M, and a
+            quarter of them on each other row.
         max_seconds: wall-clock bound, 0 for none; the final race comes on top.
         seed: random seed of the search.
         sampler: the sampler.
@@ -70,14 +72,33 @@ class SearchOptions:
 
 @dataclasses.dataclass(frozen=True)
 class TuneRequest(SearchOptions):
-    """A request for a job: a problem, and the options of the search for its best config."""
+    """A request for a job: a problem, and the options of the search for its best config.
+
+    Attributes:
+        problem: the problem; of a ladder the one with the largest M.
+        ladder: every M of a ladder, the smallest first; empty for the problem alone.
+
+    Raises:
+        ValueError: ``ladder`` has one M twice, is not sorted, or does not end with that of the problem.
+    """
 
     problem: GemmProblem
+    ladder: Ladder = ()
+
+    def __post_init__(self) -> None:
+        if self.ladder and (ladder_of(self.ladder) != self.ladder or self.ladder[-1] != self.problem.m):
+            raise ValueError(f"ladder: must go up to the m of its problem, {self.problem.m}")
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of the search as plain data."""
-        return {name: encode(getattr(self, name)) for name in OPTIONS}
+        """Everything but the problem, as plain data."""
+        found = {name: encode(getattr(self, name)) for name in OPTIONS}
+        return found | ({"ladder": list(self.ladder)} if self.ladder else {})
+
+    @property
+    def problems(self) -> list[GemmProblem]:
+        """The problem of each row of a ladder, the smallest M first; else the problem alone."""
+        return [dataclasses.replace(self.problem, m=m) for m in self.ladder or (self.problem.m,)]
 
     @classmethod
     def of(cls, problem: GemmProblem, options: Mapping[str, Any]) -> TuneRequest:
@@ -88,7 +109,7 @@ class TuneRequest(SearchOptions):
         """
         families = sorted(set(options.get("families", ())))
         found = decode(SearchOptions, {**options, "families": families})
-        return cls(**gathered(cls, found, problem=problem))
+        return cls(**gathered(cls, found, problem=problem, ladder=tuple(options.get("ladder", ()))))
 
 
 OPTIONS = tuple(field.name for field in dataclasses.fields(SearchOptions))
@@ -100,6 +121,8 @@ class JobProgress:
 
     Attributes:
         phase: ``enumerate``, ``search``, ``race`` or ``done``.
+        m: the row of a ladder that is at work, and that ``best_us`` is of; None for a job on one problem.
+        rows_done: number of rows of a ladder whose race is over.
         measured, planned: number of measured trials, and their limit.
         valid_configs: size of the searched space over all families.
         failed: number of trials that failed.
@@ -129,3 +152,5 @@ class JobProgress:
     search_s: float = 0.0
     race_s: float = 0.0
     stopped: str | None = None
+    m: int | None = None
+    rows_done: int = 0

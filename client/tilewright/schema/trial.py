@@ -6,9 +6,19 @@ import dataclasses
 from enum import StrEnum
 from typing import Annotated, Any
 
-from tilewright.schema.codec import Count, KeyName, MaxLength, Pattern, Positive, Seconds, Sha256, Text
+from tilewright.schema.codec import (
+    Bounds,
+    Count,
+    KeyName,
+    MaxLength,
+    Pattern,
+    Positive,
+    Seconds,
+    Sha256,
+    Text,
+)
 from tilewright.schema.config import Config
-from tilewright.schema.problem import GemmProblem
+from tilewright.schema.problem import Extent, GemmProblem
 from tilewright.schema.resources import Resources
 
 STANDS_IN = "stands_in_for"
@@ -92,7 +102,9 @@ class Trial(TrialResult):
         resources: registers and memory of the kernel.
         provenance: provenance of the result; None if nothing was compiled.
         compile_s: seconds of the compilation.
-        origin: the proposer: ``initial``, ``search`` or ``final``.
+        origin: the proposer: ``initial``, ``search`` or ``final``; ``ladder`` for a kernel that was found on
+            another row.
+        m: the row of a ladder; None for the job's only problem.
     """
 
     number: Count
@@ -102,6 +114,7 @@ class Trial(TrialResult):
     provenance: Provenance | None = None
     compile_s: Seconds = 0.0
     origin: Annotated[str, Pattern("[A-Za-z0-9_.-]{0,16}")] = "search"
+    m: Extent | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -126,6 +139,21 @@ class Baseline:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class LadderKernel:
+    """A kernel of an M ladder on one of its rows.
+
+    Attributes:
+        artifact: digest of the kernel.
+        regret: its time over the best that was measured on the row, less 1.
+        speedup: the vendor library's time over its time, by the race of the row's winner.
+    """
+
+    artifact: Sha256
+    regret: Annotated[float, Bounds(0.0, 1e12)]
+    speedup: Positive
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class BestConfig:
     """The winner of a job's final race on one device class: a view over trials.
 
@@ -142,6 +170,8 @@ class BestConfig:
         job_id: the job that found it.
         resources: registers and memory of the winner.
         repeatable: as in the winner's :class:`Trial`.
+        kernels: of a row of an M ladder, its kernels that were measured there, the winner among them; None
+            for a problem that was tuned alone.
     """
 
     problem: GemmProblem
@@ -160,6 +190,12 @@ class BestConfig:
     resources: Resources
     job_id: Annotated[str, Pattern("([0-9a-f]{32})?")] = ""
     repeatable: bool | None = None
+    kernels: tuple[LadderKernel, ...] | None = None
+
+    @property
+    def regret(self) -> float:
+        """The winner's time over the best that was measured on its row of a ladder, less 1; else 0."""
+        return next((one.regret for one in self.kernels or () if one.artifact == self.artifact), 0.0)
 
     @property
     def verdict(self) -> str:

@@ -2,15 +2,78 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from datetime import datetime
 
 from pydantic import BaseModel
 
+from tilewright.schema.codec import gathered
+from tilewright.schema.config import Config
+from tilewright.schema.config_set import Speedup
 from tilewright.schema.job import JobProgress, JobStatus, SearchOptions
 from tilewright.schema.problem import GemmProblem
-from tilewright.schema.trial import Trial
+from tilewright.schema.trial import BestConfig, Trial
 from tilewright.wire.catalog import ProblemDocument
-from tilewright.wire.results import BestConfigView
+from tilewright.wire.results import ArtifactLink, BestConfigView, speedup_of
+
+
+class LadderRowView(BaseModel):
+    """A row of an M ladder that was decided, as :class:`BestConfigView` in short.
+
+    Attributes:
+        median_us: of the winner in the race of its row; ``vendor_us`` is that of the vendor library there.
+        regret: the winner's time over the best that was measured on the row, less 1: what the row pays for
+            sharing its kernel with others.
+    """
+
+    m: int
+    config: Config
+    artifact: ArtifactLink
+    median_us: float
+    vendor_us: float
+    speedup: Speedup
+    verdict: str
+    use_vendor: bool
+    regret: float
+
+    @classmethod
+    def of(cls, best: BestConfig) -> LadderRowView:
+        """The row of a winner."""
+        told = {
+            "m": best.problem.m,
+            "artifact": ArtifactLink.to(best.artifact),
+            "median_us": best.timing.median_us,
+            "vendor_us": best.baseline.median_us,
+            "speedup": speedup_of(best),
+        }
+        return cls(**gathered(cls, best, **told))
+
+
+class LadderRange(BaseModel):
+    """Rows of a ladder beside each other whose winner is the same kernel; ``regret`` is their largest."""
+
+    first: int
+    last: int
+    config: Config
+    artifact: ArtifactLink
+    regret: float
+
+    @classmethod
+    def merged(cls, rows: Sequence[LadderRowView]) -> list[LadderRange]:
+        """The ranges of rows, the smallest M first."""
+        groups = itertools.groupby(rows, lambda row: row.artifact.digest)
+        each = [list(group) for _, group in groups]
+        return [
+            cls(
+                first=group[0].m,
+                last=group[-1].m,
+                config=group[0].config,
+                artifact=group[0].artifact,
+                regret=max(row.regret for row in group),
+            )
+            for group in each
+        ]
 
 
 class JobView(BaseModel, SearchOptions, frozen=True):
@@ -21,6 +84,9 @@ class JobView(BaseModel, SearchOptions, frozen=True):
         best: the result of the job's own race, once it succeeded.
         stored: the stored winner of the problem, if another job found it: before this job's race, or after
             it, or because this job's race was disturbed.
+        ladder: every M of a ladder; ``problem`` has the largest. Empty for a job on one problem.
+        rows: the rows of a ladder that were decided, the smallest M first.
+        ranges: the same, with rows of one kernel merged.
         baseline_ratio: vendor time over winner time; None before the race.
         error: the reason if the job failed.
         waiting: what keeps a queued or running job from going on, such as a full disk.
@@ -37,6 +103,9 @@ class JobView(BaseModel, SearchOptions, frozen=True):
     finished: datetime | None
     cancel_requested: bool
     progress: JobProgress | None
+    ladder: tuple[int, ...] = ()
+    rows: list[LadderRowView] = []
+    ranges: list[LadderRange] = []
     baseline_ratio: float | None = None
     best: BestConfigView | None = None
     stored: BestConfigView | None = None

@@ -32,7 +32,7 @@ from tilewright.wire.exchange import (
     WaitingView,
 )
 from tilewright.wire.explain import ExplainQuery, ExplainView
-from tilewright.wire.jobs import JobList, JobView, TrialList, UnreadableJob
+from tilewright.wire.jobs import JobList, JobView, LadderRange, LadderRowView, TrialList, UnreadableJob
 from tilewright.wire.misses import (
     AnyTuneBody,
     FromMisses,
@@ -107,6 +107,8 @@ __all__ = [
     "JobStatus",
     "JobView",
     "KnobView",
+    "LadderRange",
+    "LadderRowView",
     "LookupAnswer",
     "LookupBody",
     "LookupView",

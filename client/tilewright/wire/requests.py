@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, WrapValidator, model_validator
 from pydantic_core import core_schema
 
 from tilewright.schema.codec import KeyName, encode, gathered
 from tilewright.schema.job import OPTIONS, JobStatus, SearchOptions, TuneRequest
+from tilewright.schema.ladder import MOST_ROWS, MRange, ladder_of
 from tilewright.schema.match import MatchOptions
 from tilewright.schema.problem import Activation, DType, Extent, GemmProblem, Layout
 
@@ -69,10 +72,30 @@ class OptionsBody(Body, SearchOptions, frozen=True):
         return TuneRequest.of(problem, {name: encode(getattr(self, name)) for name in OPTIONS})
 
 
+class RangeBody(Body, MRange, frozen=True):
+    """A range of M: ``{"first": 1, "last": 8192}`` doubles, with ``step`` it goes up by that."""
+
+
+_STRICT = ConfigDict(strict=True)
+_ONE = TypeAdapter(Extent, config=_STRICT)
+_LIST = TypeAdapter(Annotated[list[Extent], Field(min_length=1, max_length=MOST_ROWS)], config=_STRICT)
+
+
+def _choose_rows(value: Any, _: Any) -> Any:
+    # NOTE: chosen here, so that a broken rule is reported for the right kind of value.
+    if isinstance(value, list):
+        return _LIST.validate_python(value)
+    return RangeBody.model_validate(value) if isinstance(value, dict) else _ONE.validate_python(value)
+
+
+Rows = Annotated[Extent | list[Extent] | RangeBody, WrapValidator(_choose_rows)]
+
+
 class TuneBody(OptionsBody, ProblemBody, frozen=True):
-    """``POST /tune``: a problem, search options and a device.
+    """``POST /tune``: a problem, or one with several M, which are a ladder; search options and a device.
 
     Attributes:
+        m: rows of D; for a ladder a list of them or a range, at most 64.
         device: ``cuda:0``, ``host`` and the like; the service's first device unless given.
     """
 
@@ -82,7 +105,35 @@ class TuneBody(OptionsBody, ProblemBody, frozen=True):
         },
     )
 
+    m: Rows  # type: ignore[assignment]
     device: DeviceName | None = None
+
+    @property
+    def rows(self) -> list[int]:
+        """Every M.
+
+        Raises:
+            InvalidProblem: a range does not go up.
+        """
+        if isinstance(self.m, RangeBody):
+            return list(itertools.islice(self.m.rows, MOST_ROWS + 1))
+        return self.m if isinstance(self.m, list) else [self.m]
+
+    def to_problem(self) -> GemmProblem:
+        """The problem, with the largest M.
+
+        Raises:
+            InvalidProblem: the types cannot be combined, or a range does not go up.
+        """
+        return GemmProblem(**gathered(GemmProblem, self, m=max(self.rows)))
+
+    def to_request(self, problem: GemmProblem) -> TuneRequest:
+        """The request with these options for a problem and its ladder.
+
+        Raises:
+            InvalidProblem: there are too many M.
+        """
+        return dataclasses.replace(super().to_request(problem), ladder=ladder_of(self.rows))
 
 
 class PageQuery(BaseModel, frozen=True):

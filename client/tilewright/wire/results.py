@@ -22,6 +22,11 @@ class ArtifactLink(BaseModel):
     digest: str
     href: str
 
+    @classmethod
+    def to(cls, digest: str) -> ArtifactLink:
+        """The link to the artifact of a digest."""
+        return cls(digest=digest, href=f"/artifacts/{digest}")
+
 
 class MatchView(BaseModel):
     """The match of a result: ``exact``, or ``nearest`` at a distance in octaves of m, n, k."""
@@ -84,7 +89,7 @@ class BestConfigView(QualityView):
         """The view of a record, with ``created`` and ``import_id`` of its row; ``near`` if it answers for
         another problem."""
         told = {
-            "artifact": ArtifactLink(digest=best.artifact, href=f"/artifacts/{best.artifact}"),
+            "artifact": ArtifactLink.to(best.artifact),
             "speedup": speedup_of(best),
             "match": MatchView(kind=near.kind, distance=near.distance) if near else MatchView(kind="exact"),
             "expected_regret": near.expected_regret if near else None,

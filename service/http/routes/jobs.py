@@ -104,8 +104,8 @@ def post_tune(
     response: Response,
     idempotency_key: IdempotencyKey,
 ) -> wire.JobView | wire.JobList:
-    """Start tuning a GEMM, or join the job that already does the same; or a job for each of the top misses.
-    A problem that is being tuned is no miss."""
+    """Start tuning a GEMM, or join the job that already does the same; or jobs for the top misses. A problem
+    that is being tuned is no miss. Several ``m`` are one job on a ladder."""
     if isinstance(body, wire.TuneMissesBody):
         started = start_for_misses(service, body, idempotency_key, request)
         return wire.JobList(items=[job_view(job) for job in started])
@@ -128,7 +128,8 @@ def start(service: Service, body: wire.TuneBody, key: str | None, request: Reque
     wanted = admission.with_trials(body, service.settings).to_request(body.to_problem())
     admission.check_size(wanted.problem, service.settings)
     bench = service.engine.bench(body.device)
-    admission.check_supported(wanted.problem, body.families, bench)
+    for problem in wanted.problems:
+        admission.check_supported(problem, body.families, bench)
     admission.check_memory(wanted.problem, bench)
     with service.store.begin() as session:
         queue = functools.partial(_queue, service, session, wanted, bench.spec, request)
@@ -195,6 +196,8 @@ def get_job(job_id: JobId, service: ServiceDep, response: Response) -> wire.JobV
 
 def _with_results(service: Service, session: Session, job: JobRecord) -> wire.JobView:
     waiting = service.engine.why_waiting(job)
+    if job.request.ladder:
+        return job_view(job, waiting=waiting, rows=list(jobs.row_results(session, job.id).values()))
     winners = best.exact(session, job.device_class, job.request.problem)
     stored = service.quality.best_view(winners[0]) if winners else None
     if stored and stored.job_id == job.id:

@@ -93,7 +93,9 @@ def keyword(kind: Any) -> Any:
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a problem as a dict": (lambda client: client.tune(PROBLEM.to_dict()), "GemmProblem"),
     "a problem as text": (lambda client: client.best_config("8x8x8"), "GemmProblem"),
-    "another m": (lambda client: client.tune(PROBLEM, m=5), "m: give it in the GemmProblem"),
+    "one m": (lambda client: client.tune(PROBLEM, m=5), "one M belongs in the GemmProblem"),
+    "rows that are no numbers": (lambda client: client.tune(PROBLEM, m="1-8"), r"1\.\.8192"),
+    "another n": (lambda client: client.tune(PROBLEM, n=5), "n: give it in the GemmProblem"),
     "another layout": (lambda client: client.best_config(PROBLEM, layout="nn"), "layout: give it"),
     "one problem of many": (lambda client: client.lookup_many(PROBLEM), "such as a list"),
     "problems as tuples": (lambda client: client.lookup_many([(8, 8, 8)]), "GemmProblem"),

@@ -32,6 +32,7 @@ from tuner.store.models import (
     EventRow,
     ImportedBestRow,
     JobRow,
+    LadderRow,
     ServedSetRow,
     TrialRow,
 )
@@ -278,7 +279,9 @@ class _Jobs(_Rule):
 
     def remove(self, session: Session, rows: Rows) -> int:
         empty = ~or_(*map(_has, (EventRow, TrialRow, BestConfigRow, ImportedBestRow)))
-        return _delete(session, JobRow, JobRow.id.in_([row.id for row in rows]) & empty)
+        ids = list(session.scalars(select(JobRow.id).where(JobRow.id.in_([row.id for row in rows]), empty)))
+        session.execute(delete(LadderRow).where(LadderRow.job_id.in_(ids)))
+        return _delete(session, JobRow, JobRow.id.in_(ids))
 
 
 class _Audit(_Rule):

@@ -1,0 +1,128 @@
+"""M ladders over HTTP on the CPU: one job, a winner for each row, ranges, events, cancellation, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from tilewright import Client, GemmProblem, wire
+from tilewright.http.arguments import Miss
+
+WEIGHT = GemmProblem(256, 96, 64, "float32", "nn")
+ROWS = (16, 32, 64, 256)
+
+
+@pytest.fixture(scope="session")
+def ladder(client: Client) -> wire.JobView:
+    """A finished job on a ladder."""
+    return client.tune(WEIGHT, m=ROWS, max_trials=8, seed=3)
+
+
+def test_one_job_has_a_winner_for_each_row(client: Client, ladder: wire.JobView) -> None:
+    assert (ladder.ladder, ladder.problem, ladder.best) == (ROWS, WEIGHT, None)
+    assert [row.m for row in ladder.rows] == list(ROWS)
+    for row in ladder.rows:
+        best = client.best_config(
+            GemmProblem(row.m, 96, 64, "float32", "nn"), device_class=ladder.device_class
+        )
+        assert (best.job_id, best.artifact, best.config) == (ladder.id, row.artifact, row.config)
+        assert (best.speedup, best.verdict) == (row.speedup, row.verdict)
+        assert row.median_us * row.speedup.value > 0.0
+        assert 0.0 <= row.regret < 0.5
+    progress = ladder.progress
+    assert progress is not None
+    assert (progress.phase, progress.rows_done) == ("done", len(ROWS))
+    assert client.job(ladder.id).rows == ladder.rows
+
+
+def test_rows_of_one_kernel_are_a_range(ladder: wire.JobView) -> None:
+    assert ladder.ranges[0].first == ROWS[0]
+    assert ladder.ranges[-1].last == ROWS[-1]
+    for one in ladder.ranges:
+        inside = [row for row in ladder.rows if one.first <= row.m <= one.last]
+        assert {row.artifact.digest for row in inside} == {one.artifact.digest}
+        assert one.regret == max(row.regret for row in inside)
+    assert sum(one.first <= row.m <= one.last for one in ladder.ranges for row in ladder.rows) == len(ROWS)
+
+
+def test_trials_and_events_tell_their_row(client: Client, http: httpx2.Client, ladder: wire.JobView) -> None:
+    trials = client.trials(ladder.id, limit=1000).items
+    assert {trial.m for trial in trials} == set(ROWS)
+    assert [trial.number for trial in trials] == list(range(len(trials)))
+    with http.stream("GET", f"/jobs/{ladder.id}/events") as stream:
+        text = stream.read().decode()
+    assert text.count("event: best") == len(ROWS)
+    for m in ROWS:
+        assert f'"m":{m}' in text.replace(" ", "")
+
+
+def test_the_same_ladder_as_a_list_a_range_and_a_text_is_one_job(client: Client, http: httpx2.Client) -> None:
+    problem = GemmProblem(64, 72, 64, "float32", "nn")
+    with_text = client.tune(problem, m="8..64", max_trials=3, seed=9, wait=False)
+    assert with_text.ladder == (8, 16, 32, 64)
+    body = {**problem.to_dict(), "max_trials": 3, "seed": 9}
+    for rows in ([64, 32, 16, 8, 8], {"first": 8, "last": 64}):
+        answer = http.post("/tune", json=body | {"m": rows})
+        assert (answer.status_code, answer.json()["id"]) == (202, with_text.id)
+    client.cancel(with_text.id)
+    assert client.wait(with_text.id).status.final
+
+
+def test_one_m_in_a_list_is_no_ladder(client: Client) -> None:
+    job = client.tune(WEIGHT, m=[24], max_trials=1, wait=False)
+    assert (job.ladder, job.problem.m) == ((), 24)
+    client.cancel(job.id)
+    client.wait(job.id)
+
+
+@pytest.mark.parametrize(
+    ("rows", "status", "told"),
+    [
+        ([], 422, "#/m"),
+        ([0], 422, "#/m/0"),
+        (["8"], 422, "#/m/0"),
+        ([8, True], 422, "#/m/1"),
+        (list(range(1, 70)), 422, "#/m"),
+        ({"first": 1}, 422, "#/m/last"),
+        ({"first": 1, "last": 8, "factor": 3}, 422, "#/m/factor"),
+        ({"first": 8, "last": 4}, 422, "must go up"),
+        ({"first": 1, "last": 100, "step": 1}, 422, "at most 64"),
+        ({"first": 1, "last": 2**31 - 1}, 422, "max_extent"),
+        ("1..8", 422, "#/m"),
+        (8.5, 422, "#/m"),
+    ],
+    ids=str,
+)
+def test_what_is_no_ladder_is_refused(http: httpx2.Client, rows: Any, status: int, told: str) -> None:
+    answer = http.post("/tune", json=WEIGHT.to_dict() | {"m": rows})
+    assert (answer.status_code, told in answer.text) == (status, True), answer.text
+
+
+def test_a_cancelled_ladder_keeps_what_it_has(client: Client) -> None:
+    problem = GemmProblem(512, 80, 64, "float64", "nn")
+    job = client.tune(problem, m="64..512", max_trials=3000, wait=False)
+    done: list[int] = []
+
+    def stop(progress: wire.JobProgress) -> None:
+        if progress.measured >= 3 and not done:
+            done.append(progress.measured)
+            client.cancel(job.id)
+
+    ended = client.wait(job.id, stop)
+    assert (ended.status, ended.rows) == (wire.JobStatus.CANCELLED, [])
+    assert len(client.trials(job.id).items) >= 3
+
+
+def test_a_row_of_a_live_ladder_is_no_miss(client: Client) -> None:
+    problem = GemmProblem(512, 88, 64, "float64", "nn")
+    job = client.tune(problem, m=[128, 512], max_trials=3000, wait=False)
+    row = GemmProblem(128, 88, 64, "float64", "nn")
+    try:
+        client.report_misses(job.device_class, [Miss(row, 2, 5.0)])
+        assert row not in [miss.problem for miss in client.misses(limit=1000)]
+    finally:
+        client.cancel(job.id)
+        client.wait(job.id)
+    assert row in [miss.problem for miss in client.misses(limit=1000)]

@@ -1,0 +1,247 @@
+"""A job on a ladder: its rows, what they share, the kernels that cover it, resumption and cancellation."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import pytest
+from toy_family import PROBLEM, TOY
+from tune_lab import Lab, config_of
+
+from kernels.registry import FAMILIES
+from tilewright.errors import InvalidProblem
+from tilewright.schema.job import TuneRequest
+from tilewright.schema.ladder import MOST_ROWS, MRange, ladder_of, parse_rows
+from tilewright.schema.trial import BestConfig, Outcome
+from tuner.job.ladder import COVERED, FOLLOWED, ORIGIN, cover, tune_ladder, with_ladder
+
+ROWS = (16, 32, 64, 128, 256)
+
+
+@pytest.fixture(autouse=True)
+def _toy_is_a_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FAMILIES, "toy", TOY)
+
+
+def small_tiles_for_small_m(text: str, m: int) -> float:
+    """Below M = 64 each tile larger than 32 takes three times as long, from there on each other one does."""
+    tile = int(str(config_of(text)["tile"]))
+    return 3.0 if (tile > 32) == (m < 64) else 1.0
+
+
+def ladder_lab(known: Any = (), rows: Any = None) -> Lab:
+    lab = Lab(known)
+    lab.recorder.rows = dict(rows or {})
+    lab.bench.on_row = small_tiles_for_small_m
+    return lab
+
+
+def run(lab: Lab, ladder: tuple[int, ...] = ROWS, max_trials: int = 40, **options: Any) -> list[BestConfig]:
+    problem = dataclasses.replace(PROBLEM, m=ladder[-1])
+    request = TuneRequest(problem, ladder, families=("toy",), max_trials=max_trials, **options)
+    surroundings: Any = (lab.bench, lab.builder, lab.recorder, lab.cancelled)
+    return tune_ladder(request, "job-1", *surroundings)
+
+
+def test_each_row_has_a_winner_and_few_kernels_cover_them() -> None:
+    lab = ladder_lab()
+    found = run(lab)
+    assert [best.problem.m for best in found] == list(ROWS)
+    assert lab.recorder.rows == {best.problem.m: best for best in found}
+    assert len({best.artifact for best in found}) == 2
+    tiles = [int(str(best.config["tile"])) for best in found]
+    assert all((tile <= 32) == (m < 64) for m, tile in zip(ROWS, tiles, strict=True))
+    assert all(best.regret <= COVERED + 1e-9 for best in found)
+
+
+def test_the_largest_row_has_the_trials_and_each_other_one_a_quarter() -> None:
+    lab = ladder_lab()
+    run(lab)
+    kept = lab.recorder.kept
+    assert [trial.number for trial in kept] == list(range(len(kept)))
+    own = [trial.m for trial in kept if trial.origin != ORIGIN]
+    assert {m: own.count(m) for m in ROWS} == {256: 40, 128: 10, 64: 10, 32: 10, 16: 10}
+    assert own == sorted(own, reverse=True)
+
+
+def test_a_row_starts_from_the_best_of_its_neighbour() -> None:
+    lab = ladder_lab()
+    run(lab)
+    of_row = {m: [one for one in lab.recorder.kept if one.m == m and one.origin != ORIGIN] for m in ROWS}
+    complete = [one for one in of_row[256] if one.outcome is Outcome.OK and one.timing]
+    best = min(complete, key=lambda one: one.timing.median_us if one.timing else 0.0)
+    assert of_row[128][0].config == best.config
+
+
+def test_winners_of_both_rows_beside_a_gap_were_measured_on_both() -> None:
+    found = run(ladder_lab())
+    for lower, upper in itertools.pairwise(found):
+        for best in (lower, upper):
+            known = {one.artifact for one in best.kernels or ()}
+            assert {lower.artifact, upper.artifact} <= known
+
+
+def test_a_kernel_is_not_compiled_again_for_the_next_row() -> None:
+    lab = ladder_lab()
+    run(lab)
+    followed = [trial for trial in lab.recorder.kept if trial.origin == ORIGIN]
+    assert followed
+    assert len(lab.builder.submitted) == len(lab.recorder.kept) - len(followed)
+
+
+def test_a_winner_says_what_each_kernel_takes_and_is_against_the_vendor() -> None:
+    # The winner takes 1.01 of the best of its row, the other kernel 1.10 of it; the winner is 1.2 times as
+    # fast as the vendor library, so the other one is 1.2 * 1.01 / 1.10 times as fast.
+    lab = Lab()
+    plain = lab.tune(max_trials=5)
+    assert plain is not None
+    best = dataclasses.replace(plain, speedup=1.2)
+    other = "f" * 64
+    made = with_ladder(best, {best.artifact: 0.01, other: 0.10})
+    assert made.regret == 0.01
+    kernels = {one.artifact: (one.regret, one.speedup) for one in made.kernels or ()}
+    assert kernels == {best.artifact: (0.01, 1.2), other: (0.10, pytest.approx(1.2 * 1.01 / 1.1))}
+    assert plain.regret == 0.0
+
+
+def test_few_kernels_are_chosen_so_that_each_row_is_covered() -> None:
+    regrets = {
+        1: {"a": 0.0, "b": 0.004},
+        2: {"a": 0.02, "b": 0.0, "c": 0.009},
+        4: {"b": 0.01, "c": 0.0},
+        8: {"c": 0.05, "d": 0.0},
+        16: {},
+    }
+    assert cover(regrets) == ["b", "d"]
+    assert cover({1: {"a": 0.0, "b": 0.002}, 2: {"a": 0.0, "b": 0.002}}) == ["a"]
+    assert cover({}) == []
+
+
+@pytest.mark.parametrize("done", [1, 17, 45, 80])
+def test_a_resumed_job_measures_nothing_twice_and_ends_the_same(done: int) -> None:
+    whole = ladder_lab()
+    best = run(whole)
+    resumed = ladder_lab(whole.recorder.kept[:done])
+    assert run(resumed) == best
+    assert resumed.recorder.kept == whole.recorder.kept
+    assert resumed.bench.tried == whole.bench.tried[done:]
+    counts = [progress.measured for progress in resumed.recorder.progress]
+    assert counts == sorted(counts)
+    assert counts[0] >= done - 1
+
+
+def test_rows_whose_race_is_over_are_not_raced_again() -> None:
+    whole = ladder_lab()
+    best = run(whole)
+    kept = {one.problem.m: one for one in best if one.problem.m >= 64}
+    resumed = ladder_lab(whole.recorder.kept, kept)
+    assert run(resumed) == best
+    assert resumed.bench.tried == []
+    assert 0 < len(resumed.bench.races) < len(whole.bench.races)
+
+
+@pytest.mark.parametrize("races", [1, 3])
+def test_a_cancelled_job_keeps_the_winners_of_the_rows_that_were_raced(races: int) -> None:
+    lab = ladder_lab()
+
+    def stop(_artifacts: Any) -> None:
+        if len(lab.recorder.rows) == races:
+            lab.cancelled.set()
+
+    lab.bench.on_race = stop
+    assert run(lab) == []
+    assert sorted(lab.recorder.rows) == sorted(ROWS)[-races:]
+
+
+def test_a_job_cancelled_in_the_search_keeps_its_trials() -> None:
+    lab = ladder_lab()
+    lab.recorder.on_trial = lambda trial: lab.cancelled.set() if trial.number == 44 else None
+    assert run(lab) == []
+    assert len(lab.recorder.kept) == 45
+    assert (lab.bench.races, lab.recorder.rows) == ([], {})
+
+
+def test_progress_is_of_the_whole_job() -> None:
+    lab = ladder_lab()
+    run(lab)
+    steps = lab.recorder.progress
+    assert list(dict.fromkeys(step.phase for step in steps)) == ["enumerate", "search", "race", "done"]
+    assert [step.rows_done for step in steps] == sorted(step.rows_done for step in steps)
+    last = steps[-1]
+    assert (last.measured, last.planned, last.failed, last.rows_done) == (len(lab.recorder.kept),) * 2 + (
+        0,
+        5,
+    )
+    assert last.compile_s == 40.0  # 80 trials of the searches
+    assert {step.m for step in steps} == {None, *ROWS}
+
+
+def test_a_row_that_no_family_computes_has_no_winner() -> None:
+    found = run(ladder_lab(), (15, 16, 64))
+    assert [best.problem.m for best in found] == [16, 64]
+    with pytest.raises(InvalidProblem, match="odd m"):
+        run(ladder_lab(), (15, 17))
+
+
+def test_the_seconds_of_a_search_are_shared_by_the_rows() -> None:
+    lab = ladder_lab()
+    run(lab, max_trials=600, max_seconds=1e-9)
+    own = [trial.m for trial in lab.recorder.kept if trial.origin != ORIGIN]
+    assert {m: own.count(m) for m in ROWS} == dict.fromkeys(ROWS, 1)
+
+
+def test_a_kernel_is_followed_until_it_is_far_behind() -> None:
+    lab = ladder_lab()
+    run(lab)
+    followed = [trial for trial in lab.recorder.kept if trial.origin == ORIGIN]
+    # Small tiles end between 32 and 64: none of either kind is measured on the far row of the other.
+    assert followed
+    assert {trial.m for trial in followed if trial.outcome is Outcome.PRUNED} <= {32, 64}
+    assert FOLLOWED < 2.0
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("7", [7]),
+        ("1..8", [1, 2, 4, 8]),
+        ("3..20", [3, 6, 12, 20]),
+        ("512..2048+512", [512, 1024, 1536, 2048]),
+        ("100..350+100", [100, 200, 300, 350]),
+        ("1, 5 ,16..64", [1, 5, 16, 32, 64]),
+        ("5..5", [5]),
+    ],
+)
+def test_texts_of_rows(text: str, rows: list[int]) -> None:
+    assert parse_rows(text) == rows
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "1..", "..8", "1..8*2", "1,,2", "-1", "1.5", "1..8+", "4..1", "0..4"]
+)
+def test_what_is_no_range_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(InvalidProblem, match=r"1\.\.8192"):
+        parse_rows(text)
+
+
+def test_a_ladder_has_each_row_once_and_64_of_them_at_most() -> None:
+    assert ladder_of([8, 1, 8, 4]) == (1, 4, 8)
+    assert ladder_of([8, 8]) == ladder_of([]) == ()
+    assert len(ladder_of(range(1, MOST_ROWS + 1))) == MOST_ROWS
+    with pytest.raises(InvalidProblem, match="at most 64"):
+        ladder_of(MRange(1, 2**31 - 1, 1).rows)
+    with pytest.raises(InvalidProblem, match="at most 64"):
+        ladder_of(parse_rows("1..2000000000+1"))
+
+
+def test_a_request_has_a_row_for_each_m() -> None:
+    problem = dataclasses.replace(PROBLEM, m=64)
+    request = TuneRequest(problem, (16, 64))
+    assert [one.m for one in request.problems] == [16, 64]
+    assert TuneRequest.of(problem, request.options) == request
+    assert "ladder" not in TuneRequest(problem).options
+    for rows in ((16, 32), (64, 16), (16, 16, 64)):
+        with pytest.raises(ValueError, match="ladder: must go up"):
+            TuneRequest(problem, rows)

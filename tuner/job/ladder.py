@@ -1,0 +1,380 @@
+"""``tune_ladder``: one job for many M of the same (N, K), types, layout and epilogue.
+
+1. Each row of the ladder has a search of its own, the largest M first. It starts from the best kernels of the
+   rows beside it, so that most rows need few trials.
+2. The best kernel of each row is measured on the rows next to it, and on until it falls behind there. Nothing
+   is compiled for that: the binary of a kernel does not depend on M.
+3. As few kernels as can be are chosen, so that each row has one within 1 % of the best measured on it.
+4. On each row the chosen kernels race each other and the vendor library, as in a job on one problem.
+
+The winner of a row says what the chosen kernels took on it. A lookup between two rows needs that
+(:mod:`tilewright.config_sets.lookup`). Trials and winners commit one by one; a killed job replays the trials
+and goes on with the rows that had no race.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import math
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from kernels.registry import FAMILIES
+from tilewright.artifact import Artifact
+from tilewright.errors import InvalidProblem
+from tilewright.schema.config import Config
+from tilewright.schema.job import JobProgress, TuneRequest
+from tilewright.schema.problem import GemmProblem
+from tilewright.schema.trial import BestConfig, LadderKernel, Trial
+from tuner.job.context import JobContext, Recorder
+from tuner.job.loop import Loop, why_outdated
+from tuner.job.progress import ProgressTracker, timed
+from tuner.job.selection import select_winner
+from tuner.job.tune import open_for
+from tuner.search.search import MEASURED
+from tuner.workers.bench import Bench
+from tuner.workers.builder import Builder
+
+ROW_FRACTION = 0.25  # of the trials of the largest row, for each other one
+COVERED = 0.01  # regret within which a kernel serves a row as well as its best
+FOLLOWED = 0.10  # regret up to which a kernel is measured on the next row
+RACED = 0.05  # regret up to which a chosen kernel takes part in the race of a row
+ORIGIN = "ladder"
+_NEIGHBOURS = 3  # rows whose best kernels a search starts from
+_log = logging.getLogger("tilewright.job")
+
+InitialConfigs = Callable[[GemmProblem], Sequence[Config]]
+_SECONDS = ("compile_s", "check_s", "measure_s", "idle_s", "search_s", "race_s")
+
+
+def tune_ladder(
+    request: TuneRequest,
+    job_id: str,
+    bench: Bench,
+    builder: Builder,
+    recorder: Recorder,
+    cancelled: threading.Event,
+    initial_configs: InitialConfigs = lambda _: (),
+    quiet_wait_s: float = 0.0,
+) -> list[BestConfig]:
+    """Search every row, choose the kernels that cover the ladder, race them row by row, record the winners.
+
+    Rows whose race ``recorder`` holds already are not raced again. ``initial_configs`` gives the configs that
+    the search of a row tries after those of its neighbours. A row that no family computes has no winner.
+
+    Returns:
+        The winners, the smallest M first; empty if ``cancelled`` was set.
+
+    Raises:
+        As :func:`tuner.job.tune.tune`, but InvalidProblem only if it holds for every row.
+    """
+    context = JobContext(request, job_id, bench, builder, recorder, cancelled, quiet_wait_s)
+    job = _LadderJob(context)
+    if not job.trials:
+        recorder.set_progress(JobProgress("enumerate", 0, job.planned))
+    rows = job.search(bench, initial_configs)
+    for step in (_follow, _race):
+        if not cancelled.is_set():
+            step(job, rows)
+    if cancelled.is_set():
+        return []
+    job.publish("done")
+    kernels = {best.artifact for best in job.results.values()}
+    _log.info("job %s: %d rows of a ladder, %d kernels", job_id, len(job.results), len(kernels))
+    return [job.results[m] for m in sorted(job.results)]
+
+
+class _LadderJob:
+    """What the rows of a job share: trials, kernels, progress and results.
+
+    Attributes:
+        planned: trials to measure on all rows.
+        trials: those of all rows, by number.
+        results: the winners so far, by M.
+    """
+
+    def __init__(self, context: JobContext) -> None:
+        self.context = context
+        self.started = time.monotonic()
+        self.trials = context.recorder.trials()
+        self.results = context.recorder.row_results()
+        self._known = sum(trial.outcome in MEASURED for trial in self.trials)
+        self._kernels: dict[str, Artifact] = {}
+        self._told: dict[tuple[int, str], JobProgress] = {}
+        self._last = JobProgress("search", 0, 0)
+        self._rows = {request.problem.m: _Row(self, request) for request in _requests(context.request)}
+        self.planned = sum(row.context.request.max_trials for row in self._rows.values())
+
+    def search(self, bench: Bench, initial_configs: InitialConfigs) -> list[_Row]:
+        """Search the rows, the largest M first; gives those that a family computes.
+
+        Raises:
+            InvalidProblem: no family computes any of them.
+        """
+        done, reason = list[_Row](), None
+        for row in self._rows.values():
+            if self.context.cancelled.is_set():
+                break
+            try:
+                row.search(bench, [*_of_neighbours(row, done), *initial_configs(row.problem)])
+            except InvalidProblem as error:
+                _log.info("job %s: no winner for m = %d: %s", self.context.job_id, row.m, error)
+                reason = error
+                continue
+            done.append(row)
+            self._kernels |= row.tracker.artifacts
+        if reason and not done:
+            raise reason
+        return done
+
+    def kernel(self, digest: str) -> Artifact | None:
+        """A kernel of this job; one that an interrupted run measured is built again, for the row whose search
+        proposed it. None if today's sources make another kernel of its config."""
+        if digest not in self._kernels:
+            own = (one for one in self.trials if one.artifact == digest and one.origin != ORIGIN)
+            if (trial := next(own, None)) and trial.m in self._rows:
+                context = self._rows[trial.m].context
+                if why_outdated(trial.config, context) is None:
+                    config = FAMILIES[trial.config.family].completed(trial.config)
+                    if built := context.submit(config).result().artifact:
+                        self._kernels[built.digest] = built
+        return self._kernels.get(digest)
+
+    def add(self, trial: Trial, artifact: Artifact | None) -> None:
+        """Commit a trial under the next number of the job."""
+        kept = dataclasses.replace(trial, number=self.trials[-1].number + 1 if self.trials else 0)
+        self.context.recorder.add_trial(kept, artifact)
+        self.trials.append(kept)
+
+    def decided(self, best: BestConfig, artifact: Artifact) -> None:
+        """Commit the winner of a row."""
+        self.context.recorder.set_best(best, artifact)
+        self.results[best.problem.m] = best
+
+    def row_progress(self, m: int, told: JobProgress) -> None:
+        """Publish the progress of the job, one of whose rows stands as told."""
+        self._told[m, told.phase] = told
+        self._last = dataclasses.replace(told, m=m)
+        self.publish(told.phase)
+
+    def publish(self, phase: str) -> None:
+        """Publish the progress of the job: counts and seconds are those of all its rows."""
+        measured, elapsed_s = sum(one.outcome in MEASURED for one in self.trials), self._elapsed_s
+        planned, of_this_run = max(measured, self.planned), measured - self._known
+        eta_s = (planned - measured) * elapsed_s / of_this_run if phase == "search" and of_this_run else None
+        seconds: dict[str, Any] = {
+            name: sum(getattr(told, name) for told in self._told.values()) for name in _SECONDS
+        }
+        self.context.recorder.set_progress(
+            dataclasses.replace(
+                self._last,
+                phase=phase,
+                measured=measured,
+                planned=planned,
+                failed=len(self.trials) - measured,
+                elapsed_s=elapsed_s,
+                eta_s=eta_s,
+                rows_done=len(self.results),
+                **seconds,
+            )
+        )
+
+    @property
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self.started
+
+
+class _Row:
+    """One row: a job on one problem, to the loop and the races. What it records goes to the ladder's job.
+
+    Attributes:
+        m: of the row.
+        context: of the job on its problem.
+        tracker: of its trials, from its search on.
+    """
+
+    tracker: ProgressTracker
+
+    def __init__(self, job: _LadderJob, request: TuneRequest) -> None:
+        self.m = request.problem.m
+        self.context = dataclasses.replace(job.context, request=request, recorder=self)
+        self._job = job
+
+    @property
+    def problem(self) -> GemmProblem:
+        """The problem of the row."""
+        return self.context.problem
+
+    def search(self, bench: Bench, initial_configs: Sequence[Config]) -> None:
+        """Search the row, which starts from the configs given.
+
+        Raises:
+            InvalidProblem: no config of any family is valid for its problem.
+        """
+        self._search = open_for(self.context, bench, initial_configs)
+        self.tracker = self.new_tracker()
+        Loop(self.context, self._search, self.tracker).run()
+        for trial in self._known():
+            if trial.origin == ORIGIN:
+                self.tracker.replay(dataclasses.replace(trial, number=len(self.tracker.trials)))
+
+    def new_tracker(self) -> ProgressTracker:
+        """A tracker without trials, whose clock is that of the whole job."""
+        return ProgressTracker(self.context.request, self, self._search, self._job.started)
+
+    def times(self) -> dict[str, Trial]:
+        """The fastest trial of each kernel that was measured."""
+        found: dict[str, Trial] = {}
+        for trial in self.tracker.trials:
+            if trial.outcome in MEASURED and trial.artifact is not None:
+                before = found.setdefault(trial.artifact, trial)
+                if timed(trial).median_us < timed(before).median_us:
+                    found[trial.artifact] = trial
+        return found
+
+    def regrets(self) -> dict[str, float]:
+        """The regret of each kernel that was measured, against the best of them."""
+        medians = {digest: timed(trial).median_us for digest, trial in self.times().items()}
+        fastest = min(medians.values(), default=1.0)
+        return {digest: median / fastest - 1.0 for digest, median in medians.items()}
+
+    def follow(self, trial: Trial) -> float:
+        """The regret on this row of a kernel of another one, measured unless it was; infinite if it does not
+        run here."""
+        known = [one for one in self.tracker.trials if one.artifact == trial.artifact]
+        artifact = None if known else self._job.kernel(str(trial.artifact))
+        if artifact and self._why_not(trial.config, artifact) is None:
+            result = self.context.bench.trial(
+                artifact, self.problem, self.tracker.incumbent_us, self.context.trial_timeout_s
+            )
+            number = len(self.tracker.trials)
+            tried = Trial(number, trial.config, outcome=result.outcome, origin=ORIGIN)
+            self.tracker.add(self.context.measured(tried, artifact, result), artifact)
+            self.tracker.publish("search")
+        return self.regrets().get(str(trial.artifact), math.inf)
+
+    def _why_not(self, config: Config, artifact: Artifact) -> str | None:
+        """The reason a kernel of another row is not valid here, or None."""
+        return why_outdated(config, self.context) or artifact.plan.why_not(self.problem)
+
+    def trials(self) -> list[Trial]:
+        """Those of its own search, numbered from 0."""
+        own = (trial for trial in self._known() if trial.origin != ORIGIN)
+        return [dataclasses.replace(trial, number=number) for number, trial in enumerate(own)]
+
+    def _known(self) -> list[Trial]:
+        return [trial for trial in self._job.trials if trial.m == self.m]
+
+    def add_trial(self, trial: Trial, artifact: Artifact | None) -> None:
+        """Commit a trial of this row."""
+        self._job.add(dataclasses.replace(trial, m=self.m), artifact)
+
+    def set_progress(self, progress: JobProgress) -> None:
+        """Publish the progress of this row as that of the job."""
+        self._job.row_progress(self.m, progress)
+
+    def stored_best(self, problem: GemmProblem) -> BestConfig | None:
+        """The stored winner of a problem."""
+        return self._job.context.recorder.stored_best(problem)
+
+    def row_results(self) -> dict[int, BestConfig]:
+        """The results of the job so far."""
+        return self._job.results
+
+    def set_best(self, best: BestConfig, artifact: Artifact) -> None:
+        """Commit the winner of this row."""
+        self._job.decided(best, artifact)
+
+
+def _requests(request: TuneRequest) -> Iterator[TuneRequest]:
+    """The request of each row, the largest M first: its part of the trials, and when its seconds end."""
+    fewer = max(1, round(ROW_FRACTION * request.max_trials))
+    budgets = [request.max_trials] + [fewer] * (len(request.ladder) - 1)
+    spent = itertools.accumulate(budgets)
+    for problem, budget, until in zip(reversed(request.problems), budgets, spent, strict=True):
+        seconds = request.max_seconds * until / sum(budgets)
+        yield dataclasses.replace(request, problem=problem, ladder=(), max_trials=budget, max_seconds=seconds)
+
+
+def _of_neighbours(row: _Row, done: Sequence[_Row]) -> list[Config]:
+    """The best configs of the nearest rows that were searched, and the second best of the nearest one."""
+    near = sorted(done, key=lambda one: abs(math.log2(one.m / row.m)))[:_NEIGHBOURS]
+    ranked = [sorted(one.times().values(), key=lambda trial: timed(trial).median_us) for one in near]
+    found = [trial.config for trials in ranked for trial in trials[:1]]
+    return found + [trial.config for trials in ranked[:1] for trial in trials[1:2]]
+
+
+def _follow(job: _LadderJob, rows: Sequence[_Row]) -> None:
+    """Measure the best kernel of each row on the rows on both sides, until it is too far behind there."""
+    for index, home in enumerate(rows):
+        for side in (rows[index + 1 :], rows[:index][::-1]):
+            best = home.tracker.best
+            for row in side:
+                if best is None or job.context.cancelled.is_set() or row.follow(best) > FOLLOWED:
+                    break
+
+
+def cover(regrets: Mapping[int, Mapping[str, float]], within: float = COVERED) -> list[str]:
+    """Few kernels so that each row has one whose regret is ``within`` the bound: each time the kernel that
+    serves most of the rows left, of equals the one with the smallest sum of regrets.
+
+    Args:
+        regrets: of each kernel, by M.
+    """
+    served = defaultdict[str, set[int]](set)
+    for m, of_row in regrets.items():
+        for digest, regret in of_row.items():
+            if regret <= within:
+                served[digest].add(m)
+    left, chosen = {m for m, of_row in regrets.items() if of_row}, list[str]()
+    while left:
+
+        def rank(digest: str, left: frozenset[int] = frozenset(left)) -> tuple[int, float, str]:
+            here = served[digest] & left
+            return -len(here), sum(regrets[m][digest] for m in here), digest
+
+        chosen.append(min(served, key=rank))
+        left -= served[chosen[-1]]
+    return chosen
+
+
+def _race(job: _LadderJob, rows: Sequence[_Row]) -> None:
+    """Race the kernels that cover the ladder on each row that has no winner yet, and commit the winners."""
+    regrets = {row.m: row.regrets() for row in rows}
+    chosen = cover(regrets)
+    for row in rows:
+        if row.m in job.results:
+            continue
+        times = {digest: trial for digest, trial in row.times().items() if digest in chosen}
+        race = row.new_tracker()
+        race.trials = [trial for digest, trial in times.items() if regrets[row.m][digest] <= RACED]
+        race.artifacts = {digest: kernel for digest in times if (kernel := job.kernel(digest))}
+        race.stopped = row.tracker.stopped
+        race.publish("race")
+        with race.racing():
+            best = select_winner(row.context, race)
+        if job.context.cancelled.is_set():
+            return
+        if best:
+            on_row = {digest: regrets[row.m][digest] for digest in times}
+            job.decided(with_ladder(best, on_row), race.artifacts[best.artifact])
+        race.publish("race")
+
+
+def with_ladder(best: BestConfig, regrets: Mapping[str, float]) -> BestConfig:
+    """The winner of a row with what each kernel of the ladder takes there, and is against the vendor library.
+
+    The race compares the winner alone with the vendor library; for the others that is multiplied by the ratio
+    of the times in the search.
+    """
+    own = {best.artifact: 0.0} | dict(regrets)
+    ratio = 1.0 + own[best.artifact]
+    kernels = (
+        LadderKernel(digest, regret, best.speedup * ratio / (1.0 + regret)) for digest, regret in own.items()
+    )
+    return dataclasses.replace(best, kernels=tuple(kernels))
