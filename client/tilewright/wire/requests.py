@@ -84,8 +84,8 @@ _LIST = TypeAdapter(Annotated[list[Extent], Field(min_length=1, max_length=MOST_
 def _choose_rows(value: Any, _: Any) -> Any:
     # NOTE: chosen here, so that a broken rule is reported for the right kind of value.
     if isinstance(value, list):
-        return _LIST.validate_python(value)
-    return RangeBody.model_validate(value) if isinstance(value, dict) else _ONE.validate_python(value)
+        return _LIST.validate_python([_whole(one) for one in value])
+    return RangeBody.model_validate(value) if isinstance(value, dict) else _ONE.validate_python(_whole(value))
 
 
 Rows = Annotated[Extent | list[Extent] | RangeBody, WrapValidator(_choose_rows)]
