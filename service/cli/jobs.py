@@ -28,8 +28,7 @@ from service.cli.output import (
     problem_of,
 )
 from tilewright import Client, wire
-from tilewright.schema.job import SearchOptions
-from tilewright.schema.ladder import parse_rows
+from tilewright.schema.job import SearchOptions, parse_rows
 from tilewright.schema.problem import GemmProblem
 
 _WHOLE_ID = 32

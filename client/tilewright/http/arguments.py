@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, TypedDict
 
 from tilewright.errors import InvalidProblem
-from tilewright.schema.ladder import parse_rows
+from tilewright.schema.job import parse_rows
 from tilewright.schema.problem import GemmProblem
 from tilewright.trust import SIGNATURE_LINE
 

@@ -10,8 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, WrapValidator, m
 from pydantic_core import core_schema
 
 from tilewright.schema.codec import KeyName, encode, gathered
-from tilewright.schema.job import OPTIONS, JobStatus, SearchOptions, TuneRequest
-from tilewright.schema.ladder import MOST_ROWS, MRange, ladder_of
+from tilewright.schema.job import MOST_ROWS, OPTIONS, JobStatus, MRange, SearchOptions, TuneRequest, ladder_of
 from tilewright.schema.match import MatchOptions
 from tilewright.schema.problem import Activation, DType, Extent, GemmProblem, Layout
 

@@ -12,8 +12,7 @@ from tune_lab import Lab, config_of
 
 from kernels.registry import FAMILIES
 from tilewright.errors import InvalidProblem
-from tilewright.schema.job import TuneRequest
-from tilewright.schema.ladder import MOST_ROWS, MRange, ladder_of, parse_rows
+from tilewright.schema.job import MOST_ROWS, MRange, TuneRequest, ladder_of, parse_rows
 from tilewright.schema.trial import BestConfig, Outcome
 from tuner.job.ladder import COVERED, FOLLOWED, ORIGIN, cover, tune_ladder, with_ladder
 
