@@ -3,9 +3,9 @@
 //
 //   nvcc -std=c++17 -O3 -arch=sm_90 -Xcompiler -fPIC -I$CUTLASS_INCLUDE -DTYPES=0 -DLAYOUT=1 -c cutlass_peers.cu -o peers-0-1.o
 //   ...
-//   nvcc -std=c++17 -shared -Xcompiler -fPIC -DTABLE="peers_0_1(),peers_1_1()" -DDECLARE="PEERS(0,1) PEERS(1,1)" cutlass_peers.cu
-//     -I$CUTLASS_INCLUDE peers-*.o -o peers.so
+//   nvcc -std=c++17 -shared -Xcompiler -fPIC -I. cutlass_peers.cu peers-*.o -o peers.so
 //
+// where peers_list.h has a line PEERS(0, 1) for each of them.
 // TYPES: 0 f16 with f32 accumulators, 1 f16 with f16, 2 bf16, 3 tf32, 4 s8. LAYOUT: 0 nn, 1 nt, 2 tn, 3 tt.
 #include <cuda_runtime.h>
 #include <cstring>
@@ -87,11 +87,14 @@ std::vector<Peer> NAME(TYPES, LAYOUT)() {
 }
 #else
 #define PEERS(types, layout) std::vector<Peer> peers_##types##_##layout();
-DECLARE
+#include "peers_list.h"
+#undef PEERS
 static const std::vector<Peer>& all() {
     static const std::vector<Peer> peers = [] {
         std::vector<Peer> found;
-        for (const auto& some : {TABLE}) found.insert(found.end(), some.begin(), some.end());
+        const auto add = [&](const std::vector<Peer>& some) { found.insert(found.end(), some.begin(), some.end()); };
+#define PEERS(types, layout) add(peers_##types##_##layout());
+#include "peers_list.h"
         return found;
     }();
     return peers;
