@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Options for the program of demo, test, bench and serve, for instance: make test ARGS=tests/unit
 ARGS :=
 
-.PHONY: help demo test test-long test-all fuzz bench serve lint lock sbom audit clean
+.PHONY: help demo test test-long test-all fuzz bench pictures serve lint lock sbom audit clean
 
 help:
 	@echo 'make demo    tune a GEMM on this machine and show the result, about two minutes'
@@ -28,6 +28,7 @@ help:
 	@echo 'make test-all   make test and make test-long'
 	@echo 'make fuzz    ask a service 10,000 generated requests and compare answers with its API description'
 	@echo 'make bench   race a kernel with itself on a quiet machine, and compare times on its GPU'
+	@echo 'make pictures  take screenshots of the page for docs/pictures'
 	@echo 'make serve   run the service at http://127.0.0.1:8080 until Ctrl-C'
 	@echo 'make lint    the static checks alone'
 	@echo 'make lock    write the lock files anew'
@@ -47,6 +48,11 @@ test-long: $(READY)
 	@$(PARALLEL) -m long $(ARGS) || { $(ALONE) -m long $(ARGS); }
 
 test-all: test test-long
+
+# Screenshots of every view of the page, light and dark, for docs/page.md.
+pictures: $(READY)
+	@mkdir -p docs/pictures
+	@PICTURES=docs/pictures $(PYTEST) -m long tests/browser/test_browser_pictures.py $(ARGS)
 
 fuzz: $(READY)
 	@PYTHONPATH=.:tests/support/servers $(BIN)/python tests/api/fuzz.py $(ARGS)

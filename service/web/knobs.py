@@ -14,15 +14,37 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import TrialState, create_trial
 
 from service.web.charts import Cell, Chart, Column
+from service.web.html import clip
 from tilewright.schema.codec import KnobValue
-from tuner.store.reports.trials import Measured
+from tuner.store.reports.trials import Measured, Point
 
-MOST_RATED = 1500  # trials that the importance is computed from
-MOST_DRAWN = 600  # lines of parallel coordinates
-MOST_SLICED = 800  # marks of one knob's slice
-_BEST = 0.1  # fraction of the drawn trials that are the fastest ones
+MOST_RATED = 1000  # trials that the importance is computed from
+MOST_SHOWN = 800  # trials that slices and parallel coordinates show
+_BEST = 0.1  # fraction of the shown trials that are the fastest ones
 _FEWEST = 20
 _SEED = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sample:
+    """The trials of one family of a job that its plots are made from.
+
+    Attributes:
+        family: its name.
+        total: how many of its trials were measured.
+        rated: numbers of trials chosen at random, to rate knobs by.
+        shown: numbers of trials to draw, the fastest among them.
+    """
+
+    family: str
+    total: int
+    rated: frozenset[int]
+    shown: frozenset[int]
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        """All of them."""
+        return self.rated | self.shown
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,19 +57,33 @@ class KnobViews:
     slices: list[Chart]
 
 
-def families(trials: Sequence[Measured]) -> list[str]:
-    """The families of trials, those with most first."""
-    return [name for name, _ in Counter(one.family for one in trials).most_common()]
+def families(points: Sequence[Point]) -> list[str]:
+    """The families of the measured trials, those with most first."""
+    return [name for name, _ in Counter(one.family for one in points if one.measured).most_common()]
 
 
-def knob_views(trials: Sequence[Measured], family: str, method: str) -> KnobViews:
-    """What the trials of one family say about its knobs."""
-    mine = [one for one in trials if one.family == family]
-    names = varied(mine)
-    rated = importance(mine, names) if len(mine) >= _FEWEST and names else {}
-    chart = _importance_chart(rated, mine, method) if rated else None
-    order = sorted(names, key=lambda name: -rated.get(name, 0.0))
-    return KnobViews(family, len(mine), chart, [_slice(mine, name, method) for name in order[:12]])
+def choose(points: Sequence[Point], family: str) -> Sample:
+    """The trials that the plots of a family are made from: all, or of many some at random, always the same,
+    with the fastest among those that are shown."""
+    mine = [one for one in points if one.measured and one.family == family]
+    ranked = sorted(mine, key=lambda one: one.median_us or math.inf)
+    fast = ranked[: int(MOST_SHOWN * _BEST)]
+    others = _some(ranked[len(fast) :], MOST_SHOWN - len(fast))
+    shown = frozenset(one.number for one in (*fast, *others))
+    return Sample(family, len(mine), frozenset(one.number for one in _some(mine, MOST_RATED)), shown)
+
+
+def knob_views(trials: Sequence[Measured], sample: Sample, method: str) -> KnobViews:
+    """What the trials of a sample say about the knobs of its family."""
+    rated = [one for one in trials if one.number in sample.rated]
+    shown = [one for one in trials if one.number in sample.shown]
+    names = varied(rated)
+    found = importance(rated, names) if len(rated) >= _FEWEST and names else {}
+    note = f"PED-ANOVA of Optuna on {_part(sample.total, MOST_RATED)}; {method}"
+    chart = _importance_chart(found, note) if found else None
+    order = sorted(names, key=lambda name: -found.get(name, 0.0))
+    told = f"{_part(sample.total, MOST_SHOWN, 'the fastest always')}; {method}"
+    return KnobViews(sample.family, sample.total, chart, [_slice(shown, name, told) for name in order[:12]])
 
 
 def varied(trials: Sequence[Measured]) -> list[str]:
@@ -60,12 +96,8 @@ def varied(trials: Sequence[Measured]) -> list[str]:
 
 
 def importance(trials: Sequence[Measured], names: Sequence[str]) -> dict[str, float]:
-    """The importance of knobs by Optuna's PED-ANOVA: how much the fastest tenth differs in a knob from all.
-
-    Every trial counts up to ``MOST_RATED``; of more, as many chosen at random with a fixed seed.
-    """
-    some = _chosen(trials, MOST_RATED)
-    full = [one for one in some if all(name in one.knobs for name in names)]
+    """The importance of knobs by Optuna's PED-ANOVA: how much the fastest tenth differs from all."""
+    full = [one for one in trials if all(name in one.knobs for name in names)]
     values = {name: sorted({str(one.knobs[name]) for one in full}) for name in names}
     spaces: dict[str, BaseDistribution] = {name: CategoricalDistribution(values[name]) for name in names}
     study = optuna.create_study(direction="minimize")
@@ -81,32 +113,26 @@ def importance(trials: Sequence[Measured], names: Sequence[str]) -> dict[str, fl
     return get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
 
 
-def _chosen(trials: Sequence[Measured], most: int) -> list[Measured]:
-    """All of the trials, or as many of them at random, always the same."""
-    if len(trials) <= most:
-        return list(trials)
-    picked = np.random.default_rng(_SEED).choice(len(trials), most, replace=False)
-    return [trials[index] for index in np.sort(picked)]
+def _some(points: Sequence[Point], most: int) -> Sequence[Point]:
+    if len(points) <= most:
+        return points
+    picked = np.random.default_rng(_SEED).choice(len(points), most, replace=False)
+    return [points[index] for index in np.sort(picked)]
 
 
-def _importance_chart(rated: dict[str, float], trials: Sequence[Measured], method: str) -> Chart:
+def _importance_chart(rated: dict[str, float], note: str) -> Chart:
     columns = (Column("knob", "knob"), Column("importance", "importance, part of the whole"))
-    rows: list[tuple[Cell, ...]] = [
-        (name, rated[name]) for name in sorted(rated, key=lambda name: -rated[name])
-    ]
-    note = f"PED-ANOVA of Optuna on {_part(len(trials), MOST_RATED)}; {method}"
-    return Chart(
-        "importance", "bars", "Which knobs decide who is fast", columns, rows, note, {"x": 0, "y": 1}
-    )
+    order = sorted(rated, key=lambda name: -rated[name])
+    rows: list[tuple[Cell, ...]] = [(name, rated[name]) for name in order]
+    title = "Which knobs decide who is fast"
+    return Chart("importance", "bars", title, columns, rows, note, {"x": 0, "y": 1})
 
 
-def _slice(trials: Sequence[Measured], name: str, method: str) -> Chart:
+def _slice(trials: Sequence[Measured], name: str, note: str) -> Chart:
     columns = (Column(name, name), Column("median", "median time", "µs"), Column("trial", "trial"))
-    drawn = _with_fastest([one for one in trials if name in one.knobs], MOST_SLICED)
-    ordered = sorted(drawn, key=lambda one: _order(one.knobs[name]))
+    ordered = sorted((one for one in trials if name in one.knobs), key=lambda one: _order(one.knobs[name]))
     rows: list[tuple[Cell, ...]] = [(str(one.knobs[name]), one.median_us, one.number) for one in ordered]
     options = {"x": 0, "y": 1, "categories": True, "logy": True}
-    note = f"{_part(len(trials), MOST_SLICED)}; {method}"
     return Chart(f"slice-{name}", "scatter", f"Time by {name}", columns, rows, note, options)
 
 
@@ -114,42 +140,31 @@ def _order(value: KnobValue) -> tuple[bool, float, str]:
     return isinstance(value, str), 0.0 if isinstance(value, str) else float(value), str(value)
 
 
-def _with_fastest(trials: Sequence[Measured], most: int) -> list[Measured]:
-    """As many trials, the fastest among them: a tenth of the fastest, the others at random."""
-    if len(trials) <= most:
-        return list(trials)
-    ranked = sorted(trials, key=lambda one: one.median_us)
-    fast = int(most * _BEST)
-    return ranked[:fast] + _chosen(ranked[fast:], most - fast)
-
-
-def _part(count: int, most: int) -> str:
+def _part(count: int, most: int, more: str = "") -> str:
     if count <= most:
         return f"all {count:,} measured trials"
-    return f"{most:,} of {count:,} measured trials, chosen at random with a fixed seed, the fastest always"
+    told = f"{most:,} of {count:,} measured trials, chosen at random with a fixed seed"
+    return f"{told}, {more}" if more else told
 
 
-def parallel(trials: Sequence[Measured], family: str, method: str) -> Chart:
-    """The configs of one family side by side, a line each; its time is the last axis."""
-    mine = [one for one in trials if one.family == family]
-    names = varied(mine)
-    drawn = _with_fastest(mine, MOST_DRAWN)
+def parallel(trials: Sequence[Measured], sample: Sample, method: str) -> Chart:
+    """The configs of a sample side by side, a line each; its time is the last axis."""
+    shown = [one for one in trials if one.number in sample.shown]
+    names = varied(shown)
     columns = (*(Column(name, name) for name in names), Column("median", "median time", "µs"))
     rows: list[tuple[Cell, ...]] = [
         (*(str(one.knobs.get(name, "")) for name in names), one.median_us)
-        for one in sorted(drawn, key=lambda one: -one.median_us)
+        for one in sorted(shown, key=lambda one: -one.median_us)
     ]
-    listed: list[list[str] | None] = [_values(drawn, name) for name in names]
-    times = [one.median_us for one in drawn]
+    listed: list[list[str] | None] = [_values(shown, name) for name in names]
+    times = [one.median_us for one in shown]
     high = float(np.quantile(times, 0.9)) if times else 1.0
     options = {"names": [*listed, None], "colour": len(names), "log": len(names)}
     options |= {"low": min(times, default=0.0), "high": high}
-    note = (
-        f"{_part(len(mine), MOST_DRAWN)}; {method}; drag along an axis to keep part of it, click to release"
-    )
-    return Chart(
-        "parallel", "parallel", f"Configs of {family} by knob and time", columns, rows, note, options
-    )
+    part = _part(sample.total, MOST_SHOWN, "the fastest always")
+    note = f"{part}; {method}; drag along an axis to keep a part, click to release"
+    title = f"Configs of {clip(sample.family, 40)} by knob and time"
+    return Chart("parallel", "parallel", title, columns, rows, note, options)
 
 
 def _values(trials: Sequence[Measured], name: str) -> list[str]:

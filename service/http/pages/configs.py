@@ -12,6 +12,7 @@ from service.http.deps import JobId, Service, ServiceDep
 from service.http.pages.base import PageRoute, show
 from service.http.routes.jobs import unknown_job
 from service.web import knobs
+from service.web.knobs import Sample
 from tuner.measure import timing
 from tuner.store import jobs
 from tuner.store.records import JobRecord
@@ -25,9 +26,8 @@ Family = Annotated[str | None, Query(max_length=64)]
 @router.get("/knobs", operation_id="page_knobs")
 def get_knobs(request: Request, service: ServiceDep, job_id: JobId, family: Family = None) -> Response:
     """Which knobs of a family matter in a job, and a slice for each."""
-    job, found = _trials(service, job_id)
-    names = knobs.families(found)
-    views = knobs.knob_views(found, _chosen(names, family), _method(job)) if names else None
+    job, names, sample, found = _sample(service, job_id, family)
+    views = knobs.knob_views(found, sample, _method(job)) if sample else None
     first = (views.importance,) if views and views.importance else ()
     charts = (*first, *(views.slices if views else ()))
     return show(request, "knobs.html", "/view/jobs", charts=charts, job=job, views=views, names=names)
@@ -36,19 +36,26 @@ def get_knobs(request: Request, service: ServiceDep, job_id: JobId, family: Fami
 @router.get("/parallel", operation_id="page_parallel")
 def get_parallel(request: Request, service: ServiceDep, job_id: JobId, family: Family = None) -> Response:
     """All configs of a family in a job, side by side."""
-    job, found = _trials(service, job_id)
-    names = knobs.families(found)
-    chosen = _chosen(names, family) if names else ""
-    charts = (knobs.parallel(found, chosen, _method(job)),) if names else ()
+    job, names, sample, found = _sample(service, job_id, family)
+    charts = (knobs.parallel(found, sample, _method(job)),) if sample else ()
+    chosen = sample.family if sample else ""
     return show(request, "parallel.html", "/view/jobs", charts=charts, job=job, names=names, family=chosen)
 
 
-def _trials(service: Service, job_id: str) -> tuple[JobRecord, list[Measured]]:
+def _sample(
+    service: Service, job_id: str, family: str | None
+) -> tuple[JobRecord, list[str], Sample | None, list[Measured]]:
+    """A job, the families that it measured, and what is shown of the chosen one."""
     with service.store.read() as session:
         job = jobs.get(session, job_id)
         if job is None:
             raise unknown_job(job_id)
-        return job, trials.measured(session, job_id)
+        points = trials.points(session, job_id)
+        names = knobs.families(points)
+        if not names:
+            return job, names, None, []
+        sample = knobs.choose(points, _chosen(names, family))
+        return job, names, sample, trials.measured(session, job_id, sample.numbers)
 
 
 def _chosen(names: list[str], family: str | None) -> str:

@@ -29,6 +29,14 @@
     legend: { textStyle: { color: colour("text") }, type: "scroll", top: 0 },
   });
 
+  // NOTE: a logarithmic axis of its own choice ends at powers of ten, far from most times.
+  const log = (chart, at, dim) => {
+    const lines = (chart.lines || []).flatMap((line) => line.points.map((point) => point[dim]));
+    const values = [...chart.rows.map((row) => row[at]), ...lines].filter((value) => value > 0);
+    return { type: "log", min: Math.min(...values) * .9, max: Math.max(...values) * 1.1,
+      axisLabel: { formatter: short, color: colour("soft"), showMinLabel: true, showMaxLabel: true, hideOverlap: true } };
+  };
+
   const groups = (chart) => {
     if (chart.group === undefined) return [["", chart.rows]];
     const found = new Map();
@@ -51,9 +59,9 @@
       type: "scatter", name, symbol: symbols[at % symbols.length], symbolSize: rows.length > 500 ? 5 : 8,
       data: rows.map((row) => ({ value: [row[chart.x], row[chart.y]], row, itemStyle: { opacity: .75 } })),
     }));
-    const kind = chart.categories ? "category" : chart.logx ? "log" : "value";
-    return { ...common(), xAxis: axis(chart, chart.x, { type: kind }),
-      yAxis: axis(chart, chart.y, { type: chart.logy ? "log" : "value", nameGap: 52 }), series: [...points, ...lines(chart)],
+    const kind = chart.categories ? { type: "category" } : chart.logx ? log(chart, chart.x, 0) : { type: "value" };
+    const across = chart.logy ? log(chart, chart.y, 1) : { type: "value" };
+    return { ...common(), xAxis: axis(chart, chart.x, kind), yAxis: axis(chart, chart.y, { ...across, nameGap: 52 }), series: [...points, ...lines(chart)],
       tooltip: { ...common().tooltip, formatter: (at) => at.data.row ? told(chart, at.data.row) : at.seriesName } };
   };
 
@@ -72,7 +80,7 @@
       yAxis: { type: "category", data: rows.map((row) => row[label]), axisLabel: { color: colour("soft"), width: 210, overflow: "truncate" } },
       // NOTE: logarithmic, so that a half and twice are as far from 1.
       xAxis: axis(chart, value, { type: "log", logBase: 2, min: Math.min(.95, ...rows.map((row) => row[low])) * .98,
-        max: Math.max(1.05, ...rows.map((row) => row[high])) * 1.02, axisLabel: { formatter: short, color: colour("soft") } }),
+        max: Math.max(1.05, ...rows.map((row) => row[high])) * 1.02, axisLabel: { formatter: short, color: colour("soft"), showMinLabel: false, showMaxLabel: false } }),
       tooltip: { ...common().tooltip, formatter: (at) => told(chart, rows[at.dataIndex]) },
       series: [{ type: "custom", encode: { x: [1, 2, 3], y: 0 },
         data: rows.map((row, i) => [i, row[value], row[low], row[high]]),

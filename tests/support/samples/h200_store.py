@@ -16,7 +16,7 @@ from kernels.registry import RENAMED, completed, family_named
 from tilewright.artifact import Artifact, Resources
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
-from tilewright.schema.job import JobStatus, TuneRequest
+from tilewright.schema.job import JobProgress, JobStatus, TuneRequest
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Baseline, BestConfig, Outcome, Provenance, Timing, Trial
 from tuner.replay import formats
@@ -117,6 +117,8 @@ def _put_job(session: Session, recorded: RecordedSpace, count: int) -> None:
     stored = _best(
         recorded.problem, recorded.device, winner.config, winner.timing, vendor, (1.02, 1.015, 1.025)
     )
+    progress = JobProgress("done", len(found), count, len(recorded.entries), 0, winner.timing.median_us)
+    jobs.set_progress(session, job.id, dataclasses.replace(progress, best_config=str(winner.config)))
     jobs.set_result(session, job.id, dataclasses.replace(stored, job_id=job.id))
     _put(session, stored, job.id)
     jobs.close_job(session, job.id, JobStatus.SUCCEEDED, None)

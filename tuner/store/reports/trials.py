@@ -6,10 +6,10 @@ Every query reads one job by the primary key of its trials.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import String, func, select, type_coerce
 from sqlalchemy.orm import Session
 
 from tilewright.schema.codec import KnobValue
@@ -19,17 +19,21 @@ from tuner.store import records
 from tuner.store.models import TrialRow
 from tuner.store.records import RowReader
 
-_SEEN = (Outcome.OK, Outcome.PRUNED)
+_SEEN = (Outcome.OK.value, Outcome.PRUNED.value)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     """A trial in a plot: ``median_us`` is None where it was not measured."""
 
     number: int
     family: str
     outcome: str
     median_us: float | None
+
+    @property
+    def measured(self) -> bool:
+        """Whether the trial has a time."""
+        return self.median_us is not None and self.outcome in _SEEN
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,24 +55,20 @@ def outcomes(session: Session, job_id: str) -> dict[str, int]:
 
 def points(session: Session, job_id: str, after: int = -1) -> list[Point]:
     """The trials of a job whose numbers follow ``after``, in their order."""
-    columns = (TrialRow.number, TrialRow.family, TrialRow.outcome, TrialRow.median_us)
-    query = select(*columns).where(TrialRow.job_id == job_id, TrialRow.number > after)
-    rows = session.execute(query.order_by(TrialRow.number)).all()
-    return [Point(number, family, str(outcome), median) for number, family, outcome, median in rows]
+    # NOTE: as text, since making an Outcome of it takes longer than all else.
+    outcome = type_coerce(TrialRow.outcome, String)
+    query = select(TrialRow.number, TrialRow.family, outcome, TrialRow.median_us)
+    query = query.where(TrialRow.job_id == job_id, TrialRow.number > after).order_by(TrialRow.number)
+    return [Point._make(row) for row in session.execute(query)]
 
 
-def measured(session: Session, job_id: str, numbers: Sequence[int] | None = None) -> list[Measured]:
-    """The measured trials of a job, or those of these numbers, without the samples."""
+def measured(session: Session, job_id: str, numbers: Collection[int]) -> list[Measured]:
+    """Those of the trials of a job with these numbers that were measured, without their samples."""
     columns = (TrialRow.number, TrialRow.family, TrialRow.median_us, TrialRow.config)
-    query = select(*columns).where(TrialRow.job_id == job_id, TrialRow.outcome.in_(_SEEN))
-    if numbers is not None:
-        query = query.where(TrialRow.number.in_(numbers))
+    query = select(*columns).where(TrialRow.job_id == job_id, TrialRow.number.in_(numbers))
     rows = session.execute(query.order_by(TrialRow.number)).all()
-    return [
-        Measured(number, family, median, _knobs(config))
-        for number, family, median, config in rows
-        if median is not None
-    ]
+    found = ((number, family, median, _knobs(config)) for number, family, median, config in rows)
+    return [Measured(number, family, us, knobs) for number, family, us, knobs in found if us is not None]
 
 
 def medians(session: Session, job_id: str, configs: Sequence[Config]) -> dict[Config, float]:
