@@ -6,6 +6,8 @@ One table a recorded space, each mean with its 95 % interval: replays of tilewri
 (``replay-SPACE-*.json``, written by ``tilewright replay --out``), then Kernel Tuner's strategies
 (``kernel-tuner-SPACE.json``, written by ``benchmarks/search/kernel_tuner.py``), the best at 100 trials
 first. Then live re-tunes (``live-retunes-SPACE.json``, written by ``benchmarks/search/live_retunes.py``).
+
+``search-summary.json`` gets the same figures as a list of objects, one for each space and sampler.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from benchmarks.common.results import RESULTS
 from benchmarks.search import live_retunes_report
 
 PAGE = pages.PAGES / "search.md"
+SUMMARY = RESULTS / "search-summary.json"
 TRIALS = (10, 25, 50, 100, 200)
 HEADERS = ("search", "runs", *map(str, TRIALS), ">= 95 % at 50/100/200", "CPU ms an ask")
 
@@ -67,6 +70,25 @@ def spaces(folder: Path = RESULTS) -> list[str]:
     return sorted({data["space"] for data in _read(folder, "replay-*.json")})
 
 
+def summarized(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A replay as one object: mean fractions of the optimum, the share of runs at 95 % and the interval at 100.
+
+    Budgets that the replay did not reach are null.
+    """
+    points = {one["trials"]: one for one in data["summary"]["checkpoints"]}
+    fractions = {trials: one["fraction"] for trials, one in points.items()}
+    return {
+        "space": data["space"],
+        "sampler": data["plan"]["sampler"],
+        "initial_configs": len(data["plan"]["initial_configs"]),
+        "runs": data["plan"]["runs"],
+        **{f"at{trials}": fractions.get(trials, {}).get("value") for trials in TRIALS[1:]},
+        "share95_at200": points.get(200, {}).get("near", {}).get("value"),
+        "low100": fractions.get(100, {}).get("low"),
+        "high100": fractions.get(100, {}).get("high"),
+    }
+
+
 def live(folder: Path = RESULTS) -> str:
     """What live re-tunes found, as Markdown."""
     raced = [report for report in _read(folder, "live-retunes-*.json") if "figures" in report]
@@ -81,6 +103,8 @@ def main() -> None:
     """
     pages.include(PAGE, "search", "\n".join(table(space) for space in spaces()))
     pages.include(PAGE, "live-retunes", live())
+    rows = [summarized(data) for data in _read(RESULTS, "replay-*.json")]
+    SUMMARY.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
 
 
 def _read(folder: Path, pattern: str) -> list[dict[str, Any]]:

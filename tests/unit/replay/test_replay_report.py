@@ -54,6 +54,18 @@ def test_each_space_has_a_table_of_its_own(tmp_path: Path) -> None:
     assert report_.table("toy-space", tmp_path).count("**tilewright") == 1
 
 
+def test_a_summary_is_one_object_a_replay(tmp_path: Path) -> None:
+    write_replay(tmp_path)
+    data = json.loads((tmp_path / "replay-toy-space-random.json").read_text())
+    found = report_.summarized(data)
+    at = {point["trials"]: point["fraction"] for point in data["summary"]["checkpoints"]}
+    assert [found[f"at{trials}"] for trials in (25, 50, 100)] == [at[n]["value"] for n in (25, 50, 100)]
+    assert (found["low100"], found["high100"]) == (at[100]["low"], at[100]["high"])
+    assert found["at200"] is None  # beyond the budget
+    assert found["share95_at200"] is None
+    assert (found["space"], found["sampler"], found["runs"]) == ("toy-space", "random", 3)
+
+
 def test_only_live_re_tunes_that_were_raced_are_shown(tmp_path: Path) -> None:
     report = {"space": {"name": "toys"}, "plan": {"budget": 100}, "tunes": []}
     (tmp_path / "live-retunes-broken.json").write_text(json.dumps(report))
@@ -76,9 +88,12 @@ def test_only_live_re_tunes_that_were_raced_are_shown(tmp_path: Path) -> None:
 def test_the_page_gets_both_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "search.md"
     page.write_text(report_.PAGE.read_text())
+    summary, committed = tmp_path / "search-summary.json", report_.SUMMARY.read_text()
     monkeypatch.setattr(report_, "PAGE", page)
+    monkeypatch.setattr(report_, "SUMMARY", summary)
     report_.main()
     assert page.read_text() == report_.PAGE.read_text()
+    assert summary.read_text() == committed
     for name in ("search", "live-retunes"):
         first, last = pages.marks(name)
         assert page.read_text().partition(first)[2].partition(last)[0].strip()
