@@ -71,7 +71,7 @@ def spaces(folder: Path = RESULTS) -> list[str]:
 
 
 def summarized(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A replay as one object: mean fractions of the optimum, the share of runs at 95 % and the interval at 100.
+    """A replay as one object: mean fractions of the optimum, the share of runs at 95 %, an interval.
 
     Budgets that the replay did not reach are null.
     """

@@ -112,6 +112,7 @@ class LabBench:
         timeout_s: float,
         *,
         vendor: bool = True,
+        early: bool = False,
     ) -> RaceSamples:
         assert dataclasses.replace(problem, m=PROBLEM.m) == PROBLEM
         assert timeout_s >= 20.0
