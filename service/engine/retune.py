@@ -46,6 +46,10 @@ class StaleResults:
         self._not_before: dict[tuple[int, object], float] = {}
         self._lock = threading.Lock()
 
+    def is_due(self, stored: StoredBest) -> bool:
+        """Whether a stale result that is served is to be noted; costs no lock."""
+        return self._not_before.get(_key(stored), 0.0) <= time.monotonic()
+
     def served(self, stale: Sequence[StoredBest]) -> None:
         """Stale results were served."""
         by_class = defaultdict[str, list[StoredBest]](list)

@@ -23,6 +23,7 @@ from service.http.conditional import InFlight
 from service.http.deps import Service
 from service.http.routes import routers
 from service.metrics import Metrics
+from service.results.answers import Answers
 from service.results.quality import ResultQuality
 from service.results.served import ServedSets
 from service.settings import Settings
@@ -101,6 +102,7 @@ def _service(settings: Settings, store: Store, metrics: Metrics, signer: Signer)
         EventFeed(store, engine.stopping.is_set),
         quality,
         served,
+        Answers(served),
         stale,
         metrics,
         InFlight(),

@@ -23,6 +23,7 @@ from tuner.store.records import StoredBest
 
 _MOST_LOADED = 8
 _ORDER = ("exact", "nearest", "vendor")
+_Classes = tuple[tuple[str, int, str | None], ...]  # with the revision of their winners and what is pinned
 _NOTHING = LookupResult("vendor", "no tuned kernel", miss=True)
 log = logging.getLogger("tilewright.sets")
 
@@ -80,6 +81,7 @@ class ServedSets:
         self.store, self._quality, self._stale = store, quality, stale
         self._changes = Changes(store)
         self._found: dict[str, tuple[Hashable, LoadedSet]] = {}
+        self._versions: dict[str, tuple[int | None, _Classes]] = {}
         self._makers: dict[str, SnapshotMaker] = {}
         self._looks: dict[str, Future[LoadedSet]] = {}  # those that have not begun
         self._lock = threading.Lock()
@@ -99,6 +101,27 @@ class ServedSets:
             classes = best.classes(session, target)
         catalogs = {name: self.current(name).catalog for name in classes}
         return [_closest(catalogs, problem, limits) for problem in problems]
+
+    def version(self, target: str) -> Hashable | None:
+        """Equal versions of a target mean that its winners are the same, and worth the same; None where only
+        :meth:`look_at_version` tells."""
+        stamp, classes = self._versions.get(target, (None, ()))
+        if stamp is None or stamp != self._changes.stamp():
+            return None
+        return self._judged(classes)
+
+    def look_at_version(self, target: str) -> Hashable:
+        """The same by a look at the database."""
+        stamp = self._changes.stamp()
+        with self.store.read() as session:
+            named = [(name, sets.served(session, name)) for name in best.classes(session, target)]
+        classes = tuple((name, served.revision, served.pinned) for name, served in named)
+        if classes:  # NOTE: callers may name any target, and few have winners
+            self._versions[target] = stamp, classes
+        return self._judged(classes)
+
+    def _judged(self, classes: _Classes) -> Hashable:
+        return classes, tuple(self._quality.state(name) for name, *_ in classes)
 
     def current(self, device_class: str) -> LoadedSet:
         """What a device class is served: the pinned set, else one of the winners as they stand.

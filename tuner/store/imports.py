@@ -213,8 +213,11 @@ def remove_jobs(session: Session, ids: Sequence[str]) -> int:
     """Delete jobs with their trials and events; gives how many trials these were."""
     count = 0
     for job_id in ids:
-        for table in (BestConfigRow, ImportedBestRow):
-            session.execute(update(table).where(table.job_id == job_id).values(job_id=None))
+        named = update(BestConfigRow).where(BestConfigRow.job_id == job_id).values(job_id=None)
+        for device_class in session.scalars(named.returning(BestConfigRow.device_class)).all():
+            sets.changed(session, device_class)
+        waiting = update(ImportedBestRow).where(ImportedBestRow.job_id == job_id)
+        session.execute(waiting.values(job_id=None))
         for of_job in (EventRow, LadderRow):
             session.execute(delete(of_job).where(of_job.job_id == job_id))
         gone = delete(TrialRow).where(TrialRow.job_id == job_id).returning(TrialRow.number)

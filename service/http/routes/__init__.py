@@ -15,6 +15,7 @@ def routers() -> list[APIRouter]:
         jobs.router,
         jobs.events_router,
         best.router,
+        best.lookup_router,
         config_sets.artifacts_router,
         config_sets.router,
         imports.router,

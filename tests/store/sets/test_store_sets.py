@@ -118,11 +118,12 @@ def test_of_two_who_know_the_same_set_one_changes_what_is_served(
 
     monkeypatch.setattr(sets, "pin", slowly)
     service: Any = SimpleNamespace(store=store)
+    request: Any = SimpleNamespace(scope={"key_id": "0" * 12})
 
     def change(letter: str) -> bool:
         body = wire.PinBody(device_class=HOST_CLASS, digest=snapshot(letter).digest)
         try:
-            routes.post_current(body, service, f'"{snapshot("c").digest}"')
+            routes.post_current(body, service, request, f'"{snapshot("c").digest}"')
         except Refusal:
             return False
         return True

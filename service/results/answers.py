@@ -1,0 +1,70 @@
+"""Answers of ``GET /best-config`` that are kept in memory for as long as the store would give them again."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Hashable
+
+from service.results.served import ServedSets
+from tilewright.wire import BestConfigView
+from tuner.store.records import StoredBest
+
+_MOST_ANSWERS = 4096
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """The winner that answers a query.
+
+    Attributes:
+        content: as JSON.
+        tag: SHA-256 of the content.
+        match, device_class, regret: what the metrics count.
+        stale: the winner, where it is stale.
+    """
+
+    content: bytes
+    tag: str
+    match: str
+    device_class: str
+    regret: float | None
+    stale: StoredBest | None
+
+    @classmethod
+    def of(cls, view: BestConfigView, winner: StoredBest) -> Answer:
+        """The answer with a winner."""
+        content = view.model_dump_json().encode()
+        told = (view.match.kind, view.device_class, view.expected_regret)
+        stale = None if view.staleness == "fresh" else winner
+        return cls(content, hashlib.sha256(content).hexdigest(), *told, stale)
+
+
+class Answers:
+    """The answers to the last few thousand queries; safe to share.
+
+    An answer follows from its query and from the version of the target's winners, see
+    :meth:`service.results.served.ServedSets.version`.
+    """
+
+    def __init__(self, served: ServedSets) -> None:
+        self._served = served
+        self._kept: dict[bytes, tuple[str, Hashable, Answer]] = {}
+
+    def known(self, query: bytes) -> Answer | None:
+        """The answer to a query string without a look at the database; None where only one tells."""
+        target, version, answer = self._kept.get(query, ("", None, None))
+        return answer if answer and self._served.version(target) == version else None
+
+    def find(self, query: bytes, target: str, work: Callable[[], Answer]) -> Answer:
+        """The answer to a query string about a target by a look at the database, else what ``work`` gives."""
+        version = self._served.look_at_version(target)
+        kept = self._kept.get(query)
+        if kept and kept[1] == version:
+            return kept[2]
+        found = work()
+        if len(self._kept) >= _MOST_ANSWERS:
+            self._kept.clear()
+        # NOTE: of the version before the work: what changed meanwhile has another one.
+        self._kept[query] = target, version, found
+        return found

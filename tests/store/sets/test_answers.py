@@ -1,0 +1,169 @@
+"""Answers of ``GET /best-config`` from memory: the same as those of the store, at once after any change."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from databases import Databases, migrate, opened
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from sqlalchemy import event
+from store_samples import HOST, HOST_CLASS, artifact, best, problem, request
+
+from service.http.app import create_app
+from service.http.deps import Service
+from service.results import answers
+from service.settings import Settings
+from tuner.store import best as winners
+from tuner.store import entities, imports, jobs, keys, sets
+from tuner.store.database import Store
+
+PATH = "/best-config"
+OF_64 = {"device_class": HOST_CLASS, "m": 64, "n": 64, "k": 64, "dtype": "float32", "layout": "nn"}
+
+
+def put(store: Store, m: int, **changes: Any) -> None:
+    with store.begin() as session:
+        entities.put_artifact(session, artifact())
+        winners.put(session, dataclasses.replace(best(problem(m)), **changes))
+
+
+def fill(url: str) -> None:
+    migrate(url)
+    with opened(url) as store:
+        with store.begin() as session:
+            job, _ = jobs.submit(session, request(), HOST)
+        put(store, 64, job_id=job.id)
+        put(store, 65)
+
+
+@pytest.fixture
+def url(databases: Databases) -> str:
+    return databases.copy(fill)
+
+
+@pytest.fixture
+def app(url: str) -> Iterator[FastAPI]:
+    made = create_app(Settings(database_url=url))
+    yield made
+    made.state.service.served.close()
+    made.state.service.store.close()
+
+
+@pytest.fixture
+def http(app: FastAPI) -> TestClient:
+    return TestClient(app, base_url="http://localhost")
+
+
+@pytest.fixture
+def other(url: str) -> Iterator[Store]:
+    """The same database by connections of another service."""
+    with opened(url) as made:
+        yield made
+
+
+def speedup(http: TestClient, **changes: Any) -> float:
+    answer = http.get(PATH, params=OF_64 | changes)
+    assert answer.status_code == 200, answer.text
+    value: float = answer.json()["speedup"]["value"]
+    return value
+
+
+def statements(app: FastAPI) -> list[str]:
+    """The statements of the service from now on, but for those of its background."""
+    service: Service = app.state.service
+    seen = list[str]()
+    event.listen(
+        service.store.engine, "before_cursor_execute", lambda *given: seen.append(given[2]), retval=False
+    )
+    return seen
+
+
+def test_what_did_not_change_is_not_asked_again(app: FastAPI, http: TestClient) -> None:
+    first = http.get(PATH, params=OF_64)
+    http.get(PATH, params=OF_64)  # once its staleness was noted
+    seen = statements(app)
+    for _ in range(5):
+        again = http.get(PATH, params=OF_64)
+        assert (again.content, again.headers["etag"]) == (first.content, first.headers["etag"])
+    held = http.get(PATH, params=OF_64, headers={"If-None-Match": first.headers["etag"]})
+    assert (held.status_code, held.content, held.headers["etag"]) == (304, b"", first.headers["etag"])
+    if app.state.service.store.engine.dialect.name == "sqlite":
+        assert seen == []
+    else:
+        assert len(seen) < 40, "a look at the versions each"
+
+
+def test_each_change_shows_at_once(http: TestClient, other: Store) -> None:
+    assert speedup(http) == speedup(http) == 1.25
+    put(other, 64, speedup=1.5, speedup_low=1.4, speedup_high=1.6)
+    assert speedup(http) == speedup(http) == 1.5
+    put(other, 65, speedup=9.0)  # of another problem
+    assert speedup(http) == 1.5
+    with other.begin() as session:
+        pinned = sets.served(session, HOST_CLASS).latest
+        sets.pin(session, HOST_CLASS, pinned)
+    assert speedup(http) == 1.5
+    with other.begin() as session:
+        sets.pin(session, HOST_CLASS, None)
+        imports.remove_best(session, HOST_CLASS, problem())
+    for _ in range(2):
+        assert http.get(PATH, params=OF_64).status_code == 404
+    put(other, 64, speedup=1.75)
+    assert speedup(http) == 1.75
+
+
+def test_a_winner_whose_job_was_deleted_names_it_no_more(http: TestClient, other: Store) -> None:
+    job_id = http.get(PATH, params=OF_64).json()["job_id"]
+    assert job_id
+    with other.begin() as session:
+        imports.remove_jobs(session, [job_id])
+    assert http.get(PATH, params=OF_64).json()["job_id"] == ""
+
+
+def test_what_is_worth_another_thing_today_is_answered_anew(
+    app: FastAPI, http: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert http.get(PATH, params=OF_64).json()["staleness"] == "source-changed"
+    quality = app.state.service.quality
+    monkeypatch.setattr(quality, "state", lambda _class: "another state")
+    monkeypatch.setattr(quality, "staleness", lambda _best: "driver-changed")
+    assert http.get(PATH, params=OF_64).json()["staleness"] == "driver-changed"
+
+
+def test_what_is_remembered_needs_its_key_too(http: TestClient, other: Store) -> None:
+    assert speedup(http) == 1.25
+    with other.begin() as session:
+        record, key = keys.create(session, "me", frozenset({"read"}))
+    http.app.state.gate._open_until = 0.0  # type: ignore[attr-defined]
+    assert http.get(PATH, params=OF_64).status_code == 401
+    held = {"Authorization": f"Bearer {key}"}
+    assert http.get(PATH, params=OF_64, headers=held).status_code == 200
+    assert http.get(PATH, params=OF_64, headers={"Host": "evil.example"}).status_code == 421
+    with other.begin() as session:
+        keys.revoke(session, record.id)
+    http.app.state.gate._known.clear()  # type: ignore[attr-defined]
+    assert http.get(PATH, params=OF_64, headers=held).status_code == 401
+
+
+def test_as_many_answers_are_kept_as_may(
+    app: FastAPI, http: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "_MOST_ANSWERS", 3)
+    for number in range(8):
+        assert speedup(http, max_regret=number / 100) == 1.25
+        assert len(app.state.service.answers._kept) <= 3
+    for number in range(8):
+        http.get(PATH, params=OF_64 | {"device_class": f"nowhere{number}"})
+    assert set(app.state.service.served._versions) == {HOST_CLASS}
+
+
+def test_both_ways_are_counted(http: TestClient) -> None:
+    for _ in range(4):
+        speedup(http)
+    text = http.get("/metrics").text
+    (line,) = [one for one in text.splitlines() if one.startswith('tilewright_lookup_total{arch="x86_64_v3"')]
+    assert line.endswith(" 4.0")
