@@ -6,8 +6,11 @@ Importing and deleting work on the database itself where no service is named: wh
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shutil
+import tempfile
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +32,7 @@ from service.cli.output import (
     print_table,
     problem_of,
 )
-from service.results import importing
+from service.results import importing, optuna_export
 from service.results.spool import Spool
 from service.settings import Settings
 from service.signing import Signer
@@ -46,9 +49,22 @@ from tuner.store.upkeep.audit import Action
 Kind = Annotated[Format, typer.Option("--format", help="ndjson has everything, t4 the trials.")]
 
 
+class Written(StrEnum):
+    """The formats of an export; ``optuna`` is a storage that optuna-dashboard opens."""
+
+    NDJSON = "ndjson"
+    T4 = "t4"
+    OPTUNA = "optuna"
+
+
 def export_results(
     file: Annotated[Path, typer.Argument(help="Where to write.")],
-    kind: Kind = Format.NDJSON,
+    kind: Annotated[
+        Written,
+        typer.Option(
+            "--format", help="ndjson has everything, t4 the trials; optuna opens in optuna-dashboard."
+        ),
+    ] = Written.NDJSON,
     device_class: Annotated[str | None, typer.Option(help="Only results of this class.")] = None,
     family: Annotated[str | None, typer.Option(help="Only trials of this kernel family.")] = None,
     since: Annotated[
@@ -60,9 +76,15 @@ def export_results(
 ) -> None:
     """Write the results of the running service to a file, to be imported by another one."""
     with connect(url) as client:
-        written = client.export(
-            file, format=kind, device_class=device_class, family=family, since=since, artifacts=artifacts
-        )
+        chosen = functools.partial(client.export, device_class=device_class, family=family, since=since)
+        if kind is Written.OPTUNA:
+            with tempfile.TemporaryFile() as lines:
+                chosen(lines, artifacts=False)
+                lines.seek(0)
+                optuna_export.write(lines, file)
+            written = file.stat().st_size
+        else:
+            written = chosen(file, format=kind.value, artifacts=artifacts)
     if as_json:
         print_json({"file": str(file), "bytes": written})
     else:

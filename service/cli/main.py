@@ -28,6 +28,7 @@ _VERBS = {
     "misses": "service.cli.jobs:misses",
     "sets": "service.cli.results:sets_app",
     "diff": "service.cli.results:diff",
+    "report": "service.cli.results:write_report",
     "export": "service.cli.exchange:export_results",
     "import": "service.cli.exchange:import_results",
     "imports": "service.cli.exchange:list_imports",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -281,6 +282,21 @@ def _change_row(marked: tuple[str, wire.SetChange]) -> tuple[object, ...]:
     entry = change.after or change.before
     config = entry.config if entry else "-"
     return mark, change.problem, before, after, ratio + doubt, config
+
+
+def write_report(
+    file: Annotated[Path, typer.Argument(help="Where to write, such as report.html.")],
+    device_class: Annotated[str | None, typer.Option(help="Only results of this class.")] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the winners with their plots to one HTML file that opens without a server."""
+    with connect(url) as client:
+        written = client.report(file, device_class)
+    if as_json:
+        print_json({"file": str(file), "bytes": written})
+    else:
+        typer.echo(f"{file}: {written} bytes")
 
 
 def families(url: Url = None, as_json: AsJson = False) -> None:

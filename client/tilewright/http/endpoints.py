@@ -193,6 +193,17 @@ class Endpoints:
         return get("/explain", wire.ExplainView, query)
 
     @endpoint
+    def report(self, file: File, device_class: str | None = None) -> Flow[int]:
+        """Write the results of a device class, or of all, to one HTML file that opens without a server; gives
+        the bytes written."""
+        query = checked(wire.ReportQuery, {"device_class": device_class})
+        call = Call("GET", "/report", lambda _: None, params_of(query))
+        sizes: list[int] = []
+        with open_to_write(file) as target:
+            yield from dataclasses.replace(call, sink=lambda piece: sizes.append(target.write(piece)))
+        return sum(sizes)
+
+    @endpoint
     def config_list(
         self, *, limit: int = 50, cursor: str | None = None, **options: Unpack[ListOptions]
     ) -> Call[wire.BestConfigList]:

@@ -1,9 +1,10 @@
-"""Explanations on the wire."""
+"""Explanations and reports on the wire."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
+from tilewright.schema.codec import KeyName
 from tilewright.schema.explanation import Explanation
 from tilewright.wire.requests import LookupQuery, ProblemQuery
 from tilewright.wire.results import BestConfigView
@@ -27,3 +28,11 @@ class ExplainView(BaseModel):
     reason: str
     result: BestConfigView
     explanation: Explanation
+
+
+class ReportQuery(BaseModel, frozen=True):
+    """``GET /report``: of one device class, or of all."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    device_class: KeyName | None = None

@@ -31,7 +31,7 @@ from tilewright.wire.exchange import (
     TrustView,
     WaitingView,
 )
-from tilewright.wire.explain import ExplainQuery, ExplainView
+from tilewright.wire.explain import ExplainQuery, ExplainView, ReportQuery
 from tilewright.wire.jobs import JobList, JobView, LadderRange, LadderRowView, TrialList, UnreadableJob
 from tilewright.wire.misses import (
     AnyTuneBody,
@@ -128,6 +128,7 @@ __all__ = [
     "ProblemQuery",
     "QualityView",
     "RegretBand",
+    "ReportQuery",
     "SetChange",
     "SetDiff",
     "SetEntry",

@@ -16,12 +16,14 @@ from sqlalchemy.orm import Session
 from service.errors import Kind, Refusal
 from service.http.deps import Service, ServiceDep
 from service.http.pages.base import PageRoute, show
+from service.http.routes.best import get_report
 from service.results.explaining import device_of, explained
 from service.web import coverage, overview, results
 from service.web.results import Filter, Side
 from tilewright.schema.codec import KeyName
 from tilewright.schema.problem import OPERAND_TYPES, DType
 from tilewright.schema.trial import BestConfig
+from tilewright.wire import ReportQuery
 from tuner.store import best, jobs, misses, sets
 from tuner.store.records import JobRecord, StoredBest, utc_now
 from tuner.store.reports import trials, winners
@@ -182,6 +184,12 @@ def get_roofline(request: Request, service: ServiceDep, query: Annotated[ResultQ
         classes=classes,
         dtypes=[one.value for one in OPERAND_TYPES],
     )
+
+
+@router.get("/report", operation_id="page_report")
+def save_report(service: ServiceDep, query: Annotated[ReportQuery, Query()]) -> Response:
+    """The results as one file, as ``GET /report`` gives them."""
+    return get_report(query, service)
 
 
 What = Literal["classes", "jobs", "sets"]

@@ -17,8 +17,9 @@ from service.http.deps import IfNoneMatch, Service, ServiceDep
 from service.http.openapi import errors
 from service.http.views import number_place, page_end, tune_hint
 from service.results.answers import Answer
-from service.results.explaining import explained
+from service.results.explaining import device_of, explained
 from service.results.served import Selection
+from service.web.report import report
 from tilewright import wire
 from tilewright.errors import InvalidProblem
 from tilewright.http.calls import JSON
@@ -26,6 +27,7 @@ from tilewright.schema.codec import gathered
 from tilewright.schema.problem import GemmProblem, variants
 from tuner.store import best
 from tuner.store.records import StoredBest
+from tuner.store.reports import winners
 
 
 class _RememberingRoute(APIRoute):
@@ -122,7 +124,7 @@ def post_lookup(body: wire.LookupBody, service: ServiceDep) -> wire.LookupAnswer
     return wire.LookupAnswer(items=items)
 
 
-@router.get("/explain", operation_id="explain", responses=errors(Kind.NOT_TUNED, Kind.INVALID_PROBLEM))
+@lookup_router.get("/explain", operation_id="explain", responses=errors(Kind.NOT_TUNED, Kind.INVALID_PROBLEM))
 def get_explanation(query: Annotated[wire.ExplainQuery, Query()], service: ServiceDep) -> wire.ExplainView:
     """Why the winner for a problem takes its time: what limits it, how it fills the device, what the next
     value of each knob would do, and the vendor library's choice beside it."""
@@ -140,6 +142,29 @@ def get_explanation(query: Annotated[wire.ExplainQuery, Query()], service: Servi
         reason=selection.result.reason,
         explanation=explanation,
     )
+
+
+_HTML = {"description": "One file", "content": {"text/html": {"schema": {"type": "string"}}}}
+
+
+@lookup_router.get(
+    "/report",
+    operation_id="report",
+    response_class=Response,
+    responses={
+        200: {"description": "One file", "content": {"text/html": {"schema": {"type": "string"}}}},
+        **errors(),
+    },
+)
+def get_report(query: Annotated[wire.ReportQuery, Query()], service: ServiceDep) -> Response:
+    """The winners of a device class or of all, with plots, as one HTML file that opens without a server."""
+    with service.store.read() as session:
+        classes = [query.device_class] if query.device_class else winners.device_classes(session)
+        found = winners.headlines(session, classes)
+        devices = {name: spec for name in classes if (spec := device_of(session, name))}
+    title = f"Results of {query.device_class}" if query.device_class else "Results of all device classes"
+    name = {"Content-Disposition": 'attachment; filename="tilewright-report.html"'}
+    return Response(report(found, devices, title), media_type="text/html; charset=utf-8", headers=name)
 
 
 def _stored(service: Service, selection: Selection) -> StoredBest | None:

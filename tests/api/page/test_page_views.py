@@ -120,6 +120,7 @@ def test_the_service_the_client_and_the_command_line_explain_alike(
         with pytest.raises(ServiceError, match="has no answer"):
             client.explain_result(GemmProblem(8, 8, 8), arch="sm_90")
     query = {"m": 8192, "n": 8192, "k": 8192, "dtype": "float16", "layout": "nt", "device_class": CLASS}
+    assert pages.get("/best-config", params=query).json()["artifact"], "which is remembered by its query"
     plain = pages.get("/explain", params=query).json()
     assert plain["explanation"]["nearest_limit"] == found.explanation.nearest_limit == "compute"
     assert found.runs == "exact"

@@ -32,6 +32,7 @@ OPERATIONS = {
     "best_config": "read",
     "lookup_best_configs": "read",
     "explain": "read",
+    "report": "read",
     "artifact": "read",
     "families": "read",
     "devices": "read",
