@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Options for the program of demo, test, bench and serve, for instance: make test ARGS=tests/unit
 ARGS :=
 
-.PHONY: help demo test test-long test-all fuzz bench pictures serve lint lock sbom audit clean
+.PHONY: help demo test test-long test-all fuzz bench pictures serve lint lock faults soak sbom audit clean
 
 help:
 	@echo 'make demo    tune a GEMM on this machine and show the result, about two minutes'
@@ -32,6 +32,8 @@ help:
 	@echo 'make serve   run the service at http://127.0.0.1:8080 until Ctrl-C'
 	@echo 'make lint    the static checks alone'
 	@echo 'make lock    write the lock files anew'
+	@echo 'make faults  kill servers, workers and compilers at 1,000 points of tuning, on SQLite and PostgreSQL'
+	@echo 'make soak    32 writers beside lookups, 16 claimers, a million trials: what fails and how long it takes'
 	@echo 'make sbom    write what the images install as CycloneDX'
 	@echo 'make audit   look the locked packages up in an advisory database'
 	@echo 'make clean   remove .venv and caches; databases and compiled kernels are kept'
@@ -87,6 +89,19 @@ UV := .venv/lock/bin/uv pip compile $(LOCKED)
 .venv/lock/bin/uv: | $(READY)
 	@$(BIN)/python -m venv .venv/lock
 	@.venv/lock/bin/python -m pip --quiet --disable-pip-version-check install uv
+
+# The tests of faults with as many of each as twenty minutes allow; results are written as they come.
+FAULTS := PYTHONPATH=.:tests/support:tests/support/servers:tests/support/samples nice $(BIN)/python tests/faults
+RESULTS := benchmarks/results
+
+faults: $(READY)
+	@$(FAULTS)/kill_points.py --points 1000 --seconds 1200 --out $(RESULTS)/kill-points.json $(ARGS)
+	@$(FAULTS)/kill_points.py --points 1000 --seconds 1200 --postgresql \
+		--out $(RESULTS)/kill-points-postgresql.json $(ARGS)
+
+soak: $(READY)
+	@$(FAULTS)/soak/contention.py --out $(RESULTS)/contention.json $(ARGS)
+	@$(BIN)/python -m benchmarks.service.lookup_load --out $(RESULTS)/lookup-load.json
 
 # What the images install, as CycloneDX bills of materials.
 sbom: .venv/supply/bin/cyclonedx-py
