@@ -276,7 +276,7 @@ def misses(
     device_class: Annotated[str | None, typer.Option(help="Only those of this class.")] = None,
     limit: Annotated[int, typer.Option(help="How many.", min=1, max=1000)] = 20,
     tune: Annotated[
-        int, typer.Option(help="Start a job for each of the first N on the service's first device.", min=0)
+        int, typer.Option(help="Start jobs for the first N on the service's first device.", min=0)
     ] = 0,
     url: Url = None,
     as_json: AsJson = False,

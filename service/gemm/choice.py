@@ -49,8 +49,8 @@ class Chosen:
     """What runs a problem.
 
     Attributes:
-        match: how it was found: ``exact``, ``nearest`` with its distance and expected regret, or ``vendor``
-            with the reason.
+        match: how it was found: ``exact``, ``ladder`` or ``nearest`` with distance and expected regret, or
+            ``vendor`` with the reason.
         config, artifact: the tuned kernel; None for the vendor library.
     """
 
@@ -77,7 +77,7 @@ def choose(served: ServedSets, device_class: str, problem: GemmProblem, query: G
 def _match(result: LookupResult) -> str:
     if result.kind == "exact":
         return result.kind
-    return f"nearest; distance={result.distance:.3f}; expected_regret={result.expected_regret:.4f}"
+    return f"{result.kind}; distance={result.distance:.3f}; expected_regret={result.expected_regret:.4f}"
 
 
 def _operand_type(stored: DType, wanted: DType | None) -> DType:

@@ -22,7 +22,7 @@ from tuner.store.database import Changes, Store
 from tuner.store.records import StoredBest
 
 _MOST_LOADED = 8
-_ORDER = ("exact", "nearest", "vendor")
+_ORDER = ("exact", "ladder", "nearest", "vendor")
 _Classes = tuple[tuple[str, int, str | None], ...]  # with the revision of their winners and what is pinned
 _NOTHING = LookupResult("vendor", "no tuned kernel", miss=True)
 log = logging.getLogger("tilewright.sets")

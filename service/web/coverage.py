@@ -135,7 +135,7 @@ def _of_miss(miss: MissRecord, known: Cover | None, catalog: Catalog | None) -> 
 
 def _nearest(problem: GemmProblem, catalog: Catalog | None) -> State:
     found = catalog.lookup(problem, _LIMITS) if catalog else None
-    return "near" if found and found.kind == "nearest" else "missing"
+    return "near" if found and found.kind in ("ladder", "nearest") else "missing"
 
 
 def _ranked(covers: Sequence[Cover]) -> list[str]:

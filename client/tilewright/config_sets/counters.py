@@ -12,7 +12,7 @@ class LaunchCounter:
     """The number of launches of a problem for one reason.
 
     Attributes:
-        reason: ``tuned: exact``, ``tuned: nearest`` or ``vendor: REASON``.
+        reason: ``tuned: exact``, ``tuned: ladder``, ``tuned: nearest`` or ``vendor: REASON``.
         problem: the problem; None if the arrays are not a GEMM problem.
         device: ordinal of the GPU; -1 on the host.
         miss: whether no kernel was tuned for this problem.

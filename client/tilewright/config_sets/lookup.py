@@ -1,19 +1,23 @@
-"""Looks up a problem in a config set: an exact match, else a near one, else the vendor library."""
+"""Looks up a problem in a config set: an exact match, else between two rows of its M ladder, else a near one,
+else the vendor library."""
 
 from __future__ import annotations
 
+import bisect
 import collections
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tilewright.artifact import Serves
 from tilewright.schema.config_set import ConfigSet, SetEntry
 from tilewright.schema.match import LookupResult, MatchLimits
 from tilewright.schema.problem import GemmProblem
+from tilewright.schema.trial import LadderKernel
 
 _Point = tuple[float, float, float]
 _Group = list[tuple[_Point, SetEntry]]
+_Weight = tuple[Serves, int, int, int]
 _MOST_RESULTS = 65536
 
 
@@ -26,6 +30,9 @@ class Catalog:
         self._near: collections.defaultdict[tuple[Serves, int], _Group] = collections.defaultdict(list)
         for problem, entry in self._exact.items():
             self._near[Serves.of(problem), problem.batch].append((_point(problem), entry))
+        self._ladders: collections.defaultdict[_Weight, list[SetEntry]] = collections.defaultdict(list)
+        for entry in sorted((one for one in config_set.entries if one.kernels), key=_m):
+            self._ladders[_weight(entry.problem)].append(entry)
         self._results: dict[tuple[GemmProblem, MatchLimits], LookupResult] = {}
 
     def lookup(self, problem: GemmProblem, limits: MatchLimits) -> LookupResult:
@@ -41,9 +48,8 @@ class Catalog:
     def _search(self, problem: GemmProblem, limits: MatchLimits) -> LookupResult:
         entry = self._exact.get(problem)
         if entry is None:
-            return next(
-                self._near_matches(problem, limits), LookupResult("vendor", "no tuned kernel", miss=True)
-            )
+            found = self._between_rows(problem, limits) or next(self._near_matches(problem, limits), None)
+            return found or LookupResult("vendor", "no tuned kernel", miss=True)
         reason = _why_not(entry, problem, limits)
         if reason:
             return LookupResult("vendor", reason)
@@ -52,6 +58,34 @@ class Catalog:
             faster = "the vendor library was faster in the race"
             return LookupResult("vendor", disturbed if entry.verdict == "disturbed" else faster, entry)
         return LookupResult("exact", "exact", entry)
+
+    def _between_rows(self, problem: GemmProblem, limits: MatchLimits) -> LookupResult | None:
+        """The winner of one of the two rows around a problem, the one that lost less on the other row.
+
+        It must not be slower than the vendor library on either. None if the problem is on no ladder, or no
+        kernel was measured on both rows.
+        """
+        if limits.max_regret is None:
+            return None
+        rows = self._ladders.get(_weight(problem), [])
+        above = bisect.bisect(rows, problem.m, key=_m)
+        both = rows[above - 1 : above + 1] if 0 < above < len(rows) else []
+        known = [(entry, on) for entry in both if (on := _measured(entry, both))]
+        if not known:
+            return None
+        faster = [(entry, on) for entry, on in known if not _slower(both, on)]
+        regrets = [(max(one.regret for one in on), entry) for entry, on in faster]
+        allowed = [
+            (regret, entry)
+            for regret, entry in regrets
+            if regret <= limits.max_regret and not _why_not(entry, problem, limits)
+        ]
+        if not allowed:
+            slower = "the vendor library was faster on a row beside it"
+            reason = "no kernel of its ladder may run" if faster else slower
+            return LookupResult("vendor", reason, miss=bool(faster))
+        regret, entry = min(allowed, key=operator.itemgetter(0))
+        return LookupResult("ladder", "ladder", entry, octaves(problem, entry.problem), regret)
 
     def _near_matches(self, problem: GemmProblem, limits: MatchLimits) -> Iterator[LookupResult]:
         """Near matches that may run and should be faster than the vendor library, nearest first."""
@@ -73,6 +107,29 @@ def _why_not(entry: SetEntry, problem: GemmProblem, limits: MatchLimits) -> str 
     if limits.deterministic and not entry.deterministic:
         return "the tuned kernel is not repeatable bit by bit"
     return entry.preconditions.why_not(problem)
+
+
+def _measured(entry: SetEntry, rows: Sequence[SetEntry]) -> list[LadderKernel]:
+    """What a kernel did on each of two rows; empty if one of them does not tell."""
+    found = [one for row in rows for one in row.kernels or () if one.artifact == entry.artifact]
+    return found if len(found) == len(rows) else []
+
+
+def _slower(rows: Sequence[SetEntry], on: Sequence[LadderKernel]) -> bool:
+    """Whether the vendor library was faster than a kernel on a row, or that is not known."""
+    return any(
+        row.verdict == "disturbed" or (one.speedup < 1.0 and not row.baseline.stands_in)
+        for row, one in zip(rows, on, strict=True)
+    )
+
+
+def _weight(problem: GemmProblem) -> _Weight:
+    """Everything of a problem but m."""
+    return Serves.of(problem), problem.batch, problem.n, problem.k
+
+
+def _m(entry: SetEntry) -> int:
+    return entry.problem.m
 
 
 def octaves(one: GemmProblem, other: GemmProblem) -> float:

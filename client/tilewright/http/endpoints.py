@@ -414,7 +414,8 @@ class Endpoints:
     def tune_misses(
         self, device_class: str, top: int = 10, **options: Unpack[TuneOptions]
     ) -> Flow[list[wire.JobView]]:
-        """Start a job for each of the ``top`` open misses of a device class."""
+        """Start a job for each of the ``top`` open misses of a device class; those that differ in M alone are
+        one job on a ladder."""
         fields: dict[str, Any] = {"from_misses": {"device_class": device_class, "top": top}, **options}
         key = fields.pop("idempotency_key", None)
         body = checked(wire.TuneMissesBody, fields)

@@ -14,7 +14,7 @@ from tilewright.schema.codec import Count, KeyName, Pattern, Sha256, decode
 from tilewright.schema.config import Config
 from tilewright.schema.preconditions import Preconditions
 from tilewright.schema.problem import GemmProblem
-from tilewright.schema.trial import Baseline
+from tilewright.schema.trial import Baseline, LadderKernel
 
 # The format that is written. In sets without a format, or below 2, ``deterministic`` was not measured, but
 # set for every kernel of a known family. Sets of a format below 3 lack the preconditions of their kernels.
@@ -44,6 +44,7 @@ class SetEntry:
         use_vendor: whether to run the vendor library, because the speed-up is below 1.
         numerics, deterministic, staleness: as in :class:`tilewright.wire.BestConfigView`.
         preconditions: preconditions of the kernel, which a near problem must meet.
+        kernels: of a row of an M ladder, its kernels that were measured there.
     """
 
     problem: GemmProblem
@@ -63,6 +64,7 @@ class SetEntry:
     job_id: str
     created: datetime
     preconditions: Preconditions = dataclasses.field(default_factory=Preconditions)
+    kernels: tuple[LadderKernel, ...] | None = None
 
     def of_format(self, found: int) -> Self:
         """The entry of a set of an earlier format, with what that format does not tell assumed to the worst:

@@ -22,8 +22,8 @@ class MatchLimits:
     """Limits on the tuned kernels that may run for a problem.
 
     Attributes:
-        max_regret: largest expected regret of a near match against a kernel tuned for the problem, as a
-            fraction of its time; None for exact matches only.
+        max_regret: largest expected regret of a near match, or between two rows of a ladder, against a kernel
+            tuned for the problem, as a fraction of its time; None for exact matches only.
         deterministic: only kernels that give the same bits at every launch.
     """
 
@@ -59,15 +59,16 @@ class LookupResult:
     """The kernel to run for a problem, and the kind of the match.
 
     Attributes:
-        kind: ``exact``, ``nearest`` or ``vendor``.
+        kind: ``exact``, ``ladder`` (between two rows of an M ladder), ``nearest`` or ``vendor``.
         reason: the reason to run the vendor library; equal to ``kind`` otherwise.
         entry: the tuned kernel, even if the vendor library beat it; None if none may run.
         distance: octaves between the kernel's problem and this one.
-        expected_regret: expected regret of a near match.
+        expected_regret: expected regret of a near match; between two rows of a ladder the larger of those
+            that the kernel had on them.
         miss: whether no kernel was tuned for this problem.
     """
 
-    kind: Literal["exact", "nearest", "vendor"]
+    kind: Literal["exact", "ladder", "nearest", "vendor"]
     reason: str
     entry: SetEntry | None = None
     distance: float = 0.0

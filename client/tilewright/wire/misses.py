@@ -85,7 +85,8 @@ class FromMisses(Body, frozen=True):
 
 
 class TuneMissesBody(OptionsBody, frozen=True):
-    """``POST /tune`` for misses: a job for each, with the same options.
+    """``POST /tune`` for misses: a job for each, on a ladder for those that differ in M alone, with the same
+    options.
 
     Attributes:
         device: a device of the class of the misses; the first one unless given.

@@ -51,6 +51,7 @@ class _RememberingRoute(APIRoute):
 router = APIRouter(tags=["results"], route_class=_RememberingRoute)
 lookup_router = APIRouter(tags=["results"])
 _FOR_ONE = {"match", "max_regret"}
+_NEAR = ("ladder", "nearest")
 
 _FOUND: dict[int | str, dict[str, Any]] = {
     304: {"description": "The caller has it"},
@@ -105,7 +106,7 @@ def _answer(service: Service, query: wire.BestQuery, problem: GemmProblem) -> An
         _count(service, "none", None, query.target)
         deleted = "the winner of the pinned set was deleted" if selection.result.entry else ""
         raise _not_tuned(service, query, problem, deleted or selection.result.reason)
-    near = selection.result if selection.result.kind == "nearest" else None
+    near = selection.result if selection.result.kind in _NEAR else None
     return Answer.of(service.quality.best_view(winner, near), winner)
 
 
@@ -118,7 +119,7 @@ def post_lookup(body: wire.LookupBody, service: ServiceDep) -> wire.LookupAnswer
     for selection in service.served.select(body.target, _problems(body), body.limits):
         result, device_class = selection.result, selection.device_class
         kind = "none" if result.kind == "vendor" and result.miss else result.kind
-        regret = result.expected_regret if kind == "nearest" else None
+        regret = result.expected_regret if kind in _NEAR else None
         _count(service, kind, device_class, body.target, regret)
         items.append(wire.LookupView(**gathered(wire.LookupView, result, selection)))
     return wire.LookupAnswer(items=items)
@@ -133,7 +134,7 @@ def get_explanation(query: Annotated[wire.ExplainQuery, Query()], service: Servi
     winner = _stored(service, selection)
     if winner is None:
         raise _not_tuned(service, query, problem, selection.result.reason)
-    near = selection.result if selection.result.kind == "nearest" else None
+    near = selection.result if selection.result.kind in _NEAR else None
     with service.store.read() as session:
         explanation = explained(session, winner)
     return wire.ExplainView(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import AsyncIterator, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -21,7 +23,8 @@ from service.http.openapi import errors
 from service.http.views import job_place, job_view, number_place, page_end, unreadable_view
 from tilewright import wire
 from tilewright.schema.device import DeviceSpec
-from tilewright.schema.job import TuneRequest
+from tilewright.schema.job import MOST_ROWS, TuneRequest, ladder_of
+from tilewright.schema.problem import GemmProblem
 from tuner.store import best, jobs, misses, records, trials
 from tuner.store.jobs import submit
 from tuner.store.keys import once
@@ -34,8 +37,8 @@ from tuner.workers.bench import Bench
 def start_for_misses(
     service: Service, body: wire.TuneMissesBody, key: str | None, request: Request
 ) -> list[JobRecord]:
-    """Start a job for each of the top misses that a device here computes, or give those that a request with
-    this idempotency key started.
+    """Start a job for each weight of the top misses that a device here computes, on a ladder where several of
+    its M were missed, or give those that a request with this idempotency key started.
 
     As many as the queue has room for; the rest stays on the list.
 
@@ -61,8 +64,21 @@ def _queue_top(
     settings, families = service.settings, body.families
     wanted = [miss.problem for miss in top if admission.is_possible(miss.problem, families, settings, bench)]
     room = admission.check_queue(session, caller(request), settings, more=1) if wanted else 0
-    jobs_wanted = [body.to_request(problem) for problem in wanted[:room]]
+    jobs_wanted = list(_on_ladders(body, wanted))[:room]
     return {"jobs": [_submit(session, one, bench.spec, request)[0].id for one in jobs_wanted]}
+
+
+def _on_ladders(body: wire.TuneMissesBody, problems: Iterable[GemmProblem]) -> Iterator[TuneRequest]:
+    """A request for each problem, or one on a ladder for those that differ in M alone; in their order."""
+    alike = defaultdict[str, list[GemmProblem]](list)
+    for problem in problems:
+        weight = {name: value for name, value in problem.to_dict().items() if name != "m"}
+        alike[records.canonical(weight)].append(problem)
+    for group in alike.values():
+        for start in range(0, len(group), MOST_ROWS):
+            part = sorted(group[start : start + MOST_ROWS], key=lambda problem: problem.m)
+            ladder = ladder_of(problem.m for problem in part)
+            yield dataclasses.replace(body.to_request(part[-1]), ladder=ladder)
 
 
 def _submit(

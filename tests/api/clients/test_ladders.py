@@ -126,3 +126,38 @@ def test_a_row_of_a_live_ladder_is_no_miss(client: Client) -> None:
         client.cancel(job.id)
         client.wait(job.id)
     assert row in [miss.problem for miss in client.misses(limit=1000)]
+
+
+def test_misses_of_one_weight_are_one_ladder(client: Client) -> None:
+    place = client.devices()[0].device_class
+    of_weight = [GemmProblem(m, 104, 64, "float32", "nn") for m in (96, 12, 48)]
+    alone = GemmProblem(48, 112, 64, "float32", "nn")
+    counts = [Miss(problem, 1, 9e11) for problem in of_weight] + [Miss(alone, 1, 8e11)]
+    client.report_misses(place, counts)
+    on_ladder, single = client.tune_misses(place, 4, max_trials=2)
+    assert (on_ladder.ladder, on_ladder.problem) == ((12, 48, 96), of_weight[0])
+    assert (single.ladder, single.problem) == ((), alone)
+    assert [row.m for row in client.wait(on_ladder.id).rows] == [12, 48, 96]
+    client.wait(single.id)
+    left = {miss.problem for miss in client.misses(place, limit=1000)}
+    assert left.isdisjoint([*of_weight, alone])
+
+
+def test_m_between_two_rows_is_answered_as_the_set_says(client: Client, ladder: wire.JobView) -> None:
+    """The lookup, the best config and the client's own lookup say the same for each M."""
+    problems = [GemmProblem(m, 96, 64, "float32", "nn") for m in (20, 40, 100, 255)]
+    options: Any = {"device_class": ladder.device_class, "match": "nearest", "max_regret": 1000.0}
+    found = client.lookup_many(problems, **options)
+    rows = {row.m: row for row in ladder.rows}
+    for problem, view in zip(problems, found, strict=True):
+        assert view.kind in ("ladder", "vendor"), view
+        if view.kind == "vendor":
+            assert "vendor library was faster" in view.reason or "may run" in view.reason
+            continue
+        assert view.entry is not None
+        below = max(m for m in ROWS if m < problem.m)
+        above = min(m for m in ROWS if m > problem.m)
+        assert view.entry.problem.m in (below, above)
+        assert view.entry.artifact == rows[view.entry.problem.m].artifact.digest
+        best = client.best_config(problem, **options)
+        assert (best.match.kind, best.expected_regret) == ("ladder", view.expected_regret)

@@ -42,7 +42,7 @@ from tilewright.schema.job import Sampler, TuneRequest
 from tilewright.schema.match import LookupResult, MatchLimits
 from tilewright.schema.preconditions import Preconditions
 from tilewright.schema.problem import GemmProblem, Layout
-from tilewright.schema.trial import BestConfig, Outcome
+from tilewright.schema.trial import BestConfig, LadderKernel, Outcome
 from tuner.job import neighbours
 from tuner.job.neighbours import Pair, first_tries
 from tuner.store import best as winners
@@ -63,10 +63,13 @@ BOUNDS = st.sampled_from([0, 0, 64, 100])
 NEEDS = st.builds(
     Preconditions, ALIGNMENTS, ALIGNMENTS, ALIGNMENTS, st.just(0), max_extent=BOUNDS, max_k=BOUNDS
 )
+SPEEDUPS = st.sampled_from([0.8, 1.0, 1.1, 1.5])
+# What each kernel of a ladder did on a row, by its number in the store; None for a problem tuned alone.
+ON_ROW = st.none() | st.lists(st.tuples(st.sampled_from([0.0, 0.01, 0.2]), SPEEDUPS), min_size=8, max_size=8)
 WINNERS = st.lists(
-    st.tuples(PROBLEMS, st.sampled_from([0.8, 1.0, 1.1, 1.5]), st.booleans(), NEEDS),
+    st.tuples(PROBLEMS, SPEEDUPS, st.booleans(), NEEDS, ON_ROW),
     unique_by=lambda winner: winner[0],
-    max_size=6,
+    max_size=8,
 )
 QUERIES = st.fixed_dictionaries(
     {
@@ -77,7 +80,7 @@ QUERIES = st.fixed_dictionaries(
 )
 
 
-Found = tuple[GemmProblem, float, bool, Preconditions]
+Found = tuple[GemmProblem, float, bool, Preconditions, list[tuple[float, float]] | None]
 
 
 @pytest.fixture(scope="module")
@@ -95,18 +98,20 @@ def hold(store: Store, found: list[Found]) -> None:
     with store.begin() as session:
         session.execute(delete(BestConfigRow))
         sets.changed(session, HOST_CLASS)
-        for number, winner in enumerate(found, 1):
-            winners.put(session, _winner(session, number, *winner))
-
-
-def _winner(
-    session: Session, number: int, of: GemmProblem, speedup: float, repeatable: bool, needs: Preconditions
-) -> BestConfig:
-    plain = best(of, HOST, speedup)
-    digest = entities.put_artifact(session, artifact(needs=needs))
-    # NOTE: told apart by their times, as some share an artifact.
-    timing = dataclasses.replace(plain.timing, median_us=float(number))
-    return dataclasses.replace(plain, artifact=digest, timing=timing, repeatable=repeatable)
+        # NOTE: some have the same needs, and so share an artifact.
+        digests = [entities.put_artifact(session, artifact(needs=needs)) for _, _, _, needs, _ in found]
+        for number, (of, speedup, repeatable, _, on_row) in enumerate(found):
+            plain = best(of, HOST, speedup)
+            each = dict(zip(digests, on_row or (), strict=False)) | {digests[number]: (0.0, speedup)}
+            kernels = tuple(LadderKernel(digest, *of_kernel) for digest, of_kernel in each.items())
+            won = dataclasses.replace(
+                plain,
+                artifact=digests[number],
+                timing=dataclasses.replace(plain.timing, median_us=number + 1.0),  # tells them apart
+                repeatable=repeatable,
+                kernels=None if on_row is None else kernels,
+            )
+            winners.put(session, won)
 
 
 def by_the_client(http: TestClient, asked: GemmProblem, query: dict[str, Any]) -> LookupResult:
@@ -159,8 +164,8 @@ def agrees(expected: LookupResult, status: int, answer: dict[str, Any]) -> None:
     assert status == 200
     assert answer["timing"]["median_us"] == entry.median_us
     assert answer["use_vendor"] == entry.use_vendor
-    if expected.kind == "nearest":
-        assert answer["match"] == {"kind": "nearest", "distance": expected.distance}
+    if expected.kind in ("ladder", "nearest"):
+        assert answer["match"] == {"kind": expected.kind, "distance": expected.distance}
         assert answer["expected_regret"] == expected.expected_regret
 
 

@@ -128,3 +128,69 @@ def test_kernels_of_an_earlier_format_are_taken_to_need_what_their_problem_has()
     near = {"m": 100}, {"k": 60}, {"n": 84}, {"k": 68}, {"n": 82}
     found = [catalog.lookup(dataclasses.replace(TUNED, **one), MatchLimits()).kind for one in near]
     assert found == ["nearest", "nearest", "nearest", "vendor", "vendor"]
+
+
+SMALL, BIG, OTHER = ("1" * 64, "2" * 64, "3" * 64)
+
+
+def row(m: int, won_by: str, kernels: dict[str, tuple[float, float]], **changes: Any) -> dict[str, Any]:
+    """The row of a ladder, won by a kernel; each kernel has its regret and its speed-up."""
+    found = entry(dataclasses.replace(TUNED, m=m), KERNEL)
+    told = [{"artifact": name, "regret": on[0], "speedup": on[1]} for name, on in kernels.items()]
+    return found | {"artifact": won_by, "kernels": told} | changes
+
+
+def ladder(*rows: dict[str, Any]) -> Callable[..., LookupResult]:
+    catalog = Catalog(ConfigSet.from_bytes(config_set(rows, BANDS)))
+    return lambda m, max_regret=0.1: catalog.lookup(dataclasses.replace(TUNED, m=m), MatchLimits(max_regret))
+
+
+ROW_64 = row(64, SMALL, {SMALL: (0.0, 1.5), BIG: (0.03, 1.4)})
+ROW_128 = row(128, BIG, {SMALL: (0.06, 1.2), BIG: (0.01, 1.3)})
+
+
+def test_between_two_rows_the_kernel_that_lost_less_on_both_answers() -> None:
+    # Small loses 6 % at 128. Big loses 3 % at 64 and 1 % at 128: it answers, with 3 %.
+    asked = ladder(ROW_64, ROW_128)
+    found = asked(80)
+    assert (found.kind, found.expected_regret, found.miss) == ("ladder", 0.03, False)
+    assert found.entry is not None
+    assert (found.entry.problem.m, found.entry.artifact) == (128, BIG)
+    assert found.distance == pytest.approx(0.678, abs=1e-3)  # log2(128 / 80)
+    assert [asked(m).kind for m in (64, 65, 127, 128)] == ["exact", "ladder", "ladder", "exact"]
+    assert asked(80, None).reason == "no tuned kernel"
+
+
+def test_what_lost_more_than_may_be_lost_does_not_answer() -> None:
+    found = ladder(ROW_64, ROW_128)(80, 0.02)
+    assert (found.kind, found.reason, found.miss) == ("vendor", "no kernel of its ladder may run", True)
+
+
+def test_no_kernel_answers_that_was_slower_than_the_vendor_on_a_row() -> None:
+    slow_big = row(64, SMALL, {SMALL: (0.0, 1.5), BIG: (0.03, 0.99)})
+    found = ladder(slow_big, ROW_128)(80)
+    assert found.entry is not None
+    assert (found.entry.artifact, found.expected_regret) == (SMALL, 0.06)
+    lost = row(64, SMALL, {SMALL: (0.0, 0.97), BIG: (0.03, 0.95)}, use_vendor=True, verdict="vendor")
+    found = ladder(lost, ROW_128)(80)
+    assert (found.kind, found.miss) == ("vendor", False)
+    assert found.reason == "the vendor library was faster on a row beside it"
+    disturbed = ROW_64 | {"use_vendor": True, "verdict": "disturbed"}
+    assert ladder(disturbed, ROW_128)(80).kind == "vendor"
+    stood_in = {"baseline": {"name": "numpy", "median_us": 3.0, "detail": {"stands_in_for": "int4"}}}
+    assert ladder(slow_big | stood_in, ROW_128)(80).expected_regret == 0.03
+
+
+def test_outside_of_a_ladder_near_matches_answer() -> None:
+    asked = ladder(ROW_64, ROW_128)
+    assert [asked(m).kind for m in (60, 140, 500)] == ["nearest", "nearest", "vendor"]
+    apart = row(128, OTHER, {OTHER: (0.0, 1.5)})
+    assert ladder(ROW_64, apart)(70).kind == "nearest"  # no kernel was measured on both rows
+
+
+def test_kernels_between_rows_must_be_able_to_run() -> None:
+    strict = ROW_128 | {"preconditions": encode(Preconditions(max_extent=100))}
+    asked = ladder(ROW_64, strict)
+    found = asked(110)
+    assert found.entry is not None
+    assert (found.kind, found.entry.artifact) == ("ladder", SMALL)
