@@ -100,8 +100,7 @@ class SharedBench(Bench):
         timeout_s: float,
         *,
         vendor: bool = True,
-        early: bool = False,
     ) -> RaceSamples:
         """As :meth:`Bench.race`."""
         with self._turn:
-            return super().race(artifacts, problem, rounds, seed, timeout_s, vendor=vendor, early=early)
+            return super().race(artifacts, problem, rounds, seed, timeout_s, vendor=vendor)

@@ -112,9 +112,7 @@ class LabBench:
         timeout_s: float,
         *,
         vendor: bool = True,
-        early: bool = False,
     ) -> RaceSamples:
-        assert early
         assert dataclasses.replace(problem, m=PROBLEM.m) == PROBLEM
         assert timeout_s >= 20.0
         self.races.append(tuple(artifact.binary.decode() for artifact in artifacts))

@@ -18,6 +18,7 @@ from tilewright.schema.device import DeviceSpec
 FULL = GemmProblem(200, 272, 328, "float16", "nt", batch=2, has_bias=True, has_c=True)
 PLAIN = dataclasses.replace(FULL, batch=1, has_bias=False, has_c=False)
 LONG = GemmProblem(200, 272, 2048, "float16", "nt")
+SHORT = GemmProblem(200, 272, 40, "float16", "nt")
 ODD = GemmProblem(199, 271, 329, "float16", "nt")
 RELU = dataclasses.replace(PLAIN, activation="relu")
 GELU = dataclasses.replace(PLAIN, activation="gelu")
@@ -66,6 +67,7 @@ MMA, MMA_LOAD, MMA_STORE = "mma_sync/kernel.cu", "mma_sync/compute.cuh", "mma_sy
 WS, WS_STORE, WS_ORDER = "wgmma_ws/kernel.cu", "wgmma_ws/epilogue.cuh", "wgmma_ws/scheduler.cuh"
 WS_SPLIT = "wgmma_ws/split_k.cuh"
 SNAKE = {"snake": 1, "cluster_m": 1, "cluster_n": 1, "split_k": 1, "reduction": "none"}
+ONE_PART = {"split_k": 1, "reduction": "none"}
 ONE_CLUSTER = {
     "cluster_k": 2,
     "cluster_m": 1,
@@ -106,7 +108,6 @@ FAULTS = (
     # Split-K by the last CTA to arrive.
     Fault("mma_sync", SPLIT_K, "values[i] += __ldcg", "values[i] = __ldcg", LONG, SPLIT),
     Fault("mma_sync", SPLIT_K, "if (threadIdx.x == 0) *counter = 0;", "", LONG, SPLIT),
-    Fault("mma_sync", SPLIT_K, "== cfg::split_k - 1;", "== 0;", LONG, SPLIT),
     Fault("mma_sync", SPLIT_K, "(workspace) + tile;", "(workspace);", LONG, SPLIT),
     Fault("mma_sync", SPLIT_K, "(tiles * 4LL + 255) / 256 * 256", "0", LONG, SPLIT),
     Fault("gemv", SPLIT_K, "values[i] += __ldcg", "values[i] = __ldcg", FEW, SPLIT),
@@ -119,7 +120,7 @@ FAULTS = (
         ODD,
     ),
     Fault("mma_sync", "common/smem_tile.cuh", "{first * DEPTH - pad,", "{-pad,", LONG, SPLIT),
-    Fault("mma_sync", MMA, "if (i < k_tiles) load_tile", "if (i + 1 < k_tiles) load_tile"),
+    Fault("mma_sync", MMA, "if (i < k_tiles) load_tile", "if (i + 1 < k_tiles) load_tile", SHORT),
     Fault("mma_sync", MMA, "c += batch * stride_c;", "c += 0;"),
     Fault("mma_sync", MMA, "b += batch * stride_b,", ""),
     Fault(
@@ -228,6 +229,7 @@ FAULTS = (
         "mbarrier_wait(ring.empty(state.stage), state.phase ^ 1);\n            const",
         "const",
         LONG,
+        ONE_PART,
     ),
     Fault("wgmma_ws", WS, "step > 0 ? 1 : index);", "1);"),
     Fault(

@@ -42,7 +42,6 @@ class JobBench(Protocol):
         timeout_s: float,
         *,
         vendor: bool = True,
-        early: bool = False,
     ) -> RaceSamples:
         """As :meth:`tuner.workers.bench.Bench.race`."""
 

@@ -3,9 +3,9 @@
 The lowest of many noisy medians is too optimistic, and the search measures at clocks that the device does not
 hold. So the fastest trials run a semi-final under load, and the best of them a final interleaved with the
 vendor library. The winner and the vendor library then run a head-to-head. Its samples took no part in the
-choice; they give the reported speed-up. All of these may end early (:mod:`tuner.measure.race`). The stored
-winner of the problem takes part in the final, so that one race compares it with its challengers. A final or
-head-to-head that others disturbed runs again, as long as the job may wait for a quiet device.
+choice; they give the reported speed-up. The stored winner of the problem takes part in the final, so that
+one race compares it with its challengers. A final or head-to-head that others disturbed runs again, as long
+as the job may wait for a quiet device.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tuner.job.context import JobContext
 from tuner.job.loop import why_outdated
 from tuner.job.progress import ProgressTracker, timed
 from tuner.measure.race import RaceSamples, overlapping
-from tuner.measure.stats import CONFIDENCE, median, median_interval, of_looks, paired_ratio
+from tuner.measure.stats import CONFIDENCE, median, median_interval, paired_ratio
 from tuner.workers.process import WorkerError
 
 SEMIFINAL_CANDIDATES = 32
@@ -220,19 +220,13 @@ def _semifinal(context: JobContext, candidates: list[Candidate]) -> list[Candida
 
 
 def advancing(candidates: Sequence[Candidate], rows: Sequence[Sequence[float]]) -> list[Candidate]:
-    """The 8 candidates with the lowest medians of those that stayed; of equals, the earlier.
+    """The 8 candidates with the lowest medians; of equals, the earlier.
 
     Args:
-        rows: one row of microseconds for each candidate; shorter for those that left the race.
+        rows: one row of microseconds for each candidate.
     """
-    ranked = sorted(_stayed(rows), key=lambda i: (median(rows[i]), i))
+    ranked = sorted(range(len(rows)), key=lambda i: (median(rows[i]), i))
     return [candidates[i] for i in ranked[:FINAL_CANDIDATES]]
-
-
-def _stayed(rows: Sequence[Sequence[float]]) -> list[int]:
-    """The candidates that ran every round of their race."""
-    most = max(map(len, rows))
-    return [index for index, row in enumerate(rows) if len(row) == most]
 
 
 def _final(context: JobContext, candidates: list[Candidate], stored: Candidate | None) -> FinalResult:
@@ -248,20 +242,18 @@ def final_result(
 ) -> FinalResult:
     """The winner and its ties.
 
-    Candidates that stayed and whose confidence interval of the paired ratio to the fastest contains 1 are
-    ties. Of the ties within 0.3 % of the fastest, the stored winner stays, else the one with the lowest cost
-    wins. The bound keeps a slow kernel from winning a noisy race with many ties because it is small.
+    Candidates whose confidence interval of the paired ratio to the fastest contains 1 are ties. Of the ties
+    within 0.3 % of the fastest, the stored winner stays, else the one with the lowest cost wins. The bound
+    keeps a slow kernel from winning a noisy race with many ties because it is small.
 
     Args:
-        rows: one row of microseconds for each candidate, all from the same rounds; shorter for those that
-            left the race.
+        rows: one row of microseconds for each candidate, all from the same rounds.
         stored: the candidate that is the stored winner.
     """
-    stayed = _stayed(rows)
-    fastest = min(stayed, key=lambda i: (median(rows[i]), i))
-    behind = {i: paired_ratio(rows[i], rows[fastest]) for i in stayed if i != fastest}
-    tied = [i for i in stayed if i == fastest or behind[i].undecided]
-    equals = [i for i in tied if i == fastest or behind[i].value <= NEGLIGIBLE]
+    fastest = min(range(len(rows)), key=lambda i: (median(rows[i]), i))
+    behind = [paired_ratio(row, rows[fastest]) for row in rows]
+    tied = [i for i, ratio in enumerate(behind) if ratio.undecided]
+    equals = [i for i in tied if behind[i].value <= NEGLIGIBLE]
     winner = min(equals, key=lambda i: (candidates[i] is not stored, candidates[i].cost))
     return FinalResult(candidates[winner], tuple(candidates[i].config for i in tied if i != winner))
 
@@ -313,7 +305,6 @@ def _race(
         3 * context.request.seed + seed,
         context.trial_timeout_s * (len(candidates) + 1) + SLACK * round_s * count,
         vendor=vendor,
-        early=True,
     )
 
 
@@ -331,8 +322,7 @@ def best_config(context: JobContext, won: FinalResult, head_to_head: RaceSamples
     apart.
     """
     both = [head_to_head.samples_us] + ([head_to_head.apart_us] if head_to_head.apart_us else [])
-    confidence = of_looks(head_to_head.looks)
-    ratios = [paired_ratio(vendor, kernel, confidence) for kernel, vendor in both]
+    ratios = [paired_ratio(vendor, kernel) for kernel, vendor in both]
     apart = dict(zip(("kernel", "vendor"), map(median, head_to_head.apart_us), strict=False))
     detail = head_to_head.vendor_detail | ({"apart_us": apart} if apart else {})
     artifact = won.winner.artifact

@@ -66,30 +66,24 @@ def each_round(
     order: random.Random,
     into: tuple[Rows, States],
     slice_s: float,
-    racing: Sequence[int] | None = None,
-) -> Iterator[int]:
-    """Run one round at each step, append its samples and the device's state to ``into``, and yield the
-    number of rounds in all.
+) -> Iterator[None]:
+    """Run one round at each step, and append its samples and the device's state to ``into``.
 
     The device is under load. Each round has a fresh random order. There are ``rounds`` of them or, at the
     power limit of the device, :func:`slices` with samples of ``slice_s`` seconds.
-
-    Args:
-        racing: indices of the samplers that take part, read anew for each round; all of them by default.
     """
     rows, states = into
     if at_power_limit(device):
         samplers = [_sliced(sample, slice_s) for sample in samplers]
         rounds = slices(rounds)
-    everyone = range(len(samplers))
+    sequence = list(range(len(samplers)))
     for number in range(rounds):
-        sequence = list(everyone if racing is None else racing)
         order.shuffle(sequence)
         for index in sequence:
             rows[index].append(samplers[index](number))
         now = device.telemetry()
         states.append((now.mhz, now.watts))
-        yield rounds
+        yield
 
 
 def slices(rounds: int) -> int:

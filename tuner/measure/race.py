@@ -10,9 +10,6 @@ between, so the times are sustained ones.
 A kernel that may start while the previous one ends (programmatic dependent launch) looks faster in a stream
 of its own launches than between other kernels. So its head-to-head with the vendor library is timed in two
 ways, in the same rounds: launches back to back, and *apart*, each after an empty step.
-
-A race may end early: candidates that are surely behind leave it, and a head-to-head of many rounds ends where
-its interval says enough after a quarter of them.
 """
 
 from __future__ import annotations
@@ -32,12 +29,10 @@ from tuner.devices.base import Device
 from tuner.measure.company import Company
 from tuner.measure.interleave import Rows, States, each_round, equal_samplers, mean_of_known
 from tuner.measure.operands import bind_all, rotated_sets
-from tuner.measure.stats import of_looks, paired_ratio, rounds_needed, settled, surely_behind
 from tuner.measure.timing import load
 from tuner.measure.vendor import fastest_for
 
-METHOD = "interleaved-v5, sustained"
-LOOK_ROUNDS = 16  # the fewest of a head-to-head that is looked at on the way
+METHOD = "interleaved-v4, sustained"
 RACE_SLICE_S = 0.2  # at the power limit: 0.1 s until the clock has settled, 0.1 s that count
 
 
@@ -47,8 +42,7 @@ class RaceSamples:
 
     Attributes:
         candidates: digests of the artifacts in the order given, then ``vendor`` if it took part.
-        samples_us: one row a candidate, one column a round, in microseconds. Rows of candidates that left a
-            race early are shorter.
+        samples_us: one row a candidate, one column a round, in microseconds.
         apart_us: the same rows with each launch apart, for a head-to-head of a kernel whose launches overlap;
             empty for other races.
         vendor_name: the vendor library; empty if it did not take part.
@@ -57,7 +51,6 @@ class RaceSamples:
         method: name and version of the method.
         company: what others took of the device meanwhile, in words (:mod:`tuner.measure.company`); empty if
             the race had it to itself.
-        looks: intervals at any of which the race may have ended (:func:`tuner.measure.stats.of_looks`).
     """
 
     candidates: tuple[str, ...]
@@ -69,7 +62,6 @@ class RaceSamples:
     method: str
     apart_us: tuple[tuple[float, ...], ...] = ()
     company: tuple[str, ...] = ()
-    looks: int = 1
 
 
 def race(
@@ -113,11 +105,9 @@ class Race:
         seed: int,
         *,
         vendor: bool = True,
-        early: bool = False,
         slice_s: float = RACE_SLICE_S,
     ) -> None:
-        """Prepare a race, with or without the vendor library, which may end ``early`` or not; ``slice_s`` as
-        for :func:`race`.
+        """Prepare a race, with or without the vendor library; ``slice_s`` as for :func:`race`.
 
         Raises:
             LaunchError, DeviceUnavailable: as :func:`race`.
@@ -137,9 +127,7 @@ class Race:
         self._states: States = []
         order = random.Random(seed)
         into = self._rows, self._states
-        self._racing = list(range(len(self._samplers)))
-        self._rounds = each_round(device, self._samplers, rounds, order, into, slice_s, self._racing)
-        self._early, self._looks = early, 1
+        self._rounds = each_round(device, self._samplers, rounds, order, into, slice_s)
         self.done = rounds == 0
 
     def warm_up(self) -> None:
@@ -151,34 +139,10 @@ class Race:
         """Run rounds for ``seconds``, at least one."""
         end = time.monotonic() + seconds
         with self._company.watched():
-            for planned in self._rounds:
-                if self._early and self._decided(planned):
-                    break
+            for _ in self._rounds:
                 if time.monotonic() >= end:
                     return
         self.done = True
-
-    def _decided(self, planned: int) -> bool:
-        """Whether the race may end after the rounds so far."""
-        kernels = len(self._bound)
-        if kernels == 1:
-            return self._says_enough(planned)
-        racing = [index for index in self._racing if index < kernels]
-        behind = surely_behind([self._rows[index] for index in racing])
-        for index in [racing[place] for place in behind]:
-            self._racing.remove(index)
-        return len(racing) - len(behind) == 1
-
-    def _says_enough(self, planned: int) -> bool:
-        """Whether a head-to-head is settled at the one look on its way."""
-        if planned < LOOK_ROUNDS or self._vendor is None:
-            return False
-        self._looks = 2
-        confidence = of_looks(self._looks)
-        if len(self._rows[0]) != max(rounds_needed(confidence), planned // 4):
-            return False
-        pairs = zip(self._rows[1::2], self._rows[::2], strict=True)  # back to back, then apart
-        return all(settled(paired_ratio(vendor, kernel, confidence)) for vendor, kernel in pairs)
 
     def samples(self) -> RaceSamples:
         """The samples measured so far."""
@@ -192,7 +156,6 @@ class Race:
             watts=mean_of_known([watts for _, watts in self._states]),
             method=METHOD,
             company=self._company.reasons(),
-            looks=self._looks,
         )
 
 

@@ -1,11 +1,8 @@
-"""Medians with distribution-free confidence intervals, and the comparison of candidates of a race.
+"""Medians with distribution-free confidence intervals, and the comparison of two candidates of a race.
 
 Every interval consists of order statistics. For any distribution, the number of samples below its
 median is Binomial(n, 1/2), so the k-th smallest and the k-th largest of n independent samples
 enclose the median with probability 1 - 2 P(Binomial(n, 1/2) <= k - 1).
-
-A race may be looked at while it runs. :func:`surely_behind` holds however often it is asked. An interval at
-which a race may end early, and the one at its end, are each taken at :func:`of_looks`.
 """
 
 from __future__ import annotations
@@ -100,67 +97,6 @@ def paired_ratio(base: Sequence[float], candidate: Sequence[float], confidence: 
         raise ValueError(f"confidence {confidence} needs {needed} rounds or more, got {len(base)}")
     interval = median_interval([b / c for b, c in zip(base, candidate, strict=True)], confidence)
     return Ratio(interval.value, interval.low, interval.high)
-
-
-def of_looks(looks: int, confidence: float = CONFIDENCE) -> float:
-    """The confidence of each of several intervals, any of which may be the last, for one of them in all."""
-    return 1.0 - (1.0 - confidence) / looks
-
-
-def settled(ratio: Ratio) -> bool:
-    """Whether an interval says enough: it is 0.6 % wide, or 1 % and without 1."""
-    width = (ratio.high - ratio.low) / ratio.value
-    return width <= _NARROW or (width <= _DECIDED and not ratio.undecided)
-
-
-_NARROW, _DECIDED = 0.006, 0.01
-FEWEST_TO_LEAVE = 3
-LEAVES = 0.01
-_EFFECT = 3.0
-
-
-def surely_behind(rows: Sequence[Sequence[float]]) -> list[int]:
-    """The candidates that are slower than the one with the lowest mean of the logarithms.
-
-    The fastest candidate is among them with a probability of at most 1 %, whenever and however often this is
-    asked during a race. The evidence of a difference is a Bayes factor: its prior is normal with 3 standard
-    deviations of the noise, which all candidates share, and the noise level has the Haar prior. Where two
-    candidates are equal it is a martingale of mean 1 (Robbins 1970; Perez-Ortiz et al. 2022), which exceeds x
-    with a probability of at most 1/x. Differences between rounds cancel. This assumes noise that is normal
-    and alike; a difference is reported by :func:`paired_ratio`, which does not.
-
-    Args:
-        rows: one row of times for each candidate, all from the same rounds.
-
-    Returns:
-        Indices of rows; empty for fewer than 3 rounds.
-    """
-    count, rounds = len(rows), len(rows[0])
-    if count < 2 or rounds < FEWEST_TO_LEAVE:
-        return []
-    logs = [[math.log(time) for time in row] for row in rows]
-    means = [math.fsum(row) / rounds for row in logs]
-    whole = math.fsum(means) / count
-    shifts = [math.fsum(column) / count - whole for column in zip(*logs, strict=True)]
-    residuals = (
-        log - mean - shift
-        for row, mean in zip(logs, means, strict=True)
-        for log, shift in zip(row, shifts, strict=True)
-    )
-    freedom = (count - 1) * (rounds - 1)
-    variance = max(math.fsum(one * one for one in residuals) / freedom, _LEAST_VARIANCE)
-    fastest, prior = min(means), 1.0 + 0.5 * rounds * _EFFECT**2
-    needed = math.log((count - 1) / LEAVES)
-
-    def evidence(mean: float) -> float:
-        """ln of the Bayes factor."""
-        share = (mean - fastest) ** 2 / (2.0 * variance / rounds) / freedom
-        return 0.5 * ((freedom + 1) * (math.log1p(share) - math.log1p(share / prior)) - math.log(prior))
-
-    return [index for index, mean in enumerate(means) if evidence(mean) > needed]
-
-
-_LEAST_VARIANCE = 1e-12  # of the logarithms of times: a noise of one part in a million
 
 
 def rounds_needed(confidence: float) -> int:

@@ -185,10 +185,9 @@ class ReplayBench:
         timeout_s: float,
         *,
         vendor: bool = True,
-        early: bool = False,
     ) -> RaceSamples:
-        """Independent samples of each candidate, all rounds; another ``seed`` gives another race."""
-        del problem, timeout_s, early
+        """Independent samples of each candidate; another ``seed`` gives another race."""
+        del problem, timeout_s
         candidates = [*map(row_of, artifacts), *[self._best] * vendor]
         samplers = [self._sampler(row, 1, seed, place) for place, row in enumerate(candidates)]
         return RaceSamples(

@@ -113,11 +113,9 @@ class Bench:
         timeout_s: float,
         *,
         vendor: bool = True,
-        early: bool = False,
     ) -> RaceSamples:
         """The samples of a race of artifacts, by default with the vendor library as the last candidate.
 
-        An ``early`` one may end before all rounds have run (:mod:`tuner.measure.race`).
         The race yields the device about every second. Each request in between costs a new warm-up. A request
         that breaks the process, or a kill from outside, which no kernel can cause, costs a new race.
 
@@ -125,7 +123,7 @@ class Bench:
             WorkerDied, WorkerTimeout, LaunchError: a candidate broke the device's process.
         """
         header = {"op": "race", "problem": problem.to_dict(), "rounds": rounds, "seed": seed}
-        header |= {"vendor": vendor, "early": early}
+        header |= {"vendor": vendor}
         payloads = [artifact.to_bytes() for artifact in artifacts]
         for _ in range(_RACE_STARTS):
             try:

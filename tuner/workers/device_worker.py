@@ -121,8 +121,7 @@ class DeviceServer:
             problem = self._problem(request)
             kernels = [self._kernels.get(payload) for payload in request.payloads]
             draw = (header["rounds"], header["seed"])
-            options = {"vendor": header["vendor"], "early": header["early"]}
-            contest = Race(self._device, kernels, problem, *draw, **options)
+            contest = Race(self._device, kernels, problem, *draw, vendor=header["vendor"])
             self._disturbed = True
         elif contest:
             if self._disturbed:

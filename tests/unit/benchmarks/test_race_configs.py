@@ -91,7 +91,7 @@ def test_a_race_on_the_host(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     slices: list[float] = []
 
     def each_round(*given: Any) -> Any:
-        slices.append(given[-2])
+        slices.append(given[-1])
         return interleave.each_round(*given)
 
     monkeypatch.setattr(races, "each_round", each_round)

@@ -63,16 +63,6 @@ def test_the_shortlist_holds_at_most_32_and_each_kernel_once() -> None:
     assert [one.number for one in shortlist([*twins, *rest])] == list(range(1, 33))
 
 
-def test_who_left_a_race_neither_advances_nor_ties() -> None:
-    field = [candidate(number) for number in range(4)]
-    rows = [[100.0] * 9, [90.0] * 3, [100.1] * 9, [130.0] * 4]
-    assert advancing(field, rows) == [field[0], field[2]]
-    won = final_result(field, rows, stored=field[1])
-    assert (won.winner, won.ties) == (field[0], ())
-    alone = final_result(field, [[100.0] * 2, [90.0] * 3, [100.0] * 2, [200.0] * 2])
-    assert (alone.winner, alone.ties) == (field[1], ())
-
-
 def test_the_field_of_a_semifinal_is_cut_to_what_can_be_paid() -> None:
     def candidates(sample_s: float) -> list[Candidate]:
         return [dataclasses.replace(candidate(n), trial=timed_trial(n, sample_s)) for n in range(32)]

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import host_kernels
-import numpy as np
 import pytest
 from toy_family import TOY
 from tune_lab import Lab, LabBench
@@ -101,55 +100,13 @@ def test_a_turn_is_long_enough_for_the_clock_and_a_sample_as_long(device, monkey
     taken: list[float] = []
 
     def each_round(*given: Any) -> Any:
-        taken.append(given[-2])
+        taken.append(given[-1])
         return interleave.each_round(*given)
 
     monkeypatch.setattr(races, "each_round", each_round)
     plain = load(host_kernels.artifact(device.spec.arch, ""))
     Race(device, [plain], host_kernels.PROBLEM, 2, 0, vendor=False)
     assert taken == [races.RACE_SLICE_S] == [2 * interleave.SLICE_S]
-
-
-def raced(device, monkeypatch, slower: Sequence[float], rounds: int, noise: float, vendor: bool) -> Race:
-    """An early race of kernels that take so many times 100 us; the last is the ``vendor`` library's."""
-    rng = np.random.default_rng(0)
-
-    def samplers(_device: Any, candidates: Sequence[Any]) -> list[Any]:
-        assert len(candidates) == len(slower)
-        return [lambda _, us=100.0 * one: float(us * np.exp(noise * rng.normal())) for one in slower]
-
-    monkeypatch.setattr(races, "equal_samplers", samplers)
-    kernel = load(host_kernels.artifact(device.spec.arch, ""))
-    kernels = [kernel] * (len(slower) - vendor)
-    contest = Race(device, kernels, host_kernels.PROBLEM, rounds, 0, vendor=vendor, early=True)
-    while not contest.done:
-        contest.run(0.0)
-    return contest
-
-
-def test_candidates_that_are_surely_behind_leave_a_race(device, monkeypatch) -> None:
-    contest = raced(device, monkeypatch, [1.0, 1.05, 1.0005, 1.3], 12, 0.003, vendor=True)
-    assert [len(row) for row in contest.samples().samples_us] == [12, 4, 12, 12]
-
-
-def test_a_race_ends_when_one_candidate_is_left(device, monkeypatch) -> None:
-    contest = raced(device, monkeypatch, [1.05, 1.0, 1.06], 12, 0.003, vendor=False)
-    assert [len(row) for row in contest.samples().samples_us] == [4, 4, 4]
-
-
-@pytest.mark.parametrize(("noise", "rounds"), [(0.0005, 16), (0.05, 64)])
-def test_a_head_to_head_ends_early_where_its_interval_is_narrow(
-    device, monkeypatch, noise: float, rounds: int
-) -> None:
-    samples = raced(device, monkeypatch, [1.0, 1.02], 64, noise, vendor=True).samples()
-    assert [len(row) for row in samples.samples_us] == [rounds, rounds]
-    assert samples.looks == 2
-    assert decode(RaceSamples, json.loads(json.dumps(encode(samples)))) == samples
-
-
-def test_a_short_head_to_head_is_not_looked_at(device, monkeypatch) -> None:
-    samples = raced(device, monkeypatch, [1.0, 1.02], 12, 0.0005, vendor=True).samples()
-    assert (len(samples.samples_us[0]), samples.looks) == (12, 1)
 
 
 class HeadToHeadBench(LabBench):

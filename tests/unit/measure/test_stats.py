@@ -12,18 +12,7 @@ from toy_family import TOY, toy_artifact
 from benchmarks.common.results import RESULTS
 from tilewright.schema.trial import Outcome, Timing, Trial
 from tuner.job.selection import FINAL_CANDIDATES, HEAD_TO_HEAD_ROUNDS, RACE_ROUNDS, Candidate, final_result
-from tuner.measure.stats import (
-    CONFIDENCE,
-    FEWEST_TO_LEAVE,
-    Ratio,
-    median,
-    median_interval,
-    of_looks,
-    paired_ratio,
-    rounds_needed,
-    settled,
-    surely_behind,
-)
+from tuner.measure.stats import CONFIDENCE, median, median_interval, paired_ratio, rounds_needed
 
 RACES = 2000
 
@@ -206,68 +195,3 @@ def test_recorded_kernels_seldom_win_against_themselves(rounds: int) -> None:
 def test_recorded_kernels_that_are_two_percent_faster_win() -> None:
     verdicts = recorded_verdicts(30, speed=1.02)
     assert verdicts.count("second") / len(verdicts) >= 0.99
-
-
-def drawn(
-    rng: np.random.Generator, slower: list[float], rounds: int, noise: float
-) -> npt.NDArray[np.float64]:
-    """(candidates, rounds) times of candidates so many times as slow as 100 us; rounds differ by 2 %."""
-    logs = (
-        np.log(slower)[:, None]
-        + 0.02 * rng.normal(size=rounds)
-        + noise * rng.normal(size=(len(slower), rounds))
-    )
-    return 100.0 * np.exp(logs)
-
-
-def left_after(rows: npt.NDArray[np.float64]) -> dict[int, int]:
-    """After how many rounds each candidate leaves a race that is looked at after every round."""
-    racing, left = list(range(len(rows))), dict[int, int]()
-    for count in range(1, rows.shape[1] + 1):
-        for index in [racing[place] for place in surely_behind(rows[racing, :count].tolist())]:
-            racing.remove(index)
-            left[index] = count
-    return left
-
-
-@pytest.mark.parametrize("candidates", [2, 8])
-def test_an_equal_candidate_leaves_at_most_1_race_in_100(candidates: int) -> None:
-    rng = np.random.default_rng(candidates)
-    races = 600
-    lost = sum(0 in left_after(drawn(rng, [1.0] * candidates, 12, 0.003)) for _ in range(races))
-    assert lost <= 0.01 * races + 3 * math.sqrt(0.01 * races)
-
-
-def test_slow_candidates_leave_soon_and_near_ones_stay() -> None:
-    rng = np.random.default_rng(1)
-    left = [left_after(drawn(rng, [1.0, 1.0005, 1.02, 1.05, *[1.1] * 4], 9, 0.003)) for _ in range(200)]
-    assert np.mean([one.get(2, 99) <= 5 for one in left]) > 0.95
-    assert np.mean([one.get(3, 99) <= 3 for one in left]) > 0.95
-    assert np.mean([1 in one for one in left]) < 0.05
-    assert all(min(one.values()) >= FEWEST_TO_LEAVE for one in left)
-
-
-def test_nobody_leaves_where_there_is_nobody_else() -> None:
-    assert surely_behind([[100.0, 101.0, 99.0]]) == []
-    assert surely_behind([[100.0] * 2, [200.0] * 2]) == []
-    assert surely_behind([[100.0] * 3, [200.0] * 3, [100.0] * 3]) == [1]
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "enough"),
-    [(0.999, 1.0045, True), (1.001, 1.010, True), (0.996, 1.005, False), (1.001, 1.013, False)],
-)
-def test_an_interval_says_enough(low: float, high: float, enough: bool) -> None:
-    assert settled(Ratio(1.0, low, high)) == enough
-
-
-def test_an_interval_that_may_end_a_race_early_holds_at_its_confidence() -> None:
-    """Of both looks together, with the rule of a head-to-head and noise that is skewed."""
-    rng, races, missed = np.random.default_rng(5), 4000, 0
-    for _ in range(races):
-        base, other = 100.0 + rng.exponential(1.0, (2, 16))
-        first, last = (paired_ratio(base[:n], other[:n], of_looks(2)) for n in (9, 16))
-        shown = first if settled(first) else last
-        missed += not shown.low <= 1.0 <= shown.high
-    assert of_looks(2) == pytest.approx(0.995)
-    assert missed <= 0.01 * races + 3 * math.sqrt(0.01 * races)
