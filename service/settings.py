@@ -129,8 +129,8 @@ class Settings(BaseSettings):
     max_gemms: int = Field(default=4, ge=1, le=32)
     max_caller_gemms: int = Field(default=64, ge=1)
     quiet_wait_s: float = Field(default=20.0, ge=0.0, le=3600.0)
-    gemm_wait_s: float = Field(default=10.0, ge=0.0)
-    stop_s: float = Field(default=5.0, ge=0.0)
+    gemm_wait_s: float = Field(default=10.0, ge=0.0, le=3600.0)
+    stop_s: float = Field(default=5.0, ge=0.0, le=3600.0)
     shared_memory: bool = False
     lease_s: float = Field(default=30.0, ge=1.0, le=3600.0)
     lock_dir: Path = Path("/dev/shm")
