@@ -30,7 +30,7 @@ def explained(session: Session, stored: StoredBest) -> Explanation:
         )
 
     def measured(configs: Sequence[Config]) -> Mapping[Config, float]:
-        return trials.medians(session, best.job_id, configs) if best.job_id else {}
+        return trials.medians(session, best.job_id, best.problem.m, configs) if best.job_id else {}
 
     try:
         return explain(best.config, best.problem, device, best.timing, best.resources, measured)

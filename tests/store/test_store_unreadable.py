@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import store_samples as samples
-from sqlalchemy import text
+from sqlalchemy import select, text
 
 from tilewright.schema.job import JobStatus
 from tilewright.schema.preconditions import Preconditions
 from tilewright.schema.problem import GemmProblem
 from tuner.store import best, entities, exchange, jobs, misses, records, trials
 from tuner.store.database import Store
+from tuner.store.models import ArtifactRow
 from tuner.store.records import JobRecord, Unreadable
 from tuner.store.trials import JobRecorder
 
@@ -165,13 +166,15 @@ def test_damaged_json_costs_its_own_row_only(tmp_path: Any) -> None:
 def test_a_kernel_that_says_nothing_sound_of_its_needs_is_passed_over(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bad = dataclasses.replace(Preconditions(), align_a=0)
+    needs = (dataclasses.replace(Preconditions(), align_a=2), Preconditions())
     with store.begin() as session:
-        kernels = [
-            entities.put_artifact(session, samples.artifact(needs=one)) for one in (bad, Preconditions())
-        ]
+        kernels = [entities.put_artifact(session, samples.artifact(needs=one)) for one in needs]
         for m, digest in enumerate(kernels, 1):
             best.put(session, dataclasses.replace(samples.best(samples.problem(m)), artifact=digest))
+        row = session.scalars(select(ArtifactRow).where(ArtifactRow.digest == kernels[0])).one()
+        header = json.loads(json.dumps(row.header))
+        header["plan"]["preconditions"]["align_a"] = 0
+        row.header = header
     with store.read() as session:
         assert list(best.kernels(session, kernels)) == kernels[1:]
     assert f"cannot read kernel {kernels[0]}: align_a" in caplog.text

@@ -370,11 +370,13 @@ def with_ladder(best: BestConfig, regrets: Mapping[str, float]) -> BestConfig:
     """The winner of a row with what each kernel of the ladder takes there, and is against the vendor library.
 
     The race compares the winner alone with the vendor library; for the others that is multiplied by the ratio
-    of the times in the search.
+    of the times in the search, and is never more than the winner's. If the stored winner of the row won,
+    which the search need not have measured, nothing is known of the others.
     """
-    own = {best.artifact: 0.0} | dict(regrets)
+    own = dict(regrets) if best.artifact in regrets else {best.artifact: 0.0}
     ratio = 1.0 + own[best.artifact]
     kernels = (
-        LadderKernel(digest, regret, best.speedup * ratio / (1.0 + regret)) for digest, regret in own.items()
+        LadderKernel(digest, regret, best.speedup * min(1.0, ratio / (1.0 + regret)))
+        for digest, regret in own.items()
     )
     return dataclasses.replace(best, kernels=tuple(kernels))

@@ -19,6 +19,7 @@ _Point = tuple[float, float, float]
 _Group = list[tuple[_Point, SetEntry]]
 _Weight = tuple[Serves, int, int, int]
 _MOST_RESULTS = 65536
+_WIDEST = 2
 
 
 class Catalog:
@@ -30,9 +31,9 @@ class Catalog:
         self._near: collections.defaultdict[tuple[Serves, int], _Group] = collections.defaultdict(list)
         for problem, entry in self._exact.items():
             self._near[Serves.of(problem), problem.batch].append((_point(problem), entry))
-        self._ladders: collections.defaultdict[_Weight, list[SetEntry]] = collections.defaultdict(list)
-        for entry in sorted((one for one in config_set.entries if one.kernels), key=_m):
-            self._ladders[_weight(entry.problem)].append(entry)
+        self._rows: collections.defaultdict[_Weight, list[SetEntry]] = collections.defaultdict(list)
+        for entry in sorted(config_set.entries, key=_m):
+            self._rows[_weight(entry.problem)].append(entry)
         self._results: dict[tuple[GemmProblem, MatchLimits], LookupResult] = {}
 
     def lookup(self, problem: GemmProblem, limits: MatchLimits) -> LookupResult:
@@ -62,14 +63,16 @@ class Catalog:
     def _between_rows(self, problem: GemmProblem, limits: MatchLimits) -> LookupResult | None:
         """The winner of one of the two rows around a problem, the one that lost less on the other row.
 
-        It must not be slower than the vendor library on either. None if the problem is on no ladder, or no
-        kernel was measured on both rows.
+        It must not be slower than the vendor library on either. None if the two results beside the problem
+        are not rows of a ladder, at most a factor of 2 apart, or no kernel was measured on both.
         """
         if limits.max_regret is None:
             return None
-        rows = self._ladders.get(_weight(problem), [])
+        rows = self._rows.get(_weight(problem), [])
         above = bisect.bisect(rows, problem.m, key=_m)
         both = rows[above - 1 : above + 1] if 0 < above < len(rows) else []
+        if both and both[1].problem.m > _WIDEST * both[0].problem.m:
+            return None
         known = [(entry, on) for entry in both if (on := _measured(entry, both))]
         if not known:
             return None

@@ -89,7 +89,7 @@ def get_result(request: Request, service: ServiceDep, result_id: ResultId) -> Re
         stored = _known(session, result_id)
         winner = stored.best
         shown = [winner.config, *winner.ties[:_MOST_TIES]]
-        tried = trials.of_configs(session, winner.job_id, shown) if winner.job_id else []
+        tried = trials.of_configs(session, winner.job_id, winner.problem.m, shown) if winner.job_id else []
     age = f"measured {stored.created.date().isoformat()}"
     return show(
         request,

@@ -122,6 +122,15 @@ REMOTE: dict[str, list[Call]] = {
             deterministic=np.bool_(False),
         ),
     ],
+    "explain_result": [
+        lambda tw, it: tw.explain_result(
+            TUNED, device_class=it.device_class, match="nearest", max_regret=np.float32(0.5)
+        )
+    ],
+    "report": [
+        lambda tw, it: tw.report(it.folder / "report.html"),
+        lambda tw, it: tw.report(str(it.folder / "class.html"), device_class=it.device_class),
+    ],
     "config_list": [
         lambda tw, it: tw.config_list(device_class=it.device_class, layout="nn", limit=np.int64(1))
     ],
@@ -226,6 +235,11 @@ LOCAL: dict[str, list[Call]] = {
     "lookup": [
         lambda tw, _: tw.lookup(TUNED, "host"),
         lambda tw, _: tw.lookup(numbered(), device=np.int32(-1)),
+    ],
+    "explain": [
+        lambda tw, _: tw.explain(
+            np.ones((TUNED.m, TUNED.k), "f4"), np.ones((TUNED.k, TUNED.n), "f4"), beta=np.float32(0)
+        )
     ],
     "refresh": [lambda tw, _: tw.refresh(np.float32(5.0)), lambda tw, _: tw.refresh(timeout=5)],
 }

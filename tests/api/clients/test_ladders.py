@@ -10,8 +10,8 @@ import pytest
 from tilewright import Client, GemmProblem, wire
 from tilewright.http.arguments import Miss
 
-WEIGHT = GemmProblem(256, 96, 64, "float32", "nn")
-ROWS = (16, 32, 64, 256)
+WEIGHT = GemmProblem(128, 96, 64, "float32", "nn")
+ROWS = (16, 32, 64, 128)
 
 
 @pytest.fixture(scope="session")
@@ -145,7 +145,7 @@ def test_misses_of_one_weight_are_one_ladder(client: Client) -> None:
 
 def test_m_between_two_rows_is_answered_as_the_set_says(client: Client, ladder: wire.JobView) -> None:
     """The lookup, the best config and the client's own lookup say the same for each M."""
-    problems = [GemmProblem(m, 96, 64, "float32", "nn") for m in (20, 40, 100, 255)]
+    problems = [GemmProblem(m, 96, 64, "float32", "nn") for m in (20, 40, 100, 127)]
     options: Any = {"device_class": ladder.device_class, "match": "nearest", "max_regret": 1000.0}
     found = client.lookup_many(problems, **options)
     rows = {row.m: row for row in ladder.rows}

@@ -63,7 +63,7 @@ def test_a_summary_is_one_object_a_replay(tmp_path: Path) -> None:
     assert (found["low100"], found["high100"]) == (at[100]["low"], at[100]["high"])
     assert found["at200"] is None  # beyond the budget
     assert found["share95_at200"] is None
-    assert (found["space"], found["sampler"], found["runs"]) == ("toy-space", "random", 3)
+    assert (found["space"], found["sampler"], found["runs"]) == ("toy-space", "random", 2)
 
 
 def test_only_live_re_tunes_that_were_raced_are_shown(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import String, func, select, type_coerce
+from sqlalchemy import ColumnElement, String, func, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
 from tilewright.schema.codec import KnobValue
@@ -71,20 +71,26 @@ def measured(session: Session, job_id: str, numbers: Collection[int]) -> list[Me
     return [Measured(number, family, us, knobs) for number, family, us, knobs in found if us is not None]
 
 
-def medians(session: Session, job_id: str, configs: Sequence[Config]) -> dict[Config, float]:
-    """The medians of those of the configs that a job measured, in microseconds."""
+def medians(session: Session, job_id: str, m: int, configs: Sequence[Config]) -> dict[Config, float]:
+    """The medians of those of the configs that a job measured for the problem of an M, in microseconds."""
     by_digest = {config.digest: config for config in configs}
     query = select(TrialRow.config_digest, TrialRow.median_us)
-    query = query.where(TrialRow.config_digest.in_(by_digest), TrialRow.job_id == job_id)
+    query = query.where(TrialRow.config_digest.in_(by_digest), TrialRow.job_id == job_id, _of_row(m))
     rows = session.execute(query.where(TrialRow.median_us.is_not(None))).all()
     return {by_digest[digest]: median for digest, median in rows if median is not None}
 
 
-def of_configs(session: Session, job_id: str, configs: Sequence[Config]) -> list[Trial]:
-    """The trials of a job that tried one of these configs, with their samples where those are kept."""
+def of_configs(session: Session, job_id: str, m: int, configs: Sequence[Config]) -> list[Trial]:
+    """The trials of a job that tried one of these configs for the problem of an M, with their samples where
+    those are kept."""
     digests = [config.digest for config in configs]
-    query = select(TrialRow).where(TrialRow.config_digest.in_(digests), TrialRow.job_id == job_id)
+    query = select(TrialRow).where(TrialRow.config_digest.in_(digests), TrialRow.job_id == job_id, _of_row(m))
     return _READER.readable(session.execute(query.order_by(TrialRow.number)))
+
+
+def _of_row(m: int) -> ColumnElement[bool]:
+    """Whether a trial is of the row M of a ladder, or of a job of one M."""
+    return or_(TrialRow.m.is_(None), TrialRow.m == m)
 
 
 def _knobs(config: dict[str, Any]) -> dict[str, KnobValue]:

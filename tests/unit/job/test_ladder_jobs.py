@@ -105,6 +105,20 @@ def test_a_winner_says_what_each_kernel_takes_and_is_against_the_vendor() -> Non
     assert plain.regret == 0.0
 
 
+def test_a_kernel_that_lost_the_race_is_not_stated_faster_than_its_winner() -> None:
+    plain = Lab().tune(max_trials=5)
+    assert plain is not None
+    best = dataclasses.replace(plain, speedup=0.98)
+    other = "f" * 64
+    made = with_ladder(best, {best.artifact: 0.04, other: 0.0})
+    assert [one.speedup for one in made.kernels or ()] == [0.98, 0.98]
+    # The stored winner of the row, which the search did not measure: nothing is known of the others.
+    stored = with_ladder(best, {other: 0.0})
+    assert [(one.artifact, one.regret, one.speedup) for one in stored.kernels or ()] == [
+        (best.artifact, 0.0, 0.98)
+    ]
+
+
 def test_few_kernels_are_chosen_so_that_each_row_is_covered() -> None:
     regrets = {
         1: {"a": 0.0, "b": 0.004},
