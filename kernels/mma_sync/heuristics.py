@@ -34,7 +34,8 @@ _HINTED_TILE_K, _HINTED_STAGES = 32, 3  # if a hint has none
 
 def heuristic_configs(problem: GemmProblem, device: DeviceSpec) -> list[Knobs]:
     """Configs of tile shapes that are fast on other problems; some may be invalid."""
-    return [_filled(problem, device, *shape) for shape in _SHAPES]
+    filled = (_filled(problem, device, *shape) for shape in _SHAPES)
+    return [config for config in filled if _why_spills(config, problem, device) is None]
 
 
 def config_from_hint(hint: TileHint, problem: GemmProblem, device: DeviceSpec) -> Knobs:
@@ -102,12 +103,20 @@ def _why_few_warps(c: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
     return None
 
 
+def _why_spills(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    odd_rows = not p.layout.b_transposed and p.dtype.nbytes(p.n) % 16
+    if odd_rows and c.warp_m * c.warp_n >= 64 * 64 and p.dtype.nbytes(c.tile_k) <= 64:
+        return "beside the addresses of odd rows of B, warp tiles of 64 x 64 spill with 64 bytes of k a stage"
+    return None
+
+
 SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("tile_k",), _why_depth),
     Rule(("fragment_load",), _why_slow_loads),
     Rule(("tile_m", "tile_n"), tiling.why_oversized),
     Rule(("tile_m", "tile_n", "warps_m", "warps_n"), _why_odd_warps),
     Rule(("warps_m", "warps_n", "warps_k"), _why_few_warps),
+    Rule(("tile_m", "tile_n", "tile_k", "warps_m", "warps_n"), _why_spills),
     Rule(("tile_k", "split_k"), tiling.why_split),
     Rule(("raster", "swizzle_size"), tiling.why_swizzle_size),
 )
