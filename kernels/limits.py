@@ -1,4 +1,4 @@
-"""What no kernel can beat: times of one GEMM that tensor cores, memory, L2 and launches need."""
+"""Lower bounds of the time of one GEMM: what tensor cores, memory, L2 and launches need."""
 
 from __future__ import annotations
 

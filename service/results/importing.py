@@ -80,7 +80,7 @@ def merge(
 
 
 def _settle(store: Store, staged: Import) -> None:
-    """Settle an import that broke off; what ended it is what its sender is told, whatever comes of this."""
+    """Settle an import that broke off; what ended it is what its sender is told, also if this fails."""
     try:
         staging.settle(store, staged.id)
     except (SQLAlchemyError, StoreError) as error:

@@ -13,17 +13,13 @@ from browser import browser, complaints, foreign_requests
 from selenium import webdriver
 
 from tilewright import Client
-from tuner.store.database import Store
 
 
 @pytest.fixture(scope="session")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A service that holds what an H200 measured, and tunes on the host."""
     folder: Path = tmp_path_factory.mktemp("full")
-    store = Store.open(f"sqlite:///{folder / 'tilewright.db'}")
-    store.migrate()
-    h200_store.fill(store)
-    store.close()
+    h200_store.write(folder)
     running = start(folder)
     yield running
     finish(running)

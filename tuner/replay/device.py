@@ -145,7 +145,7 @@ class ReplayBuilder:
 class ReplayBench:
     """Trials and races from recorded samples; the vendor library of a race is the optimum.
 
-    The noise is a function of ``seed`` and config, whatever the order of calls.
+    The noise is a function of ``seed`` and config, in any order of calls.
 
     Attributes:
         name, spec, driver: those of the recorded device.

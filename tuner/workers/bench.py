@@ -41,7 +41,7 @@ class Bench:
         name: ``host`` or ``cuda:0`` and so on.
         spec: description of the device.
         driver: name and version of driver or operating system.
-        identity: tells the device from every other one of this machine, whatever its name: a GPU's UUID.
+        identity: tells the device from all others of this machine, of the same name too: a GPU's UUID.
     """
 
     def __init__(self, device_name: str) -> None:

@@ -67,7 +67,7 @@ class DeviceLock:
                     return os.open(self._path, _FLAGS)
                 with contextlib.suppress(FileExistsError):
                     file = os.open(self._path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666)
-                    os.fchmod(file, 0o666)  # whatever the umask: any user may hold it next
+                    os.fchmod(file, 0o666)  # despite the umask: any user may hold it next
                     return file
         except OSError as error:
             raise DeviceUnavailable(

@@ -204,7 +204,7 @@ class LocalMatmul:
             return self._lookup(problem, device)
         except TilewrightError:
             raise
-        except Exception as error:  # NOTE: the product must run whatever the service sent
+        except Exception as error:  # NOTE: the product must run, also if the service sent nonsense
             return Choice(None, f"the lookup broke: {type(error).__name__}")
 
     def _vendor(

@@ -9,7 +9,7 @@ from tilewright.schema.codec import KnobValue
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limit:
-    """A time that the kernel cannot beat.
+    """A lower bound of the time of a kernel.
 
     Attributes:
         name: ``compute``, ``memory``, ``l2`` or ``launch``.

@@ -61,7 +61,7 @@ class LookupResult:
     Attributes:
         kind: ``exact``, ``ladder`` (between two rows of an M ladder), ``nearest`` or ``vendor``.
         reason: the reason to run the vendor library; equal to ``kind`` otherwise.
-        entry: the tuned kernel, even if the vendor library beat it; None if none may run.
+        entry: the tuned kernel, even if the vendor library was faster; None if none may run.
         distance: octaves between the kernel's problem and this one.
         expected_regret: expected regret of a near match; between two rows of a ladder the larger of those
             that the kernel had on them.

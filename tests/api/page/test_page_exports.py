@@ -18,7 +18,6 @@ from api_server import Server, finish, start
 from typer.testing import CliRunner
 
 from service.cli.main import app
-from tuner.store.database import Store
 
 ROOT = Path(__file__).parents[3]
 CLASS = "sm_90-132sm-150gb-700w"
@@ -27,10 +26,7 @@ CLASS = "sm_90-132sm-150gb-700w"
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder: Path = tmp_path_factory.mktemp("full")
-    store = Store.open(f"sqlite:///{folder / 'tilewright.db'}")
-    store.migrate()
-    h200_store.fill(store, 40)
-    store.close()
+    h200_store.write(folder, 40)
     running = start(folder)
     yield running
     finish(running)

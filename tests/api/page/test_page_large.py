@@ -12,7 +12,6 @@ import pytest
 from api_server import Server, finish, start
 
 from service.web.assets import assets
-from tuner.store.database import Store
 
 TRIALS = 50_000
 MOST_S, MOST_BYTES = 1.0, 2_000_000
@@ -21,12 +20,7 @@ MOST_S, MOST_BYTES = 1.0, 2_000_000
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder: Path = tmp_path_factory.mktemp("large")
-    file = folder / "tilewright.db"
-    store = Store.open(f"sqlite:///{file}")
-    store.migrate()
-    h200_store.fill(store, 400)
-    store.close()
-    with sqlite3.connect(file) as database:
+    with sqlite3.connect(h200_store.write(folder, 400)) as database:
         grow(database)
     running = start(folder)
     yield running

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from service.cli.main import app
 from tilewright import Client, GemmProblem
 from tilewright.errors import ServiceError
-from tuner.store.database import Store
 
 CLASS = "sm_90-132sm-150gb-700w"
 
@@ -23,10 +22,7 @@ CLASS = "sm_90-132sm-150gb-700w"
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder: Path = tmp_path_factory.mktemp("full")
-    store = Store.open(f"sqlite:///{folder / 'tilewright.db'}")
-    store.migrate()
-    h200_store.fill(store, 60)
-    store.close()
+    h200_store.write(folder, 60)
     running = start(folder)
     yield running
     finish(running)

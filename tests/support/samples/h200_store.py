@@ -43,6 +43,16 @@ def h200() -> DeviceSpec:
     return space(SPACES[0]).device
 
 
+def write(folder: Path, kept: int = _KEPT) -> Path:
+    """A database in a folder of a service, filled; ``kept`` as for :func:`fill`."""
+    file = folder / "tilewright.db"
+    store = Store.open(f"sqlite:///{file}")
+    store.migrate()
+    fill(store, kept)
+    store.close()
+    return file
+
+
 def fill(store: Store, kept: int = _KEPT) -> None:
     """Put jobs with ``kept`` trials of each space, all winners of the suite of float16, and misses."""
     spec = h200()
