@@ -14,6 +14,7 @@ from benchmarks.common.pages import PlotUnavailable
 from benchmarks.common.results import RESULTS
 from benchmarks.ladder import report as ladder_report
 from benchmarks.ladder.run import LadderRequest, run_ladder
+from benchmarks.mma.run import LAYOUTS, MOST_CONFIGS, SHAPES, TYPES, MmaRequest, problems, run_mma, summary
 from benchmarks.suite import report as suite_report
 from benchmarks.suite.files import load_provenance, provenance_path, tuning_path
 from benchmarks.suite.run import SuiteRequest, run_suite
@@ -110,6 +111,47 @@ def suite(
         rounds=rounds, seed=seed, tune=not no_tune, retune=retune, resume=resume, stop_after=stop_after,
     )  # fmt: skip
     _run_suite(request, as_json)
+
+
+@app.command()
+def mma(
+    peers: Annotated[Path | None, typer.Option(help="Shared library of CUTLASS's kernels.")] = None,
+    shapes: Annotated[str, typer.Option(help="MxNxK, separated by blanks.")] = SHAPES,
+    types: Annotated[str, typer.Option(help="TYPE or TYPE:ACCUMULATE, separated by blanks.")] = TYPES,
+    layouts: Annotated[str, typer.Option(help="Separated by blanks.")] = LAYOUTS,
+    configs: Annotated[int, typer.Option(help="Our configs for a problem.", min=1)] = MOST_CONFIGS,
+    rounds: SuiteRounds = 21,
+    resume: Resume = False,
+    stop_after: StopAfter = 0.0,
+    device: Gpu = "cuda:0",
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Race family mma_sync with CUTLASS's kernels of the same instruction and with that instruction alone.
+
+    benchmarks/mma/cutlass_peers.cu says how to build the library. Rows are written one by one.
+    """
+    console, settings = Console(stderr=True, soft_wrap=True), Settings()
+    try:
+        asked = list(problems(shapes, types, layouts))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--shapes / --types / --layouts") from error
+    request = MmaRequest(
+        asked, settings.cache_dir, settings.compile_processes, peers, device, out or RESULTS, configs,
+        rounds, resume, stop_after,
+    )  # fmt: skip
+    result = run_mma(request, lambda text: console.print(text, highlight=False, markup=False))
+    if as_json:
+        print_json(result.rows)
+    else:
+        typer.echo(summary(result.rows))
+        typer.echo(result.path)
+    for name, reason in result.failed.items():
+        typer.echo(f"no result for {name}: {reason}", err=True)
+    if result.left:
+        typer.echo(f"{result.left} problems are left; --resume goes on with them", err=True)
+    if result.failed:
+        raise typer.Exit(1)
 
 
 def _shapes(file: Path | None, held_out: bool, only: list[str]) -> tuple[Sequence[Shape], str]:

@@ -1,0 +1,193 @@
+"""``tilewright bench mma``: problems one after the other, each row written as soon as it is measured."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common.results import RESULTS, now, write_json
+from benchmarks.mma.opponents import Peers
+from benchmarks.mma.race import ROUNDS, Ours, configs, race
+from kernels.compiler.build import source_digest
+from kernels.mma_sync.family import MMA_SYNC
+from tilewright.errors import DeviceUnavailable
+from tilewright.schema.problem import DType, GemmProblem, Layout
+from tuner.devices.base import Device
+from tuner.measure import correctness, operands
+from tuner.workers.builder import Builder
+from tuner.workers.device_worker import open_device
+
+SHAPES = "4096x4096x4096 5376x5376x2048 8192x8192x8192 2048x8192x28672 64x4096x14336 4095x4097x4093"
+TYPES = "float16 bfloat16 float16:float16 tfloat32 int8"
+LAYOUTS = "nt nn tn tt"
+MOST_CONFIGS = 20
+_AHEAD = 3  # problems whose configs compile while one is measured
+_IDENTITY = ("m", "n", "k", "layout", "dtype", "accumulate", "device", "driver", "source")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MmaRequest:
+    """What to measure.
+
+    Attributes:
+        cache, processes: folder of compiled kernels, compilers that run at once.
+        peers: shared library of other kernels (:class:`benchmarks.mma.opponents.Peers`); None races the
+            instruction alone.
+        configs: the most of our configs a problem.
+        resume: leave out the problems that the file holds, measured with today's source.
+        stop_after: start no problem after so many seconds; 0 for no bound.
+    """
+
+    problems: Sequence[GemmProblem]
+    cache: Path
+    processes: int
+    peers: Path | None = None
+    device: str = "cuda:0"
+    out: Path = RESULTS
+    configs: int = MOST_CONFIGS
+    rounds: int = ROUNDS
+    resume: bool = False
+    stop_after: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MmaResult:
+    """Where the rows are, those of this run, and the problems that are left."""
+
+    path: Path
+    rows: list[dict[str, Any]]
+    failed: dict[str, str]
+    left: int
+
+
+def problems(shapes: str, types: str, layouts: str) -> Iterator[GemmProblem]:
+    """Problems of every layout (``nt``), shape (``MxNxK``) and type (``TYPE`` or ``TYPE:ACCUMULATE``), all
+    separated by blanks, that mma_sync computes from sm_80 on: 8 bits in nt alone.
+
+    Raises:
+        ValueError: a word is none of these.
+    """
+    for layout, shape, pair in itertools.product(layouts.split(), shapes.split(), types.split()):
+        m, n, k = map(int, shape.split("x"))
+        dtype, _, accumulate = pair.partition(":")
+        if DType(dtype).size > 1 or layout == Layout.NT:
+            accumulate_type = DType(accumulate) if accumulate else None
+            yield GemmProblem(m, n, k, dtype=DType(dtype), layout=Layout(layout), acc_dtype=accumulate_type)
+
+
+def run_mma(request: MmaRequest, tell: Callable[[str], None]) -> MmaResult:
+    """Measure what is to be measured and store it.
+
+    Raises:
+        DeviceUnavailable: there is no such GPU here, or the peers do not load.
+        LaunchError: a kernel broke the device; the process must end.
+    """
+    started = time.monotonic()
+    todo = list(request.problems)
+    device = open_device(request.device)
+    if device.spec.kind != "cuda":
+        raise DeviceUnavailable(f"mma.sync needs CUDA; {request.device} is not an NVIDIA GPU, use cuda:0")
+    peers = Peers(request.peers) if request.peers else None
+    file = _File(request.out / f"mma-{device.spec.device_class.id}.json", _facts(device))
+    if request.resume:
+        todo = [problem for problem in todo if not file.holds(problem)]
+    rows: list[dict[str, Any]] = []
+    failed: dict[str, str] = {}
+    with contextlib.closing(Builder(request.processes, request.cache)) as builder:
+        for problem, ours in _compiled_ahead(builder, device, todo, request.configs):
+            if request.stop_after and time.monotonic() - started > request.stop_after:
+                break
+            tell(f"{len(rows) + len(failed) + 1} of {len(todo)}: {problem}")
+            try:
+                rows.append(race(device, problem, ours, peers, request.rounds, tell))
+            except DeviceUnavailable as error:
+                failed[str(problem)] = str(error)
+            else:
+                file.keep(problem, rows[-1])
+                tell("  " + line(rows[-1]))
+            operands.forget()
+            correctness.forget()
+    return MmaResult(file.path, rows, failed, len(todo) - len(rows) - len(failed))
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row in words."""
+    ratio = row["ratio_cutlass"]
+    peer = (
+        f"x {ratio:.3f} [{row['ci_low']:.3f}, {row['ci_high']:.3f}] {row['cutlass']}" if ratio else "no peer"
+    )
+    return f"{row['ours_us']:.2f} us, {100 * row['share_of_limit']:.1f} % of the limit, {peer}"
+
+
+def summary(rows: Iterable[dict[str, Any]]) -> str:
+    """The geometric mean and the least of the ratios, and the least share of the limit."""
+    rows = list(rows)
+    ratios = [row["ratio_cutlass"] for row in rows if row["ratio_cutlass"]]
+    shares = ", ".join(f"{100 * f([row['share_of_limit'] for row in rows]):.1f} %" for f in (min, max))
+    limit = f"{len(rows)} rows, {shares} (least, most) of the register-only limit"
+    if not ratios:
+        return limit
+    mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
+    return f"{limit}; over the best peer {mean:.3f} (geometric mean), {min(ratios):.3f} (least)"
+
+
+def _facts(device: Device) -> dict[str, str]:
+    return {
+        "device": device.spec.name,
+        "driver": device.driver,
+        "source": source_digest(MMA_SYNC.source)[:12],
+    }
+
+
+def _compiled_ahead(
+    builder: Builder, device: Device, todo: Iterable[GemmProblem], most: int
+) -> Iterator[tuple[GemmProblem, list[Ours]]]:
+    """Each problem with its configs, which were queued ``_AHEAD`` problems before."""
+
+    def queued(problem: GemmProblem) -> tuple[GemmProblem, list[Ours]]:
+        chosen = configs(problem, device.spec, most)
+        return problem, [Ours(one, builder.submit("mma_sync", one, problem, device.spec)) for one in chosen]
+
+    waiting: deque[tuple[GemmProblem, list[Ours]]] = deque()
+    for problem in todo:
+        waiting.append(queued(problem))
+        if len(waiting) > _AHEAD:
+            yield waiting.popleft()
+    yield from waiting
+
+
+class _File:
+    """The rows on disk; a row replaces the one of the same problem."""
+
+    def __init__(self, path: Path, facts: dict[str, str]) -> None:
+        self.path = path
+        self._facts = facts
+        self._rows: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
+
+    def holds(self, problem: GemmProblem) -> bool:
+        """Whether there is a row of the problem, of this device, driver and source."""
+        wanted = _names(problem) | self._facts
+        return any(all(row.get(name) == wanted[name] for name in _IDENTITY) for row in self._rows)
+
+    def keep(self, problem: GemmProblem, row: dict[str, Any]) -> None:
+        """Add a row or replace it, and write the file."""
+        names = _names(problem)
+        self._rows = [one for one in self._rows if any(one[name] != names[name] for name in names)]
+        self._rows.append(row | self._facts | {"date": now()})
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(self.path, self._rows)
+
+
+def _names(problem: GemmProblem) -> dict[str, Any]:
+    return {
+        "m": problem.m, "n": problem.n, "k": problem.k, "layout": str(problem.layout),
+        "dtype": str(problem.dtype), "accumulate": str(problem.accumulate),
+    }  # fmt: skip
