@@ -21,7 +21,7 @@ MOST_ROWS = 24
 _LIMITS = MatchLimits()
 _COLUMNS = (
     Column("m", "M, rows"),
-    Column("weight", "weight: N x K, type, layout"),
+    Column("weight", "weight: N x K, type, layout, options"),
     Column("state", "state"),
     Column("stake", "device time at stake", "s"),
     Column("median", "median time", "µs"),
@@ -42,18 +42,8 @@ class Cover:
     @property
     def weight(self) -> str:
         """The product without M."""
-        p = self.problem
-        batch = f" x{p.batch}" if p.batch > 1 else ""
-        extra = "".join(
-            f" {name}"
-            for name, there in (
-                (p.activation.value, p.activation != "none"),
-                ("bias", p.has_bias),
-                ("C", p.has_c),
-            )
-            if there
-        )
-        return f"{p.n} x {p.k} {p.dtype} {p.layout}{batch}{extra}"
+        one = self.problem
+        return f"{one.n} x {one.k} {one.without_extents}{f' x{one.batch}' if one.batch > 1 else ''}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from kernels import limits
 from service.web.charts import Cell, Chart, Column
 from service.web.html import clip
 from tilewright.schema.device import DeviceSpec
-from tilewright.schema.problem import DType
+from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import BestConfig, Trial
 from tuner.store.reports.winners import Headline
 
@@ -246,16 +246,16 @@ class Side:
     family: str
 
 
-def compared(left: Mapping[str, Side], right: Mapping[str, Side]) -> Chart:
+def compared(left: Mapping[GemmProblem, Side], right: Mapping[GemmProblem, Side]) -> Chart:
     """The problems that both sides have; above 1 the right side is faster."""
     rows: list[tuple[Cell, ...]] = []
-    for problem in sorted(left.keys() & right.keys()):
+    for problem in left.keys() & right.keys():
         a, b = left[problem], right[problem]
         low, high = a.low_us / b.high_us, a.high_us / b.low_us
         verdict = "kernel" if low > 1 else "vendor" if high < 1 else "tie"
         ratio = a.median_us / b.median_us
-        rows.append((problem, ratio, low, high, verdict, a.median_us, b.median_us, a.family, b.family))
-    rows.sort(key=lambda row: float(row[1] or 0))
+        rows.append((str(problem), ratio, low, high, verdict, a.median_us, b.median_us, a.family, b.family))
+    rows.sort(key=lambda row: (float(row[1] or 0), str(row[0])))
     note = (
         f"{len(rows):,} problems of both; {len(left.keys() - right.keys()):,} only left, "
         f"{len(right.keys() - left.keys()):,} only right; of different races: their intervals are divided"

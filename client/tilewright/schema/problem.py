@@ -190,9 +190,19 @@ class GemmProblem:
         except TypeError as error:
             raise InvalidProblem(f"not a GEMM problem, check its fields: {error}") from error
 
+    @property
+    def without_extents(self) -> str:
+        """The name without extents and batch: type, layout, and each option that is not the default."""
+        out = "" if self.out is OUT_TYPES[self.dtype][0] else f"out={self.out}"
+        accumulate = "" if self.accumulate is ACCUMULATE_TYPES[self.dtype][0] else f"acc={self.accumulate}"
+        activation = "" if self.activation is Activation.NONE else self.activation
+        flags = ("bias" if self.has_bias else "", "C" if self.has_c else "")
+        return " ".join(filter(None, (self.dtype, self.layout, out, accumulate, *flags, activation)))
+
     def __str__(self) -> str:
+        """A name that no other problem has."""
         batch = f"{self.batch}x " if self.batch > 1 else ""
-        return f"{batch}{self.m}x{self.n}x{self.k} {self.dtype} {self.layout}"
+        return f"{batch}{self.m}x{self.n}x{self.k} {self.without_extents}"
 
 
 def variants(problem: GemmProblem) -> list[GemmProblem]:

@@ -21,7 +21,7 @@ from service.results.explaining import device_of, explained
 from service.web import coverage, overview, results
 from service.web.results import Filter, Side
 from tilewright.schema.codec import KeyName
-from tilewright.schema.problem import OPERAND_TYPES, DType
+from tilewright.schema.problem import OPERAND_TYPES, DType, GemmProblem
 from tilewright.schema.trial import BestConfig
 from tilewright.wire import ReportQuery
 from tuner.store import best, jobs, misses, sets
@@ -234,26 +234,17 @@ def _choices(session: Session, what: What) -> list[tuple[str, str]]:
     ]
 
 
-def _side(session: Session, service: Service, what: What, name: str) -> Mapping[str, Side]:
+def _side(session: Session, service: Service, what: What, name: str) -> Mapping[GemmProblem, Side]:
     if what == "classes":
-        found = winners.headlines(session, [name])
-        stored = best.of_ids(session, [one.id for one in found])
-        bests = [one.best for one in stored]
-        return {
-            str(one.problem): Side(
-                one.timing.median_us, one.timing.low_us, one.timing.high_us, one.config.family
-            )
-            for one in bests
-        }
+        ids = [one.id for one in winners.headlines(session, [name])]
+        return {one.best.problem: _of_best(one.best) for one in best.of_ids(session, ids)}
     if what == "jobs":
         job = jobs.get(session, name)
         if job is None or job.result is None:
             raise Refusal(Kind.NOT_FOUND, "there is no such job with a result; choose another one")
-        return {str(job.request.problem): _of_best(job.result)}
+        return {job.result.problem: _of_best(job.result)}
     entries = service.served.loaded(name).catalog.config_set.entries
-    return {
-        str(one.problem): Side(one.median_us, one.low_us, one.high_us, one.config.family) for one in entries
-    }
+    return {one.problem: Side(one.median_us, one.low_us, one.high_us, one.config.family) for one in entries}
 
 
 def _of_best(found: BestConfig) -> Side:

@@ -226,3 +226,25 @@ def test_round_trip_through_json(p: GemmProblem) -> None:
     assert again == p
     assert hash(again) == hash(p)
     assert all(type(value) in (int, bool, str) for value in p.to_dict().values())
+
+
+def test_no_two_problems_have_one_name() -> None:
+    plain = {"m": 64, "n": 48, "k": 32, "dtype": "float16"}
+    changes: list[dict[str, Any]] = [
+        {},
+        {"m": 48},
+        {"dtype": "bfloat16"},
+        {"layout": "tn"},
+        {"batch": 2},
+        {"out_dtype": "float32"},
+        {"acc_dtype": "float16"},
+        {"activation": "gelu"},
+        {"has_bias": True},
+        {"has_c": True},
+    ]
+    names = {str(GemmProblem.from_dict(plain | change)) for change in changes}
+    assert len(names) == len(changes)
+    assert str(GemmProblem(64, 48, 32)) == "64x48x32 float16 nt"
+    options = {name: value for change in changes[6:] for name, value in change.items()}
+    whole = GemmProblem.from_dict(plain | {"batch": 2} | options)
+    assert str(whole) == "2x 64x48x32 float16 nt acc=float16 bias C gelu"
