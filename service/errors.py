@@ -37,6 +37,7 @@ class Kind(Enum):
     TOO_MANY_GEMMS = ("too-many-gemms", 429, "Too many GEMMs at once")
     TOO_MANY_IMPORTS = ("too-many-imports", 429, "Too many imports at once")
     DEVICE_BUSY = ("device-busy", 503, "The device is busy")
+    PAGES_BUSY = ("pages-busy", 503, "Too many large pages at once")
     DEVICE_FAILED = ("device-failed", 503, "The device failed")
     DATABASE_UNAVAILABLE = ("database-unavailable", 503, "The database is not available")
     STORAGE_FULL = ("storage-full", 507, "A disk of the service has no space")

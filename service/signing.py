@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import os
 import secrets
 from pathlib import Path
@@ -38,6 +39,10 @@ class Signer:
     def sign(self, about: About, *names: str) -> str:
         """The text of a signature over a statement, see :func:`tilewright.trust.statement`."""
         return str(Signature(self.public_key, self._private.sign(statement(about, *names))))
+
+    def secret(self, purpose: str) -> bytes:
+        """A secret for a purpose, which tells nothing of the key nor of other secrets."""
+        return hmac.digest(self._private.private_bytes_raw(), purpose.encode(), "sha256")
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -49,8 +49,9 @@ OPEN = frozenset(
     {"live", "ready", "startup", "page_asset", "page_sign_in", "page_sign_in_form", "page_sign_out"}
 )
 PAGE = "page_"  # how the operations of the page begin
-COOKIE = "tilewright_key"
 _FOR_BROWSERS = frozenset({"openapi", "docs", "docs_start", "docs_file", "redoc"})
+_LARGE = frozenset({"report", "explain", "export_results"})
+_BY_A_CLICK = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document", "sec-fetch-user": "?1"}
 GUARDED = frozenset({"import_results", "delete_import", "delete_best_config", "delete_problem"})
 NEEDED = {
     "page_start": Scope.READ,
@@ -165,9 +166,18 @@ class Gate:
         self._open_until = 0.0
 
     async def admit(
-        self, authorization: str | None, wanted: Scope | None, *, guarded: bool = False
+        self,
+        authorization: str | None,
+        wanted: Scope | None,
+        *,
+        guarded: bool = False,
+        signed_in: str | None = None,
     ) -> KeyRecord | None:
         """The key of a request; None if it needs none. What is ``guarded`` needs one always.
+
+        Args:
+            authorization: the header of that name.
+            signed_in: the id of the key of its session, which counts then.
 
         Raises:
             Refusal: it needs a key and has none that opens, or the key lacks the scope.
@@ -175,14 +185,14 @@ class Gate:
         if wanted is None:
             return None
         now = time.monotonic()
-        if authorization is None and guarded:
+        nothing = authorization is None and signed_in is None
+        if nothing and guarded:
             raise _unauthenticated(_ALWAYS)
-        if authorization is None:
+        if nothing:
             if now < self._open_until or await run_in_threadpool(self.is_open):
                 return None
             raise _unauthenticated("this service needs a key: send 'Authorization: Bearer tw_...'")
-        scheme, _, text = authorization.partition(" ")
-        key = await self._key(text.strip(), now) if scheme.lower() == "bearer" else None
+        key = await self._key(authorization or "", signed_in, now)
         if key is None:
             raise _unauthenticated("the key is not known here, has expired or was revoked")
         if not allowed(key.scopes, wanted):
@@ -197,35 +207,53 @@ class Gate:
             self._open_until = time.monotonic() + _REMEMBER_S
         return open_to_all
 
-    async def _key(self, text: str, now: float) -> KeyRecord | None:
-        name = hashlib.sha256(text.encode()).digest()
+    async def _key(self, authorization: str, signed_in: str | None, now: float) -> KeyRecord | None:
+        scheme, _, text = authorization.partition(" ")
+        if signed_in is None and scheme.lower() != "bearer":
+            return None
+        name = hashlib.sha256(f"{signed_in} {text.strip()}".encode()).digest()
         until, key = self._known.get(name, (0.0, None))
         if key is None or now >= until:
-            key = await run_in_threadpool(self._verified, text)
+            key = await run_in_threadpool(self._verified, text.strip(), signed_in)
             if len(self._known) >= _REMEMBERED_KEYS or key is None:
                 self._known.pop(name, None) if key is None else self._known.clear()
             if key:
                 self._known[name] = (now + _REMEMBER_S, key)
         return key if key and key.active else None
 
-    def _verified(self, text: str) -> KeyRecord | None:
+    def _verified(self, text: str, signed_in: str | None) -> KeyRecord | None:
         with self._store.read() as session:
-            return keys.verify(session, text)
+            return keys.verify(session, text) if signed_in is None else keys.find(session, signed_in)
 
 
 async def authorize(request: Request) -> None:
     """Dependency of every route: the request's key may do what the route does."""
-    operation = request.scope["route"].operation_id
+    operation = request.scope["route"].operation_id or ""
+    _refuse_foreign_use(request, operation)
     gate: Gate = request.app.state.gate
-    header = request.headers.get("authorization") or _from_cookie(request, operation or "")
-    key = await gate.admit(header, needed(operation), guarded=operation in GUARDED)
+    header, signed_in = request.headers.get("authorization"), None
+    if operation.startswith(PAGE) or operation in _FOR_BROWSERS:
+        signed_in = request.app.state.sessions.key_id(request)
+        # NOTE: a proxy before the service may have the browser send a header of its own.
+        header = header if header and header.lower().startswith("bearer ") else None
+    key = await gate.admit(header, needed(operation), guarded=operation in GUARDED, signed_in=signed_in)
     request.scope["key_id"] = key.id if key else None
 
 
-def _from_cookie(request: Request, operation: str) -> str | None:
-    """The key that a browser signed in with; the routes of the API take none, so no other page can use it."""
-    key = request.cookies.get(COOKIE)
-    return f"Bearer {key}" if key and (operation.startswith(PAGE) or operation in _FOR_BROWSERS) else None
+def _refuse_foreign_use(request: Request, operation: str) -> None:
+    """Keep pages of other sites from having views made by images, frames and scripts, though they could not
+    read them. A click on a link is let through.
+
+    Raises:
+        Refusal: such a page asks.
+    """
+    large = operation in _LARGE or (operation.startswith(PAGE) and operation not in OPEN)
+    headers = request.headers
+    if not large or headers.get("sec-fetch-site", "none") in ("same-origin", "none"):
+        return
+    if any(headers.get(name) != value for name, value in _BY_A_CLICK.items()):
+        detail = "a page of another site asks for this without a click; open the address itself"
+        raise Refusal(Kind.FOREIGN_ORIGIN, detail)
 
 
 def _unauthenticated(detail: str) -> Refusal:

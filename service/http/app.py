@@ -22,6 +22,7 @@ from service.http import access, errors, gauges, middleware, openapi, pages
 from service.http.conditional import InFlight
 from service.http.deps import Service
 from service.http.routes import routers
+from service.http.sessions import Sessions
 from service.metrics import Metrics
 from service.results.answers import Answers
 from service.results.quality import ResultQuality
@@ -29,6 +30,7 @@ from service.results.served import ServedSets
 from service.settings import Settings
 from service.signing import Signer
 from service.web.now import JobWatch
+from service.web.shared_work import SharedWork
 from tilewright import __version__
 from tuner.store.database import Store, StoreError
 from tuner.store.upkeep import staging
@@ -66,6 +68,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.service = service
     app.state.gate = access.Gate(service.store)
+    app.state.sessions = Sessions(signer, settings)
     app.add_middleware(middleware.BodyLimit, settings=settings, larger=_LARGE_BODIES)
     app.add_middleware(middleware.SameSite, settings=settings)
     app.add_middleware(middleware.RequestLog, metrics=service.metrics)
@@ -108,6 +111,7 @@ def _service(settings: Settings, store: Store, metrics: Metrics, signer: Signer)
         InFlight(),
         signer,
         JobWatch(store, engine),
+        SharedWork(store),
     )
 
 
@@ -124,6 +128,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await run_in_threadpool(service.health.stop)
     service.gemm_memory.close()
     service.served.close()
+    service.shared.close()
     service.store.close()
 
 

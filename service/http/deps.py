@@ -26,6 +26,7 @@ from service.results.served import ServedSets
 from service.settings import Settings
 from service.signing import Signer
 from service.web.now import JobWatch
+from service.web.shared_work import SharedWork
 from tilewright.http.tensors import MEDIA_TYPE
 from tuner.store.database import Store
 from tuner.workers.shared_memory import Pages
@@ -55,6 +56,7 @@ class Service:
         stale: notes stale results that are served.
         signer: vouches for what is handed out.
         watch: how jobs come along, for the page.
+        shared: what takes long to make, for the page and for reports.
     """
 
     settings: Settings
@@ -76,6 +78,7 @@ class Service:
     in_flight: InFlight
     signer: Signer
     watch: JobWatch
+    shared: SharedWork
 
 
 # NOTE: a coroutine, because FastAPI sends plain functions through a thread, 0.1 ms a request.

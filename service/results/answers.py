@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import threading
 from collections.abc import Callable, Hashable
 
 from service.results.served import ServedSets
 from tilewright.wire import BestConfigView
 from tuner.store.records import StoredBest
 
-_MOST_ANSWERS = 4096
+_MOST_BYTES = 16 * 2**20
+_BESIDE = 1024  # bytes of an entry besides its query and content, about
+_LONGEST_QUERY = 512  # bytes; one of all members with the longest values has half as many
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Answer:
 
 
 class Answers:
-    """The answers to the last few thousand queries; safe to share.
+    """The answers to the latest queries, some megabytes of them; safe to share.
 
     An answer follows from its query and from the version of the target's winners, see
     :meth:`service.results.served.ServedSets.version`.
@@ -49,7 +52,9 @@ class Answers:
 
     def __init__(self, served: ServedSets) -> None:
         self._served = served
-        self._kept: dict[bytes, tuple[str, Hashable, Answer]] = {}
+        self._kept: dict[bytes, tuple[str, Hashable, Answer]] = {}  # the one that was kept first comes first
+        self._bytes = 0
+        self._lock = threading.Lock()
 
     def known(self, query: bytes) -> Answer | None:
         """The answer to a query string without a look at the database; None where only one tells."""
@@ -63,8 +68,23 @@ class Answers:
         if kept and kept[1] == version:
             return kept[2]
         found = work()
-        if len(self._kept) >= _MOST_ANSWERS:
-            self._kept.clear()
-        # NOTE: of the version before the work: what changed meanwhile has another one.
-        self._kept[query] = target, version, found
+        if len(query) <= _LONGEST_QUERY:
+            # NOTE: of the version before the work: what changed meanwhile has another one.
+            self._keep(query, (target, version, found))
         return found
+
+    def _keep(self, query: bytes, one: tuple[str, Hashable, Answer]) -> None:
+        with self._lock:
+            self._drop(query)
+            self._kept[query] = one
+            self._bytes += _size(query, one[2])
+            while self._bytes > _MOST_BYTES:
+                self._drop(next(iter(self._kept)))
+
+    def _drop(self, query: bytes) -> None:
+        if kept := self._kept.pop(query, None):
+            self._bytes -= _size(query, kept[2])
+
+
+def _size(query: bytes, answer: Answer) -> int:
+    return len(query) + len(answer.content) + _BESIDE

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy.orm import Session
 
 from kernels.explain import explain
+from kernels.registry import family_named
 from service.errors import Kind, Refusal
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
@@ -33,10 +34,11 @@ def explained(session: Session, stored: StoredBest) -> Explanation:
         return trials.medians(session, best.job_id, best.problem.m, configs) if best.job_id else {}
 
     try:
-        return explain(best.config, best.problem, device, best.timing, best.resources, measured)
+        family_named(best.config.family)
     except KeyError as error:
         detail = f"this release has no family {best.config.family}; tune the problem again"
         raise Refusal(Kind.UNSUPPORTED, detail) from error
+    return explain(best.config, best.problem, device, best.timing, best.resources, measured)
 
 
 def device_of(session: Session, device_class: str) -> DeviceSpec | None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 Kind = Literal["steps", "scatter", "intervals", "bars", "grid", "parallel"]
 Cell = str | float | int | None
+_FORMULAS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # also as full-width letters
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class Chart:
     """A plot and its numbers.
 
     Attributes:
-        name: unique within its page; the browser saves files under it.
+        name: unique within its page, of letters, digits, ``_`` and ``-``: files and links have it.
         kind: how ``static/charts.js`` draws it.
         title: what it shows.
         note: method, age, and what was sampled or left out.
@@ -65,7 +68,7 @@ class Chart:
         """The numbers as CSV, with a line of names and units first."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([f"{c.name} ({c.unit})" if c.unit else c.name for c in self.columns])
+        writer.writerow([_no_formula(f"{c.name} ({c.unit})" if c.unit else c.name) for c in self.columns])
         writer.writerows([_no_formula(cell) for cell in row] for row in self.rows)
         return text.getvalue()
 
@@ -76,5 +79,6 @@ def _short(cell: Cell) -> Cell:
 
 
 def _no_formula(cell: Cell) -> Cell:
-    """Text that no spreadsheet takes for a formula."""
-    return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
+    """Text that no spreadsheet takes for a formula; a number is none."""
+    risky = isinstance(cell, str) and cell.lstrip()[:1] in _FORMULAS and not _NUMBER.fullmatch(cell)
+    return f"'{cell}" if risky else cell

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -78,7 +80,7 @@ def knob_views(trials: Sequence[Measured], sample: Sample, method: str) -> KnobV
     rated = [one for one in trials if one.number in sample.rated]
     shown = [one for one in trials if one.number in sample.shown]
     names = varied(rated)
-    found = importance(rated, names) if len(rated) >= _FEWEST and names else {}
+    found = importance(rated, names)
     note = f"PED-ANOVA of Optuna on {_part(sample.total, MOST_RATED)}; {method}"
     chart = _importance_chart(found, note) if found else None
     order = sorted(names, key=lambda name: -found.get(name, 0.0))
@@ -96,8 +98,11 @@ def varied(trials: Sequence[Measured]) -> list[str]:
 
 
 def importance(trials: Sequence[Measured], names: Sequence[str]) -> dict[str, float]:
-    """The importance of knobs by Optuna's PED-ANOVA: how much the fastest tenth differs from all."""
+    """The importance of knobs by Optuna's PED-ANOVA: how much the fastest tenth differs from all. None is
+    rated where fewer than twenty trials have them all."""
     full = [one for one in trials if all(name in one.knobs for name in names)]
+    if not names or len(full) < _FEWEST:
+        return {}
     values = {name: sorted({str(one.knobs[name]) for one in full}) for name in names}
     spaces: dict[str, BaseDistribution] = {name: CategoricalDistribution(values[name]) for name in names}
     study = optuna.create_study(direction="minimize")
@@ -133,7 +138,13 @@ def _slice(trials: Sequence[Measured], name: str, note: str) -> Chart:
     ordered = sorted((one for one in trials if name in one.knobs), key=lambda one: _order(one.knobs[name]))
     rows: list[tuple[Cell, ...]] = [(str(one.knobs[name]), one.median_us, one.number) for one in ordered]
     options = {"x": 0, "y": 1, "categories": True, "logy": True}
-    return Chart(f"slice-{name}", "scatter", f"Time by {name}", columns, rows, note, options)
+    return Chart(f"slice-{_file_part(name)}", "scatter", f"Time by {name}", columns, rows, note, options)
+
+
+def _file_part(name: str) -> str:
+    """A knob's name as part of a file's; names that others made up may hold anything."""
+    plain = re.fullmatch(r"[A-Za-z0-9_]{1,40}", name)
+    return name if plain else hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:12]
 
 
 def _order(value: KnobValue) -> tuple[bool, float, str]:

@@ -19,8 +19,9 @@ from tuner.store.reports import trials
 from tuner.store.reports.trials import Point
 
 MOST_POINTS = 2000
-_SHORTEST_S = 1.0
+_SHORTEST_S, _LONGEST_S = 1.0, 10.0  # between two looks
 _PART = 0.005  # of the time that looking at a job may take
+_MOST_KEPT = 100
 _QUEUED = 20
 
 
@@ -73,29 +74,47 @@ def running(session: Session, status: JobStatus = JobStatus.RUNNING) -> list[Job
     return [one for one in jobs.listing(session, status, _QUEUED) if isinstance(one, JobRecord)]
 
 
+class _Look:
+    """The last look at a job, and the lock of whoever takes the next one."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.found: JobNow | None = None
+        self.started = self.until = 0.0
+
+
 class JobWatch:
-    """How jobs come along; looks at the database at most once a second a job, however many ask, and never
-    for more than half a percent of the time."""
+    """How jobs come along; looks at the database at most once a second a job, however many ask, and for half
+    a percent of the time at most where a look takes 50 ms or less. No job waits for another one."""
 
     def __init__(self, store: Store, engine: Engine) -> None:
         self._store, self._engine = store, engine
-        self._kept: dict[str, tuple[float, JobNow | None]] = {}
+        self._looks: dict[str, _Look] = {}
         self._lock = threading.Lock()
 
     def now(self, job_id: str, fresh: bool = False) -> JobNow | None:
-        """A job as it is, or was a moment ago; ``fresh`` looks in any case. None if there is none."""
+        """A job as it is, or was a moment ago; ``fresh`` as after this call. None if there is none."""
+        asked = time.monotonic()
         with self._lock:
-            until, found = self._kept.get(job_id, (0.0, None))
-            started = time.monotonic()
-            if found is None or fresh or started >= until:
-                found = self._look(job_id)
-                took = time.monotonic() - started
-                if len(self._kept) >= 100:
-                    self._kept.clear()
-                self._kept[job_id] = time.monotonic() + max(_SHORTEST_S, took / _PART), found
-            return found
+            look = self._looks.pop(job_id, None) or _Look()
+            self._looks[job_id] = look  # at the end: the first one is the one that was asked for longest ago
+            while len(self._looks) > _MOST_KEPT:
+                del self._looks[next(iter(self._looks))]
+        with look.lock:
+            if look.found is None or (look.started < asked and (fresh or asked >= look.until)):
+                self._take(job_id, look)
+            if look.found is None:
+                with self._lock:
+                    self._looks.pop(job_id, None)
+            return look.found
 
-    def _look(self, job_id: str) -> JobNow | None:
+    def _take(self, job_id: str, look: _Look) -> None:
+        started, cpu = time.monotonic(), time.thread_time()
+        look.found = self._read(job_id)
+        wait = min(_LONGEST_S, max(_SHORTEST_S, (time.thread_time() - cpu) / _PART))
+        look.started, look.until = started, time.monotonic() + wait
+
+    def _read(self, job_id: str) -> JobNow | None:
         with self._store.read() as session:
             job = jobs.get(session, job_id)
             if job is None:

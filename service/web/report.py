@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from service.web import html, overview, results
+from service.web import html, results
 from tilewright import __version__
 from tilewright.schema.device import DeviceSpec
 from tuner.store.records import utc_now
@@ -20,12 +19,7 @@ def report(found: Sequence[Headline], devices: Mapping[str, DeviceSpec], title: 
         "report.html",
         title=title,
         charts={chart.name: chart for chart in charts},
-        found=found[: results.MOST_ROWS],
-        count=len(found),
-        verdicts=Counter(one.verdict for one in found),
-        mean=overview.mean(found),
-        methods=results.methods(found),
-        span=results.span(found),
+        **results.summary(found),
         unknown=roof.unknown,
         made=utc_now(),
         version=__version__,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from kernels import limits
 from service.web.charts import Cell, Chart, Column
@@ -30,27 +33,56 @@ class Filter:
 
     def takes(self, one: Headline) -> bool:
         """Whether a result is shown, as far as the query of the database did not choose already."""
-        return self.family in ("", one.family) and self.verdict in ("", one.verdict)
+        return self.family in ("", one.family) and self.verdict in ("", verdict_of(one))
 
 
-_INTERVALS = (
-    Column("problem", "problem"),
-    Column("device_class", "device class"),
-    Column("speedup", "speed-up over the vendor library"),
-    Column("low", "99 % interval from"),
-    Column("high", "to"),
-    Column("verdict", "verdict"),
-    Column("median", "median time", "µs"),
-    Column("vendor", "vendor's median", "µs"),
-    Column("family", "family"),
-    Column("method", "method"),
-    Column("age", "age", "days"),
-    Column("result", "result"),
-)
+def summary(found: Sequence[Headline]) -> dict[str, Any]:
+    """What the views of results tell above their plots, and the first results."""
+    return {
+        "found": found[:MOST_ROWS],
+        "count": len(found),
+        "verdicts": Counter(verdict_of(one) for one in found),
+        "mean": mean(found),
+        "methods": methods(found),
+        "span": span(found),
+    }
+
+
+def verdict_of(one: Headline) -> str:
+    """The verdict, but ``alone`` where the vendor library has no kernel and another product stood in: no race
+    says that ours is faster."""
+    return "alone" if one.stands_in and one.verdict == "kernel" else one.verdict
+
+
+def mean(found: Sequence[Headline]) -> float:
+    """Geometric mean of the speed-ups of what is run for these problems: those that the race proved. All else
+    counts as 1: of ties chance alone decides which are above."""
+    logs = [math.log(one.speedup) if verdict_of(one) == "kernel" else 0.0 for one in found]
+    return math.exp(sum(logs) / len(logs)) if logs else 1.0
+
+
+def confidence(found: Sequence[Headline]) -> str:
+    """The levels of the intervals of results."""
+    levels = sorted({one.confidence for one in found})
+    return " to ".join(f"{100 * level:.3g} %" for level in dict.fromkeys([*levels[:1], *levels[-1:]]))
 
 
 def payoff(found: Sequence[Headline]) -> Chart:
     """The speed-up of each result with its interval, losers first."""
+    columns = (
+        Column("problem", "problem"),
+        Column("device_class", "device class"),
+        Column("speedup", "speed-up over the vendor library"),
+        Column("low", f"{confidence(found)} interval from".lstrip()),
+        Column("high", "to"),
+        Column("verdict", "verdict"),
+        Column("median", "median time", "µs"),
+        Column("vendor", "vendor's median", "µs"),
+        Column("family", "family"),
+        Column("method", "method"),
+        Column("age", "age", "days"),
+        Column("result", "result"),
+    )
     shown = found[:MOST_ROWS]
     rows: list[tuple[Cell, ...]] = [
         (
@@ -59,7 +91,7 @@ def payoff(found: Sequence[Headline]) -> Chart:
             one.speedup,
             one.low,
             one.high,
-            one.verdict,
+            verdict_of(one),
             one.median_us,
             one.baseline_us,
             clip(one.family, 40),
@@ -73,7 +105,7 @@ def payoff(found: Sequence[Headline]) -> Chart:
     if len(shown) < len(found):
         note += f"; the {len(shown)} with the lowest speed-up are shown, a filter narrows them"
     options = {"use": [0, 2, 3, 4, 5], "x": 2, "link": 11, "to": "/view/results/"}
-    return Chart("payoff", "intervals", "Speed-up over the vendor library", _INTERVALS, rows, note, options)
+    return Chart("payoff", "intervals", "Speed-up over the vendor library", columns, rows, note, options)
 
 
 def methods(found: Sequence[Headline]) -> str:
@@ -158,9 +190,10 @@ _MOST_POINTS = 2000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Roofline:
-    """The plot, and how many results have no known limit."""
+    """The plot, of how many results, and how many of them have no known limit."""
 
     chart: Chart
+    count: int
     unknown: int
 
 
@@ -200,9 +233,8 @@ def roofline(found: Sequence[Headline], devices: Mapping[str, DeviceSpec]) -> Ro
     options = {"x": 2, "y": 3, "group": 9, "logx": True, "logy": True, "lines": lines}
     options |= {"link": 12, "to": "/view/results/"}
     title = "Throughput by arithmetic intensity"
-    return Roofline(
-        Chart("roofline", "scatter", title, _ROOFLINE, rows[:_MOST_POINTS], note, options), unknown
-    )
+    chart = Chart("roofline", "scatter", title, _ROOFLINE, rows[:_MOST_POINTS], note, options)
+    return Roofline(chart, len(found), unknown)
 
 
 def _roofs(device: DeviceSpec, rows: Sequence[Sequence[Cell]]) -> list[dict[str, object]]:
@@ -226,7 +258,7 @@ def _roofs(device: DeviceSpec, rows: Sequence[Sequence[Cell]]) -> list[dict[str,
 _COMPARED = (
     Column("problem", "problem"),
     Column("ratio", "time of the left over the right"),
-    Column("low", "about 99 % from"),
+    Column("low", "interval from"),
     Column("high", "to"),
     Column("verdict", "verdict"),
     Column("left", "left", "µs"),

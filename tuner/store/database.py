@@ -201,14 +201,15 @@ class Changes:
         self._lock = threading.Lock()
 
     def stamp(self) -> int | None:
-        """A number that changes with each commit of any process; None if the database has none."""
+        """A number that changes with each commit of any process; None if the database tells none."""
         if not self._tells:
             return None
-        with self._lock:
+        with self._lock, contextlib.suppress(sqlite3.Error):
             if self._connection is None:
                 self._connection = self._engine.raw_connection()
             row = self._connection.driver_connection.execute("PRAGMA data_version").fetchone()
-        return int(row[0])
+            return int(row[0])
+        return None
 
     def close(self) -> None:
         """Give the connection back."""

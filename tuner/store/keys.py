@@ -80,6 +80,13 @@ def listing(session: Session) -> list[KeyRecord]:
     return [_record(row) for row in rows]
 
 
+def find(session: Session, key_id: str) -> KeyRecord | None:
+    """The active key of an id; None if there is none."""
+    row = session.get(ApiKeyRow, key_id)
+    record = _record(row) if row else None
+    return record if record and record.active else None
+
+
 def revoke(session: Session, key_id: str) -> bool:
     """Close a key for good; False if there is none of this id that was not closed."""
     closed = update(ApiKeyRow).where(ApiKeyRow.id == key_id, ApiKeyRow.revoked.is_(None))

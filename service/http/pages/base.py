@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
-import secrets
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, quote
@@ -16,7 +14,7 @@ from fastapi.routing import APIRoute
 
 from service.errors import Kind, Refusal
 from service.http import errors
-from service.http.access import COOKIE
+from service.http.sessions import Sessions
 from service.web import html
 from service.web.charts import Chart
 from tilewright import __version__
@@ -31,14 +29,20 @@ GUARDS = {
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_SECRET = secrets.token_bytes(32)
 _MOST_FIELDS = 40
+_OF_ERRORS = ("Retry-After", "WWW-Authenticate", "Allow", "Connection")
 
 
-def token_of(request: Request) -> str:
-    """What a form of this visitor must carry: others can neither guess nor read it."""
-    key = request.cookies.get(COOKIE, "")
-    return hmac.new(_SECRET, key.encode(), hashlib.sha256).hexdigest()
+def sessions_of(request: Request) -> Sessions:
+    """The sessions of the page."""
+    found: Sessions = request.app.state.sessions
+    return found
+
+
+def _visitor(request: Request) -> dict[str, str | None]:
+    """The token of a visitor's forms, and the key that signed in."""
+    sessions = sessions_of(request)
+    return {"token": sessions.token(request), "key_id": sessions.key_id(request)}
 
 
 async def _form(request: Request) -> dict[str, str]:
@@ -47,8 +51,10 @@ async def _form(request: Request) -> dict[str, str]:
         fields = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
     except ValueError as error:
         raise Refusal(Kind.BAD_REQUEST, f"not a form: {error}; send it from the page") from error
-    if not hmac.compare_digest(fields.pop("token", "").encode(), token_of(request).encode()):
-        detail = "the form does not come from a page of this service as it runs now; load the page again"
+    if not hmac.compare_digest(
+        fields.pop("token", "").encode(), sessions_of(request).token(request).encode()
+    ):
+        detail = "the form does not come from a page of this service in this session; load the page again"
         raise Refusal(Kind.FOREIGN_ORIGIN, detail)
     return fields
 
@@ -72,10 +78,7 @@ def show(
     wanted = request.query_params.get("csv")
     if wanted is not None:
         return _csv(charts, wanted)
-    visitor = {
-        "token": token_of(request),
-        "key_id": request.scope.get("key_id") if COOKIE in request.cookies else None,
-    }
+    visitor = _visitor(request)
     query = "&".join(f"{quote(k)}={quote(v)}" for k, v in request.query_params.items() if k != "csv")
     shown = {chart.name: chart for chart in charts}
     text = html.page(
@@ -126,6 +129,7 @@ def _error_page(request: Request, told: Response) -> Response:
         return see_other(f"/sign-in?next={quote(wanted, safe='')}")
     document = json.loads(bytes(told.body))
     values = {name: document.get(name, "") for name in ("title", "detail", "status", "request_id")}
-    visitor = {"token": token_of(request), "key_id": request.scope.get("key_id")}
+    visitor = _visitor(request)
     text = html.page("error.html", here="", visitor=visitor, version=__version__, **values)
-    return HTMLResponse(text, told.status_code, headers=GUARDS)
+    kept = {name: told.headers[name] for name in _OF_ERRORS if name in told.headers}
+    return HTMLResponse(text, told.status_code, headers=GUARDS | kept)

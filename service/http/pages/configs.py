@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -12,7 +13,8 @@ from service.http.deps import JobId, Service, ServiceDep
 from service.http.pages.base import PageRoute, show
 from service.http.routes.jobs import unknown_job
 from service.web import knobs
-from service.web.knobs import Sample
+from service.web.charts import Chart
+from service.web.knobs import KnobViews, Sample
 from tuner.measure import timing
 from tuner.store import jobs
 from tuner.store.records import JobRecord
@@ -26,20 +28,34 @@ Family = Annotated[str | None, Query(max_length=64)]
 @router.get("/knobs", operation_id="page_knobs")
 def get_knobs(request: Request, service: ServiceDep, job_id: JobId, family: Family = None) -> Response:
     """Which knobs of a family matter in a job, and a slice for each."""
-    job, names, sample, found = _sample(service, job_id, family)
-    views = knobs.knob_views(found, sample, _method(job)) if sample else None
+    work = functools.partial(_knobs, service, job_id, family)
+    job, names, views = service.shared.get(("knobs", job_id, family), work)
     first = (views.importance,) if views and views.importance else ()
     charts = (*first, *(views.slices if views else ()))
     return show(request, "knobs.html", "/view/jobs", charts=charts, job=job, views=views, names=names)
 
 
+def _knobs(
+    service: Service, job_id: str, family: str | None
+) -> tuple[JobRecord, list[str], KnobViews | None]:
+    job, names, sample, found = _sample(service, job_id, family)
+    return job, names, knobs.knob_views(found, sample, _method(job)) if sample else None
+
+
 @router.get("/parallel", operation_id="page_parallel")
 def get_parallel(request: Request, service: ServiceDep, job_id: JobId, family: Family = None) -> Response:
     """All configs of a family in a job, side by side."""
+    work = functools.partial(_parallel, service, job_id, family)
+    job, names, chosen, charts = service.shared.get(("parallel", job_id, family), work)
+    return show(request, "parallel.html", "/view/jobs", charts=charts, job=job, names=names, family=chosen)
+
+
+def _parallel(
+    service: Service, job_id: str, family: str | None
+) -> tuple[JobRecord, list[str], str, tuple[Chart, ...]]:
     job, names, sample, found = _sample(service, job_id, family)
     charts = (knobs.parallel(found, sample, _method(job)),) if sample else ()
-    chosen = sample.family if sample else ""
-    return show(request, "parallel.html", "/view/jobs", charts=charts, job=job, names=names, family=chosen)
+    return job, names, sample.family if sample else "", charts
 
 
 def _sample(

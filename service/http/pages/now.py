@@ -21,6 +21,7 @@ from service.http.routes import jobs as job_routes
 from service.http.routes.jobs import JobsQuery, unknown_job
 from service.http.views import job_place, page_end
 from service.web import html, now, overview
+from service.web.charts import Chart
 from service.web.now import JobNow
 from tilewright import wire
 from tilewright.errors import InvalidProblem
@@ -48,8 +49,8 @@ def start(request: Request, service: ServiceDep) -> Response:
 def _start_page(
     request: Request, service: Service, values: dict[str, str], wrong: str, status: int = 200
 ) -> Response:
+    found = service.shared.get("overview", lambda: overview.overview(service.store, service.quality))
     with service.store.read() as session:
-        found = overview.overview(session, service.quality)
         recent = jobs.listing(session, limit=5)
     names = list(service.engine.queues)
     kinds = {name: queue.bench.spec.kind for name, queue in service.engine.queues.items()}
@@ -139,10 +140,9 @@ def get_job(request: Request, service: ServiceDep, job_id: JobId) -> Response:
     found = service.watch.now(job_id, fresh=True)
     if found is None:
         raise unknown_job(job_id)
+    chart, last = service.shared.get(("convergence", job_id), lambda: _convergence(service, job_id))
     with service.store.read() as session:
-        points = trials.points(session, job_id)
         stored = best.exact(session, found.job.device_class, found.job.request.problem)
-    chart = now.convergence(points, f"medians of the search, method {timing.METHOD}")
     mine = [one for one in stored if one.best.job_id == job_id]
     return show(
         request,
@@ -151,10 +151,18 @@ def get_job(request: Request, service: ServiceDep, job_id: JobId) -> Response:
         charts=(chart,),
         now=found,
         job=found.job,
-        last=points[-1].number if points else -1,
+        last=last,
         result=mine[0] if mine else None,
         other=stored[0] if stored and not mine else None,
     )
+
+
+def _convergence(service: Service, job_id: str) -> tuple[Chart, int]:
+    """The plot of a job's trials, and the number of its last one."""
+    with service.store.read() as session:
+        points = trials.points(session, job_id)
+    chart = now.convergence(points, f"medians of the search, method {timing.METHOD}")
+    return chart, points[-1].number if points else -1
 
 
 @router.post("/view/jobs/{job_id}/cancel", operation_id="page_cancel")

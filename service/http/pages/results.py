@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
@@ -18,8 +17,10 @@ from service.http.deps import Service, ServiceDep
 from service.http.pages.base import PageRoute, show
 from service.http.routes.best import get_report
 from service.results.explaining import device_of, explained
-from service.web import coverage, overview, results
-from service.web.results import Filter, Side
+from service.web import coverage, results
+from service.web.charts import Chart
+from service.web.coverage import Coverage
+from service.web.results import Filter, Roofline, Side
 from tilewright.schema.codec import KeyName
 from tilewright.schema.problem import OPERAND_TYPES, DType, GemmProblem
 from tilewright.schema.trial import BestConfig
@@ -44,7 +45,7 @@ class ResultQuery(BaseModel):
     dtype: DType | Literal[""] = ""
     family: Annotated[str, Field(max_length=64)] = ""
     device_class: KeyName | Literal[""] = ""
-    verdict: Literal["", "kernel", "tie", "vendor", "disturbed"] = ""
+    verdict: Literal["", "kernel", "tie", "vendor", "disturbed", "alone"] = ""
     days: Annotated[int, Field(ge=0, le=36_500)] | Literal[""] = ""
     csv: Annotated[str, Field(max_length=100)] | None = None
 
@@ -58,28 +59,24 @@ class ResultQuery(BaseModel):
 def get_results(request: Request, service: ServiceDep, query: Annotated[ResultQuery, Query()]) -> Response:
     """Did it pay? The speed-up of each result, losers first."""
     wanted = query.filter
+    values = service.shared.get(("results", wanted), lambda: _results(service, wanted))
+    dtypes = [one.value for one in OPERAND_TYPES]
+    return show(request, "results.html", "/view/results", query=wanted, dtypes=dtypes, **values)
+
+
+def _results(service: Service, wanted: Filter) -> dict[str, Any]:
     since = utc_now() - timedelta(days=wanted.days) if wanted.days else None
     with service.store.read() as session:
         classes = winners.device_classes(session)
         targets = [wanted.device_class] if wanted.device_class else best.archs(session)
         every = winners.headlines(session, targets, dtype=wanted.dtype or None, since=since)
     found = [one for one in every if wanted.takes(one)]
-    return show(
-        request,
-        "results.html",
-        "/view/results",
-        charts=(results.payoff(found),),
-        found=found[: results.MOST_ROWS],
-        count=len(found),
-        verdicts=Counter(one.verdict for one in found),
-        mean=overview.mean(found),
-        methods=results.methods(found),
-        span=results.span(found),
-        query=wanted,
-        classes=classes,
-        families=sorted({one.family for one in every} | ({wanted.family} if wanted.family else set())),
-        dtypes=[one.value for one in OPERAND_TYPES],
-    )
+    return {
+        "charts": (results.payoff(found),),
+        **results.summary(found),
+        "classes": classes,
+        "families": sorted({one.family for one in every} | ({wanted.family} if wanted.family else set())),
+    }
 
 
 @router.get("/results/{result_id}", operation_id="page_result")
@@ -135,16 +132,9 @@ class ClassQuery(BaseModel):
 def get_coverage(request: Request, service: ServiceDep, query: Annotated[ClassQuery, Query()]) -> Response:
     """Coverage: what is tuned, near, vendor, stale or missing, and how much device time is at stake."""
     here = {queue.bench.spec.device_class.id: name for name, queue in service.engine.queues.items()}
-    with service.store.read() as session:
-        with_winner = winners.device_classes(session)
-        names = sorted(
-            {*with_winner, *here, *(one.device_class for one in misses.ranked(session, None, 200))}
-        )
-        chosen = query.device_class or next(iter(with_winner), names[0] if names else "")
-        found = winners.headlines(session, [chosen])
-        open_misses = misses.ranked(session, chosen, _MOST_MISSES)
-    catalog = service.served.current(chosen).catalog if chosen in with_winner else None
-    seen = coverage.coverage(chosen, found, open_misses, catalog, _staleness(service))
+    names, seen = service.shared.get(
+        ("coverage", query.device_class), lambda: _coverage(service, query.device_class, here)
+    )
     return show(
         request,
         "coverage.html",
@@ -152,8 +142,22 @@ def get_coverage(request: Request, service: ServiceDep, query: Annotated[ClassQu
         charts=(seen.chart,),
         coverage=seen,
         classes=names,
-        device=here.get(chosen),
+        device=here.get(seen.device_class),
     )
+
+
+def _coverage(service: Service, wanted: str, here: Collection[str]) -> tuple[list[str], Coverage]:
+    """The device classes that there are, and the coverage of one."""
+    with service.store.read() as session:
+        with_winner = winners.device_classes(session)
+        names = sorted(
+            {*with_winner, *here, *(one.device_class for one in misses.ranked(session, None, 200))}
+        )
+        chosen = wanted or next(iter(with_winner), names[0] if names else "")
+        found = winners.headlines(session, [chosen])
+        open_misses = misses.ranked(session, chosen, _MOST_MISSES)
+    catalog = service.served.current(chosen).catalog if chosen in with_winner else None
+    return names, coverage.coverage(chosen, found, open_misses, catalog, _staleness(service))
 
 
 def _staleness(service: Service) -> Callable[[Headline], str]:
@@ -166,24 +170,28 @@ def _staleness(service: Service) -> Callable[[Headline], str]:
 def get_roofline(request: Request, service: ServiceDep, query: Annotated[ResultQuery, Query()]) -> Response:
     """All results against the limits of their devices, with the time that they lose."""
     wanted = query.filter
-    with service.store.read() as session:
-        classes = winners.device_classes(session)
-        targets = [wanted.device_class] if wanted.device_class else best.archs(session)
-        found = winners.headlines(session, targets, dtype=wanted.dtype or None)
-        devices = {name: spec for name in classes if (spec := device_of(session, name))}
-    found = [one for one in found if wanted.takes(one)]
-    seen = results.roofline(found, devices)
+    classes, seen = service.shared.get(("roofline", wanted), lambda: _roofline(service, wanted))
     return show(
         request,
         "roofline.html",
         "/view/roofline",
         charts=(seen.chart,),
         unknown=seen.unknown,
-        count=len(found),
+        count=seen.count,
         query=wanted,
         classes=classes,
         dtypes=[one.value for one in OPERAND_TYPES],
     )
+
+
+def _roofline(service: Service, wanted: Filter) -> tuple[list[str], Roofline]:
+    """The device classes that there are, and the roofline of what passes a filter."""
+    with service.store.read() as session:
+        classes = winners.device_classes(session)
+        targets = [wanted.device_class] if wanted.device_class else best.archs(session)
+        found = winners.headlines(session, targets, dtype=wanted.dtype or None)
+        devices = {name: spec for name in classes if (spec := device_of(session, name))}
+    return classes, results.roofline([one for one in found if wanted.takes(one)], devices)
 
 
 @router.get("/report", operation_id="page_report")
@@ -201,10 +209,9 @@ def get_compare(
     request: Request, service: ServiceDep, what: What = "classes", left: Name = "", right: Name = ""
 ) -> Response:
     """Two device classes, jobs or config sets side by side."""
-    with service.store.read() as session:
-        choices = _choices(session, what)
-        sides = [_side(session, service, what, name) for name in (left, right)] if left and right else None
-    charts = (results.compared(*sides),) if sides else ()
+    choices, charts = service.shared.get(
+        ("compare", what, left, right), lambda: _compared(service, what, left, right)
+    )
     return show(
         request,
         "compare.html",
@@ -215,6 +222,18 @@ def get_compare(
         right=right,
         choices=choices,
     )
+
+
+def _compared(
+    service: Service, what: What, left: str, right: str
+) -> tuple[list[tuple[str, str]], tuple[Chart, ...]]:
+    """What there is to compare, and the plot of two sides, if they were chosen."""
+    with service.store.read() as session:
+        choices = _choices(session, what)
+        if not left or not right:
+            return choices, ()
+        sides = [_side(session, service, what, name) for name in (left, right)]
+    return choices, (results.compared(*sides),)
 
 
 def _choices(session: Session, what: What) -> list[tuple[str, str]]:

@@ -9,9 +9,9 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
 from service.errors import Kind, Refusal
-from service.http.access import COOKIE, Gate, Scope
+from service.http.access import Gate, Scope
 from service.http.deps import AcceptEncoding
-from service.http.pages.base import Form, PageRoute, see_other, show
+from service.http.pages.base import Form, PageRoute, see_other, sessions_of, show
 from service.web.assets import assets
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
@@ -46,27 +46,27 @@ async def _form_page(request: Request, where: str, wrong: str = "", status: int 
 
 @router.post("/sign-in", operation_id="page_sign_in_form")
 async def take_key(request: Request, form: Form) -> Response:
-    """Keep a key that opens the service in a cookie."""
+    """Begin a session of a key that opens the service."""
     key, where = form.get("key", "").strip(), _own_path(form.get("next", "/"))
     gate: Gate = request.app.state.gate
     try:
         if not key.isascii() or not key.isprintable():
             raise Refusal(Kind.UNAUTHENTICATED, "a key has letters, digits and _ only")
-        await gate.admit(f"Bearer {key}", Scope.READ)
+        admitted = await gate.admit(f"Bearer {key}", Scope.READ)
     except Refusal as refusal:
         return await _form_page(request, where, str(refusal.detail), refusal.status_code)
     answer = see_other(where)
-    secure = request.url.scheme == "https"
-    answer.set_cookie(COOKIE, key, httponly=True, samesite="strict", secure=secure, path="/")
+    if admitted:
+        sessions_of(request).begin(request, answer, admitted.id)
     return answer
 
 
 @router.post("/sign-out", operation_id="page_sign_out")
-async def sign_out(form: Form) -> Response:
-    """Forget the key."""
+async def sign_out(request: Request, form: Form) -> Response:
+    """End the session."""
     del form
     answer = see_other("/sign-in")
-    answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    sessions_of(request).end(request, answer)
     return answer
 
 

@@ -145,7 +145,11 @@ def get_explanation(query: Annotated[wire.ExplainQuery, Query()], service: Servi
     )
 
 
-_HTML = {"description": "One file", "content": {"text/html": {"schema": {"type": "string"}}}}
+_AS_FILE = {
+    "Content-Disposition": 'attachment; filename="tilewright-report.html"',
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+}
 
 
 @lookup_router.get(
@@ -159,13 +163,17 @@ _HTML = {"description": "One file", "content": {"text/html": {"schema": {"type":
 )
 def get_report(query: Annotated[wire.ReportQuery, Query()], service: ServiceDep) -> Response:
     """The winners of a device class or of all, with plots, as one HTML file that opens without a server."""
+    text = service.shared.get(("report", query.device_class), lambda: _report(service, query))
+    return Response(text, media_type="text/html; charset=utf-8", headers=_AS_FILE)
+
+
+def _report(service: Service, query: wire.ReportQuery) -> str:
     with service.store.read() as session:
         classes = [query.device_class] if query.device_class else winners.device_classes(session)
         found = winners.headlines(session, classes)
         devices = {name: spec for name in classes if (spec := device_of(session, name))}
     title = f"Results of {query.device_class}" if query.device_class else "Results of all device classes"
-    name = {"Content-Disposition": 'attachment; filename="tilewright-report.html"'}
-    return Response(report(found, devices, title), media_type="text/html; charset=utf-8", headers=name)
+    return report(found, devices, title)
 
 
 def _stored(service: Service, selection: Selection) -> StoredBest | None:

@@ -7,7 +7,7 @@
     ? ["#56b4e9", "#f0964f", "#4fd1a5", "#e9c46a", "#cc79a7", "#a6abb3", "#f0e442", "#8fb8ff"]
     : ["#0072b2", "#b34700", "#00795a", "#8a6200", "#a0457b", "#5a5d63", "#3d5a80", "#444"];
   const symbols = ["circle", "triangle", "rect", "diamond", "roundRect", "pin", "arrow", "circle"];
-  const verdicts = () => ({ kernel: colour("win"), vendor: colour("lose"), tie: colour("tie"), disturbed: colour("warn") });
+  const verdicts = () => ({ kernel: colour("win"), vendor: colour("lose"), tie: colour("tie"), disturbed: colour("warn"), alone: colour("tie") });
   const short = (value) => typeof value === "number" ? Number(value.toPrecision(4)).toLocaleString("en") : String(value);
 
   const told = (chart, row) => chart.columns.map((column, i) =>
