@@ -65,9 +65,9 @@ class Chart:
 
     @property
     def csv(self) -> str:
-        """The numbers as CSV, with a line of names and units first."""
+        """The numbers as CSV, with a line of names and units first, by RFC 4180."""
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
+        writer = csv.writer(text, lineterminator="\r\n")
         writer.writerow([_no_formula(f"{c.name} ({c.unit})" if c.unit else c.name) for c in self.columns])
         writer.writerows([_no_formula(cell) for cell in row] for row in self.rows)
         return text.getvalue()

@@ -246,3 +246,17 @@ store.close()
         assert (changes.stamp() == before) is (store.engine.dialect.name != "sqlite")
     finally:
         changes.close()
+
+
+def test_a_connection_that_breaks_costs_one_stamp_and_repeats_none(store: Store) -> None:
+    changes = Changes(store)
+    try:
+        if store.engine.dialect.name != "sqlite":
+            return
+        before = changes.stamp()
+        changes._connection.driver_connection.close()
+        assert changes.stamp() is None, "what was kept is not given again"
+        assert changes.stamp() not in (None, before)
+        assert changes.stamp() == changes.stamp()
+    finally:
+        changes.close()

@@ -198,18 +198,26 @@ class Changes:
         self._tells = store.engine.dialect.name == "sqlite"
         # NOTE: a connection of its own that never writes, since SQLite tells of the commits of others only.
         self._connection: Any = None
+        self._lost = 0
         self._lock = threading.Lock()
 
     def stamp(self) -> int | None:
         """A number that changes with each commit of any process; None if the database tells none."""
         if not self._tells:
             return None
-        with self._lock, contextlib.suppress(sqlite3.Error):
-            if self._connection is None:
-                self._connection = self._engine.raw_connection()
-            row = self._connection.driver_connection.execute("PRAGMA data_version").fetchone()
-            return int(row[0])
-        return None
+        with self._lock:
+            try:
+                if self._connection is None:
+                    self._connection = self._engine.raw_connection()
+                row = self._connection.driver_connection.execute("PRAGMA data_version").fetchone()
+            except sqlite3.Error:
+                if self._connection is not None:
+                    self._connection.invalidate()
+                    self._connection = None
+                self._lost += 1
+                return None
+            # NOTE: each connection counts for itself, in 32 bits.
+            return (self._lost << 32) + int(row[0])
 
     def close(self) -> None:
         """Give the connection back."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -47,6 +49,10 @@ def signed_in(visitor: httpx2.Client, key: str) -> httpx2.Response:
     return visitor.post("/sign-in", data=form)
 
 
+def as_header(cookies: dict[str, str]) -> dict[str, str]:
+    return {"Cookie": "; ".join(f"{name}={value}" for name, value in cookies.items())}
+
+
 def test_a_visitor_without_a_key_is_led_to_the_form(visitor: httpx2.Client) -> None:
     answer = visitor.get("/view/jobs?status=failed")
     assert (answer.status_code, answer.headers["location"]) == (
@@ -62,8 +68,11 @@ def test_a_key_opens_the_page_and_not_the_api(visitor: httpx2.Client, reader: st
     answer = signed_in(visitor, reader)
     assert (answer.status_code, answer.headers["location"]) == (303, "/view/jobs")
     cookie = answer.headers["set-cookie"]
-    assert "HttpOnly" in cookie
-    assert "SameSite=strict" in cookie
+    assert cookie.startswith(f"tilewright_{visitor.base_url.port}=")
+    for told in ("HttpOnly", "SameSite=strict", "Max-Age=43200", "Path=/"):
+        assert told in cookie
+    assert "Secure" not in cookie, "the browser came by plain HTTP"
+    assert reader.rpartition("_")[2] not in cookie, "the cookie does not hold the key"
     for page in (*PAGES, "/docs", "/openapi.json"):
         assert visitor.get(page).status_code == 200, page
     assert reader not in visitor.get("/").text
@@ -72,8 +81,10 @@ def test_a_key_opens_the_page_and_not_the_api(visitor: httpx2.Client, reader: st
 
 def test_signing_out_forgets_the_key(visitor: httpx2.Client, reader: str) -> None:
     signed_in(visitor, reader)
+    stolen = dict(visitor.cookies)
     assert visitor.post("/sign-out", data={"token": token(visitor.get("/").text)}).status_code == 303
     assert visitor.get("/").status_code == 303
+    assert visitor.get("/", headers=as_header(stolen)).status_code == 303, "the session has ended"
 
 
 @pytest.mark.parametrize("key", ["tw_0000000000000000_nothing", "", "\x00", "kéy"])
@@ -133,3 +144,90 @@ def test_pages_run_no_script_but_the_service_s_own(http: httpx2.Client, page: st
         assert found.status_code == 200, name
         assert "immutable" in found.headers["cache-control"]
         assert found.headers["content-encoding"] == "gzip"
+
+
+@pytest.mark.parametrize(
+    ("headers", "secure"),
+    [({}, False), ({"X-Forwarded-Proto": "https"}, True), ({"X-Forwarded-Proto": "http"}, False)],
+)
+def test_the_cookie_is_secure_behind_tls(
+    visitor: httpx2.Client, reader: str, headers: dict[str, str], secure: bool
+) -> None:
+    visitor.headers.update(headers)
+    assert ("Secure" in signed_in(visitor, reader).headers["set-cookie"]) is secure
+
+
+def test_a_session_is_worth_what_its_key_is(visitor: httpx2.Client, guarded: Server, reader: str) -> None:
+    signed_in(visitor, reader)
+    ((name, text),) = visitor.cookies.items()
+    for forged in (text.replace(text[0], "0" if text[0] != "0" else "1"), text[:-1], f"{text}0", "", "é"):
+        answer = visitor.get("/", headers={"Cookie": f"{name}={forged}".encode()})
+        assert answer.status_code == 303, forged
+    elsewhere = {"Cookie": f"tilewright_{(visitor.base_url.port or 0) + 1}={text}"}
+    with httpx2.Client(base_url=guarded.url, timeout=60.0) as other:
+        assert other.get("/", headers=elsewhere).status_code == 303, "of the service at another port"
+        key_id = reader.split("_")[1]
+        for header in (f"Session {key_id}", f"Bearer {key_id}", f"None {key_id}"):
+            assert other.get("/", headers={"Authorization": header}).status_code == 303
+            assert other.get("/jobs", headers={"Authorization": header}).status_code == 401
+    with opened_database(guarded) as store, store.begin() as session:
+        keys.revoke(session, reader.split("_")[1])
+    end = time.monotonic() + 20
+    while visitor.get("/").status_code != 303:
+        assert time.monotonic() < end, "a revoked key has no session"
+
+
+def test_a_header_of_a_proxy_does_not_hide_the_session(visitor: httpx2.Client, reader: str) -> None:
+    signed_in(visitor, reader)
+    proxied = {"Authorization": "Basic bWU6c2VjcmV0"}
+    assert visitor.get("/", headers=proxied).status_code == 200
+    assert visitor.get("/jobs", headers=proxied).status_code == 401
+    with httpx2.Client(base_url=str(visitor.base_url), timeout=60.0) as other:
+        assert other.get("/", headers={"Authorization": f"Bearer {reader}"}).status_code == 200
+
+
+def test_sessions_and_forms_outlive_a_restart(tmp_path: Path) -> None:
+    first = start(tmp_path)
+    try:
+        reader = made(first, "tune")
+        with httpx2.Client(base_url=first.url, timeout=60.0) as browser:
+            signed_in(browser, reader)
+            ((name, session),) = browser.cookies.items()
+            form = token(browser.get("/").text)
+    finally:
+        finish(first)
+    port = int(name.rpartition("_")[2])
+    second = start(tmp_path, port=port)
+    try:
+        with httpx2.Client(base_url=second.url, cookies={name: session}, timeout=60.0) as browser:
+            assert browser.get("/").status_code == 200
+            assert browser.post("/sign-out", data={"token": form}).status_code == 303
+    finally:
+        finish(second)
+
+
+FOREIGN = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
+CLICK = {
+    "Sec-Fetch-Site": "cross-site",
+    "Sec-Fetch-Mode": "navigate",
+    "Sec-Fetch-Dest": "document",
+    "Sec-Fetch-User": "?1",
+}
+
+
+@pytest.mark.parametrize("path", ["/", "/view/coverage", "/view/roofline", "/view/report", "/report"])
+def test_pages_of_other_sites_have_no_view_made(http: httpx2.Client, path: str) -> None:
+    frame = CLICK | {"Sec-Fetch-Dest": "iframe"}
+    script = {name: value for name, value in CLICK.items() if name != "Sec-Fetch-User"}
+    for headers in (FOREIGN, frame, script, CLICK | {"Sec-Fetch-Site": "same-site"} | FOREIGN):
+        answer = http.get(path, headers=headers)
+        assert answer.status_code == 403, headers
+        assert "open the address itself" in answer.text
+    for headers in (CLICK, CLICK | {"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}):
+        assert http.get(path, headers=headers).status_code == 200, headers
+
+
+def test_a_report_is_kept_nowhere_and_taken_for_nothing_else(http: httpx2.Client) -> None:
+    for path in ("/report", "/view/report"):
+        headers = http.get(path).headers
+        assert (headers["cache-control"], headers["x-content-type-options"]) == ("no-store", "nosniff")

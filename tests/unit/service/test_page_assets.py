@@ -52,7 +52,7 @@ def test_an_address_names_the_bytes() -> None:
 def test_csv_has_units_and_no_formulas() -> None:
     columns = (Column("problem", "problem"), Column("median", "median time", "µs"))
     chart = Chart("times", "bars", "Times", columns, [("=1+1", 2.5), ('a "b", c', None)])
-    assert chart.csv == 'problem,median (µs)\n\'=1+1,2.5\n"a ""b"", c",\n'
+    assert chart.csv == 'problem,median (µs)\r\n\'=1+1,2.5\r\n"a ""b"", c",\r\n'
 
 
 def test_what_the_browser_draws_has_six_digits() -> None:

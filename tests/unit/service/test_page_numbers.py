@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
+import math
 
+import pytest
 from store_samples import best
 
-from service.web import coverage, results
-from service.web.results import Side
+from service.web import coverage, knobs, results
+from service.web.charts import Chart, Column
+from service.web.results import Filter, Side
 from tilewright.schema.problem import GemmProblem
 from tuner.store.records import utc_now
+from tuner.store.reports.trials import Measured
 from tuner.store.reports.winners import Headline
 
 PLAIN = GemmProblem(64, 64, 64)
@@ -63,3 +69,56 @@ def test_weights_of_other_options_are_rows_of_their_own() -> None:
     seen = coverage.coverage("sm_90", found, [], None, lambda _: "fresh")
     weights = [row[1] for row in seen.chart.rows]
     assert len(set(weights)) == len(weights) == 1 + len(OTHERS)
+
+
+def test_only_proven_speed_ups_count_as_gain() -> None:
+    faster = headline(PLAIN, speedup=1.21, low=1.2)
+    tie = headline(PLAIN, speedup=1.05, low=0.95)
+    slower = headline(PLAIN, speedup=0.8, low=0.7, high=0.9)
+    alone = headline(PLAIN, speedup=9.0, low=8.0, high=10.0, stands_in=True)
+    disturbed = headline(PLAIN, speedup=2.0, low=1.9, disturbed="others")
+    every = [faster, tie, slower, alone, disturbed]
+    assert [results.verdict_of(one) for one in every] == ["kernel", "tie", "vendor", "alone", "disturbed"]
+    assert results.mean([faster, tie]) == pytest.approx(math.sqrt(1.21))
+    assert results.mean([tie, slower, alone, disturbed]) == 1.0
+    assert results.mean([]) == 1.0
+    assert results.summary(every)["verdicts"]["kernel"] == 1
+    assert [one for one in every if Filter(verdict="kernel").takes(one)] == [faster]
+    assert [one for one in every if Filter(verdict="alone").takes(one)] == [alone]
+
+
+def test_the_confidence_is_that_of_the_results() -> None:
+    found = [headline(PLAIN, confidence=0.95), headline(PLAIN, confidence=0.99)]
+    assert results.confidence(found) == "95 % to 99 %"
+    assert results.confidence(found[:1]) == "95 %"
+    assert results.payoff(found[:1]).columns[3].heading == "95 % interval from"
+
+
+@pytest.mark.parametrize(
+    "name", ["=1+1", "+1+1", "-1+1", "@SUM(1)", " =1", "\t=1", "\r=1", "\n=1", "\uff1d1", "\u00a0=1"]
+)
+def test_no_cell_of_a_csv_file_is_a_formula(name: str) -> None:
+    chart = Chart("c", "bars", "t", (Column(name, name), Column("n", "n")), [(name, -1.5), ("-3", 2)])
+    head, first, second = csv.reader(io.StringIO(chart.csv, newline=""))
+    assert head[0] == first[0] == f"'{name}"
+    assert (first[1], second[0]) == ("-1.5", "-3"), "numbers stay numbers"
+
+
+def tried(names: str, count: int, first: int = 0) -> list[Measured]:
+    return [Measured(first + i, "f", 1.0 + i, dict.fromkeys(names, i % 3)) for i in range(count)]
+
+
+def test_knobs_that_few_trials_have_together_are_not_rated() -> None:
+    mixed = [*tried("ab", 19), *tried("a", 15, 19)]
+    assert knobs.importance(mixed, ["a", "b"]) == {}
+    assert knobs.importance([], []) == {}
+    assert set(knobs.importance(tried("ab", 20), ["a", "b"])) == {"a", "b"}
+
+
+def test_a_plot_s_name_is_safe_in_a_header_whatever_the_knob_is_called() -> None:
+    hostile = 'a"\r\nSet-Cookie: x=1; \u202e'
+    trials = [Measured(i, "f", 1.0 + i, {hostile: i % 2, "plain_1": i % 3}) for i in range(24)]
+    sample = knobs.Sample("f", 24, frozenset(range(24)), frozenset(range(24)))
+    names = [one.name for one in knobs.knob_views(trials, sample, "m").slices]
+    assert "slice-plain_1" in names
+    assert all(name.isascii() and name.replace("-", "").replace("_", "").isalnum() for name in names)

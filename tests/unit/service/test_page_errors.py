@@ -1,0 +1,65 @@
+"""What the page says where it cannot answer: when to come again, and whose fault it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from sqlalchemy.orm import Session
+from store_samples import HOST, artifact, best, problem
+
+from service.errors import Kind, Refusal
+from service.http.app import create_app
+from service.results import explaining
+from service.settings import Settings
+from tuner.store import best as winners
+from tuner.store import entities
+from tuner.store.records import StoredBest
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[FastAPI]:
+    made = create_app(Settings(database_url=f"sqlite:///{tmp_path / 'tilewright.db'}"))
+    with made.state.service.store.begin() as session:
+        entities.put_artifact(session, artifact())
+        entities.see_device(session, HOST)
+        winners.put(session, best(problem()))
+    yield made
+    made.state.service.shared.close()
+    made.state.service.store.close()
+
+
+def test_a_busy_page_says_when_to_come_again(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(*_: object) -> None:
+        raise Refusal(Kind.PAGES_BUSY, "many ask; try again", retry_after=3)
+
+    monkeypatch.setattr(type(app.state.service.shared), "get", busy)
+    visitor = TestClient(app, base_url="http://127.0.0.1")
+    for path in ("/view/coverage", "/view/roofline", "/view/results", f"/view/jobs/{'0' * 32}/knobs", "/"):
+        answer = visitor.get(path)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "3"), path
+        assert answer.headers["content-type"].startswith("text/html")
+        assert "many ask; try again" in answer.text
+    answer = visitor.get("/report")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "3")
+
+
+def stored(session: Session) -> StoredBest:
+    return winners.exact(session, best(problem()).device_class, problem())[0]
+
+
+def test_only_a_family_that_there_is_not_is_called_so(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("mc")
+
+    with app.state.service.store.read() as session:
+        found = stored(session)
+        monkeypatch.setattr(explaining, "explain", broken)
+        with pytest.raises(KeyError, match="mc"):
+            explaining.explained(session, found)
+        monkeypatch.setattr(explaining, "family_named", broken)
+        with pytest.raises(Refusal, match="this release has no family host"):
+            explaining.explained(session, found)
