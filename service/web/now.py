@@ -75,7 +75,7 @@ def running(session: Session, status: JobStatus = JobStatus.RUNNING) -> list[Job
 
 
 class _Look:
-    """The last look at a job, and the lock of whoever takes the next one."""
+    """The last look at a job, and the lock that the next one needs."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
