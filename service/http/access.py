@@ -252,7 +252,7 @@ def _refuse_foreign_use(request: Request, operation: str) -> None:
     if not large or headers.get("sec-fetch-site", "none") in ("same-origin", "none"):
         return
     if any(headers.get(name) != value for name, value in _BY_A_CLICK.items()):
-        detail = "a page of another site asks for this without a click; open the address itself"
+        detail = "a page of another site asks for this without a click; use the address itself"
         raise Refusal(Kind.FOREIGN_ORIGIN, detail)
 
 

@@ -222,7 +222,7 @@ def test_pages_of_other_sites_have_no_view_made(http: httpx2.Client, path: str) 
     for headers in (FOREIGN, frame, script, CLICK | {"Sec-Fetch-Site": "same-site"} | FOREIGN):
         answer = http.get(path, headers=headers)
         assert answer.status_code == 403, headers
-        assert "open the address itself" in answer.text
+        assert "use the address itself" in answer.text
     for headers in (CLICK, CLICK | {"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}):
         assert http.get(path, headers=headers).status_code == 200, headers
 
