@@ -32,7 +32,7 @@ from tilewright import DType, GemmProblem
 from tilewright.launch import Kernel, Launch, Operands, load
 from tuner.devices.host import HostDevice
 from tuner.measure.company import Company
-from tuner.measure.race import Race
+from tuner.measure.race import Race, RaceRules
 from tuner.measure.stats import CONFIDENCE, Ratio, median, paired_ratio
 
 ROUNDS = 16
@@ -115,7 +115,7 @@ def first_kernel(device: HostDevice, problem: GemmProblem) -> Kernel:
 def raced(device: HostDevice, kernels: Sequence[Any], problem: GemmProblem, races: int) -> Iterator[Samples]:
     """The rows of each race, with a random seed of its own; the first rounds, still cold, do not count."""
     for seed in range(races):
-        race = Race(device, kernels, problem, _COLD_ROUNDS + ROUNDS, seed, vendor=False)
+        race = Race(device, kernels, problem, RaceRules(_COLD_ROUNDS + ROUNDS, seed, vendor=False))
         race.run(math.inf)
         yield tuple(row[_COLD_ROUNDS:] for row in race.samples().samples_us)
 

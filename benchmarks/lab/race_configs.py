@@ -33,7 +33,7 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem, Layout
 from tuner.devices.base import Device
 from tuner.measure.correctness import check
-from tuner.measure.race import RACE_SLICE_S, RaceSamples, race
+from tuner.measure.race import RACE_SLICE_S, RaceRules, RaceSamples, race
 from tuner.measure.stats import CONFIDENCE, median, paired_ratio, rounds_needed
 from tuner.workers.device_worker import open_device
 
@@ -178,7 +178,7 @@ def run(
                 absent[str(config)] = reason
         if not kernels:
             raise InvalidProblem(f"no config can run: {absent}")
-        samples = race(device, list(kernels.values()), problem, rounds, seed, slice_s)
+        samples = race(device, list(kernels.values()), problem, RaceRules(rounds, seed, slice_s=slice_s))
     finally:
         for kernel in kernels.values():
             kernel.close()

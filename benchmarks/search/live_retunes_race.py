@@ -11,7 +11,7 @@ from benchmarks.search.live_retunes_report import Regret, figures, regrets
 from tilewright.artifact import Artifact
 from tilewright.schema.config import Config
 from tilewright.schema.trial import Outcome
-from tuner.measure.race import RaceSamples
+from tuner.measure.race import RaceRules, RaceSamples
 from tuner.measure.stats import median
 from tuner.replay.space import RecordedSpace, SpaceError
 from tuner.workers.bench import Bench
@@ -63,7 +63,7 @@ def raced(
     """
     won = [tune.artifact for tune in tunes if tune.artifact]
     kernels = {artifact.digest: artifact for artifact in (*(one.artifact for one in recorded), *won)}
-    samples = bench.race(list(kernels.values()), space.problem, rounds, 0, _TIMEOUT_S)
+    samples = bench.race(list(kernels.values()), space.problem, RaceRules(rounds, 0), _TIMEOUT_S)
     rows = dict(zip(samples.candidates, samples.samples_us, strict=True))
     vendor_us = rows.pop("vendor")
     found = regrets(rows)

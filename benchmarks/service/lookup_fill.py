@@ -22,7 +22,7 @@ ARCH = "sm_90"
 DEVICE = DeviceSpec("cuda", ARCH, "filled", sm_count=132, memory_bytes=141 << 30, l2_bytes=50 << 20)
 CLASS = DEVICE.device_class.id
 TRIALS_A_JOB = 1000
-PROVENANCE = Provenance("a" * 64, "nvrtc 13.0", "driver 580", CLASS, "0.1.0", "interleaved-v4, sustained")
+PROVENANCE = Provenance("a" * 64, "nvrtc 13.0", "driver 580", CLASS, "0.1.0", "interleaved-v5, sustained")
 PROVENANCE_COLUMN = dataclasses.asdict(PROVENANCE)
 RESOURCES = dataclasses.asdict(Resources(168))
 
@@ -123,7 +123,7 @@ def _winner(problem: GemmProblem, digest: str, job_id: str) -> BestConfig:
         arch=ARCH,
         config=Config.of("wgmma", {"bm": 128, "bn": 256, "stages": 4}),
         artifact=digest,
-        timing=Timing(tuple(100.0 + 0.01 * i for i in range(64)), 100.3, 100.1, 100.5, "interleaved-v4"),
+        timing=Timing(tuple(100.0 + 0.01 * i for i in range(64)), 100.3, 100.1, 100.5, "interleaved-v5"),
         ties=(),
         baseline=Baseline("cublaslt", 110.0, {"algorithm": 7}),
         speedup=1.1,

@@ -13,7 +13,7 @@ from tilewright.artifact import Artifact
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import TrialResult
-from tuner.measure.race import RaceSamples
+from tuner.measure.race import RaceRules, RaceSamples
 from tuner.workers.bench import Bench
 from tuner.workers.process import WorkerProcess, python
 
@@ -92,15 +92,8 @@ class SharedBench(Bench):
             return super().vendor_tile_hints(problem, timeout_s)
 
     def race(
-        self,
-        artifacts: Sequence[Artifact],
-        problem: GemmProblem,
-        rounds: int,
-        seed: int,
-        timeout_s: float,
-        *,
-        vendor: bool = True,
+        self, artifacts: Sequence[Artifact], problem: GemmProblem, rules: RaceRules, timeout_s: float
     ) -> RaceSamples:
         """As :meth:`Bench.race`."""
         with self._turn:
-            return super().race(artifacts, problem, rounds, seed, timeout_s, vendor=vendor)
+            return super().race(artifacts, problem, rules, timeout_s)

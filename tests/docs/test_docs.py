@@ -26,7 +26,7 @@ from tilewright import Client
 from tilewright.schema.trial import Outcome
 from tuner.job import selection
 from tuner.measure import race, timing
-from tuner.measure.stats import CONFIDENCE
+from tuner.measure.stats import BEHIND, CONFIDENCE
 from tuner.store.models import Base
 
 ROOT = Path(__file__).parents[2]
@@ -177,12 +177,13 @@ def test_the_methods_of_measurement_are_the_ones_in_use() -> None:
 def test_the_constants_of_the_races_are_those_of_the_code() -> None:
     page = " ".join(text("measurement.md").split())
     assert f"within {selection.WITHIN - 1:.0%} of the best".replace("%", " %") in page
-    assert (
-        f"at most {selection.SEMIFINAL_CANDIDATES}, race for {selection.SEMIFINAL_ROUNDS[0]} rounds" in page
-    )
+    assert f"at most {selection.SEMIFINAL_CANDIDATES}, race for {selection.SEMIFINAL.fewest} rounds" in page
     assert f"the {selection.FINAL_CANDIDATES} lowest medians go on" in page
     assert f"at most {selection.NEGLIGIBLE - 1:.1%} behind".replace("%", " %") in page
-    assert "{} to {} rounds".format(*selection.HEAD_TO_HEAD_ROUNDS) in page
+    stage = selection.HEAD_TO_HEAD
+    assert f"{stage.fewest} to {stage.rules.rounds} rounds" in page
+    assert f"in slices of {selection.SEMIFINAL.rules.slice_s:g} s" in page
+    assert f"by more than {BEHIND:g} standard errors" in page
     assert f"runs alone for {race.RACE_SLICE_S:g} s" in page
     assert f"ends within about {selection.RACE_SECONDS:g} s" in page
     assert f"at {CONFIDENCE:.0%} confidence".replace("%", " %") in page

@@ -17,6 +17,7 @@ from tilewright.errors import DeviceUnavailable, InvalidProblem, LaunchError, Ti
 from tilewright.launch.host import host_arch
 from tilewright.schema.codec import decode, encode
 from tilewright.schema.trial import Outcome
+from tuner.measure.race import RaceRules
 from tuner.workers.bench import Bench, DeviceBusy, list_devices
 from tuner.workers.device_worker import KernelCache
 from tuner.workers.process import WorkerDied, WorkerTimeout
@@ -155,11 +156,11 @@ def test_a_kernel_for_another_problem_is_refused(bench: Bench) -> None:
 def test_a_crash_in_a_race_is_raised(bench: Bench) -> None:
     good, broken = artifact(bench.spec.arch), artifact(bench.spec.arch, host_kernels.SEGFAULT)
     with pytest.raises(WorkerDied, match="SIGSEGV"):
-        bench.race([good, broken], PROBLEM, rounds=3, seed=1, timeout_s=30)
+        bench.race([good, broken], PROBLEM, RaceRules(3, 1), 30)
     hung = artifact(bench.spec.arch, host_kernels.HANG)
     with pytest.raises(WorkerTimeout):
-        bench.race([good, hung], PROBLEM, rounds=3, seed=1, timeout_s=1.0)
-    samples = bench.race([good, good], PROBLEM, rounds=3, seed=1, timeout_s=60)
+        bench.race([good, hung], PROBLEM, RaceRules(3, 1), 1.0)
+    samples = bench.race([good, good], PROBLEM, RaceRules(3, 1), 60)
     assert decode(type(samples), encode(samples)) == samples
 
 
@@ -169,7 +170,7 @@ def test_numpy_gives_no_tile_hint(bench: Bench) -> None:
 
 def test_a_race_without_the_vendor(bench: Bench) -> None:
     slow, fast = artifact(bench.spec.arch, "usleep(2000);"), artifact(bench.spec.arch)
-    samples = bench.race([slow, fast], PROBLEM, rounds=3, seed=1, timeout_s=60, vendor=False)
+    samples = bench.race([slow, fast], PROBLEM, RaceRules(3, 1, vendor=False), 60)
     assert samples.candidates == (slow.digest, fast.digest)
     assert [len(row) for row in samples.samples_us] == [3, 3]
     assert min(samples.samples_us[0]) > max(samples.samples_us[1])
@@ -202,7 +203,9 @@ def test_gemms_come_between_the_slices_of_a_race(bench: Bench) -> None:
     """A race of several seconds holds up a GEMM by one slice, and ends with all of its rounds."""
     slow = artifact(bench.spec.arch, "usleep(100);")
     samples = []
-    race = threading.Thread(target=lambda: samples.append(bench.race([slow], PROBLEM, 10, 1, 60.0)))
+    race = threading.Thread(
+        target=lambda: samples.append(bench.race([slow], PROBLEM, RaceRules(10, 1), 60.0))
+    )
     race.start()
     gemms = 0
     while race.is_alive():
@@ -219,7 +222,9 @@ def test_gemms_come_between_the_slices_of_a_race(bench: Bench) -> None:
 def test_a_race_starts_again_after_a_gemm_that_broke_the_process(bench: Bench) -> None:
     samples = []
     good = artifact(bench.spec.arch)
-    race = threading.Thread(target=lambda: samples.append(bench.race([good], PROBLEM, 10, 1, 60.0)))
+    race = threading.Thread(
+        target=lambda: samples.append(bench.race([good], PROBLEM, RaceRules(10, 1), 60.0))
+    )
     race.start()
     while not bench._process._call_lock._taken:
         time.sleep(0.001)

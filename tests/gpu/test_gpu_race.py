@@ -9,6 +9,7 @@ from kernels.mma_sync.family import MMA_SYNC
 from tilewright import GemmProblem
 from tilewright.launch import load
 from tuner.measure import race as races
+from tuner.measure.race import RaceRules
 from tuner.measure.stats import median, paired_ratio
 
 PROBLEM = GemmProblem(1024, 1024, 1024)
@@ -26,14 +27,14 @@ def test_the_same_kernel_rarely_beats_itself(device, kernel, monkeypatch) -> Non
     monkeypatch.setattr(device, "settle_s", 0.05)
     ratios = []
     for seed in range(RACES):
-        first, second, _ = races.race(device, [kernel, kernel], PROBLEM, 16, seed).samples_us
+        first, second, _ = races.race(device, [kernel, kernel], PROBLEM, RaceRules(16, seed)).samples_us
         ratios.append(paired_ratio(first, second))
     won = [ratio for ratio in ratios if not ratio.undecided]
     assert len(won) <= MOST_FALSE_WINNERS, won
 
 
 def test_cublaslt_names_its_algorithm(device, kernel) -> None:
-    samples = races.race(device, [kernel], PROBLEM, 8, 0)
+    samples = races.race(device, [kernel], PROBLEM, RaceRules(8, 0))
     assert samples.vendor_name == "cublaslt"
     assert samples.vendor_detail["tile"].startswith("TILE_")
     assert samples.mhz is not None
@@ -44,7 +45,7 @@ def test_cublaslt_names_its_algorithm(device, kernel) -> None:
 def test_a_head_to_head_is_run_apart_as_well(device, kernel) -> None:
     if device.spec.arch != "sm_90":
         pytest.skip("kernels overlap on sm_90 alone")
-    samples = races.race(device, [kernel], PROBLEM, 16, 0)
+    samples = races.race(device, [kernel], PROBLEM, RaceRules(16, 0))
     assert samples.candidates == (kernel.artifact.digest, "vendor")
     ours, vendor, ours_apart, vendor_apart = map(median, (*samples.samples_us, *samples.apart_us))
     assert 0.5 < ours_apart - ours < 10.0  # an empty kernel, and what overlapped

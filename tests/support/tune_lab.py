@@ -19,7 +19,7 @@ from tilewright.schema.job import JobProgress, TuneRequest
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Outcome, Timing, Trial, TrialResult
 from tuner.job.tune import tune
-from tuner.measure.race import RaceSamples
+from tuner.measure.race import RaceRules, RaceSamples
 from tuner.workers.builder import Compiled
 
 VENDOR_US = 120.0
@@ -104,31 +104,24 @@ class LabBench:
         return self.on_tile_hints()
 
     def race(
-        self,
-        artifacts: Sequence[Artifact],
-        problem: GemmProblem,
-        rounds: int,
-        seed: int,
-        timeout_s: float,
-        *,
-        vendor: bool = True,
+        self, artifacts: Sequence[Artifact], problem: GemmProblem, rules: RaceRules, timeout_s: float
     ) -> RaceSamples:
         assert dataclasses.replace(problem, m=PROBLEM.m) == PROBLEM
         assert timeout_s >= 20.0
         self.races.append(tuple(artifact.binary.decode() for artifact in artifacts))
-        self.race_seeds.append(seed)
-        self.race_vendors.append(vendor)
+        self.race_seeds.append(rules.seed)
+        self.race_vendors.append(rules.vendor)
         self.on_race(artifacts)
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(rules.seed)
         true_us = [self.under_load(text) * self.on_row(text, problem.m) for text in self.races[-1]]
-        true_us += [VENDOR_US] * vendor
-        rows = [tuple((us * rng.lognormal(0.0, 0.01, rounds)).tolist()) for us in true_us]
+        true_us += [VENDOR_US] * rules.vendor
+        rows = [tuple((us * rng.lognormal(0.0, 0.01, rules.rounds)).tolist()) for us in true_us]
         digests = tuple(artifact.digest for artifact in artifacts)
         return RaceSamples(
-            candidates=(*digests, *["vendor"] * vendor),
+            candidates=(*digests, *["vendor"] * rules.vendor),
             samples_us=tuple(rows),
-            vendor_name="lab blas" if vendor else "",
-            vendor_detail={"tile": 8} if vendor else {},
+            vendor_name="lab blas" if rules.vendor else "",
+            vendor_detail={"tile": 8} if rules.vendor else {},
             mhz=1500.0,
             watts=300.0,
             method="lab race",

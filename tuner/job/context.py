@@ -16,7 +16,7 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobProgress, TuneRequest
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Provenance, Trial, TrialResult
-from tuner.measure.race import RaceSamples
+from tuner.measure.race import RaceRules, RaceSamples
 from tuner.workers.builder import Compiled
 
 _TRIAL_FLOPS = {"cuda": 1e11, "host": 1e9}
@@ -34,14 +34,7 @@ class JobBench(Protocol):
         """As :meth:`tuner.workers.bench.Bench.trial`."""
 
     def race(
-        self,
-        artifacts: Sequence[Artifact],
-        problem: GemmProblem,
-        rounds: int,
-        seed: int,
-        timeout_s: float,
-        *,
-        vendor: bool = True,
+        self, artifacts: Sequence[Artifact], problem: GemmProblem, rules: RaceRules, timeout_s: float
     ) -> RaceSamples:
         """As :meth:`tuner.workers.bench.Bench.race`."""
 

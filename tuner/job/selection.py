@@ -2,7 +2,8 @@
 
 The lowest of many noisy medians is too optimistic, and the search measures at clocks that the device does not
 hold. So the fastest trials run a semi-final under load, and the best of them a final interleaved with the
-vendor library. The winner and the vendor library then run a head-to-head. Its samples took no part in the
+vendor library. Both drop a candidate as soon as it is left behind (:func:`tuner.measure.stats.left_behind`).
+The winner and the vendor library then run a head-to-head. Its samples took no part in the
 choice; they give the reported speed-up. The stored winner of the problem takes part in the final, so that
 one race compares it with its challengers. A final or head-to-head that others disturbed runs again, as long
 as the job may wait for a quiet device.
@@ -24,23 +25,46 @@ from tilewright.schema.trial import Baseline, BestConfig, Outcome, Timing, Trial
 from tuner.job.context import JobContext
 from tuner.job.loop import why_outdated
 from tuner.job.progress import ProgressTracker, timed
-from tuner.measure.race import RaceSamples, overlapping
+from tuner.measure.interleave import finishers
+from tuner.measure.race import RaceRules, RaceSamples, overlapping
 from tuner.measure.stats import CONFIDENCE, median, median_interval, paired_ratio
 from tuner.workers.process import WorkerError
 
 SEMIFINAL_CANDIDATES = 32
-FINAL_CANDIDATES = 8
+FINAL_CANDIDATES = 4
 WITHIN = 1.15
 NEGLIGIBLE = 1.003
 RACE_SECONDS = 20.0
 SEMIFINAL_SECONDS = RACE_SECONDS / 4
-SEMIFINAL_ROUNDS = (6, 6)
-RACE_ROUNDS = (16, 32)
-HEAD_TO_HEAD_ROUNDS = (16, 64)
 SLACK = 5.0
 STEADY = 1.25
 _PAUSE_S = 2.0
 _log = logging.getLogger("tilewright.job")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stage:
+    """One of the races that end a job.
+
+    Attributes:
+        rules: with the most rounds that it has; the seed counts from that of the job.
+        fewest: rounds that it has however long they take.
+    """
+
+    rules: RaceRules
+    fewest: int
+
+    def rounds(self, round_s: float) -> int:
+        """The number of rounds of ``round_s`` seconds that fit into 20 s, within the bounds."""
+        most = self.rules.rounds
+        return most if round_s * most <= RACE_SECONDS else max(self.fewest, int(RACE_SECONDS / round_s))
+
+
+# NOTE: after half of a slice of 0.1 s the clock has mostly settled, which is enough to choose who goes on.
+SEMIFINAL = Stage(RaceRules(6, 0, vendor=False, dropping=True, slice_s=0.1), fewest=6)
+FINAL = Stage(RaceRules(32, 1, dropping=True), fewest=16)
+HEAD_TO_HEAD = Stage(RaceRules(48, 2), fewest=16)
+STAGES = (SEMIFINAL, FINAL, HEAD_TO_HEAD)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -119,7 +143,7 @@ def _decided(context: JobContext, candidates: list[Candidate], stored: Candidate
         won = _final(context, candidates, stored)
         if context.cancelled.is_set():
             break
-        best = best_config(context, won, _race(context, [won.winner], HEAD_TO_HEAD_ROUNDS, seed=2))
+        best = best_config(context, won, _race(context, [won.winner], HEAD_TO_HEAD))
         ends = ends or time.monotonic() + context.quiet_wait_s
         if not best.timing.disturbed or time.monotonic() >= ends:
             return best
@@ -205,9 +229,8 @@ def shortlist(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def semifinal_candidates(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The fastest candidates whose samples together take at most 5 s, but at least 8 candidates."""
-    rounds, _ = SEMIFINAL_ROUNDS
-    spent_s = itertools.accumulate(rounds * one.sample_s for one in candidates)
+    """The fastest candidates whose samples together take at most 5 s, but at least 4 candidates."""
+    spent_s = itertools.accumulate(SEMIFINAL.fewest * one.sample_s for one in candidates)
     return list(candidates[: max(FINAL_CANDIDATES, sum(seconds <= SEMIFINAL_SECONDS for seconds in spent_s))])
 
 
@@ -215,24 +238,24 @@ def _semifinal(context: JobContext, candidates: list[Candidate]) -> list[Candida
     """The fastest candidates under load, from a race without the vendor library."""
     if len(candidates) <= FINAL_CANDIDATES:
         return candidates
-    candidates, samples = _raced(context, candidates, SEMIFINAL_ROUNDS, seed=0, vendor=False)
+    candidates, samples = _raced(context, candidates, SEMIFINAL)
     return advancing(candidates, samples.samples_us)
 
 
 def advancing(candidates: Sequence[Candidate], rows: Sequence[Sequence[float]]) -> list[Candidate]:
-    """The 8 candidates with the lowest medians; of equals, the earlier.
+    """The 4 candidates with the lowest medians of those that were not dropped; of equals, the earlier.
 
     Args:
         rows: one row of microseconds for each candidate.
     """
-    ranked = sorted(range(len(rows)), key=lambda i: (median(rows[i]), i))
+    ranked = sorted(finishers(rows), key=lambda i: (median(rows[i]), i))
     return [candidates[i] for i in ranked[:FINAL_CANDIDATES]]
 
 
 def _final(context: JobContext, candidates: list[Candidate], stored: Candidate | None) -> FinalResult:
     if len(candidates) == 1:
         return FinalResult(candidates[0], ())
-    candidates, samples = _raced(context, candidates, RACE_ROUNDS, seed=1)
+    candidates, samples = _raced(context, candidates, FINAL)
     won = final_result(candidates, samples.samples_us[:-1], stored)
     return dataclasses.replace(won, vendor_us=median(samples.samples_us[-1]), company=samples.company)
 
@@ -242,33 +265,30 @@ def final_result(
 ) -> FinalResult:
     """The winner and its ties.
 
-    Candidates whose confidence interval of the paired ratio to the fastest contains 1 are ties. Of the ties
-    within 0.3 % of the fastest, the stored winner stays, else the one with the lowest cost wins. The bound
-    keeps a slow kernel from winning a noisy race with many ties because it is small.
+    A candidate that was dropped has lost. Others whose confidence interval of the paired ratio to the fastest
+    contains 1 are ties. Of the ties within 0.3 % of the fastest, the stored winner stays, else the one with
+    the lowest cost wins. The bound keeps a slow kernel from winning a noisy race with many ties because it is
+    small.
 
     Args:
-        rows: one row of microseconds for each candidate, all from the same rounds.
+        rows: one row of microseconds for each candidate, all from the same rounds; shorter if it was dropped.
         stored: the candidate that is the stored winner.
     """
-    fastest = min(range(len(rows)), key=lambda i: (median(rows[i]), i))
-    behind = [paired_ratio(row, rows[fastest]) for row in rows]
-    tied = [i for i, ratio in enumerate(behind) if ratio.undecided]
+    stayed = finishers(rows)
+    fastest = min(stayed, key=lambda i: (median(rows[i]), i))
+    behind = {i: paired_ratio(rows[i], rows[fastest]) for i in stayed}
+    tied = [i for i, ratio in behind.items() if ratio.undecided]
     equals = [i for i in tied if behind[i].value <= NEGLIGIBLE]
     winner = min(equals, key=lambda i: (candidates[i] is not stored, candidates[i].cost))
     return FinalResult(candidates[winner], tuple(candidates[i].config for i in tied if i != winner))
 
 
 def _raced(
-    context: JobContext,
-    candidates: list[Candidate],
-    bounds: tuple[int, int],
-    seed: int,
-    *,
-    vendor: bool = True,
+    context: JobContext, candidates: list[Candidate], stage: Stage
 ) -> tuple[list[Candidate], RaceSamples]:
     """The samples of a race and its candidates; a race that fails runs again with those that run alone."""
     try:
-        return candidates, _race(context, candidates, bounds, seed, vendor=vendor)
+        return candidates, _race(context, candidates, stage)
     except (WorkerError, LaunchError):
         candidates = [
             candidate
@@ -277,7 +297,7 @@ def _raced(
         ]
         if not candidates or context.cancelled.is_set():
             raise
-    return candidates, _race(context, candidates, bounds, seed, vendor=vendor)
+    return candidates, _race(context, candidates, stage)
 
 
 def _runs_alone(context: JobContext, candidate: Candidate) -> bool:
@@ -285,33 +305,21 @@ def _runs_alone(context: JobContext, candidate: Candidate) -> bool:
     return result.outcome is Outcome.OK
 
 
-def _race(
-    context: JobContext,
-    candidates: Sequence[Candidate],
-    bounds: tuple[int, int],
-    seed: int,
-    *,
-    vendor: bool = True,
-) -> RaceSamples:
+def _race(context: JobContext, candidates: Sequence[Candidate], stage: Stage) -> RaceSamples:
+    rules = stage.rules
     each_s = [candidate.sample_s for candidate in candidates]
     round_s = sum(each_s) + max(each_s)
-    if vendor and overlapping([candidate.artifact for candidate in candidates]):
+    if rules.vendor and overlapping([candidate.artifact for candidate in candidates]):
         round_s *= 2  # which is timed apart as well
-    count = rounds(round_s, bounds)
+    rules = dataclasses.replace(
+        rules, rounds=stage.rounds(round_s), seed=len(STAGES) * context.request.seed + rules.seed
+    )
     return context.bench.race(
         [candidate.artifact for candidate in candidates],
         context.problem,
-        count,
-        3 * context.request.seed + seed,
-        context.trial_timeout_s * (len(candidates) + 1) + SLACK * round_s * count,
-        vendor=vendor,
+        rules,
+        context.trial_timeout_s * (len(candidates) + 1) + SLACK * round_s * rules.rounds,
     )
-
-
-def rounds(round_s: float, bounds: tuple[int, int]) -> int:
-    """The number of rounds of ``round_s`` seconds that fit into 20 s, within ``bounds``."""
-    fewest, most = bounds
-    return most if round_s * most <= RACE_SECONDS else max(fewest, int(RACE_SECONDS / round_s))
 
 
 def best_config(context: JobContext, won: FinalResult, head_to_head: RaceSamples) -> BestConfig:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tilewright.launch import Launch
 from tuner.devices.base import Device
-from tuner.measure.stats import CONFIDENCE, rounds_needed
+from tuner.measure.stats import CONFIDENCE, left_behind, rounds_needed
 from tuner.measure.timing import launches_per_sample, load, of_samples, sampler
 
 SLICE_S = 0.1
@@ -24,6 +24,7 @@ AT_LIMIT = 0.95  # of the power that a device may draw
 BELOW_TOP = 0.99  # of its highest clock
 ROUNDS_PER_SLICE = 4  # slices are long: one for so many rounds, unless an interval needs more
 FEWEST_SLICES = 3  # if the rounds are too few for an interval: the race only reduces the candidates
+FIRST_LOOK = 4  # rounds of short samples before a candidate may be dropped; slices scatter less, 1 is enough
 Rows = list[list[float]]
 States = list[tuple[float | None, float | None]]
 
@@ -38,15 +39,25 @@ def equal_samplers(device: Device, candidates: Sequence[Sequence[Launch]]) -> li
 
 
 def interleave(
-    device: Device, samplers: Sequence[Callable[[int], float]], rounds: int, seed: int
+    device: Device,
+    samplers: Sequence[Callable[[int], float]],
+    rounds: int,
+    seed: int,
+    *,
+    dropping: bool = False,
 ) -> tuple[Rows, States]:
     """:func:`shuffled_rounds` after loading the device until its clock has settled."""
     load(samplers, device.settle_s)
-    return shuffled_rounds(device, samplers, rounds, random.Random(seed))
+    return shuffled_rounds(device, samplers, rounds, random.Random(seed), dropping=dropping)
 
 
 def shuffled_rounds(
-    device: Device, samplers: Sequence[Callable[[int], float]], rounds: int, order: random.Random
+    device: Device,
+    samplers: Sequence[Callable[[int], float]],
+    rounds: int,
+    order: random.Random,
+    *,
+    dropping: bool = False,
 ) -> tuple[Rows, States]:
     """One row of microseconds for each sampler, and the clock in MHz and power in watts after each round.
 
@@ -54,7 +65,7 @@ def shuffled_rounds(
     """
     rows: Rows = [[] for _ in samplers]
     states: States = []
-    for _ in each_round(device, samplers, rounds, order, (rows, states), SLICE_S):
+    for _ in each_round(device, samplers, rounds, order, (rows, states), SLICE_S, dropping=dropping):
         pass
     return rows, states
 
@@ -66,16 +77,21 @@ def each_round(
     order: random.Random,
     into: tuple[Rows, States],
     slice_s: float,
+    *,
+    dropping: bool = False,
 ) -> Iterator[None]:
     """Run one round at each step, and append its samples and the device's state to ``into``.
 
     The device is under load. Each round has a fresh random order. There are ``rounds`` of them or, at the
-    power limit of the device, :func:`slices` with samples of ``slice_s`` seconds.
+    power limit of the device, :func:`slices` with samples of ``slice_s`` seconds. If ``dropping``, candidates
+    that are left behind take no part in the rounds that follow, so that their rows are shorter; once one
+    remains, the rounds end.
     """
     rows, states = into
+    first_look = FIRST_LOOK
     if at_power_limit(device):
         samplers = [_sliced(sample, slice_s) for sample in samplers]
-        rounds = slices(rounds)
+        rounds, first_look = slices(rounds), 1
     sequence = list(range(len(samplers)))
     for number in range(rounds):
         order.shuffle(sequence)
@@ -84,6 +100,11 @@ def each_round(
         now = device.telemetry()
         states.append((now.mhz, now.watts))
         yield
+        if dropping and number + 1 >= first_look:
+            left = left_behind([rows[index] for index in sequence])
+            sequence = [index for index, gone in zip(sequence, left, strict=True) if not gone]
+            if len(sequence) == 1:
+                return
 
 
 def slices(rounds: int) -> int:
@@ -113,6 +134,12 @@ def _sliced(sample: Callable[[int], float], seconds: float) -> Callable[[int], f
         return statistics.fmean(taken[len(taken) // 2 :])
 
     return timed_slice
+
+
+def finishers(rows: Sequence[Sequence[float]]) -> list[int]:
+    """The candidates that took part to the end."""
+    most = max(map(len, rows))
+    return [index for index, row in enumerate(rows) if len(row) == most]
 
 
 def mean_of_known(values: Sequence[float | None]) -> float | None:

@@ -32,8 +32,27 @@ from tuner.measure.operands import bind_all, rotated_sets
 from tuner.measure.timing import load
 from tuner.measure.vendor import fastest_for
 
-METHOD = "interleaved-v4, sustained"
+METHOD = "interleaved-v5, sustained"
 RACE_SLICE_S = 0.2  # at the power limit: 0.1 s until the clock has settled, 0.1 s that count
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RaceRules:
+    """How a race runs.
+
+    Attributes:
+        rounds: of short samples; fewer at the power limit (:func:`tuner.measure.interleave.slices`).
+        seed: of the order of candidates in each round.
+        vendor: whether the vendor library takes part.
+        dropping: whether candidates that are left behind take no part in the rounds that follow.
+        slice_s: seconds of a sample at the power limit.
+    """
+
+    rounds: int
+    seed: int
+    vendor: bool = True
+    dropping: bool = False
+    slice_s: float = RACE_SLICE_S
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,7 +61,8 @@ class RaceSamples:
 
     Attributes:
         candidates: digests of the artifacts in the order given, then ``vendor`` if it took part.
-        samples_us: one row a candidate, one column a round, in microseconds.
+        samples_us: one row a candidate, one column a round, in microseconds; shorter rows of those that were
+            dropped.
         apart_us: the same rows with each launch apart, for a head-to-head of a kernel whose launches overlap;
             empty for other races.
         vendor_name: the vendor library; empty if it did not take part.
@@ -64,24 +84,14 @@ class RaceSamples:
     company: tuple[str, ...] = ()
 
 
-def race(
-    device: Device,
-    kernels: Sequence[Kernel],
-    problem: GemmProblem,
-    rounds: int,
-    seed: int,
-    slice_s: float = RACE_SLICE_S,
-) -> RaceSamples:
-    """The samples of ``kernels`` and the fastest algorithm of the vendor library over ``rounds`` rounds.
-
-    Args:
-        slice_s: seconds of a sample at the power limit.
+def race(device: Device, kernels: Sequence[Kernel], problem: GemmProblem, rules: RaceRules) -> RaceSamples:
+    """The samples of ``kernels`` and, unless ruled out, the fastest algorithm of the vendor library.
 
     Raises:
         LaunchError: a kernel does not run.
         DeviceUnavailable: the vendor library is missing or has no algorithm for the problem.
     """
-    contest = Race(device, kernels, problem, rounds, seed, slice_s=slice_s)
+    contest = Race(device, kernels, problem, rules)
     contest.warm_up()
     contest.run(math.inf)
     return contest.samples()
@@ -97,38 +107,32 @@ class Race:
     """
 
     def __init__(
-        self,
-        device: Device,
-        kernels: Sequence[Kernel],
-        problem: GemmProblem,
-        rounds: int,
-        seed: int,
-        *,
-        vendor: bool = True,
-        slice_s: float = RACE_SLICE_S,
+        self, device: Device, kernels: Sequence[Kernel], problem: GemmProblem, rules: RaceRules
     ) -> None:
-        """Prepare a race, with or without the vendor library; ``slice_s`` as for :func:`race`.
+        """Prepare a race.
 
         Raises:
             LaunchError, DeviceUnavailable: as :func:`race`.
         """
         self._bound = bind_all(device, kernels, problem, rotated_sets(device, problem))
-        self._vendor = fastest_for(device, problem) if vendor else None
+        self._vendor = fastest_for(device, problem) if rules.vendor else None
         vendor_launches = [self._vendor.launches] if self._vendor else []
         candidates = [*(one.launches for one in self._bound), *vendor_launches]
-        self._candidates = (*(kernel.artifact.digest for kernel in kernels), *["vendor"] * vendor)
+        self._candidates = (*(kernel.artifact.digest for kernel in kernels), *["vendor"] * rules.vendor)
         self._samplers = equal_samplers(device, candidates)
-        if vendor and overlapping([kernel.artifact for kernel in kernels]):
+        if rules.vendor and overlapping([kernel.artifact for kernel in kernels]):
             device.pause()
             self._samplers += equal_samplers(device, [_apart(device, launches) for launches in candidates])
         self._device = device
         self._company = Company(device)
         self._rows: Rows = [[] for _ in self._samplers]
         self._states: States = []
-        order = random.Random(seed)
+        order = random.Random(rules.seed)
         into = self._rows, self._states
-        self._rounds = each_round(device, self._samplers, rounds, order, into, slice_s)
-        self.done = rounds == 0
+        self._rounds = each_round(
+            device, self._samplers, rules.rounds, order, into, rules.slice_s, dropping=rules.dropping
+        )
+        self.done = rules.rounds == 0
 
     def warm_up(self) -> None:
         """Load the device until its clocks are steady: before the first round, and after others used it."""

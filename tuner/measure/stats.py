@@ -13,7 +13,11 @@ import math
 import statistics
 from collections.abc import Sequence
 
+import numpy as np
+
 CONFIDENCE = 0.99
+BEHIND = 2.0  # standard errors of the difference between two candidates
+SCATTER, SCATTER_WEIGHT = 0.01, 8  # of a sample, assumed with the weight of so many degrees of freedom
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,6 +101,25 @@ def paired_ratio(base: Sequence[float], candidate: Sequence[float], confidence: 
         raise ValueError(f"confidence {confidence} needs {needed} rounds or more, got {len(base)}")
     interval = median_interval([b / c for b, c in zip(base, candidate, strict=True)], confidence)
     return Ratio(interval.value, interval.low, interval.high)
+
+
+def left_behind(rows: Sequence[Sequence[float]]) -> list[bool]:
+    """Of each candidate, whether it is slower than the fastest by more than its times scatter.
+
+    The scatter is one for all candidates: what remains of the logarithms of the times without the means of
+    candidates and rounds. The rule decides what is timed on, not what is reported, and gives no confidence.
+
+    Args:
+        rows: one row of times for each candidate, all from the same rounds.
+    """
+    logs = np.log(np.asarray(rows, dtype=float))
+    candidates, rounds = logs.shape
+    means = logs.mean(axis=1)
+    rest = logs - means[:, None] - logs.mean(axis=0) + logs.mean()
+    freedom = (candidates - 1) * (rounds - 1) + SCATTER_WEIGHT
+    variance = (float((rest**2).sum()) + SCATTER_WEIGHT * SCATTER**2) / freedom
+    limit = BEHIND * math.sqrt(2.0 * variance / rounds)
+    return [bool(mean - means.min() > limit) for mean in means]
 
 
 def rounds_needed(confidence: float) -> int:

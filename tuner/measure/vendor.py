@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,13 +13,11 @@ from tilewright.launch import Launch
 from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import STANDS_IN
 from tuner.devices.base import Device, VendorChoice
-from tuner.measure.interleave import equal_samplers, interleave, shuffled_rounds
+from tuner.measure.interleave import equal_samplers, finishers, interleave
 from tuner.measure.operands import rotated_sets
 from tuner.measure.stats import median
 
-_FIRST_ROUNDS = 7
-# Of those within this ratio of the fastest, which few rounds cannot tell apart, so many race again.
-_CLOSE, _AGAIN, _AGAIN_ROUNDS = 1.03, 4, 32
+_ROUNDS = 32
 _KNOWN = 8
 _SCREENS = ((48, 200.0), (12, 1000.0))  # (algorithms that stay, microseconds of each)
 _SCREEN_RATIO = 1.25
@@ -52,21 +49,15 @@ def _known(_device: Device) -> dict[GemmProblem, dict[str, Any]]:
 def fastest(device: Device, choices: Sequence[VendorChoice]) -> VendorChoice:
     """The choice with the lowest median of interleaved samples under load.
 
-    A few launches of each rule out the slow ones. A short race leaves those that are close to its fastest,
-    four at most, and these race again for as many rounds as candidates do.
+    A few launches of each rule out the slow ones. The others race for as many rounds as candidates do, or
+    until they are left behind.
     """
     if len(choices) == 1:
         return choices[0]
     choices = _screened(device, choices)
     samplers = equal_samplers(device, [choice.launches for choice in choices])
-    rows, _ = interleave(device, samplers, _FIRST_ROUNDS, seed=0)
-    times = list(map(median, rows))
-    ahead = sorted(range(len(choices)), key=times.__getitem__)[:_AGAIN]
-    close = [i for i in ahead if times[i] <= _CLOSE * times[ahead[0]]]
-    if len(close) == 1:
-        return choices[close[0]]
-    rows, _ = shuffled_rounds(device, [samplers[i] for i in close], _AGAIN_ROUNDS, random.Random(1))
-    return choices[min(zip(map(median, rows), close, strict=True))[1]]
+    rows, _ = interleave(device, samplers, _ROUNDS, seed=0, dropping=True)
+    return choices[min(finishers(rows), key=lambda index: median(rows[index]))]
 
 
 def _screened(device: Device, choices: Sequence[VendorChoice]) -> Sequence[VendorChoice]:

@@ -22,7 +22,7 @@ from tilewright.schema.job import JobProgress
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Outcome, Timing, Trial, TrialResult
 from tuner.measure import timing
-from tuner.measure.race import RaceSamples
+from tuner.measure.race import RaceRules, RaceSamples
 from tuner.measure.stats import median_interval
 from tuner.replay.space import Entry, RecordedSpace
 from tuner.workers.builder import Compiled
@@ -177,23 +177,16 @@ class ReplayBench:
         )
 
     def race(
-        self,
-        artifacts: Sequence[Artifact],
-        problem: GemmProblem,
-        rounds: int,
-        seed: int,
-        timeout_s: float,
-        *,
-        vendor: bool = True,
+        self, artifacts: Sequence[Artifact], problem: GemmProblem, rules: RaceRules, timeout_s: float
     ) -> RaceSamples:
-        """Independent samples of each candidate; another ``seed`` gives another race."""
+        """Independent samples of each candidate; another seed gives another race, and none is dropped."""
         del problem, timeout_s
-        candidates = [*map(row_of, artifacts), *[self._best] * vendor]
-        samplers = [self._sampler(row, 1, seed, place) for place, row in enumerate(candidates)]
+        candidates = [*map(row_of, artifacts), *[self._best] * rules.vendor]
+        samplers = [self._sampler(row, 1, rules.seed, place) for place, row in enumerate(candidates)]
         return RaceSamples(
-            candidates=(*(artifact.digest for artifact in artifacts), *["vendor"] * vendor),
-            samples_us=tuple(tuple(map(sample, range(rounds))) for sample in samplers),
-            vendor_name="recorded optimum" if vendor else "",
+            candidates=(*(artifact.digest for artifact in artifacts), *["vendor"] * rules.vendor),
+            samples_us=tuple(tuple(map(sample, range(rules.rounds))) for sample in samplers),
+            vendor_name="recorded optimum" if rules.vendor else "",
             vendor_detail={},
             mhz=None,
             watts=None,

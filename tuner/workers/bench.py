@@ -13,7 +13,7 @@ from tilewright.schema.codec import decode, encode
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Outcome, TrialResult
-from tuner.measure.race import RaceSamples
+from tuner.measure.race import RaceRules, RaceSamples
 from tuner.measure.timing import FEWEST_SAMPLES
 from tuner.workers.gemm import GemmRun
 from tuner.workers.process import WorkerBusy, WorkerDied, WorkerProcess, WorkerTimeout, python
@@ -105,16 +105,9 @@ class Bench:
         return [decode(TileHint, hint) for hint in reply.header["tile_hints"]]
 
     def race(
-        self,
-        artifacts: Sequence[Artifact],
-        problem: GemmProblem,
-        rounds: int,
-        seed: int,
-        timeout_s: float,
-        *,
-        vendor: bool = True,
+        self, artifacts: Sequence[Artifact], problem: GemmProblem, rules: RaceRules, timeout_s: float
     ) -> RaceSamples:
-        """The samples of a race of artifacts, by default with the vendor library as the last candidate.
+        """The samples of a race of artifacts, with the vendor library as the last candidate if it takes part.
 
         The race yields the device about every second. Each request in between costs a new warm-up. A request
         that breaks the process, or a kill from outside, which no kernel can cause, costs a new race.
@@ -122,8 +115,7 @@ class Bench:
         Raises:
             WorkerDied, WorkerTimeout, LaunchError: a candidate broke the device's process.
         """
-        header = {"op": "race", "problem": problem.to_dict(), "rounds": rounds, "seed": seed}
-        header |= {"vendor": vendor}
+        header = {"op": "race", "problem": problem.to_dict(), "rules": encode(rules)}
         payloads = [artifact.to_bytes() for artifact in artifacts]
         for _ in range(_RACE_STARTS):
             try:

@@ -22,7 +22,7 @@ from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Outcome, TrialResult
 from tuner.devices.base import Device
 from tuner.measure import correctness, operands
-from tuner.measure.race import Race
+from tuner.measure.race import Race, RaceRules
 from tuner.measure.timing import measure
 from tuner.measure.vendor import vendor_tile_hints
 from tuner.workers.frames import Frame
@@ -120,8 +120,7 @@ class DeviceServer:
         if not header["resume"]:
             problem = self._problem(request)
             kernels = [self._kernels.get(payload) for payload in request.payloads]
-            draw = (header["rounds"], header["seed"])
-            contest = Race(self._device, kernels, problem, *draw, vendor=header["vendor"])
+            contest = Race(self._device, kernels, problem, decode(RaceRules, header["rules"]))
             self._disturbed = True
         elif contest:
             if self._disturbed:

@@ -43,7 +43,7 @@ def test_a_report_stands_alone(full: Server, tmp_path: Path) -> None:
     assert "bytes" in run("report", str(file), "--device-class", CLASS, "--url", full.url)
     text = file.read_text()
     assert "8192x8192x8192 float16 nt" in text
-    assert "interleaved-v4, sustained" in text
+    assert "interleaved-v5, sustained" in text
     assert not re.search(r'(?:src|href)="(?!#)', text.partition("<script>")[0].replace("data:", "#"))
     assert "default-src 'none'" in text
     charts = re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)

@@ -88,7 +88,7 @@ def test_a_filter_leaves_what_it_names(pages: httpx2.Client) -> None:
 
 def test_a_result_tells_method_age_clock_and_power(pages: httpx2.Client) -> None:
     text = pages.get("/view/results/9").text
-    for told in ("interleaved-v4, sustained", "<time ", " MHz", " W<", "µs", "source-changed", "truncated"):
+    for told in ("interleaved-v5, sustained", "<time ", " MHz", " W<", "µs", "source-changed", "truncated"):
         assert told in text, told
 
 

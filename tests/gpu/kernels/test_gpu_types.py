@@ -156,9 +156,11 @@ def test_the_vendor_library_computes_it(device, dtype) -> None:
 )
 def test_a_race_without_a_vendor_kernel(device, problem) -> None:
     from tilewright.schema.trial import STANDS_IN
-    from tuner.measure.race import race
+    from tuner.measure.race import RaceRules, race
 
-    samples = race(device, [built(device, MMA_SYNC, mma(problem.dtype.value), problem)], problem, 2, 0)
+    samples = race(
+        device, [built(device, MMA_SYNC, mma(problem.dtype.value), problem)], problem, RaceRules(2, 0)
+    )
     assert samples.vendor_name == "cublaslt float16"
     assert samples.vendor_detail[STANDS_IN] == problem.dtype.value
 

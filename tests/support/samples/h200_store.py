@@ -144,7 +144,7 @@ def _put_winner(session: Session, row: dict[str, object], spec: DeviceSpec) -> N
     ours, rate = float(str(row["ours_us"])), float(str(row["ratio_vs_cublaslt_best"]))
     samples = [ours * factor for factor in (0.998, 1.0, 1.001, 0.999, 1.003, 1.0, 0.9995)]
     measured = timing(
-        samples, "interleaved-v4, sustained", float(str(row["sm_mhz"])), float(str(row["watts"]))
+        samples, "interleaved-v5, sustained", float(str(row["sm_mhz"])), float(str(row["watts"]))
     )
     vendor = Baseline("cublaslt", float(str(row["cublaslt_best_us"])), {"algorithm": 66})
     interval = (rate, float(str(row["ci_low"])), float(str(row["ci_high"])))

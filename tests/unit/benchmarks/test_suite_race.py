@@ -6,7 +6,6 @@ import dataclasses
 import random
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -152,26 +151,17 @@ def test_below_it_a_sample_is_a_sample(watts, mhz) -> None:
     assert counts == [5, 5]
 
 
-def test_algorithms_that_a_short_race_cannot_tell_apart_run_again(monkeypatch) -> None:
-    """Four at most, and none that is more than 3 % behind."""
-    raced, decider = [10.0, 9.9, 10.15, 10.3, 9.95, 10.1], {9.9: 10.3, 9.95: 10.2, 10.0: 10.0, 10.1: 10.1}
-    again: list[tuple[int, int]] = []
-
-    def rounds(_device: Any, samplers: Sequence[float], count: int, _order: Any) -> Any:
-        again.append((len(samplers), count))
-        return [[decider[us]] * count for us in samplers], []
-
-    monkeypatch.setattr(vendor, "equal_samplers", lambda _device, candidates: [one[0] for one in candidates])
-    monkeypatch.setattr(
-        vendor, "interleave", lambda _device, samplers, *_, **__: ([[us] for us in samplers], [])
-    )
-    monkeypatch.setattr(vendor, "shuffled_rounds", rounds)
-    choices = [VendorChoice("blas", [us], {"us": us}) for us in raced]
-    device: Any = Timed()
-    assert vendor.fastest(device, choices).detail["us"] == 10.0
-    assert again == [(4, 32)]
-    assert vendor.fastest(device, choices[3:5]).detail["us"] == 9.95
-    assert len(again) == 1
+@pytest.mark.parametrize(("watts", "taken"), [(690.0, [3, 3, 1]), (600.0, [12, 12, 4])])
+def test_who_is_left_behind_is_dropped(watts, taken, monkeypatch) -> None:
+    """After one slice at the power limit, after four samples below it."""
+    monkeypatch.setattr(interleave, "SLICE_S", 0.0)
+    monkeypatch.setattr(interleave, "slices", lambda _rounds: 3)
+    samplers = [lambda _number, us=us: us for us in (100.0, 100.1, 105.0)]
+    rows, states = interleave.shuffled_rounds(Drawing(watts), samplers, 12, random.Random(0), dropping=True)
+    assert [len(row) for row in rows] == taken
+    assert (interleave.finishers(rows), len(states)) == ([0, 1], max(taken))
+    alone, _ = interleave.shuffled_rounds(Drawing(watts), samplers[1:], 12, random.Random(0), dropping=True)
+    assert {len(row) for row in alone} == {taken[2]}  # one remains: nothing is left to decide
 
 
 def test_few_algorithms_all_race() -> None:

@@ -16,14 +16,14 @@ from tilewright.schema.trial import Outcome, Timing, Trial
 from tuner.job.selection import (
     Candidate,
     FinalResult,
+    Stage,
     advancing,
     company,
     final_result,
-    rounds,
     semifinal_candidates,
     shortlist,
 )
-from tuner.measure.race import RaceSamples
+from tuner.measure.race import RaceRules, RaceSamples
 from tuner.workers.process import WorkerDied
 
 CONFIGS = [
@@ -69,7 +69,7 @@ def test_the_field_of_a_semifinal_is_cut_to_what_can_be_paid() -> None:
 
     assert len(semifinal_candidates(candidates(0.02))) == 32  # 6 rounds of 32 samples are 3.84 s, at most 5
     assert len(semifinal_candidates(candidates(0.05))) == 16  # 0.3 s a candidate
-    assert len(semifinal_candidates(candidates(1.0))) == 8  # no semi-final, but the final is run
+    assert len(semifinal_candidates(candidates(1.0))) == 4  # no semi-final, but the final is run
     assert [one.trial.number for one in semifinal_candidates(candidates(0.05))] == list(range(16))
     assert semifinal_candidates([]) == []
 
@@ -84,15 +84,19 @@ def test_the_lowest_medians_go_into_the_final() -> None:
     # Twice as slow in two rounds of ten: no median moves.
     disturbed = [[*row[:8], 2 * row[8], 2 * row[9]] for row in rows(*medians)]
     kept = advancing(candidates, disturbed)
-    assert [one.trial.number for one in kept] == sorted(range(12), key=lambda n: medians[n])[:8]
-    assert advancing(candidates, rows(*[100.0] * 12)) == candidates[:8]
+    assert [one.trial.number for one in kept] == sorted(range(12), key=lambda n: medians[n])[:4]
+    assert advancing(candidates, rows(*[100.0] * 12)) == candidates[:4]
+    dropped = [row if number % 2 else row[:3] for number, row in enumerate(rows(*medians))]
+    odd = sorted(range(1, 12, 2), key=lambda n: medians[n])
+    assert [one.trial.number for one in advancing(candidates, dropped)] == odd[:4]
 
 
 def test_rounds_pinned() -> None:
-    assert rounds(0.1, (10, 32)) == 32  # 3.2 s
-    assert rounds(1.0, (10, 32)) == 20  # 20 s
-    assert rounds(60.0, (10, 32)) == 10  # at least
-    assert rounds(0.0, (10, 32)) == 32
+    stage = Stage(RaceRules(32, 0), fewest=10)
+    assert stage.rounds(0.1) == 32  # 3.2 s
+    assert stage.rounds(1.0) == 20  # 20 s
+    assert stage.rounds(60.0) == 10  # at least
+    assert stage.rounds(0.0) == 32
 
 
 def rows(*medians: float) -> list[list[float]]:
@@ -118,6 +122,12 @@ def test_ties_go_to_the_one_that_costs_least(candidates: list[Candidate], winner
     won = final_result(candidates, rows(100.0, 100.0, 100.0))
     assert won.winner.config == CONFIGS[winner]
     assert set(won.ties) == {one.config for one in candidates} - {CONFIGS[winner]}
+
+
+def test_who_was_dropped_neither_wins_nor_ties() -> None:
+    three = rows(100.0, 100.0, 100.0)
+    won = final_result([candidate(0), candidate(1), candidate(2)], [three[0][:4], *three[1:]], candidate(0))
+    assert {won.winner.config, *won.ties} == {CONFIGS[1], CONFIGS[2]}
 
 
 def test_the_stored_winner_stays_among_equals() -> None:
@@ -166,7 +176,7 @@ def test_the_lead_comes_from_a_second_race_of_two() -> None:
     assert best.speedup == pytest.approx(VENDOR_US / TOY.cost(best.config), rel=0.01)
     assert best.speedup_low < best.speedup < best.speedup_high
     assert best.timing.low_us < best.timing.median_us < best.timing.high_us
-    assert (len(best.timing.samples_us), best.timing.method) == (64, "lab race")
+    assert (len(best.timing.samples_us), best.timing.method) == (48, "lab race")
     assert (best.timing.mhz, best.timing.watts, best.confidence) == (1500.0, 300.0, 0.99)
     assert best.artifact == lab.builder.artifact(best.config).digest
     assert (best.job_id, best.provenance.method) == ("job-1", "lab race")
@@ -192,7 +202,7 @@ def test_a_semifinal_under_load_decides_who_is_in_the_final() -> None:
     assert list(semifinal) == ranked[:20]
     # Medians of 6 samples with 1 % of noise: the order is not exact, but no slow one slips in.
     assert set(final) <= set(ranked[8:20])
-    assert len(final) == 8
+    assert len(final) == 4
     assert best is not None
     assert head_to_head == (str(best.config),)
     assert lab.bench.race_vendors == [False, True, True]
@@ -235,7 +245,7 @@ def test_who_breaks_the_semifinal_is_left_out() -> None:
     lab.bench.on_race = crash  # type: ignore[assignment]
     lab.bench.on_trial = lambda text: Outcome.LAUNCH_ERROR if text in broken else Outcome.OK
     assert lab.tune(max_trials=60) is not None
-    assert [len(candidates) for candidates in lab.bench.races] == [20, 19, 8, 1]
+    assert [len(candidates) for candidates in lab.bench.races] == [20, 19, 4, 1]
     assert not any(broken[0] in candidates for candidates in lab.bench.races[1:])
 
 

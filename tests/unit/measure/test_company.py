@@ -18,6 +18,7 @@ from tuner.devices.host import HostDevice
 from tuner.measure import company as companies
 from tuner.measure import race as races
 from tuner.measure.company import Company
+from tuner.measure.race import RaceRules
 
 QUIET = {"busy": 0.0, "stolen": 0.0, "waited": 0.0}
 
@@ -79,7 +80,7 @@ def test_a_race_beside_a_process_of_lowest_priority_says_so() -> None:
     device = HostDevice()
     kernel = load(host_kernels.artifact(device.spec.arch, ""))
     with a_nice_neighbour():
-        samples = races.race(device, [kernel], host_kernels.PROBLEM, 16, 0)
+        samples = races.race(device, [kernel], host_kernels.PROBLEM, RaceRules(16, 0))
     assert any("cores busy" in reason for reason in samples.company), samples.company
     assert decode(races.RaceSamples, encode(samples)) == samples
 

@@ -22,7 +22,7 @@ from tuner.devices.host import HostDevice
 from tuner.measure import interleave, timing
 from tuner.measure import race as races
 from tuner.measure.operands import bind_all, rotated_sets
-from tuner.measure.race import Race, RaceSamples
+from tuner.measure.race import Race, RaceRules, RaceSamples
 from tuner.measure.stats import median
 
 PAUSE_S = 500e-6
@@ -77,7 +77,7 @@ def test_kernels_are_bound_in_turns(device) -> None:
 
 def test_a_head_to_head_of_launches_that_overlap_is_run_apart_as_well(device) -> None:
     kernel: Any = Overlapping(device.spec.arch)
-    samples = races.race(device, [kernel], host_kernels.PROBLEM, 8, 0)
+    samples = races.race(device, [kernel], host_kernels.PROBLEM, RaceRules(8, 0))
     assert samples.candidates == (kernel.artifact.digest, "vendor")
     assert decode(RaceSamples, json.loads(json.dumps(encode(samples)))) == samples
     ours, vendor, ours_apart, vendor_apart = map(median, (*samples.samples_us, *samples.apart_us))
@@ -89,9 +89,9 @@ def test_other_races_are_not(device) -> None:
     overlapping: Any = Overlapping(device.spec.arch)
     plain = load(host_kernels.artifact(device.spec.arch, ""))
     for kernels in ([plain], [overlapping, plain]):
-        samples = races.race(device, kernels, host_kernels.PROBLEM, 2, 0)
+        samples = races.race(device, kernels, host_kernels.PROBLEM, RaceRules(2, 0))
         assert (len(samples.samples_us), samples.apart_us) == (len(kernels) + 1, ())
-    alone = Race(device, [overlapping], host_kernels.PROBLEM, 2, 0, vendor=False)
+    alone = Race(device, [overlapping], host_kernels.PROBLEM, RaceRules(2, 0, vendor=False))
     alone.run(math.inf)
     assert (len(alone.samples().samples_us), alone.samples().apart_us) == (1, ())
 
@@ -99,13 +99,13 @@ def test_other_races_are_not(device) -> None:
 def test_a_turn_is_long_enough_for_the_clock_and_a_sample_as_long(device, monkeypatch) -> None:
     taken: list[float] = []
 
-    def each_round(*given: Any) -> Any:
+    def each_round(*given: Any, **options: Any) -> Any:
         taken.append(given[-1])
-        return interleave.each_round(*given)
+        return interleave.each_round(*given, **options)
 
     monkeypatch.setattr(races, "each_round", each_round)
     plain = load(host_kernels.artifact(device.spec.arch, ""))
-    Race(device, [plain], host_kernels.PROBLEM, 2, 0, vendor=False)
+    Race(device, [plain], host_kernels.PROBLEM, RaceRules(2, 0, vendor=False))
     assert taken == [races.RACE_SLICE_S] == [2 * interleave.SLICE_S]
 
 

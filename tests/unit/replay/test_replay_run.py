@@ -16,6 +16,7 @@ from tilewright.schema.problem import DType, GemmProblem, Layout
 from tilewright.schema.trial import Outcome
 from tuner.devices.base import Telemetry
 from tuner.measure import timing as timing_
+from tuner.measure.race import RaceRules
 from tuner.measure.stats import median
 from tuner.replay.device import RecordedFamily, ReplayBench, ReplayBuilder, narrowed
 from tuner.replay.report import bootstrap, summarize
@@ -176,11 +177,11 @@ def test_the_vendor_of_a_race_is_the_optimum() -> None:
     bench, builder = ReplayBench(space, 0), ReplayBuilder(space)
     artifact = builder.submit("toy", space.best(1)[0], PROBLEM, CUDA_DEVICE).result().artifact
     assert artifact is not None
-    first = bench.race([artifact], PROBLEM, 32, 0, 1.0)
+    first = bench.race([artifact], PROBLEM, RaceRules(32, 0), 1.0)
     assert median(first.samples_us[1]) == pytest.approx(space.optimum_us, rel=0.05)
     assert first.samples_us[0] != first.samples_us[1]
-    assert bench.race([artifact], PROBLEM, 32, 0, 1.0) == first
-    assert bench.race([artifact], PROBLEM, 32, 1, 1.0) != first
+    assert bench.race([artifact], PROBLEM, RaceRules(32, 0), 1.0) == first
+    assert bench.race([artifact], PROBLEM, RaceRules(32, 1), 1.0) != first
 
 
 def test_a_recorded_family_knows_what_was_recorded() -> None:
