@@ -6,8 +6,9 @@ grows with k, while the values of D grow with sqrt(k) like the rounding errors o
 types must be exact in both. D is poisoned before each launch, with NaN or the lowest integer, and lies
 between guard bytes that must stay unchanged. Problems with C also run with D in the memory of C, and with
 beta = 0 over a C of NaN. The workspace holds NaN where it need not be zero; the rest must be zero after each
-launch, as the next one relies on it. The second of two launches shares the device with work that leaves room
-for a few CTAs at a time, so that a kernel which relies on the order or the speed of its CTAs is found.
+launch, as the next one relies on it, and the bytes behind it must stay unchanged. The second of two launches
+shares the device with work that leaves room for a few CTAs at a time, so that a kernel which relies on the
+order or the speed of its CTAs is found.
 
 After it, :func:`check_replays` looks at what the timed launches left: they follow each other without a pause,
 may overlap, alternate between operands, and share one workspace.
@@ -238,6 +239,8 @@ def _check(device: Device, kernel: Kernel, problem: GemmProblem, case: _Case) ->
             return f"{case.name}: {reason}"
         if xp.any(memory.memory[: memory.front]):
             return f"{case.name}: left values other than zero in the workspace, where launches need zeros"
+        if xp.any(memory.memory[memory.end :] != _NAN_BYTE):
+            return f"{case.name}: wrote behind its workspace"
     return None
 
 

@@ -17,6 +17,7 @@ from tuner.measure.encoding import encode, storage_type
 
 _MOST_SETS = 128
 _MOST_BYTES = 16 << 30
+_GUARD_BYTES = 4096  # behind each workspace
 _INTEGER_SCALE = {4: 2.5, 1: 1.0}  # by bits
 _BYTE_SCALE = 40.0
 _DENSE_K = (
@@ -47,10 +48,12 @@ def why_too_large(problem: GemmProblem, device: DeviceSpec) -> str | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scratch:
-    """Workspace memory; the bytes before ``front`` are those that must be zero."""
+    """Workspace memory; the bytes before ``front`` are those that must be zero, those from ``end`` on belong
+    to no kernel."""
 
     memory: Any
     front: int
+    end: int
 
 
 def make_tensors(
@@ -114,9 +117,10 @@ def scratch(device: Device, kernels: Sequence[Kernel], problem: GemmProblem) -> 
     rest = max(
         (plan.workspace_bytes(problem) - plan.workspace_zero_bytes(problem) for plan in plans), default=0
     )
-    if front + rest:
-        _require_memory(device, front + rest)
-    return Scratch(device.xp.zeros(max(front + rest, 1), dtype="uint8"), front)
+    end = front + rest
+    if end:
+        _require_memory(device, end + _GUARD_BYTES)
+    return Scratch(device.xp.zeros(end + _GUARD_BYTES, dtype="uint8"), front, end)
 
 
 def forget() -> None:

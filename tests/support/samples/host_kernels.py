@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from tilewright.artifact import Artifact, Grid, LaunchPlan, Pointer, Resources, Scalar, Serves
+from tilewright.artifact.plan import Workspace
 from tilewright.schema.problem import DType, GemmProblem, Layout
 
 PROBLEM = GemmProblem(24, 40, 32, dtype=DType.FLOAT32, layout=Layout.NN)
@@ -15,7 +16,7 @@ PROBLEM = GemmProblem(24, 40, 32, dtype=DType.FLOAT32, layout=Layout.NN)
 _SOURCE = """
 #include <stdlib.h>
 #include <unistd.h>
-void kernel(const float *a, const float *b, float *d, long m, long n, long k, float alpha)
+void kernel(const float *a, const float *b, float *d, float *workspace, long m, long n, long k, float alpha)
 {
     BEFORE
     for (long i = 0; i < m; ++i)
@@ -42,7 +43,9 @@ OUT_OF_BOUNDS = "d[m * n] = 1.0f;"
 
 
 @functools.cache
-def artifact(arch: str, before: str = "", after: str = "", entry: str = "kernel") -> Artifact:
+def artifact(
+    arch: str, before: str = "", after: str = "", entry: str = "kernel", workspace: int = 0
+) -> Artifact:
     """A naive GEMM of :data:`PROBLEM` with statements before and after its loops."""
     plan = LaunchPlan(
         format="elf",
@@ -54,12 +57,14 @@ def artifact(arch: str, before: str = "", after: str = "", entry: str = "kernel"
             Pointer("a"),
             Pointer("b"),
             Pointer("d"),
+            Pointer("workspace"),
             Scalar("m", "int64"),
             Scalar("n", "int64"),
             Scalar("k", "int64"),
             Scalar("alpha", "float32"),
         ),
         serves=Serves.of(PROBLEM),
+        workspace=Workspace(fixed_bytes=workspace),
     )
     return Artifact(plan, Resources(), "0" * 64, "cc", _compile(before, after))
 

@@ -1,0 +1,21 @@
+"""A short form of the campaign of broken kernels: each class once, on the host; those of the GPU compile."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from fault_kernels import GPU_FAULTS, RIGHT, Campaign, Fault, gpu_artifact
+
+
+def test_each_class_costs_its_own_trial() -> None:
+    with contextlib.closing(Campaign("host", 1)) as campaign:
+        campaign.run(len(campaign.faults), seconds=120.0)
+        assert {name: (found["trials"], found["wrong"]) for name, found in campaign.classes.items()} == {
+            fault.name: (1, []) for fault in campaign.faults
+        }
+
+
+@pytest.mark.parametrize("fault", [RIGHT, *GPU_FAULTS], ids=lambda fault: fault.name)
+def test_the_kernels_of_a_gpu_compile(fault: Fault) -> None:
+    assert gpu_artifact("sm_90", fault).plan.target == "sm_90"
