@@ -53,7 +53,7 @@ def test_no_packages_import_each_other(imports: set[tuple[str, str]]) -> None:
 
 
 # What an installation may lack, and modules of ours that need it: all that is imported within functions.
-OPTIONAL = {"cuda", "cupy", "kernel_tuner", "matplotlib", "nvmath", "torch"}
+OPTIONAL = {"cuda", "cupy", "kernel_tuner", "matplotlib", "nvmath", "pynvml", "torch"}
 NEED_THEM = {"tuner.devices.cublas", "tuner.devices.cublaslt", "tuner.devices.cuda"}
 
 
