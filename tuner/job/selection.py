@@ -275,6 +275,8 @@ def final_result(
         stored: the candidate that is the stored winner.
     """
     stayed = finishers(rows)
+    if len(stayed) == 1:
+        return FinalResult(candidates[stayed[0]], ())
     fastest = min(stayed, key=lambda i: (median(rows[i]), i))
     behind = {i: paired_ratio(rows[i], rows[fastest]) for i in stayed}
     tied = [i for i, ratio in behind.items() if ratio.undecided]

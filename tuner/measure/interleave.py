@@ -44,11 +44,11 @@ def interleave(
     rounds: int,
     seed: int,
     *,
-    dropping: bool = False,
+    droppable: int = 0,
 ) -> tuple[Rows, States]:
     """:func:`shuffled_rounds` after loading the device until its clock has settled."""
     load(samplers, device.settle_s)
-    return shuffled_rounds(device, samplers, rounds, random.Random(seed), dropping=dropping)
+    return shuffled_rounds(device, samplers, rounds, random.Random(seed), droppable=droppable)
 
 
 def shuffled_rounds(
@@ -57,7 +57,7 @@ def shuffled_rounds(
     rounds: int,
     order: random.Random,
     *,
-    dropping: bool = False,
+    droppable: int = 0,
 ) -> tuple[Rows, States]:
     """One row of microseconds for each sampler, and the clock in MHz and power in watts after each round.
 
@@ -65,7 +65,7 @@ def shuffled_rounds(
     """
     rows: Rows = [[] for _ in samplers]
     states: States = []
-    for _ in each_round(device, samplers, rounds, order, (rows, states), SLICE_S, dropping=dropping):
+    for _ in each_round(device, samplers, rounds, order, (rows, states), SLICE_S, droppable=droppable):
         pass
     return rows, states
 
@@ -78,33 +78,34 @@ def each_round(
     into: tuple[Rows, States],
     slice_s: float,
     *,
-    dropping: bool = False,
+    droppable: int = 0,
 ) -> Iterator[None]:
     """Run one round at each step, and append its samples and the device's state to ``into``.
 
     The device is under load. Each round has a fresh random order. There are ``rounds`` of them or, at the
-    power limit of the device, :func:`slices` with samples of ``slice_s`` seconds. If ``dropping``, candidates
-    that are left behind take no part in the rounds that follow, so that their rows are shorter; once one
-    remains, the rounds end.
+    power limit of the device, :func:`slices` with samples of ``slice_s`` seconds. The first ``droppable``
+    candidates compete: those that are left behind take no part in the rounds that follow, so that their rows
+    are shorter. Once one of them remains, there is one round more.
     """
     rows, states = into
     first_look = FIRST_LOOK
     if at_power_limit(device):
         samplers = [_sliced(sample, slice_s) for sample in samplers]
         rounds, first_look = slices(rounds), 1
-    sequence = list(range(len(samplers)))
+    competing, others = list(range(droppable)), list(range(droppable, len(samplers)))
     for number in range(rounds):
+        sequence = competing + others
         order.shuffle(sequence)
         for index in sequence:
             rows[index].append(samplers[index](number))
         now = device.telemetry()
         states.append((now.mhz, now.watts))
         yield
-        if dropping and number + 1 >= first_look:
-            left = left_behind([rows[index] for index in sequence])
-            sequence = [index for index, gone in zip(sequence, left, strict=True) if not gone]
-            if len(sequence) == 1:
-                return
+        if len(competing) == 1:
+            return
+        if competing and first_look <= number + 1 < rounds:
+            left = left_behind([rows[index] for index in competing])
+            competing = [index for index, gone in zip(competing, left, strict=True) if not gone]
 
 
 def slices(rounds: int) -> int:

@@ -44,7 +44,7 @@ class RaceRules:
         rounds: of short samples; fewer at the power limit (:func:`tuner.measure.interleave.slices`).
         seed: of the order of candidates in each round.
         vendor: whether the vendor library takes part.
-        dropping: whether candidates that are left behind take no part in the rounds that follow.
+        dropping: whether kernels that are left behind by another take no part in the rounds that follow.
         slice_s: seconds of a sample at the power limit.
     """
 
@@ -129,8 +129,9 @@ class Race:
         self._states: States = []
         order = random.Random(rules.seed)
         into = self._rows, self._states
+        droppable = len(kernels) if rules.dropping else 0
         self._rounds = each_round(
-            device, self._samplers, rules.rounds, order, into, rules.slice_s, dropping=rules.dropping
+            device, self._samplers, rules.rounds, order, into, rules.slice_s, droppable=droppable
         )
         self.done = rules.rounds == 0
 

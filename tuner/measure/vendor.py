@@ -56,7 +56,7 @@ def fastest(device: Device, choices: Sequence[VendorChoice]) -> VendorChoice:
         return choices[0]
     choices = _screened(device, choices)
     samplers = equal_samplers(device, [choice.launches for choice in choices])
-    rows, _ = interleave(device, samplers, _ROUNDS, seed=0, dropping=True)
+    rows, _ = interleave(device, samplers, _ROUNDS, seed=0, droppable=len(choices))
     return choices[min(finishers(rows), key=lambda index: median(rows[index]))]
 
 

@@ -151,17 +151,18 @@ def test_below_it_a_sample_is_a_sample(watts, mhz) -> None:
     assert counts == [5, 5]
 
 
-@pytest.mark.parametrize(("watts", "taken"), [(690.0, [3, 3, 1]), (600.0, [12, 12, 4])])
+@pytest.mark.parametrize(("watts", "taken"), [(690.0, [3, 3, 1, 3]), (600.0, [12, 12, 4, 12])])
 def test_who_is_left_behind_is_dropped(watts, taken, monkeypatch) -> None:
-    """After one slice at the power limit, after four samples below it."""
+    """After one slice at the power limit, after four samples below it; the last one does not compete."""
     monkeypatch.setattr(interleave, "SLICE_S", 0.0)
     monkeypatch.setattr(interleave, "slices", lambda _rounds: 3)
-    samplers = [lambda _number, us=us: us for us in (100.0, 100.1, 105.0)]
-    rows, states = interleave.shuffled_rounds(Drawing(watts), samplers, 12, random.Random(0), dropping=True)
+    samplers = [lambda _number, us=us: us for us in (100.0, 100.1, 105.0, 50.0)]
+    rows, states = interleave.shuffled_rounds(Drawing(watts), samplers, 12, random.Random(0), droppable=3)
     assert [len(row) for row in rows] == taken
-    assert (interleave.finishers(rows), len(states)) == ([0, 1], max(taken))
-    alone, _ = interleave.shuffled_rounds(Drawing(watts), samplers[1:], 12, random.Random(0), dropping=True)
-    assert {len(row) for row in alone} == {taken[2]}  # one remains: nothing is left to decide
+    assert (interleave.finishers(rows[:3]), len(states)) == ([0, 1], max(taken))
+    alone, _ = interleave.shuffled_rounds(Drawing(watts), samplers[1:], 12, random.Random(0), droppable=2)
+    # One is left to compete: a round more, so that its row is the longest.
+    assert [len(row) for row in alone] == [taken[2] + 1, taken[2], taken[2] + 1]
 
 
 def test_few_algorithms_all_race() -> None:

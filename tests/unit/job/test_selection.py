@@ -128,6 +128,8 @@ def test_who_was_dropped_neither_wins_nor_ties() -> None:
     three = rows(100.0, 100.0, 100.0)
     won = final_result([candidate(0), candidate(1), candidate(2)], [three[0][:4], *three[1:]], candidate(0))
     assert {won.winner.config, *won.ties} == {CONFIGS[1], CONFIGS[2]}
+    early = final_result([candidate(0), candidate(1)], [three[0][:3], three[1][:2]], candidate(1))
+    assert (early.winner.config, early.ties) == (CONFIGS[0], ())
 
 
 def test_the_stored_winner_stays_among_equals() -> None:
