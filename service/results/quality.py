@@ -12,7 +12,7 @@ from tuner.store.records import StoredBest
 
 # Families that multiply and add in ordinary floating-point units; the others use tensor cores.
 _SCALAR = frozenset({"host", "simt"})
-REASONS = ("source-changed", "toolchain-changed", "driver-changed")
+REASONS = ("source-changed", "toolchain-changed", "driver-changed", "quick")
 _REDUCED = frozenset({DType.TFLOAT32, DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2})
 
 
@@ -37,7 +37,8 @@ class ResultQuality:
         )
 
     def staleness(self, best: BestConfig) -> str:
-        """What changed since ``best`` was measured; ``fresh`` where nothing did that can be seen here."""
+        """What changed since ``best`` was measured; ``quick`` or ``fresh`` where nothing did that can be seen
+        here."""
         return self.staleness_of(best.config.family, best.provenance)
 
     def staleness_of(self, family_name: str, was: Provenance) -> str:
@@ -46,7 +47,9 @@ class ResultQuality:
         if changed is not None:
             return changed
         drivers = self._drivers(was.device_class)
-        return "driver-changed" if drivers and was.driver not in drivers else "fresh"
+        if drivers and was.driver not in drivers:
+            return "driver-changed"
+        return "quick" if was.quick else "fresh"
 
     def state(self, device_class: str) -> str:
         """A digest of everything that :meth:`view` judges results of a device class by."""

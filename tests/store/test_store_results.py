@@ -26,7 +26,7 @@ from store_samples import (
 from tilewright.artifact import Artifact, CtaOrder
 from tilewright.schema.job import JobProgress, JobStatus
 from tilewright.schema.problem import GemmProblem, Layout
-from tilewright.schema.trial import Outcome
+from tilewright.schema.trial import QUICK_METHOD, Outcome
 from tuner.job.context import Recorder
 from tuner.store import best as winners
 from tuner.store import entities, jobs, trials
@@ -208,6 +208,20 @@ def test_a_disturbed_race_replaces_disturbed_ones_alone(store: Store) -> None:
     put(store, best(problem(), speedup=1.0))
     put(store, loud)
     assert winner(store).best == best(problem(), speedup=1.0)
+
+
+def test_a_quick_result_replaces_quick_ones_alone(store: Store) -> None:
+    full = best(problem(), speedup=1.0)
+    method = full.provenance.method + QUICK_METHOD
+    quick = dataclasses.replace(
+        full, speedup=1.1, provenance=dataclasses.replace(full.provenance, method=method)
+    )
+    put(store, quick)
+    put(store, dataclasses.replace(quick, speedup=1.2))
+    assert winner(store).best.speedup == 1.2
+    put(store, full)
+    put(store, quick)
+    assert winner(store).best == full
 
 
 def test_a_job_keeps_its_own_result(store: Store, job: JobRecord, recorder: Recorder) -> None:

@@ -293,8 +293,8 @@ class _Row:
 
 def _requests(request: TuneRequest) -> Iterator[TuneRequest]:
     """The request of each row, the largest M first: its part of the trials, and when its seconds end."""
-    fewer = max(1, round(ROW_FRACTION * request.max_trials))
-    budgets = [request.max_trials] + [fewer] * (len(request.ladder) - 1)
+    fewer = max(1, round(ROW_FRACTION * request.budget))
+    budgets = [request.budget] + [fewer] * (len(request.ladder) - 1)
     spent = itertools.accumulate(budgets)
     for problem, budget, until in zip(reversed(request.problems), budgets, spent, strict=True):
         seconds = request.max_seconds * until / sum(budgets)

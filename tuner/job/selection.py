@@ -6,7 +6,7 @@ vendor library. Both drop a candidate as soon as it is left behind (:func:`tuner
 The winner and the vendor library then run a head-to-head. Its samples took no part in the
 choice; they give the reported speed-up. The stored winner of the problem takes part in the final, so that
 one race compares it with its challengers. A final or head-to-head that others disturbed runs again, as long
-as the job may wait for a quiet device.
+as the job may wait for a quiet device. A quick job has a short head-to-head of its fastest trial alone.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from kernels.registry import FAMILIES
 from tilewright.artifact import Artifact
 from tilewright.errors import LaunchError
 from tilewright.schema.config import Config
+from tilewright.schema.job import Level
 from tilewright.schema.trial import Baseline, BestConfig, Outcome, Timing, Trial
 from tuner.job.context import JobContext
 from tuner.job.loop import why_outdated
@@ -64,7 +65,8 @@ class Stage:
 SEMIFINAL = Stage(RaceRules(6, 0, vendor=False, dropping=True, slice_s=0.1), fewest=6)
 FINAL = Stage(RaceRules(32, 1, dropping=True), fewest=16)
 HEAD_TO_HEAD = Stage(RaceRules(48, 2), fewest=16)
-STAGES = (SEMIFINAL, FINAL, HEAD_TO_HEAD)
+QUICK = Stage(RaceRules(32, 3, slice_s=0.1, quick=True), fewest=16)
+STAGES = (SEMIFINAL, FINAL, HEAD_TO_HEAD, QUICK)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -124,6 +126,9 @@ def _select_winner(context: JobContext, tracker: ProgressTracker) -> BestConfig 
     candidates = _candidates(context, tracker)
     if not candidates or context.cancelled.is_set():
         return None
+    if context.request.level is Level.QUICK:
+        fastest = candidates[0]
+        return best_config(context, FinalResult(fastest, ()), _race(context, [fastest], QUICK))
     candidates = _semifinal(context, semifinal_candidates(candidates))
     if context.cancelled.is_set():
         return None

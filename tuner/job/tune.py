@@ -57,7 +57,7 @@ def tune(
     started = time.monotonic()
     context = JobContext(request, job_id, bench, builder, recorder, cancelled, quiet_wait_s)
     if not recorder.trials():  # else the progress of the interrupted run stands until it is caught up with
-        recorder.set_progress(JobProgress("enumerate", 0, request.max_trials))
+        recorder.set_progress(JobProgress("enumerate", 0, request.budget))
     search = open_for(context, bench, initial_configs)
     tracker = ProgressTracker(request, recorder, search, started)
     Loop(context, search, tracker).run()
@@ -88,7 +88,7 @@ def open_for(context: JobContext, bench: Bench, initial_configs: Sequence[Config
         raise InvalidProblem(too_large)
     given = [*initial_configs, *_vendor_configs(context, bench, families)]
     search = open_search(
-        families, request.problem, device, request.max_trials, request.seed, given, request.sampler
+        families, request.problem, device, request.budget, request.seed, given, request.sampler
     )
     if not search.size:
         names = ", ".join(family.name for family in families) or "any family"

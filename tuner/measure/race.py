@@ -25,6 +25,7 @@ from typing import Any
 from tilewright.artifact import Artifact
 from tilewright.launch import Kernel, Launch
 from tilewright.schema.problem import GemmProblem
+from tilewright.schema.trial import QUICK_METHOD
 from tuner.devices.base import Device
 from tuner.measure.company import Company
 from tuner.measure.interleave import Rows, States, each_round, equal_samplers, mean_of_known
@@ -46,6 +47,7 @@ class RaceRules:
         vendor: whether the vendor library takes part.
         dropping: whether kernels that are left behind by another take no part in the rounds that follow.
         slice_s: seconds of a sample at the power limit.
+        quick: whether a few launches choose among the vendor library's algorithms.
     """
 
     rounds: int
@@ -53,6 +55,7 @@ class RaceRules:
     vendor: bool = True
     dropping: bool = False
     slice_s: float = RACE_SLICE_S
+    quick: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,7 +118,7 @@ class Race:
             LaunchError, DeviceUnavailable: as :func:`race`.
         """
         self._bound = bind_all(device, kernels, problem, rotated_sets(device, problem))
-        self._vendor = fastest_for(device, problem) if rules.vendor else None
+        self._vendor = fastest_for(device, problem, quick=rules.quick) if rules.vendor else None
         vendor_launches = [self._vendor.launches] if self._vendor else []
         candidates = [*(one.launches for one in self._bound), *vendor_launches]
         self._candidates = (*(kernel.artifact.digest for kernel in kernels), *["vendor"] * rules.vendor)
@@ -123,7 +126,7 @@ class Race:
         if rules.vendor and overlapping([kernel.artifact for kernel in kernels]):
             device.pause()
             self._samplers += equal_samplers(device, [_apart(device, launches) for launches in candidates])
-        self._device = device
+        self._device, self._method = device, METHOD + QUICK_METHOD * rules.quick
         self._company = Company(device)
         self._rows: Rows = [[] for _ in self._samplers]
         self._states: States = []
@@ -159,7 +162,7 @@ class Race:
             vendor_detail=self._vendor.detail if self._vendor else {},
             mhz=mean_of_known([mhz for mhz, _ in self._states]),
             watts=mean_of_known([watts for _, watts in self._states]),
-            method=METHOD,
+            method=self._method,
             company=self._company.reasons(),
         )
 

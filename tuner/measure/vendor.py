@@ -24,14 +24,18 @@ _SCREEN_RATIO = 1.25
 _STAND_IN_OUT = {2: DType.FLOAT16, 4: DType.FLOAT32}  # by bytes of an element of D
 
 
-def fastest_for(device: Device, problem: GemmProblem) -> VendorChoice:
+def fastest_for(device: Device, problem: GemmProblem, *, quick: bool = False) -> VendorChoice:
     """The library's fastest algorithm for a problem; the process remembers it for the last 8 problems.
+
+    If ``quick``, and it is not known yet, a few launches of each decide, and it is not remembered.
 
     Raises:
         DeviceUnavailable: as :func:`vendor_choices`.
     """
     choices, known = vendor_choices(device, problem), _known(device)
     same = [choice for choice in choices if choice.detail == known.get(problem)]
+    if not same and quick:
+        return min(_screened(device, choices), key=lambda choice: _quick_us(device, choice.launches))
     if not same:
         same = [fastest(device, choices)]
         while len(known) >= _KNOWN:

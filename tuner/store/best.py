@@ -48,8 +48,8 @@ SIGNATURE = ("dtype", "layout", "batch", "out_dtype", "acc_dtype", "activation",
 def put(session: Session, best: BestConfig) -> bool:
     """Store the result of a final race that the stored winner took part in; True if it was stored.
 
-    A disturbed race settles nothing: its result takes the place of another disturbed one at most. After any
-    other race nothing of an import waits to be raced.
+    A disturbed race settles nothing: its result takes the place of another disturbed one at most, and that of
+    a quick job of another quick one. After any other race nothing of an import waits to be raced.
 
     Raises:
         StoreError: its artifact is not kept, so that nobody could launch it.
@@ -58,6 +58,8 @@ def put(session: Session, best: BestConfig) -> bool:
         raise StoreError(f"artifact {best.artifact} of the best config is not stored; store it first")
     stored = [one.best for one in exact(session, best.device_class, best.problem)]
     if best.timing.disturbed and any(not one.timing.disturbed for one in stored):
+        return False
+    if best.provenance.quick and any(not one.provenance.quick for one in stored):
         return False
     if not best.timing.disturbed:
         session.execute(delete(ImportedBestRow).where(*_same(session, best)))

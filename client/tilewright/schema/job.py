@@ -47,6 +47,22 @@ class Sampler(enum.StrEnum):
     RANDOM = "random"
 
 
+class Level(enum.StrEnum):
+    """How much a job spends on its answer.
+
+    Attributes:
+        FULL: the budget that was asked for, then races between its fastest kernels; the default.
+        QUICK: a few trials and a short race of the fastest kernel with the vendor library. Its result is
+            marked ``quick``, and tuned in full once it was served and the device is idle.
+    """
+
+    FULL = "full"
+    QUICK = "quick"
+
+
+QUICK_TRIALS = 16
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchOptions:
     """The options of a search.
@@ -60,6 +76,7 @@ class SearchOptions:
         sampler: the sampler.
         min_gain_per_s: the search ends if it gains less, as a fraction of the best time per device second; 0
             for never (:func:`tuner.job.loop.gain_per_s`).
+        level: how much the job spends; a quick one has 16 measured trials at most.
     """
 
     families: Annotated[tuple[FamilyName, ...], MaxLength(8)] = ()
@@ -70,6 +87,12 @@ class SearchOptions:
         default=Sampler.STAGED, metadata={"was": "policy", "values_were": {"brute": "random"}}
     )
     min_gain_per_s: Annotated[float, Bounds(0.0, 1.0)] = 0.0
+    level: Level = Level.FULL
+
+    @property
+    def budget(self) -> int:
+        """The number of measured trials that the search may spend."""
+        return min(self.max_trials, QUICK_TRIALS) if self.level is Level.QUICK else self.max_trials
 
 
 MOST_ROWS = 64

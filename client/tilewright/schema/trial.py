@@ -22,6 +22,8 @@ from tilewright.schema.problem import Extent, GemmProblem
 from tilewright.schema.resources import Resources
 
 STANDS_IN = "stands_in_for"
+QUICK_METHOD = ", quick"  # the end of the method of a short race
+QUICK_METHOD = ", quick"  # the end of the method of a short race
 
 
 class Outcome(StrEnum):
@@ -69,6 +71,11 @@ class Provenance:
     device_class: str
     package: str
     method: str
+
+    @property
+    def quick(self) -> bool:
+        """Whether it comes from a quick job, whose races are short."""
+        return self.method.endswith(QUICK_METHOD)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

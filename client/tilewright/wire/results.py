@@ -43,8 +43,8 @@ class QualityView(BaseModel):
             (exact products, accumulators truncated by the hardware), ``reduced`` (operands or accumulators
             keep fewer bits than their type).
         deterministic: whether launches on the same operands gave the same bits.
-        staleness: ``fresh``, or the first of ``source-changed``, ``toolchain-changed`` and ``driver-changed``
-            that holds since the measurement, as far as this service can tell.
+        staleness: ``fresh``, or the first that holds, as far as this service can tell: ``source-changed``,
+            ``toolchain-changed`` and ``driver-changed`` since the measurement, ``quick``.
     """
 
     numerics: str = "unknown"

@@ -56,6 +56,7 @@ def test_tune_prints_the_job_on_stdout_and_progress_on_stderr(run: Run) -> None:
 
 SEARCH = {
     "max_trials": 1, "max_seconds": 20.0, "seed": 7, "sampler": "tpe", "min_gain_per_s": 0.25,
+    "level": "quick",
 }  # fmt: skip
 MORE = {
     "batch": 2, "out_dtype": "float64", "acc_dtype": "float64", "activation": "relu", "has_bias": True,

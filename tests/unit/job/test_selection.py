@@ -12,6 +12,7 @@ from kernels.base.family import Rule
 from kernels.registry import FAMILIES
 from tilewright.artifact import Artifact
 from tilewright.schema.config import Config
+from tilewright.schema.job import QUICK_TRIALS, Level
 from tilewright.schema.trial import Outcome, Timing, Trial
 from tuner.job.selection import (
     Candidate,
@@ -182,6 +183,18 @@ def test_the_lead_comes_from_a_second_race_of_two() -> None:
     assert (best.timing.mhz, best.timing.watts, best.confidence) == (1500.0, 300.0, 0.99)
     assert best.artifact == lab.builder.artifact(best.config).digest
     assert (best.job_id, best.provenance.method) == ("job-1", "lab race")
+
+
+def test_a_quick_job_races_its_fastest_trial_alone() -> None:
+    lab = Lab()
+    best = lab.tune(max_trials=60, level=Level.QUICK)
+    assert best is not None
+    assert len(lab.recorder.kept) == QUICK_TRIALS
+    assert lab.bench.races == [(str(shortlist(lab.recorder.kept)[0].config),)]
+    assert lab.bench.race_vendors == [True]
+    few = Lab()
+    assert few.tune(max_trials=3, level=Level.QUICK) is not None
+    assert len(few.recorder.kept) == 3
 
 
 def crowded_lab(known: list[Trial] | None = None) -> Lab:
