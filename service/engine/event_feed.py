@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tilewright.schema.job import JobStatus
 from tuner.store import jobs
-from tuner.store.database import Store
+from tuner.store.database import Changes, Store
 from tuner.store.records import EventRecord
 
 POLL_S = 0.2
@@ -80,6 +80,8 @@ class EventFeed:
         self._followers = defaultdict[str, set[Follower]](set)
         self._last: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None
+        self._changes = Changes(store)
+        self._seen: int | None = None  # the stamp of the database that the last look began with
 
     @contextmanager
     def follow(self, job_id: str, last_id: int) -> Iterator[Follower]:
@@ -87,6 +89,7 @@ class EventFeed:
         where others follow it already; read them from the database in the block."""
         follower = Follower()
         self._followers[job_id].add(follower)
+        self._seen = None
         self._last.setdefault(job_id, last_id)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
@@ -96,6 +99,10 @@ class EventFeed:
             self._followers[job_id].discard(follower)
             if not self._followers[job_id]:
                 del self._followers[job_id], self._last[job_id]
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._changes.close()
 
     async def _run(self) -> None:
         try:
@@ -110,13 +117,19 @@ class EventFeed:
                 self._end_all("stopping")
                 return
             try:
-                found = await run_in_threadpool(_read, self._store, dict(self._last))
+                stamp = self._changes.stamp()
+                nothing = stamp is not None and stamp == self._seen
+                self._seen = stamp
+                found = {} if nothing else await run_in_threadpool(_read, self._store, dict(self._last))
             except SQLAlchemyError as error:
                 log.warning("followers of jobs wait: the database: %s", error)
+                self._seen = None
                 await asyncio.sleep(_FAILED_S)
                 continue
             for job_id, news in found.items():
                 self._tell(job_id, news)
+                if len(news.events) == BATCH:
+                    self._seen = None  # more wait already
             await asyncio.sleep(POLL_S)
 
     def _tell(self, job_id: str, news: News) -> None:

@@ -129,6 +129,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service.gemm_memory.close()
     service.served.close()
     service.shared.close()
+    service.events.close()
     service.store.close()
 
 

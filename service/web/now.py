@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 import time
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from sqlalchemy.orm import Session
 
 from service.engine.engine import Engine
+from service.web import html
 from service.web.charts import Cell, Chart, Column
 from tilewright.schema.job import JobStatus
 from tuner.store import jobs
@@ -39,7 +41,7 @@ class DeviceNow:
     busy: str | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)  # NOTE: without slots, for what is cached
 class JobNow:
     """A job with its trials by outcome, and why it waits."""
 
@@ -51,6 +53,11 @@ class JobNow:
     def failed(self) -> int:
         """Trials without a time, timeouts left out."""
         return sum(self.outcomes.get(name, 0) for name in _FAILED)
+
+    @functools.cached_property
+    def panel(self) -> str:
+        """The panel of the job's page on one line, made once for all pages that are open."""
+        return html.page("panel.html", now=self, job=self.job).replace("\n", " ")
 
 
 _FAILED = ("invalid", "compile_error", "launch_error", "wrong_result")
@@ -91,6 +98,11 @@ class JobWatch:
         self._store, self._engine = store, engine
         self._looks: dict[str, _Look] = {}
         self._lock = threading.Lock()
+
+    def known(self, job_id: str) -> JobNow | None:
+        """A job as it was a moment ago, without a look; None where that takes one."""
+        look = self._looks.get(job_id)
+        return look.found if look and time.monotonic() < look.until else None
 
     def now(self, job_id: str, fresh: bool = False) -> JobNow | None:
         """A job as it is, or was a moment ago; ``fresh`` as after this call. None if there is none."""

@@ -20,7 +20,7 @@ from service.http.pages.base import Form, PageRoute, see_other, show
 from service.http.routes import jobs as job_routes
 from service.http.routes.jobs import JobsQuery, unknown_job
 from service.http.views import job_place, page_end
-from service.web import html, now, overview
+from service.web import now, overview
 from service.web.charts import Chart
 from service.web.now import JobNow
 from tilewright import wire
@@ -191,13 +191,15 @@ async def follow(
     newest = await run_in_threadpool(_newest, service, job_id)
     yield ServerSentEvent(comment="follow", retry=3000)
     with service.events.follow(job_id, newest) as follower:
-        missed = await run_in_threadpool(_missed, service, job_id, after)
+        missed, told = await run_in_threadpool(_missed, service, job_id, after), ""
         while follower.ended is None:
             started = time.monotonic()
             if missed:
                 yield ServerSentEvent(event="points", raw_data=json.dumps(missed))
-            watched = await run_in_threadpool(service.watch.now, job_id)
-            yield ServerSentEvent(event="panel", raw_data=_panel(watched))
+            watched = service.watch.known(job_id) or await run_in_threadpool(service.watch.now, job_id)
+            if told != (panel := _panel(watched)):
+                told = panel
+                yield ServerSentEvent(event="panel", raw_data=panel)
             news = await follower.news()
             missed = [
                 [event.data["number"], event.data["median_us"], event.data["outcome"]]
@@ -225,4 +227,4 @@ def _missed(service: Service, job_id: str, after: int) -> list[list[object]]:
 def _panel(watched: JobNow | None) -> str:
     if watched is None:
         raise Refusal(Kind.NOT_FOUND, "the job was deleted; see GET /jobs")
-    return html.page("panel.html", now=watched, job=watched.job).replace("\n", " ")
+    return watched.panel
