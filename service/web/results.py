@@ -138,17 +138,69 @@ _SAMPLES = (
 )
 
 
-def samples(best: BestConfig, tried: Sequence[Trial], age: str) -> Chart:
-    """The raw samples of a result: of its race, and of the search for the winner and its ties."""
-    rows: list[tuple[Cell, ...]] = []
-    raced = [("winner, head-to-head", best.timing)]
-    searched = [
-        (_role(trial, best), trial.timing) for trial in tried if trial.timing and trial.timing.samples_us
-    ]
-    for name, timing in [*raced, *searched][:12]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """Raw samples under a name, with the mean clock and power meanwhile and the method."""
+
+    name: str
+    samples_us: Sequence[float]
+    mhz: float | None
+    watts: float | None
+    method: str
+
+
+def raced(best: BestConfig) -> list[Row]:
+    """The rows of the races that a result comes from, as far as they are kept: those of the winner and of the
+    vendor library took turns, at one clock and power."""
+    timing, vendor, name = best.timing, best.vendor_samples, clip(best.baseline.name, 20)
+    method = clip(timing.method, 40)
+    rows = [Row("winner, head-to-head", timing.samples_us, timing.mhz, timing.watts, method)]
+    if vendor:
+        final = (vendor.final_mhz, vendor.final_watts, method)
         rows += [
-            (index, value, name, timing.mhz, timing.watts, clip(timing.method, 40))
-            for index, value in enumerate(timing.samples_us)
+            Row(f"{name}, head-to-head", vendor.head_to_head_us, timing.mhz, timing.watts, method),
+            Row("winner, final", vendor.winner_final_us, *final),
+            Row(f"{name}, final", vendor.final_us, *final),
+        ]
+    return [row for row in rows if row.samples_us]
+
+
+def distributions(best: BestConfig, age: str) -> Chart:
+    """How the samples of the races are distributed: for each the part of its row that took no longer."""
+    columns = (
+        Column("time", "time", "µs"),
+        Column("part", "part of the samples"),
+        Column("of", "of"),
+        Column("mhz", "mean clock", "MHz"),
+        Column("watts", "mean power", "W"),
+        Column("method", "method"),
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for one in raced(best):
+        count = len(one.samples_us)
+        rows += [
+            (us, index / count, one.name, one.mhz, one.watts, one.method)
+            for index, us in enumerate(sorted(one.samples_us), 1)
+        ]
+    kept = "" if best.vendor_samples else "; this result keeps no samples of the vendor library"
+    note = f"for each sample the part of its row that took no longer, {age}{kept}"
+    options = {"x": 0, "y": 1, "group": 2}
+    return Chart("distributions", "scatter", "Distributions of the races", columns, rows, note, options)
+
+
+def samples(best: BestConfig, tried: Sequence[Trial], age: str) -> Chart:
+    """The raw samples of a result in their order: of its races, and of the search for the winner and its
+    ties."""
+    searched = [
+        Row(_role(one, best), one.timing.samples_us, one.timing.mhz, one.timing.watts, one.timing.method)
+        for one in tried
+        if one.timing and one.timing.samples_us
+    ]
+    rows: list[tuple[Cell, ...]] = []
+    for row in [*raced(best), *searched][:12]:
+        rows += [
+            (index, value, row.name, row.mhz, row.watts, clip(row.method, 40))
+            for index, value in enumerate(row.samples_us)
         ]
     note = (
         f"one mark a sample, in the order taken, {age}; the line is the vendor library's median in the race"

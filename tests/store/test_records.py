@@ -252,7 +252,7 @@ SHOWN: list[tuple[Any, Any, set[str]]] = [
     (GemmPost, GemmProblem, {"m", "n", "k", "dtype"}),
     (SharedGemmBody, GemmProblem, {"dtype", "has_bias", "has_c"}),
     (wire.DeviceView, DeviceFields, set()),
-    (wire.BestConfigView, BestConfig, {"artifact", *SPEEDUP, "repeatable", "kernels"}),
+    (wire.BestConfigView, BestConfig, {"artifact", *SPEEDUP, "repeatable", "kernels", "vendor_samples"}),
     (
         SetEntry,
         BestConfig,
@@ -266,6 +266,7 @@ SHOWN: list[tuple[Any, Any, set[str]]] = [
             "resources",
             "repeatable",
             "kernels",
+            "vendor_samples",
         },
     ),
     (SetEntry, wire.QualityView, set()),

@@ -22,7 +22,7 @@ from tilewright.artifact import Artifact
 from tilewright.errors import LaunchError
 from tilewright.schema.config import Config
 from tilewright.schema.job import Level
-from tilewright.schema.trial import Baseline, BestConfig, Outcome, Timing, Trial
+from tilewright.schema.trial import Baseline, BestConfig, Outcome, Timing, Trial, VendorSamples
 from tuner.job.context import JobContext
 from tuner.job.loop import why_outdated
 from tuner.job.progress import ProgressTracker, timed
@@ -98,14 +98,14 @@ class FinalResult:
     """The winner of a race, and the candidates that tie with the fastest.
 
     Attributes:
-        vendor_us: the vendor library's median; None if it did not take part.
-        company: what others took of the device meanwhile, as in :class:`RaceSamples`.
+        race: the samples of the race; None if one candidate was left, which ran none.
+        row: the winner's row of them; the vendor library's is the last one.
     """
 
     winner: Candidate
     ties: tuple[Config, ...]
-    vendor_us: float | None = None
-    company: tuple[str, ...] = ()
+    race: RaceSamples | None = None
+    row: int = 0
 
 
 def select_winner(context: JobContext, tracker: ProgressTracker) -> BestConfig | None:
@@ -262,7 +262,7 @@ def _final(context: JobContext, candidates: list[Candidate], stored: Candidate |
         return FinalResult(candidates[0], ())
     candidates, samples = _raced(context, candidates, FINAL)
     won = final_result(candidates, samples.samples_us[:-1], stored)
-    return dataclasses.replace(won, vendor_us=median(samples.samples_us[-1]), company=samples.company)
+    return dataclasses.replace(won, race=samples, row=candidates.index(won.winner))
 
 
 def final_result(
@@ -358,15 +358,24 @@ def best_config(context: JobContext, won: FinalResult, head_to_head: RaceSamples
         resources=artifact.resources,
         job_id=context.job_id,
         repeatable=won.winner.trial.repeatable,
+        vendor_samples=_vendor_samples(won, head_to_head),
     )
+
+
+def _vendor_samples(won: FinalResult, head_to_head: RaceSamples) -> VendorSamples:
+    final, vendor_us = won.race, head_to_head.samples_us[1]
+    if final is None:
+        return VendorSamples(vendor_us)
+    return VendorSamples(vendor_us, final.samples_us[-1], final.samples_us[won.row], final.mhz, final.watts)
 
 
 def company(won: FinalResult, head_to_head: RaceSamples) -> list[str]:
     """What disturbed the final or the head-to-head: what the device told, and a vendor library that took
     another time in the one than in the other."""
-    reasons = [f"{text} during the final" for text in won.company]
+    reasons = [f"{text} during the final" for text in (won.race.company if won.race else ())]
     reasons += [f"{text} during the head-to-head" for text in head_to_head.company]
-    change = median(head_to_head.samples_us[1]) / won.vendor_us if won.vendor_us else 1.0
+    vendor_us = median(head_to_head.samples_us[1])
+    change = vendor_us / median(won.race.samples_us[-1]) if won.race else 1.0
     if not 1 / STEADY <= change <= STEADY:
         reasons.append(f"{head_to_head.vendor_name} took {change:.2f} times as long as in the final")
     return reasons

@@ -289,6 +289,7 @@ class _Winner:
     resources: Mapped[dict[str, Any]]
     repeatable: Mapped[bool | None]
     kernels: Mapped[list[Any] | None]
+    vendor_samples: Mapped[dict[str, Any] | None]
     created: Mapped[datetime]
 
 

@@ -146,6 +146,24 @@ class Baseline:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class VendorSamples:
+    """What the vendor library took in the races of a winner: microseconds of one GEMM, one a round.
+
+    Attributes:
+        head_to_head_us: in the rounds of the winner's own samples, at the same mean clock and power.
+        final_us: in the final, which chose the winner; empty if one config was left.
+        winner_final_us: the winner in the same rounds.
+        final_mhz, final_watts: mean core clock and power during the final; None if unknown.
+    """
+
+    head_to_head_us: tuple[float, ...]
+    final_us: tuple[float, ...] = ()
+    winner_final_us: tuple[float, ...] = ()
+    final_mhz: float | None = None
+    final_watts: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class LadderKernel:
     """A kernel of an M ladder on one of its rows.
 
@@ -179,6 +197,7 @@ class BestConfig:
         repeatable: as in the winner's :class:`Trial`.
         kernels: of a row of an M ladder, its kernels that were measured there, the winner among them; None
             for a problem that was tuned alone.
+        vendor_samples: raw samples of the vendor library; None in results of releases that kept none.
     """
 
     problem: GemmProblem
@@ -198,6 +217,7 @@ class BestConfig:
     job_id: Annotated[str, Pattern("([0-9a-f]{32})?")] = ""
     repeatable: bool | None = None
     kernels: tuple[LadderKernel, ...] | None = None
+    vendor_samples: VendorSamples | None = None
 
     @property
     def regret(self) -> float:

@@ -92,7 +92,7 @@ def get_result(request: Request, service: ServiceDep, result_id: ResultId) -> Re
         request,
         "result.html",
         "/view/results",
-        charts=(results.samples(winner, tried, age),),
+        charts=(results.distributions(winner, age), results.samples(winner, tried, age)),
         stored=stored,
         best=winner,
         quality=service.quality.view(winner),

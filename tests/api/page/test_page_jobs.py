@@ -92,3 +92,16 @@ def test_the_numbers_of_a_plot_come_as_csv(http: httpx2.Client, tuned: wire.JobV
     assert first == "number,median (µs),best (µs),outcome,family"
     assert len(rows) == 4
     assert http.get(f"/view/jobs/{tuned.id}?csv=nothing").status_code == 404
+
+
+def test_a_job_s_result_shows_the_samples_of_the_vendor_library(
+    http: httpx2.Client, tuned: wire.JobView
+) -> None:
+    page = http.get(f"/view/jobs/{tuned.id}").text
+    result = re.findall(r'href="(/view/results/[0-9]+)"', page)[0]
+    rows = http.get(f"{result}?csv=distributions").text.splitlines()
+    names = {row.split('"')[1] for row in rows[1:]}
+    assert {"winner, head-to-head", "numpy, head-to-head"} <= names
+    counts = {name: sum(f'"{name}"' in row for row in rows) for name in names}
+    assert counts["winner, head-to-head"] == counts["numpy, head-to-head"] >= 16
+    assert counts.get("winner, final") == counts.get("numpy, final")

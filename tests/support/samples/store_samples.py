@@ -10,7 +10,7 @@ from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import TuneRequest
 from tilewright.schema.problem import DType, GemmProblem, Layout
-from tilewright.schema.trial import Baseline, BestConfig, Outcome, Provenance, Timing, Trial
+from tilewright.schema.trial import Baseline, BestConfig, Outcome, Provenance, Timing, Trial, VendorSamples
 from tuner.store.imports import Import
 
 HOST = DeviceSpec("host", "x86_64_v3", "Some CPU", sm_count=2, memory_bytes=8 << 30, l2_bytes=32 << 20)
@@ -20,6 +20,8 @@ OTHER_CLASS = OTHER_HOST.device_class.id
 
 PROVENANCE = Provenance("a" * 64, "cc 12", "linux 6", HOST_CLASS, "0.1.0", "rotated-1")
 TIMING = Timing((3.0, 1.0, 2.0), 2.0, 1.0, 3.0, "rotated-1", mhz=1700.5)
+
+VENDOR_SAMPLES = VendorSamples((2.6, 2.5, 2.4), (2.75, 2.625), (2.25, 2.125), 1650.5, 90.0)
 
 NEEDS_NOTHING = Preconditions()
 
@@ -92,4 +94,5 @@ def best(
         confidence=0.99,
         provenance=PROVENANCE,
         resources=Resources(registers=16),
+        vendor_samples=VENDOR_SAMPLES,
     )

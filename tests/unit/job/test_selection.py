@@ -13,11 +13,12 @@ from kernels.registry import FAMILIES
 from tilewright.artifact import Artifact
 from tilewright.schema.config import Config
 from tilewright.schema.job import QUICK_TRIALS, Level
-from tilewright.schema.trial import Outcome, Timing, Trial
+from tilewright.schema.trial import Outcome, Timing, Trial, VendorSamples
 from tuner.job.selection import (
     Candidate,
     FinalResult,
     Stage,
+    _vendor_samples,
     advancing,
     company,
     final_result,
@@ -142,12 +143,13 @@ def test_the_stored_winner_stays_among_equals() -> None:
 
 @pytest.mark.parametrize(("ratio", "steady"), [(1.2, True), (1 / 1.2, True), (1.3, False), (1 / 1.3, False)])
 def test_a_vendor_library_that_changes_its_pace_disturbs(ratio: float, steady: bool) -> None:
-    won = FinalResult(candidate(0), (), vendor_us=100.0)
+    final = RaceSamples(("kernel", "vendor"), ((90.0,) * 16, (100.0,) * 16), "numpy", {}, None, None, "test")
+    won = FinalResult(candidate(0), (), final)
     rows = ((90.0,) * 16, (100.0 * ratio,) * 16)
-    samples = RaceSamples(("kernel", "vendor"), rows, "numpy", {}, None, None, "test")
+    samples = dataclasses.replace(final, samples_us=rows)
     told = [] if steady else [f"numpy took {ratio:.2f} times as long as in the final"]
     assert company(won, samples) == told
-    assert company(dataclasses.replace(won, vendor_us=None), samples) == []
+    assert company(dataclasses.replace(won, race=None), samples) == []
 
 
 def test_a_noisy_race_crowns_no_slow_kernel_for_being_small() -> None:
@@ -394,3 +396,11 @@ def test_a_candidate_from_before_a_change_of_knobs_is_built_by_those_of_today(ag
     assert again.artifact == best.artifact
     assert resumed.builder.submitted == [TOY.completed(trial.config) for trial in shortlist(kept)]
     assert all(TOY.why_invalid(one, PROBLEM, DEVICE) is None for one in resumed.builder.submitted)
+
+
+def test_the_samples_of_the_vendor_library_stay_with_the_winner() -> None:
+    final = RaceSamples(("a", "b", "vendor"), ((9.0,), (8.0,), (7.0,)), "numpy", {}, 1500.0, 80.0, "test")
+    pair = RaceSamples(("b", "vendor"), ((8.5,), (7.5,)), "numpy", {}, 1600.0, 90.0, "test")
+    kept = _vendor_samples(FinalResult(candidate(1), (), final, 1), pair)
+    assert kept == VendorSamples((7.5,), (7.0,), (8.0,), 1500.0, 80.0)
+    assert _vendor_samples(FinalResult(candidate(1), ()), pair) == VendorSamples((7.5,))

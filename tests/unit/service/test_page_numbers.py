@@ -122,3 +122,25 @@ def test_a_plot_s_name_is_safe_in_a_header_whatever_the_knob_is_called() -> None
     names = [one.name for one in knobs.knob_views(trials, sample, "m").slices]
     assert "slice-plain_1" in names
     assert all(name.isascii() and name.replace("-", "").replace("_", "").isalnum() for name in names)
+
+
+def test_a_result_shows_both_sides_of_its_races() -> None:
+    won = best(PLAIN)
+    chart = results.distributions(won, "today")
+    by_name = {
+        name: [row for row in chart.rows if row[2] == name] for name in {str(row[2]) for row in chart.rows}
+    }
+    assert by_name.keys() == {
+        f"{of}, {race}" for of in ("winner", "numpy") for race in ("head-to-head", "final")
+    }
+    assert [row[:2] for row in by_name["numpy, head-to-head"]] == [(2.4, 1 / 3), (2.5, 2 / 3), (2.6, 1.0)]
+    assert {row[3:5] for row in by_name["numpy, final"]} == {(1650.5, 90.0)}, "its own clock and power"
+    assert {row[3:5] for row in by_name["numpy, head-to-head"]} == {(1700.5, None)}
+    in_order = [row[1] for row in results.samples(won, [], "today").rows if row[2] == "numpy, head-to-head"]
+    assert in_order == [2.6, 2.5, 2.4]
+
+
+def test_a_result_of_an_earlier_release_says_what_it_lacks() -> None:
+    chart = results.distributions(dataclasses.replace(best(PLAIN), vendor_samples=None), "today")
+    assert {row[2] for row in chart.rows} == {"winner, head-to-head"}
+    assert "keeps no samples of the vendor library" in chart.note
