@@ -143,6 +143,7 @@ def alembic_config(connection: Connection) -> Config:
     """Alembic's configuration for a connection, whatever the working directory."""
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("recursive_version_locations", "true")
     config.attributes["connection"] = connection
     return config
 
@@ -150,7 +151,7 @@ def alembic_config(connection: Connection) -> Config:
 @functools.cache
 def _scripts(folder: Path) -> ScriptDirectory:
     """The revisions in a folder, whose files are read once."""
-    return ScriptDirectory(str(folder))
+    return ScriptDirectory(str(folder), recursive_version_locations=True)
 
 
 def state(connection: Connection) -> State:

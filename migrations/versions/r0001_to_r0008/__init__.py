@@ -1,0 +1,1 @@
+"""The revisions up to 0008."""
