@@ -113,7 +113,7 @@ _WMMA: dict[str, KnobValue] = {
 }  # fmt: skip
 _MMA: dict[str, KnobValue] = _WMMA | {
     "warps_k": 1, "fragment_load": "direct", "double_buffer": 0, "mma_k": 16, "epilogue": "smem",
-    "min_ctas_per_sm": 1,
+    "min_ctas_per_sm": 1, "repack": 0,
 }  # fmt: skip
 _CROSSWISE = _MMA | {"smem_layout": "xor"}
 _PERMUTED = _MMA | {

@@ -143,11 +143,11 @@ def compile_spec(spec: BuildSpec) -> Built:
 
 def _check_order(built: Built, plan: LaunchPlan) -> None:
     """Refuse a kernel that is launched while the kernel before it ends, and does not wait for its writes."""
-    if plan.format != "cubin":
+    if not plan.programmatic:
         return
     overlapping = [step.entry for step in plan.repacks]
     overlapping += [plan.finish.entry] if plan.finish else []
-    overlapping += [plan.entry] if plan.programmatic else []
+    overlapping.append(plan.entry)
     if reason := why_unordered(built.binary, overlapping):
         raise CompileError(f"{plan.entry} for {plan.target}: {reason}")
 

@@ -13,6 +13,7 @@
 //   ACCUMULATE        0 in the mma (float, int or double), 1 f16, 2 float added outside the mma
 //   EPILOGUE          0 direct, 1 through permuted shared memory
 //   COPY_A, COPY_B    widest global access in bytes
+//   REPACK_A, REPACK_B   1: the operand is a copy whose rows are multiples of 16 bytes, written by a launch before
 //   MIN_CTAS_PER_SM   CTAs that an SM must hold: the register budget
 #pragma once
 #include "common/config.cuh"
@@ -27,6 +28,8 @@ constexpr int threads = 32 * warps_m * warps_n * warps_k;
 constexpr int stages = STAGES, mma_k = MMA_K, copy_a = COPY_A, copy_b = COPY_B;
 constexpr SmemLayout smem_layout = static_cast<SmemLayout>(SMEM_LAYOUT);
 constexpr int size = sizeof(In), step_k = 32 / size * Packing<In>::value; // k of a step: 32 bytes of a row
+constexpr int chunk_k = 16 / size * Packing<In>::value; // k of 16 bytes
+constexpr bool repacks_k = (REPACK_A && !a_transposed) || (REPACK_B && b_transposed);
 constexpr bool ldmatrix_a = FRAGMENT_LOAD % 2 == 1 && (!a_transposed || size == 2), reload_a = FRAGMENT_LOAD == 3;
 constexpr bool ldmatrix_b = FRAGMENT_LOAD != 0 && (b_transposed || size == 2);
 constexpr bool double_buffer = DOUBLE_BUFFER, snake = SNAKE, epilogue_smem = EPILOGUE;
@@ -49,6 +52,7 @@ static_assert(bytes_of<In>(cfg::tile_k) <= 1024, "a row of TILE_K is at most 102
 static_assert(cfg::tile_n % 16 == 0, "TILE_N is a multiple of 16");
 static_assert(cfg::threads >= 32 && cfg::threads <= 1024, "a CTA has 1 to 32 warps");
 static_assert(cfg::stages >= 1 && cfg::stages <= 6, "STAGES is in 1 .. 6");
+static_assert((!REPACK_A || cfg::copy_a == 16) && (!REPACK_B || cfg::copy_b == 16), "a repacked operand is copied 16 bytes at a time");
 static_assert(cfg::mma_k == 8 || cfg::mma_k == 16, "MMA_K is 8 or 16");
 static_assert(FRAGMENT_LOAD >= 0 && FRAGMENT_LOAD <= 3, "FRAGMENT_LOAD is 0 .. 3");
 static_assert(SMEM_LAYOUT >= 0 && SMEM_LAYOUT <= 3, "SMEM_LAYOUT is 0 .. 3");

@@ -64,6 +64,10 @@ class Knobs:
         searched=(1, 2),
         was="min_blocks",
     )
+    repack: int = knob(
+        0, (0, 1), "copy operands whose rows are not multiples of 16 bytes to rows that are, before",
+        macro=None, absent=0,
+    )  # fmt: skip
     copy_bytes: int = knob(16, (2, 4, 8, 16), "widest global load", searched=(16,), macro=None)
     snake: int = knob(1, (0, 1), "serpentine order: odd rows of mma tiles run backwards through n")
     split_k: int = knob(

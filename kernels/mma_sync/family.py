@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable
+from typing import Literal
+
 from kernels.base.tile_hint import TileHint
 from kernels.common import cuda, tiling
 from kernels.mma_sync import layout, validity
 from kernels.mma_sync.config import KNOBS, Knobs
-from kernels.mma_sync.heuristics import SEARCH_RULES, config_from_hint, heuristic_configs
-from tilewright.artifact import Grid, Preconditions, Workspace
+from kernels.mma_sync.heuristics import SEARCH_RULES, config_from_hint, heuristic_configs, with_other_loads
+from tilewright.artifact import Grid, LaunchPlan, PackedPointer, Pointer, Preconditions, Repack, Workspace
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
 
-_MOST_CONFIGS = 8
+_MOST_CONFIGS, _MOST_OTHERS = 8, 2
+_OPERANDS: tuple[Literal["a", "b"], ...] = ("a", "b")
 
 
 class MmaSync(cuda.CudaFamily[Knobs]):
@@ -35,12 +40,20 @@ class MmaSync(cuda.CudaFamily[Knobs]):
         return validity.why_unsupported(problem, device)
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
-        """Valid configs to try first, ranked by wave efficiency and operand reuse."""
+        """Valid configs to try first, ranked by wave efficiency and operand reuse.
+
+        Where rows are not aligned, the first of them also with the other way to load.
+        """
         if self.why_unsupported(problem, device):
             return []
+
+        def valid(chosen: Iterable[Knobs]) -> list[Config]:
+            configs = map(self.config, chosen)
+            return [one for one in configs if self.why_invalid(one, problem, device) is None]
+
         ranked = tiling.ranked(heuristic_configs(problem, device), problem, device)
-        valid = (one for one in map(self.config, ranked) if self.why_invalid(one, problem, device) is None)
-        return list(valid)[:_MOST_CONFIGS]
+        others = valid(with_other_loads(ranked, problem, device))[:_MOST_OTHERS]
+        return [*valid(ranked)[: _MOST_CONFIGS - len(others)], *others]
 
     def configs_from_hint(self, hint: TileHint, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
         """The config with the tile of a hint if it is valid; none for a kernel with clusters, which uses
@@ -59,8 +72,13 @@ class MmaSync(cuda.CudaFamily[Knobs]):
         return k.threads
 
     def derived_macros(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> dict[str, int | str]:
-        """The widths of the copies, as wide as the alignment allows."""
-        return tiling.copy_macros(k, problem)
+        """Which operands are repacked, and the widths of the copies, as wide as the alignment allows."""
+        return {
+            "REPACK_A": int(layout.repacks(k, problem, "a")),
+            "REPACK_B": int(layout.repacks(k, problem, "b")),
+            "COPY_A": layout.copy_bytes(k, problem, "a"),
+            "COPY_B": layout.copy_bytes(k, problem, "b"),
+        }
 
     def smem_bytes(self, k: Knobs, problem: GemmProblem) -> int:
         """Dynamic shared memory in bytes."""
@@ -71,12 +89,35 @@ class MmaSync(cuda.CudaFamily[Knobs]):
         return cuda.split_workspace(k.split_k, k.tile_m * k.tile_n, problem)
 
     def preconditions(self, k: Knobs, problem: GemmProblem) -> Preconditions:
-        """The alignment of A and B that their copies require."""
-        return tiling.preconditions(k, problem)
+        """The alignment of A and B that their copies require, or that of an element if they are repacked."""
+
+        def alignment(operand: str) -> int:
+            if layout.repacks(k, problem, operand):
+                return problem.dtype.size
+            return layout.copy_bytes(k, problem, operand)
+
+        return cuda.preconditions(problem, alignment("a"), alignment("b"))
+
+    def plan(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> LaunchPlan:
+        """How to launch the kernel, on the copies of operands that are repacked before it."""
+        k = self.knob_values(config)
+        steps = tuple(_repack(problem, x) for x in _OPERANDS if layout.repacks(k, problem, x))
+        copied = {step.operand for step in steps}
+        plan = super().plan(config, problem, device)
+        args = tuple(
+            PackedPointer(item.operand) if isinstance(item, Pointer) and item.operand in copied else item
+            for item in plan.args
+        )
+        return dataclasses.replace(plan, args=args, repacks=steps)
 
     def overlaps(self, device: DeviceSpec) -> bool:
         """Whether a launch may start before the previous launch has ended: from sm_90 on."""
         return device.arch == "sm_90"
+
+
+def _repack(problem: GemmProblem, operand: Literal["a", "b"]) -> Repack:
+    along_k = problem.layout.b_transposed if operand == "b" else not problem.layout.a_transposed
+    return Repack(operand, "repack_rows_of_k" if along_k else "repack_rows", (256, 1, 1), rows=8)
 
 
 MMA_SYNC = MmaSync()

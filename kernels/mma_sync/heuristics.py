@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Iterator
 
 from kernels.base.family import Rule
 from kernels.base.tile_hint import TileHint
 from kernels.common import tiling
 from kernels.mma_sync.config import ACCUMULATE_OF, Knobs
+from kernels.mma_sync.layout import ROW_ALIGNMENT
 from kernels.mma_sync.validity import why_registers, why_smem
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
@@ -30,12 +32,27 @@ _SHAPES = (
     (16, 64, 64, 1, 2, 5),
 )
 _HINTED_TILE_K, _HINTED_STAGES = 32, 3  # if a hint has none
+_ASYNC_BYTES = 8  # copies at least as wide keep up with the products, whatever the rows
+_REUSE = 128  # products of an element that pay for its copy to aligned rows
 
 
 def heuristic_configs(problem: GemmProblem, device: DeviceSpec) -> list[Knobs]:
     """Configs of tile shapes that are fast on other problems; some may be invalid."""
     filled = (_filled(problem, device, *shape) for shape in _SHAPES)
     return [config for config in filled if _why_spills(config, problem, device) is None]
+
+
+def repack_pays(problem: GemmProblem) -> bool:
+    """Whether rows of A or B that allow only narrow copies are read often enough to be copied before."""
+    uses = {"a": problem.n, "b": problem.m}
+    narrow = [operand for operand in uses if problem.stride_alignment(operand) < _ASYNC_BYTES]
+    return bool(narrow) and all(uses[operand] >= _REUSE for operand in narrow)
+
+
+def with_other_loads(configs: Iterable[Knobs], problem: GemmProblem, device: DeviceSpec) -> Iterator[Knobs]:
+    """The same tiles, with rows that are not aligned copied before, or else not copied before."""
+    others = (dataclasses.replace(config, repack=1 - config.repack) for config in configs)
+    return (config for config in others if _why_spills(config, problem, device) is None)
 
 
 def config_from_hint(hint: TileHint, problem: GemmProblem, device: DeviceSpec) -> Knobs:
@@ -63,6 +80,7 @@ def _filled(problem: GemmProblem, device: DeviceSpec, *shape: int) -> Knobs:
         fragment_load="direct" if problem.dtype is DType.FLOAT64 else "ldmatrix",
         accumulate=ACCUMULATE_OF[problem.accumulate],
         swizzle_size=8 if -(-problem.m // tile_m) >= 8 else 1,
+        repack=int(repack_pays(problem)),
     )
     return dataclasses.replace(
         config,
@@ -104,9 +122,13 @@ def _why_few_warps(c: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 
 def _why_spills(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    odd_rows = not p.layout.b_transposed and p.dtype.nbytes(p.n) % 16
-    if odd_rows and c.warp_m * c.warp_n >= 64 * 64 and p.dtype.nbytes(c.tile_k) <= 64:
-        return "beside the addresses of odd rows of B, warp tiles of 64 x 64 spill with 64 bytes of k a stage"
+    if c.warp_m * c.warp_n < 64 * 64:
+        return None
+    along_m_or_n = {"a": p.layout.a_transposed, "b": not p.layout.b_transposed}
+    if any(along_m_or_n[x] and p.stride_alignment(x) < ROW_ALIGNMENT and not c.repack for x in along_m_or_n):
+        return "beside the addresses of odd rows along m or n, warp tiles of 64 x 64 spill"
+    if p.layout.a_transposed and c.threads <= 128 and p.dtype.nbytes(c.tile_k) > 64:
+        return "four warps copy 128 bytes of k a stage: beside their addresses, warp tiles of 64 x 64 spill"
     return None
 
 
@@ -116,7 +138,7 @@ SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("tile_m", "tile_n"), tiling.why_oversized),
     Rule(("tile_m", "tile_n", "warps_m", "warps_n"), _why_odd_warps),
     Rule(("warps_m", "warps_n", "warps_k"), _why_few_warps),
-    Rule(("tile_m", "tile_n", "tile_k", "warps_m", "warps_n"), _why_spills),
+    Rule(("tile_m", "tile_n", "tile_k", "warps_m", "warps_n", "warps_k", "repack"), _why_spills),
     Rule(("tile_k", "split_k"), tiling.why_split),
     Rule(("raster", "swizzle_size"), tiling.why_swizzle_size),
 )

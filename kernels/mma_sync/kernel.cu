@@ -8,17 +8,19 @@
 // (fragments, products), epilogue.cuh.
 // Shared memory: STAGES x (A tile | B tile), each with the rows that the matrix has in memory, in the layout of
 // common/smem_tile.cuh; the reduction over WARPS_K and the staged epilogue reuse it from the start.
-// Does not support: float, e4m3 and e5m2 before sm_89.
+// REPACK_A, REPACK_B: rows that are not multiples of 16 bytes are copied to such rows by a launch before, and A, B and their strides
+// are those of the copy. Does not support: float, e4m3 and e5m2 before sm_89.
 //
 // Compiles as it lies here:  nvcc -cubin -arch=sm_80 -I. -DIN_TYPE=f16 -DOUT_TYPE=f16 -DA_TRANSPOSED=0
 //   -DB_TRANSPOSED=1 -DTILE_M=128 -DTILE_N=128 -DTILE_K=32 -DRASTER=0 -DRASTER_SNAKE=0 -DSWIZZLE_SIZE=1 -DSPLIT_K=1 -DALIGN_D=16
 //   -DACTIVATION=0 -DHAS_BIAS=0 -DHAS_C=0 -DWARPS_M=2 -DWARPS_N=2 -DWARPS_K=1 -DSTAGES=4 -DMMA_K=16
 //   -DFRAGMENT_LOAD=1 -DSMEM_LAYOUT=2 -DDOUBLE_BUFFER=1 -DSNAKE=1 -DACCUMULATE=0 -DEPILOGUE=1
-//   -DCOPY_A=16 -DCOPY_B=16 -DMIN_CTAS_PER_SM=1 mma_sync/kernel.cu
+//   -DCOPY_A=16 -DCOPY_B=16 -DREPACK_A=0 -DREPACK_B=0 -DMIN_CTAS_PER_SM=1 mma_sync/kernel.cu
 #include "common/epilogue.cuh"
 #include "common/ptx/control.cuh"
 #include "common/ptx/cp_async.cuh"
 #include "common/raster.cuh"
+#include "common/repack.cuh"
 #include "common/smem_tile.cuh"
 #include "common/split_k.cuh"
 #include "mma_sync/compute.cuh"
@@ -179,12 +181,17 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, MIN_CTAS_PER_SM) mma_
     a += batch * stride_a, b += batch * stride_b, d += batch * stride_d;
     if constexpr (cfg::has_c) c += batch * stride_c;
 
-    const KTiles k_tiles = split_range<cfg::tile_k, cfg::split_k>(k, split);
+    // NOTE: a repacked row along k has up to 15 bytes of zeros in front; of an operand whose rows lie along m or n, as many rows
+    // that it does not have count as zeros.
+    const int front = cfg::repacks_k ? -k & (cfg::chunk_k - 1) : 0;
+    const KTiles k_tiles = split_range<cfg::tile_k, cfg::split_k>(k + front, split);
+    const KTiles k_rows{k_tiles.begin - front, k_tiles.count, k_tiles.pad + (k_tiles.begin + k_tiles.pad > 0 ? 0 : front)};
     const int row0 = tile.m * cfg::tile_m, col0 = tile.n * cfg::tile_n, warp = threadIdx.x / 32;
     const int slice = warp / (cfg::warps_m * cfg::warps_n), within = warp % (cfg::warps_m * cfg::warps_n);
 
     const int warp_row = within / cfg::warps_n * cfg::warp_m, warp_col = within % cfg::warps_n * cfg::warp_n;
-    MainLoop loop{LoaderA(a, lda, m, row0, k_tiles), LoaderB(b, ldb, n, col0, k_tiles),
+    MainLoop loop{LoaderA(a, lda, m, row0, cfg::a_transposed ? k_rows : k_tiles),
+                        LoaderB(b, ldb, n, col0, cfg::b_transposed ? k_tiles : k_rows),
                         FragmentLoader(warp_row, warp_col, slice * cfg::k_steps), k_tiles.count};
     Accumulator<cfg::accumulate_f16> acc;
     acc.clear();
@@ -211,3 +218,17 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, MIN_CTAS_PER_SM) mma_
     const Epilogue epilogue{c, d, bias, ldc, ldd, m, n, alpha, beta};
     store_tile(values, epilogue, smem, row0, col0, warp_row, warp_col, slice == 0);
 }
+
+#if REPACK_A || REPACK_B
+// Rows along m or n, and rows along k.
+extern "C" __global__ void __launch_bounds__(256) repack_rows(REPACK_PARAMETERS) {
+    release_next_kernel();
+    await_previous_kernel();
+    repack_row<false>(source, target, rows, bytes, source_stride, target_stride, source_batch, target_batch);
+}
+extern "C" __global__ void __launch_bounds__(256) repack_rows_of_k(REPACK_PARAMETERS) {
+    release_next_kernel();
+    await_previous_kernel();
+    repack_row<true>(source, target, rows, bytes, source_stride, target_stride, source_batch, target_batch);
+}
+#endif

@@ -8,6 +8,7 @@ from kernels.mma_sync.config import Knobs
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
 
+ROW_ALIGNMENT = 16  # bytes of the widest copy
 _STEP_BYTES = 32  # of a row of A that one k step multiplies
 
 # Registers of a thread beside accumulators and fragments: addresses, bounds, loop state.
@@ -22,6 +23,18 @@ _CALL_REGISTERS = 20
 def step_k(problem: GemmProblem) -> int:
     """Elements of k that one k step multiplies."""
     return 8 * _STEP_BYTES // problem.dtype.bits
+
+
+def repacks(config: Knobs, problem: GemmProblem, operand: str) -> bool:
+    """Whether a launch before copies an operand to rows that are multiples of 16 bytes."""
+    return bool(config.repack) and problem.stride_alignment(operand) < ROW_ALIGNMENT
+
+
+def copy_bytes(config: Knobs, problem: GemmProblem, operand: str) -> int:
+    """Bytes of a global access to operand ``a`` or ``b``."""
+    if repacks(config, problem, operand):
+        return config.copy_bytes
+    return tiling.copy_bytes(config, problem, operand)
 
 
 def smem_bytes(config: Knobs, problem: GemmProblem) -> int:

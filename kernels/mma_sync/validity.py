@@ -5,7 +5,14 @@ from __future__ import annotations
 from kernels.base.family import Rule
 from kernels.common import cuda, tiling
 from kernels.mma_sync.config import ACCUMULATE_OF, Knobs
-from kernels.mma_sync.layout import emulation_registers, register_estimate, smem_bytes, step_k
+from kernels.mma_sync.layout import (
+    ROW_ALIGNMENT,
+    emulation_registers,
+    register_estimate,
+    repacks,
+    smem_bytes,
+    step_k,
+)
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem, Layout
 
@@ -79,6 +86,14 @@ def _why_copy_bytes(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     return None
 
 
+def _why_repack(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if c.repack and not any(repacks(c, p, operand) for operand in ("a", "b")):
+        return "repack=1 is for rows that are not multiples of 16 bytes: use repack=0"
+    if c.repack and c.copy_bytes != ROW_ALIGNMENT:
+        return "repack=1 makes rows for the widest copies: use copy_bytes=16"
+    return None
+
+
 def _why_double_buffer(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     if c.double_buffer and (c.stages < 2 or c.tile_k // step_k(p) // c.warps_k % 2):
         return "fragment double buffering needs two stages and an even number of k steps a stage"
@@ -120,6 +135,7 @@ RULES: tuple[Rule[Knobs], ...] = (
     Rule(("fragment_load",), _why_fragments),
     Rule(("mma_k",), _why_mma_k),
     Rule(("copy_bytes",), _why_copy_bytes, compiled=False),
+    Rule(("repack", "copy_bytes"), _why_repack, compiled=False),
     Rule(("tile_m", "tile_n", "tile_k", "warps_m", "warps_n", "warps_k"), tiling.why_copies),
     Rule(("double_buffer", "stages", "tile_k", "warps_k"), _why_double_buffer),
     Rule(("fragment_load", "double_buffer"), _why_reload),

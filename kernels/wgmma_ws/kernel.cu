@@ -16,6 +16,7 @@
 //   -DREVERSE_K=0 -DSECTOR_ALIGNED_STORE=0 -DLOAD_INTERVAL=0 wgmma_ws/kernel.cu
 #include "common/ptx/control.cuh"
 #include "common/ptx/mbarrier.cuh"
+#include "common/repack.cuh"
 #include "wgmma_ws/config.cuh"
 #include "wgmma_ws/epilogue.cuh"
 #include "wgmma_ws/scheduler.cuh"
@@ -316,56 +317,11 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, 1)
 }
 
 #if REPACK
-// ---- The kernel before, for operands whose rows TMA cannot take: copies rows of any alignment to rows that start at multiples of
-// 128 bytes. A warp copies a row; its lanes write 16 bytes each, put together from the two aligned chunks that they lie across.
-// The bytes between the end of a row and the next are never read: tensor maps end before them.
+// ---- The kernel before, for operands whose rows TMA cannot take. Tensor maps end before the bytes between two rows.
 
-// The four words that start `shift` bytes into two adjacent aligned chunks.
-__device__ __forceinline__ uint4 shifted(uint4 low, uint4 high, int shift) {
-    unsigned w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-    if (shift & 8) w[0] = w[2], w[1] = w[3], w[2] = w[4], w[3] = w[5], w[4] = w[6], w[5] = w[7];
-    if (shift & 4) w[0] = w[1], w[1] = w[2], w[2] = w[3], w[3] = w[4], w[4] = w[5];
-    const int bits = shift % 4 * 8;
-    return {__funnelshift_r(w[0], w[1], bits), __funnelshift_r(w[1], w[2], bits), __funnelshift_r(w[2], w[3], bits),
-            __funnelshift_r(w[3], w[4], bits)};
-}
-
-// The 16 bytes from `first` on of a row of `bytes`, byte by byte: for the ends of a row, outside of which nothing may be read.
-// Bytes outside are 0.
-__device__ __forceinline__ uint4 gathered(const unsigned char* row, int first, int bytes) {
-    unsigned w[4] = {};
-    for (int i = 0; i < 16 && first + i < bytes; ++i) w[i / 4] |= unsigned(row[first + i]) << (i % 4 * 8);
-    return {w[0], w[1], w[2], w[3]};
-}
-
-// blockIdx = (8 rows, 0, batch).
-extern "C" __global__ void __launch_bounds__(256)
-    repack_rows(const unsigned char* source, unsigned char* target, int rows, int bytes, long long source_stride,
-                long long target_stride, long long source_batch, long long target_batch) {
+extern "C" __global__ void __launch_bounds__(256) repack_rows(REPACK_PARAMETERS) {
     if constexpr (!cfg::gpc_order) release_next_kernel();
     await_previous_kernel();
-    const int index = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-    if (index >= rows) return;
-    const unsigned char* row = source + blockIdx.z * source_batch + index * source_stride;
-    uint4* out = reinterpret_cast<uint4*>(target + blockIdx.z * target_batch + index * target_stride);
-    const int shift = reinterpret_cast<unsigned long long>(row) & 15;
-    const uint4* aligned = reinterpret_cast<const uint4*>(row - shift);
-    // NOTE: four chunks are loaded before the first is stored, because the compiler moves no load above a store that may overlap.
-    constexpr int chunks = 4;
-    for (int first = threadIdx.x % 32; first * 16 < bytes; first += 32 * chunks) {
-        uint4 loaded[chunks];
-#pragma unroll
-        for (int j = 0; j < chunks; ++j) {
-            const int i = first + 32 * j;
-            const bool inside = i * 16 >= shift && (i + 2) * 16 - shift <= bytes;
-            if (inside)
-                loaded[j] = shifted(aligned[i], aligned[i + 1], shift);
-            else if (i * 16 < bytes)
-                loaded[j] = gathered(row, i * 16, bytes);
-        }
-#pragma unroll
-        for (int j = 0; j < chunks; ++j)
-            if ((first + 32 * j) * 16 < bytes) out[first + 32 * j] = loaded[j];
-    }
+    repack_row<false>(source, target, rows, bytes, source_stride, target_stride, source_batch, target_batch);
 }
 #endif

@@ -82,6 +82,18 @@ class Scalar:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class PackedPointer:
+    """A kernel argument: the address of the copy of an operand that the plan repacks. Scalars that name the
+    operand's strides are those of the copy.
+
+    NOTE: a kind of its own, so that earlier releases refuse the plan and do not pass the operand itself.
+    """
+
+    operand: Literal["a", "b"]
+    kind: Literal["packed_pointer"] = "packed_pointer"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class TensorMap:
     """A kernel argument: a 128-byte TMA descriptor of a row-major operand, passed by value.
 
@@ -115,12 +127,18 @@ class CtaOrder:
     kind: Literal["cta_order", "block_order"] = "cta_order"
 
 
-Argument = Pointer | Scalar | TensorMap | CtaOrder
+Argument = Pointer | PackedPointer | Scalar | TensorMap | CtaOrder
 
 
 def argument(data: dict[str, Any]) -> Argument:
     """The inverse of ``dataclasses.asdict``."""
-    kinds = {"pointer": Pointer, "tensor_map": TensorMap, "cta_order": CtaOrder, "block_order": CtaOrder}
+    kinds = {
+        "pointer": Pointer,
+        "packed_pointer": PackedPointer,
+        "tensor_map": TensorMap,
+        "cta_order": CtaOrder,
+        "block_order": CtaOrder,
+    }
     found: Argument = decode_known(kinds.get(str(data["kind"]), Scalar), data)
     if isinstance(found, TensorMap) and len(found.box) != 2:
         raise ValueError(f"a box must have rows and columns, got {found.box}")
@@ -129,7 +147,7 @@ def argument(data: dict[str, Any]) -> Argument:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Repack:
-    """A launch before the kernel that copies an operand to the workspace, with rows that TMA can describe.
+    """A launch before the kernel that copies an operand to the workspace, with aligned rows.
 
     Its kernel takes (source, target, rows, bytes of a row, source stride, target stride, source stride of a
     batch, target stride of a batch), strides in bytes; each CTA copies ``rows`` rows.
@@ -148,17 +166,18 @@ class Repack:
 
     def row_bytes(self, problem: GemmProblem) -> int:
         """Bytes from row to row of the copy: a multiple of 128."""
-        return -(-self._shape(problem)[1] * problem.dtype.size // 128) * 128
+        return -(-problem.dtype.nbytes(self.shape(problem)[1]) // 128) * 128
 
     def bytes(self, problem: GemmProblem) -> int:
         """Bytes of the copy."""
-        return problem.batch * self._shape(problem)[0] * self.row_bytes(problem)
+        return problem.batch * self.shape(problem)[0] * self.row_bytes(problem)
 
     def ctas(self, problem: GemmProblem) -> tuple[int, int, int]:
         """CTAs of the launch in x, y, z."""
-        return -(-self._shape(problem)[0] // self.rows), 1, problem.batch
+        return -(-self.shape(problem)[0] // self.rows), 1, problem.batch
 
-    def _shape(self, problem: GemmProblem) -> tuple[int, int]:
+    def shape(self, problem: GemmProblem) -> tuple[int, int]:
+        """Rows and columns of the operand as stored."""
         return problem.a_shape if self.operand == "a" else problem.b_shape
 
 
@@ -291,6 +310,13 @@ class LaunchPlan:
             offset += one.bytes(problem)
         return None
 
+    def require_copies(self) -> None:
+        """Raise ``ValueError`` if an argument is the copy of an operand that is not repacked."""
+        copied = {one.operand for one in self.repacks}
+        for item in self.args:
+            if isinstance(item, PackedPointer) and item.operand not in copied:
+                raise ValueError(f"{item.operand} is not repacked, and an argument is its copy")
+
     def _packed_start(self, problem: GemmProblem) -> int:
         return -(-self.workspace.total_bytes(self.grid.tiles(problem) * problem.batch) // 256) * 256
 
@@ -316,7 +342,7 @@ class LaunchPlan:
         """
         # NOTE: fields of later releases have a default, so that stored artifacts of earlier releases load.
         try:
-            return cls(
+            plan = cls(
                 **_texts(data, "format", "target", "entry"),
                 block=_triple(data["block"]),
                 grid=decode_known(Grid, data["grid"]),
@@ -330,6 +356,8 @@ class LaunchPlan:
                 workspace=decode_known(Workspace, data["workspace"]),
                 preconditions=decode_known(Preconditions, data["preconditions"]),
             )
+            plan.require_copies()
+            return plan
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise ArtifactError(f"not a launch plan, fetch the artifact again: {error!r}"[:500]) from error
 

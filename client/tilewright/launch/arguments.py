@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tilewright.artifact import LaunchPlan, Scalar, TensorMap
+from tilewright.artifact import LaunchPlan, PackedPointer, Scalar, TensorMap
 from tilewright.errors import PreconditionFailed
 from tilewright.schema.problem import GemmProblem, reads_operands
 
@@ -64,6 +64,17 @@ def scalar_values(problem: GemmProblem, operands: Operands) -> dict[str, int | f
         "alpha": operands.alpha,
         "beta": operands.beta,
     }
+
+
+def copy_strides(plan: LaunchPlan, problem: GemmProblem) -> dict[str, int | float]:
+    """The strides of the copies that the kernel reads in place of operands, by the names of scalars."""
+    strides: dict[str, int | float] = {}
+    read = {item.operand for item in plan.args if isinstance(item, PackedPointer)}
+    for step in plan.repacks:
+        if step.operand in read:
+            row = step.row_bytes(problem) // problem.dtype.size
+            strides |= {f"ld{step.operand}": row, f"stride_{step.operand}": row * step.shape(problem)[0]}
+    return strides
 
 
 def check_preconditions(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -> None:
@@ -139,7 +150,7 @@ def _why_not_strided(plan: LaunchPlan, problem: GemmProblem, operands: Operands)
 def _why_not_apart(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -> str | None:
     """The reason the kernel does not support the gaps between the matrices of a batch, or None."""
     taken = {item.name for item in plan.args if isinstance(item, Scalar)}
-    described = {item.operand for item in plan.args if isinstance(item, TensorMap)}
+    described = {item.operand for item in plan.args if isinstance(item, (TensorMap, PackedPointer))}
     needed = plan.preconditions
     for name, align, size in (
         ("a", needed.align_a, problem.dtype.size),

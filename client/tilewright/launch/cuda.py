@@ -7,10 +7,19 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from tilewright.artifact import Artifact, CtaOrder, LaunchPlan, Pointer, Repack, Scalar, TensorMap
+from tilewright.artifact import (
+    Artifact,
+    CtaOrder,
+    LaunchPlan,
+    PackedPointer,
+    Pointer,
+    Repack,
+    Scalar,
+    TensorMap,
+)
 from tilewright.errors import LaunchError, PreconditionFailed
 from tilewright.launch import driver
-from tilewright.launch.arguments import Operands, check_preconditions, scalar_values
+from tilewright.launch.arguments import Operands, check_preconditions, copy_strides, scalar_values
 from tilewright.launch.cta_order import CTA_ORDERS, Order
 from tilewright.launch.slots import DescriptorSlot, PointerSlot, Slot, Slots, Step, clustered, programmatic
 from tilewright.launch.tensor_map import Descriptor, encode
@@ -119,7 +128,7 @@ class CudaLaunch:
             rest = [value for value in values if not isinstance(value, (Descriptor, Order))]
             shape = (plan.finish.ctas(problem), plan.finish.block, 0)
             function = kernel.other(plan.finish.entry)
-            self._steps.append(Step(function, plan.finish.entry, rest, shape, programmatic()))
+            self._steps.append(Step(function, plan.finish.entry, rest, shape, _overlapping(plan)))
         slots = _slots(plan, problem, operands, main)
         for step, repack in zip(plan.repacks, repacks, strict=True):
             slots.append(PointerSlot(step.operand, repack.values[0]))
@@ -151,32 +160,40 @@ class CudaLaunch:
 def _repack(kernel: CudaKernel, step: Repack, problem: GemmProblem, operands: Operands) -> Step:
     packed = kernel.artifact.plan.packed(problem, step.operand)
     assert packed is not None
-    rows, columns = problem.a_shape if step.operand == "a" else problem.b_shape
+    rows, columns = step.shape(problem)
     stride = int(scalar_values(problem, operands)[f"ld{step.operand}"]) * problem.dtype.size
     values: list[Any] = [
         ctypes.c_void_p(getattr(operands, step.operand)),
         ctypes.c_void_p(operands.workspace + packed[0]),
         ctypes.c_int32(rows),
-        ctypes.c_int32(columns * problem.dtype.size),
+        ctypes.c_int32(problem.dtype.nbytes(columns)),
     ]
     values += [ctypes.c_int64(size) for size in (stride, packed[1], stride * rows, packed[1] * rows)]
     function = kernel.other(step.entry)
     shape = (step.ctas(problem), step.block, 0)
-    return Step(function, step.entry, values, shape, programmatic())
+    return Step(function, step.entry, values, shape, _overlapping(kernel.artifact.plan))
+
+
+def _overlapping(plan: LaunchPlan) -> list[driver.LaunchAttribute]:
+    return programmatic() if plan.programmatic else []
 
 
 def _attributes(plan: LaunchPlan) -> list[driver.LaunchAttribute]:
-    return [*(programmatic() if plan.programmatic else ()), *clustered(*plan.cluster)]
+    return [*_overlapping(plan), *clustered(*plan.cluster)]
 
 
 def _argument_values(
     plan: LaunchPlan, problem: GemmProblem, operands: Operands, other: Callable[[str], ctypes.c_void_p]
 ) -> list[Any]:
-    scalars = scalar_values(problem, operands)
+    scalars = scalar_values(problem, operands) | copy_strides(plan, problem)
     values: list[Any] = []
     for item in plan.args:
         if isinstance(item, Pointer):
             values.append(ctypes.c_void_p(getattr(operands, item.operand)))
+        elif isinstance(item, PackedPointer):
+            packed = plan.packed(problem, item.operand)
+            assert packed is not None
+            values.append(ctypes.c_void_p(operands.workspace + packed[0]))
         elif isinstance(item, TensorMap):
             values.append(_tensor_map(plan, item, problem, operands))
         elif isinstance(item, CtaOrder):

@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from tilewright.artifact import Artifact, CtaOrder, Operand, Pointer, TensorMap
+from tilewright.artifact import Artifact, CtaOrder, Operand, PackedPointer, Pointer, TensorMap
 from tilewright.errors import ArtifactError, LaunchError, PreconditionFailed
 from tilewright.launch.arguments import Operands, check_preconditions, scalar_values
 from tilewright.launch.slots import PointerSlot, Slots
@@ -215,8 +215,8 @@ class HostKernel:
     ) -> list[Any]:
         arguments = []
         for argument in self.artifact.plan.args:
-            if isinstance(argument, (CtaOrder, TensorMap)):
-                raise ArtifactError("a host artifact takes no tensor maps and no CTA order")
+            if isinstance(argument, (CtaOrder, PackedPointer, TensorMap)):
+                raise ArtifactError("a host artifact takes no tensor maps, no CTA order and no copies")
             if isinstance(argument, Pointer):
                 arguments.append(pointers[argument.operand])
             else:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from gate import wrong
+from type_samples import mma as typed
 
 from kernels.compiler.build import build
 from kernels.mma_sync.config import Knobs as MmaKnobs
@@ -71,6 +72,15 @@ def test_every_knob_of_mma_sync(device, variant, layout) -> None:
         if layout in ("tn", "tt") and variant.get("tile_m") == 96:
             continue  # rows of 12 chunks do not divide among the threads
         assert wrong(device, MMA_SYNC, mma(**variant), problem) is None
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["float16", "tfloat32", "float64"])
+@pytest.mark.parametrize("split_k", [1, 3])
+def test_mma_sync_repacks_rows(device, layout, dtype, split_k) -> None:
+    for size in ((129, 257, 65), (127, 255, 1001)):
+        problem = GemmProblem(*size, dtype=dtype, layout=layout, batch=2)
+        assert wrong(device, MMA_SYNC, typed(dtype, repack=1, split_k=split_k), problem) is None
 
 
 @pytest.mark.parametrize("tile_n", [96, 160, 192])

@@ -20,6 +20,7 @@ import numpy as np
 from kernels.base.spec import SOURCES
 from kernels.common.cuda import CudaFamily
 from tilewright import Config, DeviceSpec, DType, GemmProblem
+from tilewright.artifact import Repack
 from tuner.measure.encoding import decode, encode, storage_type
 
 HERE = Path(__file__).parent
@@ -52,11 +53,14 @@ def wrong_on_cpu(
     stored = [encode(np, x, problem.dtype) for x in (a, b)] + [encode(np, x, problem.out) for x in (c, bias)]
     d = np.full((problem.batch, problem.m, problem.n), 0x77, storage_type(problem.out))
     workspace = np.zeros(plan.workspace_bytes(problem) + 256, "uint8")
+    for step in plan.repacks:
+        index = "ab".index(step.operand)
+        stored[index] = _repacked(library, step, stored[index], problem)
     rows = [x.shape[-1] for x in (*stored[:3], d)]
     sizes = [x.shape[-1] * x.shape[-2] for x in (*stored[:3], d)]
     alpha, beta = 2.0, 1.0
     code = library.run(
-        *(x.ctypes.data_as(ctypes.c_void_p) for x in (*stored[:3], d, stored[3], workspace)),
+        *map(_address, (*stored[:3], d, stored[3], workspace)),
         problem.m, problem.n, problem.k, (ctypes.c_longlong * 8)(*rows, *sizes), ctypes.c_double(alpha),
         ctypes.c_double(beta), (ctypes.c_int * 3)(*plan.grid.ctas(problem)), plan.block[0], seed,
     )  # fmt: skip
@@ -74,6 +78,28 @@ def wrong_on_cpu(
     if workspace[:counters].any():
         return "the counters of the workspace are not zero after the launch"
     return f"{len(bad)} of {d.size} elements differ, the first at {bad[0]}" if len(bad) else None
+
+
+def _repacked(library: Any, step: Repack, matrix: Any, problem: GemmProblem) -> Any:
+    """The copy of an operand that the launch before the kernel makes, in memory that holds NaN."""
+    rows, columns = step.shape(problem)
+    size, row = matrix.itemsize, step.row_bytes(problem)
+    copy = np.full(problem.batch * rows * row + 16, 0xFF, "uint8")
+    start = -copy.ctypes.data % 16
+    copy = copy[start : start + problem.batch * rows * row].view(matrix.dtype)
+    source = np.full(matrix.nbytes + 32, 0xFF, "uint8")[16 : 16 + matrix.nbytes]  # at any alignment
+    source[:] = matrix.reshape(-1).view("uint8")
+    stride = matrix.shape[-1] * size
+    strides = (ctypes.c_longlong * 4)(stride, row, stride * rows, row * rows)
+    library.repack(
+        int(step.entry.endswith("of_k")), _address(source), _address(copy), rows,
+        problem.dtype.nbytes(columns), strides, (ctypes.c_int * 3)(*step.ctas(problem)),
+    )  # fmt: skip
+    return copy.reshape(problem.batch, rows, row // size)
+
+
+def _address(array: Any) -> Any:
+    return array.ctypes.data_as(ctypes.c_void_p)
 
 
 def _library(source: str, entry: str, defines: dict[str, int | str]) -> Any:

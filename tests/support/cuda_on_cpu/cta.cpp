@@ -124,24 +124,16 @@ void async_wait(int pending) {
             for (const Copy& copy : groups.front()) make(copy);
 }
 
-// Launches the kernel. Returns 0, 1 for a copy that is misaligned, out of bounds or never waited for, 2 for a deadlock.
-extern "C" int run(const void* a, const void* b, const void* c, void* d, const void* bias, void* workspace, int m, int n, int k,
-                   const long long* strides, double alpha, double beta, const int* grid, int threads, unsigned seed) {
+namespace {
+// Runs all CTAs of `body`. Returns as `run`.
+int run_grid(const int* grid, int threads, unsigned seed) {
     source.seed(seed);
     copies_late = seed % 2;
     misuse = false;
     fibers.clear();
     for (int i = 0; i < threads; ++i) fibers.push_back(std::make_unique<Fiber>());
-    const char *first_a = static_cast<const char*>(a), *first_b = static_cast<const char*>(b);
-    operands[0] = {first_a, first_a + grid[2] * strides[4] * sizeof(In)};
-    operands[1] = {first_b, first_b + grid[2] * strides[5] * sizeof(In)};
     gridDim = {grid[0], grid[1], grid[2]};
     blockDim = {threads, 1, 1};
-    body = [&] {
-        ENTRY(static_cast<const In*>(a), static_cast<const In*>(b), static_cast<const Out*>(c), static_cast<Out*>(d),
-              static_cast<const Out*>(bias), workspace, m, n, k, strides[0], strides[1], strides[2], strides[3], strides[4],
-              strides[5], strides[6], strides[7], ElementAccumulator(alpha), ElementAccumulator(beta));
-    };
     try {
         for (int z = 0; z < grid[2]; ++z)
             for (int y = 0; y < grid[1]; ++y)
@@ -154,4 +146,30 @@ extern "C" int run(const void* a, const void* b, const void* c, void* d, const v
         return 2;
     }
     return misuse;
+}
+} // namespace
+
+#if REPACK_A || REPACK_B
+// Launches a repack, of rows along k or not.
+extern "C" void repack(int of_k, const void* from, void* to, int rows, int bytes, const long long* strides, const int* grid) {
+    body = [=] {
+        (of_k ? repack_rows_of_k : repack_rows)(static_cast<const unsigned char*>(from), static_cast<unsigned char*>(to), rows,
+                                                bytes, strides[0], strides[1], strides[2], strides[3]);
+    };
+    run_grid(grid, 256, 0);
+}
+#endif
+
+// Launches the kernel. Returns 0, 1 for a copy that is misaligned, out of bounds or never waited for, 2 for a deadlock.
+extern "C" int run(const void* a, const void* b, const void* c, void* d, const void* bias, void* workspace, int m, int n, int k,
+                   const long long* strides, double alpha, double beta, const int* grid, int threads, unsigned seed) {
+    const char *first_a = static_cast<const char*>(a), *first_b = static_cast<const char*>(b);
+    operands[0] = {first_a, first_a + grid[2] * strides[4] * sizeof(In)};
+    operands[1] = {first_b, first_b + grid[2] * strides[5] * sizeof(In)};
+    body = [&] {
+        ENTRY(static_cast<const In*>(a), static_cast<const In*>(b), static_cast<const Out*>(c), static_cast<Out*>(d),
+              static_cast<const Out*>(bias), workspace, m, n, k, strides[0], strides[1], strides[2], strides[3], strides[4],
+              strides[5], strides[6], strides[7], ElementAccumulator(alpha), ElementAccumulator(beta));
+    };
+    return run_grid(grid, threads, seed);
 }

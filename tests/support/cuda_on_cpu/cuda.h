@@ -52,6 +52,9 @@ inline double __hiloint2double(unsigned high, unsigned low) {
     std::memcpy(&x, &bits, 8);
     return x;
 }
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
+    return unsigned((std::uint64_t(high) << 32 | low) >> (shift & 31));
+}
 template <class T> T __ldcg(const T* from) { return *from; }
 inline void __threadfence() {}
 inline unsigned atomicAdd(unsigned* word, unsigned x) {

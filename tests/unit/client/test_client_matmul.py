@@ -188,7 +188,7 @@ SENSELESS: dict[str, tuple[Callable[[LaunchPlan], dict[str, Any]], str]] = {
     ),
     "a map": (
         lambda plan: {"args": (*plan.args, TensorMap("a", (8, 8)))},
-        "a host artifact takes no tensor maps and no CTA order",
+        "a host artifact takes no tensor maps, no CTA order and no copies",
     ),
 }
 

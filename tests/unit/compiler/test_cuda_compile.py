@@ -69,6 +69,31 @@ def test_heuristic_configs_do_not_spill(family, problem) -> None:
         assert build(family, config, problem, device).resources.spill_bytes == 0, str(config)
 
 
+ODD_ROWS = [(arch, layout) for layout in ("tt", "nn", "tn", "nt") for arch in ("sm_80", "sm_90")]
+
+
+@pytest.mark.parametrize(("arch", "layout"), every(8, ODD_ROWS))
+def test_heuristic_configs_of_odd_rows_do_not_spill(arch, layout) -> None:
+    """Rows that are no multiple of 16 bytes are copied before or, in the last two, loaded as they are."""
+    problem, device = GemmProblem(4095, 4097, 4093, layout=layout), gpu(arch, 132)
+    configs = MMA_SYNC.heuristic_configs(problem, device)
+    assert [config["repack"] for config in configs] == [1] * 6 + [0] * 2
+    for config in configs:
+        artifact = build(MMA_SYNC, config, problem, device)
+        assert artifact.resources.spill_bytes == 0, str(config)
+        assert len(artifact.plan.repacks) == 2 * config["repack"]
+
+
+def test_what_is_read_once_is_not_copied_first() -> None:
+    def loads(*size: int, layout: str = "nt") -> list[int]:
+        configs = MMA_SYNC.heuristic_configs(GemmProblem(*size, layout=layout), gpu("sm_80"))
+        return [config["repack"] for config in configs[:1]]
+
+    assert loads(64, 4097, 14335) == [0]  # 14335: every element of B is read by one row of tiles
+    assert loads(4096, 4097, 4096) == loads(4096, 4096, 4092) == [0]  # aligned; copies of 8 bytes
+    assert loads(4096, 4097, 4096, layout="nn") == [1]
+
+
 BROKEN = [
     ("mma_sync", {"tile_m": 96, "warps_m": 4}, "tile_m must be a multiple", "rows of a warp"),
     ("mma_sync", {"tile_n": 16, "warps_n": 4}, "tile_n must be a multiple", "columns of a warp"),

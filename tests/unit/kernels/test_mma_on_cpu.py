@@ -71,6 +71,23 @@ def test_a_stored_m_by_k(dtype: str, layout: str, knobs: dict[str, Any]) -> None
     assert wrong(GemmProblem(45, 37, 85, dtype=dtype, layout=layout, has_c=True), **knobs) is None
 
 
+REPACKED = [
+    ("float16", "nt", {}),
+    ("float16", "nn", {"split_k": 3, "tile_k": 64}),
+    ("float16", "tn", {"stages": 4}),
+    ("bfloat16", "tt", {"split_k": 2}),
+    ("tfloat32", "nn", {"tile_k": 16, "split_k": 2}),
+    ("float64", "nt", {"tile_k": 8}),
+    ("int8", "nt", {"tile_k": 64, "split_k": 2}),
+]
+
+
+@pytest.mark.parametrize(("dtype", "layout", "knobs"), every(2, REPACKED))
+def test_rows_are_repacked(dtype: str, layout: str, knobs: dict[str, Any]) -> None:
+    problem = GemmProblem(45, 37, 333, dtype=dtype, layout=layout, batch=2)
+    assert wrong(problem, repack=1, **knobs) is None
+
+
 # A change of the sources, and what becomes wrong by it.
 FAULTS = [
     ("mma_sync/compute.cuh", "cfg::a_transposed ? lane() / 16 * 8 + lane() % 8 :", "", "differ"),

@@ -14,16 +14,18 @@ from tilewright.artifact import (
     CtaOrder,
     Finish,
     Grid,
+    PackedPointer,
     Pointer,
     Preconditions,
     Repack,
+    Scalar,
     Serves,
     TensorMap,
     Workspace,
 )
 from tilewright.errors import ArtifactError, PreconditionFailed
 from tilewright.launch import cuda, driver
-from tilewright.launch.arguments import Operands
+from tilewright.launch.arguments import Operands, check_preconditions
 from tilewright.launch.cta_order import CTA_ORDERS, Order
 from tilewright.launch.tensor_map import encode
 
@@ -210,6 +212,38 @@ def test_pointers_pass_what_the_caller_gave(library: Recorder) -> None:
     values = argument_values(plan)
     assert [ctypes.cast(value, ctypes.c_void_p).value for value in values] == [1 << 20, 4 << 20]
     assert library.calls == []
+
+
+COPIES = dataclasses.replace(
+    PLAN,
+    args=(PackedPointer("b"), Pointer("a"), *(Scalar(name, "int64") for name in ("ldb", "stride_b", "lda"))),
+)
+
+
+def test_a_kernel_may_read_a_copy_itself(library: Recorder) -> None:
+    """Its strides are those of the copy: rows of 256 bytes are 128 halves, 250 of them a matrix."""
+    values = argument_values(COPIES)
+    assert [value.value for value in values] == [(4 << 20) + 1024 + 76_800, 1 << 20, 128, 32_000, 77]
+    assert library.calls == []
+    assert LaunchPlan.from_dict(json.loads(json.dumps(COPIES.to_dict()))) == COPIES
+
+
+def test_what_has_no_copy_is_not_read_as_one() -> None:
+    data = dataclasses.replace(COPIES, repacks=PLAN.repacks[:1]).to_dict()
+    with pytest.raises(ArtifactError, match="b is not repacked"):
+        LaunchPlan.from_dict(data)
+
+
+def test_a_copy_has_no_gaps_in_the_batch() -> None:
+    check_preconditions(COPIES, ODD, OPERANDS)
+    with pytest.raises(PreconditionFailed, match="matrices of b without gaps"):
+        check_preconditions(COPIES, ODD, dataclasses.replace(OPERANDS, stride_b=1 << 20))
+
+
+def test_steps_overlap_only_if_the_kernel_does() -> None:
+    """GPUs before sm_90 have no programmatic launch: the steps before and after must not ask for it."""
+    assert len(cuda._overlapping(PLAN)) == 1
+    assert cuda._overlapping(dataclasses.replace(PLAN, programmatic=False)) == []
 
 
 def test_an_order_of_blocks_is_data_too() -> None:
