@@ -65,7 +65,7 @@ class Knobs:
         was="min_blocks",
     )
     repack: int = knob(
-        0, (0, 1), "copy operands whose rows are not multiples of 16 bytes to rows that are, before",
+        0, (0, 1), "copy unaligned rows to aligned ones first",
         macro=None, absent=0,
     )  # fmt: skip
     copy_bytes: int = knob(16, (2, 4, 8, 16), "widest global load", searched=(16,), macro=None)
