@@ -215,7 +215,7 @@ def test_a_job_is_held_by_its_last_claim_only(store: Store) -> None:
         jobs.hold(session, job.id, 0)
     claim(store)
     with store.begin() as session:
-        assert jobs.hold(session, job.id, 1).id == job.id
+        assert jobs.hold(session, job.id, 1) == jobs.Held(cancel_requested=False, progress=None)
         jobs.requeue_interrupted(session, HOST_CLASS, "me")
     claim(store)
     with store.begin() as session, pytest.raises(JobTaken, match="claim 1; stop"):
@@ -299,7 +299,7 @@ def test_a_job_whose_lease_ended_is_taken_over_and_its_holder_locked_out(store: 
 def test_a_lease_is_renewed(store: Store) -> None:
     job = claimed(store, "on another machine", lease_s=1)
     with store.begin() as session:
-        assert jobs.renew(session, job.id, job.attempt, 100.0).id == job.id
+        assert not jobs.renew(session, job.id, job.attempt, 100.0).cancel_requested
     assert 99 < seconds_left(store, job.id) <= 100
     assert take_over(store) == []
 

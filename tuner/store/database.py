@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import random
 import sqlite3
 import threading
 import time
@@ -24,6 +25,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
+    Executable,
     Table,
     create_engine,
     event,
@@ -86,8 +88,7 @@ def ahead(session: Session, seconds: float = 0.0) -> ColumnElement[Any] | dateti
 
 def insert_row(session: Session, model: type[Base], values: Values) -> Any:
     """Insert; gives the first column of the primary key."""
-    table = _table(model)
-    return session.execute(insert(table).returning(_key(table)), values).scalar_one()
+    return session.execute(_insert_row(model), values).scalar_one()
 
 
 def insert_new(session: Session, model: type[Base], values: Values) -> bool:
@@ -95,15 +96,13 @@ def insert_new(session: Session, model: type[Base], values: Values) -> bool:
 
     Waits for a concurrent insert of the same identity, so that a False can be read back at once.
     """
-    table = _table(model)
-    statement = _insert(session, table).on_conflict_do_nothing().returning(_key(table))
-    return session.execute(statement, values).first() is not None
+    return session.execute(_insert_new(_dialect(session), model), values).first() is not None
 
 
 def insert_many_new(session: Session, model: type[Base], rows: Sequence[Values]) -> None:
     """Insert each row unless a unique constraint already holds it."""
     if rows:
-        session.execute(_insert(session, _table(model)).on_conflict_do_nothing(), rows)
+        session.execute(_insert(_dialect(session), _table(model)).on_conflict_do_nothing(), rows)
 
 
 def insert_or_update(
@@ -111,15 +110,31 @@ def insert_or_update(
 ) -> Any:
     """Insert, or overwrite all but ``identity`` and ``kept`` of the row that is there; gives its key."""
     table = _table(model)
-    statement = _insert(session, table)
+    statement = _insert(_dialect(session), table)
     changed = {name: statement.excluded[name] for name in values if name not in identity + kept}
     upsert = statement.on_conflict_do_update(index_elements=list(identity), set_=changed)
     return session.execute(upsert.returning(_key(table)), values).scalar_one()
 
 
-def _insert(session: Session, table: Table) -> postgresql.Insert | sqlite.Insert:
-    dialect = session.get_bind().dialect.name
+# NOTE: built once: building a statement anew costs more than SQLite takes to run it, while others wait.
+@functools.cache
+def _insert_row(model: type[Base]) -> Executable:
+    table = _table(model)
+    return insert(table).returning(_key(table))
+
+
+@functools.cache
+def _insert_new(dialect: str, model: type[Base]) -> Executable:
+    table = _table(model)
+    return _insert(dialect, table).on_conflict_do_nothing().returning(_key(table))
+
+
+def _insert(dialect: str, table: Table) -> postgresql.Insert | sqlite.Insert:
     return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
+
+
+def _dialect(session: Session) -> str:
+    return session.get_bind().dialect.name
 
 
 def _table(model: type[Base]) -> Table:
@@ -231,6 +246,8 @@ class Changes:
 BUSY_SECONDS = 30
 _READ = "tilewright_read"
 _WAIT_S = "tilewright_wait_s"
+_BUSY_TIMEOUT = "PRAGMA busy_timeout={}"  # NOTE: a pragma takes no parameter
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.01
 _TURN_S = 0.2  # NOTE: a request that waits for longer holds a thread which others could use
 
 
@@ -403,10 +420,33 @@ def _begin_sqlite(on_lock: Callable[[float], None], connection: Connection) -> N
     options = connection.get_execution_options()
     reads, wait_s = bool(options.get(_READ)), options.get(_WAIT_S, BUSY_SECONDS)
     driver.execute(f"PRAGMA query_only={int(reads)}")
-    driver.execute(f"PRAGMA busy_timeout={round(1e3 * wait_s)}")
+    if reads:
+        driver.execute(_BUSY_TIMEOUT.format(round(1e3 * wait_s)))
+        connection.exec_driver_sql("BEGIN")
+        return
     started = time.perf_counter()
+    driver.execute(_BUSY_TIMEOUT.format(0))
     try:
-        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+        _begin_immediate(connection, driver, wait_s)
     finally:
-        if not reads:
-            on_lock(time.perf_counter() - started)
+        on_lock(time.perf_counter() - started)
+        driver.execute(_BUSY_TIMEOUT.format(round(1e3 * wait_s)))
+
+
+def _begin_immediate(connection: Connection, driver: Any, wait_s: float) -> None:
+    """Begin when no other writes, within so many seconds.
+
+    SQLite itself waits longer from try to try, up to 0.1 s, however short the transactions of the others are:
+    of many writers, some would wait for seconds.
+    """
+    pause, until = _FIRST_PAUSE_S, time.monotonic() + wait_s
+    while (left := until - time.monotonic()) > 0:
+        try:
+            driver.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                break
+        time.sleep(min(left, random.uniform(0.5, 1.5) * pause))
+        pause = min(1.2 * pause, _LONGEST_PAUSE_S)
+    connection.exec_driver_sql("BEGIN IMMEDIATE")  # for SQLAlchemy to raise

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from tilewright.artifact import Artifact
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
-from tuner.store.database import insert_new, insert_or_update
+from tuner.store.database import Values, insert_new, insert_or_update
 from tuner.store.models import ArtifactRow, DeviceRow, ProblemRow
 from tuner.store.records import DeviceRecord, RowReader, canonical, utc_now
 
@@ -82,12 +82,31 @@ def parse_problem(text: str) -> GemmProblem:
     return GemmProblem.from_dict(json.loads(text))
 
 
+_NEED = (
+    update(ArtifactRow.__table__)  # type: ignore[arg-type]
+    .where(ArtifactRow.digest == bindparam("of"))
+    .values(created=bindparam("now"), import_id=None)
+    .returning(ArtifactRow.digest)
+)
+
+
 def put_artifact(session: Session, artifact: Artifact) -> str:
     """Keep an artifact that was built here unless it is kept already; gives its digest."""
-    digest = put_artifact_bytes(session, artifact.to_bytes())
-    imported = (ArtifactRow.digest == digest) & ArtifactRow.import_id.is_not(None)
-    session.execute(update(ArtifactRow).where(imported).values(import_id=None))
-    return digest
+    return put_prepared(session, prepared(artifact))
+
+
+def prepared(artifact: Artifact) -> Values:
+    """An artifact that was built here, for :func:`put_prepared`; so its transaction is short."""
+    data = artifact.to_bytes()
+    return {"digest": hashlib.sha256(data).hexdigest(), "data": data, "header": artifact.header}
+
+
+def put_prepared(session: Session, artifact: Values) -> str:
+    """As :func:`put_artifact`."""
+    digest, now = artifact["digest"], utc_now()
+    if session.execute(_NEED, {"of": digest, "now": now}).first() is None:
+        insert_new(session, ArtifactRow, {**artifact, "import_id": None, "created": now})
+    return str(digest)
 
 
 def put_artifact_bytes(session: Session, data: bytes, import_id: str | None = None) -> str:

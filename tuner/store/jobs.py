@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import secrets
@@ -11,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, bindparam, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from tilewright.schema.codec import decode, encode, gathered
@@ -23,12 +24,27 @@ from tuner.store.database import JobTaken, StoreError, insert_new, insert_row
 from tuner.store.models import EventRow, JobRow, LadderRow, ProblemRow
 from tuner.store.records import EventRecord, JobRecord, RowReader, Unreadable, utc_now
 
+# NOTE: those of each trial are built once: building one costs more than SQLite takes to run it.
+_LOCK = select(JobRow.id).where(JobRow.id == bindparam("job_id")).with_for_update()
+_HOLD = (
+    select(JobRow.status, JobRow.attempt, JobRow.cancel_requested, JobRow.progress)
+    .where(JobRow.id == bindparam("job_id"))
+    .with_for_update()
+)
+_SET_PROGRESS = update(JobRow.__table__).where(JobRow.id == bindparam("job_id"))  # type: ignore[arg-type]
+_SET_PROGRESS = _SET_PROGRESS.values(progress=bindparam("progress"))
+
 
 def append_event(session: Session, job_id: str, kind: str, data: dict[str, Any]) -> int:
     """Add an event to a job's log; gives its id."""
     # NOTE: holding the job's row makes ids visible in order; a reader that went on from id 8 would
     # otherwise never see a 7 that is committed later.
-    session.execute(select(JobRow.id).where(JobRow.id == job_id).with_for_update())
+    session.execute(_LOCK, {"job_id": job_id})
+    return append_held(session, job_id, kind, data)
+
+
+def append_held(session: Session, job_id: str, kind: str, data: dict[str, Any]) -> int:
+    """As :func:`append_event`, for a job that this transaction has locked."""
     values = {"job_id": job_id, "kind": kind, "data": data, "created": utc_now()}
     event_id: int = insert_row(session, EventRow, values)
     return event_id
@@ -264,6 +280,14 @@ def _lives(pid: int) -> bool:
     return True
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Held:
+    """What a claim's holder learns of its job."""
+
+    cancel_requested: bool
+    progress: JobProgress | None
+
+
 LEASE_S = 30.0
 _LONGEST_LEASE_S = 2 * 3600.0  # twice what the settings allow
 _BOOT = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -320,28 +344,28 @@ def _oldest_readable(session: Session, which: ColumnElement[bool]) -> str | None
     return None
 
 
-def hold(session: Session, job_id: str, attempt: int) -> JobRecord:
+def hold(session: Session, job_id: str, attempt: int) -> Held:
     """Lock a running job for this transaction, on behalf of the ``attempt``-th claim.
 
     Raises:
         JobTaken: the job is not running or was claimed again since.
     """
-    record = get(session, job_id, lock=True)
-    if record is None or record.status is not JobStatus.RUNNING or record.attempt != attempt:
+    row = session.execute(_HOLD, {"job_id": job_id}).one_or_none()
+    if row is None or row.status is not JobStatus.RUNNING or row.attempt != attempt:
         raise JobTaken(f"job {job_id} is not running under claim {attempt}; stop, another may work on it")
-    return record
+    return Held(row.cancel_requested, None if row.progress is None else decode(JobProgress, row.progress))
 
 
-def renew(session: Session, job_id: str, attempt: int, lease_s: float = LEASE_S) -> JobRecord:
+def renew(session: Session, job_id: str, attempt: int, lease_s: float = LEASE_S) -> Held:
     """Hold a job for ``lease_s`` seconds from now.
 
     Raises:
         JobTaken: as :func:`hold`.
     """
-    record = hold(session, job_id, attempt)
+    held = hold(session, job_id, attempt)
     until = {"lease_until": database.ahead(session, lease_s)}
     session.execute(update(JobRow).where(JobRow.id == job_id).values(until))
-    return record
+    return held
 
 
 def requeue_interrupted(session: Session, device_class: str, owner: str) -> list[str]:
@@ -414,7 +438,7 @@ __all__ = [
 
 def set_progress(session: Session, job_id: str, progress: JobProgress) -> None:
     """Keep where a job stands."""
-    session.execute(update(JobRow).where(JobRow.id == job_id).values(progress=encode(progress)))
+    session.execute(_SET_PROGRESS, {"job_id": job_id, "progress": encode(progress)})
 
 
 def set_result(session: Session, job_id: str, result: BestConfig) -> None:

@@ -20,7 +20,7 @@ from tuner.store import entities, exchange, jobs, records
 from tuner.store.database import JobTaken, Store, Values, insert_many_new, insert_new, insert_row
 from tuner.store.imports import Import
 from tuner.store.models import FamilySourceRow, TrialRow
-from tuner.store.records import JobRecord, RowReader, Unreadable, utc_now
+from tuner.store.records import RowReader, Unreadable, utc_now
 
 
 def add(session: Session, job_id: str, trial: Trial) -> None:
@@ -147,6 +147,7 @@ class JobRecorder:
             raise JobTaken(f"there is no job {job_id} to record")
         self._attempt = record.attempt
         self._ladder, self._device_class = record.request.ladder, record.device_class
+        self._planned = record.request.max_trials
 
     def trials(self) -> list[Trial]:
         """Trials of this job that were already committed, by number.
@@ -166,15 +167,21 @@ class JobRecorder:
             JobTaken: the job is no longer this recorder's.
             sqlalchemy.exc.IntegrityError: the job has another trial of this number.
         """
+        # NOTE: what can be made before the transaction is, since all other writers of SQLite wait for it.
+        kernel = None if artifact is None else entities.prepared(artifact)
+        values, event = {"job_id": self._job_id, **_values(trial, utc_now())}, _summary(trial)
         with self._store.begin() as session:
             job = jobs.hold(session, self._job_id, self._attempt)
-            if _is_kept(session, self._job_id, trial):
-                return
-            if artifact is not None:
-                entities.put_artifact(session, artifact)
-            add(session, self._job_id, trial)
-            jobs.set_progress(session, self._job_id, _advanced(job, trial))
-            jobs.append_event(session, self._job_id, "trial", _summary(trial))
+            if kernel is not None:
+                entities.put_prepared(session, kernel)
+            _keep_source(session, values["family"], values["source_digest"], values["created"])
+            if not insert_new(session, TrialRow, values):
+                if _is_kept(session, self._job_id, trial):
+                    return
+                insert_row(session, TrialRow, values)
+            progress = job.progress or JobProgress("search", measured=0, planned=self._planned)
+            jobs.set_progress(session, self._job_id, _advanced(progress, trial))
+            jobs.append_held(session, self._job_id, "trial", event)
 
     def set_progress(self, progress: JobProgress) -> None:
         """Publish where the job stands.
@@ -185,7 +192,7 @@ class JobRecorder:
         with self._store.begin() as session:
             jobs.hold(session, self._job_id, self._attempt)
             jobs.set_progress(session, self._job_id, progress)
-            jobs.append_event(session, self._job_id, "progress", encode(progress))
+            jobs.append_held(session, self._job_id, "progress", encode(progress))
 
     def stored_best(self, problem: GemmProblem) -> BestConfig | None:
         """The winner that is stored for a problem of the job."""
@@ -211,11 +218,10 @@ class JobRecorder:
             found = dataclasses.replace(best, job_id=self._job_id)
             (jobs.set_row_result if self._ladder else jobs.set_result)(session, self._job_id, found)
             winners.put(session, found)
-            jobs.append_event(session, self._job_id, "best", _headline(best))
+            jobs.append_held(session, self._job_id, "best", _headline(best))
 
 
-def _advanced(job: JobRecord, trial: Trial) -> JobProgress:
-    progress = job.progress or JobProgress("search", measured=0, planned=job.request.max_trials)
+def _advanced(progress: JobProgress, trial: Trial) -> JobProgress:
     if trial.timing is None:
         return dataclasses.replace(progress, failed=progress.failed + 1)
     progress = dataclasses.replace(progress, measured=progress.measured + 1)

@@ -43,6 +43,12 @@ from tuner.store.trials import JobRecorder
 WRITERS, READS_A_SECOND, CLAIMERS = 32, 200, 16
 PAUSE_S = 0.1
 _spawn = multiprocessing.get_context("spawn")
+_ready: Any = None  # NOTE: else the start of 33 interpreters on a few cores is what the first seconds measure
+
+
+def _wait_for_all(ready: Any) -> None:
+    global _ready
+    _ready = ready
 
 
 def write(url: str, number: int, seconds: float) -> dict[str, Any]:
@@ -52,6 +58,7 @@ def write(url: str, number: int, seconds: float) -> dict[str, Any]:
         jobs.submit(session, request(m=1000 + number), HOST)
         job = jobs.claim(session, HOST_CLASS, f"writer {number}", 3600.0)
     assert job is not None
+    _ready.wait()
     recorder, until, count = JobRecorder(store, job.id), time.monotonic() + seconds, 0
     while time.monotonic() < until:
         began = time.monotonic()
@@ -72,6 +79,7 @@ def read(url: str, seconds: float) -> dict[str, Any]:
     asked = [urlencode(of | {"m": m}) for m in range(64, 72)]
     codes, costs = collections.Counter[int](), list[float]()
     lock, threads = threading.Lock(), 8
+    _ready.wait()
     began = time.monotonic()
 
     def ask(first: int) -> None:
@@ -110,7 +118,7 @@ def writers_and_readers(folder: Path, seconds: float, writers: int = WRITERS) ->
             winners.put(session, best(problem(m)))
     server = start(folder, retune_stale=False)
     try:
-        with _spawn.Pool(writers + 1) as pool:
+        with _spawn.Pool(writers + 1, _wait_for_all, (_spawn.Barrier(writers + 1),)) as pool:
             reading = pool.apply_async(read, (server.url, seconds))
             writing = [pool.apply_async(write, (url, number, seconds)) for number in range(writers)]
             read_, written = reading.get(), [one.get() for one in writing]

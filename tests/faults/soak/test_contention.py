@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from contention import claims, postgresql, writers_and_readers
+from sqlalchemy import event
+from store_samples import HOST, HOST_CLASS, artifact, request, trial
+
+from tuner.store import database, jobs
+from tuner.store.database import Store
+from tuner.store.trials import JobRecorder
+
+STATEMENTS_A_TRIAL = 8  # with BEGIN
 
 
 def test_writers_and_lookups_are_never_told_that_the_database_is_locked(tmp_path: Path) -> None:
@@ -23,3 +33,47 @@ def test_each_job_is_claimed_once(tmp_path: Path, kind: str) -> None:
         if url is None:
             pytest.skip("no PostgreSQL here: install the package 'postgresql'")
         assert claims(url, 60, claimers=4)["jobs"] == 60
+
+
+def test_a_writer_asks_again_soon_however_long_it_waited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, pauses = Store.open(f"sqlite:///{tmp_path}/one.db"), list[float]()
+    store.migrate()
+    held, real = threading.Event(), time.sleep
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        real(seconds)
+
+    def hold() -> None:
+        with store.begin() as session:
+            session.connection()
+            held.set()
+            real(0.3)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    monkeypatch.setattr(database.time, "sleep", sleep)
+    with store.begin() as session:
+        session.connection()
+    holder.join()
+    store.close()
+    assert len(pauses) > 10
+    assert max(pauses) < 0.02
+
+
+def test_a_trial_holds_up_other_writers_for_a_few_statements(tmp_path: Path) -> None:
+    store, ran = Store.open(f"sqlite:///{tmp_path}/one.db"), list[str]()
+    store.migrate()
+    with store.begin() as session:
+        jobs.submit(session, request(), HOST)
+        job = jobs.claim(session, HOST_CLASS, "one")
+    assert job is not None
+    recorder = JobRecorder(store, job.id)
+    recorder.add_trial(trial(0), artifact())
+    event.listen(store.engine, "before_cursor_execute", lambda *given: ran.append(given[2]))
+    recorder.add_trial(trial(1), artifact())
+    store.close()
+    assert len(ran) <= STATEMENTS_A_TRIAL, ran
