@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from importlib.resources import files
 from typing import Literal
 
@@ -10,6 +11,8 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 
 router = APIRouter(include_in_schema=False)
 _FILES = files("fastapi_offline") / "static"
+_LOGO = b"https://cdn.redoc.ly/redoc/logo-mini.svg"
+_NOTHING = b"data:image/gif;base64,R0lGODlhAQABAAAAACw="  # a picture of one transparent pixel
 _START = b'SwaggerUIBundle({url: "openapi.json", dom_id: "#page", deepLinking: true, validatorUrl: null});\n'
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -58,9 +61,17 @@ async def start() -> Response:
 @router.get("/docs/{name}", operation_id="docs_file")
 async def file(
     name: Literal["swagger-ui-bundle.js", "swagger-ui.css", "redoc.standalone.js"],
-) -> FileResponse:
+) -> Response:
     """A file of Swagger UI or Redoc."""
+    if name == "redoc.standalone.js":
+        return Response(_redoc(), media_type="text/javascript", headers=_GUARDS)
     return FileResponse(str(_FILES / name), headers=_GUARDS)
+
+
+@functools.cache
+def _redoc() -> bytes:
+    """Redoc without the one address of another machine that it would ask: that of its maker's logo."""
+    return _FILES.joinpath("redoc.standalone.js").read_bytes().replace(_LOGO, _NOTHING)
 
 
 def _page(head: str, body: str) -> Response:
