@@ -11,6 +11,8 @@ from tilewright.launch import load
 from tuner.measure import race as races
 from tuner.measure.race import RaceRules
 from tuner.measure.stats import median, paired_ratio
+from tuner.workers.bench import list_devices
+from tuner.workers.device_worker import DeviceServer
 
 PROBLEM = GemmProblem(1024, 1024, 1024)
 RACES = 60
@@ -80,3 +82,13 @@ def test_the_vendor_computes_the_same_problem(device, problem) -> None:
         device.synchronize()
         error = device.xp.abs(decode(tensors.d, problem.out) - expected)
         assert float(error.max()) <= 0.01 * float(device.xp.abs(expected).max()), choice.detail
+
+
+def test_an_idle_worker_rehearses_trials_until_the_first_one() -> None:
+    server = DeviceServer(list_devices()[0])
+    assert server.rest(), "more than one type is rehearsed"
+    while server.rest():
+        pass
+    fresh = DeviceServer(list_devices()[0])
+    fresh._rehearsals.clear()
+    assert not fresh.rest()

@@ -24,7 +24,7 @@ from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import Outcome, TrialResult
 from tuner.devices.base import Device
 from tuner.measure import correctness, operands
-from tuner.measure.race import Race, RaceRules
+from tuner.measure.race import Race, RaceRules, race
 from tuner.measure.timing import measure
 from tuner.measure.vendor import vendor_tile_hints
 from tuner.workers.frames import Frame
@@ -74,28 +74,42 @@ class DeviceServer:
             return self._operations[request.header["op"]](request)
 
     def rest(self) -> bool:
-        """Unmap memory that its owner has released, and rehearse a trial; whether another is to be rehearsed.
+        """Unmap memory that its owner has released; until the first trial, also rehearse one for each type.
 
-        What a first trial waits for takes 5 to 14 s on an H200: libraries that load, and array code that CuPy
+        What a first trial waits for took 5 to 14 s on an H200: libraries that load, and array code that CuPy
         compiles for each type.
+
+        Returns:
+            Whether another one is to be rehearsed.
         """
         self._gemms.trim()
-        if self._race is None and self._rehearsals:
-            self._rehearse(self._rehearsals.pop(0))
+        if self._rehearsals:
+            try:
+                with self._launch_errors():
+                    self._rehearse(self._rehearsals.pop(0))
+            except LaunchError as error:
+                if error.sticky:
+                    raise
+                self._rehearsals.clear()  # what failed, as memory is short, is for trials to tell
         return bool(self._rehearsals)
 
     def _rehearse(self, dtype: DType) -> None:
-        """Check and time the plainest kernel on a small problem, and ask the vendor library about it."""
-        problem = GemmProblem(64, 64, 64, dtype)
-        config = SIMT.heuristic_configs(problem, self._device.spec)[0]
-        artifact = build(SIMT, config, problem, self._device.spec).to_bytes()
-        trial = {"op": "trial", "problem": problem.to_dict(), "incumbent_us": None, "fewest_samples": 1}
-        self._trial(Frame(trial, (artifact,)))
-        with contextlib.suppress(DeviceUnavailable):
-            vendor_tile_hints(self._device, problem)
+        """Check and time the plainest kernel on a small problem, and race it for one round with the vendor
+        library."""
+        device, problem = self._device, GemmProblem(64, 64, 64, dtype)
+        kernel = load(build(SIMT, SIMT.heuristic_configs(problem, device.spec)[0], problem, device.spec))
+        if correctness.check(device, kernel, problem) is None:
+            correctness.repeats(device, kernel, problem)
+            measure(device, kernel, problem, None, 1)
+            with contextlib.suppress(DeviceUnavailable):
+                race(device, [kernel], problem, RaceRules(1, 0, quick=True))
+        kernel.close()
+        correctness.forget()
+        operands.forget()
 
     def _trial(self, request: Frame) -> Frame:
         self._race = None
+        self._rehearsals.clear()
         problem = self._problem(request)
         clock, dying = _Clock(), False
         try:

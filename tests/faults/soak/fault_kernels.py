@@ -90,7 +90,9 @@ GPU_FAULTS = (
     Fault("assertion", '__assertfail("wrong on purpose", "kernel.cu", 1, "kernel", 1);'),
     Fault("stack overflow", "d[0] = descend(d, m);"),
     Fault("endless loop", "for (volatile int i = 0;; ++i) {}", **_HANG),  # type: ignore[arg-type]
-    Fault("huge loop", "for (volatile long long i = 0; i < 1LL << 50; ++i) {}", **_HANG),  # type: ignore[arg-type]
+    Fault(
+        "huge loop", 'for (long long i = 0; i < 1LL << 50; ++i) asm volatile("nanosleep.u32 1;");', **_HANG
+    ),  # type: ignore[arg-type]
     Fault(
         "barrier that nobody else reaches",
         'if (!thread) asm volatile("barrier.sync 1, 512;" ::: "memory");',
