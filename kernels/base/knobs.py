@@ -154,10 +154,10 @@ def completed(config: Config, knobs: Iterable[Knob], removed: Mapping[str, KnobV
 
 def markdown_table(knobs: Iterable[Knob]) -> str:
     """The knobs as a Markdown table for ``docs/families.md``."""
-    rows = ["| knob | meaning | values | searched |", "| --- | --- | --- | --- |"]
+    rows = ["| knob | meaning | values |", "| --- | --- | --- |"]
     for k in knobs:
-        searched = "all" if k.values == k.legal else _listed(k.values)
-        rows.append(f"| `{k.name}` | {k.doc} | {_listed(k.legal)} | {searched} |")
+        searched = "" if k.values == k.legal else f"; searched: {_listed(k.values)}"
+        rows.append(f"| `{k.name}` | {k.doc} | {_listed(k.legal)}{searched} |")
     return "\n".join(rows)
 
 
