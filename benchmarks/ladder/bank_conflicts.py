@@ -204,6 +204,8 @@ def _copies(knobs: dict[str, Any], problem: GemmProblem, a: Tile, b: Tile) -> It
 
 def _thread_bytes(knobs: dict[str, Any], tile: Tile, width: int) -> int:
     """Bytes of a row that a thread takes at a time: one access in wmma if the threads cover whole rows."""
+    if knobs["smem_layout"] == "plain":
+        return width
     threads = LANES * knobs["warps_m"] * knobs["warps_n"]
     spread = "fragment_load" not in knobs and threads % (tile.chunks * _CHUNK // width) == 0
     return width if spread else _CHUNK

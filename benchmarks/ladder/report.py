@@ -105,7 +105,7 @@ def speedups(rows: Sequence[Row]) -> list[float | None]:
 def conflicts(name: str) -> str:
     """Extra passes per phase, stores from global memory / loads of fragments; - if unknown."""
     reference = next((one for one in REFERENCE_KERNELS if one.name == name), None)
-    if reference is None or reference.problem.dtype.size != 2:
+    if reference is None or reference.problem.dtype.size != 2 or reference.family == "wgmma_ws":
         return "-"
     means = conflicts_per_phase(reference.config, reference.problem)
     return " / ".join(f"{(means[f'{what} a'] + means[f'{what} b']) / 2:.2g}" for what in ("store", "load"))

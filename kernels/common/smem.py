@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-LAYOUTS = ("blocked", "padded", "xor", "permuted")
+LAYOUTS = ("blocked", "padded", "xor", "permuted", "plain")
 BANKS = 32
 BANK_BYTES = 4
 

@@ -4,13 +4,14 @@
 //   padded    rows one chunk longer than their data
 //   xor       chunk index XOR row (crosswise)
 //   permuted  chunk index rotated by row
+//   plain     row after row
 // With G = gcd(chunks of a row, 8), 8 / G rows span all 32 banks, so xor and permuted change the chunk every 8 / G rows: the
 // eight rows of an ldmatrix phase then fall on different banks. Mirrored by kernels/common/smem.py.
 #pragma once
 #include "common/ptx/convert.cuh"
 #include "common/ptx/cp_async.cuh"
 
-enum class SmemLayout { blocked = 0, padded = 1, xor_ = 2, permuted = 3 };
+enum class SmemLayout { blocked = 0, padded = 1, xor_ = 2, permuted = 3, plain = 4 };
 
 template <int ROWS, int ROW_BYTES, SmemLayout LAYOUT> struct SmemTile {
     static constexpr int chunks = ROW_BYTES / 16;

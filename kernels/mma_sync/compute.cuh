@@ -144,7 +144,10 @@ struct FragmentLoader {
     __device__ __forceinline__ void load_b(unsigned (&r)[cfg::mma_tiles_n][2], int stage, int pair, int step) const {
         const int j = pair * 2;
         const bool both = j + 1 < cfg::mma_tiles_n;
-        if constexpr (!cfg::ldmatrix_b) {
+        if constexpr (cfg::b_by_x2) {
+            load_b_x2(r[j], stage, j, step);
+            if (both) load_b_x2(r[j + 1], stage, j + 1, step);
+        } else if constexpr (!cfg::ldmatrix_b) {
             load_b_direct(r[j], stage, j, step);
             if (both) load_b_direct(r[j + 1], stage, j + 1, step);
         } else {
@@ -153,12 +156,19 @@ struct FragmentLoader {
                 unsigned four[4];
                 cfg::b_transposed ? ldmatrix_x4(four, address) : ldmatrix_x4_trans(four, address);
                 r[j][0] = four[0], r[j][1] = four[1], r[j + 1][0] = four[2], r[j + 1][1] = four[3];
+            } else if constexpr (cfg::b_transposed) {
+                load_b_x2(r[j], stage, j, step);
             } else {
-                // NOTE: an x2 takes the addresses of lanes 0 .. 15 only, but those of all lanes must be in range.
-                const int beyond = cfg::b_transposed ? lane() / 16 * TileB::chunk(8, 0) : 0;
-                cfg::b_transposed ? ldmatrix_x2(r[j], address - beyond) : ldmatrix_x2_trans(r[j], address);
+                ldmatrix_x2_trans(r[j], address);
             }
         }
+    }
+
+    // Loads mma tile j of the warp's columns of B stored N x K. NOTE: an x2 takes the addresses of lanes 0 .. 15 only, but those of
+    // all lanes must be in range.
+    __device__ __forceinline__ void load_b_x2(unsigned (&r)[2], int stage, int j, int step) const {
+        const int beyond = lane() / 16 * TileB::chunk(8, 0);
+        ldmatrix_x2(r, b.at(j / 2, step) + stage + TileA::bytes + (j % 2 ? TileB::chunk(8, 0) : 0) - beyond);
     }
 
 private:

@@ -5,9 +5,12 @@
 //                     their mma over 32 bytes of k (m16n8k8 of tf32, m16n8k32, k64 and k256 of 8, 4 and 1
 //                     bit, m16n8k4 of double)
 //   FRAGMENT_LOAD     0 direct loads, 1 ldmatrix, 2 mixed (A direct, B ldmatrix), 3 ldmatrix with A
-//                     reloaded for every column of mma tiles: fewer registers, more shared-memory traffic;
+//                     reloaded for every column of mma tiles: fewer registers, more shared-memory traffic, 4 ldmatrix; in 3
+//                     and 4 B stored N x K by an x2 for each column of mma tiles, elsewhere by an x4 for two;
 //                     tf32 stored K x M or K x N is always loaded directly
-//   SMEM_LAYOUT       0 blocked, 1 padded, 2 xor, 3 permuted
+//   SMEM_LAYOUT       0 blocked, 1 padded, 2 xor, 3 permuted, 4 plain, where neighbouring threads copy neighbouring accesses of
+//                     a row; elsewhere a thread copies 16 bytes of a row
+//   COPY_STEP         the k step before which the copies of a stage are issued, unless DOUBLE_BUFFER
 //   DOUBLE_BUFFER     1: fragments of the next k step are loaded while this one multiplies
 //   SNAKE             1: serpentine order, odd rows of mma tiles run backwards through n
 //   ACCUMULATE        0 in the mma (float, int or double), 1 f16, 2 float added outside the mma
@@ -30,8 +33,10 @@ constexpr SmemLayout smem_layout = static_cast<SmemLayout>(SMEM_LAYOUT);
 constexpr int size = sizeof(In), step_k = 32 / size * Packing<In>::value; // k of a step: 32 bytes of a row
 constexpr int chunk_k = 16 / size * Packing<In>::value; // k of 16 bytes
 constexpr bool repacks_k = (REPACK_A && !a_transposed) || (REPACK_B && b_transposed);
-constexpr bool ldmatrix_a = FRAGMENT_LOAD % 2 == 1 && (!a_transposed || size == 2), reload_a = FRAGMENT_LOAD == 3;
-constexpr bool ldmatrix_b = FRAGMENT_LOAD != 0 && (b_transposed || size == 2);
+constexpr bool ldmatrix_a = (FRAGMENT_LOAD == 1 || FRAGMENT_LOAD >= 3) && (!a_transposed || size == 2), reload_a = FRAGMENT_LOAD == 3;
+constexpr bool ldmatrix_b = FRAGMENT_LOAD != 0 && (b_transposed || size == 2), b_by_x2 = FRAGMENT_LOAD >= 3 && b_transposed;
+constexpr int copy_step = COPY_STEP;
+constexpr int thread_bytes_a = smem_layout == SmemLayout::plain ? copy_a : 16, thread_bytes_b = smem_layout == SmemLayout::plain ? copy_b : 16;
 constexpr bool double_buffer = DOUBLE_BUFFER, snake = SNAKE, epilogue_smem = EPILOGUE;
 constexpr bool accumulate_f16 = ACCUMULATE == 1, accumulate_outside = ACCUMULATE == 2;
 constexpr bool counts_signs = is_same<In, sign1>; // the mma counts products that are -1
@@ -49,13 +54,15 @@ static_assert(cfg::tile_m % (16 * cfg::warps_m) == 0, "the rows of a warp are a 
 static_assert(cfg::tile_n % (8 * cfg::warps_n) == 0, "the columns of a warp are a multiple of 8");
 static_assert(cfg::tile_k % (cfg::step_k * cfg::warps_k) == 0, "the k of a warp in a stage is a multiple of 32 bytes");
 static_assert(bytes_of<In>(cfg::tile_k) <= 1024, "a row of TILE_K is at most 1024 bytes");
-static_assert(cfg::tile_n % 16 == 0, "TILE_N is a multiple of 16");
+static_assert(cfg::tile_n % 16 == 0 || cfg::tile_n == 8, "TILE_N is 8 or a multiple of 16");
 static_assert(cfg::threads >= 32 && cfg::threads <= 1024, "a CTA has 1 to 32 warps");
 static_assert(cfg::stages >= 1 && cfg::stages <= 6, "STAGES is in 1 .. 6");
 static_assert((!REPACK_A || cfg::copy_a == 16) && (!REPACK_B || cfg::copy_b == 16), "a repacked operand is copied 16 bytes at a time");
 static_assert(cfg::mma_k == 8 || cfg::mma_k == 16, "MMA_K is 8 or 16");
-static_assert(FRAGMENT_LOAD >= 0 && FRAGMENT_LOAD <= 3, "FRAGMENT_LOAD is 0 .. 3");
-static_assert(SMEM_LAYOUT >= 0 && SMEM_LAYOUT <= 3, "SMEM_LAYOUT is 0 .. 3");
+static_assert(FRAGMENT_LOAD >= 0 && FRAGMENT_LOAD <= 4, "FRAGMENT_LOAD is 0 .. 4");
+static_assert(FRAGMENT_LOAD != 4 || cfg::b_transposed, "FRAGMENT_LOAD ldmatrix_x2 repeats another value for B stored K x N");
+static_assert(cfg::copy_step == 0 || (cfg::stages > 1 && !cfg::double_buffer && cfg::copy_step < cfg::k_steps), "COPY_STEP is a k step of a stage, of several stages without DOUBLE_BUFFER");
+static_assert(SMEM_LAYOUT >= 0 && SMEM_LAYOUT <= 4, "SMEM_LAYOUT is 0 .. 4");
 static_assert(ACCUMULATE >= 0 && ACCUMULATE <= 2, "ACCUMULATE is 0, 1 or 2");
 static_assert(!cfg::double_buffer || (cfg::stages >= 2 && cfg::k_steps % 2 == 0),
               "fragment double buffering needs two stages and an even number of k steps");

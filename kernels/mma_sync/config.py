@@ -9,7 +9,7 @@ from kernels.common.cuda import RASTER_AXES
 from kernels.common.smem import LAYOUTS
 from tilewright.schema.problem import DType
 
-FRAGMENT_LOADS = ("direct", "ldmatrix", "mixed", "ldmatrix_reload")
+FRAGMENT_LOADS = ("direct", "ldmatrix", "mixed", "ldmatrix_reload", "ldmatrix_x2")
 # The values of ACCUMULATE, which leaves the type to the operands.
 ACCUMULATES = {"f32": 0, "f16": 1, "f32_outside": 2, "s32": 0, "f64": 0}
 ACCUMULATE_OF = {DType.FLOAT32: "f32", DType.FLOAT16: "f16", DType.INT32: "s32", DType.FLOAT64: "f64"}
@@ -28,7 +28,7 @@ class Knobs:
     )
     tile_n: int = knob(
         64,
-        (16, 32, 64, 96, 128, 160, 192, 256),
+        (8, 16, 32, 64, 96, 128, 160, 192, 256),
         "columns of D that a CTA computes",
         searched=(32, 64, 96, 128, 192, 256),
     )
@@ -45,6 +45,9 @@ class Knobs:
     fragment_load: str = knob(
         "ldmatrix", FRAGMENT_LOADS, "shared memory to registers", searched=("direct", "ldmatrix", "mixed")
     )
+    copy_step: int = knob(
+        0, (0, 1), "k step before which a stage is copied", searched=(0,), absent=0
+    )  # fmt: skip
     double_buffer: int = knob(1, (0, 1), "load the next k step's fragments while this one is multiplied")
     mma_k: int = knob(
         16, (8, 16), "m16n8k8 or m16n8k16; types that are not 16 bits wide take 16", searched=(16,)

@@ -14,7 +14,7 @@
 // Compiles as it lies here:  nvcc -cubin -arch=sm_80 -I. -DIN_TYPE=f16 -DOUT_TYPE=f16 -DA_TRANSPOSED=0
 //   -DB_TRANSPOSED=1 -DTILE_M=128 -DTILE_N=128 -DTILE_K=32 -DRASTER=0 -DRASTER_SNAKE=0 -DSWIZZLE_SIZE=1 -DSPLIT_K=1 -DALIGN_D=16
 //   -DACTIVATION=0 -DHAS_BIAS=0 -DHAS_C=0 -DWARPS_M=2 -DWARPS_N=2 -DWARPS_K=1 -DSTAGES=4 -DMMA_K=16
-//   -DFRAGMENT_LOAD=1 -DSMEM_LAYOUT=2 -DDOUBLE_BUFFER=1 -DSNAKE=1 -DACCUMULATE=0 -DEPILOGUE=1
+//   -DFRAGMENT_LOAD=1 -DCOPY_STEP=0 -DSMEM_LAYOUT=2 -DDOUBLE_BUFFER=1 -DSNAKE=1 -DACCUMULATE=0 -DEPILOGUE=1
 //   -DCOPY_A=16 -DCOPY_B=16 -DREPACK_A=0 -DREPACK_B=0 -DMIN_CTAS_PER_SM=1 mma_sync/kernel.cu
 #include "common/epilogue.cuh"
 #include "common/ptx/control.cuh"
@@ -27,10 +27,10 @@
 #include "mma_sync/config.cuh"
 #include "mma_sync/epilogue.cuh"
 
-template <int EXTENT, bool K_MAJOR, int COPY>
-using Loader = TileLoader<In, EXTENT, K_MAJOR, cfg::tile_k, cfg::threads, COPY, (cfg::stages > 1), cfg::smem_layout>;
-using LoaderA = Loader<cfg::tile_m, !cfg::a_transposed, cfg::copy_a>;
-using LoaderB = Loader<cfg::tile_n, cfg::b_transposed, cfg::copy_b>;
+template <int EXTENT, bool K_MAJOR, int COPY, int BYTES>
+using Loader = TileLoader<In, EXTENT, K_MAJOR, cfg::tile_k, cfg::threads, COPY, (cfg::stages > 1), cfg::smem_layout, BYTES>;
+using LoaderA = Loader<cfg::tile_m, !cfg::a_transposed, cfg::copy_a, cfg::thread_bytes_a>;
+using LoaderB = Loader<cfg::tile_n, cfg::b_transposed, cfg::copy_b, cfg::thread_bytes_b>;
 constexpr int stage_bytes = TileA::bytes + TileB::bytes;
 
 struct MainLoop {
@@ -79,10 +79,12 @@ struct MainLoop {
     __device__ __forceinline__ void multiply_step(Accumulator<cfg::accumulate_f16>& acc, int stage, int step) const {
         Fragments f;
         if constexpr (cfg::reload_a) {
+            if constexpr (!cfg::b_by_x2)
 #pragma unroll
-            for (int pair = 0; pair < FragmentLoader::groups_n; ++pair) fragments.load_b(f.b, stage, pair, step);
+                for (int pair = 0; pair < FragmentLoader::groups_n; ++pair) fragments.load_b(f.b, stage, pair, step);
 #pragma unroll
             for (int j = 0; j < cfg::mma_tiles_n; ++j) {
+                if constexpr (cfg::b_by_x2) fragments.load_b_x2(f.b[j], stage, j, step);
                 __syncwarp(); // NOTE: without it ptxas loads A once and keeps it
 #pragma unroll
                 for (int i = 0; i < cfg::mma_tiles_m; ++i) {
@@ -114,10 +116,14 @@ struct MainLoop {
         for (int tile = 0; tile < k_tiles; ++tile) {
             cp_async_wait<cfg::stages - 2>();
             __syncthreads();
-            prefetch_slice(tile + cfg::stages - 1, write, 0, 1);
-            cp_async_commit();
 #pragma unroll
-            for (int step = 0; step < cfg::k_steps; ++step) multiply_step(acc, read, step);
+            for (int step = 0; step < cfg::k_steps; ++step) {
+                if (step == cfg::copy_step) {
+                    prefetch_slice(tile + cfg::stages - 1, write, 0, 1);
+                    cp_async_commit();
+                }
+                multiply_step(acc, read, step);
+            }
             write = read;
             read = following(read);
         }

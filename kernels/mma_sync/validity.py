@@ -7,6 +7,7 @@ from kernels.common import cuda, tiling
 from kernels.mma_sync.config import ACCUMULATE_OF, Knobs
 from kernels.mma_sync.layout import (
     ROW_ALIGNMENT,
+    copy_bytes,
     emulation_registers,
     register_estimate,
     repacks,
@@ -61,6 +62,8 @@ def _why_slices(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 
 def _why_blocked(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if c.smem_layout == "blocked" and c.tile_n % 16:
+        return "smem_layout=blocked needs a tile_n that is a multiple of 16: use plain"
     if c.smem_layout == "blocked" and p.layout is not Layout.NT and c.tile_k % 16:
         return "smem_layout=blocked needs a tile_k that is a multiple of 16 unless the layout is nt"
     return None
@@ -71,6 +74,27 @@ def _why_fragments(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
         return "float64 needs fragment_load=direct: ldmatrix distributes 4-byte words"
     if p.dtype.size == 4 and c.fragment_load == "mixed" and p.layout is not Layout.NT:
         return f"fragment_load=mixed repeats another value for tfloat32 in {p.layout}: use direct or ldmatrix"
+    return None
+
+
+def _why_x2(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if c.fragment_load == "ldmatrix_x2" and not p.layout.b_transposed:
+        return f"fragment_load=ldmatrix_x2 repeats another value in {p.layout}: use ldmatrix"
+    return None
+
+
+def _why_copy_step(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    steps = c.tile_k // step_k(p) // c.warps_k
+    if c.copy_step and (c.stages < 2 or c.double_buffer or c.copy_step >= steps):
+        return "copy_step is a k step of a stage, of several stages, with double_buffer=0"
+    return None
+
+
+def _why_plain(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    for name, (_, chunks) in zip("ab", tiling.operand_tiles(c, p), strict=True):
+        across = chunks * 16 // copy_bytes(c, p, name)
+        if c.smem_layout == "plain" and c.threads % across:
+            return f"{c.threads} threads are not a multiple of the {across} copies of a row of {name}"
     return None
 
 
@@ -131,8 +155,14 @@ def why_registers(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 RULES: tuple[Rule[Knobs], ...] = (
     Rule(("tile_m", "tile_n", "warps_m", "warps_n"), _why_warp_tiles),
     Rule(("tile_k", "warps_k", "warps_m", "warps_n"), _why_slices),
-    Rule(("tile_k", "smem_layout"), _why_blocked),
+    Rule(("tile_n", "tile_k", "smem_layout"), _why_blocked),
     Rule(("fragment_load",), _why_fragments),
+    Rule(("fragment_load",), _why_x2),
+    Rule(("copy_step", "stages", "double_buffer", "tile_k", "warps_k"), _why_copy_step),
+    Rule(
+        ("smem_layout", "copy_bytes", "tile_m", "tile_n", "tile_k", "warps_m", "warps_n", "repack"),
+        _why_plain,
+    ),
     Rule(("mma_k",), _why_mma_k),
     Rule(("copy_bytes",), _why_copy_bytes, compiled=False),
     Rule(("repack", "copy_bytes"), _why_repack, compiled=False),

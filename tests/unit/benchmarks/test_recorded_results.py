@@ -24,7 +24,7 @@ SINCE, GONE = {"prefetch", "release"}, {"weight_cache", "l2_fetch"}
 # Knobs that a recorded space has and its family of today lacks.
 NOT_TODAY = {"wgmma": {"in_flight", "l2_promotion"}}
 # Knobs that its family of today has and a recorded space lacks.
-NEW = {"mma_sync": {"repack"}}
+NEW = {"mma_sync": {"repack", "copy_step"}}
 _TEXT = re.compile(r"\b(\w+)\((\w+=[^()]*)\)")
 
 

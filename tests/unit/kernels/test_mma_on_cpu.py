@@ -61,6 +61,12 @@ OTHERS = [
     ("bfloat16", "nt", {"tile_n": 96, "accumulate": "f32_outside", "double_buffer": 0}),
     ("int8", "nt", {"tile_k": 64, "fragment_load": "mixed", "stages": 2}),
     ("uint8", "nt", {"tile_k": 64, "fragment_load": "direct"}),
+    ("float16", "nt", {"fragment_load": "ldmatrix_x2", "smem_layout": "plain"}),
+    ("float16", "nt", {"fragment_load": "ldmatrix_reload", "double_buffer": 0}),
+    ("float16", "nt", {"tile_n": 8, "smem_layout": "plain", "epilogue": "direct"}),
+    ("float16", "nt", {"tile_n": 8, "fragment_load": "direct", "smem_layout": "plain"}),
+    ("float16", "nn", {"copy_bytes": 2, "smem_layout": "plain", "stages": 1, "double_buffer": 0}),
+    ("bfloat16", "nt", {"copy_step": 1, "stages": 4, "double_buffer": 0}),
     ("tfloat32", "nn", {"tile_k": 16}),
     ("float64", "nn", {"tile_k": 8, "stages": 2}),
 ]

@@ -10,7 +10,11 @@ from kernels.reference import REFERENCE_KERNELS
 from tilewright import Config, GemmProblem
 
 BY_NAME = {reference.name: reference for reference in REFERENCE_KERNELS}
-SIXTEEN_BIT = [reference.name for reference in REFERENCE_KERNELS if reference.problem.dtype.size == 2]
+SIXTEEN_BIT = [
+    reference.name
+    for reference in REFERENCE_KERNELS
+    if reference.problem.dtype.size == 2 and reference.family != "wgmma_ws"
+]
 
 
 def means(name: str) -> dict[str, float]:
@@ -65,6 +69,11 @@ def test_without_the_permutation_004_would_conflict() -> None:
     assert plain.conflicts == 4 * 3
 
 
+def test_the_base_of_001_has_conflicts() -> None:
+    """Rows of 64 bytes: of the eight rows of a phase, four start in bank 0 and four in bank 16."""
+    assert (means("001-base")["load a"], means("001-base")["load b"]) == (3.0, 3.0)
+
+
 def test_staging_d_in_001_is_free_of_conflicts() -> None:
     """Figure 4: eight rows of four neighbouring words, each row one chunk further."""
     stores = named("001-permuted-epilogue", "stage d")
@@ -80,24 +89,22 @@ def test_single_elements_of_the_naive_wmma_kernel() -> None:
 
 
 def test_b_stored_by_rows_of_k() -> None:
-    """m16n8k16 of B in layout nn, 32 halves a row in blocks: two-byte loads, k rows 2t and 2t + 1."""
+    """m16n8k16 of B in layout nn, plain rows of 32 halves: two-byte loads, k rows 2t and 2t + 1."""
     loads = named("004-1-naive", "load b")
     assert {one.width for one in loads} == {2}
-    # Lane l reads k = 2 (l % 4), column l / 4: byte k * 32 + column * 2 of the block.
-    assert loads[0].addresses[:6] == (0, 64, 128, 192, 2, 66)
+    # Lane l reads k = 2 (l % 4), column l / 4: byte k * 64 + column * 2.
+    assert loads[0].addresses[:6] == (0, 128, 256, 384, 2, 130)
 
 
-def test_kernel_1_of_004_has_its_conflicts_elsewhere() -> None:
-    """What the notes of its kernels say. The document has rows of 32 columns, 64 bytes: lanes t = 0 .. 3
-    read k 0, 2, 4, 6, which are 128 bytes apart, so four lanes meet on every bank;
-    its stores are neighbours."""
+def test_kernel_1_of_004_has_the_conflicts_of_the_document() -> None:
+    """Rows of 32 columns, 64 bytes: lanes t = 0 .. 3 read k 0, 2, 4, 6, which are 128 bytes apart, so four
+    lanes meet on every bank; its stores are neighbours."""
     for i in range(4):
         elements = [b_element(lane, i) for lane in range(32)]
         assert bank_conflicts([(k * 64 + column * 2) // 4 * 4 for k, column in elements], 4) == 3
     found = means("004-1-naive")
-    assert found == {"store a": 3.0, "store b": 3.0, "load a": 1.0, "load b": 1.0}
+    assert found == {"store a": 0.0, "store b": 0.0, "load a": 1.0, "load b": 3.0}
     assert found == means("004-1b-tiling")
-    assert "3 extra passes a store and 1 a load of B against 0 and 3" in BY_NAME["004-1-naive"].note
 
 
 def test_tma_and_wgmma_are_free_of_conflicts() -> None:

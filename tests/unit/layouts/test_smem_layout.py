@@ -68,7 +68,7 @@ def test_permuted_is_the_rotation_of_document_001() -> None:
 
 def test_tile_bytes() -> None:
     # 128 rows of 32 halves: 128 * 64; padded 128 * (64 + 16).
-    assert [tile_bytes(layout, 128, 4) for layout in LAYOUTS] == [8192, 10240, 8192, 8192]
+    assert [tile_bytes(layout, 128, 4) for layout in LAYOUTS] == [8192, 10240, 8192, 8192, 8192]
     assert row_stride("padded", 8) == 144
     assert row_stride("xor", 8) == 128
 
