@@ -58,16 +58,21 @@ def ladder(
     device: Gpu = "cuda:0",
     out: Out = None,
     rounds: Rounds = 31,
+    runs: Annotated[int, typer.Option(help="Parts of a race, for the spread.", min=1)] = 5,
+    stop_after: StopAfter = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the reference kernels against cuBLAS and store table and plot."""
-    console = Console(stderr=True)
-    request = LadderRequest(document, device, out or RESULTS, Settings().cache_dir, rounds)
+    """Measure the reference kernels against cuBLAS and today's tuned winners; store table and plot."""
+    console = Console(stderr=True, width=_TABLE_COLUMNS)
+    cache = Settings().cache_dir
+    request = LadderRequest(document, device, out or RESULTS, cache, rounds, runs, stop_after)
     try:
         rows, path = run_ladder(request, lambda line: console.print(line, highlight=False))
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--document") from error
     console.print(ladder_report.rich_table(rows))
+    for said in ladder_report.summary(rows):
+        console.print(said, highlight=False)
     try:
         written = ladder_report.write_report(path, rows)
     except PlotUnavailable as error:

@@ -6,7 +6,7 @@ import argparse
 import itertools
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ PAGE = PAGES / "ladder.md"
 MARK = "ladder"
 HEADERS = (
     "kernel", "TFLOP/s", "% cuBLAS", "document TFLOP/s", "document %", "x before", "smem B", "registers",
-    "conflicts", "note",
+    "spread %", "conflicts", "note",
 )  # fmt: skip
 
 
@@ -123,6 +123,7 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
             number(speedup),
             "" if row.smem_bytes is None else str(row.smem_bytes),
             "" if row.registers is None else str(row.registers),
+            number(row.spread_pct),
             conflicts(row.kernel) if row.family != "cublaslt" else "",
             row.note,
         )
@@ -142,13 +143,32 @@ def markdown(rows: Sequence[Row], device: str) -> str:
 
 
 def rich_table(rows: Sequence[Row]) -> Table:
-    """The table for a terminal."""
+    """The table for a terminal, without the notes."""
     shown = Table(box=None, pad_edge=False)
-    for header in HEADERS:
-        shown.add_column(header, justify="left" if header in ("kernel", "note") else "right")
+    for header in HEADERS[:-1]:
+        shown.add_column(header, justify="left" if header == "kernel" else "right")
     for row in cells(rows):
-        shown.add_row(*row)
+        shown.add_row(*row[:-1])
     return shown
+
+
+def summary(rows: Sequence[Row]) -> Iterator[str]:
+    """For each document the fastest kernel beside today's tuned winner of the same problem."""
+    for tuned in (row for row in rows if row.kernel.endswith("-tuned") and row.tflops):
+        same = [row for row in rows if _problem(row) == _problem(tuned) and row.tflops]
+        kernels = [row for row in same if row.family != "cublaslt" and row is not tuned]
+        if kernels and tuned.tflops:
+            best = max(kernels, key=lambda row: row.tflops or 0.0)
+            assert best.tflops
+            gain = tuned.tflops / best.tflops
+            yield (
+                f"{tuned.document}: {best.kernel} {best.tflops:.1f}, tuned {tuned.tflops:.1f} TFLOP/s, "
+                f"x {gain:.3f} ({tuned.family})"
+            )
+
+
+def _problem(row: Row) -> tuple[str, int, int, int]:
+    return row.document, row.m, row.n, row.k
 
 
 def write_report(path: Path, rows: Sequence[Row]) -> list[Path]:

@@ -29,6 +29,7 @@ class Row:
         pct_cublas: per cent of the fastest cuBLAS algorithm of the same race.
         document_tflops, document_pct_cublas: the document's own figures; None if it gives none.
         smem_bytes, registers: shared memory of a block and registers of a thread; None for the vendor.
+        spread_pct: slowest minus fastest run in per cent of the median; None of a single run.
         note: why it did not run, or why it does worse than in the document and how it differs from the
             kernel there.
     """
@@ -47,6 +48,7 @@ class Row:
     smem_bytes: int | None
     registers: int | None
     note: str
+    spread_pct: float | None = None
 
 
 def rows(measurements: Sequence[Measurement]) -> list[Row]:
@@ -82,6 +84,7 @@ def _row(measurement: Measurement, cublas: float | None) -> Row:
         registers=resources.registers if resources else None,
         note=measurement.failure
         or (_reference_note(measurement, pct) if measurement.reference else _vendor_note(measurement)),
+        spread_pct=_rounded(measurement.spread_pct),
     )
 
 
@@ -147,6 +150,7 @@ def _measurement_provenance(measurement: Measurement) -> dict[str, Any]:
     return {
         "problem": measurement.problem.to_dict(),
         "samples_us": [round(sample, 3) for sample in measurement.samples_us],
+        "runs_us": [round(us, 3) for us in measurement.runs_us],
         "mhz": measurement.mhz,
         "watts": measurement.watts,
         "compiler": built.compiler if built else None,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.common.results import RESULTS, now, write_json
-from benchmarks.ladder.race import ROUNDS, climb
+from benchmarks.ladder.race import ROUNDS, RUNS, climb
 from benchmarks.ladder.rows import Row, provenance, rows
 from kernels.compiler.build import ArtifactCache
 from kernels.reference import reference_kernels
@@ -32,7 +32,8 @@ class LadderRequest:
         device: ``cuda:0`` and so on.
         out: folder of the results.
         cache: folder of compiled kernels; None compiles them again.
-        rounds: samples of each candidate.
+        rounds, runs: samples of each candidate, and the parts that they are taken in.
+        stop_after: start no race after so many seconds; 0 for no bound.
     """
 
     document: str | None = None
@@ -40,6 +41,8 @@ class LadderRequest:
     out: Path = RESULTS
     cache: Path | None = None
     rounds: int = ROUNDS
+    runs: int = RUNS
+    stop_after: float = 0.0
 
 
 def run_ladder(request: LadderRequest, tell: Callable[[str], None]) -> tuple[list[Row], Path]:
@@ -55,7 +58,7 @@ def run_ladder(request: LadderRequest, tell: Callable[[str], None]) -> tuple[lis
     if device.spec.kind != "cuda":
         raise DeviceUnavailable(f"the reference kernels need CUDA; {request.device} is not an NVIDIA GPU")
     cache = ArtifactCache(request.cache) if request.cache else None
-    measurements = climb(device, references, request.rounds, cache, tell)
+    measurements = climb(device, references, request.rounds, cache, tell, request.runs, request.stop_after)
     path = result_path(request, device)
     path.parent.mkdir(parents=True, exist_ok=True)
     found = rows(measurements)

@@ -6,9 +6,11 @@ import dataclasses
 import json
 
 import pytest
+from device_samples import HOPPER
 from host_samples import config_of
 
 from benchmarks.common.pages import PlotUnavailable, ReportError, include, marks
+from benchmarks.ladder import race
 from benchmarks.ladder.race import Measurement, climb, races, vendor_name
 from benchmarks.ladder.report import (
     MARK,
@@ -20,20 +22,24 @@ from benchmarks.ladder.report import (
     plot,
     rich_table,
     speedups,
+    summary,
     write_report,
 )
 from benchmarks.ladder.rows import Row, provenance, rows
 from benchmarks.ladder.run import LadderRequest, run_ladder
+from kernels.host.family import HOST
 from kernels.reference import REFERENCE_KERNELS, ReferenceKernel
+from kernels.registry import FAMILIES
 from tilewright import Config, GemmProblem
 from tilewright.artifact import Resources
 from tilewright.errors import DeviceUnavailable
 from tuner.devices.host import HostDevice
+from tuner.measure.stats import median
 
 BEGIN, END = marks(MARK)
 KEYS = [
     "kernel", "document", "family", "config", "m", "n", "k", "tflops", "pct_cublas", "document_tflops",
-    "document_pct_cublas", "smem_bytes", "registers", "note",
+    "document_pct_cublas", "smem_bytes", "registers", "note", "spread_pct",
 ]  # fmt: skip
 SMALL = GemmProblem(48, 64, 40, "float32")
 BY_NAME = {reference.name: reference for reference in REFERENCE_KERNELS}
@@ -67,6 +73,36 @@ def test_a_race_keeps_the_order_and_tells_who_failed(measurements) -> None:
         assert len(one.samples_us) == 3
         assert one.tflops is not None
     assert vendor.detail["library"] == "numpy"
+
+
+def test_the_final_kernel_races_the_tuned_winner_in_several_runs(monkeypatch) -> None:
+    good = ReferenceKernel("000-good", config_of(threads=1), SMALL, "a kernel", "no reason")
+    later = dataclasses.replace(good, name="001-later")
+    monkeypatch.setattr(race, "FINAL", ("000-good",))
+    monkeypatch.setattr(race, "_TUNED", {"host": ("host",)})
+    monkeypatch.setattr(type(HOST), "heuristic_configs", lambda *_: [config_of(threads=1), config_of(mr=0)])
+    heard: list[str] = []
+    found = climb(HostDevice(), [good, later], 6, tell=heard.append, runs=2, stop_after=1e-9)
+    assert found == []
+    assert heard == ["time is up: 000-good and later kernels are left out"]
+    found = climb(HostDevice(), [good], 6, runs=2)
+    assert [one.name for one in found[2:]] == ["000-good", "000-tuned"]
+    for one in found:
+        assert (len(one.samples_us), len(one.runs_us)) == (6, 2)
+    spread = 100 * abs(found[2].runs_us[0] - found[2].runs_us[1]) / median(found[2].samples_us)
+    assert found[2].spread_pct == pytest.approx(spread)
+    assert dataclasses.replace(found[2], runs_us=(1.0,)).spread_pct is None
+    [said] = summary(rows(found))
+    assert said.startswith("000: 000-good ")
+    assert said.endswith("(host)")
+
+
+def test_every_final_kernel_has_a_tuned_rival() -> None:
+    for name in race.FINAL:
+        reference = BY_NAME[name]
+        rivals = [FAMILIES[family] for family in race._TUNED[reference.family]]
+        assert any(one.heuristic_configs(reference.problem, HOPPER) for one in rivals)
+    assert [name[:3] for name in race.FINAL] == ["000", "001", "002", "003", "004"]
 
 
 def test_rows_have_the_agreed_keys(measurements) -> None:
