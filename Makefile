@@ -10,22 +10,24 @@ LOCKED := --universal --generate-hashes --no-header --no-annotate --python-versi
 LOCKED += --no-emit-package tilewright --quiet
 PROJECTS := pyproject.toml client/pyproject.toml
 PYTEST := $(BIN)/python -m pytest
-PARALLEL := $(PYTEST) --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --ignore tests/gpu
+APART := --ignore tests/gpu --ignore tests/fleet
+PARALLEL := $(PYTEST) --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(APART)
 # Some tests have limits in seconds, and four processes share the cores: what failed (1) runs once more, alone.
 ALONE := [ $$? = 1 ] && echo 'what failed beside other tests runs once more, alone' && \
-	$(PYTEST) --last-failed --last-failed-no-failures none --ignore tests/gpu
+	$(PYTEST) --last-failed --last-failed-no-failures none $(APART)
 # NOTE: tests start hundreds of processes; without bytecode each compiles every source that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 # Options for the program of demo, test, bench and serve, for instance: make test ARGS=tests/unit
 ARGS :=
 
-.PHONY: help demo test test-long test-all fuzz bench pictures serve lint lock faults soak sbom audit clean
+.PHONY: help demo test test-long test-all test-fleet fuzz bench pictures serve lint lock faults soak sbom audit clean
 
 help:
 	@echo 'make demo    tune a GEMM on this machine and show the result, about two minutes'
 	@echo 'make test    static checks and the test suite, about twelve minutes on two cores'
 	@echo 'make test-long  the long sweeps alone'
 	@echo 'make test-all   make test and make test-long'
+	@echo 'make test-fleet  install Ray and test the fleet on a cluster of this machine'
 	@echo 'make fuzz    ask a service 10,000 generated requests and compare answers with its API description'
 	@echo 'make bench   race a kernel with itself on a quiet machine, and compare times on its GPU'
 	@echo 'make pictures  take screenshots of the page for docs/pictures'
@@ -50,6 +52,14 @@ test-long: $(READY)
 	@$(PARALLEL) -m long $(ARGS) || { $(ALONE) -m long $(ARGS); }
 
 test-all: test test-long
+
+# Ray is in the extra `fleet` alone; nothing else needs it.
+test-fleet: .venv/.ready-requirements-fleet.lock
+	@$(PYTEST) tests/fleet $(ARGS)
+
+.venv/.ready-requirements-fleet.lock: requirements-fleet.lock $(READY)
+	@$(PIP) install --require-hashes -r $<
+	@touch $@
 
 # Screenshots of every view of the page, light and dark, for docs/page.md.
 pictures: $(READY)
@@ -80,6 +90,7 @@ lock:
 	@$(UV) $(PROJECTS) --extra compile --extra postgres --extra dev -o requirements.lock
 	@$(UV) $(PROJECTS) --extra compile --extra gpu --extra postgres --extra dev \
 		-c requirements.lock -o requirements-gpu.lock
+	@$(UV) $(PROJECTS) --extra postgres --extra fleet -c requirements.lock -o requirements-fleet.lock
 	@$(UV) $(PROJECTS) --extra postgres -c requirements.lock -o docker/requirements-cpu.lock
 	@$(UV) $(PROJECTS) --extra compile --extra gpu --extra postgres \
 		-c requirements-gpu.lock -o docker/requirements-gpu.lock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import platformdirs
 from pydantic import Field, SecretStr, model_validator
@@ -40,6 +40,8 @@ class Settings(BaseSettings):
 
     Attributes:
         database_url: ``sqlite:///path`` or ``postgresql+psycopg://...``.
+        engine: ``local`` for the devices of this machine, ``ray`` for those of a Ray cluster.
+        ray_address: ``host:port`` of the cluster's head; this machine must be one of its nodes.
         host, port: where the service listens; port 0 takes a free one.
         allow_remote: allow a host other than loopback before any key was made: anyone who reaches the port
             can then use the service.
@@ -90,6 +92,8 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="TILEWRIGHT_", extra="ignore")
 
     database_url: str = Field(default_factory=_default_database)
+    engine: Literal["local", "ray"] = "local"
+    ray_address: str = ""
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
     allow_remote: bool = False

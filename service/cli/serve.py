@@ -17,7 +17,7 @@ from fastapi import FastAPI
 
 from service import logs
 from service.cli.output import AsJson, print_json
-from service.engine.engine import Engine
+from service.engine.base import Engine
 from service.http import connections
 from service.http.access import Exposed
 from service.http.app import create_app
@@ -68,6 +68,10 @@ def serve(
     database_url: Annotated[
         str | None, typer.Option(help="sqlite:///path or postgresql+psycopg://...")
     ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="local, or ray for the devices of a Ray cluster (local).")
+    ] = None,
+    ray_address: Annotated[str | None, typer.Option(help="host:port of the cluster's head.")] = None,
     device: Annotated[list[str] | None, typer.Option(help="Device to use; repeat for several.")] = None,
     allow_remote: Annotated[
         bool,
@@ -80,6 +84,8 @@ def serve(
         host=host,
         port=port,
         database_url=database_url,
+        engine=engine,
+        ray_address=ray_address,
         devices=tuple(device or ()) or None,
         allow_remote=allow_remote or None,
     )
@@ -88,9 +94,9 @@ def serve(
         log.warning("unless a key was made, anyone who reaches port %s can use it", settings.port)
     with closing(_listen(settings)) as listener:
         app = _app(settings)
-        engine: Engine = app.state.service.engine
-        engine.open()
-        server = _Server(_config(app, settings), engine, _announcement(listener, engine), as_json)
+        found: Engine = app.state.service.engine
+        found.open()
+        server = _Server(_config(app, settings), found, _announcement(listener, found), as_json)
         server.run(sockets=[listener])
     if server.signal == signal.SIGINT:
         raise typer.Exit(130)

@@ -8,6 +8,7 @@ from typing import TypeVar
 from sqlalchemy.orm import Session
 
 from kernels.registry import FAMILIES, families_for
+from service.engine.base import Device
 from service.errors import Kind, Refusal
 from service.settings import Settings
 from tilewright.schema.device import DeviceSpec
@@ -15,7 +16,6 @@ from tilewright.schema.problem import GemmProblem, variants
 from tilewright.wire.requests import OptionsBody
 from tuner.measure.operands import why_too_large
 from tuner.store import jobs, keys
-from tuner.workers.bench import Bench
 
 _RETRY_AFTER_S = 30
 OptionsBodyT = TypeVar("OptionsBodyT", bound=OptionsBody)
@@ -102,7 +102,7 @@ def check_queue(session: Session, caller: str, settings: Settings, more: int = 0
     return min(room, room_of_caller)
 
 
-def check_memory(problem: GemmProblem, bench: Bench) -> None:
+def check_memory(problem: GemmProblem, bench: Device) -> None:
     """Refuse what the device cannot hold while tuning.
 
     Raises:
@@ -113,7 +113,7 @@ def check_memory(problem: GemmProblem, bench: Bench) -> None:
         raise Refusal(Kind.UNSUPPORTED, f"{reason}; tune a part of it")
 
 
-def check_supported(problem: GemmProblem, families: Sequence[str], bench: Bench) -> None:
+def check_supported(problem: GemmProblem, families: Sequence[str], bench: Device) -> None:
     """Refuse what no family, or none of those named, computes on the device.
 
     Raises:
@@ -152,7 +152,7 @@ def _remedy(problem: GemmProblem, named: bool, spec: DeviceSpec) -> str:
     return f"use dtype {' or '.join(types)}" if types else "GET /families lists what each device computes"
 
 
-def is_possible(problem: GemmProblem, families: Sequence[str], settings: Settings, bench: Bench) -> bool:
+def is_possible(problem: GemmProblem, families: Sequence[str], settings: Settings, bench: Device) -> bool:
     """Whether ``POST /tune`` would let a problem in."""
     try:
         check_size(problem, settings)

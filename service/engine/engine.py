@@ -8,17 +8,15 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from service.engine.base import Engine
 from service.engine.device_queue import DeviceQueue
 from service.engine.health import DeviceHealth
-from service.errors import Kind, Refusal
 from service.metrics import Metrics
 from service.settings import Settings
 from tilewright.errors import DeviceUnavailable, TilewrightError
-from tilewright.schema.job import JobStatus
 from tuner.store import entities
 from tuner.store.database import Store
-from tuner.store.records import JobRecord
-from tuner.workers.bench import Bench, list_devices
+from tuner.workers.bench import list_devices
 from tuner.workers.builder import Builder
 
 _HEARTBEATS = 3  # in a lease: one may fail
@@ -26,17 +24,18 @@ _HEART_S = 5.0  # for the statement that the heartbeat is at
 log = logging.getLogger("tilewright.engine")
 
 
-class Engine:
+class LocalEngine(Engine):
     """Runs jobs on the devices of this machine.
 
     Attributes:
-        stopping: the service is shutting down.
         queues: by device name, the default device first.
     """
 
+    queues: dict[str, DeviceQueue]
+
     def __init__(self, store: Store, settings: Settings, metrics: Metrics | None = None) -> None:
-        self.stopping = threading.Event()
-        self.queues: dict[str, DeviceQueue] = {}
+        super().__init__()
+        self.queues = {}
         self._store = store
         self._settings = settings
         self._metrics = metrics or Metrics()
@@ -45,18 +44,6 @@ class Engine:
             settings.compile_processes, settings.cache_dir, cache_bytes=settings.cache_bytes
         )
         self._heart = threading.Thread(target=self._beat, name="leases", daemon=True)
-
-    def bench(self, device: str | None) -> Bench:
-        """The process of a device, for None that of the first device.
-
-        Raises:
-            Refusal: this service has no such device.
-        """
-        name = device or next(iter(self.queues))
-        if name not in self.queues:
-            known = ", ".join(self.queues)
-            raise Refusal(Kind.UNSUPPORTED, f"there is no device {name} here; GET /devices lists {known}")
-        return self.queues[name].bench
 
     def open(self) -> None:
         """Start the devices' processes.
@@ -86,19 +73,11 @@ class Engine:
 
     def health(self) -> dict[str, DeviceHealth]:
         """How each device is, by name; answers from memory."""
-        found = {name: queue.health() for name, queue in self.queues.items()}
+        found = super().health()
         if self._heart.is_alive() or self._heart.ident is None:
             return found
         reason = "no lease is renewed: the thread for it ended; restart the service"
         return {name: dataclasses.replace(one, alive=False, reason=reason) for name, one in found.items()}
-
-    def why_waiting(self, job: JobRecord) -> str | None:
-        """What keeps a job that is queued or tuned here from going on; None if nothing does."""
-        fit = [one for one in self.queues.values() if one.bench.spec.device_class.id == job.device_class]
-        if job.status is not JobStatus.QUEUED:
-            fit = [one for one in fit if one.job_id == job.id]
-        reasons = [one.health().reason for one in fit]
-        return reasons[0] if reasons and all(reasons) else None
 
     def wake(self) -> None:
         """There may be a new job."""

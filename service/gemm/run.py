@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 
 from service.engine import admission
-from service.engine.engine import Engine
+from service.engine.base import Device, Engine
 from service.errors import Kind, Refusal
 from service.gemm import choice
 from service.gemm.operands import Operand
@@ -22,7 +22,7 @@ from service.settings import Settings
 from tilewright.errors import DeviceUnavailable, LaunchError
 from tilewright.schema.problem import GemmProblem, check_factors
 from tilewright.wire import GemmQuery
-from tuner.workers.bench import Bench, DeviceBusy
+from tuner.workers.bench import DeviceBusy
 from tuner.workers.gemm import GemmRun
 from tuner.workers.process import WorkerError
 from tuner.workers.shared_memory import Pages
@@ -88,7 +88,7 @@ class GemmRunner:
 
     def _run(
         self,
-        bench: Bench,
+        bench: Device,
         problem: GemmProblem,
         operands: Mapping[str, Operand],
         query: GemmQuery,

@@ -11,11 +11,13 @@ from contextlib import asynccontextmanager
 from fastapi import Depends, FastAPI
 from fastapi.concurrency import run_in_threadpool
 
+from service.engine.base import Engine
 from service.engine.database_health import DatabaseHealth
-from service.engine.engine import Engine
+from service.engine.engine import LocalEngine
 from service.engine.event_feed import EventFeed
 from service.engine.retune import StaleResults
 from service.engine.upkeep import Upkeep
+from service.fleet.engine import RayEngine
 from service.gemm.memory import GemmMemory
 from service.gemm.run import GemmRunner
 from service.http import access, errors, gauges, middleware, openapi, pages
@@ -81,7 +83,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _service(settings: Settings, store: Store, metrics: Metrics, signer: Signer) -> Service:
-    engine = Engine(store, settings, metrics)
+    engine = _engine(store, settings, metrics)
     store = store.impatient(_WRITE_WAIT_S, _MOST_WRITERS)
     quality = ResultQuality(engine)
     stale = StaleResults(store, settings, quality.state)
@@ -113,6 +115,10 @@ def _service(settings: Settings, store: Store, metrics: Metrics, signer: Signer)
         JobWatch(store, engine),
         SharedWork(store),
     )
+
+
+def _engine(store: Store, settings: Settings, metrics: Metrics) -> Engine:
+    return RayEngine(settings) if settings.engine == "ray" else LocalEngine(store, settings, metrics)
 
 
 @asynccontextmanager

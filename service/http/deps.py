@@ -10,8 +10,8 @@ from typing import Annotated
 
 from fastapi import Depends, Header, Path, Request
 
+from service.engine.base import Engine
 from service.engine.database_health import DatabaseHealth
-from service.engine.engine import Engine
 from service.engine.event_feed import EventFeed
 from service.engine.retune import StaleResults
 from service.engine.upkeep import Upkeep

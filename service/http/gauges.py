@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.engine.engine import Engine
+from service.engine.base import Engine
 from service.metrics import Reading
 from service.results.quality import REASONS, ResultQuality
 from tilewright.schema.job import JobStatus

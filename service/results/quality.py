@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from service.engine import staleness as staleness_
-from service.engine.engine import Engine
+from service.engine.base import Engine
 from tilewright import wire
 from tilewright.schema.match import LookupResult
 from tilewright.schema.problem import DType, GemmProblem

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from service.engine.engine import Engine
+from service.engine.base import Engine
 from service.web import html
 from service.web.charts import Cell, Chart, Column
 from tilewright.schema.job import JobStatus

@@ -14,7 +14,7 @@ from tilewright.schema.job import MOST_ROWS, OPTIONS, JobStatus, MRange, SearchO
 from tilewright.schema.match import MatchOptions
 from tilewright.schema.problem import Activation, DType, Extent, GemmProblem, Layout
 
-DeviceName = Annotated[str, Field(pattern=r"^(host|cuda:[0-9]{1,3})$", max_length=8)]
+DeviceName = Annotated[str, Field(pattern=r"^([A-Za-z0-9._-]{1,63}/)?(host|cuda:[0-9]{1,3})$", max_length=72)]
 Limit = Annotated[int, Field(ge=1, le=1000)]
 Cursor = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=200)]
 _EXACT = 2**53

@@ -9,7 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from kernels.base.family import Family
 from kernels.registry import FAMILIES
-from service.engine.device_queue import DeviceQueue
+from service.engine.base import Queue
 from service.errors import Kind, Refusal
 from service.http.deps import ServiceDep
 from service.http.openapi import errors
@@ -34,7 +34,7 @@ def get_devices(service: ServiceDep) -> wire.DeviceList:
     return wire.DeviceList(items=[_device_view(queue) for queue in service.engine.queues.values()])
 
 
-def _family_view(family: Family[Any], queues: list[DeviceQueue]) -> wire.FamilyView:
+def _family_view(family: Family[Any], queues: list[Queue]) -> wire.FamilyView:
     knobs = [
         wire.KnobView(name=knob.name, doc=knob.doc, legal=list(knob.legal), searched=list(knob.values))
         for knob in family.knobs
@@ -45,7 +45,7 @@ def _family_view(family: Family[Any], queues: list[DeviceQueue]) -> wire.FamilyV
     )
 
 
-def _support(family: Family[Any], queue: DeviceQueue, dtype: DType) -> wire.SupportView:
+def _support(family: Family[Any], queue: Queue, dtype: DType) -> wire.SupportView:
     probes = {layout: GemmProblem(_PROBE, _PROBE, _PROBE, dtype, layout) for layout in Layout}
     reasons = {name: family.why_unsupported(probe, queue.bench.spec) for name, probe in probes.items()}
     layouts = [layout.value for layout, reason in reasons.items() if reason is None]
@@ -53,7 +53,7 @@ def _support(family: Family[Any], queue: DeviceQueue, dtype: DType) -> wire.Supp
     return wire.SupportView(device=queue.name, dtype=dtype.value, layouts=layouts, why_not=why_not)
 
 
-def _device_view(queue: DeviceQueue) -> wire.DeviceView:
+def _device_view(queue: Queue) -> wire.DeviceView:
     spec, health = queue.bench.spec, queue.health()
     state = "down" if not health.ok else "tuning" if health.job_id else "idle"
     told: dict[str, Any] = {"name": queue.name, "model": spec.name, "device_class": spec.device_class.id}
@@ -86,9 +86,7 @@ async def ready(service: ServiceDep) -> wire.Health:
     Nothing is looked at for the request: a thread looks at the database once a second.
     """
     checks = {"database": service.health.state}
-    checks |= {
-        name: "ok" if one.ok else f"down ({one.reason})" for name, one in service.engine.health().items()
-    }
+    checks |= service.engine.readiness()
     if service.engine.stopping.is_set():
         checks["service"] = "stopping"
     bad = {name: state for name, state in checks.items() if state != "ok"}

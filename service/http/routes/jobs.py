@@ -15,6 +15,7 @@ from pydantic import Field
 from sqlalchemy.orm import Session
 
 from service.engine import admission
+from service.engine.base import Device
 from service.engine.event_feed import BATCH
 from service.errors import Kind, Refusal
 from service.http.conditional import link_next
@@ -31,7 +32,6 @@ from tuner.store.keys import once
 from tuner.store.records import EventRecord, JobRecord, Unreadable
 from tuner.store.upkeep import audit
 from tuner.store.upkeep.audit import Action
-from tuner.workers.bench import Bench
 
 
 def start_for_misses(
@@ -58,7 +58,7 @@ def start_for_misses(
 
 
 def _queue_top(
-    service: Service, session: Session, bench: Bench, body: wire.TuneMissesBody, request: Request
+    service: Service, session: Session, bench: Device, body: wire.TuneMissesBody, request: Request
 ) -> dict[str, list[str]]:
     top = misses.ranked(session, body.from_misses.device_class, body.from_misses.top)
     settings, families = service.settings, body.families
@@ -90,7 +90,7 @@ def _submit(
     return job, created
 
 
-def _bench_for_misses(service: Service, device_class: str, device: str | None) -> Bench:
+def _bench_for_misses(service: Service, device_class: str, device: str | None) -> Device:
     for name, queue in service.engine.queues.items():
         if queue.bench.spec.device_class.id == device_class and device in (None, name):
             return queue.bench

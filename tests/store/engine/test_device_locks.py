@@ -16,7 +16,7 @@ from databases import Databases, migrate, opened
 from engine_lab import FakeBench, job, submit, wait_for
 
 from service.engine import device_queue
-from service.engine.engine import Engine
+from service.engine.engine import LocalEngine
 from service.engine.health import Trouble
 from service.settings import Settings
 from tilewright.errors import DeviceUnavailable
@@ -103,21 +103,21 @@ def test_a_folder_that_cannot_be_used_is_a_clear_error(tmp_path: Path) -> None:
 @pytest.fixture
 def pair(
     sqlite_databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[list[tuple[Store, Engine]]]:
+) -> Iterator[list[tuple[Store, LocalEngine]]]:
     """Two services on one device, each with a database of its own."""
     monkeypatch.setattr(device_queue, "Bench", FakeBench)
     settings = Settings(
         devices=("host",), cache_dir=tmp_path, compile_processes=1, stop_s=0.2, lock_dir=tmp_path
     )
     with opened(sqlite_databases.copy(migrate)) as one, opened(sqlite_databases.copy(migrate)) as two:
-        made = [(store, Engine(store, settings)) for store in (one, two)]
+        made = [(store, LocalEngine(store, settings)) for store in (one, two)]
         yield made
         for _, engine in made:
             engine.stop()
 
 
 def test_two_services_tune_a_device_in_turn(
-    pair: list[tuple[Store, Engine]], monkeypatch: pytest.MonkeyPatch
+    pair: list[tuple[Store, LocalEngine]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_work, most = [], 0
     go_on = threading.Event()

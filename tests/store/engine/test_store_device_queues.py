@@ -42,15 +42,15 @@ def tuning(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tune], None]:
 
 
 @pytest.fixture
-def running(store: Store, tmp_path: Any) -> Iterator[engine.Engine]:
+def running(store: Store, tmp_path: Any) -> Iterator[engine.LocalEngine]:
     settings = Settings(devices=("one", "two", "two"), cache_dir=tmp_path, compile_processes=1, stop_s=0.2)
-    made = engine.Engine(store, settings)
+    made = engine.LocalEngine(store, settings)
     yield made
     made.stop()
 
 
 def test_a_race_that_a_stop_breaks_does_not_fail_the_job(
-    store: Store, running: engine.Engine, tuning: Callable[[Tune], None]
+    store: Store, running: engine.LocalEngine, tuning: Callable[[Tune], None]
 ) -> None:
     def race(_cancelled: threading.Event, bench: FakeBench) -> None:
         bench.closed.wait(10)
@@ -67,7 +67,7 @@ def test_a_race_that_a_stop_breaks_does_not_fail_the_job(
 
 def test_a_start_takes_back_nothing_that_its_own_queues_claimed(
     store: Store,
-    running: engine.Engine,
+    running: engine.LocalEngine,
     tuning: Callable[[Tune], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -87,7 +87,7 @@ def test_a_start_takes_back_nothing_that_its_own_queues_claimed(
 
 
 def test_a_cancellation_right_after_the_claim_is_heard(
-    store: Store, running: engine.Engine, tuning: Callable[[Tune], None], monkeypatch: pytest.MonkeyPatch
+    store: Store, running: engine.LocalEngine, tuning: Callable[[Tune], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = device_queue.DeviceQueue._work
 
@@ -106,7 +106,7 @@ def test_a_cancellation_right_after_the_claim_is_heard(
 
 
 def test_a_stop_waits_for_the_transaction_of_each_thread(
-    running: engine.Engine, tuning: Callable[[Tune], None], monkeypatch: pytest.MonkeyPatch
+    running: engine.LocalEngine, tuning: Callable[[Tune], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread that outlives the store would leave its connection open; here it holds one for 1 s."""
     claim, claiming = jobs.claim, threading.Event()
@@ -127,16 +127,16 @@ def test_a_stop_waits_for_the_transaction_of_each_thread(
 
 
 @pytest.fixture
-def second(store: Store, tmp_path: Any) -> Iterator[engine.Engine]:
+def second(store: Store, tmp_path: Any) -> Iterator[engine.LocalEngine]:
     """Another server of the same database and device class."""
     settings = Settings(devices=("host",), cache_dir=tmp_path, compile_processes=1, stop_s=0.2, lease_s=1)
-    made = engine.Engine(store, settings)
+    made = engine.LocalEngine(store, settings)
     yield made
     made.stop()
 
 
 def test_a_second_server_steals_nothing(
-    store: Store, running: engine.Engine, second: engine.Engine, tuning: Callable[[Tune], None]
+    store: Store, running: engine.LocalEngine, second: engine.LocalEngine, tuning: Callable[[Tune], None]
 ) -> None:
     tuning(lambda cancelled, _bench: cancelled.wait(20) and None)
     first = submit(store)
@@ -150,7 +150,7 @@ def test_a_second_server_steals_nothing(
 
 
 def test_a_cancellation_through_another_server_is_heard(
-    store: Store, second: engine.Engine, tuning: Callable[[Tune], None]
+    store: Store, second: engine.LocalEngine, tuning: Callable[[Tune], None]
 ) -> None:
     tuning(lambda cancelled, _bench: cancelled.wait(20) and None)
     job_id = submit(store)
@@ -162,7 +162,7 @@ def test_a_cancellation_through_another_server_is_heard(
 
 
 def test_a_job_that_was_taken_over_is_let_go(
-    store: Store, second: engine.Engine, tuning: Callable[[Tune], None]
+    store: Store, second: engine.LocalEngine, tuning: Callable[[Tune], None]
 ) -> None:
     let_go = threading.Event()
     tuning(lambda cancelled, _bench: (cancelled.wait(20) and let_go.set()) or None)
@@ -203,7 +203,7 @@ def running_now(store: Store) -> JobRecord:
 
 
 def test_an_idle_device_tunes_stale_results_one_at_a_time_after_what_is_asked_for(
-    store: Store, second: engine.Engine, tuning: Callable[[Tune], None]
+    store: Store, second: engine.LocalEngine, tuning: Callable[[Tune], None]
 ) -> None:
     go_on = threading.Semaphore(0)
     tuning(lambda _cancelled, _bench: go_on.acquire(timeout=20) and None)
@@ -226,7 +226,7 @@ def test_an_idle_device_tunes_stale_results_one_at_a_time_after_what_is_asked_fo
 
 def test_idle_devices_wait_while_another_tunes_what_is_stale(
     store: Store,
-    running: engine.Engine,
+    running: engine.LocalEngine,
     tuning: Callable[[Tune], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -252,7 +252,7 @@ def test_stale_results_are_left_alone_where_the_settings_say_so(
     tuning(lambda _cancelled, _bench: pytest.fail("it was tuned"))
     note_stale(store, 1)
     settings = Settings(devices=("host",), cache_dir=tmp_path, compile_processes=1, retune_stale=False)
-    made = engine.Engine(store, settings)
+    made = engine.LocalEngine(store, settings)
     made.start()
     time.sleep(1.2)
     made.stop()

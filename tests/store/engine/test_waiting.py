@@ -17,7 +17,7 @@ from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
 
 from service.engine import device_queue
-from service.engine.engine import Engine
+from service.engine.engine import LocalEngine
 from service.engine.health import Trouble
 from service.settings import Settings
 from tilewright.schema.job import JobProgress, JobStatus
@@ -30,10 +30,10 @@ Before = Callable[[int], None]
 
 
 @contextlib.contextmanager
-def engine_on(store: Store, folder: Path) -> Iterator[Engine]:
+def engine_on(store: Store, folder: Path) -> Iterator[LocalEngine]:
     """A service's engine whose only device is a stand-in."""
     settings = Settings(devices=("host",), cache_dir=folder, compile_processes=1, stop_s=0.2, lease_s=1)
-    made = Engine(store, settings)
+    made = LocalEngine(store, settings)
     try:
         yield made
     finally:

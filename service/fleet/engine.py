@@ -1,0 +1,184 @@
+"""``RayEngine``: the devices of a Ray cluster, as the routes see them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from service.engine.base import Device, Engine
+from service.engine.health import DeviceHealth
+from service.errors import Kind, Refusal
+from service.settings import Settings
+from tilewright.errors import DeviceUnavailable, TilewrightError
+from tilewright.schema.codec import decode
+from tilewright.schema.device import DeviceSpec
+from tuner.workers.process import WorkerError, WorkerProcess, python
+
+# What an actor takes from the service; the environment of its node gives the rest.
+_SHARED = {"database_url", "lease_s", "quiet_wait_s", "stop_s", "retune_stale", "log_level"}
+_SHARED |= {"max_queue", "max_trials", "max_extent", "max_gemm_bytes"}
+_LOOK_S = 1.0
+_CALL_S = 20.0
+log = logging.getLogger("tilewright.fleet")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RemoteDevice:
+    """A device of another process, perhaps of another machine."""
+
+    name: str
+    spec: DeviceSpec
+    driver: str
+    restart_reasons: dict[str, int]
+
+    def gemm(self, *_: Any) -> NoReturn:
+        """Refuse: operands lie in memory of the service's machine.
+
+        Raises:
+            Refusal: always, with the node to go to.
+        """
+        raise Refusal(
+            Kind.UNSUPPORTED,
+            f"{self.name} is on a node of the fleet, which only tunes; use the client there with the config "
+            "set, or a service with --engine local",
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RemoteQueue:
+    """The queue of a device, as it was at the last look."""
+
+    name: str
+    bench: RemoteDevice
+    last: DeviceHealth
+
+    @property
+    def job_id(self) -> str | None:
+        """The job being tuned, or None."""
+        return self.last.job_id
+
+    def health(self) -> DeviceHealth:
+        """How the device was."""
+        return self.last
+
+
+class RayEngine(Engine):
+    """Watches the devices of a Ray cluster, each an actor that claims jobs from the database by itself.
+
+    Any number of services may watch the same cluster and database: they share the actors, and a job goes on
+    while one of them is away.
+
+    Attributes:
+        queues: nodes come and go, and so do their devices.
+    """
+
+    queues: Mapping[str, RemoteQueue]
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self._settings = settings
+        self.queues = {}
+        self._refused: tuple[str, ...] = ()
+        self._trouble = ""
+        self._cancel: set[str] = set()
+        digest = hashlib.sha256(settings.database_url.encode()).hexdigest()[:12]
+        address = ("--address", settings.ray_address, "--namespace", f"tilewright-{digest}")
+        self._watcher = WorkerProcess(python("-m", "service.fleet.watcher", *address))
+        self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
+
+    def open(self) -> None:
+        """Join the cluster.
+
+        Raises:
+            DeviceUnavailable: in a sentence what is wrong with Ray, its address or this machine.
+        """
+        if self._settings.devices:
+            raise DeviceUnavailable(
+                "--device is for --engine local; a node gives what 'ray start --num-gpus' and --num-cpus say"
+            )
+        try:
+            self._watcher.greeting()
+        except WorkerError as error:
+            self._watcher.close()
+            raise DeviceUnavailable(
+                f"what listens at {self._settings.ray_address} does not answer as a Ray head; give its "
+                "--ray-address, as 'ray status' knows it"
+            ) from error
+        except TilewrightError:
+            self._watcher.close()
+            raise
+
+    def start(self) -> None:
+        """Watch the cluster."""
+        self.open()
+        self._thread.start()
+
+    def bench(self, device: str | None) -> Device:
+        """As :meth:`Engine.bench`; says which nodes were refused where no device has joined."""
+        if not self.queues:
+            why = "; ".join([self._trouble, *self._refused]).strip("; ") or "nodes are being looked at"
+            raise Refusal(Kind.NOT_READY, f"no device has joined yet ({why}); try again", retry_after=2)
+        return super().bench(device)
+
+    def readiness(self) -> dict[str, str]:
+        """The cluster as a whole: a service is ready without some of its nodes."""
+        return {"ray": f"down ({self._trouble})" if self._trouble else "ok"}
+
+    def cancel(self, job_id: str) -> None:
+        """Have a device told at the next look; without this its next lease tells it."""
+        self._cancel.add(job_id)
+
+    def stop(self) -> None:
+        """Watch no more. The devices go on for other services, and stop by themselves where there is none."""
+        self.begin_stop()
+        self._watcher.close()
+        if self._thread.is_alive():
+            self._thread.join(_CALL_S)
+
+    def _run(self) -> None:
+        while not self.stopping.wait(_LOOK_S):
+            try:
+                self._look()
+            except Exception as error:
+                # NOTE: the boundary of the thread: the cluster is looked at again after any error.
+                if self.stopping.is_set():
+                    return
+                self._trouble = str(error) or type(error).__name__
+                log.warning("the fleet cannot be seen: %s", self._trouble, exc_info=_bug(error))
+                lost = DeviceHealth(False, None, None, f"not seen: {self._trouble}")
+                self.queues = {name: dataclasses.replace(one, last=lost) for name, one in self.queues.items()}
+
+    def _look(self) -> None:
+        cancel, self._cancel = self._cancel, set()
+        given = self._settings.model_dump(mode="json", include=_SHARED)
+        header = {"op": "look", "cancel": sorted(cancel), "settings": given}
+        told = self._watcher.call(header, timeout_s=_CALL_S).header
+        found = {one["name"]: _queue(one) for one in told["devices"] if one["state"]}
+        refused = (
+            *told["refused"],
+            *(f"{d['name']}: {d['reason']}" for d in told["devices"] if not d["state"]),
+        )
+        for reason in set(refused) - set(self._refused):
+            log.warning("%s", reason)
+        for name in found.keys() ^ self.queues.keys():
+            log.info("device %s %s", name, "joined" if name in found else "left")
+        self.queues, self._refused, self._trouble = dict(sorted(found.items())), refused, ""
+
+
+def _queue(told: Mapping[str, Any]) -> RemoteQueue:
+    state, name = told["state"], told["name"]
+    health = decode(DeviceHealth, state["health"])
+    if told["reason"]:
+        health = DeviceHealth(False, None, None, told["reason"])
+    device = RemoteDevice(
+        name, DeviceSpec.from_dict(state["spec"]), state["driver"], state["restart_reasons"]
+    )
+    return RemoteQueue(name, device, health)
+
+
+def _bug(error: Exception) -> bool:
+    return not isinstance(error, TilewrightError)

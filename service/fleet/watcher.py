@@ -1,0 +1,208 @@
+"""The process that talks to Ray: ``python -m service.fleet.watcher``, a supervised child of the service.
+
+NOTE: it is a process of its own since Ray ends a process that loses its cluster, and hangs calls at times.
+The service then starts another one, as it does with a device worker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import logging
+import re
+import time
+from typing import Any
+
+from service.fleet import cluster
+from tilewright import __version__
+from tuner.workers.frames import Frame
+from tuner.workers.server import serve
+
+_ANSWER_S = 0.5  # which a look waits for the devices, all together
+_LATE_S = 10.0
+_AGAIN_S = 5.0  # after which a node or a device that failed is tried anew
+log = logging.getLogger("tilewright.fleet")
+
+
+@dataclasses.dataclass(slots=True)
+class _Asked:
+    """A question to a node or a device that may be under way."""
+
+    ref: Any = None
+    since: float = 0.0
+
+
+@dataclasses.dataclass(slots=True)
+class _Device:
+    """A device of a node: its actor, the question under way, and what it last told."""
+
+    name: str
+    actor: Any
+    asked: _Asked = dataclasses.field(default_factory=_Asked)
+    state: dict[str, Any] | None = None
+    reason: str = "it waits for Ray to place it"
+    again: float = 0.0
+
+
+@dataclasses.dataclass(slots=True)
+class _Node:
+    """A node: the probe under way, then its devices, or why it has none."""
+
+    name: str
+    facts: dict[str, Any]
+    asked: _Asked
+    devices: list[_Device] = dataclasses.field(default_factory=list)
+    refused: str | None = None
+    again: float = 0.0
+
+
+class Watcher:
+    """Keeps an actor for each device of a cluster: every GPU of a node, else its host where it has CPUs."""
+
+    def __init__(self, address: str, namespace: str) -> None:
+        self._ray = cluster.join(address, namespace)
+        self._given: dict[str, Any] = {}
+        self._nodes: dict[str, _Node] = {}
+
+    def greeting(self) -> dict[str, Any]:
+        """The version of Ray."""
+        return {"ray": self._ray.__version__}
+
+    def handle(self, request: Frame) -> Frame:
+        """The devices, and the nodes that were refused; cancels jobs on the way."""
+        self._given = request.header["settings"]
+        found = {one["NodeID"]: one for one in self._ray.nodes() if one["Alive"]}
+        for node_id in self._nodes.keys() - found.keys():
+            del self._nodes[node_id]
+        for node_id in found.keys() - self._nodes.keys():
+            self._nodes[node_id] = self._join(node_id, found[node_id])
+        for node_id, node in self._nodes.items():
+            self._probed(node_id, node)
+        devices = [device for node in self._nodes.values() for device in node.devices]
+        for job_id in request.header["cancel"]:
+            self._cancel(devices, job_id)
+        self._ask(devices)
+        told = [{"name": one.name, "state": one.state, "reason": one.reason} for one in devices]
+        refused = [node.refused for node in self._nodes.values() if node.refused]
+        return Frame({"kind": "ok", "devices": told, "refused": refused, "nodes": len(found)})
+
+    def _join(self, node_id: str, facts: dict[str, Any]) -> _Node:
+        name = re.sub("[^A-Za-z0-9._-]", "-", facts["NodeName"])[:50]
+        if name in {node.name for node in self._nodes.values()}:
+            name = f"{name}-{node_id[:6]}"
+        return _Node(name, facts, self._probe(node_id))
+
+    def _probe(self, node_id: str) -> _Asked:
+        task = self._ray.remote(cluster.probe())
+        ref = task.options(num_cpus=0, max_retries=0, scheduling_strategy=self._on(node_id)).remote()
+        return _Asked(ref, time.monotonic())
+
+    def _on(self, node_id: str) -> Any:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        return NodeAffinitySchedulingStrategy(node_id, soft=False)
+
+    def _probed(self, node_id: str, node: _Node) -> None:
+        """Take up a node whose probe answered; probe one again that was refused, as it may be mended."""
+        if node.asked.ref is None:
+            if node.refused and time.monotonic() > node.again:
+                node.asked = self._probe(node_id)
+            return
+        ready, _ = self._ray.wait([node.asked.ref], timeout=0)
+        if not ready:
+            return
+        try:
+            node.refused = cluster.why_refused(node.name, self._ray.get(ready[0]))
+        except Exception as error:  # NOTE: whatever a foreign machine does is told, and tried again
+            node.refused = (
+                f"node {node.name} could not be probed ({type(error).__name__}); try its 'ray status'"
+            )
+        node.asked.ref, node.again = None, time.monotonic() + _AGAIN_S
+        if node.refused is None:
+            resources = node.facts["Resources"]
+            gpus = int(resources.get("GPU", 0))
+            names = [f"cuda:{index}" for index in range(gpus)] or ["host"][: int(resources.get("CPU", 0))]
+            node.devices = [
+                _Device(f"{node.name}/{name}", self._place(node_id, name, len(names))) for name in names
+            ]
+
+    def _place(self, node_id: str, device: str, devices_of_node: int) -> Any:
+        """The actor of a device, the same one for all services of a database; Ray starts it where it is not.
+
+        NOTE: Ray shows an actor with ``num_gpus=1`` its own GPU alone, as ``cuda:0``.
+        """
+        from service.fleet.actor import DeviceActor
+
+        kind = device.partition(":")[0]
+        options = {
+            "name": f"{device}@{node_id} {__version__}",
+            "get_if_exists": True,
+            "lifetime": "detached",
+            "max_restarts": -1,
+            "max_task_retries": 0,
+            "max_concurrency": 4,
+            "num_cpus": 0 if kind == "cuda" else 1,
+            "num_gpus": 1 if kind == "cuda" else 0,
+            "scheduling_strategy": self._on(node_id),
+        }
+        local = "cuda:0" if kind == "cuda" else device
+        return self._ray.remote(DeviceActor).options(**options).remote(self._given, local, devices_of_node)
+
+    def _cancel(self, devices: list[_Device], job_id: str) -> None:
+        for device in devices:
+            if device.state and device.state["health"].get("job_id") == job_id:
+                device.actor.cancel.remote(job_id)
+
+    def _ask(self, devices: list[_Device]) -> None:
+        now = time.monotonic()
+        for device in devices:
+            if device.asked.ref is None and now > device.again:
+                device.asked = _Asked(device.actor.state.remote(), now)
+        refs = [device.asked.ref for device in devices if device.asked.ref is not None]
+        ready = set(self._ray.wait(refs, num_returns=len(refs), timeout=_ANSWER_S)[0]) if refs else set()
+        for device in devices:
+            if device.asked.ref in ready:
+                self._answered(device)
+            elif device.asked.ref is not None and now - device.asked.since > _LATE_S and device.state:
+                device.reason = f"it has not answered for {now - device.asked.since:.0f} s"
+
+    def _answered(self, device: _Device) -> None:
+        ref, device.asked.ref = device.asked.ref, None
+        try:
+            device.state, device.reason = self._ray.get(ref), ""
+        except self._ray.exceptions.RayActorError as error:
+            device.reason, device.again = _why(error), time.monotonic() + 1.0
+            if isinstance(error, self._ray.exceptions.ActorDiedError):
+                self._replace(device)
+        if device.state and device.state["stopped"]:
+            self._ray.kill(device.actor, no_restart=True)
+            self._replace(device)
+
+    def _replace(self, device: _Device) -> None:
+        """Have an actor placed anew that ended for good: its device could not be opened, or it stopped."""
+        device.again = time.monotonic() + _AGAIN_S
+        for node_id, node in self._nodes.items():
+            if device in node.devices:
+                name = device.name.rpartition("/")[2]
+                device.actor = self._place(node_id, name, len(node.devices))
+
+
+def _why(error: Exception) -> str:
+    """What an actor said last: the message of its own error without the class, else Ray's reason."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    last = lines[-1] if lines else type(error).__name__
+    return re.sub(r"^[\w.]*(Error|Unavailable|NoDatabase): ", "", last)[:300]
+
+
+def main() -> None:
+    """Answer the service until it closes its end."""
+    parser = argparse.ArgumentParser(description="Watches a Ray cluster; started by the service.")
+    parser.add_argument("--address", required=True)
+    parser.add_argument("--namespace", required=True, help="of the actors of one database")
+    parser.add_argument("--pipes", required=True, help="file descriptors READ,WRITE")
+    arguments = parser.parse_args()
+    serve(arguments.pipes, lambda: Watcher(arguments.address, arguments.namespace))
+
+
+if __name__ == "__main__":
+    main()

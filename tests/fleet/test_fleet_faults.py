@@ -1,0 +1,69 @@
+"""Three nodes on this machine, jobs on all of them, and faults at a random moment of a job each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed: 'make test-fleet' installs it")
+
+import api_server
+import fleet_cluster
+from fleet_faults import KINDS, PROBLEM, Count, Lab
+
+from tilewright import Client
+from tilewright.errors import TilewrightError
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    folder = tmp_path_factory.mktemp("fleet")
+    with fleet_cluster.running(folder) as fleet:
+        made = Lab(fleet, database_url=f"sqlite:///{folder / 'fleet.db'}", lease_s=3)
+        yield made
+        made.close()
+
+
+def test_every_node_is_a_device_and_takes_jobs(lab: Lab) -> None:
+    assert {one.name for one in lab.client.devices()} == {"n0/host", "n1/host", "n2/host"}
+    ids = [lab.submit() for _ in range(4)]
+    holders = set()
+
+    def ended() -> bool:
+        holders.update(lab.holder(one) for one in ids)
+        return all(lab.job(one).status.final for one in ids)
+
+    assert lab.wait(ended)
+    assert len(holders - {None}) >= 2, "they ran side by side"
+    assert [lab.job(one).error for one in ids] == [None] * 4
+
+
+def test_a_job_is_cancelled_through_another_replica(lab: Lab) -> None:
+    other = lab.fleet.serve("other", **lab.settings)
+    try:
+        job = lab.client.tune(PROBLEM, max_trials=5000, seed=1, wait=False)
+        assert lab.wait(lambda: lab.holder(job.id) is not None)
+        with Client(other.url) as client:
+            client.cancel(job.id)
+            assert client.wait(job.id).status == "cancelled"
+    finally:
+        assert other.stop() == 0
+        api_server.finish(other)
+
+
+def test_gemm_names_the_node(lab: Lab) -> None:
+    import numpy as np
+
+    with pytest.raises(TilewrightError, match="is on a node of the fleet"):
+        lab.client.gemm(np.zeros((8, 8), "float32"), np.zeros((8, 8), "float32"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_trial_is_lost_or_run_twice(lab: Lab, kind: str) -> None:
+    count = Count(kind)
+    for _ in range(5):
+        lab.strike(count)
+        if count.moments:
+            break
+    assert count == Count(kind, moments=1)

@@ -1,0 +1,57 @@
+"""A Ray cluster on this machine, its nodes with folders of their own, and services that use it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import api_server
+
+# NOTE: the second keeps every port on loopback, as Ray does on the systems of its name; read at its import.
+os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+from ray.cluster_utils import Cluster
+
+_SMALL = {"include_dashboard": False, "object_store_memory": 80 * 2**20}
+
+
+@dataclasses.dataclass
+class Fleet:
+    """A cluster whose head offers no device."""
+
+    cluster: Any
+    folder: Path
+
+    @property
+    def address(self) -> str:
+        """Of the head."""
+        address: str = self.cluster.address
+        return address
+
+    def add(self, name: str, **environment: str) -> Any:
+        """A node whose host is a device. Each has its own locks, as if it were a machine of its own."""
+        folder = self.folder / name
+        given = {"TILEWRIGHT_LOCK_DIR": str(folder), "TILEWRIGHT_CACHE_DIR": str(self.folder / "cache")}
+        given |= {"TILEWRIGHT_COMPILE_PROCESSES": "1", "OPENBLAS_NUM_THREADS": "1", **environment}
+        return self.cluster.add_node(num_cpus=1, node_name=name, env_vars=given, wait=True, **_SMALL)
+
+    def serve(self, name: str = "service", **settings: object) -> api_server.Server:
+        """A service of this cluster; those with the same database are replicas."""
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        given = {"database_url": f"sqlite:///{self.folder / 'fleet.db'}", "lease_s": 3, "retune_stale": 0}
+        given |= {"engine": "ray", "ray_address": self.address, "devices": "", **settings}
+        return api_server.start(folder, **given)
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Fleet]:
+    """A cluster with a head and no node yet."""
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **_SMALL})
+    try:
+        yield Fleet(cluster, folder)
+    finally:
+        cluster.shutdown()

@@ -1,0 +1,134 @@
+"""Faults of a fleet at random moments of a job, and what is left of its trials."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import api_server
+import fleet_cluster
+
+from tilewright import Client, GemmProblem
+from tilewright.schema.job import JobStatus
+from tilewright.schema.trial import Trial
+from tuner.store import jobs
+from tuner.store.database import Store
+from tuner.store.records import JobRecord
+from tuner.store.trials import JobRecorder
+
+PROBLEM = GemmProblem(64, 48, 32, "float32", "nn")
+TRIALS = 24
+_ENDS_S = 120.0
+
+
+@dataclasses.dataclass
+class Count:
+    """What became of the jobs of one kind of fault; ``moments`` counts those that were met at work."""
+
+    kind: str
+    moments: int = 0
+    lost: int = 0
+    doubled: int = 0
+    unfinished: int = 0
+
+
+class Lab:
+    """A fleet of three nodes with a service, and the faults that befall it."""
+
+    def __init__(self, fleet: fleet_cluster.Fleet, nodes: int = 3, **settings: object) -> None:
+        self.fleet, self.settings = fleet, settings
+        for number in range(nodes):
+            fleet.add(f"n{number}")
+        self._added = nodes
+        self.server = fleet.serve(**settings)
+        self.client = Client(self.server.url, timeout=60.0)
+        self.store = Store.open(str(settings["database_url"]))
+        self.wait(lambda: len(self.client.devices()) == nodes)
+        self._seed = random.randrange(10**6)
+
+    def close(self) -> None:
+        """Stop the service; the cluster is the caller's."""
+        self.client.close()
+        self.store.close()
+        api_server.finish(self.server)
+
+    def wait(self, condition: Callable[[], bool], seconds: float = _ENDS_S) -> bool:
+        """Whether a condition came true in time."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if condition():
+                return True
+            time.sleep(0.05)
+        return False
+
+    def submit(self) -> str:
+        """Start a job like no other one."""
+        self._seed += 1
+        return self.client.tune(PROBLEM, max_trials=TRIALS, seed=self._seed, wait=False).id
+
+    def job(self, job_id: str) -> JobRecord:
+        """As the database has it."""
+        with self.store.read() as session:
+            return jobs.known(session, job_id)
+
+    def trials(self, job_id: str) -> list[Trial]:
+        """Those that are committed."""
+        return JobRecorder(self.store, job_id).trials()
+
+    def holder(self, job_id: str) -> int | None:
+        """The process that holds a job, an actor's."""
+        record = self.job(job_id)
+        running = record.status is JobStatus.RUNNING and record.owner
+        return int(record.owner.split("/")[-3]) if running and record.owner else None
+
+    def strike(self, count: Count) -> None:
+        """Start a job, let the fault happen after a random number of its trials, and count what is lost."""
+        job_id, after = self.submit(), random.randrange(TRIALS - 4)
+        self.wait(lambda: len(self.trials(job_id)) >= after or self.job(job_id).status.final)
+        held = self.holder(job_id)
+        if held is None:
+            return  # it was over already: no moment of a running job
+        acknowledged = self.trials(job_id)
+        getattr(self, f"_{count.kind}")(held)
+        count.moments += 1
+        count.unfinished += not self.wait(lambda: self.job(job_id).status.final)
+        kept = {trial.number: trial for trial in self.trials(job_id)}
+        count.lost += sum(kept.get(one.number) != one for one in acknowledged)
+        count.doubled += len(kept) - len({trial.config for trial in kept.values()})
+
+    def _worker(self, actor: int) -> None:
+        for pid in api_server.children(actor, b"tuner.workers.device_worker"):
+            os.kill(pid, signal.SIGKILL)
+
+    def _actor(self, actor: int) -> None:
+        os.kill(actor, signal.SIGKILL)
+
+    def _stopped(self, actor: int) -> None:
+        """Longer than its lease: another takes the job over, and the late writer is refused."""
+        os.kill(actor, signal.SIGSTOP)
+        time.sleep(3.0 * float(str(self.settings.get("lease_s", 3))))
+        with suppress(ProcessLookupError):
+            os.kill(actor, signal.SIGCONT)
+
+    def _raylet(self, actor: int) -> None:
+        stat = Path(f"/proc/{actor}/stat").read_text()
+        os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
+        self._added += 1
+        self.fleet.add(f"n{self._added}")
+
+    def _replica(self, _actor: int) -> None:
+        self.server.stop(signal.SIGKILL)
+        api_server.finish(self.server)
+        self.client.close()
+        self.server = self.fleet.serve(**self.settings)
+        self.client = Client(self.server.url, timeout=60.0)
+        self.wait(lambda: len(self.client.devices()) > 0)
+
+
+KINDS = ("worker", "actor", "stopped", "raylet", "replica")
