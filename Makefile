@@ -26,7 +26,7 @@ help:
 	@echo 'make demo    tune a GEMM on this machine and show the result, about two minutes'
 	@echo 'make test    static checks and the test suite, about twelve minutes on two cores'
 	@echo 'make test-long  the long sweeps alone'
-	@echo 'make test-all   make test and make test-long'
+	@echo 'make test-all   make test, make test-long and make test-fleet'
 	@echo 'make test-fleet  install Ray and test the fleet on a cluster of this machine'
 	@echo 'make fuzz    ask a service 10,000 generated requests and compare answers with its API description'
 	@echo 'make bench   race a kernel with itself on a quiet machine, and compare times on its GPU'
@@ -51,11 +51,11 @@ test: lint
 test-long: $(READY)
 	@$(PARALLEL) -m long $(ARGS) || { $(ALONE) -m long $(ARGS); }
 
-test-all: test test-long
+test-all: test test-long test-fleet
 
 # Ray is in the extra `fleet` alone; nothing else needs it.
 test-fleet: .venv/.ready-requirements-fleet.lock
-	@$(PYTEST) tests/fleet $(ARGS)
+	@timeout 240 $(PYTEST) tests/fleet $(ARGS)
 
 .venv/.ready-requirements-fleet.lock: requirements-fleet.lock $(READY)
 	@$(PIP) install --require-hashes -r $<
