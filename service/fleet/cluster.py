@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 import threading
@@ -76,11 +77,10 @@ def probe() -> Callable[[], dict[str, str]]:
 
     def look() -> dict[str, str]:
         try:
-            import service.fleet.actor  # noqa: F401
-            from tilewright import __version__ as version
+            importlib.import_module("service.fleet.actor")
+            return {"version": importlib.import_module("tilewright").__version__}
         except ImportError as error:
             return {"missing": str(error)}
-        return {"version": version}
 
     return look
 

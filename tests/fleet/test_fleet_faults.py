@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed: 'make test-fleet' installs it")
@@ -53,8 +54,6 @@ def test_a_job_is_cancelled_through_another_replica(lab: Lab) -> None:
 
 
 def test_gemm_names_the_node(lab: Lab) -> None:
-    import numpy as np
-
     with pytest.raises(TilewrightError, match="is on a node of the fleet"):
         lab.client.gemm(np.zeros((8, 8), "float32"), np.zeros((8, 8), "float32"))
 

@@ -53,8 +53,8 @@ def test_no_packages_import_each_other(imports: set[tuple[str, str]]) -> None:
 
 
 # What an installation may lack, and modules of ours that need it: all that is imported within functions.
-OPTIONAL = {"cuda", "cupy", "kernel_tuner", "matplotlib", "nvmath", "pynvml", "torch"}
-NEED_THEM = {"tuner.devices.cublas", "tuner.devices.cublaslt", "tuner.devices.cuda"}
+OPTIONAL = {"cuda", "cupy", "kernel_tuner", "matplotlib", "nvmath", "pynvml", "ray", "torch"}
+NEED_THEM = {"service.fleet.actor", "tuner.devices.cublas", "tuner.devices.cublaslt", "tuner.devices.cuda"}
 
 
 def imports_within_functions(path: Path) -> Iterator[str]:
