@@ -63,6 +63,7 @@ class Fault:
 
 SPLIT = {"split_k": 2}
 EPILOGUE, RASTER, SPLIT_K = "common/epilogue.cuh", "common/raster.cuh", "common/split_k.cuh"
+REPACK = "common/repack.cuh"
 MMA, MMA_LOAD, MMA_STORE = "mma_sync/kernel.cu", "mma_sync/compute.cuh", "mma_sync/epilogue.cuh"
 WS, WS_STORE, WS_ORDER = "wgmma_ws/kernel.cu", "wgmma_ws/epilogue.cuh", "wgmma_ws/scheduler.cuh"
 WS_SPLIT = "wgmma_ws/split_k.cuh"
@@ -85,7 +86,7 @@ FAULTS = (
     Fault("mma_sync", EPILOGUE, "bias[col]", "bias[row]"),
     Fault("mma_sync", EPILOGUE, "from(activate(x))", "from(x)", RELU),
     Fault("mma_sync", EPILOGUE, "|| x != x ? x : R(0)", "? x : R(0.5)", RELU),
-    Fault("mma_sync", EPILOGUE, "R(0.044715)", "R(0.02)", GELU),
+    Fault("mma_sync", EPILOGUE, "cubic = -0.1029432397f", "cubic = -0.05f", GELU),
     Fault("wmma", EPILOGUE, "x = alpha * accumulator;", "x = alpha * accumulator + alpha;", PLAIN),
     Fault("simt", EPILOGUE, "if (row >= m || col >= n) return;", "if (row >= m) return;", FLOAT32),
     Fault(
@@ -257,8 +258,8 @@ FAULTS = (
         "* (partition + 1) / partitions - (k_tiles > 2);",
     ),
     # wgmma_ws: the repack kernel, the epilogue, split-K.
-    Fault("wgmma_ws", WS, "const int bits = shift % 4 * 8;", "const int bits = 0;", ODD),
-    Fault("wgmma_ws", WS, "i < 16 && first + i < bytes; ++i", "i < 16 && first + i + 2 < bytes; ++i", ODD),
+    Fault("wgmma_ws", REPACK, "const int bits = shift % 4 * 8;", "const int bits = 0;", ODD),
+    Fault("wgmma_ws", REPACK, "i < 16 && first + i < end; ++i", "i < 16 && first + i + 2 < end; ++i", ODD),
     Fault("wgmma_ws", WS_STORE, "values[matrix] = value(at,", "values[matrix] = value(at ^ 1,", PLAIN),
     Fault("wgmma_ws", WS_STORE, "if (last) here[first] = low;", "", ODD, {"epilogue": "stmatrix"}),
     Fault(
