@@ -23,6 +23,7 @@ from service.errors import Kind
 from service.http.app import create_app
 from service.settings import Settings
 from tilewright import Client
+from tilewright.schema.job import QUICK_TRIALS
 from tilewright.schema.trial import Outcome
 from tuner.job import selection
 from tuner.measure import race, timing
@@ -184,6 +185,7 @@ def test_the_constants_of_the_races_are_those_of_the_code() -> None:
     assert f"{stage.fewest} to {stage.rules.rounds} rounds" in page
     assert f"in slices of {selection.SEMIFINAL.rules.slice_s:g} s" in page
     assert f"by more than {BEHIND:g} standard errors" in page
+    assert f"measures {QUICK_TRIALS} trials at most" in page
     assert f"runs alone for {race.RACE_SLICE_S:g} s" in page
     assert f"ends within about {selection.RACE_SECONDS:g} s" in page
     assert f"at {CONFIDENCE:.0%} confidence".replace("%", " %") in page
