@@ -7,16 +7,21 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.explanation import Limit
 from tilewright.schema.problem import DType, GemmProblem
 
-# Multiply-adds of an SM in a clock on tensor cores for 16-bit types, from NVIDIA's data sheets of A100 and
-# H100. Other architectures have products of several rates, so none holds for all of them.
-_TENSOR = {"sm_80": 1024, "sm_90": 2048}
+# Multiply-adds of an SM in a clock on tensor cores for 16-bit types, from NVIDIA's data sheets of A100, H100
+# and, with float16 accumulators, RTX 3090, RTX 4090 and RTX 5090 (330.3 TFLOP/s of 128 SMs at 2.52 GHz).
+_TENSOR = {"sm_80": 1024, "sm_86": 512, "sm_89": 512, "sm_90": 2048, "sm_120": 512}
+# Of these, GeForce cards add up in float32 at half the rate: 165.2 TFLOP/s of an RTX 4090.
+_HALVED = ("sm_86", "sm_89", "sm_120")
 _TIMES: dict[DType, float] = {
     DType.FLOAT16: 1.0,
     DType.BFLOAT16: 1.0,
     DType.TFLOAT32: 0.5,
     DType.INT8: 2.0,
     DType.UINT8: 2.0,
+    DType.FLOAT8_E4M3FN: 2.0,
+    DType.FLOAT8_E5M2: 2.0,
 }
+_FLOAT8_ARCHS = ("sm_89", "sm_90", "sm_120")
 _FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
 _OTHERS = {
     ("sm_80", DType.FLOAT32): 64,
@@ -29,18 +34,18 @@ L2_BYTES = {"sm_90": 64}
 LAUNCH_CLOCKS = {"sm_90": 3000}
 
 
-def multiply_adds(dtype: DType, arch: str) -> float | None:
+def multiply_adds(dtype: DType, device: DeviceSpec, accumulate: DType = DType.FLOAT32) -> float | None:
     """Multiply-adds of an SM in a clock at most; None where no rate is known for the architecture."""
-    if dtype in _FLOAT8:
-        return 2.0 * _TENSOR[arch] if arch == "sm_90" else None
-    if dtype in _TIMES and arch in _TENSOR:
-        return _TIMES[dtype] * _TENSOR[arch]
-    return _OTHERS.get((arch, dtype))
+    arch = device.arch
+    if arch not in _TENSOR or dtype not in _TIMES or (dtype in _FLOAT8 and arch not in _FLOAT8_ARCHS):
+        return _OTHERS.get((arch, dtype))
+    halved = arch in _HALVED and "GeForce" in device.name and accumulate is DType.FLOAT32
+    return _TIMES[dtype] * _TENSOR[arch] * (0.5 if halved else 1.0)
 
 
 def compute(problem: GemmProblem, device: DeviceSpec, mhz: float | None) -> Limit:
     """The time that the multiply-adds need at the clock of the measurement, or at the highest one."""
-    rate, clock = multiply_adds(problem.dtype, device.arch), mhz or device.clock_mhz
+    rate, clock = multiply_adds(problem.dtype, device, problem.accumulate), mhz or device.clock_mhz
     if not rate or not clock:
         return Limit("compute", None, f"no rate is known for {problem.dtype} on {device.arch}")
     us = problem.flops / 2 / (rate * device.sm_count * clock)

@@ -47,6 +47,7 @@ TMA_ALIGNMENT = 16  # bytes of addresses and row strides
 FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
 UNPACK_FLOAT8 = ("sm_90", "sm_100", "sm_103", "sm_110")  # mma.sync of 8-bit floats is one of float16 there
 _REGISTERS = 65536  # of an SM
+_FILLED_BY_CLUSTERS = (120, 132)  # SMs of an H200 that clusters of 4 or 8 fill, and all of them
 _MOST_REGISTERS = 255  # of a thread
 
 _TYPES = {
@@ -77,7 +78,7 @@ def why_unsupported(problem: GemmProblem, device: DeviceSpec) -> str | None:
     """The reason why no CUDA family computes ``problem`` on ``device``, or None."""
     if device.kind != "cuda":
         return f"needs an NVIDIA GPU, {device.name} is a {device.kind} device"
-    if device.arch not in TARGETS:
+    if _target(device.arch) is None:
         return _why_no_target(device.arch)
     if max(problem.m, problem.n, problem.k) > MAX_EXTENT:
         return f"m, n and k must be at most {MAX_EXTENT}"
@@ -89,12 +90,24 @@ def why_unsupported(problem: GemmProblem, device: DeviceSpec) -> str | None:
 def target_of(arch: str) -> str:
     """What NVRTC compiles for a GPU of this architecture.
 
+    A GPU of a later minor version runs the cubins of the latest one before it, of the same major version.
+
     Raises:
         DeviceUnavailable: there are no kernels for it.
     """
-    if arch not in TARGETS:
+    target = _target(arch)
+    if target is None:
         raise DeviceUnavailable(_why_no_target(arch))
-    return TARGETS[arch]
+    return target
+
+
+def _target(arch: str) -> str | None:
+    if arch in TARGETS:
+        return TARGETS[arch]
+    # NOTE: a target that ends in "a" runs on exactly its own version.
+    same_major = [known for known in TARGETS if known[:-1] == arch[:-1] and known[-1] < arch[-1]]
+    portable = [TARGETS[known] for known in same_major if not TARGETS[known].endswith("a")]
+    return portable[-1] if portable else None
 
 
 def _why_no_target(arch: str) -> str:
@@ -102,11 +115,9 @@ def _why_no_target(arch: str) -> str:
 
 
 def room_in_clusters(cluster: int, device: DeviceSpec) -> int:
-    """The number of CTAs, one for each SM, that run at once in clusters of this size.
-
-    Clusters of 4 or 8 fill 120 of an H200's 132 SMs.
-    """
-    return device.sm_count if cluster <= 2 else device.sm_count * 10 // 11
+    """The number of CTAs, one for each SM, that run at once in clusters of this size."""
+    filled, of_all = _FILLED_BY_CLUSTERS
+    return device.sm_count if cluster <= 2 else device.sm_count * filled // of_all
 
 
 def why_no_room(cluster: int, device: DeviceSpec) -> str | None:
@@ -215,7 +226,7 @@ class CudaFamily(Family[K]):
         macros = _RASTER_MACROS | problem_macros(problem) | defines(self.knobs, k)
         macros |= self.derived_macros(k, problem, device)
         return BuildSpec(
-            self.language, self.source, TARGETS[device.arch], self.entry, tuple(sorted(macros.items()))
+            self.language, self.source, target_of(device.arch), self.entry, tuple(sorted(macros.items()))
         )
 
     def plan(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> LaunchPlan:
@@ -223,7 +234,7 @@ class CudaFamily(Family[K]):
         k = self.knob_values(config)
         return LaunchPlan(
             format="cubin",
-            target=TARGETS[device.arch],
+            target=target_of(device.arch),
             entry=self.entry,
             block=(self.threads(k), 1, 1),
             cluster=(self.cluster(k), 1, 1),

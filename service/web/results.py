@@ -292,7 +292,7 @@ def roofline(found: Sequence[Headline], devices: Mapping[str, DeviceSpec]) -> Ro
 def _roofs(device: DeviceSpec, rows: Sequence[Sequence[Cell]]) -> list[dict[str, object]]:
     """The memory roof of a device up to the compute roof of 16-bit types at its highest clock."""
     mine = [float(row[2] or 1) for row in rows if row[1] == device.device_class.id]
-    rate = limits.multiply_adds(DType.FLOAT16, device.arch)
+    rate = limits.multiply_adds(DType.FLOAT16, device)
     if not mine or not rate or not device.memory_gbps or not device.clock_mhz:
         return []
     peak = 2 * rate * device.sm_count * device.clock_mhz / 1e6

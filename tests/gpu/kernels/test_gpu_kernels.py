@@ -74,6 +74,22 @@ def test_every_knob_of_mma_sync(device, variant, layout) -> None:
         assert wrong(device, MMA_SYNC, mma(**variant), problem) is None
 
 
+OF_THE_DOCUMENTS = [
+    {"fragment_load": "ldmatrix_x2"},
+    {"fragment_load": "ldmatrix_x2", "smem_layout": "plain", "stages": 1, "double_buffer": 0},
+    {"fragment_load": "ldmatrix_reload", "double_buffer": 0},
+    {"tile_n": 8, "warps_n": 1, "smem_layout": "plain", "epilogue": "direct"},
+    {"copy_bytes": 2, "smem_layout": "plain", "stages": 1, "double_buffer": 0},
+    {"copy_step": 1, "stages": 4, "double_buffer": 0},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", OF_THE_DOCUMENTS, ids=str)
+def test_knobs_of_the_reference_kernels(device, variant) -> None:
+    for size in ((300, 520, 1000), (129, 257, 65)):
+        assert wrong(device, MMA_SYNC, mma(**variant), GemmProblem(*size)) is None
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["float16", "tfloat32", "float64"])
 @pytest.mark.parametrize("split_k", [1, 3])

@@ -114,9 +114,9 @@ def test_nothing_is_made_up_where_nothing_is_known() -> None:
     assert [limit.us for limit in found.limits] == [None, None]
     assert (found.nearest_limit, found.reached, found.occupancy, found.waves) == (None, None, None, None)
     assert found.traffic.loaded is None
-    other = dataclasses.replace(H200, arch="sm_120")
+    other = dataclasses.replace(H200, arch="sm_110")
     assert limits.compute(SQUARE, other, None).us is None
-    assert limits.multiply_adds(DType.FLOAT8_E4M3FN, "sm_80") is None
+    assert limits.multiply_adds(DType.FLOAT8_E4M3FN, dataclasses.replace(H200, arch="sm_80")) is None
 
 
 def test_the_roof_is_the_higher_of_compute_and_memory() -> None:
@@ -130,6 +130,27 @@ def test_the_roof_is_the_higher_of_compute_and_memory() -> None:
 
 def test_the_data_sheet_s_peak_of_an_h100() -> None:
     # 989.4 TFLOP/s of dense float16 at 1830 MHz, NVIDIA H100 data sheet
-    rate = limits.multiply_adds(DType.FLOAT16, "sm_90")
+    rate = limits.multiply_adds(DType.FLOAT16, H200)
     assert rate is not None
     assert math.isclose(2 * rate * 132 * 1830e6, 989.4e12, rel_tol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "accumulate", "tflops"),
+    [
+        # NVIDIA's figures of an RTX 4090: 128 SMs at 2520 MHz
+        (DType.FLOAT16, DType.FLOAT16, 330.3),
+        (DType.FLOAT16, DType.FLOAT32, 165.2),
+        (DType.BFLOAT16, DType.FLOAT32, 165.2),
+        (DType.TFLOAT32, DType.FLOAT32, 82.6),
+        (DType.FLOAT8_E4M3FN, DType.FLOAT32, 330.3),
+        (DType.INT8, DType.INT32, 660.6),
+    ],
+)
+def test_geforce_adds_up_in_float32_at_half_the_rate(dtype: DType, accumulate: DType, tflops: float) -> None:
+    geforce = dataclasses.replace(H200, arch="sm_89", name="NVIDIA GeForce RTX 4090", sm_count=128)
+    rate = limits.multiply_adds(dtype, geforce, accumulate)
+    assert rate is not None
+    assert math.isclose(2 * rate * 128 * 2520e6, tflops * 1e12, rel_tol=1e-3)
+    other = limits.multiply_adds(dtype, dataclasses.replace(geforce, name="NVIDIA L40S"), accumulate)
+    assert other == rate * (2 if accumulate is DType.FLOAT32 else 1)

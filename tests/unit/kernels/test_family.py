@@ -207,6 +207,17 @@ def test_an_architecture_without_kernels_is_told_the_supported_ones(arch: str) -
     assert reasons == {f"no kernels for {arch}; supported are {supported}"}
 
 
+def test_a_later_minor_version_runs_the_kernels_of_the_one_before() -> None:
+    assert [target_of(arch) for arch in ("sm_104", "sm_109", "sm_122")] == ["sm_103", "sm_103", "sm_121"]
+    with pytest.raises(DeviceUnavailable, match="no kernels for sm_91"):
+        target_of("sm_91")  # sm_90a runs on sm_90 alone
+    later = dataclasses.replace(GPU, arch="sm_122")
+    for family in (MMA_SYNC, SIMT, FAMILIES["gemv"]):
+        problem = SINGLE if family is SIMT else HALF if family is MMA_SYNC else GemmProblem(1, 4096, 4096)
+        config = family.heuristic_configs(problem, later)[0]
+        assert family.plan(config, problem, later).target == "sm_121"
+
+
 def test_what_a_family_refuses_for_its_extents_its_kernels_refuse_too() -> None:
     large = dataclasses.replace(HALF, m=MAX_EXTENT + 1)
     hopper = dataclasses.replace(GPU, arch="sm_90", smem_per_block=227 << 10, smem_per_sm=228 << 10)
