@@ -38,7 +38,7 @@ _QUICK_US, _QUICK_SAMPLES = 1500.0, 3
 _VARIED = 3
 _VARIATIONS: tuple[dict[str, int | str], ...] = (
     {"swizzle_size": 4}, {"stages": 4}, {"raster": "n"}, {"stages": 3}, {"min_ctas_per_sm": 2},
-    {"swizzle_size": 1}, {"snake": 0}, {"stages": 2}, {"stages": 5},
+    {"swizzle_size": 1}, {"split_k": 4}, {"split_k": 2}, {"snake": 0}, {"stages": 5}, {"stages": 2},
 )  # fmt: skip
 _SAME = 0.02  # of the largest value of D: by so much results of two right kernels may differ
 

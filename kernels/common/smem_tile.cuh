@@ -2,7 +2,7 @@
 // chunk(row, c) is the byte offset of chunk c of a row:
 //   blocked   16 x 16 blocks of 16-bit elements, block after block
 //   padded    rows one chunk longer than their data
-//   xor       chunk index XOR row (crosswise)
+//   xor       chunk index XOR row times SHIFT (crosswise)
 //   permuted  chunk index rotated by row
 //   plain     row after row
 // With G = gcd(chunks of a row, 8), 8 / G rows span all 32 banks, so xor and permuted change the chunk every 8 / G rows: the
@@ -13,7 +13,7 @@
 
 enum class SmemLayout { blocked = 0, padded = 1, xor_ = 2, permuted = 3, plain = 4 };
 
-template <int ROWS, int ROW_BYTES, SmemLayout LAYOUT> struct SmemTile {
+template <int ROWS, int ROW_BYTES, SmemLayout LAYOUT, int SHIFT = 1> struct SmemTile {
     static constexpr int chunks = ROW_BYTES / 16;
     static constexpr int span = chunks % 8 == 0 ? 8 : chunks % 4 == 0 ? 4 : chunks % 2 == 0 ? 2 : 1;
     static constexpr int period = 8 / span;
@@ -26,7 +26,7 @@ template <int ROWS, int ROW_BYTES, SmemLayout LAYOUT> struct SmemTile {
         if constexpr (LAYOUT == SmemLayout::blocked)
             return (row / 16 * (chunks / 2) + c / 2) * 512 + row % 16 * 32 + c % 2 * 16;
         else if constexpr (LAYOUT == SmemLayout::xor_)
-            return row * stride + (c ^ (row / period % span)) * 16;
+            return row * stride + (c ^ (row / period * SHIFT % span)) * 16;
         else if constexpr (LAYOUT == SmemLayout::permuted)
             return row * stride + (c + row / period % span) % chunks * 16;
         else
@@ -60,10 +60,10 @@ template <int DEPTH, int SPLITS> __device__ __forceinline__ KTiles split_range(i
 // neighbouring bytes of a row in each of `rounds` rounds, in accesses of COPY.
 // Rows or columns outside the matrix are read from inside it: what they multiply into lies outside D and is never stored.
 // NOTE: so that no access of a k tile after the first has a bound to check, and each takes one address calculation.
-template <class T, int EXTENT, bool K_MAJOR, int DEPTH, int THREADS, int COPY, bool ASYNC, SmemLayout LAYOUT, int THREAD_BYTES = 16>
+template <class T, int EXTENT, bool K_MAJOR, int DEPTH, int THREADS, int COPY, bool ASYNC, SmemLayout LAYOUT, int THREAD_BYTES = 16, int SHIFT = 1>
 struct TileLoader {
     static constexpr int tile_rows = K_MAJOR ? EXTENT : DEPTH, tile_row_bytes = bytes_of<T>(K_MAJOR ? DEPTH : EXTENT);
-    using Tile = SmemTile<tile_rows, tile_row_bytes, LAYOUT>;
+    using Tile = SmemTile<tile_rows, tile_row_bytes, LAYOUT, SHIFT>;
     static_assert(COPY >= int(sizeof(T)) && COPY <= 16, "COPY is between the element size and 16 bytes");
     static_assert(THREAD_BYTES % COPY == 0 && 16 % THREAD_BYTES == 0, "THREAD_BYTES is a multiple of COPY that divides 16 bytes");
     static constexpr int across = Tile::chunks * (16 / THREAD_BYTES); // threads along a row

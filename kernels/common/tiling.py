@@ -73,10 +73,11 @@ def ranked(configs: Iterable[T], problem: GemmProblem, device: DeviceSpec) -> li
     return sorted(configs, key=score, reverse=True)
 
 
-def filling_split_k(k: Tiling, problem: GemmProblem, device: DeviceSpec) -> int:
-    """The most splits, up to 8, that leave each tile and split an SM and each split four k tiles."""
+def filling_split_k(k: Tiling, problem: GemmProblem, device: DeviceSpec, ctas_per_sm: int = 1) -> int:
+    """The most splits, up to 8, that all run at once, so many CTAs an SM, and have four k tiles each."""
     tiles = Grid(k.tile_m, k.tile_n).tiles(problem) * problem.batch
-    fitting = (s for s in (8, 4, 2) if tiles * s <= device.sm_count and problem.k >= 4 * s * k.tile_k)
+    room = device.sm_count * ctas_per_sm
+    fitting = (s for s in (8, 4, 2) if tiles * s <= room and problem.k >= 4 * s * k.tile_k)
     return next(fitting, 1)
 
 

@@ -15,7 +15,8 @@ struct Fragments {
 };
 
 template <int EXTENT, bool K_MAJOR>
-using OperandTile = SmemTile<K_MAJOR ? EXTENT : cfg::tile_k, bytes_of<In>(K_MAJOR ? cfg::tile_k : EXTENT), cfg::smem_layout>;
+using OperandTile = SmemTile<K_MAJOR ? EXTENT : cfg::tile_k, bytes_of<In>(K_MAJOR ? cfg::tile_k : EXTENT), cfg::smem_layout,
+                             cfg::shift<K_MAJOR>>;
 using TileA = OperandTile<cfg::tile_m, !cfg::a_transposed>;
 using TileB = OperandTile<cfg::tile_n, cfg::b_transposed>;
 

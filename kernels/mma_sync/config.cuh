@@ -36,6 +36,8 @@ constexpr bool repacks_k = (REPACK_A && !a_transposed) || (REPACK_B && b_transpo
 constexpr bool ldmatrix_a = (FRAGMENT_LOAD == 1 || FRAGMENT_LOAD >= 3) && (!a_transposed || size == 2), reload_a = FRAGMENT_LOAD == 3;
 constexpr bool ldmatrix_b = FRAGMENT_LOAD != 0 && (b_transposed || size == 2), b_by_x2 = FRAGMENT_LOAD >= 3 && b_transposed;
 constexpr int copy_step = COPY_STEP;
+// NOTE: of tf32 with rows of k, a warp loads 4 rows by 8 elements, two chunks of each: those of the next row are two further.
+template <bool K_MAJOR> constexpr int shift = size == 4 && !K_MAJOR ? 2 : 1;
 constexpr int thread_bytes_a = smem_layout == SmemLayout::plain ? copy_a : 16, thread_bytes_b = smem_layout == SmemLayout::plain ? copy_b : 16;
 constexpr bool double_buffer = DOUBLE_BUFFER, snake = SNAKE, epilogue_smem = EPILOGUE;
 constexpr bool accumulate_f16 = ACCUMULATE == 1, accumulate_outside = ACCUMULATE == 2;

@@ -25,7 +25,7 @@ _SHAPES = (
     (256, 128, 64, 4, 2, 3),
     (128, 64, 64, 2, 2, 3),
     (64, 128, 64, 2, 2, 4),
-    (64, 64, 64, 2, 2, 4),
+    (64, 64, 64, 2, 2, 5),
     (32, 128, 64, 1, 4, 4),
     (32, 64, 64, 1, 2, 5),
     (16, 128, 64, 1, 4, 5),
@@ -82,10 +82,11 @@ def _filled(problem: GemmProblem, device: DeviceSpec, *shape: int) -> Knobs:
         swizzle_size=8 if -(-problem.m // tile_m) >= 8 else 1,
         repack=int(repack_pays(problem)),
     )
+    ctas_per_sm = 2 if _fits_twice(config, problem, device) else 1
     return dataclasses.replace(
         config,
-        split_k=tiling.filling_split_k(config, problem, device),
-        min_ctas_per_sm=2 if _fits_twice(config, problem, device) else 1,
+        split_k=tiling.filling_split_k(config, problem, device, ctas_per_sm),
+        min_ctas_per_sm=ctas_per_sm,
     )
 
 

@@ -28,7 +28,8 @@
 #include "mma_sync/epilogue.cuh"
 
 template <int EXTENT, bool K_MAJOR, int COPY, int BYTES>
-using Loader = TileLoader<In, EXTENT, K_MAJOR, cfg::tile_k, cfg::threads, COPY, (cfg::stages > 1), cfg::smem_layout, BYTES>;
+using Loader = TileLoader<In, EXTENT, K_MAJOR, cfg::tile_k, cfg::threads, COPY, (cfg::stages > 1), cfg::smem_layout, BYTES,
+                          cfg::shift<K_MAJOR>>;
 using LoaderA = Loader<cfg::tile_m, !cfg::a_transposed, cfg::copy_a, cfg::thread_bytes_a>;
 using LoaderB = Loader<cfg::tile_n, cfg::b_transposed, cfg::copy_b, cfg::thread_bytes_b>;
 constexpr int stage_bytes = TileA::bytes + TileB::bytes;
