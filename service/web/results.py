@@ -18,6 +18,7 @@ from tilewright.schema.trial import BestConfig, Trial
 from tuner.store.reports.winners import Headline
 
 MOST_ROWS = 200
+MOST_SAMPLES = 1000  # of a row: no race here takes so many, but an import may hold any number
 _DAY_S = 86400.0
 
 
@@ -162,7 +163,9 @@ def raced(best: BestConfig) -> list[Row]:
             Row("winner, final", vendor.winner_final_us, *final),
             Row(f"{name}, final", vendor.final_us, *final),
         ]
-    return [row for row in rows if row.samples_us]
+    return [
+        dataclasses.replace(row, samples_us=row.samples_us[:MOST_SAMPLES]) for row in rows if row.samples_us
+    ]
 
 
 def distributions(best: BestConfig, age: str) -> Chart:
@@ -200,7 +203,7 @@ def samples(best: BestConfig, tried: Sequence[Trial], age: str) -> Chart:
     for row in [*raced(best), *searched][:12]:
         rows += [
             (index, value, row.name, row.mhz, row.watts, clip(row.method, 40))
-            for index, value in enumerate(row.samples_us)
+            for index, value in enumerate(row.samples_us[:MOST_SAMPLES])
         ]
     note = (
         f"one mark a sample, in the order taken, {age}; the line is the vendor library's median in the race"

@@ -60,13 +60,13 @@ def events_after(session: Session, job_id: str, last_id: int = 0, limit: int = 5
 def newest_events(session: Session, ids: Sequence[str]) -> dict[str, int]:
     """The id of the last event of each of these jobs that has one."""
     query = select(EventRow.job_id, func.max(EventRow.id)).where(EventRow.job_id.in_(ids))
-    return dict(session.execute(query.group_by(EventRow.job_id)).tuples().all())
+    return dict(session.execute(query.group_by(EventRow.job_id)).all())
 
 
 def statuses(session: Session, ids: Sequence[str]) -> dict[str, JobStatus]:
     """The status of each of these jobs that there is."""
     query = select(JobRow.id, JobRow.status).where(JobRow.id.in_(ids))
-    return dict(session.execute(query).tuples().all())
+    return dict(session.execute(query).all())
 
 
 def change_status(session: Session, job_id: str, status: JobStatus, **values: Any) -> None:

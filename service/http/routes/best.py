@@ -158,7 +158,7 @@ _AS_FILE = {
     response_class=Response,
     responses={
         200: {"description": "One file", "content": {"text/html": {"schema": {"type": "string"}}}},
-        **errors(),
+        **errors(Kind.PAGES_BUSY),
     },
 )
 def get_report(query: Annotated[wire.ReportQuery, Query()], service: ServiceDep) -> Response:

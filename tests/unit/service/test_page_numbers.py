@@ -8,12 +8,13 @@ import io
 import math
 
 import pytest
-from store_samples import best
+from store_samples import best, trial
 
 from service.web import coverage, knobs, results
 from service.web.charts import Chart, Column
 from service.web.results import Filter, Side
 from tilewright.schema.problem import GemmProblem
+from tilewright.schema.trial import VendorSamples
 from tuner.store.records import utc_now
 from tuner.store.reports.trials import Measured
 from tuner.store.reports.winners import Headline
@@ -144,3 +145,17 @@ def test_a_result_of_an_earlier_release_says_what_it_lacks() -> None:
     chart = results.distributions(dataclasses.replace(best(PLAIN), vendor_samples=None), "today")
     assert {row[2] for row in chart.rows} == {"winner, head-to-head"}
     assert "keeps no samples of the vendor library" in chart.note
+
+
+def test_an_import_with_endless_samples_makes_no_endless_page() -> None:
+    many = tuple(float(number) for number in range(1, 5000))
+    whole = best(PLAIN)
+    won = dataclasses.replace(
+        whole,
+        timing=dataclasses.replace(whole.timing, samples_us=many),
+        vendor_samples=VendorSamples(many, many, many),
+    )
+    searched = dataclasses.replace(trial(0), timing=won.timing)
+    for chart in (results.distributions(won, "today"), results.samples(won, [searched] * 20, "today")):
+        assert len(chart.rows) <= 12 * results.MOST_SAMPLES
+    assert results.distributions(won, "today").rows[results.MOST_SAMPLES - 1][1] == 1.0
