@@ -19,7 +19,7 @@ from tilewright import Client
 def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A service that holds what an H200 measured, and tunes on the host."""
     folder: Path = tmp_path_factory.mktemp("full")
-    h200_store.write(folder)
+    h200_store.write_recorded(folder)
     running = start(folder)
     yield running
     finish(running)
@@ -28,10 +28,11 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def views(full: Server) -> dict[str, str]:
     """The path of each view by its name."""
+    many = h200_store.space(h200_store.SPACES[0]).problem
     with Client(full.url, timeout=60.0) as client:
-        job = client.jobs(limit=10).items[-1].id
+        job = [one.id for one in client.jobs(limit=20).items if one.problem == many][-1]
     table = httpx2.get(f"{full.url}/view/results?csv=payoff", timeout=60).text.splitlines()
-    (wide,) = (row.rpartition(",")[2] for row in table if row.startswith("8192x8192x8192 float16 nt"))
+    (raced,) = (row.rpartition(",")[2] for row in table if row.startswith(f"{h200_store.RACED},"))
     device_class = h200_store.h200().device_class.id
     return {
         "start": "/",
@@ -39,8 +40,8 @@ def views(full: Server) -> dict[str, str]:
         "jobs": "/view/jobs",
         "job": f"/view/jobs/{job}",
         "results": "/view/results",
-        "result": f"/view/results/{wide}",
-        "why": f"/view/results/{wide}/why",
+        "result": f"/view/results/{raced}",
+        "why": f"/view/results/{raced}/why",
         "knobs": f"/view/jobs/{job}/knobs",
         "parallel": f"/view/jobs/{job}/parallel",
         "coverage": "/view/coverage",
