@@ -160,12 +160,24 @@ def raced(best: BestConfig) -> list[Row]:
         final = (vendor.final_mhz, vendor.final_watts, method)
         rows += [
             Row(f"{name}, head-to-head", vendor.head_to_head_us, timing.mhz, timing.watts, method),
+            Row("winner, launches apart", vendor.winner_apart_us, timing.mhz, timing.watts, method),
+            Row(f"{name}, launches apart", vendor.apart_us, timing.mhz, timing.watts, method),
             Row("winner, final", vendor.winner_final_us, *final),
             Row(f"{name}, final", vendor.final_us, *final),
         ]
     return [
         dataclasses.replace(row, samples_us=row.samples_us[:MOST_SAMPLES]) for row in rows if row.samples_us
     ]
+
+
+def apart(best: BestConfig) -> dict[str, float] | None:
+    """The medians of the ``kernel`` and the ``vendor`` library with launches apart; None if those were not
+    timed."""
+    told = best.baseline.detail.get("apart_us")
+    known = isinstance(told, dict) and all(
+        isinstance(told.get(of), int | float) for of in ("kernel", "vendor")
+    )
+    return told if known else None
 
 
 def distributions(best: BestConfig, age: str) -> Chart:

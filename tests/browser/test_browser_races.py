@@ -18,3 +18,5 @@ def test_both_sides_of_a_race_are_drawn(
     assert names == {f"{of}, {race}" for of in ("winner", "cublaslt") for race in ("head-to-head", "final")}
     assert all(row[3] > 1000 and row[4] > 100 for row in chart["rows"]), "MHz and watts"
     assert "keeps no samples" not in window.page_source
+    said = window.execute_script("return document.querySelector('.facts').innerText")
+    assert "Launches apart" in said, "which explains a speed-up below the ratio of the two medians"

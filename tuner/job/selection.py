@@ -363,10 +363,20 @@ def best_config(context: JobContext, won: FinalResult, head_to_head: RaceSamples
 
 
 def _vendor_samples(won: FinalResult, head_to_head: RaceSamples) -> VendorSamples:
-    final, vendor_us = won.race, head_to_head.samples_us[1]
-    if final is None:
-        return VendorSamples(vendor_us)
-    return VendorSamples(vendor_us, final.samples_us[-1], final.samples_us[won.row], final.mhz, final.watts)
+    kept = VendorSamples(head_to_head.samples_us[1])
+    if head_to_head.apart_us:
+        winner_us, vendor_us = head_to_head.apart_us
+        kept = dataclasses.replace(kept, apart_us=vendor_us, winner_apart_us=winner_us)
+    if won.race is None:
+        return kept
+    rows = won.race.samples_us
+    return dataclasses.replace(
+        kept,
+        final_us=rows[-1],
+        winner_final_us=rows[won.row],
+        final_mhz=won.race.mhz,
+        final_watts=won.race.watts,
+    )
 
 
 def company(won: FinalResult, head_to_head: RaceSamples) -> list[str]:

@@ -154,6 +154,8 @@ class VendorSamples:
         final_us: in the final, which chose the winner; empty if one config was left.
         winner_final_us: the winner in the same rounds.
         final_mhz, final_watts: mean core clock and power during the final; None if unknown.
+        apart_us, winner_apart_us: of the head-to-head, each launch apart; empty for kernels whose launches do
+            not overlap.
     """
 
     head_to_head_us: tuple[float, ...]
@@ -161,6 +163,8 @@ class VendorSamples:
     winner_final_us: tuple[float, ...] = ()
     final_mhz: float | None = None
     final_watts: float | None = None
+    apart_us: tuple[float, ...] = ()
+    winner_apart_us: tuple[float, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -97,6 +97,7 @@ def get_result(request: Request, service: ServiceDep, result_id: ResultId) -> Re
         best=winner,
         quality=service.quality.view(winner),
         tried=tried,
+        apart=results.apart(winner),
     )
 
 

@@ -404,3 +404,6 @@ def test_the_samples_of_the_vendor_library_stay_with_the_winner() -> None:
     kept = _vendor_samples(FinalResult(candidate(1), (), final, 1), pair)
     assert kept == VendorSamples((7.5,), (7.0,), (8.0,), 1500.0, 80.0)
     assert _vendor_samples(FinalResult(candidate(1), ()), pair) == VendorSamples((7.5,))
+    apart = dataclasses.replace(pair, apart_us=((8.75,), (7.75,)))
+    kept = _vendor_samples(FinalResult(candidate(1), ()), apart)
+    assert (kept.apart_us, kept.winner_apart_us) == ((7.75,), (8.75,))

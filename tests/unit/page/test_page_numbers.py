@@ -159,3 +159,18 @@ def test_an_import_with_endless_samples_makes_no_endless_page() -> None:
     for chart in (results.distributions(won, "today"), results.samples(won, [searched] * 20, "today")):
         assert len(chart.rows) <= 12 * results.MOST_SAMPLES
     assert results.distributions(won, "today").rows[results.MOST_SAMPLES - 1][1] == 1.0
+
+
+@pytest.mark.parametrize("told", [None, "fast", {}, {"kernel": 1.0}, {"kernel": "<b>", "vendor": 2.0}])
+def test_launches_apart_are_told_where_they_were_timed(told: object) -> None:
+    won = best(PLAIN)
+    timed = {"apart_us": {"kernel": 2.5, "vendor": 2.75}}
+    both = dataclasses.replace(won, baseline=dataclasses.replace(won.baseline, detail=timed))
+    assert results.apart(both) == timed["apart_us"]
+    odd = dataclasses.replace(won, baseline=dataclasses.replace(won.baseline, detail={"apart_us": told}))
+    assert results.apart(odd) is None, "an import may say anything"
+    apart = VendorSamples((2.5,), apart_us=(2.75, 2.7), winner_apart_us=(2.5, 2.4))
+    names = {
+        row[2] for row in results.distributions(dataclasses.replace(won, vendor_samples=apart), "today").rows
+    }
+    assert {"winner, launches apart", "numpy, launches apart"} <= names
