@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Options for the program of demo, test, bench and serve, for instance: make test ARGS=tests/unit
 ARGS :=
 
-.PHONY: help demo test test-long test-all test-fleet fuzz bench pictures serve lint lock faults soak sbom audit clean
+.PHONY: help demo test test-long test-all test-fleet fuzz bench pictures serve lint lock faults faults-fleet soak sbom audit clean
 
 help:
 	@echo 'make demo    tune a GEMM on this machine and show the result, about two minutes'
@@ -35,6 +35,7 @@ help:
 	@echo 'make lint    the static checks alone'
 	@echo 'make lock    write the lock files anew'
 	@echo 'make faults  kill servers, workers and compilers at 1,000 points of tuning, on SQLite and PostgreSQL'
+	@echo 'make faults-fleet  kill parts of a fleet at 20 moments each'
 	@echo 'make soak    32 writers beside lookups, 16 claimers, a million trials: what fails and how long it takes'
 	@echo 'make sbom    write what the images install as CycloneDX'
 	@echo 'make audit   look the locked packages up in an advisory database'
@@ -109,6 +110,10 @@ faults: $(READY)
 	@$(FAULTS)/kill_points.py --points 1000 --seconds 1200 --out $(RESULTS)/kill-points.json $(ARGS)
 	@$(FAULTS)/kill_points.py --points 1000 --seconds 1200 --postgresql \
 		--out $(RESULTS)/kill-points-postgresql.json $(ARGS)
+
+faults-fleet: .venv/.ready-requirements-fleet.lock
+	@PYTHONPATH=.:tests/support:tests/support/servers $(BIN)/python tests/fleet/faults.py \
+		--out $(RESULTS)/fleet-faults.json $(ARGS)
 
 soak: $(READY)
 	@$(FAULTS)/soak/contention.py --out $(RESULTS)/contention.json $(ARGS)
