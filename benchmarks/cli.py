@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,6 +15,10 @@ from benchmarks.common.results import RESULTS
 from benchmarks.ladder import report as ladder_report
 from benchmarks.ladder.run import LadderRequest, run_ladder
 from benchmarks.mma.run import LAYOUTS, MOST_CONFIGS, SHAPES, TYPES, MmaRequest, problems, run_mma, summary
+from benchmarks.models.files import samples_path
+from benchmarks.models.files import summary as summary_of
+from benchmarks.models.shapes import UNSEEN
+from benchmarks.models.unseen import RATIOS, BenchResult, UnseenRequest, run_unseen
 from benchmarks.suite import report as suite_report
 from benchmarks.suite.files import load_provenance, provenance_path, tuning_path
 from benchmarks.suite.run import SuiteRequest, run_suite
@@ -22,6 +26,7 @@ from benchmarks.suite.shapes import HELD_OUT, SUITE, Shape, ShapesError, read_sh
 from benchmarks.suite.tuning import Tools
 from service.cli.output import AsJson, print_json
 from service.settings import Settings
+from tilewright.schema.job import Level
 from tilewright.schema.problem import DType
 
 _TABLE_COLUMNS = 160
@@ -43,6 +48,10 @@ Seconds = Annotated[float, typer.Option(help="Seconds to search for a shape, 0 f
 StopAfter = Annotated[float, typer.Option(help="Start no shape after so many seconds, 0 for none.", min=0)]
 RandomSeed = Annotated[int, typer.Option("--seed", help="Of every random choice.", min=0)]
 Resume = Annotated[bool, typer.Option("--resume", help="Leave out what the results hold already.")]
+MaxTrials = Annotated[
+    int | None, typer.Option(help="Measured configs for a shape; as in a job by default.", min=1)
+]
+LevelOption = Annotated[Level, typer.Option("--level", help="How much a job spends.")]
 NoTune = Annotated[bool, typer.Option("--no-tune", help="Race stored winners only.")]
 Retune = Annotated[bool, typer.Option("--retune", help="Tune also what has a winner.")]
 
@@ -156,6 +165,61 @@ def mma(
     if result.left:
         typer.echo(f"{result.left} problems are left; --resume goes on with them", err=True)
     if result.failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def unseen(
+    dtype: Annotated[DType, typer.Option("--dtype", help="Element type.")] = DType.BFLOAT16,
+    held_out: Annotated[bool, typer.Option("--held-out", help="Measure the half that is held out.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="Only this group; repeatable.")] = None,
+    max_trials: MaxTrials = None,
+    level: LevelOption = Level.FULL,
+    repeat: Annotated[int, typer.Option(help="Number of this run, of several on one GPU.", min=1)] = 1,
+    rounds: SuiteRounds = 48,
+    resume: Resume = False,
+    stop_after: StopAfter = 0.0,
+    device: AnyDevice = "cuda:0",
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tune shapes of public models from an empty database, as a user does, and race the winners.
+
+    Each row is written when it is measured; --resume goes on after the last one.
+    """
+    groups = dict.fromkeys(shape.group for shape in UNSEEN)
+    if unknown := set(only or ()) - set(groups):
+        raise typer.BadParameter(
+            f"no group is called {min(unknown)!r}; use {', '.join(groups)}", param_hint="--only"
+        )
+    shapes = [one for one in UNSEEN if one.held_out == held_out and (not only or one.group in only)]
+    options = _options(max_trials=max_trials, level=level)
+    request = UnseenRequest(
+        shapes, dtype, device, Settings().compile_processes, options, out or RESULTS,
+        repeat, rounds, resume, stop_after,
+    )  # fmt: skip
+    _print_rows(run_unseen(request, _tell()), RATIOS, as_json)
+
+
+def _options(**given: Any) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _tell() -> Callable[[str], None]:
+    console = Console(stderr=True, soft_wrap=True)
+    return lambda text: console.print(text, highlight=False, markup=False)
+
+
+def _print_rows(result: BenchResult, ratios: Sequence[str], as_json: bool) -> None:
+    if as_json:
+        print_json(result.rows)
+    else:
+        for line in (summary_of(result.rows, ratios), result.path, samples_path(result.path)):
+            typer.echo(line)
+    if result.left:
+        typer.echo(f"{result.left} are left; --resume goes on with them", err=True)
+    if any(row["failure"] for row in result.rows):
         raise typer.Exit(1)
 
 

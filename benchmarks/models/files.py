@@ -1,0 +1,73 @@
+"""Rows of a benchmark as a list in one JSON file, and what they rest on in another one beside it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common.pages import ReportError
+from benchmarks.common.results import write_json
+
+Row = dict[str, Any]
+
+
+class RowFile:
+    """Rows that are told apart by the fields ``identity``; the file is written anew with each of them.
+
+    Attributes:
+        path: the file; that of the samples is beside it.
+    """
+
+    def __init__(self, path: Path, identity: Sequence[str], run: Mapping[str, Any]) -> None:
+        """Take over what the file holds; ``run`` says what the rows of this run rest on.
+
+        Raises:
+            ReportError: it is there but damaged.
+        """
+        self.path, self._identity, self._run = path, tuple(identity), dict(run)
+        self._rows = {self._key(row): row for row in _parsed(path, [])}
+        self._facts: dict[str, Any] = _parsed(samples_path(path), {})
+
+    def done(self, **identity: Any) -> bool:
+        """Whether there is a row with such fields that has a result."""
+        row = self._rows.get(self._key(identity))
+        return row is not None and not row["failure"]
+
+    def keep(self, row: Row, facts: Mapping[str, Any]) -> None:
+        """Add or replace a row, with what it rests on."""
+        key = self._key(row)
+        self._rows[key] = row
+        self._facts["/".join(map(str, key))] = {**self._run, **facts}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(samples_path(self.path), self._facts)
+        write_json(self.path, list(self._rows.values()))
+
+    def _key(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
+        return tuple(row[name] for name in self._identity)
+
+
+def samples_path(path: Path) -> Path:
+    """Where the samples of a file of rows are."""
+    return path.with_suffix(".samples.json")
+
+
+def summary(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> str:
+    """The geometric mean and the least of each ratio named, over the rows that have it."""
+    rows, parts = list(rows), list[str]()
+    for name in names:
+        ratios = [row[name] for row in rows if row[name] is not None]
+        if ratios:
+            mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
+            parts.append(f"{name} {mean:.3f} (geometric mean), {min(ratios):.3f} (least)")
+    failed = sum(bool(row["failure"]) for row in rows)
+    return "; ".join([f"{len(rows)} rows, {failed} failed", *parts])
+
+
+def _parsed(path: Path, default: Any) -> Any:
+    try:
+        return json.loads(path.read_text()) if path.exists() else default
+    except (OSError, ValueError) as error:
+        raise ReportError(f"cannot read {path}: {error}; move it away to start anew") from error

@@ -1,0 +1,217 @@
+"""Tuning as a user has it on the first day: empty database and cache, default options; then a race."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common.results import device_facts, now
+from tilewright import __version__
+from tilewright.artifact import Artifact
+from tilewright.errors import DeviceUnavailable, TilewrightError
+from tilewright.schema.config import Config
+from tilewright.schema.job import JobStatus, TuneRequest
+from tilewright.schema.problem import GemmProblem
+from tilewright.schema.trial import BestConfig
+from tuner.job.ladder import tune_ladder
+from tuner.job.neighbours import first_tries
+from tuner.job.tune import tune
+from tuner.measure.race import RaceRules, RaceSamples
+from tuner.measure.stats import CONFIDENCE, Ratio, median, paired_ratio
+from tuner.store import entities, jobs
+from tuner.store.database import Store
+from tuner.store.trials import JobRecorder
+from tuner.workers.bench import Bench
+from tuner.workers.builder import Builder
+
+ROUNDS = 48
+QUIET_WAIT_S = 20.0  # as a service's jobs
+_OWNER = "bench-fresh"
+_RACE_TIMEOUT_S = 600.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tuned:
+    """How a job went.
+
+    Attributes:
+        winners: by M; empty if it failed.
+        seconds: from its submission to its end.
+        trials: measured and failed ones.
+        failure: the reason, empty if it went well.
+    """
+
+    winners: dict[int, BestConfig]
+    seconds: float
+    trials: int
+    failure: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Comparison:
+    """A kernel in a race with the vendor library's fastest algorithm.
+
+    Attributes:
+        samples: of the race.
+        back_to_back, apart: the vendor's time over ours. Launches of a kernel that does not overlap the one
+            before are apart anyway, so that both are the same.
+    """
+
+    samples: RaceSamples
+    back_to_back: Ratio
+    apart: Ratio
+
+    def row(self) -> dict[str, Any]:
+        """The figures of a row of results; the interval is that of the lower ratio."""
+        lower = min(self.back_to_back, self.apart, key=lambda ratio: ratio.value)
+        return {
+            "ours_us": _rounded(median(self.samples.samples_us[0])),
+            "vendor_us": _rounded(median(self.samples.samples_us[1])),
+            "ratio_back_to_back": _rounded(self.back_to_back.value),
+            "ratio_apart": _rounded(self.apart.value),
+            "ci_low": _rounded(lower.low),
+            "ci_high": _rounded(lower.high),
+            "vendor": self.samples.vendor_name,
+            "disturbed": list(self.samples.company),
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """What the row rests on: the samples of both, and the vendor's algorithm."""
+        ours, vendor = self.samples.samples_us
+        apart = dict(zip(("ours", "vendor"), self.samples.apart_us, strict=False))
+        return {
+            "samples_us": {"ours": ours, "vendor": vendor},
+            "apart_us": apart,
+            "vendor_detail": self.samples.vendor_detail,
+            "mhz": self.samples.mhz,
+            "watts": self.samples.watts,
+        }
+
+
+class FreshTuner:
+    """A device with its compilers and an empty database; all of it is gone when it closes.
+
+    Attributes:
+        bench: the device.
+    """
+
+    def __init__(self, device: str, compile_processes: int) -> None:
+        """Start the device's process and the compilers.
+
+        Raises:
+            DeviceUnavailable: there is no such device here, or its libraries are missing.
+        """
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tilewright-fresh-"))
+            self.bench = Bench(device)
+            stack.callback(self.bench.close)
+            self._builder = Builder(compile_processes, Path(folder) / "cache")
+            stack.callback(self._builder.close)
+            self._store = Store.open(f"sqlite:///{folder}/tilewright.db")
+            stack.callback(self._store.close)
+            self._store.migrate()
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> FreshTuner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def tune(self, request: TuneRequest) -> Tuned:
+        """Run a job to its end, as a service does.
+
+        Raises:
+            DeviceUnavailable: the compiler or the device's libraries are missing.
+        """
+        started = time.monotonic()
+        with self._store.begin() as session:
+            job, _ = jobs.submit(session, request, self.bench.spec)
+            jobs.claim(session, self._device_class, _OWNER)
+        with self._ended(job.id) as outcome:
+            given = (request, job.id, self.bench, self._builder, JobRecorder(self._store, job.id))
+            if request.ladder:
+                found = tune_ladder(*given, threading.Event(), self._initial, QUIET_WAIT_S)
+            else:
+                initial = self._initial(request.problem)
+                best = tune(*given, threading.Event(), initial, QUIET_WAIT_S)
+                found = [best] if best else []
+            outcome["winners"] = {best.problem.m: best for best in found}
+        with self._store.read() as session:
+            record = jobs.get(session, job.id)
+        progress = record.progress if record else None
+        return Tuned(
+            seconds=round(time.monotonic() - started, 2),
+            trials=progress.measured + progress.failed if progress else 0,
+            **outcome,
+        )
+
+    def compare(
+        self, best: BestConfig, problem: GemmProblem, rounds: int = ROUNDS, seed: int = 0
+    ) -> Comparison:
+        """Race a winner on a problem, which its kernel must be able to run.
+
+        Raises:
+            TilewrightError: the kernel or the vendor library does not run.
+        """
+        with self._store.read() as session:
+            data = entities.get_artifact(session, best.artifact)
+        assert data is not None
+        rules = RaceRules(rounds, seed)
+        samples = self.bench.race([Artifact.from_bytes(data)], problem, rules, _RACE_TIMEOUT_S)
+        back_to_back = _ratio(samples.samples_us)
+        return Comparison(
+            samples, back_to_back, _ratio(samples.apart_us) if samples.apart_us else back_to_back
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """What every row of this run rests on."""
+        return {
+            "date": now(),
+            **device_facts(self.bench.spec, self.bench.driver),
+            "gpu": self.bench.identity,
+            "package": __version__,
+            "confidence": CONFIDENCE,
+        }
+
+    @property
+    def _device_class(self) -> str:
+        return self.bench.spec.device_class.id
+
+    def _initial(self, problem: GemmProblem) -> list[Config]:
+        with self._store.read() as session:
+            return first_tries(session, self._device_class, problem)
+
+    @contextlib.contextmanager
+    def _ended(self, job_id: str) -> Iterator[dict[str, Any]]:
+        """Ends the job with what the block put into ``winners``, or with the reason why it failed."""
+        outcome: dict[str, Any] = {
+            "winners": {},
+            "failure": "no config compiled, ran and gave the right result",
+        }
+        try:
+            yield outcome
+        except DeviceUnavailable:
+            raise
+        except TilewrightError as error:
+            outcome["failure"] = str(error)
+        finally:
+            status = JobStatus.SUCCEEDED if outcome["winners"] else JobStatus.FAILED
+            outcome["failure"] = "" if outcome["winners"] else outcome["failure"]
+            with self._store.begin() as session:
+                jobs.finish(session, job_id, status, outcome["failure"] or None)
+
+
+def _ratio(rows: Any) -> Ratio:
+    ours, vendor = rows
+    return paired_ratio(vendor, ours)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")

@@ -1,0 +1,112 @@
+"""``tilewright bench unseen``: shapes nobody tuned, one job each, then a race with the vendor library."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common.results import RESULTS
+from benchmarks.models.files import Row, RowFile
+from benchmarks.models.fresh import ROUNDS, FreshTuner
+from benchmarks.models.shapes import UnseenShape
+from tilewright.errors import DeviceUnavailable, TilewrightError
+from tilewright.schema.job import Level, TuneRequest
+from tilewright.schema.problem import DType
+
+RATIOS = ("ratio_back_to_back", "ratio_apart")
+_IDENTITY = ("m", "n", "k", "layout", "level", "repeat", "gpu")
+_UNKNOWN = dict.fromkeys(("ours_us", "vendor_us", *RATIOS, "ci_low", "ci_high"))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class UnseenRequest:
+    """What to measure.
+
+    Attributes:
+        options: of each job, by name; empty for the defaults.
+        repeat: the number that tells this run from others of the same GPU.
+        resume: leave out shapes with a result of this repeat on this GPU. Their winners are not in the
+            database of this run.
+        stop_after: start no shape after so many seconds; 0 for no bound.
+    """
+
+    shapes: Sequence[UnseenShape]
+    dtype: DType
+    device: str
+    compile_processes: int
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    out: Path = RESULTS
+    repeat: int = 1
+    rounds: int = ROUNDS
+    resume: bool = False
+    stop_after: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BenchResult:
+    """Where the rows are, those of this run, and how many were not started."""
+
+    path: Path
+    rows: list[Row]
+    left: int
+
+
+def run_unseen(request: UnseenRequest, tell: Callable[[str], None]) -> BenchResult:
+    """Tune and race shape by shape on one empty database; each row is written as soon as it is measured.
+
+    Raises:
+        DeviceUnavailable: the device, its libraries or the compiler are missing.
+        ReportError: the file of an earlier run is damaged.
+    """
+    started, rows = time.monotonic(), list[Row]()
+    with FreshTuner(request.device, request.compile_processes) as tuner:
+        facts = tuner.facts()
+        name = f"unseen-{facts['device_class']}-{request.dtype}.json"
+        file = RowFile(request.out / name, _IDENTITY, facts)
+        todo = list(request.shapes)
+        if request.resume:
+            todo = [shape for shape in todo if not file.done(**_row(request, shape, facts["gpu"]))]
+        for number, shape in enumerate(todo, 1):
+            if request.stop_after and time.monotonic() - started > request.stop_after:
+                break
+            tell(f"[{number}/{len(todo)}] {shape.name} {request.dtype} ({shape.source or shape.group})")
+            row, samples = _measured(request, tuner, shape)
+            rows.append(_row(request, shape, facts["gpu"]) | row)
+            file.keep(rows[-1], samples)
+            tell("  " + _line(rows[-1]))
+    return BenchResult(file.path, rows, len(todo) - len(rows))
+
+
+def _row(request: UnseenRequest, shape: UnseenShape, gpu: str) -> Row:
+    fields = dataclasses.asdict(shape) | {"layout": shape.layout.value}
+    level = request.options.get("level", Level.FULL)
+    return fields | {"dtype": request.dtype.value, "level": level, "repeat": request.repeat, "gpu": gpu}
+
+
+def _measured(request: UnseenRequest, tuner: FreshTuner, shape: UnseenShape) -> tuple[Row, dict[str, Any]]:
+    """The figures of a shape, and what they rest on."""
+    problem = shape.problem(request.dtype)
+    tuned = tuner.tune(TuneRequest(problem, **request.options))
+    row = _UNKNOWN | {"tune_s": tuned.seconds, "trials": tuned.trials, "failure": tuned.failure, "kernel": ""}
+    best = tuned.winners.get(problem.m)
+    if best is None:
+        return row, {}
+    row |= {"kernel": str(best.config)}
+    try:
+        compared = tuner.compare(best, problem, request.rounds, seed=request.repeat)
+    except DeviceUnavailable:
+        raise
+    except TilewrightError as error:
+        return row | {"failure": str(error)}, {}
+    return row | compared.row(), compared.facts()
+
+
+def _line(row: Row) -> str:
+    spent = f"{row['trials']} trials in {row['tune_s']:.1f} s"
+    if row["failure"]:
+        return f"no result: {row['failure']}; {spent}"
+    ratios = f"{row['ratio_back_to_back']:.3f} back to back, {row['ratio_apart']:.3f} apart"
+    return f"{row['ours_us']:.2f} us, {ratios} [{row['ci_low']:.3f}, {row['ci_high']:.3f}]; {spent}"

@@ -1,0 +1,90 @@
+"""``tilewright bench unseen`` without a GPU: the shapes, rows on the host, resumption and failures."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.models.files import samples_path, summary
+from benchmarks.models.fresh import FreshTuner
+from benchmarks.models.shapes import UNSEEN, UnseenShape
+from benchmarks.models.unseen import BenchResult, UnseenRequest, run_unseen
+from benchmarks.suite.shapes import HELD_OUT, SUITE
+from service.cli.main import app
+from tilewright.schema.problem import DType, Layout
+
+SMALL = UnseenShape("small or odd", "", 24, 20, 16, Layout.NT, held_out=False)
+OTHER = dataclasses.replace(SMALL, m=9, layout=Layout.TN)
+WANTED = "m n k layout group repeat gpu ours_us vendor_us ratio_back_to_back ratio_apart ci_low ci_high"
+
+
+def test_sixty_shapes_of_models_and_twenty_others_half_of_them_held_out() -> None:
+    of_models = [shape for shape in UNSEEN if shape.source]
+    assert (len(of_models), len(UNSEEN)) == (60, 80)
+    assert sum(shape.held_out for shape in UNSEEN) == sum(shape.held_out for shape in of_models) + 10 == 40
+    assert len({shape.source.split("-")[0].rstrip("0123456789.") for shape in of_models}) >= 8
+    assert len({shape.name for shape in UNSEEN}) == 80
+    assert not {shape.name for shape in UNSEEN} & {shape.name for shape in (*SUITE, *HELD_OUT)}
+    gradients = [shape for shape in UNSEEN if shape.layout is Layout.TN]
+    assert all(shape.k <= 2048 < shape.m * shape.n for shape in gradients)
+    for shape in UNSEEN:
+        assert shape.problem(DType.BFLOAT16).m == shape.m
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory) -> tuple[UnseenRequest, BenchResult]:
+    """Two tiny shapes, tuned and raced for real."""
+    out = tmp_path_factory.mktemp("unseen")
+    request = UnseenRequest(
+        [SMALL, OTHER], DType.FLOAT32, "host", 2, {"max_trials": 2}, out=out, rounds=8, stop_after=600.0
+    )
+    return request, run_unseen(request, print)
+
+
+def test_each_row_has_its_figures_and_its_samples(ran) -> None:
+    _, result = ran
+    assert json.loads(result.path.read_text()) == result.rows
+    assert [(row["m"], row["layout"], row["failure"]) for row in result.rows] == [
+        (24, "nt", ""),
+        (9, "tn", ""),
+    ]
+    samples = json.loads(samples_path(result.path).read_text())
+    for row, facts in zip(result.rows, samples.values(), strict=True):
+        assert {*WANTED.split(), "tune_s", "trials"} <= row.keys()
+        assert row["ci_low"] <= row["ratio_apart"] == row["ratio_back_to_back"] <= row["ci_high"]
+        assert row["trials"] == 2 < row["tune_s"] + 2
+        assert len(facts["samples_us"]["ours"]) == 8
+    assert summary(result.rows, ["ratio_apart"]).startswith("2 rows, 0 failed; ratio_apart ")
+
+
+def test_resume_goes_on_after_the_rows_with_a_result(ran, tmp_path) -> None:
+    request, result = ran
+    again = dataclasses.replace(request, out=tmp_path, resume=True)
+    file = tmp_path / result.path.name
+    file.write_text(json.dumps([result.rows[0], {**result.rows[1], "failure": "it broke"}]))
+    heard = list[str]()
+    resumed = run_unseen(again, heard.append)
+    assert [(row["m"], row["failure"]) for row in resumed.rows] == [(9, "")]
+    assert [row["m"] for row in json.loads(file.read_text())] == [24, 9]
+    assert heard[0].startswith("[1/1] 9x20x16-tn")
+    stopped = run_unseen(dataclasses.replace(again, repeat=2, stop_after=1e-9), print)
+    assert (stopped.rows, stopped.left) == ([], 2)
+
+
+def test_a_shape_without_a_kernel_keeps_its_row(ran, tmp_path, monkeypatch) -> None:
+    request, _ = ran
+    monkeypatch.setattr(FreshTuner, "_initial", lambda *_: [])
+    wrong = dataclasses.replace(request, out=tmp_path, options={"families": ("simt",), "max_trials": 1})
+    rows = run_unseen(wrong, print).rows
+    assert [row["ours_us"] for row in rows] == [None, None]
+    assert all("simt does not support" in row["failure"] for row in rows)
+    assert summary(rows, ["ratio_apart"]) == "2 rows, 2 failed"
+
+
+def test_an_unknown_group_is_refused() -> None:
+    result = CliRunner().invoke(app, ["bench", "unseen", "--only", "pentagons"])
+    assert result.exit_code == 2
+    assert "no group is called 'pentagons'" in " ".join(result.output.replace("│", " ").split())
