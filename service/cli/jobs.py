@@ -137,6 +137,11 @@ def _print_rows(job: wire.JobView) -> None:
     for one in job.ranges:
         rows = str(one.first) if one.first == one.last else f"{one.first}..{one.last}"
         typer.echo(f"kernel {kernels[_kernel(one)]} for M = {rows}, regret {one.regret:.2%}: {one.config}")
+    for outcome in job.outcomes:
+        if outcome.outcome != "tuned":
+            typer.echo(
+                f"M = {outcome.m}: {': '.join(filter(None, (outcome.outcome, outcome.error)))}", err=True
+            )
 
 
 def _kernel(one: wire.LadderRowView | wire.LadderRange) -> str:

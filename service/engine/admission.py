@@ -81,15 +81,16 @@ def queue_full(settings: Settings) -> Refusal:
 
 
 def check_queue(session: Session, caller: str, settings: Settings, more: int = 0) -> int:
-    """How many jobs of a caller fit into the queue besides those that are there.
+    """How many jobs on one problem fit into the queue of a caller besides what is there. A ladder counts as
+    the jobs that have as many trials.
 
     Raises:
         Refusal: not even the jobs that are there, with ``more`` besides them.
     """
     own = keys.max_queued(session, caller)
     mine = settings.max_caller_queue if own is None else own
-    room = settings.max_queue - jobs.queued_count(session)
-    room_of_caller = mine - jobs.queued_count(session, caller=caller)
+    room = settings.max_queue - jobs.queued_work(session)
+    room_of_caller = mine - jobs.queued_work(session, caller)
     if room < more:
         raise queue_full(settings)
     if room_of_caller < more:

@@ -23,7 +23,7 @@ from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Trial
 from tuner.job.ladder import tune_ladder
 from tuner.job.neighbours import first_tries
-from tuner.job.tune import tune
+from tuner.job.tune import NO_WINNER, tune
 from tuner.store import jobs
 from tuner.store.database import JobTaken, Store
 from tuner.store.jobs import new_owner
@@ -65,6 +65,14 @@ class DeviceRecorder(JobRecorder):
     def row_results(self) -> dict[int, BestConfig]:
         """As :meth:`JobRecorder.row_results`."""
         return self._patience(super().row_results)
+
+    def row_errors(self) -> dict[int, str]:
+        """As :meth:`JobRecorder.row_errors`."""
+        return self._patience(super().row_errors)
+
+    def set_row_error(self, m: int, error: str) -> None:
+        """As :meth:`JobRecorder.set_row_error`."""
+        self._patience(functools.partial(super().set_row_error, m, error))
 
     def set_best(self, best: BestConfig, artifact: Artifact) -> None:
         """As :meth:`JobRecorder.set_best`."""
@@ -276,8 +284,7 @@ class DeviceQueue:
         if won:
             self._finish(job, JobStatus.SUCCEEDED, None)
         elif not cancelled.is_set():
-            reason = "no config of this problem compiled, ran and gave the right result; its trials say why"
-            self._finish(job, JobStatus.FAILED, reason)
+            self._finish(job, JobStatus.FAILED, NO_WINNER)
         elif not self._stopping.is_set() or self._cancel_requested(job.id):
             self._finish(job, JobStatus.CANCELLED, None)
 

@@ -3,6 +3,7 @@ brought."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 import threading
@@ -88,7 +89,7 @@ def queue_stalest(store: Store, bench: Bench, settings: Settings) -> bool:
     device_class, wanted = bench.spec.device_class.id, staleness.state([bench.driver])
     with store.read() as session:
         problem = misses.top(session, device_class, wanted)
-        full = jobs.queued_count(session) >= settings.max_queue
+        full = jobs.queued_work(session) >= settings.max_queue
     if problem is None or full:
         return False
     job = _queue(store, bench, settings, problem, wanted)
@@ -108,7 +109,7 @@ def queue_imported(store: Store, bench: Bench, settings: Settings) -> bool:
     device_class = bench.spec.device_class.id
     with store.read() as session:
         problem = best.waiting_problem(session, device_class)
-        full = jobs.queued_count(session) >= settings.max_queue
+        full = jobs.queued_work(session) >= settings.max_queue
     if problem is None or full:
         return False
     with store.begin() as session:
@@ -136,7 +137,10 @@ def _queue(
             return None
         if not misses.take(session, bench.spec.device_class.id, problem, wanted):
             return None
-        request = TuneRequest(problem, max_trials=min(_TRIALS, settings.max_trials))
+        # NOTE: with its ladder, so that it is known again what the kernels of other rows take there.
+        ladder = best.ladder(session, bench.spec.device_class.id, problem)
+        largest = dataclasses.replace(problem, m=max(ladder, default=problem.m))
+        request = TuneRequest(largest, ladder, max_trials=min(_TRIALS, settings.max_trials))
         job, created = submit(session, request, bench.spec)
         _note(session, job, created)
     return job if created else None

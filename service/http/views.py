@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal
 
 from service.errors import Kind, Refusal
@@ -30,13 +31,15 @@ def job_view(
     stored: wire.BestConfigView | None = None,
     waiting: str | None = None,
     rows: Sequence[BestConfig] = (),
+    errors: Mapping[int, str] = MappingProxyType({}),
 ) -> wire.JobView:
     """A job, the result of its race once it succeeded, the stored winner of its problem if another job found
-    it, the reason why it waits, and the winners of the rows of a ladder."""
+    it, the reason why it waits, and of a ladder the winners of rows and why others have none."""
     found = best if job.status is JobStatus.SUCCEEDED else None
     decided = [wire.LadderRowView.of(one) for one in rows]
     told = {
         "rows": decided,
+        "outcomes": _outcomes(job, {row.m for row in decided}, errors),
         "ranges": wire.LadderRange.merged(decided),
         "baseline_ratio": found.speedup.value if found else None,
         "best": found,
@@ -46,6 +49,19 @@ def job_view(
         "links": _links(job.id, found),
     }
     return wire.JobView(**gathered(wire.JobView, job, job.request, **told))
+
+
+def _outcomes(job: JobRecord, tuned: Collection[int], errors: Mapping[int, str]) -> list[wire.RowOutcome]:
+    """How each row of a ladder stands."""
+
+    def outcome(m: int) -> Literal["tuned", "failed", "waiting", "not tuned"]:
+        if m in tuned:
+            return "tuned"
+        if m in errors:
+            return "failed"
+        return "not tuned" if job.status.final else "waiting"
+
+    return [wire.RowOutcome(m=m, outcome=outcome(m), error=errors.get(m)) for m in job.request.ladder]
 
 
 def unreadable_view(job: Unreadable) -> wire.UnreadableJob:

@@ -5,6 +5,7 @@ Stale results among them: tuned again once for each state of services, never whi
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,11 +16,13 @@ from store_samples import HOST, HOST_CLASS, OTHER_CLASS, artifact, best, problem
 from service.engine import retune, staleness
 from service.settings import Settings
 from tilewright.schema.job import JobStatus, TuneRequest
+from tilewright.schema.trial import LadderKernel
 from tuner.store import best as winners
 from tuner.store import entities, jobs, misses
 from tuner.store.database import Store
 from tuner.store.misses import MissRecord, Report
 from tuner.store.records import StoredBest
+from tuner.store.trials import JobRecorder
 
 
 def report(m: int, count: int = 1, time_us: float = 10.0, measured: bool = False) -> Report:
@@ -332,3 +335,20 @@ def test_what_the_database_refused_is_noted_later(store: Store, monkeypatch: pyt
 
 def failing() -> None:
     raise OperationalError("INSERT", {}, Exception("disk full"))
+
+
+def test_a_stale_row_is_tuned_again_with_its_ladder(store: Store) -> None:
+    wanted = TuneRequest(problem(64), (16, 32, 64), max_trials=20)
+    with store.begin() as session:
+        job, _ = jobs.submit(session, wanted, HOST)
+        assert jobs.claim(session, HOST_CLASS, "me")
+    recorder = JobRecorder(store, job.id)
+    for m in wanted.ladder:
+        kernels = (LadderKernel(artifact().digest, 0.0, 1.2),)
+        recorder.set_best(dataclasses.replace(best(problem(m)), kernels=kernels), artifact())
+    end_all(store, JobStatus.SUCCEEDED)
+    note_stale(store, (32, 5.0))
+    assert queue_stalest(store)
+    with store.read() as session:
+        (again, _) = jobs.listing(session)
+    assert again.request == dataclasses.replace(wanted, max_trials=100)

@@ -137,6 +137,7 @@ class LabRecorder:
         self.progress: list[JobProgress] = []
         self.best: BestConfig | None = None
         self.rows: dict[int, BestConfig] = {}
+        self.errors: dict[int, str] = {}
         self.stored: BestConfig | None = None
         self.on_trial: Callable[[Trial], None] = lambda _trial: None
 
@@ -156,6 +157,12 @@ class LabRecorder:
 
     def row_results(self) -> dict[int, BestConfig]:
         return dict(self.rows)
+
+    def row_errors(self) -> dict[int, str]:
+        return dict(self.errors)
+
+    def set_row_error(self, m: int, error: str) -> None:
+        self.errors[m] = error
 
     def set_best(self, best: BestConfig, artifact: Artifact) -> None:
         assert artifact.digest == best.artifact

@@ -66,6 +66,12 @@ class Recorder(Protocol):
     def row_results(self) -> dict[int, BestConfig]:
         """What the races of the rows of this job's ladder found, by M; empty for a job on one problem."""
 
+    def row_errors(self) -> dict[int, str]:
+        """Why rows of this job's ladder have no winner, by M."""
+
+    def set_row_error(self, m: int, error: str) -> None:
+        """Store why the row M of this job's ladder has no winner."""
+
     def set_best(self, best: BestConfig, artifact: Artifact) -> None:
         """Store the result of the final race with its kernel: with the job, and as the winner of its problem
         unless the race was disturbed and that of the stored winner was not."""

@@ -26,21 +26,25 @@ from typing import Any
 
 from kernels.registry import FAMILIES
 from tilewright.artifact import Artifact
-from tilewright.errors import InvalidProblem
+from tilewright.errors import InvalidProblem, LaunchError
 from tilewright.schema.config import Config
-from tilewright.schema.job import JobProgress, TuneRequest
+from tilewright.schema.job import ROWS_OF_A_JOB, JobProgress, TuneRequest
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, LadderKernel, Trial
 from tuner.job.context import JobContext, Recorder
 from tuner.job.loop import Loop, why_outdated
 from tuner.job.progress import ProgressTracker, timed
 from tuner.job.selection import select_winner
-from tuner.job.tune import open_for
+from tuner.job.tune import NO_WINNER, open_for
 from tuner.search.search import MEASURED
 from tuner.workers.bench import Bench
 from tuner.workers.builder import Builder
+from tuner.workers.process import WorkerError
 
-ROW_FRACTION = 0.25  # of the trials of the largest row, for each other one
+SEARCHED = (
+    0.8  # of the seconds, for the searches; in the others, kernels are measured on the rows beside theirs
+)
+ROW_FRACTION = 1 / ROWS_OF_A_JOB  # of the trials of the largest row, for each other one
 COVERED = 0.01  # regret within which a kernel serves a row as well as its best
 FOLLOWED = 0.10  # regret up to which a kernel is measured on the next row
 RACED = 0.05  # regret up to which a chosen kernel takes part in the race of a row
@@ -64,23 +68,26 @@ def tune_ladder(
 ) -> list[BestConfig]:
     """Search every row, choose the kernels that cover the ladder, race them row by row, record the winners.
 
-    Rows whose race ``recorder`` holds already are not raced again. ``initial_configs`` gives the configs that
-    the search of a row tries after those of its neighbours. A row that no family computes has no winner.
+    Rows that ``recorder`` holds as decided are neither searched nor raced again. ``initial_configs`` gives
+    the configs that the search of a row tries after those of its neighbours. A row without a winner is
+    recorded with the reason, and the others go on.
 
     Returns:
         The winners, the smallest M first; empty if ``cancelled`` was set.
 
     Raises:
-        As :func:`tuner.job.tune.tune`, but InvalidProblem only if it holds for every row.
+        DeviceUnavailable: the compiler or the device's libraries are missing.
+        InvalidProblem: no family computes any row.
     """
     context = JobContext(request, job_id, bench, builder, recorder, cancelled, quiet_wait_s)
     job = _LadderJob(context)
     if not job.trials:
         recorder.set_progress(JobProgress("enumerate", 0, job.planned))
     rows = job.search(bench, initial_configs)
-    for step in (_follow, _race):
-        if not cancelled.is_set():
-            step(job, rows)
+    if not job.racing:
+        _follow(job, rows)
+    if not cancelled.is_set():
+        _race(job, rows)
     if cancelled.is_set():
         return []
     job.publish("done")
@@ -96,6 +103,7 @@ class _LadderJob:
         planned: trials to measure on all rows.
         trials: those of all rows, by number.
         results: the winners so far, by M.
+        errors: why rows have no winner, by M.
     """
 
     def __init__(self, context: JobContext) -> None:
@@ -103,6 +111,9 @@ class _LadderJob:
         self.started = time.monotonic()
         self.trials = context.recorder.trials()
         self.results = context.recorder.row_results()
+        self.errors = context.recorder.row_errors()
+        self.racing = bool(self.results)
+        self._earlier = tuple(self.trials)
         self._known = sum(trial.outcome in MEASURED for trial in self.trials)
         self._kernels: dict[str, Artifact] = {}
         self._told: dict[tuple[int, str], JobProgress] = {}
@@ -120,17 +131,26 @@ class _LadderJob:
         for row in self._rows.values():
             if self.context.cancelled.is_set():
                 break
+            initial = [*_of_neighbours(row, done), *initial_configs(row.problem)]
             try:
-                row.search(bench, [*_of_neighbours(row, done), *initial_configs(row.problem)])
+                row.search(bench, initial, again=not self._searched(row.m))
             except InvalidProblem as error:
-                _log.info("job %s: no winner for m = %d: %s", self.context.job_id, row.m, error)
+                self.failed(row.m, str(error))
                 reason = error
-                continue
-            done.append(row)
-            self._kernels |= row.tracker.artifacts
-        if reason and not done:
+            except (WorkerError, LaunchError) as error:
+                if not self.context.cancelled.is_set():
+                    self.failed(row.m, str(error))
+            else:
+                done.append(row)
+                self._kernels |= row.tracker.artifacts
+        if reason and not done and not self.trials:
             raise reason
         return done
+
+    def _searched(self, m: int) -> bool:
+        """Whether an earlier run ended the search of a row: it went on with the next one, or with more."""
+        later = any(one.origin == ORIGIN or (one.m or m) < m for one in self._earlier)
+        return later or self.racing or m in self.errors
 
     def kernel(self, digest: str) -> Artifact | None:
         """A kernel of this job; one that an interrupted run measured is built again, for the row whose search
@@ -155,6 +175,13 @@ class _LadderJob:
         """Commit the winner of a row."""
         self.context.recorder.set_best(best, artifact)
         self.results[best.problem.m] = best
+
+    def failed(self, m: int, reason: str) -> None:
+        """Commit that a row has no winner."""
+        _log.info("job %s: no winner for m = %d: %s", self.context.job_id, m, reason)
+        if m not in self.errors:
+            self.context.recorder.set_row_error(m, reason)
+            self.errors[m] = reason
 
     def row_progress(self, m: int, told: JobProgress) -> None:
         """Publish the progress of the job, one of whose rows stands as told."""
@@ -185,6 +212,11 @@ class _LadderJob:
         )
 
     @property
+    def time_is_up(self) -> bool:
+        """Whether the seconds of the request were spent."""
+        return 0 < self.context.request.max_seconds <= self._elapsed_s
+
+    @property
     def _elapsed_s(self) -> float:
         return time.monotonic() - self.started
 
@@ -210,17 +242,18 @@ class _Row:
         """The problem of the row."""
         return self.context.problem
 
-    def search(self, bench: Bench, initial_configs: Sequence[Config]) -> None:
-        """Search the row, which starts from the configs given.
+    def search(self, bench: Bench, initial_configs: Sequence[Config], again: bool = True) -> None:
+        """Search the row, which starts from the configs given; its trials alone unless ``again``.
 
         Raises:
             InvalidProblem: no config of any family is valid for its problem.
         """
         self._search = open_for(self.context, bench, initial_configs)
         self.tracker = self.new_tracker()
-        Loop(self.context, self._search, self.tracker).run()
+        if again:
+            Loop(self.context, self._search, self.tracker).run()
         for trial in self._known():
-            if trial.origin == ORIGIN:
+            if trial.origin == ORIGIN or not again:
                 self.tracker.replay(dataclasses.replace(trial, number=len(self.tracker.trials)))
 
     def new_tracker(self) -> ProgressTracker:
@@ -245,9 +278,11 @@ class _Row:
 
     def follow(self, trial: Trial) -> float:
         """The regret on this row of a kernel of another one, measured unless it was; infinite if it does not
-        run here."""
+        run here, or this row measured as many of others as it may."""
         known = [one for one in self.tracker.trials if one.artifact == trial.artifact]
-        artifact = None if known else self._job.kernel(str(trial.artifact))
+        followed = sum(one.origin == ORIGIN for one in self.tracker.trials)
+        may_measure = not known and followed < max(2, self.context.request.max_trials)
+        artifact = self._job.kernel(str(trial.artifact)) if may_measure else None
         if artifact and self._why_not(trial.config, artifact) is None:
             result = self.context.bench.trial(
                 artifact, self.problem, self.tracker.incumbent_us, self.context.trial_timeout_s
@@ -286,6 +321,14 @@ class _Row:
         """The results of the job so far."""
         return self._job.results
 
+    def row_errors(self) -> dict[int, str]:
+        """Why rows have no winner so far."""
+        return self._job.errors
+
+    def set_row_error(self, m: int, error: str) -> None:
+        """Commit that a row has no winner."""
+        self._job.failed(m, error)
+
     def set_best(self, best: BestConfig, artifact: Artifact) -> None:
         """Commit the winner of this row."""
         self._job.decided(best, artifact)
@@ -297,7 +340,7 @@ def _requests(request: TuneRequest) -> Iterator[TuneRequest]:
     budgets = [request.budget] + [fewer] * (len(request.ladder) - 1)
     spent = itertools.accumulate(budgets)
     for problem, budget, until in zip(reversed(request.problems), budgets, spent, strict=True):
-        seconds = request.max_seconds * until / sum(budgets)
+        seconds = SEARCHED * request.max_seconds * until / sum(budgets)
         yield dataclasses.replace(request, problem=problem, ladder=(), max_trials=budget, max_seconds=seconds)
 
 
@@ -310,13 +353,21 @@ def _of_neighbours(row: _Row, done: Sequence[_Row]) -> list[Config]:
 
 
 def _follow(job: _LadderJob, rows: Sequence[_Row]) -> None:
-    """Measure the best kernel of each row on the rows on both sides, until it is too far behind there."""
-    for index, home in enumerate(rows):
-        for side in (rows[index + 1 :], rows[:index][::-1]):
-            best = home.tracker.best
-            for row in side:
-                if best is None or job.context.cancelled.is_set() or row.follow(best) > FOLLOWED:
-                    break
+    """Measure the best kernel of each row on the rows on both sides, the nearest ones first, until it is too
+    far behind there. A row takes as many kernels of others as it had trials, 2 at least; the seconds of the
+    request bound them all."""
+    going = [(index, step, row.tracker.best) for index, row in enumerate(rows) for step in (1, -1)]
+    for distance in range(1, len(rows)):
+        ahead = list[tuple[int, int, Trial | None]]()
+        for index, step, best in going:
+            place = index + step * distance
+            if best is None or not 0 <= place < len(rows):
+                continue
+            if job.context.cancelled.is_set() or job.time_is_up:
+                return
+            if rows[place].follow(best) <= FOLLOWED:
+                ahead.append((index, step, best))
+        going = ahead
 
 
 def cover(regrets: Mapping[int, Mapping[str, float]], within: float = COVERED) -> list[str]:
@@ -348,7 +399,7 @@ def _race(job: _LadderJob, rows: Sequence[_Row]) -> None:
     regrets = {row.m: row.regrets() for row in rows}
     chosen = cover(regrets)
     for row in rows:
-        if row.m in job.results:
+        if row.m in job.results or row.m in job.errors:
             continue
         times = {digest: trial for digest, trial in row.times().items() if digest in chosen}
         race = row.new_tracker()
@@ -356,11 +407,17 @@ def _race(job: _LadderJob, rows: Sequence[_Row]) -> None:
         race.artifacts = {digest: kernel for digest in times if (kernel := job.kernel(digest))}
         race.stopped = row.tracker.stopped
         race.publish("race")
+        reason = NO_WINNER
         with race.racing():
-            best = select_winner(row.context, race)
+            try:
+                best = select_winner(row.context, race)
+            except (WorkerError, LaunchError) as error:
+                best, reason = None, str(error)
         if job.context.cancelled.is_set():
             return
-        if best:
+        if best is None:
+            job.failed(row.m, reason)
+        else:
             on_row = {digest: regrets[row.m][digest] for digest in times}
             job.decided(with_ladder(best, on_row), race.artifacts[best.artifact])
         race.publish("race")

@@ -25,6 +25,7 @@ from tuner.workers.bench import Bench
 from tuner.workers.builder import Builder
 from tuner.workers.process import WorkerError
 
+NO_WINNER = "no config of this problem compiled, ran and gave the right result; its trials say why"
 _log = logging.getLogger("tilewright.job")
 
 

@@ -221,6 +221,13 @@ class ReplayRecorder:
         """No rows: a replay is of one problem."""
         return {}
 
+    def row_errors(self) -> dict[int, str]:
+        """No rows."""
+        return {}
+
+    def set_row_error(self, m: int, error: str) -> None:
+        """Discard it."""
+
     def set_best(self, best: BestConfig, artifact: Artifact) -> None:
         """Discard it."""
 

@@ -35,7 +35,7 @@ from tilewright.schema.trial import BestConfig, Provenance
 from tuner.store import entities, exchange, records, sets
 from tuner.store.database import StoreError, insert_new, insert_or_update
 from tuner.store.imports import Import, has_entered
-from tuner.store.models import ArtifactRow, Base, BestConfigRow, ImportedBestRow, ProblemRow
+from tuner.store.models import ArtifactRow, Base, BestConfigRow, ImportedBestRow, LadderRow, ProblemRow
 from tuner.store.records import RowReader, StoredBest, StoredKernel, Unreadable, WaitingBest, utc_now
 
 T = TypeVar("T")
@@ -292,6 +292,13 @@ def of_ids(session: Session, ids: Sequence[int]) -> list[StoredBest]:
     """The winners of these ids."""
     each = (_all().where(BestConfigRow.id.in_(part)) for part in _parts(ids))
     return [stored for query in each for stored in _READER.readable(session.execute(query))]
+
+
+def ladder(session: Session, device_class: str, problem: GemmProblem) -> tuple[int, ...]:
+    """Every M of the job that found the winner of a problem; empty if that was no job on a ladder."""
+    found = exact(session, device_class, problem)
+    query = select(LadderRow.m).where(LadderRow.job_id == (found[0].best.job_id if found else ""))
+    return tuple(session.scalars(query.order_by(LadderRow.m)))
 
 
 def kernels(session: Session, digests: Sequence[str]) -> dict[str, StoredKernel]:

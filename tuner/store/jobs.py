@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from tilewright.schema.codec import decode, encode, gathered
 from tilewright.schema.device import DeviceSpec
-from tilewright.schema.job import JobProgress, JobStatus, TuneRequest
+from tilewright.schema.job import JobProgress, JobStatus, TuneRequest, work_of
 from tilewright.schema.trial import BestConfig
 from tuner.store import database, entities, imports, keys, records
 from tuner.store.database import JobTaken, StoreError, insert_new, insert_row
@@ -129,6 +129,14 @@ def queued_count(session: Session, device_class: str | None = None, caller: str 
     return session.scalars(query).one()
 
 
+def queued_work(session: Session, caller: str | None = None) -> int:
+    """How much waits, in jobs on one problem (:attr:`TuneRequest.work`), of a caller or of all."""
+    waiting = JobRow.status == JobStatus.QUEUED
+    waiting = waiting if caller is None else waiting & (JobRow.caller == caller)
+    rows = select(func.count(LadderRow.m)).select_from(JobRow).outerjoin(LadderRow).where(waiting)
+    return sum(work_of(max(1, one)) for one in session.scalars(rows.group_by(JobRow.id)))
+
+
 def counts(session: Session) -> dict[JobStatus, int]:
     """How many jobs there are of each status that occurs."""
     query = select(JobRow.status, func.count()).where(imports.has_entered()).group_by(JobRow.status)
@@ -186,14 +194,47 @@ def add_rows(session: Session, job_id: str, request: TuneRequest) -> None:
 
 def row_results(session: Session, job_id: str) -> dict[int, BestConfig]:
     """What the races of a job on a ladder found, by M; rows without a result are left out."""
-    query = select(LadderRow.m, LadderRow.result).where(LadderRow.job_id == job_id).order_by(LadderRow.m)
-    return {m: decode(BestConfig, result) for m, result in session.execute(query) if result is not None}
+    decided = (LadderRow.job_id == job_id) & LadderRow.result.is_not(None)
+    rows = session.execute(select(LadderRow).where(decided).order_by(LadderRow.m))
+    return {best.problem.m: best for best in _ROW_READER.readable(rows)}
+
+
+def row_errors(session: Session, job_id: str) -> dict[int, str]:
+    """Why rows of a job on a ladder have no winner, by M."""
+    failed = (LadderRow.job_id == job_id) & LadderRow.error.is_not(None)
+    query = select(LadderRow.m, LadderRow.error).where(failed).order_by(LadderRow.m)
+    return {m: str(error) for m, error in session.execute(query)}
 
 
 def set_row_result(session: Session, job_id: str, result: BestConfig) -> None:
-    """Keep what the race of one row of a ladder found."""
-    row = update(LadderRow).where(LadderRow.job_id == job_id, LadderRow.m == result.problem.m)
-    session.execute(row.values(result=encode(result)))
+    """Keep what the race of one row of a ladder found.
+
+    Raises:
+        StoreError: the ladder has no such row.
+    """
+    _decide(session, job_id, result.problem.m, {"result": encode(result), "error": None})
+
+
+def set_row_error(session: Session, job_id: str, m: int, error: str) -> None:
+    """Keep why one row of a ladder has no winner.
+
+    Raises:
+        StoreError: the ladder has no such row.
+    """
+    _decide(session, job_id, m, {"error": records.text(error)})
+
+
+def _decide(session: Session, job_id: str, m: int, values: dict[str, Any]) -> None:
+    row = session.get(LadderRow, (job_id, m))
+    if row is None:
+        raise StoreError(f"job {job_id} has no row for m = {m}; use an M of its ladder")
+    for name, value in values.items():
+        setattr(row, name, value)
+
+
+_ROW_READER = RowReader(
+    "ladder_row", lambda row: f"m = {row.m} of job {row.job_id}", lambda row: decode(BestConfig, row.result)
+)
 
 
 def _create_or_join(
@@ -426,6 +467,7 @@ __all__ = [
     "known",
     "listing",
     "queued_count",
+    "queued_work",
     "renew",
     "request_cancel",
     "requeue_interrupted",

@@ -195,7 +195,8 @@ class JobRow(Base):
 
 
 class LadderRow(Base):
-    """One row of the M ladder of a job; ``result`` is what its final race found."""
+    """One row of the M ladder of a job; ``result`` is what its final race found, ``error`` why it found
+    nothing; both are NULL until the row is decided."""
 
     __tablename__ = "ladder_row"
 
@@ -203,6 +204,7 @@ class LadderRow(Base):
     m: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     problem_id: Mapped[int] = mapped_column(ForeignKey("problem.id"), index=True)
     result: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    error: Mapped[str | None] = mapped_column(Text)
 
 
 class SubmissionRow(Base):

@@ -205,6 +205,22 @@ class JobRecorder:
         with self._store.read() as session:
             return jobs.row_results(session, self._job_id)
 
+    def row_errors(self) -> dict[int, str]:
+        """Why rows of this job's ladder have no winner, by M."""
+        with self._store.read() as session:
+            return jobs.row_errors(session, self._job_id)
+
+    def set_row_error(self, m: int, error: str) -> None:
+        """Keep why a row of this job's ladder has no winner.
+
+        Raises:
+            JobTaken: the job is no longer this recorder's.
+        """
+        with self._store.begin() as session:
+            jobs.hold(session, self._job_id, self._attempt)
+            jobs.set_row_error(session, self._job_id, m, error)
+            jobs.append_held(session, self._job_id, "row", {"m": m, "error": records.text(error[:500])})
+
     def set_best(self, best: BestConfig, artifact: Artifact) -> None:
         """Keep the result of the final race with its kernel, as found by this job: see
         :func:`tuner.store.best.put`.

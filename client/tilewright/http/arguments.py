@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, TypedDict
 
 from tilewright.errors import InvalidProblem
-from tilewright.schema.job import parse_rows
+from tilewright.schema.job import each_once, parse_rows
 from tilewright.schema.problem import GemmProblem
 from tilewright.trust import SIGNATURE_LINE
 
@@ -147,7 +147,7 @@ def with_rows(problem: GemmProblem, m: Rows | None, options: Mapping[str, Any]) 
     if isinstance(m, str):
         return fields | {"m": parse_rows(m)}
     try:
-        return fields | {"m": [operator.index(one) for one in m]}  # also NumPy's integers
+        return fields | {"m": each_once(map(operator.index, m))}  # also NumPy's integers
     except TypeError:
         raise InvalidProblem(
             f"m must be several integers, such as [1, 2, 4] or '1..8192', got {m!r}; one M belongs in the "

@@ -96,6 +96,14 @@ class SearchOptions:
 
 
 MOST_ROWS = 64
+ROWS_OF_A_JOB = 4  # rows of a ladder that together have the trials of one problem, besides the largest row
+
+
+def work_of(rows: int) -> int:
+    """How many jobs on one problem have the trials of a job with so many rows, rounded up."""
+    return 1 + -(-(rows - 1) // ROWS_OF_A_JOB)
+
+
 Ladder = Annotated[tuple[Extent, ...], MaxLength(MOST_ROWS)]
 _PART = re.compile(r"\s*([0-9]{1,10})(?:\s*\.\.\s*([0-9]{1,10})(?:\s*\+\s*([0-9]{1,10}))?)?\s*")
 
@@ -132,29 +140,39 @@ class MRange:
         yield self.last
 
 
+def each_once(values: Iterable[int]) -> list[int]:
+    """Each M once, in the order given.
+
+    Raises:
+        InvalidProblem: there are more than 64; a long range is refused without being counted through.
+    """
+    rows = dict[int, None]()
+    for value in values:
+        rows[value] = None
+        if len(rows) > MOST_ROWS:
+            raise InvalidProblem(
+                f"a ladder has at most {MOST_ROWS} values of M; give fewer, or a range with a larger step"
+            )
+    return list(rows)
+
+
 def ladder_of(values: Iterable[int]) -> tuple[int, ...]:
     """The rows of a ladder: each M once, the smallest first; empty for fewer than two, which are no ladder.
 
     Raises:
         InvalidProblem: there are more than 64.
     """
-    rows = set[int]()
-    for value in values:
-        rows.add(value)
-        if len(rows) > MOST_ROWS:
-            raise InvalidProblem(
-                f"a ladder has at most {MOST_ROWS} values of M; give fewer, or a range with a larger step"
-            )
-    return tuple(sorted(rows)) if len(rows) > 1 else ()
+    rows = sorted(each_once(values))
+    return tuple(rows) if len(rows) > 1 else ()
 
 
 def parse_rows(text: str) -> list[int]:
-    """The values of M in a text: numbers and ranges with commas between them.
+    """The values of M in a text, each once: numbers and ranges with commas between them.
 
     ``1..8192`` doubles from 1 to 8192, ``512..4096+512`` goes up by 512; both ends are included.
 
     Raises:
-        InvalidProblem: it is neither.
+        InvalidProblem: it is neither, or has more than 64 values.
     """
     parts = [_PART.fullmatch(part) for part in text.split(",")]
     if not all(parts):
@@ -162,8 +180,7 @@ def parse_rows(text: str) -> list[int]:
             f"M must be numbers and ranges such as 1..8192 or 512..4096+512, with commas, got {text[:80]!r}"
         )
     ranges = [MRange(int(one[1]), int(one[2] or one[1]), int(one[3] or 0)) for one in parts if one]
-    # NOTE: one more than fit, so that a long range is refused without being counted through.
-    return list(itertools.islice(itertools.chain.from_iterable(one.rows for one in ranges), MOST_ROWS + 1))
+    return each_once(itertools.chain.from_iterable(one.rows for one in ranges))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,6 +207,11 @@ class TuneRequest(SearchOptions):
         """Everything but the problem, as plain data."""
         found = {name: encode(getattr(self, name)) for name in OPTIONS}
         return found | ({"ladder": list(self.ladder)} if self.ladder else {})
+
+    @property
+    def work(self) -> int:
+        """How many jobs on one problem have as many trials, rounded up: what quotas count."""
+        return work_of(len(self.problems))
 
     @property
     def problems(self) -> list[GemmProblem]:

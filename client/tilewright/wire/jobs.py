@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Literal
 
 from pydantic import BaseModel
 
@@ -76,6 +77,15 @@ class LadderRange(BaseModel):
         ]
 
 
+class RowOutcome(BaseModel):
+    """How a row of an M ladder stands: with a winner, failed with an error, waiting, or not tuned as its job
+    ended before."""
+
+    m: int
+    outcome: Literal["tuned", "failed", "waiting", "not tuned"]
+    error: str | None = None
+
+
 class JobView(BaseModel, SearchOptions, frozen=True):
     """A tuning job.
 
@@ -87,6 +97,7 @@ class JobView(BaseModel, SearchOptions, frozen=True):
         ladder: every M of a ladder; ``problem`` has the largest. Empty for a job on one problem.
         rows: the rows of a ladder that were decided, the smallest M first.
         ranges: the same, with rows of one kernel merged.
+        outcomes: how each row of a ladder stands.
         baseline_ratio: vendor time over winner time; None before the race.
         error: the reason if the job failed.
         waiting: what keeps a queued or running job from going on, such as a full disk.
@@ -106,6 +117,7 @@ class JobView(BaseModel, SearchOptions, frozen=True):
     ladder: tuple[int, ...] = ()
     rows: list[LadderRowView] = []
     ranges: list[LadderRange] = []
+    outcomes: list[RowOutcome] = []
     baseline_ratio: float | None = None
     best: BestConfigView | None = None
     stored: BestConfigView | None = None

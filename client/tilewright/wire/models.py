@@ -32,7 +32,15 @@ from tilewright.wire.exchange import (
     WaitingView,
 )
 from tilewright.wire.explain import ExplainQuery, ExplainView, ReportQuery
-from tilewright.wire.jobs import JobList, JobView, LadderRange, LadderRowView, TrialList, UnreadableJob
+from tilewright.wire.jobs import (
+    JobList,
+    JobView,
+    LadderRange,
+    LadderRowView,
+    RowOutcome,
+    TrialList,
+    UnreadableJob,
+)
 from tilewright.wire.misses import (
     AnyTuneBody,
     FromMisses,
@@ -129,6 +137,7 @@ __all__ = [
     "QualityView",
     "RegretBand",
     "ReportQuery",
+    "RowOutcome",
     "SetChange",
     "SetDiff",
     "SetEntry",

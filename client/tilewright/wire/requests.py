@@ -83,7 +83,9 @@ _LIST = TypeAdapter(Annotated[list[Extent], Field(min_length=1, max_length=MOST_
 def _choose_rows(value: Any, _: Any) -> Any:
     # NOTE: chosen here, so that a broken rule is reported for the right kind of value.
     if isinstance(value, list):
-        return _LIST.validate_python([_whole(one) for one in value])
+        given = [_whole(one) for one in value]
+        whole = all(type(one) is int for one in given)
+        return _LIST.validate_python(list(dict.fromkeys(given)) if whole else given)
     return RangeBody.model_validate(value) if isinstance(value, dict) else _ONE.validate_python(_whole(value))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Annotated
@@ -64,7 +65,11 @@ def _queue_top(
     settings, families = service.settings, body.families
     wanted = [miss.problem for miss in top if admission.is_possible(miss.problem, families, settings, bench)]
     room = admission.check_queue(session, caller(request), settings, more=1) if wanted else 0
-    jobs_wanted = list(_on_ladders(body, wanted))[:room]
+    asked = list(_on_ladders(body, wanted))
+    spent = itertools.accumulate(one.work for one in asked)
+    # NOTE: the first is let in whatever its work is, as by itself it would be refused for ever.
+    fits = [one for one, work in zip(asked, spent, strict=True) if work <= room]
+    jobs_wanted = fits or asked[:1]
     return {"jobs": [_submit(session, one, bench.spec, request)[0].id for one in jobs_wanted]}
 
 
@@ -213,7 +218,8 @@ def get_job(job_id: JobId, service: ServiceDep, response: Response) -> wire.JobV
 def _with_results(service: Service, session: Session, job: JobRecord) -> wire.JobView:
     waiting = service.engine.why_waiting(job)
     if job.request.ladder:
-        return job_view(job, waiting=waiting, rows=list(jobs.row_results(session, job.id).values()))
+        rows = list(jobs.row_results(session, job.id).values())
+        return job_view(job, waiting=waiting, rows=rows, errors=jobs.row_errors(session, job.id))
     winners = best.exact(session, job.device_class, job.request.problem)
     stored = service.quality.best_view(winners[0]) if winners else None
     if stored and stored.job_id == job.id:

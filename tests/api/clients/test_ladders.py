@@ -31,6 +31,7 @@ def test_one_job_has_a_winner_for_each_row(client: Client, ladder: wire.JobView)
         assert (best.speedup, best.verdict) == (row.speedup, row.verdict)
         assert row.median_us * row.speedup.value > 0.0
         assert 0.0 <= row.regret < 0.5
+    assert [(one.m, one.outcome, one.error) for one in ladder.outcomes] == [(m, "tuned", None) for m in ROWS]
     progress = ladder.progress
     assert progress is not None
     assert (progress.phase, progress.rows_done) == ("done", len(ROWS))

@@ -6,15 +6,19 @@ import dataclasses
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import select
+from alembic import command
+from sqlalchemy import select, text, update
 from store_samples import HOST, HOST_CLASS, TRUSTED, artifact, best, problem, request, trial
 
+from service.engine import admission
+from service.errors import Refusal
+from service.settings import Settings
 from tilewright.schema.job import JobStatus
 from tilewright.schema.trial import BestConfig, LadderKernel
 from tuner.job import neighbours
 from tuner.store import best as winners
 from tuner.store import exchange, imports, jobs, misses, trials
-from tuner.store.database import Store
+from tuner.store.database import Store, StoreError, alembic_config
 from tuner.store.exchange import EndedJob, TrialOfJob
 from tuner.store.models import LadderRow
 from tuner.store.records import JobRecord, utc_now
@@ -171,3 +175,55 @@ def test_an_old_ladder_is_pruned_with_its_rows(store: Store) -> None:
     with store.read() as session:
         assert jobs.get(session, job.id) is None
         assert session.scalars(select(LadderRow.m)).all() == []
+
+
+def test_a_row_without_a_winner_has_its_reason(store: Store) -> None:
+    job, recorder = recorded(store)
+    recorder.set_row_error(16, "the process died")
+    assert JobRecorder(store, job.id).row_errors() == {16: "the process died"}
+    with store.read() as session:
+        told = [event.data for event in jobs.events_after(session, job.id) if event.kind == "row"]
+    assert told == [{"m": 16, "error": "the process died"}]
+    recorder.set_best(winner(16), artifact())
+    assert (recorder.row_errors(), sorted(recorder.row_results())) == ({}, list(ROWS))
+
+
+def test_a_row_that_the_ladder_lacks_is_refused(store: Store) -> None:
+    _, recorder = recorded(store)
+    with pytest.raises(StoreError, match="no row for m = 17"):
+        recorder.set_best(winner(17), artifact())
+    with pytest.raises(StoreError, match="no row for m = 17"):
+        recorder.set_row_error(17, "it broke")
+
+
+def test_a_result_of_a_newer_release_leaves_its_row_undecided(store: Store) -> None:
+    _, recorder = recorded(store)
+    with store.begin() as session:
+        newer = {"config": {"family": 5}}
+        session.execute(update(LadderRow).where(LadderRow.m == 32).values(result=newer))
+    assert sorted(recorder.row_results()) == [64]
+
+
+def test_a_release_before_keeps_the_largest_row_alone(store: Store) -> None:
+    job = finished(store)
+    with store.engine.begin() as connection:
+        command.downgrade(alembic_config(connection), "0011_audit")
+        kept = connection.execute(text("SELECT number FROM trial")).all()
+        options = connection.execute(text("SELECT options FROM job")).scalar_one()
+    assert [number for (number,) in kept] == [2]
+    assert "ladder" not in options
+    store.migrate()
+    with store.read() as session:
+        assert jobs.known(session, job.id).request == dataclasses.replace(REQUEST, ladder=())
+
+
+def test_quotas_count_the_trials_of_a_ladder(store: Store) -> None:
+    long = dataclasses.replace(REQUEST, ladder=(*range(1, 63), 64))
+    with store.begin() as session:
+        jobs.submit(session, long, HOST, "me")
+        jobs.submit(session, REQUEST, HOST, "another")
+        assert jobs.queued_count(session) == 2
+        assert (jobs.queued_work(session, "me"), jobs.queued_work(session)) == (17, 19)
+        with pytest.raises(Refusal, match="16 jobs of this caller are queued"):
+            admission.check_queue(session, "me", Settings(max_queue=20))
+        assert admission.check_queue(session, "another", Settings(max_queue=20)) == 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import zlib
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -12,9 +14,11 @@ from tune_lab import Lab, config_of
 
 from kernels.registry import FAMILIES
 from tilewright.errors import InvalidProblem
-from tilewright.schema.job import MOST_ROWS, MRange, TuneRequest, ladder_of, parse_rows
+from tilewright.schema.job import MOST_ROWS, MRange, TuneRequest, ladder_of, parse_rows, work_of
 from tilewright.schema.trial import BestConfig, Outcome
 from tuner.job.ladder import COVERED, FOLLOWED, ORIGIN, cover, tune_ladder, with_ladder
+from tuner.job.tune import NO_WINNER
+from tuner.workers.process import WorkerDied
 
 ROWS = (16, 32, 64, 128, 256)
 
@@ -258,3 +262,78 @@ def test_a_request_has_a_row_for_each_m() -> None:
     for rows in ((16, 32), (64, 16), (16, 16, 64)):
         with pytest.raises(ValueError, match="ladder: must go up"):
             TuneRequest(problem, rows)
+
+
+def failing_races(lab: Lab, m: int, error: Exception) -> None:
+    """Every race on one row fails."""
+    raced = lab.bench.race
+
+    def race(artifacts: Any, problem: Any, *rules: Any) -> Any:
+        if problem.m == m:
+            raise error
+        return raced(artifacts, problem, *rules)
+
+    lab.bench.race = race  # type: ignore[method-assign]
+
+
+def test_the_failure_of_one_row_is_kept_there_and_the_others_go_on() -> None:
+    lab = ladder_lab()
+    failing_races(lab, 64, WorkerDied("the process died", "SIGSEGV"))
+    assert [best.problem.m for best in run(lab)] == [16, 32, 128, 256]
+    assert list(lab.recorder.errors) == [64]
+    assert "the process died" in lab.recorder.errors[64]
+
+
+def test_each_row_without_a_winner_has_the_reason() -> None:
+    lab = ladder_lab()
+    run(lab, (15, 16, 64))
+    assert list(lab.recorder.errors) == [15]
+    assert "odd m" in lab.recorder.errors[15]
+    lab = ladder_lab()
+    lab.bench.on_trial = lambda _text: Outcome.WRONG_RESULT
+    assert run(lab) == []
+    assert lab.recorder.errors == dict.fromkeys(sorted(ROWS, reverse=True), NO_WINNER)
+
+
+def test_a_job_that_ran_out_of_time_does_not_search_its_rows_again() -> None:
+    options: Any = {"max_trials": 600, "max_seconds": 1e-9}
+    timed_out = ladder_lab()
+    best = run(timed_out, **options)
+    kept = timed_out.recorder.kept
+    assert len(kept) < 10
+    decided = {one.problem.m: one for one in best if one.problem.m == 256}
+    resumed = ladder_lab(kept, decided)
+    assert run(resumed, max_trials=600) == best
+    assert resumed.bench.tried == []
+    resumed = ladder_lab(kept)  # killed before any race: the last row alone is searched on
+    run(resumed, max_trials=600)
+    added = [trial.m for trial in resumed.recorder.kept[len(kept) :] if trial.origin != ORIGIN]
+    assert set(added) <= {min(ROWS)}
+
+
+def test_a_failed_row_stays_failed_when_its_job_is_resumed() -> None:
+    whole = ladder_lab()
+    failing_races(whole, 64, WorkerDied("the process died", "SIGSEGV"))
+    best = run(whole)
+    resumed = ladder_lab(whole.recorder.kept, {one.problem.m: one for one in best})
+    resumed.recorder.errors = dict(whole.recorder.errors)
+    assert run(resumed) == best
+    assert (resumed.bench.tried, resumed.bench.races) == ([], [])
+
+
+def test_kernels_of_other_rows_are_measured_within_the_budget() -> None:
+    rows = tuple(range(16, 16 + 2 * 20, 2))
+    lab = ladder_lab()
+    # Each row has another best kernel, and each kernel is within 10 % of the best everywhere.
+    lab.bench.cost = lambda _text: 100.0
+    lab.bench.on_row = lambda text, m: 1.0 + zlib.crc32(f"{text} {m}".encode()) % 1000 / 10_500
+    run(lab, rows, max_trials=20)
+    followed = Counter(trial.m for trial in lab.recorder.kept if trial.origin == ORIGIN)
+    assert max(followed[m] for m in rows[:-1]) == 5  # a quarter of the trials
+    late = ladder_lab()
+    run(late, max_trials=600, max_seconds=1e-9)
+    assert not [trial for trial in late.recorder.kept if trial.origin == ORIGIN]
+
+
+def test_a_ladder_counts_as_the_jobs_that_have_as_many_trials() -> None:
+    assert [work_of(rows) for rows in (1, 2, 5, 6, 64)] == [1, 2, 2, 3, 17]
