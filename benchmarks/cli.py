@@ -17,6 +17,7 @@ from benchmarks.ladder.run import LadderRequest, run_ladder
 from benchmarks.mma.run import LAYOUTS, MOST_CONFIGS, SHAPES, TYPES, MmaRequest, problems, run_mma, summary
 from benchmarks.models.files import samples_path
 from benchmarks.models.files import summary as summary_of
+from benchmarks.models.model import WEIGHTS, ModelRequest, run_model
 from benchmarks.models.shapes import UNSEEN
 from benchmarks.models.unseen import RATIOS, BenchResult, UnseenRequest, run_unseen
 from benchmarks.suite import report as suite_report
@@ -199,6 +200,32 @@ def unseen(
         repeat, rounds, resume, stop_after,
     )  # fmt: skip
     _print_rows(run_unseen(request, _tell()), RATIOS, as_json)
+
+
+@app.command()
+def model(
+    weights: Annotated[list[str] | None, typer.Option(help="Only this weight; repeatable.")] = None,
+    level: LevelOption = Level.FULL,
+    max_trials: MaxTrials = None,
+    rounds: SuiteRounds = 48,
+    resume: Resume = False,
+    stop_after: StopAfter = 0.0,
+    device: AnyDevice = "cuda:0",
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tune the weights of Llama-3-8B in bfloat16, each on a ladder of M = 1 to 8192, and race every row."""
+    if unknown := set(weights or ()) - set(WEIGHTS):
+        raise typer.BadParameter(
+            f"no weight is called {min(unknown)!r}; use {', '.join(WEIGHTS)}", param_hint="--weights"
+        )
+    options = _options(max_trials=max_trials, level=level)
+    processes = Settings().compile_processes
+    request = ModelRequest(
+        weights or list(WEIGHTS), device, processes, options, out=out or RESULTS, rounds=rounds,
+        resume=resume, stop_after=stop_after,
+    )  # fmt: skip
+    _print_rows(run_model(request, _tell()), RATIOS, as_json)
 
 
 def _options(**given: Any) -> dict[str, Any]:

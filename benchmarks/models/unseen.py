@@ -15,10 +15,11 @@ from benchmarks.models.shapes import UnseenShape
 from tilewright.errors import DeviceUnavailable, TilewrightError
 from tilewright.schema.job import Level, TuneRequest
 from tilewright.schema.problem import DType
+from tilewright.schema.trial import BestConfig
 
 RATIOS = ("ratio_back_to_back", "ratio_apart")
 _IDENTITY = ("m", "n", "k", "layout", "level", "repeat", "gpu")
-_UNKNOWN = dict.fromkeys(("ours_us", "vendor_us", *RATIOS, "ci_low", "ci_high"))
+UNKNOWN = dict.fromkeys(("ours_us", "vendor_us", *RATIOS, "ci_low", "ci_high"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,13 +91,21 @@ def _measured(request: UnseenRequest, tuner: FreshTuner, shape: UnseenShape) -> 
     """The figures of a shape, and what they rest on."""
     problem = shape.problem(request.dtype)
     tuned = tuner.tune(TuneRequest(problem, **request.options))
-    row = _UNKNOWN | {"tune_s": tuned.seconds, "trials": tuned.trials, "failure": tuned.failure, "kernel": ""}
+    spent = {"tune_s": tuned.seconds, "trials": tuned.trials}
     best = tuned.winners.get(problem.m)
     if best is None:
-        return row, {}
-    row |= {"kernel": str(best.config)}
+        return UNKNOWN | spent | {"failure": tuned.failure, "kernel": ""}, {}
+    figures, samples = measured(tuner, best, request.rounds, seed=request.repeat)
+    return figures | spent, samples
+
+
+def measured(
+    tuner: FreshTuner, best: BestConfig, rounds: int, seed: int = 0
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The figures of a winner in a race on its problem, and the samples; ``failure`` says why not."""
+    row = UNKNOWN | {"kernel": str(best.config), "failure": ""}
     try:
-        compared = tuner.compare(best, problem, request.rounds, seed=request.repeat)
+        compared = tuner.compare(best, best.problem, rounds, seed)
     except DeviceUnavailable:
         raise
     except TilewrightError as error:
