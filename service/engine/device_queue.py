@@ -79,6 +79,7 @@ class DeviceRecorder(JobRecorder):
         self._patience(functools.partial(super().set_best, best, artifact))
 
 
+LOOK_S = 2.0  # from one look for jobs whose server died to the next, at most
 _POLL_S = 0.5
 _TAKE_OVER_S = 1.0
 _CLOSED_S = 5.0  # within which a thread ends whose device is closed
@@ -118,6 +119,7 @@ class DeviceQueue:
         self._store = store
         self._builder = builder
         self._owner = new_owner()
+        self._leases = jobs.LeaseWatch(settings.lease_s, 2 * LOOK_S)
         self._metrics = metrics
         self._settings = settings
         self._wake = threading.Event()
@@ -146,7 +148,7 @@ class DeviceQueue:
     def take_back(self) -> None:
         """Queue again the jobs whose server died; those of servers that live are left alone."""
         with self._store.begin() as session:
-            interrupted = jobs.requeue_lost(session, self._device_class)
+            interrupted = jobs.requeue_lost(session, self._device_class, self._leases)
         for job_id in interrupted:
             log.info("job %s was interrupted; it resumes with its trials", job_id)
         if interrupted:

@@ -9,7 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from service.engine.base import Engine
-from service.engine.device_queue import DeviceQueue
+from service.engine.device_queue import LOOK_S, DeviceQueue
 from service.engine.health import DeviceHealth
 from service.metrics import Metrics
 from service.settings import Settings
@@ -113,10 +113,15 @@ class LocalEngine(Engine):
 
     def _beat(self) -> None:
         """Keep the leases of running jobs, and take over jobs whose server died, until the end."""
-        while not self.stopping.wait(self._settings.lease_s / _HEARTBEATS):
+        every_s = self._settings.lease_s / _HEARTBEATS
+        due = time.monotonic() + every_s
+        while not self.stopping.wait(min(every_s, LOOK_S)):
+            beats = time.monotonic() >= due
+            due += every_s if beats else 0.0
             for queue in self.queues.values():
                 try:
-                    queue.renew()
+                    if beats:
+                        queue.renew()
                     queue.take_back()
                 except Exception:
                     # NOTE: the boundary of the thread: without it all jobs would be lost to their leases.

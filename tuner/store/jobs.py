@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -347,7 +347,7 @@ def claim(session: Session, device_class: str, owner: str, lease_s: float = LEAS
     if job_id is None:
         return None
     values: dict[str, Any] = {"owner": owner, "attempt": JobRow.attempt + 1, "error": None}
-    values |= {"started": utc_now(), "lease_until": database.ahead(session, lease_s)}
+    values |= {"started": utc_now(), "lease_until": database.ahead(session, lease_s), "lease_s": lease_s}
     change_status(session, job_id, JobStatus.RUNNING, **values)
     return get(session, job_id)
 
@@ -404,7 +404,7 @@ def renew(session: Session, job_id: str, attempt: int, lease_s: float = LEASE_S)
         JobTaken: as :func:`hold`.
     """
     held = hold(session, job_id, attempt)
-    until = {"lease_until": database.ahead(session, lease_s)}
+    until = {"lease_until": database.ahead(session, lease_s), "lease_s": lease_s}
     session.execute(update(JobRow).where(JobRow.id == job_id).values(until))
     return held
 
@@ -417,22 +417,60 @@ def requeue_interrupted(session: Session, device_class: str, owner: str) -> list
     return _requeue(session, device_class, JobRow.owner == owner)
 
 
-def requeue_lost(session: Session, device_class: str) -> list[str]:
+_Lease = tuple[str, int, datetime | None, float | None]  # job, attempt, ``lease_until``, ``lease_s``
+
+
+class LeaseWatch:
+    """Tells which leases ended by this process's own clock, whatever the clock of a database server does.
+
+    A lease that is renewed changes. One that stays as it is for its seconds, or for ``lease_s`` where an
+    earlier release gave it out, has ended. Between two looks, at most ``look_s`` seconds count: while the
+    database answers nobody, nobody can renew.
+    """
+
+    def __init__(self, lease_s: float, look_s: float) -> None:
+        self._lease_s, self._look_s = lease_s, look_s
+        self._looked = time.monotonic()
+        self._ages: dict[_Lease, float] = {}
+
+    def ended(self, leases: Iterable[_Lease]) -> list[_Lease]:
+        """Those of all leases that are held which ended; to be asked often."""
+        now = time.monotonic()
+        passed, self._looked = min(now - self._looked, self._look_s), now
+        self._ages = {one: self._ages[one] + passed if one in self._ages else 0.0 for one in leases}
+        return [one for one, age in self._ages.items() if age >= (one[-1] or self._lease_s)]
+
+
+def requeue_lost(session: Session, device_class: str, watch: LeaseWatch | None = None) -> list[str]:
     """Queue again what nobody holds any more: its lease ended, or its holder was a process of this machine
     that is gone; gives their ids, oldest first.
 
-    Jobs that were asked to stop are cancelled instead. Jobs of servers that live are left alone.
+    On PostgreSQL, leases end by ``watch`` where it is given, and by the server's clock where not. Jobs that
+    were asked to stop are cancelled instead. Jobs of servers that live are left alone.
     """
     running = select(JobRow.owner).where(_running(device_class)).distinct()
     is_local = session.get_bind().dialect.name == "sqlite"
     owners = [owner for owner in session.scalars(running) if owner]
     gone = [owner for owner in owners if is_gone(owner) or (is_local and _is_of_earlier_boot(owner))]
+    ended = _ended(session) if is_local or watch is None else _seen_to_end(session, device_class, watch)
+    return _requeue(session, device_class, or_(ended, JobRow.owner.in_(gone)))
+
+
+def _ended(session: Session) -> ColumnElement[bool]:
     ends = JobRow.lease_until
     # NOTE: a lease that ends later than any was given out is one of before the clock was set back.
-    ended = or_(
+    return or_(
         ends.is_(None), ends < database.ahead(session), ends > database.ahead(session, _LONGEST_LEASE_S)
     )
-    return _requeue(session, device_class, or_(ended, JobRow.owner.in_(gone)))
+
+
+def _seen_to_end(session: Session, device_class: str, watch: LeaseWatch) -> ColumnElement[bool]:
+    lease = JobRow.id, JobRow.attempt, JobRow.lease_until, JobRow.lease_s
+    standing = session.execute(select(*lease).where(_running(device_class)))
+    ended = watch.ended([(row.id, row.attempt, row.lease_until, row.lease_s) for row in standing])
+    # NOTE: with its time: it may be renewed before its row is locked.
+    each = ((JobRow.id == job_id) & (JobRow.lease_until == until) for job_id, _, until, _ in ended)
+    return or_(JobRow.lease_until.is_(None), *each)
 
 
 def _is_of_earlier_boot(owner: str) -> bool:

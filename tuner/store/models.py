@@ -181,6 +181,7 @@ class JobRow(Base):
     owner: Mapped[str | None] = mapped_column(Text)
     attempt: Mapped[int]
     lease_until: Mapped[datetime | None]
+    lease_s: Mapped[float | None]
     progress: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     result: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     error: Mapped[str | None] = mapped_column(Text)

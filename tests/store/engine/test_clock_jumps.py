@@ -135,3 +135,70 @@ def test_who_lost_a_job_writes_nothing_more(store: Store, clock: Clock, jump_s: 
     with store.read() as session:
         assert list(session.scalars(select(BestConfigRow.speedup))) == [1.25]
         assert len(entities.list_devices(session)) == 1
+
+
+SHIFTED_CLOCK = """
+CREATE OR REPLACE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE
+AS $$ SELECT pg_catalog.clock_timestamp() + interval '{} seconds' $$
+"""
+
+
+class ServerClock:
+    """The clock of a PostgreSQL server, as the statements of the store read it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.jump(0.0)
+        with store.engine.begin() as connection:
+            name = connection.exec_driver_sql("SELECT current_database()").scalar_one()
+            connection.exec_driver_sql(f'ALTER DATABASE "{name}" SET search_path = public, pg_catalog')
+        store.engine.dispose()  # connections have the path from their start
+
+    def jump(self, seconds: float) -> None:
+        with self._store.engine.begin() as connection:
+            connection.exec_driver_sql(SHIFTED_CLOCK.format(seconds))
+
+
+@pytest.mark.parametrize("jump_s", [-300.0, 300.0])
+def test_the_clock_of_a_database_server_ends_no_lease_and_keeps_none(store: Store, jump_s: float) -> None:
+    if store.engine.dialect.name != "postgresql":
+        pytest.skip("SQLite has no server")
+    server, lease_s = ServerClock(store), 1.0
+    watch = jobs.LeaseWatch(lease_s, look_s=1.0)
+    with store.begin() as session:
+        jobs.submit(session, request(), HOST)
+        job = jobs.claim(session, HOST_CLASS, "on another machine", lease_s)
+    assert job is not None
+
+    def look() -> list[str]:
+        time.sleep(0.05)
+        with store.begin() as session:
+            return jobs.requeue_lost(session, HOST_CLASS, watch)
+
+    for beat in range(10):
+        server.jump(jump_s * (beat % 2))
+        assert [look() for _ in range(3)] == [[]] * 3
+        renewed = time.monotonic()
+        with store.begin() as session:
+            jobs.renew(session, job.id, job.attempt, lease_s)
+    server.jump(jump_s)
+    while not (found := look()):
+        assert time.monotonic() < renewed + lease_s + SLACK_S
+    assert found == [job.id]
+    assert time.monotonic() >= renewed + lease_s
+    with store.begin() as session, pytest.raises(JobTaken):
+        jobs.renew(session, job.id, job.attempt, lease_s)
+
+
+def test_a_lease_does_not_age_while_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database that answers nobody takes no renewals either."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    watch, lease = jobs.LeaseWatch(30.0, look_s=4.0), ("job", 1, None, None)
+
+    def ended_after(seconds: float) -> bool:
+        now[0] += seconds
+        return watch.ended([lease]) == [lease]
+
+    assert not any(ended_after(seconds) for seconds in (2.0, 600.0, 2.0, *[4.0] * 5))
+    assert ended_after(4.0)

@@ -73,9 +73,9 @@ def test_a_start_takes_back_nothing_that_its_own_queues_claimed(
 ) -> None:
     requeue = jobs.requeue_lost
 
-    def slowly(session: Any, device_class: str) -> list[str]:
+    def slowly(*given: Any) -> list[str]:
         time.sleep(0.2)
-        return requeue(session, device_class)
+        return requeue(*given)
 
     monkeypatch.setattr(jobs, "requeue_lost", slowly)
     tuning(lambda cancelled, _bench: cancelled.wait(10) and None)
