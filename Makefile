@@ -102,7 +102,7 @@ UV := .venv/lock/bin/uv pip compile $(LOCKED)
 	@$(BIN)/python -m venv .venv/lock
 	@.venv/lock/bin/python -m pip --quiet --disable-pip-version-check install uv
 
-# The tests of faults with as many of each as twenty minutes allow; results are written as they come.
+# The tests of faults with as many of each as twenty minutes allow; results are added as they come.
 FAULTS := PYTHONPATH=.:tests/support:tests/support/servers:tests/support/samples nice $(BIN)/python tests/faults
 RESULTS := benchmarks/results
 

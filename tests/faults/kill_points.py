@@ -5,7 +5,8 @@
 At half of the points the server is killed, at half its device's process; compilers come on top. After each
 the database, SQLite or with ``--postgresql`` a PostgreSQL of its own, must be whole and hold every trial that
 was committed before, and the job must go on within its lease and five seconds; each job must come to its end,
-with no config measured twice. What was found so far is written after every tenth kill.
+with no config measured twice. What was found so far is written after every tenth kill; a file that is there
+already is gone on with, a slice a run.
 """
 
 from __future__ import annotations
@@ -216,7 +217,7 @@ def _measured(trial: tuple[Any, ...]) -> bool:
     return trial[-1] is not None
 
 
-def report(counts: Counts, seconds: float, database: str) -> dict[str, object]:
+def report(counts: Counts, seconds: float, database: str) -> dict[str, Any]:
     """What was done and found; that it came this far means that nothing was lost."""
     machine = {
         "cpu": cpu_info("model name"),
@@ -253,12 +254,17 @@ def main() -> None:
     arguments = parser.parse_args()
     started = time.monotonic()
     database = "PostgreSQL" if arguments.postgresql else "SQLite"
+    slices: list[dict[str, Any]] = []
+    if arguments.out and arguments.out.exists():
+        slices = json.loads(arguments.out.read_text())["slices"]
 
     def tell(counts: Counts) -> None:
-        shown = json.dumps(report(counts, time.monotonic() - started, database), indent=1)
-        print(shown, flush=True)  # noqa: T201
+        found = report(counts, time.monotonic() - started, database)
+        print(json.dumps(found, indent=1), flush=True)  # noqa: T201
         if arguments.out:
-            arguments.out.write_text(shown + "\n")
+            every = [*slices, found]
+            kills = sum(sum(one["kills"].values()) for one in every)
+            arguments.out.write_text(json.dumps({"kills": kills, "slices": every}, indent=1) + "\n")
 
     with tempfile.TemporaryDirectory() as folder, _database_url(arguments.postgresql) as url:
         killing = Killing(Path(folder), arguments.seed, database_url=url)

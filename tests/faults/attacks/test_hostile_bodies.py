@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -64,3 +66,19 @@ def test_a_body_that_would_become_large_is_refused(
     assert grown < MOST_GROWTH
     assert http.get("/health/live").status_code == 200
     assert "Traceback" not in server.log()
+
+
+def test_a_body_of_two_lengths_hides_no_second_request(server: Server) -> None:
+    """A proxy before the service may believe the other length."""
+    address = urlsplit(server.url)
+    head = (
+        f"POST /best-config/lookup HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Type: application/json\r\n"
+    )
+    body = f"0\r\n\r\nGET /health/live HTTP/1.1\r\nHost: {address.netloc}\r\n\r\n"
+    lengths = f"Content-Length: {len(body)}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with socket.create_connection((address.hostname, address.port), timeout=10.0) as connection:
+        connection.sendall((head + lengths + body).encode())
+        answers = b"".join(iter(partial(connection.recv, 65536), b""))
+    assert answers.count(b"HTTP/1.1 ") == 1, answers
+    assert answers.startswith(b"HTTP/1.1 400 ")
+    assert b"use one" in answers
