@@ -466,8 +466,8 @@ def _ended(session: Session) -> ColumnElement[bool]:
 
 def _seen_to_end(session: Session, device_class: str, watch: LeaseWatch) -> ColumnElement[bool]:
     lease = JobRow.id, JobRow.attempt, JobRow.lease_until, JobRow.lease_s
-    standing = session.execute(select(*lease).where(_running(device_class)))
-    ended = watch.ended([(row.id, row.attempt, row.lease_until, row.lease_s) for row in standing])
+    held = session.execute(select(*lease).where(_running(device_class)))
+    ended = watch.ended([(row.id, row.attempt, row.lease_until, row.lease_s) for row in held])
     # NOTE: with its time: it may be renewed before its row is locked.
     each = ((JobRow.id == job_id) & (JobRow.lease_until == until) for job_id, _, until, _ in ended)
     return or_(JobRow.lease_until.is_(None), *each)
