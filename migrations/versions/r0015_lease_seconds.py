@@ -1,6 +1,6 @@
 """How long the lease of a job lasts, so that another server counts its seconds itself.
 
-Revision: 0014_lease_seconds, after 0013_vendor_samples.
+Revision: 0015_lease_seconds, after 0014_row_outcomes.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0014_lease_seconds"
-down_revision = "0013_vendor_samples"
+revision = "0015_lease_seconds"
+down_revision = "0014_row_outcomes"
 branch_labels = None
 depends_on = None
 
