@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kernel_cache import share_compiled_kernels
 
 from tilewright.launch import driver
 
@@ -18,12 +19,14 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _own_caches(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[None]:
     """NOTE: a client remembers the key of each URL that it saw, and servers of tests take any free port.
     Tests that run side by side use the host at once, which its lock would forbid."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("caches")))
         patch.setenv("TILEWRIGHT_LOCK_DIR", str(tmp_path_factory.mktemp("locks")))
+        if pytestconfig.cache is not None:
+            share_compiled_kernels(patch, pytestconfig.cache.mkdir("kernels"))
         yield
 
 

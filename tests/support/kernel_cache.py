@@ -1,0 +1,83 @@
+"""Compiled kernels that the tests of this process, of others beside it and of later runs share.
+
+What NVRTC made of a source, or why it refused it, is kept under everything that decides it: the text with its
+includes, options, and NVRTC's version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from kernels.base.spec import CompileError
+from kernels.compiler import build, nvrtc
+
+UNUSED_DAYS = 14
+
+
+class KernelCache:
+    """Binaries and the compiler's messages in a folder; an entry that was not used for two weeks goes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        for path in folder.iterdir():
+            if path.stat().st_mtime < time.time() - UNUSED_DAYS * 86_400:
+                path.unlink(missing_ok=True)
+
+    def get(self, key: Sequence[object], make: Callable[[], tuple[bytes, str]]) -> tuple[bytes, str]:
+        """The binary and the log that ``make`` returns for a key, or the CompileError that it raises."""
+        path = self._folder / hashlib.sha256(json.dumps(key).encode()).hexdigest()
+        try:
+            data = zlib.decompress(path.read_bytes())
+            os.utime(path)
+        except (OSError, zlib.error):
+            try:
+                binary, log = make()
+            except CompileError as error:
+                binary, log = b"", str(error)
+            data = json.dumps(log).encode() + b"\n" + binary
+            with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
+                file.write(zlib.compress(data, 1))
+            os.replace(file.name, path)
+        text, _, binary = data.partition(b"\n")
+        if not binary:
+            raise CompileError(json.loads(text))
+        return binary, json.loads(text)
+
+
+def included(text: str, sources: Path) -> dict[str, str]:
+    """The files that a source includes, directly or not, with their text."""
+    found: dict[str, str] = {}
+    todo = build._INCLUDE.findall(text)
+    while todo:
+        name = todo.pop()
+        if name not in found and (sources / name).is_file():
+            found[name] = (sources / name).read_text()
+            todo += build._INCLUDE.findall(found[name])
+    return dict(sorted(found.items()))
+
+
+def share_compiled_kernels(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let NVRTC of this process take what the folder has."""
+    kept, version = KernelCache(folder), metadata.version("nvidia-cuda-nvrtc")
+
+    class Program(nvrtc._Program):
+        def __init__(self, source: str, name: str) -> None:
+            super().__init__(source, name)
+            self._source = source, name
+
+        def compile(self, options: Sequence[str]) -> tuple[bytes, str]:
+            plain = [option for option in options if not option.startswith("--include-path=")]
+            key = [version, *self._source, plain, included(self._source[0], nvrtc.SOURCES)]
+            return kept.get(key, lambda: super(Program, self).compile(options))
+
+    patch.setattr(nvrtc, "_Program", Program)
