@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import tempfile
 import time
 import zlib
@@ -22,6 +23,7 @@ from kernels.base.spec import CompileError
 from kernels.compiler import build, nvrtc
 
 UNUSED_DAYS = 14
+_SHARED: list[KernelCache] = []
 
 
 class KernelCache:
@@ -66,9 +68,15 @@ def included(text: str, sources: Path) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+def kept(key: Sequence[object], make: Callable[[], bytes]) -> bytes:
+    """What ``make`` compiles by another compiler than NVRTC, or raises, kept under what decides it."""
+    return _SHARED[-1].get(key, lambda: (make(), ""))[0] if _SHARED else make()
+
+
 def share_compiled_kernels(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Let NVRTC of this process take what the folder has."""
-    kept, version = KernelCache(folder), metadata.version("nvidia-cuda-nvrtc")
+    """Let NVRTC of this process, and who calls ``kept``, take what the folder has."""
+    shared, version = KernelCache(folder), metadata.version("nvidia-cuda-nvrtc")
+    patch.setattr(sys.modules[__name__], "_SHARED", [shared])
 
     class Program(nvrtc._Program):
         def __init__(self, source: str, name: str) -> None:
@@ -78,6 +86,6 @@ def share_compiled_kernels(patch: pytest.MonkeyPatch, folder: Path) -> None:
         def compile(self, options: Sequence[str]) -> tuple[bytes, str]:
             plain = [option for option in options if not option.startswith("--include-path=")]
             key = [version, *self._source, plain, included(self._source[0], nvrtc.SOURCES)]
-            return kept.get(key, lambda: super(Program, self).compile(options))
+            return shared.get(key, lambda: super(Program, self).compile(options))
 
     patch.setattr(nvrtc, "_Program", Program)

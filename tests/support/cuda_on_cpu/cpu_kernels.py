@@ -7,6 +7,7 @@ are exact in every type.
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import re
 import shutil
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from kernel_cache import included, kept
 
 from kernels.base.spec import SOURCES
 from kernels.common.cuda import CudaFamily
@@ -28,6 +30,7 @@ HAS_COMPILER = shutil.which("g++") is not None
 _CVT = re.compile(r'asm\("cvt\.([\w.]+) %0, %1;" : "=\w"\(([\w.]+)\) : "\w"\(([\w.]+)\)\);')
 _FOLDER = tempfile.TemporaryDirectory(prefix="tilewright-cpu-kernels-")
 _LOADED: dict[str, Any] = {}
+_SUFFIXES = (".cpp", ".h", ".cuh")
 
 
 def wrong_on_cpu(
@@ -115,9 +118,23 @@ def _library(source: str, entry: str, defines: dict[str, int | str]) -> Any:
         roots = [f"-I{path}" for path in (HERE, folder, SOURCES)]
         command = ["g++", "-O1", "-std=c++20", "-fPIC", "-shared", "-w", *flags, *roots]
         command += [f'-DKERNEL="{source}"', f"-DENTRY={entry}", "-o", str(output), str(HERE / "cta.cpp")]
-        subprocess.run(command, check=True, timeout=120)
+
+        def compiled() -> bytes:
+            subprocess.run(command, check=True, timeout=120)
+            return output.read_bytes()
+
+        stand_ins = {path.name: path.read_text() for path in HERE.rglob("*") if path.suffix in _SUFFIXES}
+        text = (SOURCES / source).read_text()
+        output.write_bytes(
+            kept([_version(), source, entry, flags, text, included(text, SOURCES), stand_ins], compiled)
+        )
         _LOADED[key] = ctypes.CDLL(str(output))
     return _LOADED[key]
+
+
+@functools.cache
+def _version() -> str:
+    return subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True).stdout
 
 
 def _call(types: str, result: str, argument: str) -> str:
