@@ -33,6 +33,7 @@ class TuneOptions(TypedDict, total=False):
     seed: int
     sampler: str
     min_gain_per_s: float
+    level: str
     device: str | None
     idempotency_key: object
 

@@ -90,9 +90,9 @@ def test_a_race_on_the_host(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     """Two valid configs race NumPy, with slices of the given length; an invalid config is reported."""
     slices: list[float] = []
 
-    def each_round(*given: Any) -> Any:
+    def each_round(*given: Any, **named: Any) -> Any:
         slices.append(given[-1])
-        return interleave.each_round(*given)
+        return interleave.each_round(*given, **named)
 
     monkeypatch.setattr(races, "each_round", each_round)
     out = tmp_path / "race.json"
