@@ -4,6 +4,7 @@ content or a clear error, no code run, and little memory."""
 from __future__ import annotations
 
 import base64
+import codecs
 import dataclasses
 import hashlib
 import io
@@ -183,6 +184,8 @@ def watch() -> Watch:
 def test_what_was_changed_is_refused_or_the_same(name: str, watch: Watch) -> None:
     data, read = READERS[name]
     chance, told, same = random.Random(f"tampered {name}"), list[int](), 0
+    for codec in ("utf-8-sig", "utf-16", "utf-16-be", "utf-16-le", "utf-32", "utf-32-be", "utf-32-le"):
+        codecs.lookup(codec)  # NOTE: json.loads imports the one that the first bytes look like
     with pytest.raises(TilewrightError) if name == "t4" else _nothing():
         right = read(data)  # also loads what loads on first use
     tracemalloc.start()
