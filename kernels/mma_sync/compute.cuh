@@ -82,6 +82,28 @@ __device__ __forceinline__ unsigned load_half(const char* tile, int first, int s
     }
 }
 
+// Of tf32 with rows of k and the XOR layout: the offsets of a lane's words of every 8 columns of 32, for both halves of a step.
+// NOTE: beyond 32 columns, or 8 rows, the swizzle repeats, and what is added is a constant, which folds into the instruction.
+template <class Tile, bool USED> struct LaneWords {
+    int offset[2][4];
+
+    __device__ __forceinline__ LaneWords(int warp_first, int first_step) {
+        const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                offset[half][i] = Tile::chunk(first_step * 8 + half * 4 + t, warp_first / 4 + i * 2 + g / 4) + g % 4 * 4;
+    }
+    __device__ __forceinline__ int at(int half, int column, int step) const {
+        return offset[half][column / 8 % 4] + column / 32 * 128 + step * Tile::chunk(8, 0);
+    }
+};
+template <class Tile> struct LaneWords<Tile, false> {
+    __device__ __forceinline__ LaneWords(int, int) {}
+    __device__ __forceinline__ int at(int, int, int) const { return 0; }
+};
+
 // The double that this lane holds of the same rows or columns, over the whole step.
 template <class Tile, bool K_MAJOR>
 __device__ __forceinline__ void load_step_double(unsigned& low, unsigned& high, const char* tile, int first, int step) {
@@ -103,13 +125,18 @@ struct FragmentLoader {
     // the step. Of B: half j % 2 of columns j / 2 * 8 and up. .trans turns matrices of k x 8 into 8 x k.
     LaneAddresses<TileA, !cfg::a_transposed, cfg::warp_m> a;
     LaneAddresses<TileB, cfg::b_transposed, cfg::warp_n> b;
+    static constexpr bool swizzled_words = cfg::size == 4 && cfg::smem_layout == SmemLayout::xor_;
+    static constexpr bool words_of_a = swizzled_words && cfg::a_transposed, words_of_b = swizzled_words && !cfg::b_transposed;
+    LaneWords<TileA, words_of_a> words_a;
+    LaneWords<TileB, words_of_b> words_b;
 
     __device__ __forceinline__ FragmentLoader(int warp_row_, int warp_col_, int first_step_)
         : warp_row(warp_row_), warp_col(warp_col_), first_step(first_step_),
           a(warp_row, first_step, cfg::a_transposed ? lane() / 16 * 8 + lane() % 8 : lane() % 16,
             cfg::a_transposed ? lane() / 8 % 2 : lane() / 16),
           b(warp_col, first_step, cfg::b_transposed ? lane() / 16 * 8 + lane() % 8 : lane() % 16,
-            cfg::b_transposed ? lane() / 8 % 2 : lane() / 16) {}
+            cfg::b_transposed ? lane() / 8 % 2 : lane() / 16),
+          words_a(warp_row, first_step), words_b(warp_col, first_step) {}
 
     __device__ __forceinline__ void load(Fragments& f, int stage, int step) const {
 #pragma unroll
@@ -137,7 +164,10 @@ struct FragmentLoader {
         } else {
 #pragma unroll
             for (int h = 0; h < 4; ++h)
-                r[h] = load_half<TileA, !cfg::a_transposed>(tile, row + h % 2 * 8, first_step + step, h / 2);
+                if constexpr (words_of_a)
+                    r[h] = load_word(tile + words_a.at(h / 2, i * 16 + h % 2 * 8, step));
+                else
+                    r[h] = load_half<TileA, !cfg::a_transposed>(tile, row + h % 2 * 8, first_step + step, h / 2);
         }
     }
 
@@ -182,7 +212,11 @@ private:
             load_step_double<TileB, cfg::b_transposed>(r[0], r[1], tile, column, first_step + step);
         } else {
 #pragma unroll
-            for (int h = 0; h < 2; ++h) r[h] = load_half<TileB, cfg::b_transposed>(tile, column, first_step + step, h);
+            for (int h = 0; h < 2; ++h)
+                if constexpr (words_of_b)
+                    r[h] = load_word(tile + words_b.at(h, j * 8, step));
+                else
+                    r[h] = load_half<TileB, cfg::b_transposed>(tile, column, first_step + step, h);
         }
     }
 };

@@ -45,6 +45,12 @@ TRANSPOSED = [
     ("float16", "tt", {"stages": 1, "double_buffer": 0, "warps_k": 2, "split_k": 2}),
     ("tfloat32", "tn", {"tile_k": 16}),
     ("tfloat32", "tt", {"smem_layout": "permuted", "split_k": 2, "tile_k": 16}),
+    (
+        "tfloat32",
+        "tn",
+        {"tile_k": 32, "tile_m": 128, "warps_m": 2, "tile_n": 64, "warps_k": 2, "double_buffer": 0},
+    ),
+    ("tfloat32", "tn", {"tile_k": 16, "tile_m": 64, "tile_n": 16}),
     ("float64", "tn", {"tile_k": 8, "smem_layout": "padded", "epilogue": "direct"}),
     ("float64", "tt", {"tile_k": 8}),
 ]
