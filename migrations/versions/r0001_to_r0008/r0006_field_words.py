@@ -87,7 +87,7 @@ def _device_today(device: Data) -> Data:
 
 
 def _options_before(_problem: Data, options: Data) -> Data:
-    found = {name: value for name, value in options.items() if name != "sampler"}
+    found = {name: value for name, value in options.items() if name not in ("sampler", "level")}
     families = sorted(_FAMILIES_BEFORE.get(name, name) for name in options["families"])
     return found | {"policy": options["sampler"], "families": families}
 

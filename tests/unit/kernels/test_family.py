@@ -140,7 +140,7 @@ def changed(**knobs: int | str) -> Config:
 
 
 def test_unknown_missing_and_foreign_knobs() -> None:
-    names = "tile_m, tile_n, thread_m, thread_n, tile_k, stages, split_k, raster, swizzle_size"
+    names = ", ".join(knob.name for knob in SIMT.knobs)
     message = f"simt needs exactly the knobs {names}"
     missing = Config.of("simt", {name: value for name, value in GOOD.knobs if name != "swizzle_size"})
     foreign = Config.of("mma_sync", dict(GOOD.knobs))
