@@ -6,8 +6,6 @@ import dataclasses
 import json
 import socket
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -149,16 +147,26 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(run: Run) -> None:
     assert "sqlite:///" in broken.stdout
 
 
-def serve(folder: Path, *arguments: str) -> tuple[int, str]:
-    """Exit code and stderr of a service that must not come up."""
-    command = [sys.executable, "-m", "service.cli.main", "serve", *arguments]
-    ended = subprocess.run(command, env=environment(folder), capture_output=True, text=True, timeout=60)
-    assert ended.stdout == ""
-    assert "Traceback" not in ended.stderr
-    return ended.returncode, ended.stderr
+Serve = Callable[..., tuple[int, str]]
 
 
-def test_db_upgrade_makes_a_database_and_a_newer_one_is_refused(run: Run, tmp_path: Path) -> None:
+@pytest.fixture
+def serve(run: Run, monkeypatch: pytest.MonkeyPatch) -> Serve:
+    """Exit code and stderr of a service, in this process, that must not come up."""
+    monkeypatch.setattr("service.logs.configure", lambda *_: None)
+
+    def ended(*arguments: str) -> tuple[int, str]:
+        result = run("serve", *arguments)
+        assert isinstance(result.exception, SystemExit)
+        assert result.stdout == ""
+        return result.exit_code, result.stderr
+
+    return ended
+
+
+def test_db_upgrade_makes_a_database_and_a_newer_one_is_refused(
+    run: Run, serve: Serve, tmp_path: Path
+) -> None:
     file = tmp_path / "other.db"
     url = f"sqlite:///{file}"
     assert data(run("db", "upgrade", "--database-url", url, "--json"))["before"] == "empty"
@@ -169,28 +177,28 @@ def test_db_upgrade_makes_a_database_and_a_newer_one_is_refused(run: Run, tmp_pa
     refused = run("db", "upgrade", "--database-url", url)
     assert refused.exit_code == 1
     assert "newer release" in refused.stderr
-    code, told = serve(tmp_path, "--database-url", url)
+    code, told = serve("--database-url", url)
     assert code == 1
     assert "newer release" in told
 
 
-def test_serve_refuses_the_network_unless_told(tmp_path: Path) -> None:
-    code, told = serve(tmp_path, "--host", "0.0.0.0")
+def test_serve_refuses_the_network_unless_told(serve: Serve) -> None:
+    code, told = serve("--host", "0.0.0.0")
     assert code == 2
     assert "--allow-remote" in told
 
 
-def test_serve_refuses_a_taken_port(tmp_path: Path) -> None:
+def test_serve_refuses_a_taken_port(serve: Serve) -> None:
     with closing(socket.socket()) as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        code, told = serve(tmp_path, "--port", str(taken.getsockname()[1]))
+        code, told = serve("--port", str(taken.getsockname()[1]))
     assert code == 1
     assert "--port" in told
 
 
-def test_serve_refuses_a_device_that_is_not_there(tmp_path: Path) -> None:
-    code, told = serve(tmp_path, "--device", "cuda:99")
+def test_serve_refuses_a_device_that_is_not_there(serve: Serve) -> None:
+    code, told = serve("--device", "cuda:99")
     assert code == 1
     assert "cuda:99" in told
     assert "tilewright doctor" in told

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from api_server import Server, admin_key, environment, finish, start
 from frozen_release import FOLDER
 
 import tilewright
+from tuner.store.database import Store
 
 CALLS = Path(__file__).parents[2] / "support" / "servers" / "release_calls.py"
 TODAY = Path(tilewright.__file__).parents[1]
@@ -86,7 +88,8 @@ def test_the_client_of_today_works_with_the_earlier_service(release: Path, earli
 
 
 def test_the_earlier_service_refuses_a_database_of_today(release: Path, tmp_path: Path) -> None:
-    finish(start(tmp_path))
+    with closing(Store.open(environment(tmp_path)["TILEWRIGHT_DATABASE_URL"])) as store:
+        store.migrate()
     refused = run(release, tmp_path, "serve")
     assert refused.returncode != 0
     assert "newer" in refused.stderr + refused.stdout

@@ -102,6 +102,7 @@ def environment(folder: Path, **settings: object) -> dict[str, str]:
         "database_url": f"sqlite:///{folder / 'tilewright.db'}",
         "cache_dir": folder.parent / "tilewright-cache",
         "devices": "host",
+        "compile_processes": 1,
         "lock_dir": folder,
         "port": 0,
         "quiet_wait_s": 0,

@@ -10,6 +10,7 @@ import struct
 
 import pytest
 from device_samples import gpu
+from sweeps import every
 
 from kernels.compiler.build import build
 from kernels.compiler.cubin import code_sections
@@ -47,22 +48,24 @@ def branch_distance(low: int, high: int, arch: str) -> int:
     return (signed << 8 | low >> 16 & 0xFF) * 4 // 16 if arch == "sm_90" else signed * 4 // 16
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+ARCHS = ["sm_80", "sm_90"]
+MOST = [
+    # 128 x 256 x 32 in 8 warps of 64 x 64: a k tile has 64 mma, 16 ldmatrix and 6 copies of a thread,
+    # 22 / 64 = 0.34. The rest: two instructions an address and pass through the stages, the barrier,
+    # the branch, and three empty ones before each group of copies.
+    ("float16", "nt", 0.60),
+    ("bfloat16", "nt", 0.60),
+    ("int8", "nt", 0.60),
+    ("tfloat32", "nt", 0.60),
+    # Rows of k: the addresses are advanced for each k tile.
+    ("float16", "nn", 0.70),
+    ("float16", "tn", 0.76),
+    ("float16", "tt", 0.66),
+]
+
+
 @pytest.mark.parametrize(
-    ("dtype", "layout", "most"),
-    [
-        # 128 x 256 x 32 in 8 warps of 64 x 64: a k tile has 64 mma, 16 ldmatrix and 6 copies of a thread,
-        # 22 / 64 = 0.34. The rest: two instructions an address and pass through the stages, the barrier,
-        # the branch, and three empty ones before each group of copies.
-        ("float16", "nt", 0.60),
-        ("bfloat16", "nt", 0.60),
-        ("int8", "nt", 0.60),
-        ("tfloat32", "nt", 0.60),
-        # Rows of k: the addresses are advanced for each k tile.
-        ("float16", "nn", 0.70),
-        ("float16", "tn", 0.76),
-        ("float16", "tt", 0.66),
-    ],
+    ("arch", "dtype", "layout", "most"), every(3, [(arch, *case) for arch in ARCHS for case in MOST])
 )
 def test_other_instructions_for_each_mma(arch: str, dtype: str, layout: str, most: float) -> None:
     loop = main_loop(first_config(arch, dtype, layout), arch)
@@ -72,7 +75,7 @@ def test_other_instructions_for_each_mma(arch: str, dtype: str, layout: str, mos
     assert (loop.count(LOAD_FRAGMENT), loop.count(COPY), loop.count(BARRIER)) == (4 * 16, 4 * 6, 4)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("arch", ARCHS)
 def test_nothing_in_the_loop_keeps_the_tensor_cores_waiting_for_long(arch: str) -> None:
     """The longest run of instructions without a product, across the branch too."""
     loop = main_loop(first_config(arch, "float16", "nt"), arch)
@@ -81,7 +84,7 @@ def test_nothing_in_the_loop_keeps_the_tensor_cores_waiting_for_long(arch: str) 
     assert not any(operation in LOCAL for operation in loop)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("arch", ARCHS)
 def test_two_ctas_an_sm_are_among_the_heuristic_configs(arch: str) -> None:
     configs = MMA_SYNC.heuristic_configs(GemmProblem(4096, 4096, 4096), gpu(arch, 132))
     assert {config["min_ctas_per_sm"] for config in configs[:6]} == {1, 2}
