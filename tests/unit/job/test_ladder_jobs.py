@@ -14,8 +14,10 @@ from tune_lab import Lab, config_of
 
 from kernels.registry import FAMILIES
 from tilewright.errors import InvalidProblem
+from tilewright.http.arguments import with_rows
 from tilewright.schema.job import MOST_ROWS, MRange, TuneRequest, ladder_of, parse_rows, work_of
 from tilewright.schema.trial import BestConfig, Outcome
+from tilewright.wire.requests import TuneBody
 from tuner.job.ladder import COVERED, FOLLOWED, ORIGIN, cover, tune_ladder, with_ladder
 from tuner.job.tune import NO_WINNER
 from tuner.workers.process import WorkerDied
@@ -337,3 +339,11 @@ def test_kernels_of_other_rows_are_measured_within_the_budget() -> None:
 
 def test_a_ladder_counts_as_the_jobs_that_have_as_many_trials() -> None:
     assert [work_of(rows) for rows in (1, 2, 5, 6, 64)] == [1, 2, 2, 3, 17]
+
+
+def test_each_m_counts_once_and_a_long_range_is_refused_at_once() -> None:
+    assert parse_rows(",".join(["1..8192"] * 5) + ",9") == [*(2**power for power in range(14)), 9]
+    assert with_rows(PROBLEM, [8, 16] * 50, {})["m"] == [8, 16]
+    with pytest.raises(InvalidProblem, match="at most 64"):
+        with_rows(PROBLEM, range(10**12), {})
+    assert TuneBody.model_validate({"m": [8, 16] * 50, "n": 8, "k": 8}).rows == [8, 16]
