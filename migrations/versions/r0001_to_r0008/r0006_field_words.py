@@ -43,6 +43,8 @@ _DROPPED_BEFORE = {
     "wgmma": {"l2_promotion": 256},
     "wgmma_ws": {"l2_promotion": 128, "even_waves": 0, "beat": 0},
 }
+# Knobs that came later: a config that differs in none of them is one that earlier releases know.
+_ADDED_SINCE = {"mma_sync": ("copy_step", "repack")}
 _DEVICE_BEFORE = {"sm_count": "units", "smem_per_sm": "smem_per_unit"}
 
 
@@ -104,6 +106,8 @@ def _config_before(config: Config) -> Config:
     found = dict(family.removed) | _DROPPED_BEFORE.get(config.family, {})
     for knob in family.knobs:
         value = config[knob.name]
+        if knob.name in _ADDED_SINCE.get(config.family, ()) and value == knob.absent:
+            continue
         if knob.replaces:
             several = next(before for before, today in knob.combined.items() if today == value)
             found |= dict(zip(knob.replaces, several, strict=True))
