@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -243,3 +244,12 @@ def test_a_wait_for_the_lock_counts_also_where_it_was_in_vain(
     assert 0.2 < waited < 5
     first.close()
     second.close()
+
+
+def test_a_new_file_is_its_owners_alone(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "tilewright.db"
+    with contextlib.closing(Store.open(f"sqlite:///{file}")) as store:
+        store.migrate()
+        kept = [one for one in file.parent.iterdir() if one.name.startswith(file.name)]
+        assert len(kept) >= 2, "the file and its log"
+        assert {one.stat().st_mode & 0o777 for one in kept} == {0o600}

@@ -382,7 +382,10 @@ def _begin_postgres(connection: Connection) -> None:
 
 
 def _sqlite(url: URL, on_lock: Callable[[float], None]) -> Engine:
-    Path(url.database or "").parent.mkdir(parents=True, exist_ok=True)
+    file = Path(url.database or "")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not file.exists():
+        file.touch(0o600)  # others could read results and digests of keys; its log gets the same mode
     engine = create_engine(
         url,
         connect_args={"timeout": BUSY_SECONDS},
