@@ -132,7 +132,7 @@ FAULTS = (
         PLAIN,
         {"tile_m": 64},
     ),
-    Fault("mma_sync", MMA_LOAD, "cfg::b_transposed ? lane() / 8 % 2 : lane() / 16) {}", "0) {}"),
+    Fault("mma_sync", MMA_LOAD, "cfg::b_transposed ? lane() / 8 % 2 : lane() / 16),", "0),"),
     Fault(
         "mma_sync",
         MMA_STORE,

@@ -152,7 +152,14 @@ PLANTED = {
     ),
     "gemv does not wait": ("gemv", NN, "gemv/kernel.cu", AWAIT, "", r"gemv accesses .*\(LDG\)"),
     "gemv_tma does not wait": ("gemv_tma", NT, "gemv_tma/kernel.cu", AWAIT, "", "gemv_tma accesses"),
-    "mma_sync does not wait": ("mma_sync", SQUARE, "mma_sync/kernel.cu", AWAIT, "", "mma_sync accesses"),
+    "mma_sync does not wait": (
+        "mma_sync", SQUARE, "mma_sync/kernel.cu",
+        f"acc.clear();\n    {AWAIT}", "acc.clear();", "mma_sync accesses",
+    ),
+    "the copy of mma_sync does not wait": (
+        "mma_sync", ODD, "mma_sync/kernel.cu",
+        f"{AWAIT}\n    repack_row<true>", "repack_row<true>", "repack_rows_of_k accesses",
+    ),
     "mma_sync declares that nothing writes the bias": (
         "mma_sync", BIAS, "common/config.cuh",
         "const Out *bias", "const Out *__restrict__ bias", "mma_sync loads by ld.global.nc",
