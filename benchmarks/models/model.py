@@ -24,7 +24,7 @@ WEIGHTS = {
     "head": (128256, 4096),
 }
 ROWS = tuple(2**power for power in range(14))
-_IDENTITY = ("n", "k", "m", "level", "gpu")
+_IDENTITY = ("n", "k", "m", "dtype", "level", "gpu")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from tilewright.artifact import Artifact
 from tilewright.errors import TilewrightError
 from tilewright.schema.config import Config
 from tilewright.schema.job import JobProgress, JobStatus
-from tilewright.schema.problem import GemmProblem
+from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import BestConfig, Trial
 from tuner.job.ladder import tune_ladder
 from tuner.job.neighbours import first_tries
@@ -32,6 +32,7 @@ from tuner.store.trials import JobRecorder
 from tuner.workers.bench import Bench
 from tuner.workers.builder import Builder
 from tuner.workers.device_lock import DeviceLock
+from tuner.workers.process import WorkerError
 
 
 class DeviceRecorder(JobRecorder):
@@ -83,6 +84,7 @@ LOOK_S = 2.0  # from one look for jobs whose server died to the next, at most
 _POLL_S = 0.5
 _TAKE_OVER_S = 1.0
 _CLOSED_S = 5.0  # within which a thread ends whose device is closed
+REHEARSED = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT8_E4M3FN, DType.FLOAT32)
 log = logging.getLogger("tilewright.device_queue")
 
 
@@ -102,7 +104,7 @@ class DeviceQueue:
     machine would disturb each other's measurements.
 
     While none waits, stale results that were served are tuned again and imported configs are raced, where
-    the settings say so.
+    the settings say so, and until the first job a GPU rehearses trials.
 
     Attributes:
         name: ``cuda:0``, ``host`` and the like.
@@ -124,6 +126,7 @@ class DeviceQueue:
         self._settings = settings
         self._wake = threading.Event()
         self._stopping = threading.Event()
+        self._rehearsals = [] if self.bench.spec.kind == "host" else list(REHEARSED)
         self._current: _Current | None = None
         self._trouble: tuple[Trouble | None, str] = None, ""
         self._thread = threading.Thread(target=self._run, name=f"device-queue-{name}", daemon=True)
@@ -236,7 +239,7 @@ class DeviceQueue:
             job = jobs.claim(session, self._device_class, self._owner, self._settings.lease_s)
         if job is not None:
             self._work(job)
-        elif not self._queue_idle_work():
+        elif not self._queue_idle_work() and not self._rehearse():
             self._wake.wait(_POLL_S)
             self._wake.clear()
 
@@ -244,7 +247,20 @@ class DeviceQueue:
         given = (self._store, self.bench, self._settings)
         return self._settings.retune_stale and (queue_stalest(*given) or queue_imported(*given))
 
+    def _rehearse(self) -> bool:
+        """Have an idle GPU get ready for the first trial of the next type; False if there is none left."""
+        if not self._rehearsals:
+            return False
+        dtype = self._rehearsals.pop(0)
+        try:
+            self.bench.rehearse(dtype)
+        except (TilewrightError, WorkerError, RuntimeError) as error:
+            log.info("device %s: no rehearsal for %s: %s", self.name, dtype, error)
+            self._rehearsals.clear()
+        return True
+
     def _work(self, job: JobRecord) -> None:
+        self._rehearsals.clear()
         cancelled = threading.Event()
         self._current = _Current(job.id, job.attempt, cancelled)
         try:

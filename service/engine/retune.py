@@ -140,6 +140,10 @@ def _queue(
         # NOTE: with its ladder, so that it is known again what the kernels of other rows take there.
         ladder = best.ladder(session, bench.spec.device_class.id, problem)
         largest = dataclasses.replace(problem, m=max(ladder, default=problem.m))
+        if not admission.is_possible(largest, [], settings, bench):
+            ladder, largest = (), problem
+        for m in ladder:
+            misses.take(session, bench.spec.device_class.id, dataclasses.replace(problem, m=m), wanted)
         request = TuneRequest(largest, ladder, max_trials=min(_TRIALS, settings.max_trials))
         job, created = submit(session, request, bench.spec)
         _note(session, job, created)

@@ -68,10 +68,12 @@ class DeviceActor:
         while time.monotonic() - self._seen < UNWATCHED_S:
             time.sleep(_LOOK_S)
         log.info("no service has asked for %g s: the device stops", UNWATCHED_S)
-        self._engine.stop()
-        self._store.close()
-        with contextlib.suppress(Exception):  # NOTE: without a head this fails; the watcher ends it later
-            ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+        try:
+            self._engine.stop()
+            self._store.close()
+        finally:
+            with contextlib.suppress(Exception):  # NOTE: without a head this fails; the watcher ends it later
+                ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
 
 
 def _open(url: str) -> Store:

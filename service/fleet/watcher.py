@@ -169,12 +169,14 @@ class Watcher:
     def _answered(self, device: _Device) -> None:
         ref, device.asked.ref = device.asked.ref, None
         try:
-            device.state, device.reason = self._ray.get(ref), ""
-        except self._ray.exceptions.RayActorError as error:
+            state = self._ray.get(ref)
+        except Exception as error:  # NOTE: whatever one device does is told, and leaves the others alone
             device.reason, device.again = _why(error), time.monotonic() + 1.0
             if isinstance(error, self._ray.exceptions.ActorDiedError):
                 self._replace(device)
-        if device.state and device.state["stopped"]:
+            return
+        device.state, device.reason = state, ""
+        if state["stopped"]:
             self._ray.kill(device.actor, no_restart=True)
             self._replace(device)
 

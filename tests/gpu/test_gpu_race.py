@@ -6,6 +6,7 @@ import pytest
 
 from kernels.compiler.build import build
 from kernels.mma_sync.family import MMA_SYNC
+from service.engine.device_queue import REHEARSED
 from tilewright import GemmProblem
 from tilewright.launch import load
 from tuner.measure import race as races
@@ -13,6 +14,7 @@ from tuner.measure.race import RaceRules
 from tuner.measure.stats import median, paired_ratio
 from tuner.workers.bench import list_devices
 from tuner.workers.device_worker import DeviceServer
+from tuner.workers.frames import Frame
 
 PROBLEM = GemmProblem(1024, 1024, 1024)
 RACES = 60
@@ -84,11 +86,7 @@ def test_the_vendor_computes_the_same_problem(device, problem) -> None:
         assert float(error.max()) <= 0.01 * float(device.xp.abs(expected).max()), choice.detail
 
 
-def test_an_idle_worker_rehearses_trials_until_the_first_one() -> None:
+def test_a_rehearsal_leaves_nothing_behind() -> None:
     server = DeviceServer(list_devices()[0])
-    assert server.rest(), "more than one type is rehearsed"
-    while server.rest():
-        pass
-    fresh = DeviceServer(list_devices()[0])
-    fresh._rehearsals.clear()
-    assert not fresh.rest()
+    for dtype in REHEARSED:
+        assert server.handle(Frame({"op": "rehearse", "dtype": dtype.value})).header == {"kind": "ok"}

@@ -26,7 +26,7 @@ from store_samples import (
 
 from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import GemmProblem
-from tilewright.schema.trial import BestConfig
+from tilewright.schema.trial import QUICK_METHOD, BestConfig
 from tuner.job import neighbours
 from tuner.store import best as winners
 from tuner.store import entities, exchange, imports, jobs, misses, sets, trials
@@ -310,3 +310,16 @@ def test_a_problem_is_taken_out_with_all_that_is_known_of_it(store: Store) -> No
         assert session.scalar(select(func.count()).select_from(EventRow)) == 0
     left = {name: count for name, count in rows(store).items() if count != before[name]}
     assert left == {"device": 1, "problem": 1, "family_source": 1, "served_set": 1}
+
+
+def test_a_quick_race_leaves_what_waits(store: Store) -> None:
+    of = problem()
+    won = best(of)
+    quick = dataclasses.replace(won.provenance, method=won.provenance.method + QUICK_METHOD)
+    with store.begin() as session:
+        assert winners.merge(session, foreign(of), ENTERED, UNTRUSTED) == "waiting"
+        entities.put_artifact(session, artifact())
+        assert winners.put(session, dataclasses.replace(won, provenance=quick))
+        assert winners.waiting_problem(session, HOST_CLASS) == of
+        assert winners.put(session, won)
+        assert winners.waiting_problem(session, HOST_CLASS) is None

@@ -32,7 +32,7 @@ from tilewright.schema.job import ROWS_OF_A_JOB, JobProgress, TuneRequest
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, LadderKernel, Trial
 from tuner.job.context import JobContext, Recorder
-from tuner.job.loop import Loop, why_outdated
+from tuner.job.loop import Loop, of_today, why_outdated
 from tuner.job.progress import ProgressTracker, timed
 from tuner.job.selection import select_winner
 from tuner.job.tune import NO_WINNER, open_for
@@ -254,7 +254,8 @@ class _Row:
             Loop(self.context, self._search, self.tracker).run()
         for trial in self._known():
             if trial.origin == ORIGIN or not again:
-                self.tracker.replay(dataclasses.replace(trial, number=len(self.tracker.trials)))
+                known = of_today(trial, self.context)
+                self.tracker.replay(dataclasses.replace(known, number=len(self.tracker.trials)))
 
     def new_tracker(self) -> ProgressTracker:
         """A tracker without trials, whose clock is that of the whole job."""
@@ -403,16 +404,21 @@ def _race(job: _LadderJob, rows: Sequence[_Row]) -> None:
             continue
         times = {digest: trial for digest, trial in row.times().items() if digest in chosen}
         race = row.new_tracker()
-        race.trials = [trial for digest, trial in times.items() if regrets[row.m][digest] <= RACED]
         race.artifacts = {digest: kernel for digest in times if (kernel := job.kernel(digest))}
         race.stopped = row.tracker.stopped
         race.publish("race")
-        reason = NO_WINNER
-        with race.racing():
-            try:
-                best = select_winner(row.context, race)
-            except (WorkerError, LaunchError) as error:
-                best, reason = None, str(error)
+        reason, best = NO_WINNER, None
+        # If no kernel that was chosen builds and runs any more, all that the row measured may win.
+        near = [trial for digest, trial in times.items() if regrets[row.m][digest] <= RACED]
+        for trials in (near, list(row.times().values())):
+            race.trials = trials
+            with race.racing():
+                try:
+                    best = select_winner(row.context, race)
+                except (WorkerError, LaunchError) as error:
+                    reason = str(error)
+            if best or job.context.cancelled.is_set():
+                break
         if job.context.cancelled.is_set():
             return
         if best is None:

@@ -67,7 +67,7 @@ def why_outdated(config: Config, context: JobContext) -> str | None:
     return family.why_invalid(family.completed(config), context.problem, context.device)
 
 
-def _of_today(trial: Trial, context: JobContext) -> Trial:
+def of_today(trial: Trial, context: JobContext) -> Trial:
     """A recorded trial. If this release takes its config for invalid, the trial counts as invalid: it can
     not win, so it is neither the best so far nor a part of the budget."""
     reason = why_outdated(trial.config, context) if trial.outcome in MEASURED else None
@@ -90,7 +90,7 @@ class Loop:
         self._context = context
         self._search = search
         self._tracker = tracker
-        self._known = deque(_of_today(trial, context) for trial in context.recorder.trials())
+        self._known = deque(of_today(trial, context) for trial in context.recorder.trials())
         self._open: deque[tuple[Proposal, Trial | Future[Compiled]]] = deque()
 
     def run(self) -> None:

@@ -127,8 +127,7 @@ def _select_winner(context: JobContext, tracker: ProgressTracker) -> BestConfig 
     if not candidates or context.cancelled.is_set():
         return None
     if context.request.level is Level.QUICK:
-        fastest = candidates[0]
-        return best_config(context, FinalResult(fastest, ()), _race(context, [fastest], QUICK))
+        return _quick(context, candidates)
     candidates = _semifinal(context, semifinal_candidates(candidates))
     if context.cancelled.is_set():
         return None
@@ -138,6 +137,17 @@ def _select_winner(context: JobContext, tracker: ProgressTracker) -> BestConfig 
     if stored and stored not in candidates:
         candidates.append(stored)
     return _decided(context, candidates, stored)
+
+
+def _quick(context: JobContext, candidates: list[Candidate]) -> BestConfig:
+    """The result of a head-to-head of the fastest candidate that runs in one."""
+    fastest, *others = candidates
+    try:
+        return best_config(context, FinalResult(fastest, ()), _race(context, [fastest], QUICK))
+    except (WorkerError, LaunchError):
+        if not others or context.cancelled.is_set():
+            raise
+    return _quick(context, others)
 
 
 def _decided(context: JobContext, candidates: list[Candidate], stored: Candidate | None) -> BestConfig | None:

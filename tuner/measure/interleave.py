@@ -24,7 +24,7 @@ AT_LIMIT = 0.95  # of the power that a device may draw
 BELOW_TOP = 0.99  # of its highest clock
 ROUNDS_PER_SLICE = 4  # slices are long: one for so many rounds, unless an interval needs more
 FEWEST_SLICES = 3  # if the rounds are too few for an interval: the race only reduces the candidates
-FIRST_LOOK = 4  # rounds of short samples before a candidate may be dropped; slices scatter less, 1 is enough
+FIRST_LOOK, FIRST_LOOK_AT_SLICES = 4, 2  # rounds before a candidate may be dropped; slices scatter less
 Rows = list[list[float]]
 States = list[tuple[float | None, float | None]]
 
@@ -91,7 +91,7 @@ def each_round(
     first_look = FIRST_LOOK
     if at_power_limit(device):
         samplers = [_sliced(sample, slice_s) for sample in samplers]
-        rounds, first_look = slices(rounds), 1
+        rounds, first_look = slices(rounds), FIRST_LOOK_AT_SLICES
     competing, others = list(range(droppable)), list(range(droppable, len(samplers)))
     for number in range(rounds):
         sequence = competing + others

@@ -61,7 +61,7 @@ def put(session: Session, best: BestConfig) -> bool:
         return False
     if best.provenance.quick and any(not one.provenance.quick for one in stored):
         return False
-    if not best.timing.disturbed:
+    if not best.timing.disturbed and not best.provenance.quick:
         session.execute(delete(ImportedBestRow).where(*_same(session, best)))
     _replace(session, best, utc_now(), None)
     return True

@@ -11,7 +11,7 @@ from tilewright.artifact import Artifact
 from tilewright.errors import DeviceUnavailable, TilewrightError
 from tilewright.schema.codec import decode, encode
 from tilewright.schema.device import DeviceSpec
-from tilewright.schema.problem import GemmProblem
+from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import Outcome, TrialResult
 from tuner.measure.race import RaceRules, RaceSamples
 from tuner.measure.timing import FEWEST_SAMPLES
@@ -22,6 +22,7 @@ from tuner.workers.shared_memory import Region
 _COUNT_CUDA = "from tilewright.launch.driver import device_count; print(device_count())"
 _GEMM_TIMEOUT_S = 30.0
 _RACE_STARTS = 10
+_REHEARSAL_TIMEOUT_S = 120.0
 _KILLED = "SIGKILL"
 _SLOWEST_FLOPS = 1e9  # per second: bounds the time of a GEMM request
 
@@ -139,6 +140,16 @@ class Bench:
         while reply.header["state"] == "open":
             reply = self._process.call({"op": "race", "resume": True}, timeout_s=timeout_s)
         return decode(RaceSamples, reply.header["samples"]) if reply.header["state"] == "done" else None
+
+    def rehearse(self, dtype: DType) -> None:
+        """Have the device's process load and compile what the first trial of a type needs, which takes 5 to
+        14 s on an H200.
+
+        Raises:
+            DeviceUnavailable: a library is missing.
+            WorkerDied, WorkerTimeout, LaunchError: the device failed.
+        """
+        self._process.call({"op": "rehearse", "dtype": dtype.value}, timeout_s=_REHEARSAL_TIMEOUT_S)
 
     def gemm(
         self,

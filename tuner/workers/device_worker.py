@@ -34,11 +34,10 @@ from tuner.workers.shared_memory import Region
 
 _KEPT_KERNELS = 8
 _SLICE_S = 1.0
-_REHEARSED = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT8_E4M3FN, DType.FLOAT32)
 
 
 class DeviceServer:
-    """Serves ``trial``, ``tile_hints``, ``race`` and ``gemm`` on one device."""
+    """Serves ``trial``, ``tile_hints``, ``race``, ``gemm`` and ``rehearse`` on one device."""
 
     def __init__(self, device_name: str) -> None:
         self._device = open_device(device_name)
@@ -48,12 +47,12 @@ class DeviceServer:
         self._tuned: GemmProblem | None = None
         self._race: Race | None = None
         self._disturbed = False
-        self._rehearsals = [] if self._device.spec.kind == "host" else list(_REHEARSED)
         self._operations: dict[str, Callable[[Frame], Frame]] = {
             "trial": self._trial,
             "tile_hints": self._tile_hints,
             "race": self._run_race,
             "gemm": self._gemm,
+            "rehearse": self._rehearse,
         }
 
     def greeting(self) -> dict[str, Any]:
@@ -73,43 +72,28 @@ class DeviceServer:
             self._gemms.trim()
             return self._operations[request.header["op"]](request)
 
-    def rest(self) -> bool:
-        """Unmap memory that its owner has released; until the first trial, also rehearse one for each type.
-
-        What a first trial waits for took 5 to 14 s on an H200: libraries that load, and array code that CuPy
-        compiles for each type.
-
-        Returns:
-            Whether another one is to be rehearsed.
-        """
+    def rest(self) -> None:
+        """Unmap memory that its owner has released."""
         self._gemms.trim()
-        if self._rehearsals:
-            try:
-                with self._launch_errors():
-                    self._rehearse(self._rehearsals.pop(0))
-            except LaunchError as error:
-                if error.sticky:
-                    raise
-                self._rehearsals.clear()  # what failed, as memory is short, is for trials to tell
-        return bool(self._rehearsals)
 
-    def _rehearse(self, dtype: DType) -> None:
+    def _rehearse(self, request: Frame) -> Frame:
         """Check and time the plainest kernel on a small problem, and race it for one round with the vendor
-        library."""
-        device, problem = self._device, GemmProblem(64, 64, 64, dtype)
+        library: the libraries load, and CuPy compiles the array code of the type."""
+        problem = GemmProblem(64, 64, 64, DType(request.header["dtype"]))
+        device = self._device
         kernel = load(build(SIMT, SIMT.heuristic_configs(problem, device.spec)[0], problem, device.spec))
-        if correctness.check(device, kernel, problem) is None:
-            correctness.repeats(device, kernel, problem)
-            measure(device, kernel, problem, None, 1)
-            with contextlib.suppress(DeviceUnavailable):
+        try:
+            if correctness.check(device, kernel, problem) is None:
+                correctness.repeats(device, kernel, problem)
+                measure(device, kernel, problem, None, 1)
                 race(device, [kernel], problem, RaceRules(1, 0, quick=True))
-        kernel.close()
-        correctness.forget()
-        operands.forget()
+        finally:
+            kernel.close()
+            self._forget()
+        return Frame({"kind": "ok"})
 
     def _trial(self, request: Frame) -> Frame:
         self._race = None
-        self._rehearsals.clear()
         problem = self._problem(request)
         clock, dying = _Clock(), False
         try:
@@ -124,10 +108,14 @@ class DeviceServer:
         """The problem of a request; operands kept for another problem are released first."""
         problem = GemmProblem.from_dict(request.header["problem"])
         if problem != self._tuned:
-            correctness.forget()
-            operands.forget()
+            self._forget()
             self._tuned = problem
         return problem
+
+    def _forget(self) -> None:
+        self._tuned = None
+        correctness.forget()
+        operands.forget()
 
     def _check_and_measure(self, request: Frame, problem: GemmProblem, clock: _Clock) -> TrialResult:
         kernel = self._kernels.get(request.payloads[0])

@@ -16,7 +16,7 @@ from tuner.workers.frames import Channel, ChannelClosed, Frame
 from tuner.workers.process import refusal
 
 _PR_SET_PDEATHSIG = 1
-_REST_MS, _AGAIN_MS = 1000, 1
+_REST_MS = 3000
 
 
 class Server(Protocol):
@@ -33,9 +33,8 @@ class Server(Protocol):
 class Resting(Protocol):
     """A server with work to do while no request comes."""
 
-    def rest(self) -> bool:
-        """Called every few seconds while no request comes, and at once again if it returned that it has more
-        to do; an error ends the process."""
+    def rest(self) -> None:
+        """Called every few seconds while no request comes; an error ends the process."""
 
 
 def serve(pipes: str, start: Callable[[], Server]) -> None:
@@ -80,10 +79,9 @@ def _rest(server: Resting, read_fd: int) -> None:
     """Let the server work until a request comes."""
     poll = select.poll()
     poll.register(read_fd, select.POLLIN)
-    more = False
-    while not poll.poll(_AGAIN_MS if more else _REST_MS):
+    while not poll.poll(_REST_MS):
         try:
-            more = server.rest()
+            server.rest()
         except Exception:
             traceback.print_exc()
             os._exit(1)  # NOTE: see above; a death between calls fails no call

@@ -16,6 +16,7 @@ from sqlalchemy import update
 from service.engine import device_queue, engine, staleness
 from service.settings import Settings
 from tilewright.schema.job import JobStatus, TuneRequest
+from tilewright.schema.problem import DType
 from tilewright.schema.trial import BestConfig
 from tuner.store import best as winners
 from tuner.store import entities, jobs, misses
@@ -257,3 +258,27 @@ def test_stale_results_are_left_alone_where_the_settings_say_so(
     time.sleep(1.2)
     made.stop()
     assert live(store) == []
+
+
+def test_an_idle_gpu_rehearses_trials_until_its_first_job(
+    store: Store, second: engine.LocalEngine, tuning: Callable[[Tune], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rehearsed: list[str] = []
+    go_on = threading.Event()
+
+    def rehearse(_bench: FakeBench, dtype: DType) -> None:
+        rehearsed.append(dtype)
+        if len(rehearsed) == 2:
+            submit(store)
+            raise RuntimeError("no memory is left")
+
+    monkeypatch.setattr(FakeBench, "rehearse", rehearse, raising=False)
+    tuning(lambda _cancelled, _bench: go_on.wait(20) and None)
+    second.start()
+    (queue,) = second.queues.values()
+    assert queue._rehearsals == [], "a host needs none"
+    queue._rehearsals = list(device_queue.REHEARSED)
+    running_now(store)
+    go_on.set()
+    assert rehearsed == list(device_queue.REHEARSED[:2])
+    assert queue._rehearsals == []

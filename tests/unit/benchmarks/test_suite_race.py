@@ -151,9 +151,9 @@ def test_below_it_a_sample_is_a_sample(watts, mhz) -> None:
     assert counts == [5, 5]
 
 
-@pytest.mark.parametrize(("watts", "taken"), [(690.0, [3, 3, 1, 3]), (600.0, [12, 12, 4, 12])])
+@pytest.mark.parametrize(("watts", "taken"), [(690.0, [3, 3, 2, 3]), (600.0, [12, 12, 4, 12])])
 def test_who_is_left_behind_is_dropped(watts, taken, monkeypatch) -> None:
-    """After one slice at the power limit, after four samples below it; the last one does not compete."""
+    """After two slices at the power limit, after four samples below it; the last one does not compete."""
     monkeypatch.setattr(interleave, "SLICE_S", 0.0)
     monkeypatch.setattr(interleave, "slices", lambda _rounds: 3)
     samplers = [lambda _number, us=us: us for us in (100.0, 100.1, 105.0, 50.0)]

@@ -199,6 +199,21 @@ def test_a_quick_job_races_its_fastest_trial_alone() -> None:
     assert len(few.recorder.kept) == 3
 
 
+def test_a_quick_job_goes_on_with_the_next_kernel_where_its_fastest_breaks_the_race() -> None:
+    lab = Lab()
+
+    def crash(_artifacts: object) -> None:
+        if len(lab.bench.races) == 1:
+            raise WorkerDied("crashed in the race", "SIGSEGV")
+
+    lab.bench.on_race = crash
+    best = lab.tune(max_trials=60, level=Level.QUICK)
+    assert best is not None
+    ranked = [(str(one.config),) for one in shortlist(lab.recorder.kept)]
+    assert lab.bench.races == ranked[:2]
+    assert (str(best.config),) == ranked[1]
+
+
 def crowded_lab(known: list[Trial] | None = None) -> Lab:
     """A job whose configs lie within 12 % in the search; under load their order is reversed."""
 
