@@ -33,7 +33,13 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take back: jobs of a ladder keep its largest M alone, with the trials of that row."""
+    """Take back: jobs of a ladder keep its largest M alone, with the trials and the result of that row."""
+    op.execute(
+        "UPDATE job SET result = (SELECT ladder_row.result FROM ladder_row"
+        " JOIN problem ON problem.id = job.problem_id AND problem.m = ladder_row.m"
+        " WHERE ladder_row.job_id = job.id)"
+        " WHERE status = 'succeeded' AND id IN (SELECT job_id FROM ladder_row)"
+    )
     op.execute(
         "DELETE FROM trial WHERE m IS NOT NULL AND m <> (SELECT problem.m FROM problem"
         " JOIN job ON job.problem_id = problem.id WHERE job.id = trial.job_id)"
@@ -41,8 +47,9 @@ def downgrade() -> None:
     job = sa.table("job", sa.column("id", sa.String), sa.column("options", sa.JSON))
     on_ladder = sa.text("id IN (SELECT job_id FROM ladder_row)")
     for job_id, options in op.get_bind().execute(sa.select(job.c.id, job.c.options).where(on_ladder)).all():
-        alone = {name: value for name, value in options.items() if name != "ladder"}
-        op.execute(sa.update(job).where(job.c.id == job_id).values(options=alone))
+        if isinstance(options, dict):  # else it is damaged
+            alone = {name: value for name, value in options.items() if name != "ladder"}
+            op.execute(sa.update(job).where(job.c.id == job_id).values(options=alone))
     for table in ("best_config", "imported_best"):
         op.drop_column(table, "kernels")
     op.drop_column("trial", "m")

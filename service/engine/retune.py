@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from service.engine import admission, staleness
 from service.settings import Settings
-from tilewright.schema.job import TuneRequest
+from tilewright.schema.job import TuneRequest, ladder_of
 from tilewright.schema.problem import GemmProblem
 from tuner.store import best, jobs, misses
 from tuner.store.database import Store
@@ -139,11 +139,11 @@ def _queue(
             return None
         # NOTE: with its ladder, so that it is known again what the kernels of other rows take there.
         ladder = best.ladder(session, bench.spec.device_class.id, problem)
-        largest = dataclasses.replace(problem, m=max(ladder, default=problem.m))
-        if not admission.is_possible(largest, [], settings, bench):
-            ladder, largest = (), problem
+        rows = [dataclasses.replace(problem, m=m) for m in ladder]
+        ladder = ladder_of(row.m for row in rows if admission.is_possible(row, [], settings, bench))
         for m in ladder:
             misses.take(session, bench.spec.device_class.id, dataclasses.replace(problem, m=m), wanted)
+        largest = dataclasses.replace(problem, m=max(ladder, default=problem.m))
         request = TuneRequest(largest, ladder, max_trials=min(_TRIALS, settings.max_trials))
         job, created = submit(session, request, bench.spec)
         _note(session, job, created)

@@ -193,6 +193,8 @@ class Gate:
                 return None
             raise _unauthenticated("this service needs a key: send 'Authorization: Bearer tw_...'")
         key = await self._key(authorization or "", signed_in, now)
+        if key is None and authorization is None and not guarded and await run_in_threadpool(self.is_open):
+            return None  # the session is of another database
         if key is None:
             raise _unauthenticated("the key is not known here, has expired or was revoked")
         if not allowed(key.scopes, wanted):

@@ -44,6 +44,7 @@ class Sessions:
             samesite="strict",
             secure=self._by_https(request),
         )
+        _forget_key(answer)
 
     def key_id(self, request: Request) -> str | None:
         """The key of the session of a request; None if it has none that holds."""
@@ -61,10 +62,14 @@ class Sessions:
                 self._ended[request.cookies[name]] = None
             for text in list(self._ended)[:-_MOST_ENDED]:
                 del self._ended[text]
+        _forget_key(answer)
         answer.delete_cookie(name, httponly=True, samesite="strict", secure=self._by_https(request))
 
     def token(self, request: Request) -> str:
-        """What a form of this visitor must carry: others can neither guess nor read it."""
+        """What a form of this visitor must carry: others can neither guess nor read that of a session.
+
+        Without a session it is the same for all: there the check of where a request comes from protects.
+        """
         return self._digest(f"form {request.cookies.get(cookie_name(request), '')}")
 
     def _digest(self, text: str) -> str:
@@ -83,3 +88,8 @@ class Sessions:
 def cookie_name(request: Request) -> str:
     """The name of the cookie: browsers send cookies to every port of a host."""
     return f"tilewright_{request.url.port or 'session'}"
+
+
+def _forget_key(answer: Response) -> None:
+    """Have the browser forget the cookie of earlier releases, which held the key itself."""
+    answer.delete_cookie("tilewright_key", httponly=True, samesite="strict")

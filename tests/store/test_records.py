@@ -28,7 +28,7 @@ from tilewright.schema.config import Config
 from tilewright.schema.config_set import ConfigSet, SetEntry
 from tilewright.schema.device import DeviceFields, DeviceSpec
 from tilewright.schema.dtype import DType
-from tilewright.schema.job import JobProgress, JobStatus, Sampler, SearchOptions, TuneRequest
+from tilewright.schema.job import JobProgress, JobStatus, Level, Sampler, SearchOptions, TuneRequest
 from tilewright.schema.match import LookupResult, MatchOptions
 from tilewright.schema.problem import Activation, GemmProblem, Layout
 from tilewright.schema.resources import Resources
@@ -323,3 +323,13 @@ def test_a_damaged_line_is_refused_with_the_field_and_the_rule(changes: dict[str
 def test_a_flat_record_hides_no_field_beside_it(kind: type[Any], flat: type[Any]) -> None:
     beside = len(dataclasses.fields(kind)) - 1
     assert len(codec.encode(filled(kind))) == beside + len(dataclasses.fields(flat))
+
+
+def test_a_full_level_is_not_told_so_that_requests_of_earlier_releases_are_known_again() -> None:
+    asked = filled(TuneRequest)
+    for level in Level:
+        request = dataclasses.replace(asked, level=level)
+        assert ("level" in request.options) == (level is Level.QUICK)
+        assert dataclasses.replace(TuneRequest.of(request.problem, request.options), ladder=()) == (
+            dataclasses.replace(request, ladder=())
+        )

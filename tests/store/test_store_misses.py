@@ -18,7 +18,7 @@ from service.settings import Settings
 from tilewright.schema.job import JobStatus, TuneRequest
 from tilewright.schema.trial import LadderKernel
 from tuner.store import best as winners
-from tuner.store import entities, jobs, misses
+from tuner.store import entities, imports, jobs, misses
 from tuner.store.database import Store
 from tuner.store.misses import MissRecord, Report
 from tuner.store.records import StoredBest
@@ -337,7 +337,8 @@ def failing() -> None:
     raise OperationalError("INSERT", {}, Exception("disk full"))
 
 
-def test_a_stale_row_is_tuned_again_with_its_ladder(store: Store) -> None:
+def tuned_ladder(store: Store) -> TuneRequest:
+    """A request whose job has a winner for each row."""
     wanted = TuneRequest(problem(64), (16, 32, 64), max_trials=20)
     with store.begin() as session:
         job, _ = jobs.submit(session, wanted, HOST)
@@ -347,8 +348,27 @@ def test_a_stale_row_is_tuned_again_with_its_ladder(store: Store) -> None:
         kernels = (LadderKernel(artifact().digest, 0.0, 1.2),)
         recorder.set_best(dataclasses.replace(best(problem(m)), kernels=kernels), artifact())
     end_all(store, JobStatus.SUCCEEDED)
-    note_stale(store, (32, 5.0))
+    return wanted
+
+
+def test_a_stale_row_is_tuned_again_with_its_ladder_once(store: Store) -> None:
+    wanted = tuned_ladder(store)
+    note_stale(store, (32, 5.0), (16, 4.0))
     assert queue_stalest(store)
     with store.read() as session:
         (again, _) = jobs.listing(session)
     assert again.request == dataclasses.replace(wanted, max_trials=100)
+    end_all(store, JobStatus.FAILED)
+    assert not queue_stalest(store), "the job was for its other rows too"
+
+
+def test_a_stale_row_that_is_left_of_its_ladder_is_tuned_alone(store: Store) -> None:
+    tuned_ladder(store)
+    with store.begin() as session:
+        for m in (16, 64):
+            imports.remove_problem(session, problem(m))
+    note_stale(store, (32, 5.0))
+    assert queue_stalest(store)
+    with store.read() as session:
+        (again, *_) = jobs.listing(session)
+    assert again.request == TuneRequest(problem(32), max_trials=100)

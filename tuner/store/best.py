@@ -29,6 +29,7 @@ from sqlalchemy.orm import Session
 
 from tilewright.schema.codec import decode
 from tilewright.schema.config import Config
+from tilewright.schema.job import ladder_of
 from tilewright.schema.preconditions import Preconditions
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Provenance
@@ -295,10 +296,11 @@ def of_ids(session: Session, ids: Sequence[int]) -> list[StoredBest]:
 
 
 def ladder(session: Session, device_class: str, problem: GemmProblem) -> tuple[int, ...]:
-    """Every M of the job that found the winner of a problem; empty if that was no job on a ladder."""
+    """Every M of the job that found the winner of a problem; empty if that was no job on a ladder, or one of
+    which no other row is left."""
     found = exact(session, device_class, problem)
     query = select(LadderRow.m).where(LadderRow.job_id == (found[0].best.job_id if found else ""))
-    return tuple(session.scalars(query.order_by(LadderRow.m)))
+    return ladder_of(session.scalars(query))
 
 
 def kernels(session: Session, digests: Sequence[str]) -> dict[str, StoredKernel]:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, bindparam, false, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from tilewright.schema.codec import decode, encode, gathered
@@ -470,7 +470,9 @@ def _seen_to_end(session: Session, device_class: str, watch: LeaseWatch) -> Colu
     ended = watch.ended([(row.id, row.attempt, row.lease_until, row.lease_s) for row in held])
     # NOTE: with its time: it may be renewed before its row is locked.
     each = ((JobRow.id == job_id) & (JobRow.lease_until == until) for job_id, _, until, _ in ended)
-    return or_(JobRow.lease_until.is_(None), *each)
+    # NOTE: an earlier release does not tell how long its leases are: they must have ended by the clock too.
+    by_time = or_(JobRow.lease_s.is_not(None), JobRow.lease_until < database.ahead(session))
+    return or_(JobRow.lease_until.is_(None), and_(or_(false(), *each), by_time))
 
 
 def _is_of_earlier_boot(owner: str) -> bool:
@@ -486,9 +488,9 @@ def _requeue(session: Session, device_class: str, lost: ColumnElement[bool]) -> 
     requeued = []
     for job_id, cancelled in session.execute(query).all():
         if cancelled:
-            close_job(session, job_id, JobStatus.CANCELLED, None, lease_until=None)
+            close_job(session, job_id, JobStatus.CANCELLED, None, lease_until=None, lease_s=None)
         else:
-            change_status(session, job_id, JobStatus.QUEUED, lease_until=None)
+            change_status(session, job_id, JobStatus.QUEUED, lease_until=None, lease_s=None)
             requeued.append(job_id)
     return requeued
 

@@ -204,8 +204,10 @@ class TuneRequest(SearchOptions):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Everything but the problem, as plain data."""
-        found = {name: encode(getattr(self, name)) for name in OPTIONS}
+        """Everything but the problem, as plain data; without a level where it is full, as earlier releases
+        had it, so that their requests are known again."""
+        full = self.level is Level.FULL
+        found = {name: encode(getattr(self, name)) for name in OPTIONS if name != "level" or not full}
         return found | ({"ladder": list(self.ladder)} if self.ladder else {})
 
     @property

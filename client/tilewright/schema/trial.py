@@ -23,7 +23,6 @@ from tilewright.schema.resources import Resources
 
 STANDS_IN = "stands_in_for"
 QUICK_METHOD = ", quick"  # the end of the method of a short race
-QUICK_METHOD = ", quick"  # the end of the method of a short race
 
 
 class Outcome(StrEnum):

@@ -25,7 +25,7 @@ from service.http.openapi import errors
 from service.http.views import job_place, job_view, number_place, page_end, unreadable_view
 from tilewright import wire
 from tilewright.schema.device import DeviceSpec
-from tilewright.schema.job import MOST_ROWS, TuneRequest, ladder_of
+from tilewright.schema.job import MOST_ROWS, Level, TuneRequest, ladder_of
 from tilewright.schema.problem import GemmProblem
 from tuner.store import best, jobs, misses, records, trials
 from tuner.store.jobs import submit
@@ -49,7 +49,10 @@ def start_for_misses(
     """
     body = admission.with_trials(body, service.settings)
     bench = _bench_for_misses(service, body.from_misses.device_class, body.device)
-    digest = records.digest(body.model_dump(mode="json"))
+    told = body.model_dump(mode="json")
+    if told["level"] == Level.FULL:  # which earlier releases did not tell
+        del told["level"]
+    digest = records.digest(told)
     with service.store.begin() as session:
         queue = functools.partial(_queue_top, service, session, bench, body, request)
         answer = once(session, key, digest, queue)

@@ -72,6 +72,7 @@ def test_a_key_opens_the_page_and_not_the_api(visitor: httpx2.Client, reader: st
     for told in ("HttpOnly", "SameSite=strict", "Max-Age=43200", "Path=/"):
         assert told in cookie
     assert "Secure" not in cookie, "the browser came by plain HTTP"
+    assert 'tilewright_key=""' in cookie, "the cookie of earlier releases, which held the key, is forgotten"
     assert reader.rpartition("_")[2] not in cookie, "the cookie does not hold the key"
     for page in (*PAGES, "/docs", "/openapi.json"):
         assert visitor.get(page).status_code == 200, page

@@ -214,7 +214,10 @@ def test_a_release_before_keeps_the_largest_row_alone(store: Store) -> None:
     assert "ladder" not in options
     store.migrate()
     with store.read() as session:
-        assert jobs.known(session, job.id).request == dataclasses.replace(REQUEST, ladder=())
+        known = jobs.known(session, job.id)
+        assert known.request == dataclasses.replace(REQUEST, ladder=())
+        assert known.result is not None
+        assert known.result.problem == REQUEST.problem
 
 
 def test_quotas_count_the_trials_of_a_ladder(store: Store) -> None:
