@@ -102,7 +102,7 @@ _BOXES = (
     "one TMA box of 64 elements by the rows of the tile loads an operand, where the document issues boxes of "
     "64 x 8, and one lane of each warp frees a stage, where there all 128 threads do; the bytes are the same"
 )
-_TODO = "a TODO of the document, by family wgmma_ws; {}"
+_NEXT_STEP = "a step that the document leaves to do, by family wgmma_ws; {}"
 _TABLE = (
     "the document's table says 840 us and 102.3 % of cuBLAS, its text 890 us and 100 %: held against 102.3 %"
 )
@@ -268,11 +268,11 @@ REFERENCE_KERNELS: tuple[ReferenceKernel, ...] = (
     ReferenceKernel(
         "003-warp-specialised", Config.of("wgmma_ws", _WGMMA_WS), _003,
         "a warp that loads beside two warpgroups that multiply one tile", _H200,
-        note=_TODO.format("tile 128 x 256")),
+        note=_NEXT_STEP.format("tile 128 x 256")),
     ReferenceKernel(
         "003-persistent-pingpong", Config.of("wgmma_ws", _PINGPONG), _003,
         "persistent CTAs, of which one warpgroup multiplies while the other stores", _H200,
-        note=_TODO.format("tile 128 x 128")),
+        note=_NEXT_STEP.format("tile 128 x 128")),
     ReferenceKernel(
         "004-1-naive", _mma(_ADA_NAIVE), _004_NN,
         "kernel 1: one m16n8k16 a warp and k tile, single-element loads", _ADA, 4.67, 29.4),

@@ -15,7 +15,7 @@ from tilewright.schema.problem import DType, GemmProblem, Layout
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UnseenShape:
-    """One problem, whatever its element type.
+    """One problem in one of several element types.
 
     Attributes:
         group: what it is an example of; source: the model and its projection, empty for made-up extents.

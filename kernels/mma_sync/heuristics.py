@@ -32,7 +32,7 @@ _SHAPES = (
     (16, 64, 64, 1, 2, 5),
 )
 _HINTED_TILE_K, _HINTED_STAGES = 32, 3  # if a hint has none
-_ASYNC_BYTES = 8  # copies at least as wide keep up with the products, whatever the rows
+_ASYNC_BYTES = 8  # copies at least as wide keep up with the products for any rows
 _REUSE = 128  # products of an element that pay for its copy to aligned rows
 
 

@@ -113,7 +113,7 @@ class Watcher:
             return
         try:
             node.refused = cluster.why_refused(node.name, self._ray.get(ready[0]))
-        except Exception as error:  # NOTE: whatever a foreign machine does is told, and tried again
+        except Exception as error:  # NOTE: any error of a foreign machine is told, and tried again
             node.refused = (
                 f"node {node.name} could not be probed ({type(error).__name__}); try its 'ray status'"
             )
@@ -170,7 +170,7 @@ class Watcher:
         ref, device.asked.ref = device.asked.ref, None
         try:
             state = self._ray.get(ref)
-        except Exception as error:  # NOTE: whatever one device does is told, and leaves the others alone
+        except Exception as error:  # NOTE: any error of one device is told, and leaves the others alone
             device.reason, device.again = _why(error), time.monotonic() + 1.0
             if isinstance(error, self._ray.exceptions.ActorDiedError):
                 self._replace(device)

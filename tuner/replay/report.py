@@ -215,7 +215,7 @@ class Report:
     Attributes:
         space: name of the space.
         configs, working: number of recorded configs, and of those that ran and were right.
-        doubts: why the optimum that the fractions refer to may not be the best one.
+        doubts: why the optimum that the fractions refer to may not be the fastest config.
         plan: the plan that was replayed.
         summary: figures over the runs.
         runs: results of the runs, in the order of the plan's seeds.

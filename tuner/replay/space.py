@@ -112,7 +112,7 @@ class RecordedSpace:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Why the best of the recorded configs may not be the best one, as sentences."""
+        """Why the best of the recorded configs may not be the fastest of all, as sentences."""
         planned = self.provenance.get("planned", len(self))
         found = [f"it holds {len(self)} of {planned} configs"] if planned > len(self) else []
         if self.provenance.get("interrupted"):

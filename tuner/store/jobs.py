@@ -421,7 +421,7 @@ _Lease = tuple[str, int, datetime | None, float | None]  # job, attempt, ``lease
 
 
 class LeaseWatch:
-    """Tells which leases ended by this process's own clock, whatever the clock of a database server does.
+    """Tells which leases ended by this process's own clock, also where that of the database server jumps.
 
     A lease that is renewed changes. One that stays as it is for its seconds, or for ``lease_s`` where an
     earlier release gave it out, has ended. Between two looks, at most ``look_s`` seconds count: while the

@@ -70,7 +70,7 @@ def _queue_top(
     room = admission.check_queue(session, caller(request), settings, more=1) if wanted else 0
     asked = list(_on_ladders(body, wanted))
     spent = itertools.accumulate(one.work for one in asked)
-    # NOTE: the first is let in whatever its work is, as by itself it would be refused for ever.
+    # NOTE: the first is let in with any amount of work, as by itself it would be refused for ever.
     fits = [one for one, work in zip(asked, spent, strict=True) if work <= room]
     jobs_wanted = fits or asked[:1]
     return {"jobs": [_submit(session, one, bench.spec, request)[0].id for one in jobs_wanted]}

@@ -250,7 +250,7 @@ class Campaign:
 
 
 def _memory(device: str) -> Callable[[], int] | None:
-    """Counts the bytes of a GPU in use, by whatever process; None for the host."""
+    """Counts the bytes of a GPU in use, by all processes; None for the host."""
     if device == "host":
         return None
     import pynvml

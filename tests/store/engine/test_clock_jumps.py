@@ -175,8 +175,8 @@ def test_the_clock_of_a_database_server_ends_no_lease_and_keeps_none(store: Stor
         with store.begin() as session:
             return jobs.requeue_lost(session, HOST_CLASS, watch)
 
-    for beat in range(10):
-        server.jump(jump_s * (beat % 2))
+    for number in range(10):
+        server.jump(jump_s * (number % 2))
         assert [look() for _ in range(3)] == [[]] * 3
         renewed = time.monotonic()
         with store.begin() as session:

@@ -116,7 +116,7 @@ def test_knobs_that_few_trials_have_together_are_not_rated() -> None:
     assert set(knobs.importance(tried("ab", 20), ["a", "b"])) == {"a", "b"}
 
 
-def test_a_plot_s_name_is_safe_in_a_header_whatever_the_knob_is_called() -> None:
+def test_a_plot_s_name_is_safe_in_a_header_for_any_name_of_a_knob() -> None:
     hostile = 'a"\r\nSet-Cookie: x=1; \u202e'
     trials = [Measured(i, "f", 1.0 + i, {hostile: i % 2, "plain_1": i % 3}) for i in range(24)]
     sample = knobs.Sample("f", 24, frozenset(range(24)), frozenset(range(24)))
