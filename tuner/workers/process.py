@@ -36,7 +36,8 @@ _log = logging.getLogger("tilewright.workers")
 
 # NOTE: after each product OpenBLAS keeps idle threads spinning for tens of milliseconds, on the cores that
 # the next candidate of a race needs: a two-thread kernel is then measured twice as slow.
-_ENVIRONMENT = {"OPENBLAS_THREAD_TIMEOUT": "4"}
+# CuPy's reductions through CUB cost six seconds of compiling at the first use on a machine, its own 0.2 s.
+_ENVIRONMENT = {"OPENBLAS_THREAD_TIMEOUT": "4", "CUPY_ACCELERATORS": ""}
 
 
 class Child:
