@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kernels.base.family import ConfigSpace
 from kernels.base.knobs import Knob
@@ -27,12 +27,11 @@ from tilewright.errors import InvalidProblem
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
-from tilewright.schema.trial import Outcome
+from tilewright.schema.trial import Outcome, TrialResult
 from tuner.measure.stats import median
 from tuner.measure.timing import METHOD, PRUNE_RATIO
 from tuner.replay import formats
 from tuner.replay.space import Entry, RecordedSpace, SpaceError, assemble
-from tuner.workers.bench import Bench
 from tuner.workers.builder import Builder, Compiled
 
 
@@ -141,6 +140,7 @@ class RecordPlan:
         samples: fewest samples of each config that is not slow.
         slow: a config is slow above so many times the best time; slow ones get three samples.
         max_seconds: seconds after which to stop; 0 for never.
+        method: name of the way in which the bench measures.
     """
 
     family: ConfigSpace[Any]
@@ -148,6 +148,7 @@ class RecordPlan:
     samples: int = 16
     slow: float = 2.0
     max_seconds: float = 0.0
+    method: str = METHOD
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -168,11 +169,33 @@ class Counts:
     idle_s: float
 
 
+class Measuring(Protocol):
+    """What a recording needs of a :class:`~tuner.workers.bench.Bench`."""
+
+    spec: DeviceSpec
+    driver: str
+
+    def trial(
+        self,
+        artifact: Artifact,
+        problem: GemmProblem,
+        incumbent_us: float | None,
+        timeout_s: float,
+        fewest_samples: int,
+    ) -> TrialResult:
+        """The result of checking an artifact and measuring it."""
+
+
 class Recording:
     """Measures configs and appends them to a journal."""
 
     def __init__(
-        self, plan: RecordPlan, bench: Bench, builder: Builder, journal: Journal, configs: Sequence[Config]
+        self,
+        plan: RecordPlan,
+        bench: Measuring,
+        builder: Builder,
+        journal: Journal,
+        configs: Sequence[Config],
     ) -> None:
         """``configs`` are the configs to record, in order; those in the journal are not measured again."""
         self._plan, self._bench, self._builder, self._journal = plan, bench, builder, journal
@@ -266,11 +289,11 @@ class Recording:
             "driver": self._bench.driver,
             "device_class": self._bench.spec.device_class.id,
             "package": __version__,
-            "method": METHOD,
+            "method": self._plan.method,
         }
 
 
-def planned(plan: RecordPlan, bench: Bench) -> list[Config]:
+def planned(plan: RecordPlan, bench: Measuring) -> list[Config]:
     """Every valid config: the family's heuristic configs, then the others in random order.
 
     Raises:
@@ -291,7 +314,7 @@ def planned(plan: RecordPlan, bench: Bench) -> list[Config]:
     return sorted(configs, key=lambda config: ranks.get(config, len(ranks)))
 
 
-def head(plan: RecordPlan, bench: Bench) -> dict[str, Any]:
+def head(plan: RecordPlan, bench: Measuring) -> dict[str, Any]:
     """The first line of the journal of this recording."""
     return {
         "family": plan.family.name,

@@ -43,7 +43,7 @@ class DeviceServer:
         self._device = open_device(device_name)
         self._kernels = KernelCache()
         self._gemms = Gemms(self._device)
-        self._driver_errors = _driver_errors(self._device)
+        self._driver_errors = driver_errors(self._device)
         self._tuned: GemmProblem | None = None
         self._race: Race | None = None
         self._disturbed = False
@@ -239,7 +239,8 @@ def _make(module: str, name: str, *arguments: int) -> Device:
     return device
 
 
-def _driver_errors(device: Device) -> tuple[type[Exception], ...]:
+def driver_errors(device: Device) -> tuple[type[Exception], ...]:
+    """The errors of the driver that end the process of a device."""
     if device.spec.kind == "host":
         return ()
     cuda = importlib.import_module("cupy").cuda
