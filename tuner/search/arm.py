@@ -62,18 +62,27 @@ class Arm:
         self.shown_us: list[float | None] = []
         self._initial_configs = tuple(initial_configs)
         self._outside: set[Config] = set()
+        self._reserved: set[Config] = set()
         self._sampler = sampler_of(sampler, pool)
         self._study = optuna.create_study(sampler=self._sampler)
 
     @property
     def initial_configs(self) -> list[Config]:
-        """The initial configs that were not tried yet, the most promising one first."""
-        return [config for config in self._initial_configs if not self._tried(config)]
+        """The initial configs that were neither tried nor reserved, the most promising one first."""
+        left = (config for config in self._initial_configs if config not in self._reserved)
+        return [config for config in left if not self._tried(config)]
 
     @property
     def exhausted(self) -> bool:
-        """Whether every config was tried."""
-        return not self.initial_configs and not self.pool.free
+        """Whether every config was tried or is reserved."""
+        return not self.initial_configs and not self.pool.unclaimed
+
+    def reserve(self, config: Config) -> None:
+        """Propose a config only as :meth:`fixed`: a recorded trial of it is replayed later."""
+        self._reserved.add(config)
+        row = self.pool.index_of(config)
+        if row is not None:
+            self.pool.reserve(row)
 
     def search(self, seed: int) -> Draw:
         """The config that the sampler chooses."""
@@ -87,6 +96,7 @@ class Arm:
         """
         if self._tried(config):
             raise ValueError(f"{config} was proposed before")
+        self._reserved.discard(config)
         row = self.pool.index_of(config)
         if row is not None:
             self._sampler.initial_configs += is_initial

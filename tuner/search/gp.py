@@ -11,6 +11,7 @@ Riedmiller & Braun 1993). Wide priors do not help: with a few dozen configs know
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from statistics import NormalDist
@@ -152,8 +153,9 @@ _IMPROVEMENTS = np.asarray([_standard_improvement(float(gain)) for gain in _GAIN
 class Surrogate:
     """A model of the costs of a pool's rows, given the costs of some.
 
-    Rows are added in one order. Rows whose cost is not known yet lower the uncertainty around them, so that
-    the search does not crowd configs in flight (Desautels et al. 2014).
+    The rows with a cost come in the order of results, then the pending ones, whose cost is not known yet.
+    These lower the uncertainty around them, so that the search does not crowd configs in flight (Desautels et
+    al. 2014).
 
     Attributes:
         candidates: the rows whose improvements :meth:`improvements` returns.
@@ -171,6 +173,8 @@ class Surrogate:
         self._inverse = np.zeros((0, 0))
         self._solved: Distances = np.zeros((0, len(candidates)), dtype=np.float32)
         self._explained: Distances = np.zeros(len(candidates), dtype=np.float32)
+        self._known = 0  # rows that are in _explained_by_known
+        self._explained_by_known = np.zeros_like(self._explained)
         self._white: Floats = np.zeros(0)
         self._lowest = 0.0
         self._spread = 1.0
@@ -185,8 +189,11 @@ class Surrogate:
         while known >= self._next_fit:
             self._fit(rows[: self._next_fit], values[: self._next_fit])
             self._next_fit = int(self._next_fit * GROWTH) + 1
+        same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(self._rows, rows, strict=False))
+        self._rows = [row for row, _ in same]
         for row in rows[len(self._rows) :]:
             self._extend(row)
+        self._explain(known)
         costs = standardised(values)
         self._white = self._inverse[:known, :known] @ costs
         self._lowest = float(costs.min())
@@ -212,7 +219,7 @@ class Surrogate:
         return expected
 
     def _fit(self, rows: Sequence[int], values: Sequence[float | None]) -> None:
-        self._rows, self._explained[:] = [], 0.0
+        self._rows, self._known, self._explained_by_known[:] = [], 0, 0.0
         if any(value is not None for value in values):
             of = np.asarray(rows)
             squared = self._squared(of, of).astype(np.float64)
@@ -231,8 +238,16 @@ class Surrogate:
         self._inverse[size, :size], self._inverse[size, size] = -(left @ inverse) / pivot, 1.0 / pivot
         alike = self._correlation_with_candidates(row)
         self._solved[size] = (alike - left.astype(np.float32) @ self._solved[:size]) / np.float32(pivot)
-        self._explained += np.square(self._solved[size])
         self._rows.append(row)
+
+    def _explain(self, known: int) -> None:
+        """Add up the fraction of each candidate's variance that the rows explain."""
+        # NOTE: one by one, so that the sum is the same however many rows come at once.
+        for row in range(self._known, known):
+            self._explained_by_known += np.square(self._solved[row])
+        self._known, self._explained = known, self._explained_by_known.copy()
+        for row in range(known, len(self._rows)):
+            self._explained += np.square(self._solved[row])
 
     def _correlation_of(self, rows: Indices, others: Indices) -> Distances:
         weights = self._scales.weights.astype(np.float32)

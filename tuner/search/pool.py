@@ -46,6 +46,7 @@ class Pool:
         self._cost = [_costs(knob) for knob in self.knobs]
         self.squares = [np.square(cost) for cost in self._cost]
         self._taken = np.zeros(len(points), dtype=bool)
+        self._reserved = np.zeros(len(points), dtype=bool)
         self._index = {knob.name: {value: i for i, value in enumerate(knob.values)} for knob in self.knobs}
 
     @classmethod
@@ -62,6 +63,11 @@ class Pool:
     def free(self) -> int:
         """The number of points that were not proposed yet."""
         return len(self) - int(np.count_nonzero(self._taken))
+
+    @property
+    def unclaimed(self) -> int:
+        """The number of points that were neither proposed nor reserved."""
+        return len(self) - int(np.count_nonzero(self._taken | self._reserved))
 
     def config(self, index: int) -> Config:
         """The config of a row."""
@@ -93,6 +99,22 @@ class Pool:
     def is_taken(self, index: int) -> bool:
         """Whether a row was proposed before."""
         return bool(self._taken[index])
+
+    def reserve(self, index: int) -> None:
+        """Keep a free row for a recorded trial that is replayed later."""
+        self._reserved[index] = True
+
+    def release(self, index: int) -> None:
+        """The inverse of :meth:`reserve`; nothing if the row is not reserved."""
+        self._reserved[index] = False
+
+    def is_reserved(self, index: int) -> bool:
+        """Whether a row is kept for a recorded trial."""
+        return bool(self._reserved[index])
+
+    def unreserved(self, rng: np.random.Generator) -> int:
+        """The row of a free point that is not reserved, drawn uniformly; at least one must be left."""
+        return int(rng.choice(np.flatnonzero(~(self._taken | self._reserved))))
 
     def nearest(self, point: Sequence[int], rng: np.random.Generator) -> int:
         """The row of the free point nearest to a point of the knobs' product; ties are broken at random.

@@ -1,17 +1,20 @@
 """Optuna samplers that can only propose valid, untried configs.
 
 A trial's parameters are the value indices of a pool's knobs, so that one parameter vector is one point. A
-sampler is reseeded for each ask: its proposal is a function of that seed and of the study's results, and does
-not
-    depend on
-how long anything took.
+sampler is reseeded for each ask: its proposal is a function of that seed, of the asks so far and of the
+results in the order in which they were told. It does not depend on how long anything took.
+
+Several asks may wait for their results ("pending"). No pending config is proposed again, and each sampler
+takes them into account by a rule of its own: the staged one as :class:`tuner.search.gp.Surrogate` says, TPE
+by Optuna's constant liar, which counts them among the slow ones. Draws of CMA-ES and random ones are
+independent anyway, and local search goes on around the best known config.
 """
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,42 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from tuner.search.pool import Pool
+
+
+@dataclasses.dataclass(slots=True)
+class History:
+    """The rows of all asks of a study: those with a result in the order of results, then the pending ones.
+
+    Attributes:
+        numbers, told, values: number of the ask, row, and result in microseconds, None if the config failed.
+        pending: the row of each ask without a result by its number, in the order of asks.
+    """
+
+    numbers: list[int] = dataclasses.field(default_factory=list)
+    told: list[int] = dataclasses.field(default_factory=list)
+    values: list[float | None] = dataclasses.field(default_factory=list)
+    pending: dict[int, int] = dataclasses.field(default_factory=dict)
+
+    def tell(self, number: int, value: float | None) -> None:
+        """Add the result of a pending ask."""
+        self.told.append(self.pending.pop(number))
+        self.numbers.append(number)
+        self.values.append(value)
+
+    @property
+    def rows(self) -> list[int]:
+        """The rows of all asks; the first ones belong to ``values``."""
+        return [*self.told, *self.pending.values()]
+
+    @property
+    def measured(self) -> int:
+        """The number of results that are not failures."""
+        return sum(value is not None for value in self.values)
+
+    def ranked(self, first: int = 0) -> list[int]:
+        """The measured rows of the asks from number ``first`` on, the fastest first."""
+        asks = zip(self.values, self.told, self.numbers, strict=True)
+        return [row for _, row in sorted((v, row) for v, row, n in asks if v is not None and n >= first)]
 
 
 class PoolSampler(BaseSampler, abc.ABC):
@@ -33,20 +72,24 @@ class PoolSampler(BaseSampler, abc.ABC):
         space: the parameters of its trials.
         seed: seed of the next ask.
         initial_configs: number of asks that were initial configs, which the sampler did not choose.
+        history: the asks of the study so far and their results.
     """
 
-    def __init__(self, pool: Pool, space: dict[str, BaseDistribution] | None = None) -> None:
+    def __init__(
+        self, pool: Pool, space: dict[str, BaseDistribution] | None = None, history: History | None = None
+    ) -> None:
         self.pool = pool
         self.space = space or categories(pool)
         self.seed = 0
         self.initial_configs = 0
+        self.history = history or History()
 
     @abc.abstractmethod
     def choose(self, study: Study, trial: FrozenTrial, rng: np.random.Generator) -> int:
         """A free row of the pool; ``rng`` was seeded for this ask."""
 
     def prepare(self, study: Study, trial: FrozenTrial) -> None:
-        """Read the study's results, before every ask, also if another sampler proposes.
+        """Learn from the results, before every ask, also if another sampler proposes.
 
         Only this method changes what a sampler remembers between asks, so that a search whose first trials
         are replayed has the state of the search that chose them.
@@ -64,9 +107,20 @@ class PoolSampler(BaseSampler, abc.ABC):
         del search_space
         self.pool.need_free()
         self.prepare(study, trial)
-        row = self.choose(study, trial, np.random.default_rng(self.seed))
+        rng = np.random.default_rng(self.seed)
+        row = self.choose(study, trial, rng)
+        if self.pool.is_reserved(row):
+            row = self.pool.unreserved(rng)
         self.pool.take(row)
+        self.history.pending[trial.number] = row
         return parameters(self.pool, row)
+
+    def after_trial(
+        self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> None:
+        """Add a result to the history; Optuna calls this when one is told."""
+        del study
+        self.history.tell(trial.number, values[0] if values and state is TrialState.COMPLETE else None)
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -80,18 +134,19 @@ class FixedSampler(PoolSampler):
     """Proposes one given row instead of ``sampler``: an initial config, or a trial of a resumed job."""
 
     def __init__(self, sampler: PoolSampler, row: int) -> None:
-        super().__init__(sampler.pool, sampler.space)
+        super().__init__(sampler.pool, sampler.space, sampler.history)
         self._sampler = sampler
         self._row = row
 
     def prepare(self, study: Study, trial: FrozenTrial) -> None:
-        """Let the replaced sampler read the study's results."""
+        """Let the replaced sampler learn from the results."""
         self._sampler.seed = self.seed
         self._sampler.prepare(study, trial)
 
     def choose(self, study: Study, trial: FrozenTrial, rng: np.random.Generator) -> int:
         """The given row."""
         del study, trial, rng
+        self.pool.release(self._row)
         return self._row
 
 
@@ -131,51 +186,19 @@ def row_of(pool: Pool, params: Mapping[str, int]) -> int:
     return row
 
 
-@dataclasses.dataclass(slots=True)
-class History:
-    """The rows of all asks and their values, kept between asks so that each trial is read once.
-
-    Results are told in the order of asks, so the first ``len(values)`` rows are those with a result.
-
-    Attributes:
-        pool: what the study searches.
-        rows: rows of all asks, in their order.
-        values: results in microseconds, or None if the config failed.
-    """
-
-    pool: Pool
-    rows: list[int] = dataclasses.field(default_factory=list)
-    values: list[float | None] = dataclasses.field(default_factory=list)
-
-    def update(self, study: Study, asking: int) -> None:
-        """Read new trials; trial number ``asking`` has no row yet."""
-        trials = study.get_trials(deepcopy=False)
-        self.rows += [row_of(self.pool, trial.params) for trial in trials[len(self.rows) : asking]]
-        for trial in trials[len(self.values) : asking]:
-            if not trial.state.is_finished():
-                break
-            self.values.append(trial.value if trial.state is TrialState.COMPLETE else None)
-
-    @property
-    def measured(self) -> int:
-        """The number of results that are not failures."""
-        return sum(value is not None for value in self.values)
-
-
 class LocalSampler(PoolSampler):
     """Proposes random neighbours of the best row of a descent, and starts anew when all were tried.
 
     The first descent begins at the best of all earlier results.
     """
 
-    def __init__(self, pool: Pool) -> None:
-        super().__init__(pool)
-        self._history = History(pool)
+    def __init__(self, pool: Pool, history: History | None = None) -> None:
+        super().__init__(pool, history=history)
         self._begun = 0
 
     def prepare(self, study: Study, trial: FrozenTrial) -> None:
         """Begin another descent if this one has no free neighbour left."""
-        self._history.update(study, trial.number)
+        del study
         centre = self._centre()
         if centre is not None and not len(self.pool.neighbours(centre)):
             self._begun = trial.number
@@ -188,12 +211,7 @@ class LocalSampler(PoolSampler):
 
     def _centre(self) -> int | None:
         """The best row of this descent, or None."""
-        told = [(v, row) for v, row in zip(*self._this_descent(), strict=True) if v is not None]
-        return min(told)[1] if told else None
-
-    def _this_descent(self) -> tuple[list[float | None], list[int]]:
-        history = self._history
-        return history.values[self._begun :], history.rows[self._begun : len(history.values)]
+        return next(iter(self.history.ranked(self._begun)), None)
 
 
 class ProjectedSampler(PoolSampler, abc.ABC):
@@ -224,8 +242,8 @@ class TpeSampler(ProjectedSampler):
     """Multivariate tree-structured Parzen estimator over categories."""
 
     def inner(self) -> BaseSampler:
-        """The sampler of Optuna with its defaults."""
-        return TPESampler(seed=self.seed)
+        """The sampler of Optuna, which counts pending trials among the slow ones."""
+        return TPESampler(seed=self.seed, constant_liar=True)
 
 
 class CmaEsPoolSampler(ProjectedSampler):

@@ -18,10 +18,14 @@ then
 So the sampler chooses half of every budget that is not very small. Failed configs count too: the model ranks
 them below every measured one. If the budget covers the whole space, the search tries every config.
 
-Proposals are a function of the seed, of the initial configs and of the results told before each ask. Results
-are told in the order of asks, and :attr:`Search.ready` keeps asks at most ``DEPTH`` ahead of results. A
-caller that asks whenever the search is ready gets the same proposals however long each compilation takes, and
-may replay recorded trials to restore an interrupted search.
+Several proposals may be pending, asked for and without a result: those that compile ahead of the device, and
+those on other devices. :attr:`Search.ready` keeps them at most ``depth``. The samplers take them into account
+(:mod:`tuner.search.samplers`), and each family's count of asks includes them.
+
+Proposals are a function of the seed, of the initial configs and of the order of asks and results. Results may
+come in any order. A caller that asks whenever the search is ready and then tells one result gets the same
+proposals for the same order of results, however long each of them took, and may replay recorded trials to
+restore an interrupted search.
 """
 
 from __future__ import annotations
@@ -29,7 +33,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -80,18 +83,26 @@ class Search:
         size: valid configs over all families.
         measured: ``ok`` and ``pruned`` results told so far.
         asked: proposals made so far.
+        depth: the most proposals that are pending at a time: ``DEPTH`` for one device, one more for each
+            further one. It may change at any time.
     """
 
-    def __init__(self, arms: Sequence[Arm], budget: int, seed: int = 0) -> None:
+    def __init__(self, arms: Sequence[Arm], budget: int, seed: int = 0, depth: int = DEPTH) -> None:
         """``budget`` is the number of measured trials to plan for, at most the number of configs."""
         self._arms = {arm.pool.family: arm for arm in arms}
         self._seed = seed
-        self._open: deque[tuple[Proposal, Draw]] = deque()
+        self._open: dict[Proposal, Draw] = {}
+        self.depth = depth
         self._initial_left = max(len(arms), int(INITIAL_FRACTION * budget))
         self.size = sum(len(arm.pool) for arm in arms)
         self.budget = min(budget, self.size)
         self.measured = 0
         self.asked = 0
+
+    @property
+    def pending(self) -> tuple[Proposal, ...]:
+        """The proposals without a result, in the order of asks."""
+        return tuple(self._open)
 
     @property
     def in_flight(self) -> int:
@@ -101,10 +112,10 @@ class Search:
     @property
     def ready(self) -> bool:
         """Whether another proposal may be asked for before the next result."""
-        return self.in_flight < DEPTH
+        return self.in_flight < self.depth
 
     def ask(self) -> Proposal | None:
-        """The next config to try, or None if every valid one was proposed.
+        """The next config to try, or None if every valid one was proposed or is reserved.
 
         Raises:
             RuntimeError: the search is not :attr:`ready`.
@@ -114,7 +125,7 @@ class Search:
         if not arms:
             return None
         arm = min(arms, key=lambda one: (one.asked + 1) / self._weight(one))
-        initial_configs = arm.initial_configs if self._initial_left > 0 or not arm.pool.free else []
+        initial_configs = arm.initial_configs if self._initial_left > 0 or not arm.pool.unclaimed else []
         if initial_configs:
             return self._propose(arm.fixed(initial_configs[0], self._ask_seed, is_initial=True), INITIAL)
         return self._propose(arm.search(self._ask_seed), "search")
@@ -133,21 +144,31 @@ class Search:
             return self._propose(Draw(config, None), origin)
         return self._propose(arm.fixed(config, self._ask_seed, origin == INITIAL), origin)
 
+    def reserve(self, configs: Iterable[Config]) -> None:
+        """Propose these configs by :meth:`replay` alone.
+
+        An interrupted search of several devices has recorded trials whose numbers have gaps: proposals that
+        never got a result. Reserve the recorded ones first, then replay a recorded number and ask for a
+        missing one. The ask gives the config that was lost if results are told in their recorded order and
+        ``depth`` is the same, else another one, but never one that was recorded.
+        """
+        for config in configs:
+            if arm := self._arms.get(config.family):
+                arm.reserve(config)
+
     def tell(self, proposal: Proposal, outcome: Outcome, value_us: float | None) -> None:
-        """Learn the result of the oldest open proposal; ``value_us`` is its median if it was measured.
+        """Learn the result of a pending proposal; ``value_us`` is its median if it was measured.
 
         Raises:
-            ValueError: another proposal is older, or the outcome requires or excludes a value.
+            ValueError: the proposal is not pending, or the outcome requires or excludes a value.
         """
-        if not self._open or self._open[0][0] != proposal:
-            raise ValueError(
-                f"tell proposals in the order of asks; {proposal.number} is not the oldest open one"
-            )
+        if proposal not in self._open:
+            raise ValueError(f"proposal {proposal.number} is not pending; tell each one once")
         if (outcome in MEASURED) != (value_us is not None):
             raise ValueError(
                 f"an outcome has a value exactly if it was measured, got {outcome} with {value_us}"
             )
-        _, draw = self._open.popleft()
+        draw = self._open.pop(proposal)
         self.measured += outcome in MEASURED
         if arm := self._arms.get(proposal.family):
             arm.tell(draw, value_us)
@@ -158,14 +179,14 @@ class Search:
 
     def _propose(self, draw: Draw, origin: str) -> Proposal:
         proposal = Proposal(self.asked, draw.config, origin)
-        self._open.append((proposal, draw))
+        self._open[proposal] = draw
         self.asked += 1
         self._initial_left -= origin == INITIAL
         return proposal
 
     def _need_ready(self) -> None:
         if not self.ready:
-            raise RuntimeError(f"{DEPTH} proposals are open; tell the oldest before the next ask")
+            raise RuntimeError(f"{self.in_flight} proposals are pending; tell a result before the next ask")
 
     def _weight(self, arm: Arm) -> float:
         results = len(arm.shown_us)
@@ -185,8 +206,9 @@ def open_search(
     seed: int = 0,
     initial_configs: Iterable[Config] = (),
     sampler: Sampler = Sampler.STAGED,
+    depth: int = DEPTH,
 ) -> Search:
-    """A search over the valid configs of ``families``.
+    """A search over the valid configs of ``families``, with up to ``depth`` proposals pending.
 
     ``initial_configs`` and the families' heuristic configs alternate, then the sampler chooses. Initial
     configs of an earlier version are completed; those that are not valid for the problem are left out.
@@ -203,4 +225,4 @@ def open_search(
         valid = [one for one in both if one and family.why_invalid(one, problem, device) is None]
         drawn_by = Sampler.RANDOM if size <= budget else sampler
         arms.append(Arm(pool, dict.fromkeys(valid), drawn_by))
-    return Search([arm for arm in arms if not arm.exhausted], min(budget, size), seed)
+    return Search([arm for arm in arms if not arm.exhausted], min(budget, size), seed, depth)

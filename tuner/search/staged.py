@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial
 
 from tuner.search.gp import Surrogate
 from tuner.search.pool import Indices, Pool
-from tuner.search.samplers import History, LocalSampler, PoolSampler
+from tuner.search.samplers import LocalSampler, PoolSampler
 
 FIRST = 8
 FEWEST_KNOWN = 3
@@ -40,13 +40,11 @@ class StagedSampler(PoolSampler):
 
     def __init__(self, pool: Pool) -> None:
         super().__init__(pool)
-        self._history = History(pool)
-        self._local = LocalSampler(pool)
+        self._local = LocalSampler(pool, self.history)
         self._model = Surrogate(pool, _candidates(pool))
 
     def prepare(self, study: Study, trial: FrozenTrial) -> None:
-        """Read new results."""
-        self._history.update(study, trial.number)
+        """Let local search learn from the results once it is its turn."""
         if trial.number >= MOST_KNOWN:
             self._local.prepare(study, trial)
 
@@ -54,7 +52,7 @@ class StagedSampler(PoolSampler):
         """The row of the current stage."""
         if trial.number >= MOST_KNOWN:
             return self._local.choose(study, trial, rng)
-        if trial.number < FIRST or self._history.measured < FEWEST_KNOWN:
+        if trial.number < FIRST or self.history.measured < FEWEST_KNOWN:
             return self._spread(rng)
         followed = self.initial_configs + min(FOLLOWED * self.initial_configs, MOST_FOLLOWED)
         return self._expected(trial.number < followed or trial.number % CLOSE_EVERY == 0)
@@ -62,7 +60,7 @@ class StagedSampler(PoolSampler):
     def _spread(self, rng: np.random.Generator) -> int:
         """Of some free rows, the one with the largest distance to its nearest asked row."""
         free = self.pool.some(SPREAD_AMONG, rng)
-        asked = np.asarray(self._history.rows, dtype=np.int64)
+        asked = np.asarray(self.history.rows, dtype=np.int64)
         if not len(asked):
             return int(free[0])
         nearest = self.pool.squared(asked, free).sum(axis=0).min(axis=0)
@@ -70,7 +68,7 @@ class StagedSampler(PoolSampler):
 
     def _expected(self, close: bool) -> int:
         model = self._model
-        model.learn(self._history.rows, self._history.values)
+        model.learn(self.history.rows, self.history.values)
         near = self._near_the_best()
         if close and len(near):
             return int(near[model.improvements_of(near).argmax()])
@@ -81,9 +79,8 @@ class StagedSampler(PoolSampler):
 
     def _near_the_best(self) -> Indices:
         """The free neighbours of the best rows."""
-        known = zip(self._history.values, self._history.rows[: len(self._history.values)], strict=True)
-        ranked = sorted((value, row) for value, row in known if value is not None)
-        return np.unique(np.concatenate([self.pool.neighbours(row) for _, row in ranked[:CENTRES]]))
+        best = self.history.ranked()[:CENTRES]
+        return np.unique(np.concatenate([self.pool.neighbours(row) for row in best]))
 
 
 def _candidates(pool: Pool) -> Indices:

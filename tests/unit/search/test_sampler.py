@@ -12,7 +12,6 @@ from tuner.search.arm import sampler_of
 from tuner.search.pool import Pool
 from tuner.search.samplers import (
     FixedSampler,
-    History,
     LocalSampler,
     PoolSampler,
     UniformSampler,
@@ -185,16 +184,48 @@ def test_beyond_what_the_model_holds_local_search_goes_on(
     assert spend(study, sampler, 1)[0] in around
 
 
-def test_a_history_is_read_in_the_order_of_asks(pool: Pool) -> None:
-    sampler, history = UniformSampler(pool), History(pool)
-    study = study_of(sampler)
-    asked = [ask(study, sampler, seed) for seed in range(3)]
-    study.tell(asked[0][0], 5.0)
-    study.tell(asked[1][0], state=TrialState.PRUNED)
-    history.update(study, 3)
-    assert history.rows == [row for _, row in asked]
-    assert history.values == [5.0, None]
+def test_a_history_has_the_results_in_their_order_then_the_pending_asks(pool: Pool) -> None:
+    sampler = UniformSampler(pool)
+    study, history = study_of(sampler), sampler.history
+    (first, row_0), (_, row_1), (third, row_2), (_, row_3) = (ask(study, sampler, seed) for seed in range(4))
+    study.tell(third, 5.0)
+    study.tell(first, state=TrialState.PRUNED)
+    assert history.rows == [row_2, row_0, row_1, row_3]
+    assert (history.values, history.numbers) == ([5.0, None], [2, 0])
     assert history.measured == 1
+    assert (history.ranked(), history.ranked(first=3)) == ([row_2], [])
+
+
+@pytest.mark.parametrize("kind", Sampler)
+def test_pending_asks_are_never_drawn_again(kind: Sampler) -> None:
+    sampler = sampler_of(kind, small_pool())
+    study = study_of(sampler)
+    spend(study, sampler, 5)
+    asked = [ask(study, sampler, seed) for seed in range(5, 69)]
+    assert len({row for _, row in asked}) == 64
+    for trial, row in reversed(asked):
+        study.tell(trial, TOY.cost(sampler.pool.config(row)))
+    assert len(sampler.history.values) == 69
+    assert not sampler.history.pending
+
+
+@pytest.mark.parametrize("kind", [Sampler.STAGED, Sampler.TPE])
+def test_a_pending_ask_moves_the_next_one(kind: Sampler) -> None:
+    """Two studies with the same results: the one in which a row is pending asks for another row next, not
+    only because that row is taken."""
+    rows = []
+    for pending in (True, False):
+        sampler = sampler_of(kind, Pool.of(TOY, PROBLEM, DEVICE))
+        study = study_of(sampler)
+        spend(study, sampler, 30)
+        _, first = ask(study, sampler, 30)
+        if not pending:
+            sampler.history.pending.clear()
+            study._storage.set_trial_state_values(study.trials[-1]._trial_id, TrialState.FAIL)
+        asked = [ask(study, sampler, seed)[1] for seed in range(31, 35)]
+        rows.append([first, *asked])
+    assert rows[0][0] == rows[1][0]
+    assert rows[0] != rows[1]
 
 
 def test_foreign_parameters_are_refused(pool: Pool) -> None:

@@ -1,7 +1,7 @@
 """Ask and tell: what is proposed, in which order, and that it only depends on what was told."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from toy_family import DEVICE, FAILED, PROBLEM, SLOW_TOY, TINY, TOY, Result, ToyFamily, drive, measure
 
 from tilewright.schema.config import Config
+from tilewright.schema.job import Sampler
 from tilewright.schema.trial import Outcome
 from tuner.search.arm import Arm
 from tuner.search.pool import Pool
-from tuner.search.search import DEPTH, Search, open_search
+from tuner.search.search import DEPTH, Proposal, Search, open_search
 
 
 def toy_search(budget: int, seed: int = 0, initial_configs: Sequence[Config] = ()) -> Search:
@@ -152,21 +153,127 @@ def test_asks_run_a_fixed_number_ahead_of_tells() -> None:
         assert search.ready
         search.ask()
     assert not search.ready
-    with pytest.raises(RuntimeError, match=f"{DEPTH} proposals are open"):
+    with pytest.raises(RuntimeError, match=f"{DEPTH} proposals are pending"):
         search.ask()
+    assert [one.number for one in search.pending] == [0, 1, 2, 3]
 
 
-def test_tells_out_of_order_or_without_sense_are_refused() -> None:
+def test_another_device_makes_room_for_another_proposal() -> None:
+    search = open_search([TOY], PROBLEM, DEVICE, 50, depth=1)
+    search.ask()
+    assert not search.ready
+    search.depth = 2
+    search.ask()
+    assert not search.ready
+
+
+def test_results_without_sense_are_refused() -> None:
     search = toy_search(50)
     first, second = search.ask(), search.ask()
     assert first is not None
     assert second is not None
-    with pytest.raises(ValueError, match="order of asks"):
-        search.tell(second, Outcome.OK, 1.0)
     with pytest.raises(ValueError, match="has a value"):
         search.tell(first, Outcome.OK, None)
     with pytest.raises(ValueError, match="has a value"):
         search.tell(first, Outcome.TIMEOUT, 1.0)
+    search.tell(second, Outcome.OK, 1.0)
+    assert search.pending == (first,)
+    with pytest.raises(ValueError, match="proposal 1 is not pending"):
+        search.tell(second, Outcome.OK, 1.0)
+
+
+@pytest.mark.parametrize("recorded", [TOY.make(32, 2), TOY.make(16, 8)], ids=["searched", "outside"])
+def test_a_recorded_initial_config_waits_for_its_number(recorded: Config) -> None:
+    search = toy_search(20, initial_configs=[recorded])
+    search.reserve([recorded, SLOW_TOY.make(16, 1)])
+    search.ask()
+    search.ask()
+    assert recorded not in [one.config for one in search.pending]
+    assert search.replay(recorded, "initial").number == 2
+    assert search.pending[-1].config == recorded
+
+
+def shuffled(open_now: Sequence[Proposal], told: int, seed: int) -> Proposal:
+    """The pending proposal whose result comes next on devices of unequal speed."""
+    return open_now[int(np.random.default_rng((seed, told)).integers(len(open_now)))]
+
+
+def spread(
+    search: Search,
+    order: int,
+    stop_after: int | None = None,
+    known: Sequence[Proposal] = (),
+    result: Callable[[Config], Result] = measure,
+) -> tuple[list[Proposal], list[Proposal]]:
+    """Drive a search on several devices; gives the proposals in the order of asks and in that of results.
+
+    ``known`` are the results of an interrupted run in their order; ``order`` seeds the order of others.
+    """
+    asked, told = list[Proposal](), list[Proposal]()
+    search.reserve(one.config for one in known)
+    numbers = {one.number: one for one in known}
+    while stop_after is None or len(told) < stop_after:
+        while search.ready and search.measured + search.in_flight < search.budget:
+            old = numbers.get(search.asked)
+            proposal = search.replay(old.config, old.origin) if old else search.ask()
+            if proposal is None:
+                break
+            asked.append(proposal)
+        if not search.pending:
+            break
+        due = known[len(told)] if len(told) < len(known) else shuffled(search.pending, len(told), order)
+        search.tell(due, *result(due.config))
+        told.append(due)
+    return asked, told
+
+
+@pytest.mark.parametrize("kind", Sampler)
+@pytest.mark.parametrize("depth", [2, 8])
+def test_the_same_seed_and_order_of_results_give_the_same_proposals(kind: Sampler, depth: int) -> None:
+    def searched(order: int) -> list[Proposal]:
+        search = open_search([TOY, SLOW_TOY], PROBLEM, DEVICE, 40, 5, sampler=kind, depth=depth)
+        return spread(search, order)[0]
+
+    one, again, other = searched(1), searched(1), searched(2)
+    assert one == again
+    assert len({proposal.config for proposal in one}) == 40
+    assert kind is Sampler.RANDOM or one != other
+
+
+@pytest.mark.parametrize("kind", Sampler)
+@pytest.mark.parametrize("interrupted", [1, 17, 38])
+def test_a_search_on_devices_of_unequal_speed_goes_on_as_if_never_interrupted(
+    kind: Sampler, interrupted: int
+) -> None:
+    def open_it() -> Search:
+        return open_search([TOY, SLOW_TOY], PROBLEM, DEVICE, 40, 3, sampler=kind, depth=8)
+
+    whole = spread(open_it(), 4, result=flaky)
+    before = spread(open_it(), 4, stop_after=interrupted, result=flaky)
+    assert spread(open_it(), 4, known=before[1], result=flaky) == whole
+
+
+@pytest.mark.parametrize("kind", Sampler)
+def test_a_search_that_goes_on_with_fewer_devices_tries_nothing_twice(kind: Sampler) -> None:
+    def open_it(depth: int) -> Search:
+        return open_search([TINY], PROBLEM, DEVICE, 29, 3, sampler=kind, depth=depth)
+
+    _, told = spread(open_it(8), 4, stop_after=12)
+    known = sorted(told, key=lambda one: one.number)
+    assert known[-1].number > 11, "there are gaps"
+    search = open_it(2)
+    search.reserve(one.config for one in known)
+    numbers, seen = {one.number: one for one in known}, list[Proposal]()
+    while search.measured < search.budget:
+        while search.ready:
+            old = numbers.get(search.asked)
+            proposal = search.replay(old.config, old.origin) if old else search.ask()
+            if proposal is None:
+                break
+            seen.append(proposal)
+        search.tell(search.pending[0], *measure(search.pending[0].config))
+    assert len({one.config for one in seen}) == len(seen)
+    assert {one.config for one in known} <= {one.config for one in seen}
 
 
 def test_replaying_nonsense_is_refused() -> None:

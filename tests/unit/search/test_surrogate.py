@@ -66,6 +66,19 @@ def test_the_grown_posterior_is_that_of_one_solve(pool: Pool, pending: int) -> N
     np.testing.assert_allclose(model.improvements_of(some), expected[some], rtol=2e-3, atol=1e-5)
 
 
+def test_results_out_of_the_order_of_asks_give_the_posterior_of_one_solve(pool: Pool) -> None:
+    values = costs_of(pool, [3, 200, 411, 77, 620])
+    model = Surrogate(pool, np.arange(len(pool)))
+    model.learn([3, 200, 411, 620, 77], values[:3])
+    model.learn([3, 200, 411, 77, 620, 500], values[:4])
+    model.learn([3, 200, 411, 77, 620], values)
+    expected = dense_improvement(pool, [3, 200, 411, 77, 620], values)
+    np.testing.assert_allclose(model.improvements(), expected, rtol=2e-3, atol=1e-5)
+    at_once = Surrogate(pool, np.arange(len(pool)))
+    at_once.learn([3, 200, 411, 77, 620], values)
+    np.testing.assert_array_equal(model.improvements(), at_once.improvements())
+
+
 def test_rows_in_flight_are_not_expected_to_improve(pool: Pool) -> None:
     told = [3, 200, 411]
     model = Surrogate(pool, np.arange(len(pool)))
