@@ -79,7 +79,8 @@ class Settings(BaseSettings):
             on devices that are idle.
         max_gemms: most GEMMs at work at once.
         max_caller_gemms: most GEMM requests of one key, or of one address without keys, in flight at once.
-        quiet_wait_s: how long the final races of a job that others disturb run again, in seconds.
+        quiet_wait_s: how long a job waits for other processes to leave its GPU, and how long final races that
+            others disturb run again, in seconds.
         gemm_wait_s: longest wait of a GEMM for its turn, and again for a busy device, in seconds.
         stop_s: longest wait for a running trial at shutdown, in seconds.
         shared_memory: offer ``POST /gemm/shared`` to processes of this machine and user.

@@ -66,6 +66,8 @@ def _follow(client: Client, job: wire.JobView) -> wire.JobView:
     console.print(f"job {job.id} on {job.device_class}", highlight=False)
     if job.waiting:
         console.print(f"it waits: {job.waiting}", highlight=False, soft_wrap=True)
+    for one in job.neighbours:
+        console.print(f"slower while this job runs: {one}", highlight=False, soft_wrap=True)
     if job.stored and not job.status.final:
         told = f"tuned before: {_short(job.stored)}; that kernel is in this job's race"
         console.print(told, highlight=False, soft_wrap=True)
@@ -260,6 +262,8 @@ def _print(job: wire.JobView, as_json: bool) -> None:
         typer.echo(job.error.detail)
     if job.waiting:
         typer.echo(f"it waits: {job.waiting}")
+    for one in job.neighbours:
+        typer.echo(f"slower while it runs: {one}")
     if job.best:
         print_best(job.best)
     if job.rows:

@@ -36,6 +36,9 @@ class Device(Protocol):
     def restart_reasons(self) -> dict[str, int]:
         """As :attr:`tuner.workers.bench.Bench.restart_reasons`."""
 
+    def neighbours(self) -> tuple[str, ...]:
+        """As :meth:`tuner.workers.bench.Bench.neighbours`."""
+
     def gemm(
         self,
         artifact: Artifact | None,
@@ -104,11 +107,18 @@ class Engine:
 
     def why_waiting(self, job: JobRecord) -> str | None:
         """What keeps a job that is queued or tuned here from going on; None if nothing does."""
-        fit = [one for one in self.queues.values() if one.bench.spec.device_class.id == job.device_class]
-        if job.status is not JobStatus.QUEUED:
-            fit = [one for one in fit if one.job_id == job.id]
-        reasons = [one.health().reason for one in fit]
+        reasons = [one.health().reason for one in self._queues_of(job)]
         return reasons[0] if reasons and all(reasons) else None
+
+    def neighbours(self, job: JobRecord) -> list[str]:
+        """Other processes on the devices that tune a job or may take it, in words; empty once it ended."""
+        if job.status.final:
+            return []
+        return [f"{one.name}: {told}" for one in self._queues_of(job) for told in one.bench.neighbours()]
+
+    def _queues_of(self, job: JobRecord) -> list[Queue]:
+        fit = [one for one in self.queues.values() if one.bench.spec.device_class.id == job.device_class]
+        return fit if job.status is JobStatus.QUEUED else [one for one in fit if one.job_id == job.id]
 
     def open(self) -> None:
         """Find the devices.

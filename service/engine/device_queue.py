@@ -291,6 +291,7 @@ class DeviceQueue:
     def _tune(self, job: JobRecord, cancelled: threading.Event) -> None:
         patience = Patience(cancelled, self._tell)
         recorder = DeviceRecorder(self._store, job.id, patience, self._metrics, self.name)
+        self._await_quiet(job.id, cancelled)
         log.info("job %s: tuning %s on %s", job.id, job.request.problem, self.name)
         initial = functools.partial(self._initial_configs, job.device_class)
         given = (job.request, job.id, self.bench, self._builder, recorder, cancelled)
@@ -305,6 +306,18 @@ class DeviceQueue:
             self._finish(job, JobStatus.FAILED, NO_WINNER)
         elif not self._stopping.is_set() or self._cancel_requested(job.id):
             self._finish(job, JobStatus.CANCELLED, None)
+
+    def _await_quiet(self, job_id: str, cancelled: threading.Event) -> None:
+        """Wait until no other process uses the device, ``quiet_wait_s`` at most."""
+        ends = time.monotonic() + self._settings.quiet_wait_s
+        while reasons := "; ".join(self.bench.company()):
+            left_s = ends - time.monotonic()
+            if left_s <= 0 or cancelled.is_set():
+                log.warning("job %s goes on in company on %s: %s", job_id, self.name, reasons)
+                break
+            self._tell(Trouble.SHARED, f"{reasons}; waiting for it, {left_s:.0f} s at most (quiet_wait_s)")
+            cancelled.wait(min(_POLL_S, left_s))
+        self._tell(None, "")
 
     def _initial_configs(self, device_class: str, problem: GemmProblem) -> list[Config]:
         with self._store.read() as session:

@@ -24,11 +24,13 @@ class Trouble(enum.StrEnum):
     Attributes:
         WAITING: the database takes no writes: the disk is full, another process holds its lock, it is down.
         IN_USE: another service of this machine works on the device.
+        SHARED: other processes use the device, and the next job waits until they do not.
         FAILED: an error that is no one's job; the device tries again.
     """
 
     WAITING = "waiting"
     IN_USE = "in-use"
+    SHARED = "shared"
     FAILED = "failed"
 
 
@@ -50,7 +52,7 @@ class DeviceHealth:
 
     @property
     def ok(self) -> bool:
-        """Waiting for a database or for another service is no fault of the device."""
+        """Waiting for a database, another service or other processes is no fault of the device."""
         return self.alive and self.trouble is not Trouble.FAILED
 
 

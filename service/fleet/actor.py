@@ -57,6 +57,7 @@ class DeviceActor:
             "pid": os.getpid(),
             "health": encode(self._engine.health()[self._queue.name]),
             "restart_reasons": bench.restart_reasons,
+            "neighbours": bench.neighbours(),
             "stopped": self._engine.stopping.is_set(),
         }
 

@@ -34,6 +34,11 @@ class RemoteDevice:
     spec: DeviceSpec
     driver: str
     restart_reasons: dict[str, int]
+    others: tuple[str, ...] = ()
+
+    def neighbours(self) -> tuple[str, ...]:
+        """As :meth:`tuner.workers.bench.Bench.neighbours`, at the last look."""
+        return self.others
 
     def gemm(self, *_: Any) -> NoReturn:
         """Refuse: operands lie in memory of the service's machine.
@@ -174,9 +179,8 @@ def _queue(told: Mapping[str, Any]) -> RemoteQueue:
     health = decode(DeviceHealth, state["health"])
     if told["reason"]:
         health = DeviceHealth(False, None, None, told["reason"])
-    device = RemoteDevice(
-        name, DeviceSpec.from_dict(state["spec"]), state["driver"], state["restart_reasons"]
-    )
+    spec, others = DeviceSpec.from_dict(state["spec"]), tuple(state["neighbours"])
+    device = RemoteDevice(name, spec, state["driver"], state["restart_reasons"], others)
     return RemoteQueue(name, device, health)
 
 

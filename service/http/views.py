@@ -32,9 +32,11 @@ def job_view(
     waiting: str | None = None,
     rows: Sequence[BestConfig] = (),
     errors: Mapping[int, str] = MappingProxyType({}),
+    neighbours: Sequence[str] = (),
 ) -> wire.JobView:
     """A job, the result of its race once it succeeded, the stored winner of its problem if another job found
-    it, the reason why it waits, and of a ladder the winners of rows and why others have none."""
+    it, the reason why it waits, other processes on its device, and of a ladder the winners of rows and why
+    others have none."""
     found = best if job.status is JobStatus.SUCCEEDED else None
     decided = [wire.LadderRowView.of(one) for one in rows]
     told = {
@@ -46,6 +48,7 @@ def job_view(
         "stored": stored,
         "error": Kind.JOB_FAILED.document(job.error) if job.error else None,
         "waiting": waiting,
+        "neighbours": list(neighbours),
         "links": _links(job.id, found),
     }
     return wire.JobView(**gathered(wire.JobView, job, job.request, **told))

@@ -14,13 +14,20 @@ from tuner.store.records import JobRecord
 
 
 class FakeBench:
-    """A device that only knows whether it was closed."""
+    """A device that only knows whether it was closed, and in which company it is."""
 
     spec, driver = samples.HOST, "test driver"
 
     def __init__(self, name: str) -> None:
         self.name = self.identity = name
         self.closed = threading.Event()
+        self.in_company: tuple[str, ...] = ()
+
+    def neighbours(self) -> tuple[str, ...]:
+        return self.in_company
+
+    def company(self) -> tuple[str, ...]:
+        return self.in_company
 
     def close(self) -> None:
         self.closed.set()

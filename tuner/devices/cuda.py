@@ -21,11 +21,11 @@ from tilewright.launch.cuda import BareKernel
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
 from tuner.devices.base import Telemetry, Tensors, VendorChoice
+from tuner.devices.nvml import GpuNeighbours
 
 _HOLD_CLOCKS = 200_000
 _SPIN = f"long long end = clock64() + {_HOLD_CLOCKS}; while (clock64() < end) {{}}"
 _CROWD_THREADS = 512
-_NVML_LOOK_BACK_S = 1.0
 # CUdevice_attribute of cuda.h.
 _SM_COUNT, _THREADS_PER_SM, _SMEM_PER_SM, _SMEM_OPTIN = 16, 39, 81, 97
 _L2_BYTES, _CLOCK_KHZ, _MEMORY_KHZ, _BUS_BITS = 38, 13, 36, 37
@@ -49,6 +49,7 @@ class CudaDevice:
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._beside = cupy.cuda.Stream(non_blocking=True)
         self._nvml = _nvml_handle(index)
+        self._neighbours = GpuNeighbours(self._nvml)
         self._others_s, self._others_at = 0.0, time.monotonic()
         self.spec = query_cuda(index)
         self.identity = _uuid(index)
@@ -139,27 +140,13 @@ class CudaDevice:
     def others(self) -> dict[str, float]:
         """Seconds of the GPU that other processes used so far, sampled by NVML each time it is asked; nothing
         where NVML does not list this process, so that it could not be told from others."""
-        with contextlib.suppress(pynvml.NVMLError):
-            running = pynvml.nvmlDeviceGetComputeRunningProcesses(self._nvml)
-            if os.getpid() not in {process.pid for process in running}:
-                return {}
-            now, since = time.monotonic(), self._others_at
-            self._others_s += (now - since) * self._others_share(len(running))
-            self._others_at = now
-            return {"gpu": self._others_s}
-        return {}
-
-    def _others_share(self, running: int) -> float:
-        """The part of the SMs' time that other processes used in the last samples of NVML."""
-        if running == 1:
-            return 0.0
-        since_us = int((time.time() - _NVML_LOOK_BACK_S) * 1e6)
-        try:
-            samples = pynvml.nvmlDeviceGetProcessUtilization(self._nvml, since_us)
-        except pynvml.NVMLError:  # also where no process used the GPU since then
-            return 0.0
-        latest = {sample.pid: sample for sample in sorted(samples, key=lambda sample: sample.timeStamp)}
-        return float(sum(sample.smUtil for pid, sample in latest.items() if pid != os.getpid())) / 100.0
+        share = self._neighbours.share(os.getpid())
+        if share is None:
+            return {}
+        now, since = time.monotonic(), self._others_at
+        self._others_s += (now - since) * share
+        self._others_at = now
+        return {"gpu": self._others_s}
 
     def vendor(self, problem: GemmProblem, sets: Sequence[Tensors]) -> list[VendorChoice]:
         """The algorithms that cuBLASLt's heuristics propose."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from tilewright.schema.codec import decode, encode
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import Outcome, TrialResult
+from tuner.measure.company import LIMITS
 from tuner.measure.race import RaceRules, RaceSamples
 from tuner.measure.timing import FEWEST_SAMPLES
 from tuner.workers.gemm import GemmRun
@@ -58,6 +60,32 @@ class Bench:
         self.spec = DeviceSpec.from_dict(hello["spec"])
         self.driver = str(hello["driver"])
         self.identity = str(hello["identity"])
+        self._neighbours = _neighbours(self.spec, self.identity)
+
+    def neighbours(self) -> tuple[str, ...]:
+        """The other processes that hold memory of the GPU now, in words; empty if there is none or none is
+        known, as on a host. Asks NVML, not the device's process."""
+        return self._neighbours.told(self._process.pid) if self._neighbours else ()
+
+    def company(self) -> tuple[str, ...]:
+        """How much other processes use the GPU now, in words; empty if they use at most what leaves a race
+        undisturbed, or nothing is known, as on a host. To be called between operations; it may take a second.
+        """
+        pid = self._process.pid
+        share = self._neighbours.share(pid) if self._neighbours and pid is not None else None
+        return self._too_much(share) if share is not None else self._company_while_idle()
+
+    def _company_while_idle(self) -> tuple[str, ...]:
+        share = self._neighbours.share_while_idle(LIMITS["gpu"].most) if self._neighbours else None
+        return self._too_much(share or 0.0)
+
+    def _too_much(self, share: float) -> tuple[str, ...]:
+        limit = LIMITS["gpu"]
+        return (limit.text.format(share),) if share > limit.most else ()
+
+    def _hidden(self) -> bool:
+        """NVML cannot tell the device's process from others, so that a race cannot count what they take."""
+        return bool(self._neighbours) and self._neighbours.processes(self._process.pid) is None
 
     @property
     def restarts(self) -> int:
@@ -126,7 +154,8 @@ class Bench:
                     raise
             else:
                 if samples:
-                    return samples
+                    after = self._company_while_idle() if self._hidden() else ()
+                    return dataclasses.replace(samples, company=samples.company + after)
         reason = (
             f"the device's process was killed during a race, or by requests in between, {_RACE_STARTS} times"
         )
@@ -181,6 +210,15 @@ class Bench:
     def close(self) -> None:
         """End the device's process."""
         self._process.close()
+
+
+def _neighbours(spec: DeviceSpec, identity: str) -> Any:
+    """NVML's view of a GPU; None where it has none."""
+    if spec.kind != "cuda":
+        return None
+    from tuner.devices.nvml import GpuNeighbours
+
+    return GpuNeighbours.of(identity)
 
 
 def list_devices() -> list[str]:

@@ -101,6 +101,8 @@ class JobView(BaseModel, SearchOptions, frozen=True):
         baseline_ratio: vendor time over winner time; None before the race.
         error: the reason if the job failed.
         waiting: what keeps a queued or running job from going on, such as a full disk.
+        neighbours: until the job ends, the other processes on its device: those of clients that serve from it
+            compute slower meanwhile, and a race beside them is disturbed.
         import_id: the import of a job that ran elsewhere; None for one of this service.
         links: self, trials, events, and artifact once there is a winner.
     """
@@ -123,6 +125,7 @@ class JobView(BaseModel, SearchOptions, frozen=True):
     stored: BestConfigView | None = None
     error: ProblemDocument | None = None
     waiting: str | None = None
+    neighbours: list[str] = []
     import_id: str | None = None
     links: dict[str, str]
 

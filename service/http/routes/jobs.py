@@ -7,7 +7,7 @@ import functools
 import itertools
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -219,19 +219,19 @@ def get_job(job_id: JobId, service: ServiceDep, response: Response) -> wire.JobV
 
 
 def _with_results(service: Service, session: Session, job: JobRecord) -> wire.JobView:
-    waiting = service.engine.why_waiting(job)
+    now: Any = {"waiting": service.engine.why_waiting(job), "neighbours": service.engine.neighbours(job)}
     if job.request.ladder:
         rows = list(jobs.row_results(session, job.id).values())
-        return job_view(job, waiting=waiting, rows=rows, errors=jobs.row_errors(session, job.id))
+        return job_view(job, rows=rows, errors=jobs.row_errors(session, job.id), **now)
     winners = best.exact(session, job.device_class, job.request.problem)
     stored = service.quality.best_view(winners[0]) if winners else None
     if stored and stored.job_id == job.id:
-        return job_view(job, stored, waiting=waiting)
+        return job_view(job, stored, **now)
     own = None
     if job.result is not None:
         quality = service.quality.view(job.result)
         own = wire.BestConfigView.of(job.result, quality, created=job.finished or job.created)
-    return job_view(job, own, stored, waiting)
+    return job_view(job, own, stored, **now)
 
 
 @router.get("/{job_id}/trials", operation_id="list_trials", responses=errors(Kind.NOT_FOUND, Kind.UNREADABLE))

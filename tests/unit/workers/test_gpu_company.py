@@ -1,0 +1,130 @@
+"""Who else uses a GPU, by NVML: told to a job, and counted against a race, without a GPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from device_samples import HOPPER
+from fake_nvml import UUID, FakeNvml
+from store_samples import HOST
+
+from tilewright.schema.codec import encode
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.problem import GemmProblem
+from tuner.measure.race import RaceRules, RaceSamples
+from tuner.workers import bench as benches
+from tuner.workers.bench import Bench
+from tuner.workers.frames import Frame
+
+OWN, OTHER, THIRD = 100, 4711, 4712
+GIB = 2**30
+SAMPLES = RaceSamples(("k",), ((1.0,),), "", {}, None, None, "test")
+
+
+class FakeProcess:
+    """A device's process that races at once."""
+
+    pid: int | None = OWN
+
+    def __init__(self, spec: DeviceSpec) -> None:
+        self._spec = spec
+
+    def greeting(self) -> dict[str, Any]:
+        return {"spec": self._spec.to_dict(), "driver": "test", "identity": UUID}
+
+    def call(self, *_: Any, **__: Any) -> Frame:
+        return Frame({"kind": "ok", "state": "done", "samples": encode(SAMPLES)})
+
+
+def bench_of(monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml, spec: DeviceSpec = HOPPER) -> Bench:
+    nvml.install(monkeypatch)
+    monkeypatch.setattr(benches, "WorkerProcess", lambda _: FakeProcess(spec))
+    return Bench("cuda:0")
+
+
+def race(bench: Bench) -> tuple[str, ...]:
+    return bench.race([], GemmProblem(64, 64, 64), RaceRules(1, 0), 1.0).company
+
+
+@pytest.mark.parametrize(
+    ("nvml", "neighbours", "company"),
+    [
+        (FakeNvml(memory={OWN: GIB}, used=[90]), (), ()),  # what this process does is no company
+        (
+            FakeNvml(memory={OWN: GIB, OTHER: 3 * GIB}),
+            ("process 4711 holds 3.0 GiB of the GPU's memory",),
+            (),
+        ),
+        (
+            FakeNvml(memory={OWN: GIB, OTHER: None}, busy={OTHER: 40, OWN: 99}),
+            ("process 4711 holds memory of the GPU",),
+            ("other processes used 40% of the GPU",),
+        ),
+        (
+            FakeNvml(memory={OWN: GIB}, drawing={OTHER: GIB}, busy={OTHER: 30, THIRD: 90}),  # THIRD has gone
+            ("process 4711 holds 1.0 GiB of the GPU's memory",),
+            ("other processes used 30% of the GPU",),
+        ),
+        (FakeNvml(memory={OWN: GIB, OTHER: GIB}, busy={OTHER: 5}), ("process 4711 holds 1.0 GiB",), ()),
+        (
+            FakeNvml(memory={OWN: GIB, OTHER: GIB}, refuses={"nvmlDeviceGetProcessUtilization"}),
+            ("process 4711 holds 1.0 GiB",),
+            (),
+        ),
+        (FakeNvml(refuses={"nvmlDeviceGetHandleByUUID"}), (), ()),  # a part of a GPU
+    ],
+    ids=["alone", "it rests", "it works", "it draws", "5 %", "unknown", "no GPU of NVML's"],
+)
+def test_a_bench_tells_of_other_processes(
+    monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml, neighbours: tuple[str, ...], company: tuple[str, ...]
+) -> None:
+    bench = bench_of(monkeypatch, nvml)
+    told = bench.neighbours()
+    assert [one.startswith(start) for one, start in zip(told, neighbours, strict=True)] == [True] * len(told)
+    assert bench.company() == company
+    assert race(bench) == (), "the device's process counts it itself"
+
+
+@pytest.mark.parametrize(
+    ("nvml", "neighbours", "company"),
+    [
+        (FakeNvml(), (), ()),
+        (FakeNvml(used=[95, 60, 3]), (), ()),  # what this process did before counts for a while
+        (FakeNvml(used=[95, 60, 50]), (), ("other processes used 50% of the GPU",)),
+        (FakeNvml(memory={7: GIB}), (), ()),
+        (
+            FakeNvml(memory={7: GIB, 8: GIB, 9: GIB}, used=[50]),
+            ("2 other processes hold memory of the GPU",),
+            ("other processes used 50% of the GPU",),
+        ),
+        (FakeNvml(refuses={"nvmlDeviceGetUtilizationRates"}), (), ()),
+    ],
+    ids=["idle", "it was this one", "not this one", "alone", "three", "unknown"],
+)
+def test_where_process_ids_are_hidden_the_idle_gpu_tells(
+    monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml, neighbours: tuple[str, ...], company: tuple[str, ...]
+) -> None:
+    bench = bench_of(monkeypatch, nvml)
+    module = sys.modules["tuner.devices.nvml"]
+    monkeypatch.setattr(module, "_SAMPLED_S", 0.05)
+    monkeypatch.setattr(module, "_PAUSE_S", 0.02)
+    assert bench.neighbours() == neighbours
+    looks = list(nvml.used)
+    assert bench.company() == company
+    nvml.used = looks
+    assert race(bench) == company, "it cannot be counted during the race, so it is looked at after it"
+
+
+def test_a_host_has_no_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = bench_of(monkeypatch, FakeNvml(memory={OTHER: GIB}, used=[100]), HOST)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert (bench.neighbours(), bench.company(), race(bench)) == ((), (), ())
+
+
+def test_the_service_imports_no_nvml() -> None:
+    asked = "import sys, service.http.app; print('pynvml' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert told.stdout == "False\n"

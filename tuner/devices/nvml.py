@@ -1,0 +1,105 @@
+"""What NVML tells of the processes on a GPU; it needs no CUDA context.
+
+A process finds itself in NVML's lists by its id. Where it is not in them, as in containers with process ids
+of their own, it cannot be told from others while it works. Then the use of the whole GPU counts while this
+process leaves it idle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+import uuid
+from typing import Any, Self
+
+import pynvml
+
+_LOOK_BACK_S = 1.0
+_SAMPLED_S = 1.2  # NVML means its figure for the whole GPU over up to a second
+_PAUSE_S = 0.1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """Another process on a GPU; ``memory_bytes`` is None where NVML does not tell."""
+
+    pid: int
+    memory_bytes: int | None
+
+
+class GpuNeighbours:
+    """The other processes on one GPU."""
+
+    def __init__(self, handle: Any) -> None:
+        """``handle`` is NVML's of the GPU."""
+        self._handle = handle
+
+    @classmethod
+    def of(cls, identity: str) -> Self | None:
+        """Those on the GPU with a UUID in hex; None if NVML does not know it, such as a part of a GPU."""
+        try:
+            pynvml.nvmlInit()
+            return cls(pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid.UUID(identity)}"))
+        except pynvml.NVMLError:
+            return None
+
+    def processes(self, own: int | None) -> list[GpuProcess] | None:
+        """All but the process ``own``; None if that is not among them, so that one of them may be it."""
+        running = self._running()
+        others = [GpuProcess(pid, memory) for pid, memory in sorted(running.items()) if pid != own]
+        return others if own in running else None
+
+    def told(self, own: int | None) -> tuple[str, ...]:
+        """The processes other than ``own`` in words; empty if there is none."""
+        others = self.processes(own)
+        if others is not None:
+            return tuple(f"process {one.pid} holds {_memory(one)}" for one in others)
+        more = len(self._running()) - (own is not None)
+        return (f"{more} other processes hold memory of the GPU",) if more > 0 else ()
+
+    def share(self, own: int) -> float | None:
+        """The part of the last second in which processes other than ``own`` used the GPU, added up; None if
+        they cannot be told apart."""
+        others = self.processes(own)
+        if not others:
+            return None if others is None else 0.0
+        since_us = int((time.time() - _LOOK_BACK_S) * 1e6)
+        try:
+            samples = pynvml.nvmlDeviceGetProcessUtilization(self._handle, since_us)
+        except pynvml.NVMLError:  # also where no process used the GPU since then
+            return 0.0
+        latest = {sample.pid: sample for sample in sorted(samples, key=lambda sample: sample.timeStamp)}
+        return float(sum(latest[one.pid].smUtil for one in others if one.pid in latest)) / 100.0
+
+    def share_while_idle(self, most: float) -> float | None:
+        """The part of the time in which anyone uses the GPU; None if NVML does not tell.
+
+        To be called while this process leaves it idle. What it did before counts for about a second, so that
+        is how long a figure above ``most`` is looked at again.
+        """
+        ends = time.monotonic() + _SAMPLED_S
+        while True:
+            try:
+                used = pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu / 100.0
+            except pynvml.NVMLError:
+                return None
+            if used <= most or time.monotonic() >= ends:
+                return float(used)
+            time.sleep(_PAUSE_S)
+
+    def _running(self) -> dict[int, int | None]:
+        found: dict[int, int | None] = {}
+        for listed in (
+            pynvml.nvmlDeviceGetGraphicsRunningProcesses,
+            pynvml.nvmlDeviceGetComputeRunningProcesses,
+        ):
+            with contextlib.suppress(pynvml.NVMLError):
+                found |= {process.pid: process.usedGpuMemory for process in listed(self._handle)}
+        return found
+
+
+def _memory(process: GpuProcess) -> str:
+    """The memory of a process in words."""
+    held = process.memory_bytes
+    return "memory of the GPU" if held is None else f"{held / 2**30:.1f} GiB of the GPU's memory"
