@@ -77,10 +77,10 @@ class NumpyArrays:
 
     def product(self, a: Any, b: Any, out: Any, bias: Any, epilogue: Epilogue) -> Any:
         """See :class:`ArrayLibrary`."""
+        if isinstance(out, np.ma.MaskedArray):  # NumPy may write to it before it finds that shapes do not fit
+            raise InvalidProblem("out must not be a masked array; give its data")
         if epilogue.plain and bias is None:
             return a @ b if out is None else self.xp.matmul(a, b, out=out)
-        if isinstance(out, np.ma.MaskedArray):
-            raise InvalidProblem("out must not be a masked array; give its data")
         a, b = factors(a, b, epilogue)
         d = a @ b
         _check_epilogue(d, out, bias, epilogue)

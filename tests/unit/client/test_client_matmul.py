@@ -339,6 +339,14 @@ def test_swapped_bytes_are_no_tuned_product() -> None:
     assert [reason for reason in matmul.stats if "byte order" in reason]
 
 
+def test_a_refused_masked_array_stays_as_it_was() -> None:
+    """NumPy writes the product of a vector into ``out`` and then finds that masks do not fit."""
+    out = np.ma.array(np.full((1, 2), 7.0, "float32"), mask=[[False, True]])
+    with pytest.raises(InvalidProblem, match="give its data"):
+        LocalMatmul(vendor_only)(np.zeros(0, "float32"), np.zeros((0, 2), "float32"), out)
+    assert (out.data == 7.0).all()
+
+
 def test_nothing_is_written_to_what_is_read_only(tmp_path: Path) -> None:
     a, b, frozen = array(8, 8), array(8, 8), bytes(256)
     path = tmp_path / "out"
