@@ -1,20 +1,20 @@
-"""Kernels that break their device, one after the other through the supervised worker, and what is left.
+"""Kernels that break their device, one after the other through supervised workers, and what is left.
 
     PYTHONPATH=.:client:tests/support/samples python tests/faults/soak/fault_kernels.py \\
-        --trials 1000 --seconds 220 --out fault-kernels.json
+        --trials 1000 --stop-after 300 --out fault-kernels.json
 
-On the first device: a GPU where there is one, else the host. So many workers as ``--workers`` says each run
-one broken kernel of a class at a time, then the right kernel. Each trial must end as its class has it, and
-the next one be right. Where the class ends the worker, the GPU's memory must be free again before the next
-worker starts. A file of ``--out`` that is there already, for instance from ``benchmarks/results``, is gone on
-with; an item of its ``slices`` is one run. Exits with 1 if anything was not as it must be.
+On all GPUs, or on the host where there is none. So many workers a device as ``--workers`` says each run one
+broken kernel after the other, of another class each time, and the right kernel after each. A trial must end
+as its class has it, and the next one be right. On a GPU all workers meet after a few trials for one of a
+class that ends them; then the memory of the GPUs must be free again before the next workers start. A file of
+``--out`` that is there already, for instance from ``benchmarks/results``, is gone on with; an item of its
+``slices`` is one run. Exits with 1 if anything was not as it must be.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
-import contextlib
 import dataclasses
 import datetime
 import functools
@@ -23,9 +23,10 @@ import json
 import logging
 import statistics
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,13 @@ from tilewright.schema.trial import Outcome
 from tuner.workers.bench import Bench, list_devices
 
 PROBLEM = host_kernels.PROBLEM
-HANG_S = 3.0
+HANG_S = 1.0
 TRIAL_S = 60.0
 FREE_S = 5.0  # in which the memory of a killed worker must be free again
 FREE_BYTES = 64 << 20  # NOTE: the driver itself gives and takes some megabytes
 WORKSPACE_BYTES = 1024
-GPU_WORKERS = 12
+GPU_WORKERS = 16  # a device, as many as it has cores
+APART = 4  # trials of each worker between two looks at the memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +143,6 @@ extern "C" __global__ void kernel(const float* a, const float* b, float* d, floa
 """
 
 
-@functools.cache
 def gpu_artifact(arch: str, fault: Fault) -> Artifact:
     """A product, 16 x 16 elements a CTA, with the statement before it."""
     built = nvrtc.compile_text(_SOURCE.replace("STATEMENT", fault.statement), arch, entry="kernel")
@@ -162,7 +163,6 @@ def gpu_artifact(arch: str, fault: Fault) -> Artifact:
     return fault.changes(Artifact(plan, Resources(), "0" * 64, built.compiler, built.binary))
 
 
-@functools.cache
 def host_artifact(arch: str, fault: Fault) -> Artifact:
     """The host's product with the statement after it."""
     built = host_kernels.artifact(arch, after=fault.statement, workspace=WORKSPACE_BYTES)
@@ -170,69 +170,103 @@ def host_artifact(arch: str, fault: Fault) -> Artifact:
 
 
 class Campaign:
-    """Workers of one device, and what their broken kernels led to."""
+    """Workers of devices, and what their broken kernels led to."""
 
-    def __init__(self, device: str, workers: int) -> None:
-        self._used_bytes = _memory(device)
-        self._empty = self._used_bytes() if self._used_bytes else 0
-        self.benches = [Bench(device) for _ in range(workers)]
-        self.spec = self.benches[0].spec
+    def __init__(self, devices: Sequence[str], workers: int) -> None:
+        self._pool = ThreadPoolExecutor(len(devices) * workers)
+        first = list(self._pool.map(Bench, devices))
+        self.spec = first[0].spec
         gpu = self.spec.kind == "cuda"
-        self.faults, self._artifact = (GPU_FAULTS, gpu_artifact) if gpu else (HOST_FAULTS, host_artifact)
-        self._pool = ThreadPoolExecutor(workers)
+        self.faults = GPU_FAULTS if gpu else HOST_FAULTS
+        make = gpu_artifact if gpu else host_artifact
+        self._artifacts = {fault: make(self.spec.arch, fault) for fault in (RIGHT, *self.faults)}
+        list(self._pool.map(self._right, first))  # so that the others find compiled what CuPy compiles
+        self._used_bytes = _memory(first) if gpu else None
+        list(self._pool.map(Bench.close, first))
+        if gpu:
+            time.sleep(1.0)  # until the driver has taken their memory back
+        self._empty = self._used_bytes() if self._used_bytes else 0
+        self.benches = list(self._pool.map(Bench, [name for name in devices for _ in range(workers)]))
         self.classes: dict[str, dict[str, Any]] = {
             fault.name: {"trials": 0, "back_s": [], "free_s": [], "said": collections.Counter(), "wrong": []}
             for fault in self.faults
         }
+        self._lock = threading.Lock()
+        self._left, self._until = 0, 0.0
 
     def run(self, trials: int, seconds: float) -> None:
-        """Round after round, a class a round, until so many trials were run or the time is over."""
-        until, run = time.monotonic() + seconds, 0
-        self._each(self._right, [0.0] * len(self.benches))
-        for fault in itertools.cycle(self.faults):
-            if run >= trials or time.monotonic() > until:
-                return
-            self.round(fault)
-            run += len(self.benches)
+        """Let each worker go through the classes, until so many trials were run or the time is over."""
+        self._left, self._until = trials, time.monotonic() + seconds
+        list(self._pool.map(self._right, self.benches))
+        size = len(self.faults)
+        orders = [
+            itertools.cycle(self.faults[i % size :] + self.faults[: i % size])
+            for i in range(len(self.benches))
+        ]
+        together = itertools.cycle(fault for fault in self.faults if fault.ends_worker)
+        while self._left > 0 and time.monotonic() < self._until:
+            list(self._pool.map(self._apart, self.benches, orders))
+            if self._used_bytes:
+                self._together(next(together))
 
-    def round(self, fault: Fault) -> None:
+    def _apart(self, bench: Bench, order: Iterator[Fault]) -> None:
+        """Some trials of one worker."""
+        for fault in itertools.islice(order, APART):
+            if not self._take():
+                return
+            before = bench.restarts
+            result = self._trial(fault, bench)
+            self._judge(fault, bench, result, before, time.monotonic())
+
+    def _together(self, fault: Fault) -> None:
         """Each worker runs a broken kernel, and the right one when memory was looked at."""
-        into = self.classes[fault.name]
-        before = [bench.restarts for bench in self.benches]
-        results = list(self._pool.map(functools.partial(self._trial, fault), self.benches))
+        benches = self.benches
+        if self._left < len(benches) or time.monotonic() > self._until:
+            return
+        self._left -= len(benches)
+        before = [bench.restarts for bench in benches]
+        results = list(self._pool.map(functools.partial(self._trial, fault), benches))
         ended = time.monotonic()
-        if fault.ends_worker and self._used_bytes and (left := self._await_memory()) > FREE_BYTES:
+        left = self._await_memory()
+        into = self.classes[fault.name]
+        into["free_s"].append(round(time.monotonic() - ended, 3))
+        if left > FREE_BYTES:
             into["wrong"].append(f"{left >> 20} MiB of memory are in use {FREE_S:g} s after the kills")
-        if fault.ends_worker and self._used_bytes:
-            into["free_s"].append(round(time.monotonic() - ended, 3))
-        for result in results:
+        again = [time.monotonic()] * len(benches)
+        list(self._pool.map(functools.partial(self._judge, fault), benches, results, before, again))
+
+    def _take(self) -> bool:
+        """Whether one more trial may begin."""
+        with self._lock:
+            more = self._left > 0 and time.monotonic() < self._until
+            self._left -= more
+        return more
+
+    def _judge(self, fault: Fault, bench: Bench, result: Any, restarts: int, since: float) -> None:
+        """Run the right kernel after a broken one, and note what was not as it must be."""
+        wrong = []
+        if result.outcome is not fault.outcome:
+            wrong.append(f"ended as {result.outcome.value}: {result.message[:200]}")
+        after = self._right(bench)
+        back_s = round(time.monotonic() - since, 2)
+        if after.outcome is not Outcome.OK:
+            wrong.append(f"the next trial ended as {after.outcome.value}: {after.message[:200]}")
+        if bench.restarts != restarts + fault.ends_worker:
+            wrong.append(f"{bench.restarts - restarts} restarts of the worker")
+        with self._lock:
+            into = self.classes[fault.name]
             into["trials"] += 1
             into["said"][f"{result.outcome.value}: {result.message[:120]}"] += 1
-            if result.outcome is not fault.outcome:
-                into["wrong"].append(f"ended as {result.outcome.value}: {result.message[:200]}")
-        for took, bench, restarts in zip(
-            self._each(self._right, [time.monotonic()] * len(results)), self.benches, before, strict=True
-        ):
-            if isinstance(took, str):
-                into["wrong"].append(took)
-            elif fault.ends_worker:
-                into["back_s"].append(took)
-            if bench.restarts != restarts + fault.ends_worker:
-                into["wrong"].append(f"{bench.restarts - restarts} restarts of the worker")
-
-    def _each(self, call: Callable[..., Any], values: Sequence[float]) -> list[Any]:
-        return list(self._pool.map(call, self.benches, values))
+            into["wrong"] += wrong
+            if fault.ends_worker:
+                into["back_s"].append(back_s)
 
     def _trial(self, fault: Fault, bench: Bench) -> Any:
         timeout_s = HANG_S if fault.outcome is Outcome.TIMEOUT else TRIAL_S
-        return bench.trial(self._artifact(self.spec.arch, fault), PROBLEM, None, timeout_s, fewest_samples=3)
+        return bench.trial(self._artifacts[fault], PROBLEM, None, timeout_s, fewest_samples=3)
 
-    def _right(self, bench: Bench, since: float) -> float | str:
-        """Seconds to the end of a right trial, or what was wrong with it."""
-        result = self._trial(RIGHT, bench)
-        if result.outcome is Outcome.OK:
-            return round(time.monotonic() - since, 2)
-        return f"the next trial ended as {result.outcome.value}: {result.message[:200]}"
+    def _right(self, bench: Bench) -> Any:
+        return self._trial(RIGHT, bench)
 
     def _await_memory(self) -> int:
         """Bytes in use beyond those from before the first worker, when they are few or the time is over."""
@@ -244,22 +278,18 @@ class Campaign:
 
     def close(self) -> None:
         """End the workers."""
+        list(self._pool.map(Bench.close, self.benches))
         self._pool.shutdown()
-        for bench in self.benches:
-            bench.close()
 
 
-def _memory(device: str) -> Callable[[], int] | None:
-    """Counts the bytes of a GPU in use, by all processes; None for the host."""
-    if device == "host":
-        return None
+def _memory(benches: Sequence[Bench]) -> Callable[[], int]:
+    """Counts the bytes of GPUs in use, by all processes."""
     import pynvml
 
-    with contextlib.closing(Bench(device)) as bench:
-        name = f"GPU-{uuid.UUID(bench.identity)}"
     pynvml.nvmlInit()
-    handle = pynvml.nvmlDeviceGetHandleByUUID(name)
-    return lambda: int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+    names = [f"GPU-{uuid.UUID(bench.identity)}" for bench in benches]
+    handles = [pynvml.nvmlDeviceGetHandleByUUID(name) for name in names]
+    return lambda: sum(int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) for handle in handles)
 
 
 def _spread(seconds: Sequence[float]) -> dict[str, float] | None:
@@ -281,6 +311,7 @@ def report(campaign: Campaign, seconds: float) -> dict[str, Any]:
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "device": campaign.spec.name,
+        "devices": len({bench.identity for bench in campaign.benches}),
         "driver": campaign.benches[0].driver,
         "workers": len(campaign.benches),
         "seconds": round(seconds, 1),
@@ -302,21 +333,24 @@ def line(name: str, found: Mapping[str, Any]) -> str:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--device", help="host or cuda:INDEX; by default the first one")
+    parser.add_argument("--devices", nargs="+", help="host, or cuda:INDEX and more; by default all GPUs")
     parser.add_argument("--trials", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, default=220.0, help="no new round begins after them")
-    parser.add_argument("--workers", type=int, help=f"at once: {GPU_WORKERS} by default, 1 on the host")
+    parser.add_argument(
+        "--stop-after", type=float, default=300.0, help="seconds in all, but for the last trials"
+    )
+    parser.add_argument("--workers", type=int, help=f"a device: {GPU_WORKERS} by default, 1 on the host")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     logging.getLogger("tilewright.workers").setLevel(logging.ERROR)  # what the killed processes printed last
-    device = arguments.device or list_devices()[0]
+    found = list_devices()
+    devices = arguments.devices or [name for name in found if name != "host"] or found
     slices: list[dict[str, Any]] = []
     if arguments.out and arguments.out.exists():
         slices = json.loads(arguments.out.read_text())["slices"]
     done, started = sum(one["trials"] for one in slices), time.monotonic()
-    campaign = Campaign(device, arguments.workers or (1 if device == "host" else GPU_WORKERS))
+    campaign = Campaign(devices, arguments.workers or (1 if devices == ["host"] else GPU_WORKERS))
     try:
-        campaign.run(arguments.trials - done, arguments.seconds)
+        campaign.run(arguments.trials - done, arguments.stop_after - (time.monotonic() - started))
     finally:
         slices.append(report(campaign, time.monotonic() - started))
         totals = {name: sum(one[name] for one in slices) for name in ("trials", "wrong")}

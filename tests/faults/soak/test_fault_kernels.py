@@ -9,11 +9,22 @@ from fault_kernels import GPU_FAULTS, RIGHT, Campaign, Fault, gpu_artifact
 
 
 def test_each_class_costs_its_own_trial() -> None:
-    with contextlib.closing(Campaign("host", 1)) as campaign:
+    with contextlib.closing(Campaign(["host"], 1)) as campaign:
         campaign.run(len(campaign.faults), seconds=120.0)
         assert {name: (found["trials"], found["wrong"]) for name, found in campaign.classes.items()} == {
             fault.name: (1, []) for fault in campaign.faults
         }
+
+
+def test_workers_meet_to_look_at_the_memory() -> None:
+    with contextlib.closing(Campaign(["host"], 2)) as campaign:
+        campaign._used_bytes = lambda: 1 << 30 if campaign.benches[0].restarts > 1 else 0
+        campaign._empty = 0
+        campaign.run(12, seconds=120.0)
+        apart, together = campaign.classes["exit"], campaign.classes["illegal address"]
+        assert sum(found["trials"] for found in campaign.classes.values()) == 12
+        assert (apart["free_s"], len(together["free_s"])) == ([], 1)
+        assert together["wrong"] == ["1024 MiB of memory are in use 5 s after the kills"]
 
 
 @pytest.mark.parametrize("fault", [RIGHT, *GPU_FAULTS], ids=lambda fault: fault.name)
