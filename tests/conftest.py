@@ -18,15 +18,20 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if not HAS_GPU and collection_path.is_relative_to(GPU_TESTS) else None
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.cache is not None:
+        patch = pytest.MonkeyPatch()
+        config.add_cleanup(patch.undo)
+        share_compiled_kernels(patch, config.cache.mkdir("kernels"))
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _own_caches(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[None]:
+def _own_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """NOTE: a client remembers the key of each URL that it saw, and servers of tests take any free port.
     Tests that run side by side use the host at once, which its lock would forbid."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("caches")))
         patch.setenv("TILEWRIGHT_LOCK_DIR", str(tmp_path_factory.mktemp("locks")))
-        if pytestconfig.cache is not None:
-            share_compiled_kernels(patch, pytestconfig.cache.mkdir("kernels"))
         yield
 
 

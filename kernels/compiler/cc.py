@@ -45,12 +45,8 @@ def compile_c(spec: BuildSpec) -> Built:
     if spec.target not in _TARGET_FLAGS:
         raise ValueError(f"target must be one of {', '.join(_TARGET_FLAGS)}; got {spec.target!r}")
     defines = [_define(name, value) for name, value in spec.defines]
-    with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
-        output = Path(folder) / "kernel.so"
-        command = [_compiler(), *_FLAGS, *_TARGET_FLAGS[spec.target], *defines]
-        _run([*command, "-I.", "-o", str(output), spec.source], spec)
-        binary = output.read_bytes()
-    return Built(binary, Resources(), cc_version())
+    command = [_compiler(), *_FLAGS, *_TARGET_FLAGS[spec.target], *defines, "-I.", spec.source]
+    return Built(_library(command, spec), Resources(), cc_version())
 
 
 @functools.cache
@@ -81,13 +77,18 @@ def _define(name: str, value: int | str) -> str:
     return f"-D{name}={value}"
 
 
-def _run(command: list[str], spec: BuildSpec) -> None:
-    try:
-        # NOTE: among the sources, so that its messages, which callers read, tell no path of this machine.
-        result = subprocess.run(
-            command, cwd=SOURCES, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise CompileError(f"{spec.source} for {spec.target}: cc took more than {TIMEOUT_S:.0f} s") from error
-    if result.returncode:
-        raise CompileError(f"{spec.source} for {spec.target}: cc refused it:\n{result.stderr.strip()}")
+def _library(command: list[str], spec: BuildSpec) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
+        output = Path(folder) / "kernel.so"
+        command = [*command, "-o", str(output)]
+        try:
+            # NOTE: among the sources, so that its messages, which callers read, tell no path of this machine.
+            result = subprocess.run(
+                command, cwd=SOURCES, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            limit = f"cc took more than {TIMEOUT_S:.0f} s"
+            raise CompileError(f"{spec.source} for {spec.target}: {limit}") from error
+        if result.returncode:
+            raise CompileError(f"{spec.source} for {spec.target}: cc refused it:\n{result.stderr.strip()}")
+        return output.read_bytes()

@@ -20,7 +20,7 @@ DIGEST = "sha256:" + "0" * 64
 PROBLEM = GemmProblem(16, 16, 16, "float32")
 IN_FLIGHT = 16 << 20  # what the buffers of both ends may hold
 PIECE = b" " * (1 << 18)
-BOMB = gzip.compress(bytes(1 << 28))
+BOMB = gzip.compress(bytes(1 << 24))
 
 # What asks, and the most bytes of an answer that it may read.
 ASKING: dict[str, tuple[Callable[[Any], Any], int]] = {

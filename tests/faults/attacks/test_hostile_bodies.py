@@ -20,12 +20,12 @@ TIMES = 16
 PROBLEM = "application/problem+json"
 PATHS = ("/tune", "/best-config/lookup", "/misses")
 BODIES = {
-    "gzip bomb": gzip.compress(b'{"m": "' + b" " * UNPACKED + b'"}'),
-    "gzip bomb in a gzip bomb": gzip.compress(gzip.compress(b" " * 4 * UNPACKED)),
-    "deep lists": b"[" * DEPTH + b"]" * DEPTH,
-    "deep lists as a field": b'{"m": ' + b"[" * DEPTH + b"]" * DEPTH + b"}",
-    "deep objects as a field": b'{"problems": [' + b'{"m":' * DEPTH + b"1" + b"}" * DEPTH + b"]}",
-    "deep lists without an end": b"[" * 6 * DEPTH,
+    "gzip bomb": lambda: gzip.compress(b'{"m": "' + b" " * UNPACKED + b'"}'),
+    "gzip bomb in a gzip bomb": lambda: gzip.compress(gzip.compress(b" " * 4 * UNPACKED)),
+    "deep lists": lambda: b"[" * DEPTH + b"]" * DEPTH,
+    "deep lists as a field": lambda: b'{"m": ' + b"[" * DEPTH + b"]" * DEPTH + b"}",
+    "deep objects as a field": lambda: b'{"problems": [' + b'{"m":' * DEPTH + b"1" + b"}" * DEPTH + b"]}",
+    "deep lists without an end": lambda: b"[" * 6 * DEPTH,
 }
 
 
@@ -42,18 +42,22 @@ def http(server: Server) -> Iterator[httpx2.Client]:
         yield plain
 
 
+@pytest.fixture(scope="module", params=BODIES)
+def body(request: pytest.FixtureRequest) -> bytes:
+    return BODIES[request.param]()
+
+
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("name", BODIES)
 def test_a_body_that_would_become_large_is_refused(
-    server: Server, http: httpx2.Client, path: str, name: str
+    server: Server, http: httpx2.Client, path: str, body: bytes
 ) -> None:
-    encoding = {"Content-Encoding": "gzip"} if "gzip" in name else {}
+    encoding = {"Content-Encoding": "gzip"} if body.startswith(b"\x1f\x8b") else {}
     headers = {"Content-Type": "application/json", **encoding}
-    assert len(BODIES[name]) < 2**16
+    assert len(body) < 2**16
     assert http.post(path, content=b"{}", headers=headers).status_code == 422
     before = server.resident_bytes()
     with ThreadPoolExecutor(8) as pool:
-        post = partial(http.post, path, content=BODIES[name], headers=headers)
+        post = partial(http.post, path, content=body, headers=headers)
         answers = [sent.result() for sent in [pool.submit(post) for _ in range(TIMES)]]
     grown = server.resident_bytes("VmHWM:") - before
     for answer in answers:

@@ -1,7 +1,7 @@
 """Compiled kernels that the tests of this process, of others beside it and of later runs share.
 
-What NVRTC made of a source, or why it refused it, is kept under everything that decides it: the text with its
-includes, options, and NVRTC's version.
+What NVRTC or the C compiler made of a source, or why it refused it, is kept under everything that decides it:
+the text with its includes, options, and the compiler's version.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from kernels.base.spec import CompileError
-from kernels.compiler import build, nvrtc
+from kernels.base.spec import SOURCES, BuildSpec, CompileError
+from kernels.compiler import build, cc, nvrtc
 
 UNUSED_DAYS = 14
 _SHARED: list[KernelCache] = []
@@ -45,6 +45,8 @@ class KernelCache:
             try:
                 binary, log = make()
             except CompileError as error:
+                if error.__cause__ is not None:  # a time limit, which depends on what else runs
+                    raise
                 binary, log = b"", str(error)
             data = json.dumps(log).encode() + b"\n" + binary
             with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
@@ -69,12 +71,12 @@ def included(text: str, sources: Path) -> dict[str, str]:
 
 
 def kept(key: Sequence[object], make: Callable[[], bytes]) -> bytes:
-    """What ``make`` compiles by another compiler than NVRTC, or raises, kept under what decides it."""
+    """What ``make`` returns or raises, kept under a key that holds what decides it."""
     return _SHARED[-1].get(key, lambda: (make(), ""))[0] if _SHARED else make()
 
 
 def share_compiled_kernels(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Let NVRTC of this process, and who calls ``kept``, take what the folder has."""
+    """Let NVRTC and the C compiler of this process, and callers of ``kept``, take what the folder has."""
     shared, version = KernelCache(folder), metadata.version("nvidia-cuda-nvrtc")
     patch.setattr(sys.modules[__name__], "_SHARED", [shared])
 
@@ -88,4 +90,14 @@ def share_compiled_kernels(patch: pytest.MonkeyPatch, folder: Path) -> None:
             key = [version, *self._source, plain, included(self._source[0], nvrtc.SOURCES)]
             return shared.get(key, lambda: super(Program, self).compile(options))
 
+    compile_library = cc._library
+
+    def library(command: list[str], spec: BuildSpec) -> bytes:
+        if cc.SOURCES != SOURCES:  # a test's own
+            return compile_library(command, spec)
+        text = (SOURCES / spec.source).read_text()
+        key = [cc.cc_version(), command, text, included(text, SOURCES)]
+        return kept(key, lambda: compile_library(command, spec))
+
     patch.setattr(nvrtc, "_Program", Program)
+    patch.setattr(cc, "_library", library)
