@@ -43,6 +43,7 @@ Seed = Annotated[int, typer.Option(help="Of the runs' seeds.", min=0)]
 InitialFrom = Annotated[
     Path | None, typer.Option(help=f"Another recorded space; its {TRANSFERRED} best configs are tried first.")
 ]
+MinGain = Annotated[float, typer.Option(help="As in a job: end a run that gains less.", min=0, max=1)]
 Out = Annotated[
     Path | None, typer.Option(help="Store the results and a plot in this folder.", file_okay=False)
 ]
@@ -56,6 +57,7 @@ def replay(
     budget: Budget = 200,
     seed: Seed = 0,
     initial_from: InitialFrom = None,
+    min_gain_per_s: MinGain = 0.0,
     out: Out = None,
     processes: Processes = None,
     as_json: AsJson = False,
@@ -63,7 +65,7 @@ def replay(
     """Run the search many times on a recorded space and show how good it is; needs no GPU, no service."""
     recorded = read_space(space)
     initial = recorded.best_of(read_space(initial_from), TRANSFERRED) if initial_from else []
-    plan = ReplayPlan(sampler, runs, budget, seed, tuple(initial))
+    plan = ReplayPlan(sampler, runs, budget, seed, tuple(initial), min_gain_per_s)
     console = Console(stderr=True)
     for doubt in recorded.doubts:
         _warn(console, doubt)

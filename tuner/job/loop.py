@@ -27,31 +27,37 @@ CANCELLED = "cancelled"
 LOOK_BACK = 30
 
 
-def gain_per_s(trials: Sequence[Trial]) -> float | None:
-    """The gain of the last 30 measured trials per device second, as a fraction of the best time.
+def gain_per_s(trials: Sequence[Trial], expected: float | None = None) -> float | None:
+    """The expected gain of the next trial per device second, as a fraction of the best time.
 
-    None before 30 measured trials have followed a complete one. The past rate serves as the expected rate. A
-    search gains less the longer it runs, so the estimate errs on the side of going on.
+    With a model of the times it is the gain ``expected`` of the next trial over the mean device seconds of
+    the last 30 trials. Without one, the past rate of these trials serves: a search gains less the longer it
+    runs, so it errs on the side of going on. None before 30 measured trials have followed a complete one.
     """
     measured = [trial for trial in trials if trial.timing is not None]
     recent = measured[-LOOK_BACK:]
+    seconds = sum((trial.check_s + trial.measure_s for trial in recent), 0.0)
+    if expected is not None:
+        return expected * len(recent) / seconds if seconds else None
     before = _best_us(measured[: -len(recent)])
     after = _best_us(measured)
     if len(recent) < LOOK_BACK or before is None or after is None:
         return None
-    seconds = sum(trial.check_s + trial.measure_s for trial in recent)
     return math.log(before / after) / seconds if seconds else None
 
 
-def why_gain_ends(request: TuneRequest, trials: Sequence[Trial]) -> str | None:
-    """The reason to stop if the gain is below the request's ``min_gain_per_s``, or None."""
-    gain = gain_per_s(trials) if request.min_gain_per_s else None
+def why_gain_ends(request: TuneRequest, trials: Sequence[Trial], expected: float | None = None) -> str | None:
+    """The reason to stop if the gain is below the request's ``min_gain_per_s``, or None.
+
+    ``expected`` is the gain that a model expects of the next trial, None without one.
+    """
+    gain = gain_per_s(trials, expected) if request.min_gain_per_s else None
     if gain is None or gain >= request.min_gain_per_s:
         return None
-    return (
-        f"the last {LOOK_BACK} trials gained {gain:.2%} per device second, "
-        f"less than {request.min_gain_per_s:.2%}"
+    source = (
+        f"the last {LOOK_BACK} trials gained" if expected is None else "the next trial is expected to gain"
     )
+    return f"{source} {gain:.2%} per device second, less than {request.min_gain_per_s:.2%}"
 
 
 def _best_us(trials: Sequence[Trial]) -> float | None:
@@ -134,7 +140,8 @@ class Loop:
             return None
         if request.max_seconds and self._tracker.elapsed_s >= request.max_seconds:
             return TIME
-        return why_gain_ends(request, self._tracker.trials)
+        gain = search.expected_gain if request.min_gain_per_s else None
+        return why_gain_ends(request, self._tracker.trials, gain)
 
     def _why_ended(self) -> str:
         if self._context.cancelled.is_set():

@@ -61,6 +61,7 @@ class Summary:
         regret: mean over the runs of the relative slowdown of the final winner from the optimum.
         regret_median, regret_p95: median and 95th percentile over the runs.
         lost: number of runs without a winner, which do not count in the regret.
+        measured: mean number of measured trials of a run.
         wasted: mean number of proposals of a run that did not count towards the budget.
         repeated: mean number of proposals of a run that were made before.
         sampler_ms: mean CPU milliseconds of an ask and its tell.
@@ -79,6 +80,7 @@ class Summary:
     regret_median: float
     regret_p95: float
     lost: int
+    measured: float
     wasted: float
     repeated: float
     sampler_ms: float
@@ -117,6 +119,7 @@ def summarize(results: Sequence[RunResult], budget: int) -> Summary:
         regret_median=float(np.median(regret)),
         regret_p95=float(np.quantile(regret, 0.95)),
         lost=len(results) - len(regret),
+        measured=_mean([one.measured for one in results]),
         wasted=_mean([one.asked - one.measured for one in results]),
         repeated=_mean([one.repeated for one in results]),
         sampler_ms=1000 * sum(one.sampler_s for one in results) / max(1, sum(one.asked for one in results)),
@@ -240,7 +243,8 @@ class Report:
     def stem(self) -> str:
         """The name of the results file, without suffix."""
         initial = "-initial" if self.plan.initial_configs else ""
-        return f"replay-{self.space}-{self.plan.sampler}{initial}"
+        stops = "-stops" if self.plan.min_gain_per_s else ""
+        return f"replay-{self.space}-{self.plan.sampler}{initial}{stops}"
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data: plan, figures, and the values of each run that the figures come from."""
@@ -285,8 +289,8 @@ def lines(summary: Summary) -> list[str]:
         f"median {summary.regret_median:.2%}, p95 {summary.regret_p95:.2%}",
         f"winners     {summary.winners} in {summary.runs} runs, the commonest in {summary.agreement:.0%}; "
         f"a fresh final race flips {summary.flips:.0%}",
-        f"asks        {summary.wasted:.1f} a run wasted, {summary.repeated:.1f} of them repeated; "
-        f"{summary.sampler_ms:.2f} ms each",
+        f"asks        {summary.measured:.1f} a run measured, {summary.wasted:.1f} wasted, "
+        f"{summary.repeated:.1f} of them repeated; {summary.sampler_ms:.2f} ms each",
         f"device      {summary.device_s:.1f} s a run of checks and measurements, had it been live",
     ]
 

@@ -34,12 +34,14 @@ class RunSpec:
         budget: number of measured trials (``ok`` and ``pruned``).
         seed: random seed of search and noise.
         initial_configs: configs to try first.
+        min_gain_per_s: as in a job; 0 to spend the budget.
     """
 
     sampler: Sampler
     budget: int
     seed: int
     initial_configs: tuple[Config, ...] = ()
+    min_gain_per_s: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -117,7 +119,13 @@ def run(space: RecordedSpace, spec: RunSpec) -> RunResult:
 
 def _context(space: RecordedSpace, spec: RunSpec, race: int = 0) -> JobContext:
     families, seed = (space.family,), spec.seed + race
-    request = TuneRequest(space.problem, families=families, max_trials=spec.budget, seed=seed)
+    request = TuneRequest(
+        space.problem,
+        families=families,
+        max_trials=spec.budget,
+        seed=seed,
+        min_gain_per_s=spec.min_gain_per_s,
+    )
     bench, builder = ReplayBench(space, spec.seed), ReplayBuilder(space)
     return JobContext(request, "replay", bench, builder, ReplayRecorder(), threading.Event())
 

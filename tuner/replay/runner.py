@@ -33,6 +33,7 @@ class ReplayPlan:
         budget: number of measured trials of a run.
         seed: random seed; the same plan gives the same results.
         initial_configs: configs that each run tries first.
+        min_gain_per_s: as in a job; 0 to spend the budget.
     """
 
     sampler: Sampler
@@ -40,11 +41,13 @@ class ReplayPlan:
     budget: int = 200
     seed: int = 0
     initial_configs: tuple[Config, ...] = ()
+    min_gain_per_s: float = 0.0
 
     def specs(self) -> list[RunSpec]:
         """The parameters of each run."""
         drawn = np.random.SeedSequence(self.seed).generate_state(self.runs)
-        return [RunSpec(self.sampler, self.budget, int(seed), self.initial_configs) for seed in drawn]
+        given = (self.initial_configs, self.min_gain_per_s)
+        return [RunSpec(self.sampler, self.budget, int(seed), *given) for seed in drawn]
 
 
 def replay(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 
 import optuna
@@ -113,6 +114,12 @@ class Arm:
         if draw.trial is not None:
             state = TrialState.PRUNED if value_us is None else TrialState.COMPLETE
             self._study.tell(draw.trial, value_us, state=state)
+
+    def expected_gain(self, best_us: float) -> float | None:
+        """The gain that the model expects of its next ask over ``best_us``, the best time of all families; as
+        a fraction of it, None without a model."""
+        own_us = self.best_us(len(self.shown_us))
+        return self._sampler.expected_gain(math.log(own_us / best_us)) if own_us else None
 
     def best_us(self, results: int) -> float | None:
         """The lowest of the first ``results`` values told; None if there is none."""

@@ -137,6 +137,7 @@ def _loss(squared: Floats, costs: Floats, logs: Floats, centre: Floats) -> tuple
 
 GROWTH = 1.2
 FIRST_FIT = 6
+WIDENED = 1.5
 _TINY = 1e-6
 _GAINS = np.linspace(-6.0, 6.0, 1201)
 
@@ -168,6 +169,7 @@ class Surrogate:
         self._columns = np.ascontiguousarray(pool.points[candidates].T, dtype=np.intp)
         self._features = features_of(pool.squares)
         self._scales = self._centre = Scales.start(self._features)
+        self._tables = self._weighed()
         self._next_fit = FIRST_FIT
         self._rows: list[int] = []
         self._inverse = np.zeros((0, 0))
@@ -178,6 +180,7 @@ class Surrogate:
         self._white: Floats = np.zeros(0)
         self._lowest = 0.0
         self._spread = 1.0
+        self._log_time = 1.0
 
     def learn(self, rows: Sequence[int], values: Sequence[float | None]) -> None:
         """Learn ``rows``, of which the first have ``values`` in microseconds; None for those that failed.
@@ -185,10 +188,14 @@ class Surrogate:
         The length scales are fitted each time the number of values has grown by a fifth, always at the same
         numbers of values, however many are new. At least one value must be a number.
         """
-        known = len(values)
+        known, fitted_rows = len(values), 0
         while known >= self._next_fit:
-            self._fit(rows[: self._next_fit], values[: self._next_fit])
+            fitted_rows = self._next_fit
+            self._fit(rows[:fitted_rows], values[:fitted_rows])
             self._next_fit = int(self._next_fit * GROWTH) + 1
+        if fitted_rows:
+            # NOTE: the rows of the fit alone, so that rounding does not depend on how many come at once.
+            self._begin(rows[:fitted_rows])
         same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(self._rows, rows, strict=False))
         self._rows = [row for row, _ in same]
         for row in rows[len(self._rows) :]:
@@ -197,12 +204,30 @@ class Surrogate:
         costs = standardised(values)
         self._white = self._inverse[:known, :known] @ costs
         self._lowest = float(costs.min())
+        self._log_time = log_time_of_a_cost(values)
         self._spread = math.sqrt((float(self._white @ self._white) + 2.0) / (known + 2.0))
+
+    @property
+    def known(self) -> int:
+        """The number of rows whose values it has learned."""
+        return self._known
 
     def improvements(self) -> Distances:
         """The expected improvement of each candidate over the lowest known cost."""
-        mean = self._white.astype(np.float32) @ self._solved[: len(self._white)]
-        return self._expected(mean, self._explained)
+        return self._expected(self._mean, self._explained)
+
+    def expected_gain(self, lead: float) -> float:
+        """The largest expected gain of a free candidate, as a fraction of a time.
+
+        Deviations are widened by half: those of the model leave out that its length scales are estimates.
+
+        Args:
+            lead: logarithm of the lowest known time over the time that is to be improved on.
+        """
+        free = ~self._pool.taken(self.candidates)
+        ahead = lead / self._log_time if lead else 0.0
+        gains = self._expected(self._mean[free], self._explained[free], ahead, WIDENED)
+        return self._log_time * float(gains.max(initial=0.0))
 
     def improvements_of(self, rows: Indices) -> Distances:
         """The expected improvement of any rows of the pool."""
@@ -212,18 +237,37 @@ class Surrogate:
         mean = self._white.astype(np.float32) @ solved[: len(self._white)]
         return self._expected(mean, np.square(solved).sum(axis=0))
 
-    def _expected(self, mean: Distances, explained: Distances) -> Distances:
-        deviation = self._spread * np.sqrt(np.maximum(1.0 - explained, _TINY))
-        improvement = np.interp((self._lowest - mean) / deviation, _GAINS, _IMPROVEMENTS)
+    @property
+    def _mean(self) -> Distances:
+        mean: Distances = self._white.astype(np.float32) @ self._solved[: len(self._white)]
+        return mean
+
+    def _expected(
+        self, mean: Distances, explained: Distances, ahead: float = 0.0, widened: float = 1.0
+    ) -> Distances:
+        deviation = widened * self._spread * np.sqrt(np.maximum(1.0 - explained, _TINY))
+        improvement = np.interp((self._lowest - ahead - mean) / deviation, _GAINS, _IMPROVEMENTS)
         expected: Distances = (deviation * improvement).astype(np.float32)
         return expected
 
     def _fit(self, rows: Sequence[int], values: Sequence[float | None]) -> None:
-        self._rows, self._known, self._explained_by_known[:] = [], 0, 0.0
         if any(value is not None for value in values):
-            of = np.asarray(rows)
-            squared = self._squared(of, of).astype(np.float64)
+            squared = self._squared(np.asarray(rows)).astype(np.float64)
             self._scales = fitted(squared, standardised(values), self._scales, self._centre)
+            self._tables = self._weighed()
+
+    def _begin(self, rows: Sequence[int]) -> None:
+        """Begin anew with some rows, added all at once."""
+        of, size = np.asarray(rows), len(rows)
+        self._make_room(max(32, 2 * size))
+        covariance = self._correlation_of(of, of).astype(np.float64) + self._scales.noise * np.eye(size)
+        self._inverse[:size, :size] = np.linalg.inv(np.linalg.cholesky(covariance))
+        apart = np.zeros((size, len(self.candidates)), dtype=np.float32)
+        for table, column, values in zip(self._tables, self._columns, self._pool.points[of].T, strict=True):
+            apart += table[values][:, column]
+        self._solved[:size] = self._inverse[:size, :size].astype(np.float32) @ correlation(apart)
+        self._explained_by_known[:] = np.square(self._solved[:size]).sum(axis=0)
+        self._rows, self._known = list(rows), size
 
     def _extend(self, row: int) -> None:
         """Add a row to the factor's inverse and to the candidates' part of the solution."""
@@ -231,9 +275,8 @@ class Surrogate:
         if size == len(self._inverse):
             self._make_room(max(32, 2 * size))
         inverse, here = self._inverse[:size, :size], np.asarray([row])
-        left = inverse @ self._correlation_of(np.asarray(self._rows, dtype=np.int64), here)[:, 0].astype(
-            np.float64
-        )
+        alike = self._correlation_of(np.asarray(self._rows, dtype=np.int64), here)[:, 0]
+        left = inverse @ alike.astype(np.float64)
         pivot = math.sqrt(max(1.0 + self._scales.noise - float(left @ left), _TINY))
         self._inverse[size, :size], self._inverse[size, size] = -(left @ inverse) / pivot, 1.0 / pivot
         alike = self._correlation_with_candidates(row)
@@ -249,25 +292,32 @@ class Surrogate:
         for row in range(known, len(self._rows)):
             self._explained += np.square(self._solved[row])
 
-    def _correlation_of(self, rows: Indices, others: Indices) -> Distances:
-        weights = self._scales.weights.astype(np.float32)
-        return correlation(np.tensordot(weights, self._squared(rows, others), 1))
+    def _weighed(self) -> list[Distances]:
+        """For each knob, the (values, values) squared distances over the squared length scales."""
+        tables = [np.zeros_like(square) for square in self._pool.squares]
+        for one, weight in zip(self._features, self._scales.weights.astype(np.float32), strict=True):
+            tables[one.knob] += weight * one.squares
+        return tables
 
-    def _squared(self, rows: Indices, others: Indices) -> Distances:
-        """(features, rows, others) squared distances by each feature."""
+    def _correlation_of(self, rows: Indices, others: Indices) -> Distances:
         points = self._pool.points
+        apart = np.zeros((len(rows), len(others)), dtype=np.float32)
+        for table, values, of_others in zip(self._tables, points[rows].T, points[others].T, strict=True):
+            apart += table[values][:, of_others]
+        return correlation(apart)
+
+    def _squared(self, rows: Indices) -> Distances:
+        """(features, rows, rows) squared distances by each feature."""
+        points = self._pool.points[rows]
         return np.stack(
-            [one.squares[points[rows, one.knob]][:, points[others, one.knob]] for one in self._features]
+            [one.squares[np.ix_(points[:, one.knob], points[:, one.knob])] for one in self._features]
         )
 
     def _correlation_with_candidates(self, row: int) -> Distances:
-        along = [np.zeros(len(knob.values), dtype=np.float32) for knob in self._pool.knobs]
-        for one, weight in zip(self._features, self._scales.weights.astype(np.float32), strict=True):
-            along[one.knob] += weight * one.squares[self._pool.points[row, one.knob]]
-        squared = np.zeros(len(self.candidates), dtype=np.float32)
-        for column, apart in zip(self._columns, along, strict=True):
-            squared += apart[column]
-        return correlation(squared)
+        apart = np.zeros(len(self.candidates), dtype=np.float32)
+        for table, value, column in zip(self._tables, self._pool.points[row], self._columns, strict=True):
+            apart += table[value][column]
+        return correlation(apart)
 
     def _make_room(self, size: int) -> None:
         inverse, solved = self._inverse, self._solved
@@ -283,13 +333,26 @@ def standardised(values: Sequence[float | None]) -> Floats:
     A failure counts as the slowest time. Times range from the optimum to a hundred times the optimum. Ranks
     keep the slow ones from dominating the fit; logarithms keep the distances between the fast ones.
     """
-    worst = max(value for value in values if value is not None)
-    times = np.asarray([worst if value is None else value for value in values])
+    times = _times(values)
     below = (times[None, :] < times[:, None]).sum(axis=1)
     equal = (times[None, :] == times[:, None]).sum(axis=1)
     quantile = NormalDist().inv_cdf
     ranks = np.asarray([quantile(float(share)) for share in (below + 0.5 * equal) / len(times)])
     return _scaled(_scaled(np.log(times)) + _scaled(ranks))
+
+
+def log_time_of_a_cost(values: Sequence[float | None]) -> float:
+    """By how much the logarithm of a time below all others falls for a unit of :func:`standardised`, at most.
+
+    Its rank stays the lowest one, so its cost falls by its logarithm alone. The sum of two quantities of
+    variance 1 has a deviation of 2 at most.
+    """
+    return 2.0 * float(np.log(_times(values)).std())
+
+
+def _times(values: Sequence[float | None]) -> Floats:
+    worst = max(value for value in values if value is not None)
+    return np.asarray([worst if value is None else value for value in values])
 
 
 def _scaled(values: Floats) -> Floats:

@@ -95,6 +95,17 @@ class PoolSampler(BaseSampler, abc.ABC):
         are replayed has the state of the search that chose them.
         """
 
+    def expected_gain(self, lead: float) -> float | None:
+        """The gain that the model expects of the next ask, as a fraction of the best time of all families.
+
+        None without a model.
+
+        Args:
+            lead: logarithm of the best time of the pool over that of all families.
+        """
+        del lead
+        return None
+
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """The search space: all knobs of the pool, always."""
         del study, trial

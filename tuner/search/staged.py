@@ -17,6 +17,7 @@ from tuner.search.samplers import LocalSampler, PoolSampler
 
 FIRST = 8
 FEWEST_KNOWN = 3
+FEWEST_JUDGED = 10
 MOST_KNOWN = 300
 MOST_CANDIDATES = 20_000
 CENTRES = 5
@@ -56,6 +57,11 @@ class StagedSampler(PoolSampler):
             return self._spread(rng)
         followed = self.initial_configs + min(FOLLOWED * self.initial_configs, MOST_FOLLOWED)
         return self._expected(trial.number < followed or trial.number % CLOSE_EVERY == 0)
+
+    def expected_gain(self, lead: float) -> float | None:
+        """The largest one, as of the last ask that the model chose; None below 10 results and beyond 300."""
+        judged = FEWEST_JUDGED <= self._model.known < MOST_KNOWN
+        return self._model.expected_gain(lead) if judged else None
 
     def _spread(self, rng: np.random.Generator) -> int:
         """Of some free rows, the one with the largest distance to its nearest asked row."""

@@ -45,3 +45,16 @@ def test_a_request_without_a_threshold_never_ends_by_it() -> None:
     reason = why_gain_ends(TuneRequest(PROBLEM, min_gain_per_s=0.001), still)
     assert reason == "the last 30 trials gained 0.00% per device second, less than 0.10%"
     assert why_gain_ends(TuneRequest(PROBLEM, min_gain_per_s=0.001), still[:20]) is None
+
+
+def test_an_expected_gain_is_divided_by_the_seconds_of_a_trial() -> None:
+    few = flat(12, 100.0)
+    # A trial takes 0.1 s.
+    assert gain_per_s(few, 0.0004) == pytest.approx(0.004)
+    request = TuneRequest(PROBLEM, min_gain_per_s=0.005)
+    reason = why_gain_ends(request, few, 0.0004)
+    assert reason == "the next trial is expected to gain 0.40% per device second, less than 0.50%"
+    assert why_gain_ends(request, few, 0.0006) is None
+    # What the model expects counts, also where the last trials gained nothing.
+    assert why_gain_ends(request, flat(2 * LOOK_BACK, 100.0), 0.0006) is None
+    assert why_gain_ends(TuneRequest(PROBLEM), few, 0.0) is None

@@ -48,6 +48,16 @@ def test_a_run_spends_its_budget_and_comes_near_the_optimum() -> None:
     assert result.device_s > 60 * 0.25
 
 
+def test_a_run_ends_where_it_is_expected_to_gain_too_little() -> None:
+    spec = RunSpec(Sampler.STAGED, 200, 0, min_gain_per_s=0.001)
+    ended = run(toy_space(), spec)
+    whole = run(toy_space(), dataclasses.replace(spec, min_gain_per_s=0.0))
+    assert ended.measured < 100
+    assert whole.measured == 200
+    assert ended.found == whole.found[: ended.measured]
+    assert ended.found[-1] > 0.997 * whole.found[-1]
+
+
 def test_without_noise_what_is_found_never_gets_worse_and_wins() -> None:
     result = run(toy_space(), RunSpec(Sampler.STAGED, 40, 1))
     assert list(result.found) == sorted(result.found)

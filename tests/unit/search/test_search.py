@@ -15,6 +15,7 @@ from tilewright.schema.trial import Outcome
 from tuner.search.arm import Arm
 from tuner.search.pool import Pool
 from tuner.search.search import DEPTH, Proposal, Search, open_search
+from tuner.search.staged import FEWEST_JUDGED
 
 
 def toy_search(budget: int, seed: int = 0, initial_configs: Sequence[Config] = ()) -> Search:
@@ -145,6 +146,36 @@ def test_equal_families_share_the_budget() -> None:
 
     asked = Counter(one.family for one in drive(open_search([TOY, twin], PROBLEM, DEVICE, 60), result))
     assert min(asked.values()) >= 15
+
+
+def test_the_expected_gain_falls_as_the_best_is_found() -> None:
+    def after(results: int) -> float | None:
+        search = toy_search(120)
+        drive(search, stop_after=results)
+        return search.expected_gain
+
+    assert after(6) is None  # too few results to judge
+    early, late = after(14), after(80)
+    assert early is not None
+    assert late is not None
+    assert early > 0.002
+    assert late < 0.1 * early
+
+
+def test_a_slower_family_is_expected_to_gain_less_and_one_without_results_is_not_given_up() -> None:
+    search = open_search([TOY, SLOW_TOY], PROBLEM, DEVICE, 120)
+    drive(search, stop_after=30)
+    fast, slow = (search._arms[family.name] for family in (TOY, SLOW_TOY))
+    assert len(slow.shown_us) < FEWEST_JUDGED <= len(fast.shown_us)
+    best_us = fast.best_us(99)
+    assert best_us is not None
+    # Three times slower: no model yet, and it does not keep the search going.
+    assert slow.expected_gain(best_us) is None
+    assert search.expected_gain == fast.expected_gain(best_us)
+    assert fast.expected_gain(best_us / 2) < 0.5 * fast.expected_gain(best_us)
+    unknown = open_search([TOY, TINY], PROBLEM, DEVICE, 120)
+    drive(unknown, stop_after=2)
+    assert unknown.expected_gain is None
 
 
 def test_asks_run_a_fixed_number_ahead_of_tells() -> None:
