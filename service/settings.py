@@ -77,6 +77,7 @@ class Settings(BaseSettings):
         max_misses: most problems in the list of misses of a device class.
         retune_stale: tune stale results that were asked for again, and race imported configs, one at a time,
             on devices that are idle.
+        help_jobs: idle devices try configs for jobs that other devices of their class run.
         max_gemms: most GEMMs at work at once.
         max_caller_gemms: most GEMM requests of one key, or of one address without keys, in flight at once.
         quiet_wait_s: how long a job waits for other processes to leave its GPU, and how long final races that
@@ -131,6 +132,7 @@ class Settings(BaseSettings):
     keep_audit_days: float = _days(730)
     max_misses: int = Field(default=10_000, ge=0)
     retune_stale: bool = True
+    help_jobs: bool = True
     max_gemms: int = Field(default=4, ge=1, le=32)
     max_caller_gemms: int = Field(default=64, ge=1)
     quiet_wait_s: float = Field(default=20.0, ge=0.0, le=3600.0)

@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.engine.database_health import outage
 from service.engine.health import Backoff, DeviceHealth, Patience, Trouble, why
+from service.engine.helper import Helper
 from service.engine.retune import queue_imported, queue_stalest
 from service.metrics import Metrics
 from service.settings import Settings
@@ -26,6 +27,7 @@ from tuner.job.neighbours import first_tries
 from tuner.job.tune import NO_WINNER, tune
 from tuner.store import jobs
 from tuner.store.database import JobTaken, Store
+from tuner.store.helping import SlotBoard
 from tuner.store.jobs import new_owner
 from tuner.store.records import JobRecord, utc_now
 from tuner.store.trials import JobRecorder
@@ -52,8 +54,9 @@ class DeviceRecorder(JobRecorder):
     def add_trial(self, trial: Trial, artifact: Artifact | None) -> None:
         """As :meth:`JobRecorder.add_trial`."""
         self._patience(functools.partial(super().add_trial, trial, artifact))
-        self._metrics.trials.labels(self._device, trial.outcome.value).inc()
-        self._metrics.trial_seconds.labels(self._device).inc(trial.check_s + trial.measure_s)
+        if trial.anchor is None:  # else its helper counts it
+            self._metrics.trials.labels(self._device, trial.outcome.value).inc()
+            self._metrics.trial_seconds.labels(self._device).inc(trial.check_s + trial.measure_s)
 
     def set_progress(self, progress: JobProgress) -> None:
         """As :meth:`JobRecorder.set_progress`."""
@@ -103,8 +106,8 @@ class DeviceQueue:
     It takes jobs only while it holds the device's lock, which it keeps until it stops: two services of one
     machine would disturb each other's measurements.
 
-    While none waits, stale results that were served are tuned again and imported configs are raced, where
-    the settings say so, and until the first job a GPU rehearses trials.
+    While none waits, it helps the jobs of other devices, stale results that were served are tuned again and
+    imported configs are raced, where the settings say so, and until the first job a GPU rehearses trials.
 
     Attributes:
         name: ``cuda:0``, ``host`` and the like.
@@ -126,6 +129,8 @@ class DeviceQueue:
         self._settings = settings
         self._wake = threading.Event()
         self._stopping = threading.Event()
+        given = (store, self.bench, builder, metrics, settings.lease_s, self._wake)
+        self._helper = Helper(*given) if settings.help_jobs else None
         self._rehearsals = [] if self.bench.spec.kind == "host" else list(REHEARSED)
         self._current: _Current | None = None
         self._trouble: tuple[Trouble | None, str] = None, ""
@@ -158,8 +163,10 @@ class DeviceQueue:
             self.wake()
 
     def renew(self) -> None:
-        """Extend the lease of the job being tuned; stop it where it was taken over, or cancelled through
-        another server of this database."""
+        """Extend the lease of the job being tuned, or of trials for another device's; stop a job that was
+        taken over, or cancelled through another server of this database."""
+        if self._helper:
+            self._helper.renew()
         current = self._current
         if current is None:
             return
@@ -200,6 +207,8 @@ class DeviceQueue:
         if self.alive:
             self._thread.join(max(0.0, deadline - time.monotonic()))
         try:
+            if self._helper:
+                self._helper.leave()
             with self._store.begin() as session:
                 jobs.requeue_interrupted(session, self._device_class, self._owner)
         except SQLAlchemyError:
@@ -233,15 +242,23 @@ class DeviceQueue:
         self._trouble = trouble, reason
 
     def _step(self) -> None:
+        self._wake.clear()
         with self._store.begin() as session:
             # NOTE: what this queue holds now is a job whose end the database did not take.
             jobs.requeue_interrupted(session, self._device_class, self._owner)
             job = jobs.claim(session, self._device_class, self._owner, self._settings.lease_s)
         if job is not None:
+            if self._helper:
+                self._helper.leave()
             self._work(job)
-        elif not self._queue_idle_work() and not self._rehearse():
+        elif not self._help() and not self._queue_idle_work() and not self._rehearse():
             self._wake.wait(_POLL_S)
-            self._wake.clear()
+
+    def _help(self) -> bool:
+        if self._helper is None or not self._helper.help():
+            return False
+        self._rehearsals.clear()
+        return True
 
     def _queue_idle_work(self) -> bool:
         given = (self._store, self.bench, self._settings)
@@ -295,11 +312,12 @@ class DeviceQueue:
         log.info("job %s: tuning %s on %s", job.id, job.request.problem, self.name)
         initial = functools.partial(self._initial_configs, job.device_class)
         given = (job.request, job.id, self.bench, self._builder, recorder, cancelled)
-        quiet_wait_s = self._settings.quiet_wait_s
+        board = SlotBoard(self._store, job, patience) if self._settings.help_jobs else None
+        rest = (self._settings.quiet_wait_s, board)
         if job.request.ladder:
-            won = bool(tune_ladder(*given, initial, quiet_wait_s))
+            won = bool(tune_ladder(*given, initial, *rest))
         else:
-            won = tune(*given, initial(job.request.problem), quiet_wait_s) is not None
+            won = tune(*given, initial(job.request.problem), *rest) is not None
         if won:
             self._finish(job, JobStatus.SUCCEEDED, None)
         elif not cancelled.is_set():

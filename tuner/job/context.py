@@ -17,6 +17,8 @@ from tilewright.schema.job import JobProgress, TuneRequest
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Provenance, Trial, TrialResult
 from tuner.measure.race import RaceRules, RaceSamples
+from tuner.search.search import Proposal
+from tuner.store.helping import SlotBoard
 from tuner.workers.builder import Compiled
 
 _TRIAL_FLOPS = {"cuda": 1e11, "host": 1e9}
@@ -52,7 +54,7 @@ class Recorder(Protocol):
     """The store of a job's results; each call commits before it returns."""
 
     def trials(self) -> list[Trial]:
-        """Trials of this job that were already committed, by number."""
+        """Trials of this job that were already committed, in the order in which they were."""
 
     def add_trial(self, trial: Trial, artifact: Artifact | None) -> None:
         """Store a finished trial, and its artifact if there is one."""
@@ -88,6 +90,7 @@ class JobContext:
         recorder: stores trials, progress and the winner.
         cancelled: set to stop the job.
         quiet_wait_s: how long final races that others disturbed run again.
+        board: where other devices take trials of the job; None if they may not.
     """
 
     request: TuneRequest
@@ -97,6 +100,7 @@ class JobContext:
     recorder: Recorder
     cancelled: threading.Event
     quiet_wait_s: float = 0.0
+    board: SlotBoard | None = None
 
     @property
     def problem(self) -> GemmProblem:
@@ -116,6 +120,21 @@ class JobContext:
     def submit(self, config: Config) -> Future[Compiled]:
         """Queue a compilation."""
         return self.builder.submit(config.family, config, self.problem, self.device)
+
+    def tried(self, proposal: Proposal, compiled: Compiled, incumbent_us: float | None) -> Trial:
+        """The trial of a proposal that was compiled, from the device where that gave a kernel."""
+        trial = Trial(
+            number=proposal.number,
+            config=proposal.config,
+            outcome=compiled.outcome,
+            message=compiled.message,
+            compile_s=compiled.seconds,
+            origin=proposal.origin,
+        )
+        if compiled.artifact is None:
+            return trial
+        result = self.bench.trial(compiled.artifact, self.problem, incumbent_us, self.trial_timeout_s)
+        return self.measured(trial, compiled.artifact, result)
 
     def measured(self, trial: Trial, artifact: Artifact, result: TrialResult) -> Trial:
         """A trial with the result of its kernel on the device."""

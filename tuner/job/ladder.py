@@ -32,11 +32,13 @@ from tilewright.schema.job import ROWS_OF_A_JOB, JobProgress, TuneRequest
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, LadderKernel, Trial
 from tuner.job.context import JobContext, Recorder
+from tuner.job.helpers import adopt
 from tuner.job.loop import Loop, of_today, why_outdated
 from tuner.job.progress import ProgressTracker, timed
 from tuner.job.selection import select_winner
 from tuner.job.tune import NO_WINNER, open_for
 from tuner.search.search import MEASURED
+from tuner.store.helping import SlotBoard
 from tuner.workers.bench import Bench
 from tuner.workers.builder import Builder
 from tuner.workers.process import WorkerError
@@ -65,12 +67,13 @@ def tune_ladder(
     cancelled: threading.Event,
     initial_configs: InitialConfigs = lambda _: (),
     quiet_wait_s: float = 0.0,
+    board: SlotBoard | None = None,
 ) -> list[BestConfig]:
     """Search every row, choose the kernels that cover the ladder, race them row by row, record the winners.
 
     Rows that ``recorder`` holds as decided are neither searched nor raced again. ``initial_configs`` gives
     the configs that the search of a row tries after those of its neighbours. A row without a winner is
-    recorded with the reason, and the others go on.
+    recorded with the reason, and the others go on. Other devices take trials from ``board``.
 
     Returns:
         The winners, the smallest M first; empty if ``cancelled`` was set.
@@ -79,11 +82,14 @@ def tune_ladder(
         DeviceUnavailable: the compiler or the device's libraries are missing.
         InvalidProblem: no family computes any row.
     """
-    context = JobContext(request, job_id, bench, builder, recorder, cancelled, quiet_wait_s)
+    context = JobContext(request, job_id, bench, builder, recorder, cancelled, quiet_wait_s, board)
+    adopt(context)
     job = _LadderJob(context)
     if not job.trials:
         recorder.set_progress(JobProgress("enumerate", 0, job.planned))
     rows = job.search(bench, initial_configs)
+    if board:
+        board.close()
     if not job.racing:
         _follow(job, rows)
     if not cancelled.is_set():

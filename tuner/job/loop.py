@@ -11,12 +11,14 @@ from concurrent import futures
 from concurrent.futures import Future
 
 from kernels.registry import FAMILIES
+from tilewright.artifact import Artifact
 from tilewright.schema.config import Config
 from tilewright.schema.job import TuneRequest
 from tilewright.schema.trial import Outcome, Trial
 from tuner.job.context import JobContext
+from tuner.job.helpers import Helpers
 from tuner.job.progress import ProgressTracker, timed
-from tuner.search.search import MEASURED, Proposal, Search
+from tuner.search.search import DEPTH, MEASURED, Proposal, Search
 from tuner.workers.builder import Compiled
 
 BUDGET = "budget spent"
@@ -84,20 +86,28 @@ def of_today(trial: Trial, context: JobContext) -> Trial:
 
 ASKS_PER_TRIAL = 4
 _POLL_S = 0.1
+_HELPERS_POLL_S = 0.02
 
 
 class Loop:
     """Compiles ahead of the device, and measures proposals in the order in which they were asked for.
 
-    An open proposal has a running compilation, or a trial that an interrupted run recorded.
+    An open proposal has a running compilation, and a recorded one a trial that an interrupted run committed.
+    Others are with devices that help (:mod:`tuner.job.helpers`); their results are told as they come.
     """
 
     def __init__(self, context: JobContext, search: Search, tracker: ProgressTracker) -> None:
         self._context = context
         self._search = search
         self._tracker = tracker
-        self._known = deque(of_today(trial, context) for trial in context.recorder.trials())
-        self._open: deque[tuple[Proposal, Trial | Future[Compiled]]] = deque()
+        self._helpers = Helpers(context, tracker)
+        known = [of_today(trial, context) for trial in context.recorder.trials()]
+        self._known = {trial.number: trial for trial in known}  # which the search did not propose again yet
+        self._to_tell = deque(self._known)
+        # NOTE: helpers leave gaps between the numbers of an interrupted run, which must not fill the depth.
+        self._gaps = max(self._known, default=-1) + 1 - len(self._known)
+        self._recorded: dict[int, tuple[Proposal, Trial]] = {}
+        self._open: deque[tuple[Proposal, Future[Compiled]]] = deque()
 
     def run(self) -> None:
         """Run until the budget is spent, the space is exhausted, the gain is too small or the job is
@@ -108,26 +118,40 @@ class Loop:
         try:
             if not self._known:
                 self._tracker.publish("search")
+            self._search.reserve(trial.config for trial in self._known.values())
             self._refill()
-            while self._open and not self._context.cancelled.is_set():
-                self._finish_oldest()
+            while self._busy and not self._context.cancelled.is_set():
+                self._step()
                 self._refill()
             self._tracker.stopped = self._why_ended()
+            if not self._context.cancelled.is_set():  # a later claim takes over what was answered
+                self._helpers.end()
         finally:
             for _, work in self._open:
-                if isinstance(work, Future):
-                    work.cancel()
+                work.cancel()
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self._to_tell or self._open or self._helpers.away)
 
     def _refill(self) -> None:
+        for proposal in self._helpers.taken_back():
+            self._open.append((proposal, self._context.submit(proposal.config)))
         # NOTE: on the host, compilers would run on the cores being measured. So a whole batch is compiled
         # while nothing is measured.
-        if self._on_host and self._open:
-            return
-        while self._may_ask() and self._ask():
-            pass
+        measuring = self._on_host and bool(self._recorded if self._to_tell else self._open)
+        most = DEPTH + (self._gaps if self._to_tell else 0)
+        self._search.depth = most + (0 if self._to_tell else self._helpers.depth)
+        while self._may_ask():
+            here, load = len(self._open) + len(self._recorded), self._helpers.load
+            full = measuring or here >= most
+            away = load is not None and not self._to_tell and (full or load < here)
+            if (full and not away) or not self._ask(away):
+                return
 
     def _may_ask(self) -> bool:
-        return self._search.ready and self._why_enough(self._search.in_flight) is None
+        recorded = self._search.asked in self._known
+        return self._search.ready and (recorded or self._why_enough(self._search.in_flight) is None)
 
     def _why_enough(self, expected: int) -> str | None:
         """The reason to ask for no more, if ``expected`` open proposals will be measured; None to go on."""
@@ -138,7 +162,7 @@ class Loop:
             return FAILURES
         if self._known or not search.asked:
             return None
-        if request.max_seconds and self._tracker.elapsed_s >= request.max_seconds:
+        if self._time_is_up:
             return TIME
         gain = search.expected_gain if request.min_gain_per_s else None
         return why_gain_ends(request, self._tracker.trials, gain)
@@ -148,61 +172,83 @@ class Loop:
             return CANCELLED
         return self._why_enough(0) or EXHAUSTED
 
-    def _ask(self) -> bool:
-        if self._known:
-            known = self._known.popleft()
-            self._open.append((self._search.replay(known.config, known.origin), known))
+    def _ask(self, away: bool) -> bool:
+        known = self._known.pop(self._search.asked, None)
+        if known:
+            self._recorded[known.number] = self._search.replay(known.config, known.origin), known
             return True
         with self._tracker.searching():
             proposal = self._search.ask()
-        if proposal:
+        if proposal and not (away and self._helpers.offer(proposal)):
             self._open.append((proposal, self._context.submit(proposal.config)))
         return proposal is not None
 
-    def _finish_oldest(self) -> None:
-        proposal, work = self._open.popleft()
-        if isinstance(work, Trial):
-            trial = work
-            self._tracker.replay(trial)
-            if not self._known and not any(isinstance(later, Trial) for _, later in self._open):
-                self._tracker.publish("search")
+    def _step(self) -> None:
+        """Tell the next recorded trial; else take answers of helpers, and finish the oldest open proposal if
+        it is compiled."""
+        if self._to_tell:
+            self._replay_next()
+            return
+        for answered in self._helpers.look():
+            self._finish(*answered)
+        if self._open and self._is_compiled():
+            proposal, work = self._open.popleft()
+            compiled = work.result()
+            trial = self._context.tried(proposal, compiled, self._tracker.incumbent_us)
+            self._finish(proposal, trial, compiled.artifact)
+        elif not self._open and self._helpers.away:
+            self._await_helpers()
+
+    def _replay_next(self) -> None:
+        """Tell the recorded trial that was told next, or the oldest one if the search did not propose that
+        one again yet."""
+        number = next((number for number in self._to_tell if number in self._recorded), None)
+        if number is None:  # the search has no proposals left in between: what follows may still win
+            for trial in self._known.values():
+                self._tracker.replay(trial)
+            self._known.clear()
+            self._to_tell.clear()
         else:
-            compiled = self._compiled(work)
-            if compiled is None:
-                return
-            trial = self._try(proposal, compiled)
-            self._tracker.add(trial, compiled.artifact)
+            self._to_tell.remove(number)
+            proposal, trial = self._recorded.pop(number)
+            self._tracker.replay(trial)
+            self._tell(proposal, trial)
+        if not self._to_tell:
             self._tracker.publish("search")
+
+    def _finish(self, proposal: Proposal, trial: Trial, artifact: Artifact | None) -> None:
+        self._tracker.add(trial, artifact)
+        self._tracker.publish("search")
+        self._tell(proposal, trial)
+
+    def _tell(self, proposal: Proposal, trial: Trial) -> None:
         value_us = timed(trial).median_us if trial.outcome in MEASURED else None
         with self._tracker.searching():
             self._search.tell(proposal, trial.outcome, value_us)
 
-    def _compiled(self, oldest: Future[Compiled]) -> Compiled | None:
-        """The finished compilation, on the host after its whole batch; None if the job was cancelled."""
-        batch = [work for _, work in self._open if isinstance(work, Future)] if self._on_host else []
-        started = time.monotonic()
-        while futures.wait([oldest, *batch], timeout=_POLL_S).not_done:
-            if self._context.cancelled.is_set():
-                oldest.cancel()
-                return None
+    def _is_compiled(self) -> bool:
+        """Whether the oldest compilation is finished, on the host its whole batch; waits a moment for it."""
+        started, batch = time.monotonic(), [work for _, work in self._open]
+        waiting = batch if self._on_host else batch[:1]
+        poll_s = _HELPERS_POLL_S if self._helpers.away else _POLL_S
+        finished = not futures.wait(waiting, timeout=poll_s).not_done
         self._tracker.idle(time.monotonic() - started)
-        return oldest.result()
+        return finished
 
-    def _try(self, proposal: Proposal, compiled: Compiled) -> Trial:
-        trial = Trial(
-            number=proposal.number,
-            config=proposal.config,
-            outcome=compiled.outcome,
-            message=compiled.message,
-            compile_s=compiled.seconds,
-            origin=proposal.origin,
-        )
-        artifact, context = compiled.artifact, self._context
-        if artifact is None:
-            return trial
-        incumbent_us, timeout_s = self._tracker.incumbent_us, context.trial_timeout_s
-        result = context.bench.trial(artifact, context.problem, incumbent_us, timeout_s)
-        return context.measured(trial, artifact, result)
+    def _await_helpers(self) -> None:
+        """Wait a moment for answers, with nothing left to do here."""
+        if self._time_is_up:
+            self._helpers.drop()
+        else:
+            self._helpers.hurry()
+        if self._helpers.away:
+            self._context.cancelled.wait(_HELPERS_POLL_S)
+            self._tracker.idle(_HELPERS_POLL_S)
+
+    @property
+    def _time_is_up(self) -> bool:
+        limit = self._context.request.max_seconds
+        return bool(limit) and self._tracker.elapsed_s >= limit
 
     @property
     def _on_host(self) -> bool:

@@ -21,8 +21,8 @@ class ProgressTracker:
 
     Check, measure, idle, search and race are intervals of the wall clock that never overlap. The rest of
     ``elapsed_s`` went into the store, communication between processes and the heuristics of the vendor
-    library. ``compile_s`` is the sum over compilers, which run in parallel with each other and with the
-    device.
+    library. Those of helpers, side by side with them, do not count. ``compile_s`` is the sum over compilers,
+    which run in parallel with each other and with the device.
 
     Attributes:
         trials: in the order they finished.
@@ -94,8 +94,9 @@ class ProgressTracker:
         if artifact is not None and trial.outcome is Outcome.OK:
             self.artifacts[artifact.digest] = artifact
         self._compile_s += trial.compile_s
-        self._check_s += trial.check_s
-        self._measure_s += trial.measure_s
+        if trial.anchor is None:
+            self._check_s += trial.check_s
+            self._measure_s += trial.measure_s
 
     def publish(self, phase: str) -> None:
         """Publish the progress of the job."""

@@ -16,11 +16,13 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobProgress, TuneRequest
 from tilewright.schema.trial import BestConfig
 from tuner.job.context import JobContext, Recorder
+from tuner.job.helpers import adopt
 from tuner.job.loop import Loop
 from tuner.job.progress import ProgressTracker
 from tuner.job.selection import select_winner
 from tuner.measure.operands import why_too_large
 from tuner.search.search import Search, open_search
+from tuner.store.helping import SlotBoard
 from tuner.workers.bench import Bench
 from tuner.workers.builder import Builder
 from tuner.workers.process import WorkerError
@@ -38,6 +40,7 @@ def tune(
     cancelled: threading.Event,
     initial_configs: Sequence[Config] = (),
     quiet_wait_s: float = 0.0,
+    board: SlotBoard | None = None,
 ) -> BestConfig | None:
     """Search, race the candidates with the vendor library, and record the winner.
 
@@ -46,6 +49,7 @@ def tune(
     library's choice. The search ends after ``max_trials`` measured trials, after ``max_seconds``, after four
     times as many proposals as ``max_trials``, when every config was tried, or when it gains too little. The
     last progress gives the reason. Final races that others disturb run again for ``quiet_wait_s`` seconds.
+    Other devices take trials from ``board``.
 
     Returns:
         The winner; None if no trial succeeded or ``cancelled`` was set (recorded trials are kept).
@@ -56,12 +60,15 @@ def tune(
         DeviceUnavailable: the compiler or the device's libraries are missing.
     """
     started = time.monotonic()
-    context = JobContext(request, job_id, bench, builder, recorder, cancelled, quiet_wait_s)
+    context = JobContext(request, job_id, bench, builder, recorder, cancelled, quiet_wait_s, board)
+    adopt(context)
     if not recorder.trials():  # else the progress of the interrupted run stands until it is caught up with
         recorder.set_progress(JobProgress("enumerate", 0, request.budget))
     search = open_for(context, bench, initial_configs)
     tracker = ProgressTracker(request, recorder, search, started)
     Loop(context, search, tracker).run()
+    if board:
+        board.close()
     if cancelled.is_set():
         return None
     tracker.publish("race")

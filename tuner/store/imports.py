@@ -26,6 +26,7 @@ from tuner.store.models import (
     MissRow,
     RetuneRow,
     TrialRow,
+    TrialSlotRow,
 )
 
 _UNSYNCHRONIZED = {"synchronize_session": False}
@@ -218,7 +219,7 @@ def remove_jobs(session: Session, ids: Sequence[str]) -> int:
             sets.changed(session, device_class)
         waiting = update(ImportedBestRow).where(ImportedBestRow.job_id == job_id)
         session.execute(waiting.values(job_id=None))
-        for of_job in (EventRow, LadderRow):
+        for of_job in (EventRow, LadderRow, TrialSlotRow):
             session.execute(delete(of_job).where(of_job.job_id == job_id))
         gone = delete(TrialRow).where(TrialRow.job_id == job_id).returning(TrialRow.number)
         count += len(session.execute(gone, execution_options=_UNSYNCHRONIZED).all())

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, bindparam, false, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, bindparam, delete, false, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from tilewright.schema.codec import decode, encode, gathered
@@ -21,7 +21,7 @@ from tilewright.schema.job import JobProgress, JobStatus, TuneRequest, work_of
 from tilewright.schema.trial import BestConfig
 from tuner.store import database, entities, imports, keys, records
 from tuner.store.database import JobTaken, StoreError, insert_new, insert_row
-from tuner.store.models import EventRow, JobRow, LadderRow, ProblemRow
+from tuner.store.models import EventRow, JobRow, LadderRow, ProblemRow, TrialSlotRow
 from tuner.store.records import EventRecord, JobRecord, RowReader, Unreadable, utc_now
 
 # NOTE: those of each trial are built once: building one costs more than SQLite takes to run it.
@@ -78,6 +78,7 @@ def change_status(session: Session, job_id: str, status: JobStatus, **values: An
 
 def close_job(session: Session, job_id: str, status: JobStatus, error: str | None, **values: Any) -> None:
     """End a job, so that no request joins it."""
+    session.execute(delete(TrialSlotRow).where(TrialSlotRow.job_id == job_id))
     change_status(session, job_id, status, active_key=None, finished=utc_now(), error=error, **values)
 
 

@@ -254,8 +254,27 @@ class TrialRow(Base):
     origin: Mapped[str] = mapped_column(String(16))
     repeatable: Mapped[bool | None]
     m: Mapped[int | None]
+    anchor: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     sampled: Mapped[datetime | None]
     created: Mapped[datetime]
+
+
+class TrialSlotRow(Base):
+    """Room for one trial of a running job on another device: ``helper`` made it, the claim ``attempt`` of the
+    job puts trials into it (:mod:`tuner.store.helping`). ``trial`` is what the helper answered."""
+
+    __tablename__ = "trial_slot"
+    __table_args__ = (Index(None, "job_id"), Index(None, "helper"), {"sqlite_autoincrement": True})
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("job.id"))
+    attempt: Mapped[int]
+    helper: Mapped[str] = mapped_column(Text)
+    lease_until: Mapped[datetime]
+    state: Mapped[str] = mapped_column(String(16))
+    turn: Mapped[int]
+    task: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    trial: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
 
 
 class ArtifactRow(Base):

@@ -150,13 +150,14 @@ class JobRecorder:
         self._planned = record.request.max_trials
 
     def trials(self) -> list[Trial]:
-        """Trials of this job that were already committed, by number.
+        """Trials of this job that were already committed, in the order in which they were.
 
         Raises:
             Unreadable: this release cannot read one of them, so that the job cannot go on here.
         """
         with self._store.read() as session:
-            query = select(TrialRow).where(TrialRow.job_id == self._job_id).order_by(TrialRow.number)
+            query = select(TrialRow).where(TrialRow.job_id == self._job_id)
+            query = query.order_by(TrialRow.created, TrialRow.number)
             return [_READER.one(row) for row in session.scalars(query)]
 
     def add_trial(self, trial: Trial, artifact: Artifact | None) -> None:
@@ -257,7 +258,9 @@ def _summary(trial: Trial) -> dict[str, Any]:
         "message": records.text(trial.message[:500]),
         "median_us": trial.timing.median_us if trial.timing else None,
         "origin": trial.origin,
-    } | ({} if trial.m is None else {"m": trial.m})
+        **({} if trial.m is None else {"m": trial.m}),
+        **({} if trial.anchor is None else {"device": trial.anchor.device}),
+    }
 
 
 def _headline(winner: BestConfig) -> dict[str, Any]:

@@ -98,6 +98,24 @@ class TrialResult:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Anchor:
+    """What relates a trial of a helper to the job's own device: both measured the same kernel, now and then.
+
+    Attributes:
+        device: the helper.
+        artifact: digest of the kernel.
+        there_us: its median on the helper.
+        here_us: its median on the job's device. The times of the trial are those of the helper, multiplied by
+            ``here_us / there_us``.
+    """
+
+    device: Annotated[str, MaxLength(128)]
+    artifact: Sha256
+    there_us: Positive
+    here_us: Positive
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Trial(TrialResult):
     """One config tried on one problem.
 
@@ -111,6 +129,7 @@ class Trial(TrialResult):
         origin: the proposer: ``initial``, ``search`` or ``final``; ``ladder`` for a kernel that was found on
             another row.
         m: the row of a ladder; None for the job's only problem.
+        anchor: of a trial that another device of the class ran; None for the job's own device.
     """
 
     number: Count
@@ -121,6 +140,7 @@ class Trial(TrialResult):
     compile_s: Seconds = 0.0
     origin: Annotated[str, Pattern("[A-Za-z0-9_.-]{0,16}")] = "search"
     m: Extent | None = None
+    anchor: Anchor | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -308,3 +308,22 @@ def test_a_programming_error_is_not_a_trial() -> None:
         lab.tune()
     assert lab.recorder.kept == []
     assert all(future.done() for future in lab.builder.futures)
+
+
+@pytest.mark.parametrize("spec", [DEVICE, CUDA_DEVICE])
+@pytest.mark.parametrize("lost", [(7, 9), (4, 5, 6, 7, 8, 9), (16,), (0, 1)])
+def test_a_job_with_gaps_resumes_with_what_was_recorded(lost: tuple[int, ...], spec: DeviceSpec) -> None:
+    """Devices that help end their trials in any order, so that an interrupted job lacks some numbers."""
+    whole = Lab(spec=spec)
+    whole.tune(max_trials=30)
+    kept = [one for one in whole.recorder.kept[:17] if one.number not in lost]
+    kept = kept[:3] + kept[3:][::-1]
+    resumed = Lab(kept, spec=spec)
+    resumed.tune(max_trials=30)
+    trials = resumed.recorder.kept
+    assert trials[: len(kept)] == kept
+    assert len(resumed.bench.tried) == 30 - len(kept), "none of them again"
+    assert sorted(one.number for one in trials) == list(range(30))
+    assert len({one.config for one in trials}) == 30
+    last = resumed.recorder.progress[-1]
+    assert (last.measured, last.stopped) == (30, "budget spent")

@@ -1,0 +1,286 @@
+"""Idle devices that run trials of another device's job: what they take, and what is left where they fail."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import store_samples as samples
+from engine_lab import wait_for
+from helping_lab import TOY_COST, TwoDevices
+from sqlalchemy import func, select
+from toy_family import CUDA_DEVICE, TOY
+
+from tilewright.schema.job import JobProgress, JobStatus
+from tilewright.schema.trial import Anchor, Outcome, Trial
+from tuner.job.context import JobContext
+from tuner.job.helpers import adopt
+from tuner.store import entities, helping, jobs
+from tuner.store.database import Store
+from tuner.store.helping import Slot, SlotBoard, SlotState, TrialTask
+from tuner.store.models import TrialSlotRow
+from tuner.store.trials import JobRecorder
+
+CLASS = CUDA_DEVICE.device_class.id
+ANCHOR = Anchor("two", "a" * 64, 2.0, 1.0)
+Make = Callable[..., TwoDevices]
+
+
+@pytest.fixture
+def make(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    made: list[TwoDevices] = []
+
+    def two_devices(**settings: Any) -> TwoDevices:
+        made.append(TwoDevices(store, tmp_path, monkeypatch, **settings))
+        return made[-1]
+
+    yield two_devices
+    for one in made:
+        one.engine.stop()
+
+
+def ended(lab: TwoDevices, job_id: str) -> list[Trial]:
+    """The trials of a job that succeeded, each number of them once."""
+    wait_for(lambda: lab.job(job_id).status.final, 30.0)
+    assert lab.job(job_id).status is JobStatus.SUCCEEDED, lab.job(job_id).error
+    trials = lab.trials(job_id)
+    assert sorted(one.number for one in trials) == list(range(len(trials)))
+    assert len({one.config for one in trials}) == len(trials)
+    assert slots(lab.store) == 0
+    return trials
+
+
+def slots(store: Store) -> int:
+    with store.read() as session:
+        return session.scalars(select(func.count()).select_from(TrialSlotRow)).one()
+
+
+def of_helpers(trials: list[Trial]) -> list[Trial]:
+    return [one for one in trials if one.anchor is not None]
+
+
+def test_an_idle_device_takes_trials_and_its_times_count_as_those_of_the_jobs_device(make: Make) -> None:
+    lab = make()
+    lab.benches["two"].slower = 1.04
+    lab.engine.start()
+    trials = ended(lab, lab.submit(40))
+    helped = of_helpers(trials)
+    assert 10 <= len(helped) <= 30
+    (owner,) = {name for name, bench in lab.benches.items() if bench.races}
+    factor = 1.04 if owner == "one" else 1 / 1.04
+    for trial in trials:
+        assert trial.timing is not None
+        expected = TOY_COST(str(trial.config)) * lab.benches[owner].slower
+        assert trial.timing.median_us == pytest.approx(expected)
+        if trial.anchor:
+            assert trial.anchor.there_us / trial.anchor.here_us == pytest.approx(factor)
+            assert trial.anchor.device != owner
+    helper = "two" if owner == "one" else "one"
+    assert len(lab.benches[owner].tried) == 40 - len(helped)
+    assert len(lab.benches[helper].tried) > len(helped), "the kernel that relates the two as well"
+
+
+def test_a_pruned_trial_is_pruned_by_the_times_of_its_own_device(make: Make) -> None:
+    lab = make()
+    lab.benches["two"].slower = 3.0
+    lab.engine.start()
+    trials = ended(lab, lab.submit(40))
+    best = min(one.timing.median_us for one in trials if one.timing)
+    assert of_helpers(trials)
+    for trial in trials:
+        assert trial.timing is not None
+        assert trial.outcome is Outcome.OK or trial.timing.median_us > best
+
+
+def test_it_can_be_turned_off(make: Make) -> None:
+    lab = make(help_jobs=False)
+    lab.engine.start()
+    assert of_helpers(ended(lab, lab.submit())) == []
+    assert sorted(len(bench.tried) for bench in lab.benches.values()) == [0, 24]
+
+
+def test_a_job_of_its_own_comes_first(make: Make) -> None:
+    lab = make()
+    for bench in lab.benches.values():
+        bench.seconds = lambda: 0.1
+    lab.engine.start()
+    first = lab.submit(60)
+    wait_for(lambda: bool(of_helpers(lab.trials(first))))
+    second = lab.submit(10, seed=1)
+    wait_for(lambda: lab.job(second).status is JobStatus.RUNNING, 2.0)
+    ended_first = lab.job(first).status.final
+    assert not ended_first
+    wait_for(lambda: lab.job(second).status.final, 20.0)
+    assert of_helpers(lab.trials(second)) == []
+    wait_for(lambda: lab.job(first).status.final, 20.0)
+    ended(lab, first)
+
+
+def test_a_helper_that_keeps_a_job_waiting_at_its_end_is_not_waited_for(make: Make) -> None:
+    lab = make()
+    lab.engine.start()
+    job_id = lab.submit(40)
+    wait_for(lambda: bool(of_helpers(lab.trials(job_id))))
+    helper = next(one.anchor.device for one in of_helpers(lab.trials(job_id)) if one.anchor)
+    lab.benches[helper].seconds = lambda: 4.0
+    started = time.monotonic()
+    trials = ended(lab, job_id)
+    assert time.monotonic() - started < 3.5
+    tried = {name: bench.tried for name, bench in lab.benches.items()}
+    time.sleep(max(0.0, 4.5 - (time.monotonic() - started)))
+    assert lab.trials(job_id) == trials, "what it says later counts for nothing"
+    assert len(tried[helper]) >= len(of_helpers(trials))
+
+
+@pytest.mark.parametrize("began", [False, True])
+def test_the_trials_of_a_helper_that_is_gone_are_run_by_another(make: Make, began: bool) -> None:
+    """It is silent for longer than its lease, in the midst of a job."""
+    lab = make(devices=("one",), lease_s=1.0)
+    lab.benches["one"].seconds = lambda: 0.08
+    lab.engine.start()
+    job_id = lab.submit(40)
+    wait_for(lambda: bool(lab.trials(job_id)))
+    with lab.store.begin() as session:
+        assert helping.join(session, CLASS, "silent", 2, lease_s=1.0)
+    given = taken(lab.store, "silent", began)
+    trials = ended(lab, job_id)
+    assert of_helpers(trials) == []
+    assert given.task is not None
+    assert [one.config for one in trials if one.number == given.task.number] == [given.task.config]
+    with lab.store.begin() as session:
+        assert not helping.start(session, given)
+        assert not helping.answer(session, given, answered(given), None)
+
+
+def taken(store: Store, helper: str, began: bool) -> Slot:
+    """A slot of a helper that has a trial."""
+    found: list[Slot] = []
+
+    def offered() -> bool:
+        with store.read() as session:
+            found[:] = [one for one in helping.held(session, helper) if one.state is SlotState.OFFERED]
+        return bool(found)
+
+    wait_for(offered)
+    if began:
+        with store.begin() as session:
+            assert helping.start(session, found[0])
+    return found[0]
+
+
+def answered(slot: Slot) -> Trial:
+    assert slot.task is not None
+    task = slot.task
+    return dataclasses.replace(samples.trial(task.number, 3.0), config=task.config, anchor=ANCHOR)
+
+
+def running(store: Store) -> tuple[str, SlotBoard]:
+    """A running job that searches, and its slots."""
+    with store.begin() as session:
+        job, _ = jobs.submit(session, samples.request(), samples.HOST)
+        claimed = jobs.claim(session, samples.HOST_CLASS, "me")
+        assert claimed is not None
+        jobs.set_progress(session, job.id, JobProgress("search", 0, 10))
+    return job.id, SlotBoard(store, claimed)
+
+
+def task(number: int) -> TrialTask:
+    config = TOY.make(16 * (number + 1), 1)
+    return TrialTask(number, config, "search", samples.problem(64), None, ANCHOR.artifact, 1.0)
+
+
+def test_a_late_answer_finds_no_slot(store: Store) -> None:
+    job_id, board = running(store)
+    with store.begin() as session:
+        assert helping.join(session, samples.HOST_CLASS, "helper", 1, 30.0)
+    (slot,) = board.look()
+    first = board.offer(slot, task(0))
+    assert first is not None
+    with store.begin() as session:
+        assert helping.start(session, first)
+    begun = dataclasses.replace(first, state=SlotState.RUNNING)
+    assert board.withdraw([first]) == [], "it has begun since it was looked at"
+    assert board.withdraw([begun]) == [begun]
+    with store.begin() as session:
+        assert not helping.answer(session, first, answered(first), samples.artifact())
+        assert not entities.has_artifact(session, samples.artifact().digest)
+        assert helping.held(session, "helper") == []
+    assert JobRecorder(store, job_id).trials() == []
+
+
+def test_a_slot_is_filled_again_and_an_answer_to_the_trial_before_is_refused(store: Store) -> None:
+    _, board = running(store)
+    with store.begin() as session:
+        assert helping.join(session, samples.HOST_CLASS, "helper", 1, 30.0)
+    first = board.offer(board.look()[0], task(0))
+    assert first is not None
+    with store.begin() as session:
+        assert helping.start(session, first)
+        assert helping.answer(session, first, answered(first), samples.artifact())
+        assert not helping.answer(session, first, answered(first), samples.artifact()), "twice"
+    (done,) = board.look()
+    assert (done.state, done.trial) == (SlotState.DONE, answered(first))
+    assert board.kernel(samples.artifact().digest) == samples.artifact()
+    second = board.offer(done, task(1))
+    assert second is not None
+    with store.begin() as session:
+        assert not helping.start(session, first)
+        assert helping.start(session, second)
+        assert not helping.answer(session, first, answered(first), None)
+        assert helping.answer(session, second, answered(second), None)
+
+
+def test_only_a_job_that_searches_is_helped_and_the_one_with_the_fewest_helpers(store: Store) -> None:
+    first, _ = running(store)
+    with store.begin() as session:
+        assert helping.join(session, "another class", "helper", 1, 30.0) is None
+        jobs.set_progress(session, first, JobProgress("race", 0, 10))
+        assert helping.join(session, samples.HOST_CLASS, "helper", 1, 30.0) is None
+        jobs.set_progress(session, first, JobProgress("search", 0, 10))
+        second, _ = jobs.submit(session, samples.request(seed=1), samples.HOST)
+        assert jobs.claim(session, samples.HOST_CLASS, "me")
+        jobs.set_progress(session, second.id, JobProgress("search", 0, 10))
+        joined = [helping.join(session, samples.HOST_CLASS, str(number), 4, 30.0) for number in range(4)]
+        found = [one.id for one in joined if one]
+        assert sorted(found) == sorted([first, second.id] * 2)
+        assert found[0] != found[1]
+        jobs.finish(session, first, JobStatus.FAILED, "no matter")
+        assert helping.held(session, "0") + helping.held(session, "1") != []
+    assert slots(store) == 8
+
+
+def test_what_was_answered_outlives_the_claim_and_what_was_not_is_given_back(store: Store) -> None:
+    job_id, board = running(store)
+    with store.begin() as session:
+        assert helping.join(session, samples.HOST_CLASS, "helper", 3, 30.0)
+    given = [board.offer(slot, task(number)) for number, slot in enumerate(board.look())]
+    first, second, third = (one for one in given if one)
+    with store.begin() as session:
+        for one in (first, second):
+            assert helping.start(session, one)
+        assert helping.answer(session, first, answered(first), samples.artifact())
+        helping.leave(session, "helper")
+    assert [one.state for one in board.look()] == [
+        SlotState.DONE,
+        SlotState.RETURNED,
+        SlotState.RETURNED,
+    ]
+    with store.begin() as session:
+        assert not helping.answer(session, second, answered(second), None)
+        assert not helping.start(session, third)
+        jobs.requeue_interrupted(session, samples.HOST_CLASS, "me")
+        claimed = jobs.claim(session, samples.HOST_CLASS, "another")
+    assert claimed is not None
+    assert board.look(), "until the next claim takes over"
+    recorder = JobRecorder(store, job_id)
+    later: Any = SlotBoard(store, claimed)
+    nothing: Any = None
+    context = JobContext(claimed.request, job_id, nothing, nothing, recorder, nothing, 0.0, later)
+    for _ in range(2):
+        adopt(context)
+        assert recorder.trials() == [answered(first)]
+    assert (board.look(), later.look()) == ([], [])

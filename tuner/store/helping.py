@@ -1,0 +1,295 @@
+"""Trials of a running job on other devices: slots that helpers make and the holder of the job fills.
+
+An idle device that helps a job makes slots (``wanted``). The holder of the job offers a trial in each
+(``offered``); the helper starts it (``running``) and answers with the finished trial (``done``), which the
+holder commits as one of the job's before it fills the slot again.
+
+Two fences keep a trial from counting twice: ``attempt``, the claim of the job, as for all that is written
+of it; and ``turn``, which grows whenever the holder fills or empties the slot, so that a late answer to the
+trial before finds no slot. What was answered is not lost with the holder: the next claim takes it over.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from sqlalchemy import ColumnElement, CursorResult, case, delete, func, insert, select, update
+from sqlalchemy.orm import Session
+
+from tilewright.artifact import Artifact
+from tilewright.schema.codec import decode, encode
+from tilewright.schema.config import Config
+from tilewright.schema.job import JobStatus
+from tilewright.schema.problem import GemmProblem
+from tilewright.schema.trial import Trial
+from tuner.store import database, entities, jobs
+from tuner.store.database import JobTaken, Store
+from tuner.store.models import JobRow, TrialSlotRow
+from tuner.store.records import JobRecord, Unreadable, set_aside
+
+R = TypeVar("R")
+SEARCH = "search"  # the phase of a job that has trials to give away
+
+
+class SlotState(StrEnum):
+    """Where a slot stands; ``returned``: its helper took up a job of its own."""
+
+    WANTED = "wanted"
+    OFFERED = "offered"
+    RUNNING = "running"
+    DONE = "done"
+    RETURNED = "returned"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TrialTask:
+    """A trial for a helper.
+
+    Attributes:
+        number, config, origin: as in the trial that it becomes.
+        problem: of the job, or of the row of its ladder.
+        incumbent_us: the time to beat on the job's device; None before the first complete trial.
+        anchor: digest of the kernel that relates both devices.
+        anchor_us: its median on the job's device.
+    """
+
+    number: int
+    config: Config
+    origin: str
+    problem: GemmProblem
+    incumbent_us: float | None
+    anchor: str
+    anchor_us: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slot:
+    """Room for a trial on another device.
+
+    Attributes:
+        id, turn: which trial of which slot.
+        state: where it stands.
+        helper: the owner's name of the device that made it.
+        lost: its helper died, or was silent for longer than its lease.
+        task: what is to be tried; None while the slot is wanted.
+        trial: the answer of a slot that is done.
+    """
+
+    id: int
+    turn: int
+    state: SlotState
+    helper: str
+    lost: bool
+    task: TrialTask | None
+    trial: Trial | None
+
+
+_GIVEN = (SlotState.OFFERED, SlotState.RUNNING)
+
+
+def join(session: Session, device_class: str, helper: str, slots: int, lease_s: float) -> JobRecord | None:
+    """Make slots with a running job of a device class that searches, and has the fewest so far; None if there
+    is none."""
+    mine = select(func.count()).where(TrialSlotRow.job_id == JobRow.id).scalar_subquery()
+    query = select(JobRow.id, JobRow.progress).where(
+        JobRow.device_class == device_class,
+        JobRow.status == JobStatus.RUNNING,
+        JobRow.cancel_requested.is_(False),
+    )
+    for job_id, progress in session.execute(query.order_by(mine, JobRow.id)).all():
+        if isinstance(progress, dict) and progress.get("phase") == SEARCH:
+            try:
+                job = jobs.known(session, job_id)
+                jobs.hold(session, job_id, job.attempt)
+            except Unreadable as error:
+                set_aside(str(error))
+            except JobTaken:
+                continue  # it ended since
+            else:
+                values = {"job_id": job_id, "attempt": job.attempt, "helper": helper, "turn": 0}
+                values |= {"state": SlotState.WANTED, "lease_until": database.ahead(session, lease_s)}
+                for _ in range(slots):
+                    session.execute(insert(TrialSlotRow).values(values))
+                return job
+    return None
+
+
+def held(session: Session, helper: str) -> list[Slot]:
+    """The slots of a helper, oldest trial first."""
+    query = _slots(session).where(TrialSlotRow.helper == helper)
+    return [_slot(row) for row in session.execute(query.order_by(TrialSlotRow.id))]
+
+
+def start(session: Session, slot: Slot) -> bool:
+    """Begin with the trial of a slot; False if it was withdrawn."""
+    return _change(session, slot, SlotState.OFFERED, {"state": SlotState.RUNNING})
+
+
+def answer(session: Session, slot: Slot, trial: Trial, artifact: Artifact | None) -> bool:
+    """Keep the trial of a slot that was begun, and its kernel; False, and nothing is kept, if it was
+    withdrawn: the trial counts for nothing then."""
+    values = {"state": SlotState.DONE, "trial": encode(trial)}
+    kept = _change(session, slot, SlotState.RUNNING, values)
+    if kept and artifact is not None:
+        entities.put_artifact(session, artifact)
+    return kept
+
+
+def leave(session: Session, helper: str) -> None:
+    """Give back what a helper has not answered; its answers stay for the holder of the job."""
+    mine = TrialSlotRow.helper == helper
+    session.execute(delete(TrialSlotRow).where(mine, TrialSlotRow.state == SlotState.WANTED))
+    given = TrialSlotRow.state.in_(_GIVEN)
+    values = {
+        "state": case((given, SlotState.RETURNED), else_=TrialSlotRow.state),
+        "turn": TrialSlotRow.turn + case((given, 1), else_=0),
+        "lease_until": database.ahead(session),
+    }
+    session.execute(update(TrialSlotRow).where(mine).values(values))
+
+
+def renew(session: Session, helper: str, lease_s: float) -> None:
+    """Keep the slots of a helper for ``lease_s`` seconds from now."""
+    until = {"lease_until": database.ahead(session, lease_s)}
+    session.execute(update(TrialSlotRow).where(TrialSlotRow.helper == helper).values(until))
+
+
+def _change(session: Session, slot: Slot, was: SlotState, values: dict[str, Any]) -> bool:
+    same = (TrialSlotRow.id == slot.id) & (TrialSlotRow.turn == slot.turn) & (TrialSlotRow.state == was)
+    return _count(session, update(TrialSlotRow).where(same).values(values)) == 1
+
+
+def _count(session: Session, statement: Any) -> int:
+    found = session.execute(statement, execution_options={"synchronize_session": False})
+    return found.rowcount if isinstance(found, CursorResult) else 0
+
+
+def _slots(session: Session) -> Any:
+    late = (TrialSlotRow.lease_until < database.ahead(session)).label("late")
+    columns = (TrialSlotRow.id, TrialSlotRow.turn, TrialSlotRow.state, TrialSlotRow.helper)
+    return select(*columns, TrialSlotRow.task, TrialSlotRow.trial, late)
+
+
+def _slot(row: Any) -> Slot:
+    return Slot(
+        id=row.id,
+        turn=row.turn,
+        state=SlotState(row.state),
+        helper=row.helper,
+        lost=bool(row.late) or jobs.is_gone(row.helper),
+        task=None if row.task is None else decode(TrialTask, row.task),
+        trial=None if row.trial is None else decode(Trial, row.trial),
+    )
+
+
+class SlotBoard:
+    """The slots of a claimed job, for the one that holds it; each call is one transaction.
+
+    Belongs to one claim: a later claim finds none of its slots, and takes their answers over.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        job: JobRecord,
+        patience: Callable[[Callable[[], Any]], Any] = lambda work: work(),
+    ) -> None:
+        """``patience`` runs each transaction, again if it likes."""
+        self._store = store
+        self._job_id, self._attempt = job.id, job.attempt
+        self._patience = patience
+
+    @property
+    def resumed(self) -> bool:
+        """Whether the job was claimed before."""
+        return self._attempt > 1
+
+    def look(self) -> list[Slot]:
+        """All slots, the oldest first."""
+
+        def look() -> list[Slot]:
+            with self._store.read() as session:
+                query = _slots(session).where(self._mine())
+                return [_slot(row) for row in session.execute(query.order_by(TrialSlotRow.id))]
+
+        found: list[Slot] = self._patience(look)
+        return found
+
+    def offer(self, slot: Slot, task: TrialTask) -> Slot | None:
+        """Put a trial into a slot that is wanted, or whose answer is committed; None if the slot is gone."""
+        filled = dataclasses.replace(slot, turn=slot.turn + 1, state=SlotState.OFFERED, task=task, trial=None)
+        values = {"state": filled.state, "turn": filled.turn, "task": encode(task), "trial": None}
+
+        def offer() -> bool:
+            with self._store.begin() as session:
+                return _change(session, slot, slot.state, values)
+
+        return filled if self._patience(offer) else None
+
+    def withdraw(self, slots: Sequence[Slot]) -> list[Slot]:
+        """Delete slots, but those that were answered or begun since they were looked at; gives those that
+        went: no answer to them counts from now on."""
+
+        def withdraw() -> list[Slot]:
+            gone = []
+            with self._store.begin() as session:
+                for slot in slots:
+                    same = (TrialSlotRow.turn == slot.turn) & (TrialSlotRow.state == slot.state)
+                    which = (TrialSlotRow.id == slot.id) & same
+                    if _count(session, delete(TrialSlotRow).where(which)):
+                        gone.append(slot)
+            return gone
+
+        found: list[Slot] = self._patience(withdraw)
+        return found
+
+    def kernel(self, digest: str) -> Artifact | None:
+        """A kernel that a helper built."""
+
+        def read() -> bytes | None:
+            with self._store.read() as session:
+                return entities.get_artifact(session, digest)
+
+        data = self._patience(read)
+        return None if data is None else Artifact.from_bytes(data)
+
+    def empty(self) -> None:
+        """Have all slots wanted again; answers that come now count for nothing."""
+        values = {"state": SlotState.WANTED, "turn": TrialSlotRow.turn + 1, "task": None, "trial": None}
+        self._write(update(TrialSlotRow).where(self._mine()).values(values))
+
+    def close(self) -> None:
+        """Delete all slots: the job has no more trials to give away."""
+        self._write(delete(TrialSlotRow).where(self._mine()))
+
+    def inherited(self) -> list[Trial]:
+        """What helpers answered to earlier claims of the job, which did not commit it."""
+
+        def read() -> list[Trial]:
+            with self._store.read() as session:
+                done = self._earlier() & (TrialSlotRow.state == SlotState.DONE)
+                rows = session.execute(_slots(session).where(done).order_by(TrialSlotRow.id))
+                return [slot.trial for slot in map(_slot, rows) if slot.trial]
+
+        found: list[Trial] = self._patience(read)
+        return found
+
+    def forget_earlier(self) -> None:
+        """Delete the slots of earlier claims; late answers to them count for nothing."""
+        self._write(delete(TrialSlotRow).where(self._earlier()))
+
+    def _write(self, statement: Any) -> None:
+        def write() -> None:
+            with self._store.begin() as session:
+                _count(session, statement)
+
+        self._patience(write)
+
+    def _mine(self) -> ColumnElement[bool]:
+        return (TrialSlotRow.job_id == self._job_id) & (TrialSlotRow.attempt == self._attempt)
+
+    def _earlier(self) -> ColumnElement[bool]:
+        return (TrialSlotRow.job_id == self._job_id) & (TrialSlotRow.attempt < self._attempt)
