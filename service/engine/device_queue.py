@@ -24,10 +24,10 @@ from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import BestConfig, Trial
 from tuner.job.ladder import tune_ladder
 from tuner.job.neighbours import first_tries
+from tuner.job.slots import SlotBoard
 from tuner.job.tune import NO_WINNER, tune
 from tuner.store import jobs
 from tuner.store.database import JobTaken, Store
-from tuner.store.helping import SlotBoard
 from tuner.store.jobs import new_owner
 from tuner.store.records import JobRecord, utc_now
 from tuner.store.trials import JobRecorder

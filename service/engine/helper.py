@@ -16,12 +16,13 @@ from tilewright.artifact import Artifact
 from tilewright.errors import TilewrightError
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Anchor, Timing, Trial
+from tuner.job import slots
 from tuner.job.context import JobContext
 from tuner.job.helpers import SLOTS, AnchorTimes
+from tuner.job.slots import Slot, SlotState, TrialTask
 from tuner.search.search import Proposal
-from tuner.store import entities, helping
+from tuner.store import entities
 from tuner.store.database import Store
-from tuner.store.helping import Slot, SlotState, TrialTask
 from tuner.store.jobs import new_owner
 from tuner.store.records import JobRecord
 from tuner.store.trials import JobRecorder
@@ -89,7 +90,7 @@ class Helper:
         """Extend the lease of the trials taken."""
         if self._helped is not None:
             with self._store.begin() as session:
-                helping.renew(session, self._owner, self._lease_s)
+                slots.renew(session, self._owner, self._lease_s)
 
     def help(self) -> bool:
         """Run one trial of another device's job, or wait for one for half a second; False if no job takes
@@ -107,7 +108,7 @@ class Helper:
         if self._helped is None:
             return
         with self._store.begin() as session:
-            helping.leave(session, self._owner)
+            slots.leave(session, self._owner)
         self._forget()
 
     def _forget(self) -> None:
@@ -123,11 +124,11 @@ class Helper:
         pause_s, until = _POLL_S[0], time.monotonic() + _MOMENT_S
         while time.monotonic() < until:
             with self._store.read() as session:
-                slots = helping.held(session, self._owner)
-            if not slots:
+                mine = slots.held(session, self._owner)
+            if not mine:
                 self._forget()
                 return True
-            self._compile(helped, [slot for slot in slots if slot.state is SlotState.OFFERED])
+            self._compile(helped, [slot for slot in mine if slot.state is SlotState.OFFERED])
             ready = self._compiled(pause_s)
             if ready is not None:
                 self._run(helped, ready.slot, ready.task, ready.work.result())
@@ -140,7 +141,7 @@ class Helper:
     def _join(self) -> _Helped | None:
         with self._store.begin() as session:
             device_class = self._bench.spec.device_class.id
-            job = helping.join(session, device_class, self._owner, SLOTS, self._lease_s)
+            job = slots.join(session, device_class, self._owner, SLOTS, self._lease_s)
         if job is None:
             return None
         log.info("device %s helps job %s", self._bench.name, job.id)
@@ -173,7 +174,7 @@ class Helper:
         context = _of_task(helped, task)
         anchor = self._anchor(helped, context, task)
         with self._store.begin() as session:
-            begun = helping.start(session, slot)
+            begun = slots.start(session, slot)
         if not begun:
             return
         proposal = Proposal(task.number, task.config, task.origin)
@@ -183,7 +184,7 @@ class Helper:
         if helped.job.request.ladder:
             trial = dataclasses.replace(trial, m=task.problem.m)
         with self._store.begin() as session:
-            counts = helping.answer(session, slot, trial, compiled.artifact)
+            counts = slots.answer(session, slot, trial, compiled.artifact)
         if counts:
             self._metrics.trials.labels(self._bench.name, trial.outcome.value).inc()
             self._metrics.trial_seconds.labels(self._bench.name).inc(trial.check_s + trial.measure_s)

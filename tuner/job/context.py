@@ -16,9 +16,9 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobProgress, TuneRequest
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Provenance, Trial, TrialResult
+from tuner.job.slots import SlotBoard
 from tuner.measure.race import RaceRules, RaceSamples
 from tuner.search.search import Proposal
-from tuner.store.helping import SlotBoard
 from tuner.workers.builder import Compiled
 
 _TRIAL_FLOPS = {"cuda": 1e11, "host": 1e9}

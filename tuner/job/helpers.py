@@ -12,8 +12,8 @@ from tilewright.artifact import Artifact
 from tilewright.schema.trial import Outcome, Trial
 from tuner.job.context import JobContext
 from tuner.job.progress import ProgressTracker, timed
+from tuner.job.slots import Slot, SlotState, TrialTask
 from tuner.search.search import Proposal
-from tuner.store.helping import Slot, SlotState, TrialTask
 
 SLOTS = 4  # of each helper: while it measures one trial, others compile
 MOST_AWAY = 12  # trials with helpers at once: a search that waits for more learns too little from each

@@ -36,9 +36,9 @@ from tuner.job.helpers import adopt
 from tuner.job.loop import Loop, of_today, why_outdated
 from tuner.job.progress import ProgressTracker, timed
 from tuner.job.selection import select_winner
+from tuner.job.slots import SlotBoard
 from tuner.job.tune import NO_WINNER, open_for
 from tuner.search.search import MEASURED
-from tuner.store.helping import SlotBoard
 from tuner.workers.bench import Bench
 from tuner.workers.builder import Builder
 from tuner.workers.process import WorkerError

@@ -20,9 +20,9 @@ from tuner.job.helpers import adopt
 from tuner.job.loop import Loop
 from tuner.job.progress import ProgressTracker
 from tuner.job.selection import select_winner
+from tuner.job.slots import SlotBoard
 from tuner.measure.operands import why_too_large
 from tuner.search.search import Search, open_search
-from tuner.store.helping import SlotBoard
 from tuner.workers.bench import Bench
 from tuner.workers.builder import Builder
 from tuner.workers.process import WorkerError

@@ -261,7 +261,7 @@ class TrialRow(Base):
 
 class TrialSlotRow(Base):
     """Room for one trial of a running job on another device: ``helper`` made it, the claim ``attempt`` of the
-    job puts trials into it (:mod:`tuner.store.helping`). ``trial`` is what the helper answered."""
+    job puts trials into it (:mod:`tuner.job.slots`). ``trial`` is what the helper answered."""
 
     __tablename__ = "trial_slot"
     __table_args__ = (Index(None, "job_id"), Index(None, "helper"), {"sqlite_autoincrement": True})

@@ -17,11 +17,12 @@ from toy_family import CUDA_DEVICE, TOY
 
 from tilewright.schema.job import JobProgress, JobStatus
 from tilewright.schema.trial import Anchor, Outcome, Trial
+from tuner.job import slots
 from tuner.job.context import JobContext
 from tuner.job.helpers import adopt
-from tuner.store import entities, helping, jobs
+from tuner.job.slots import Slot, SlotBoard, SlotState, TrialTask
+from tuner.store import entities, jobs
 from tuner.store.database import Store
-from tuner.store.helping import Slot, SlotBoard, SlotState, TrialTask
 from tuner.store.models import TrialSlotRow
 from tuner.store.trials import JobRecorder
 
@@ -50,11 +51,11 @@ def ended(lab: TwoDevices, job_id: str) -> list[Trial]:
     trials = lab.trials(job_id)
     assert sorted(one.number for one in trials) == list(range(len(trials)))
     assert len({one.config for one in trials}) == len(trials)
-    assert slots(lab.store) == 0
+    assert slots_of(lab.store) == 0
     return trials
 
 
-def slots(store: Store) -> int:
+def slots_of(store: Store) -> int:
     with store.read() as session:
         return session.scalars(select(func.count()).select_from(TrialSlotRow)).one()
 
@@ -145,15 +146,15 @@ def test_the_trials_of_a_helper_that_is_gone_are_run_by_another(make: Make, bega
     job_id = lab.submit(40)
     wait_for(lambda: bool(lab.trials(job_id)))
     with lab.store.begin() as session:
-        assert helping.join(session, CLASS, "silent", 2, lease_s=1.0)
+        assert slots.join(session, CLASS, "silent", 2, lease_s=1.0)
     given = taken(lab.store, "silent", began)
     trials = ended(lab, job_id)
     assert of_helpers(trials) == []
     assert given.task is not None
     assert [one.config for one in trials if one.number == given.task.number] == [given.task.config]
     with lab.store.begin() as session:
-        assert not helping.start(session, given)
-        assert not helping.answer(session, given, answered(given), None)
+        assert not slots.start(session, given)
+        assert not slots.answer(session, given, answered(given), None)
 
 
 def taken(store: Store, helper: str, began: bool) -> Slot:
@@ -162,13 +163,13 @@ def taken(store: Store, helper: str, began: bool) -> Slot:
 
     def offered() -> bool:
         with store.read() as session:
-            found[:] = [one for one in helping.held(session, helper) if one.state is SlotState.OFFERED]
+            found[:] = [one for one in slots.held(session, helper) if one.state is SlotState.OFFERED]
         return bool(found)
 
     wait_for(offered)
     if began:
         with store.begin() as session:
-            assert helping.start(session, found[0])
+            assert slots.start(session, found[0])
     return found[0]
 
 
@@ -196,82 +197,82 @@ def task(number: int) -> TrialTask:
 def test_a_late_answer_finds_no_slot(store: Store) -> None:
     job_id, board = running(store)
     with store.begin() as session:
-        assert helping.join(session, samples.HOST_CLASS, "helper", 1, 30.0)
+        assert slots.join(session, samples.HOST_CLASS, "helper", 1, 30.0)
     (slot,) = board.look()
     first = board.offer(slot, task(0))
     assert first is not None
     with store.begin() as session:
-        assert helping.start(session, first)
+        assert slots.start(session, first)
     begun = dataclasses.replace(first, state=SlotState.RUNNING)
     assert board.withdraw([first]) == [], "it has begun since it was looked at"
     assert board.withdraw([begun]) == [begun]
     with store.begin() as session:
-        assert not helping.answer(session, first, answered(first), samples.artifact())
+        assert not slots.answer(session, first, answered(first), samples.artifact())
         assert not entities.has_artifact(session, samples.artifact().digest)
-        assert helping.held(session, "helper") == []
+        assert slots.held(session, "helper") == []
     assert JobRecorder(store, job_id).trials() == []
 
 
 def test_a_slot_is_filled_again_and_an_answer_to_the_trial_before_is_refused(store: Store) -> None:
     _, board = running(store)
     with store.begin() as session:
-        assert helping.join(session, samples.HOST_CLASS, "helper", 1, 30.0)
+        assert slots.join(session, samples.HOST_CLASS, "helper", 1, 30.0)
     first = board.offer(board.look()[0], task(0))
     assert first is not None
     with store.begin() as session:
-        assert helping.start(session, first)
-        assert helping.answer(session, first, answered(first), samples.artifact())
-        assert not helping.answer(session, first, answered(first), samples.artifact()), "twice"
+        assert slots.start(session, first)
+        assert slots.answer(session, first, answered(first), samples.artifact())
+        assert not slots.answer(session, first, answered(first), samples.artifact()), "twice"
     (done,) = board.look()
     assert (done.state, done.trial) == (SlotState.DONE, answered(first))
     assert board.kernel(samples.artifact().digest) == samples.artifact()
     second = board.offer(done, task(1))
     assert second is not None
     with store.begin() as session:
-        assert not helping.start(session, first)
-        assert helping.start(session, second)
-        assert not helping.answer(session, first, answered(first), None)
-        assert helping.answer(session, second, answered(second), None)
+        assert not slots.start(session, first)
+        assert slots.start(session, second)
+        assert not slots.answer(session, first, answered(first), None)
+        assert slots.answer(session, second, answered(second), None)
 
 
 def test_only_a_job_that_searches_is_helped_and_the_one_with_the_fewest_helpers(store: Store) -> None:
     first, _ = running(store)
     with store.begin() as session:
-        assert helping.join(session, "another class", "helper", 1, 30.0) is None
+        assert slots.join(session, "another class", "helper", 1, 30.0) is None
         jobs.set_progress(session, first, JobProgress("race", 0, 10))
-        assert helping.join(session, samples.HOST_CLASS, "helper", 1, 30.0) is None
+        assert slots.join(session, samples.HOST_CLASS, "helper", 1, 30.0) is None
         jobs.set_progress(session, first, JobProgress("search", 0, 10))
         second, _ = jobs.submit(session, samples.request(seed=1), samples.HOST)
         assert jobs.claim(session, samples.HOST_CLASS, "me")
         jobs.set_progress(session, second.id, JobProgress("search", 0, 10))
-        joined = [helping.join(session, samples.HOST_CLASS, str(number), 4, 30.0) for number in range(4)]
+        joined = [slots.join(session, samples.HOST_CLASS, str(number), 4, 30.0) for number in range(4)]
         found = [one.id for one in joined if one]
         assert sorted(found) == sorted([first, second.id] * 2)
         assert found[0] != found[1]
         jobs.finish(session, first, JobStatus.FAILED, "no matter")
-        assert helping.held(session, "0") + helping.held(session, "1") != []
-    assert slots(store) == 8
+        assert slots.held(session, "0") + slots.held(session, "1") != []
+    assert slots_of(store) == 8
 
 
 def test_what_was_answered_outlives_the_claim_and_what_was_not_is_given_back(store: Store) -> None:
     job_id, board = running(store)
     with store.begin() as session:
-        assert helping.join(session, samples.HOST_CLASS, "helper", 3, 30.0)
+        assert slots.join(session, samples.HOST_CLASS, "helper", 3, 30.0)
     given = [board.offer(slot, task(number)) for number, slot in enumerate(board.look())]
     first, second, third = (one for one in given if one)
     with store.begin() as session:
         for one in (first, second):
-            assert helping.start(session, one)
-        assert helping.answer(session, first, answered(first), samples.artifact())
-        helping.leave(session, "helper")
+            assert slots.start(session, one)
+        assert slots.answer(session, first, answered(first), samples.artifact())
+        slots.leave(session, "helper")
     assert [one.state for one in board.look()] == [
         SlotState.DONE,
         SlotState.RETURNED,
         SlotState.RETURNED,
     ]
     with store.begin() as session:
-        assert not helping.answer(session, second, answered(second), None)
-        assert not helping.start(session, third)
+        assert not slots.answer(session, second, answered(second), None)
+        assert not slots.start(session, third)
         jobs.requeue_interrupted(session, samples.HOST_CLASS, "me")
         claimed = jobs.claim(session, samples.HOST_CLASS, "another")
     assert claimed is not None
