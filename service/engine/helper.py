@@ -203,14 +203,15 @@ class Helper:
                 data = entities.get_artifact(session, task.anchor)
             if data is None:
                 raise NoAnchor(
-                    f"the job's kernel {task.anchor} must be kept while others help; set TILEWRIGHT_HELP_JOBS=0"
+                    f"the job's kernel {task.anchor} must be kept while it is helped; "
+                    "set TILEWRIGHT_HELP_JOBS=0"
                 )
             helped.anchors[key] = Artifact.from_bytes(data), AnchorTimes()
         kernel, times = helped.anchors[key]
         if not times.again(context, kernel):
             raise NoAnchor(
-                f"kernel {task.anchor} ran on the job's device and does not on {self._bench.name}; look at this "
-                "device, or set TILEWRIGHT_HELP_JOBS=0"
+                f"kernel {task.anchor} ran on the job's device and does not on {self._bench.name}; look at "
+                "this device, or set TILEWRIGHT_HELP_JOBS=0"
             )
         return Anchor(self._device, task.anchor, times.median_us, task.anchor_us)
 
