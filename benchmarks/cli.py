@@ -18,6 +18,7 @@ from benchmarks.mma.run import LAYOUTS, MOST_CONFIGS, SHAPES, TYPES, MmaRequest,
 from benchmarks.models.files import samples_path
 from benchmarks.models.files import summary as summary_of
 from benchmarks.models.model import WEIGHTS, ModelRequest, run_model
+from benchmarks.models.peers import RATIOS as PEER_RATIOS
 from benchmarks.models.shapes import UNSEEN
 from benchmarks.models.unseen import RATIOS, BenchResult, UnseenRequest, run_unseen
 from benchmarks.suite import report as suite_report
@@ -52,6 +53,7 @@ Resume = Annotated[bool, typer.Option("--resume", help="Leave out what the resul
 MaxTrials = Annotated[
     int | None, typer.Option(help="Measured configs for a shape; as in a job by default.", min=1)
 ]
+PeersOption = Annotated[bool, typer.Option("--peers", help="Add torch.compile and nvMatmulHeuristics.")]
 LevelOption = Annotated[Level, typer.Option("--level", help="How much a job spends.")]
 NoTune = Annotated[bool, typer.Option("--no-tune", help="Race stored winners only.")]
 Retune = Annotated[bool, typer.Option("--retune", help="Tune also what has a winner.")]
@@ -180,6 +182,7 @@ def unseen(
     rounds: SuiteRounds = 48,
     resume: Resume = False,
     stop_after: StopAfter = 0.0,
+    peers: PeersOption = False,
     device: AnyDevice = "cuda:0",
     out: Out = None,
     as_json: AsJson = False,
@@ -197,9 +200,9 @@ def unseen(
     options = _options(max_trials=max_trials, level=level)
     request = UnseenRequest(
         shapes, dtype, device, Settings().compile_processes, options, out or RESULTS,
-        repeat, rounds, resume, stop_after,
+        repeat, rounds, resume, stop_after, peers,
     )  # fmt: skip
-    _print_rows(run_unseen(request, _tell()), RATIOS, as_json)
+    _print_rows(run_unseen(request, _tell()), RATIOS + PEER_RATIOS, as_json)
 
 
 @app.command()
@@ -210,6 +213,7 @@ def model(
     rounds: SuiteRounds = 48,
     resume: Resume = False,
     stop_after: StopAfter = 0.0,
+    peers: PeersOption = False,
     device: AnyDevice = "cuda:0",
     out: Out = None,
     as_json: AsJson = False,
@@ -223,9 +227,9 @@ def model(
     processes = Settings().compile_processes
     request = ModelRequest(
         weights or list(WEIGHTS), device, processes, options, out=out or RESULTS, rounds=rounds,
-        resume=resume, stop_after=stop_after,
+        resume=resume, stop_after=stop_after, peers=peers,
     )  # fmt: skip
-    _print_rows(run_model(request, _tell()), RATIOS, as_json)
+    _print_rows(run_model(request, _tell()), RATIOS + PEER_RATIOS, as_json)
 
 
 def _options(**given: Any) -> dict[str, Any]:

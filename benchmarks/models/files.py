@@ -45,6 +45,19 @@ class RowFile:
         write_json(samples_path(self.path), self._facts)
         write_json(self.path, list(self._rows.values()))
 
+    def rows_without(self, name: str, **fields: Any) -> list[Row]:
+        """The rows with a result and such fields that have no field ``name``."""
+        return [
+            row
+            for row in self._rows.values()
+            if not row["failure"] and name not in row and fields.items() <= row.items()
+        ]
+
+    def extend(self, row: Row) -> None:
+        """Replace a row by one with more fields, which rests on the same."""
+        key = self._key(row)
+        self.keep(row, self._facts["/".join(map(str, key))])
+
     def _key(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
         return tuple(row[name] for name in self._identity)
 
@@ -58,7 +71,7 @@ def summary(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> str:
     """The geometric mean and the least of each ratio named, over the rows that have it."""
     rows, parts = list(rows), list[str]()
     for name in names:
-        ratios = [row[name] for row in rows if row[name] is not None]
+        ratios = [row[name] for row in rows if row.get(name) is not None]
         if ratios:
             mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
             parts.append(f"{name} {mean:.3f} (geometric mean), {min(ratios):.3f} (least)")

@@ -7,18 +7,21 @@ import dataclasses
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common.results import device_facts, now
+from kernels.base.tile_hint import TileHint
+from kernels.registry import families_for
 from tilewright import __version__
 from tilewright.artifact import Artifact
-from tilewright.errors import DeviceUnavailable, TilewrightError
+from tilewright.errors import DeviceUnavailable, InvalidProblem, TilewrightError
 from tilewright.schema.config import Config
 from tilewright.schema.job import JobStatus, TuneRequest
 from tilewright.schema.problem import GemmProblem
-from tilewright.schema.trial import BestConfig
+from tilewright.schema.trial import BestConfig, Outcome
 from tuner.job.ladder import tune_ladder
 from tuner.job.neighbours import first_tries
 from tuner.job.tune import tune
@@ -43,7 +46,7 @@ class Tuned:
     Attributes:
         winners: by M; empty if it failed.
         seconds: from its submission to its end.
-        trials: measured and failed ones.
+        trials: measured and failed ones; of_row: those of each M of a ladder.
         failure: the reason, empty if it went well.
     """
 
@@ -51,6 +54,7 @@ class Tuned:
     seconds: float
     trials: int
     failure: str
+    of_row: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -146,8 +150,11 @@ class FreshTuner:
         with self._store.read() as session:
             record = jobs.get(session, job.id)
         progress = record.progress if record else None
+        seconds = round(time.monotonic() - started, 2)
+        known = JobRecorder(self._store, job.id).trials() if request.ladder else []
         return Tuned(
-            seconds=round(time.monotonic() - started, 2),
+            seconds=seconds,
+            of_row=Counter(trial.m for trial in known if trial.m),
             trials=progress.measured + progress.failed if progress else 0,
             **outcome,
         )
@@ -169,6 +176,32 @@ class FreshTuner:
         return Comparison(
             samples, back_to_back, _ratio(samples.apart_us) if samples.apart_us else back_to_back
         )
+
+    def race_hints(self, problem: GemmProblem, hints: Iterable[TileHint]) -> tuple[list[str], RaceSamples]:
+        """Race the first config of each family that follows each hint with the vendor library; gives the
+        configs and the samples, the vendor library's last.
+
+        Raises:
+            InvalidProblem: none of them compiles and gives the right result.
+            TilewrightError: the race failed.
+        """
+        spec, kernels = self.bench.spec, dict[str, Artifact]()
+        families = families_for(problem, spec).items()
+        configs = dict.fromkeys(
+            (name, config)
+            for hint in hints
+            for name, family in families
+            for config in family.configs_from_hint(hint, problem, spec)[:1]
+        )
+        builds = [(config, self._builder.submit(name, config, problem, spec)) for name, config in configs]
+        for config, build in builds:
+            artifact = build.result().artifact
+            if artifact and self.bench.trial(artifact, problem, None, _RACE_TIMEOUT_S).outcome is Outcome.OK:
+                kernels[str(config)] = artifact
+        if not kernels:
+            raise InvalidProblem("no config that follows a hint compiles and gives the right result")
+        rules = RaceRules(ROUNDS // 2, 0)
+        return list(kernels), self.bench.race(list(kernels.values()), problem, rules, _RACE_TIMEOUT_S)
 
     def facts(self) -> dict[str, Any]:
         """What every row of this run rests on."""

@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.common.results import RESULTS
 from benchmarks.models.files import Row, RowFile
 from benchmarks.models.fresh import ROUNDS, FreshTuner, Tuned
+from benchmarks.models.peers import add_peers, merged, stops
 from benchmarks.models.unseen import UNKNOWN, BenchResult, measured
 from tilewright.schema.job import Level, TuneRequest
 from tilewright.schema.problem import DType, GemmProblem, Layout
@@ -35,7 +36,8 @@ class ModelRequest:
         weights: of :data:`WEIGHTS`; rows: every M.
         options: of each job, by name.
         resume: leave out weights whose rows have a result on this GPU and level.
-        stop_after: start no weight after so many seconds; 0 for no bound.
+        stop_after: start no weight and no peer after so many seconds; 0 for no bound.
+        peers: whether to add what other tuners do (:mod:`benchmarks.models.peers`) to rows that lack it.
     """
 
     weights: Sequence[str]
@@ -48,6 +50,7 @@ class ModelRequest:
     rounds: int = ROUNDS
     resume: bool = False
     stop_after: float = 0.0
+    peers: bool = False
 
     @property
     def level(self) -> str:
@@ -62,7 +65,7 @@ def run_model(request: ModelRequest, tell: Callable[[str], None]) -> BenchResult
         DeviceUnavailable: the device, its libraries or the compiler are missing.
         ReportError: the file of an earlier run is damaged.
     """
-    started, rows = time.monotonic(), list[Row]()
+    ends, rows = stops(time.monotonic(), request.stop_after), list[Row]()
     with FreshTuner(request.device, request.compile_processes) as tuner:
         facts = tuner.facts()
         file = RowFile(request.out / f"model-{facts['device_class']}.json", _IDENTITY, facts)
@@ -73,7 +76,7 @@ def run_model(request: ModelRequest, tell: Callable[[str], None]) -> BenchResult
         ]
         left = len(todo)
         for weight in todo:
-            if request.stop_after and time.monotonic() - started > request.stop_after:
+            if ends():
                 break
             left -= 1
             tuned = tuner.tune(_job(request, weight))
@@ -83,6 +86,13 @@ def run_model(request: ModelRequest, tell: Callable[[str], None]) -> BenchResult
                 rows.append(row | figures)
                 file.keep(rows[-1], samples)
                 tell(f"  m = {row['m']}: {figures['failure'] or figures['ratio_apart']}")
+        if request.peers:
+            lacking = [
+                (row, _problem(request, row["weight"], row["m"]))
+                for row in file.rows_without("torch_ratio", level=request.level, gpu=facts["gpu"])
+                if row["weight"] in request.weights and row["dtype"] == request.dtype.value
+            ]
+            rows = merged(rows, add_peers(file, lacking, tuner, ends, tell))
     return BenchResult(file.path, rows, left)
 
 
@@ -105,7 +115,11 @@ def _raced(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The figures of a row, and what they rest on. ``tune_s`` is the row's part of the job, ``job_s`` all."""
     best = tuned.winners.get(row["m"])
-    spent = {"tune_s": round(tuned.seconds / len(request.rows), 3), "job_s": tuned.seconds}
+    spent = {
+        "tune_s": round(tuned.seconds / len(request.rows), 3),
+        "job_s": tuned.seconds,
+        "trials": tuned.of_row.get(row["m"], 0),
+    }
     if best is None:
         missing = {"failure": tuned.failure or "the row has no winner", "kernel": "", "regret": None}
         return UNKNOWN | spent | missing, {}

@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.common.results import RESULTS
 from benchmarks.models.files import Row, RowFile
 from benchmarks.models.fresh import ROUNDS, FreshTuner
+from benchmarks.models.peers import add_peers, merged, stops
 from benchmarks.models.shapes import UnseenShape
 from tilewright.errors import DeviceUnavailable, TilewrightError
 from tilewright.schema.job import Level, TuneRequest
@@ -31,7 +32,8 @@ class UnseenRequest:
         repeat: the number that tells this run from others of the same GPU.
         resume: leave out shapes with a result of this repeat on this GPU. Their winners are not in the
             database of this run.
-        stop_after: start no shape after so many seconds; 0 for no bound.
+        stop_after: start no shape and no peer after so many seconds; 0 for no bound.
+        peers: whether to add what other tuners do (:mod:`benchmarks.models.peers`) to rows that lack it.
     """
 
     shapes: Sequence[UnseenShape]
@@ -44,6 +46,7 @@ class UnseenRequest:
     rounds: int = ROUNDS
     resume: bool = False
     stop_after: float = 0.0
+    peers: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ def run_unseen(request: UnseenRequest, tell: Callable[[str], None]) -> BenchResu
         DeviceUnavailable: the device, its libraries or the compiler are missing.
         ReportError: the file of an earlier run is damaged.
     """
-    started, rows = time.monotonic(), list[Row]()
+    ends, rows, left = stops(time.monotonic(), request.stop_after), list[Row](), 0
     with FreshTuner(request.device, request.compile_processes) as tuner:
         facts = tuner.facts()
         name = f"unseen-{facts['device_class']}-{request.dtype}.json"
@@ -71,14 +74,23 @@ def run_unseen(request: UnseenRequest, tell: Callable[[str], None]) -> BenchResu
         if request.resume:
             todo = [shape for shape in todo if not file.done(**_row(request, shape, facts["gpu"]))]
         for number, shape in enumerate(todo, 1):
-            if request.stop_after and time.monotonic() - started > request.stop_after:
+            if ends():
+                left = len(todo) - number + 1
                 break
             tell(f"[{number}/{len(todo)}] {shape.name} {request.dtype} ({shape.source or shape.group})")
             row, samples = _measured(request, tuner, shape)
             rows.append(_row(request, shape, facts["gpu"]) | row)
             file.keep(rows[-1], samples)
             tell("  " + _line(rows[-1]))
-    return BenchResult(file.path, rows, len(todo) - len(rows))
+        if request.peers:
+            shapes = {(shape.m, shape.n, shape.k, shape.layout.value): shape for shape in request.shapes}
+            lacking = [
+                (row, shapes[key].problem(request.dtype))
+                for row in file.rows_without("torch_ratio", repeat=request.repeat, gpu=facts["gpu"])
+                if (key := (row["m"], row["n"], row["k"], row["layout"])) in shapes
+            ]
+            rows = merged(rows, add_peers(file, lacking, tuner, ends, tell))
+    return BenchResult(file.path, rows, left)
 
 
 def _row(request: UnseenRequest, shape: UnseenShape, gpu: str) -> Row:

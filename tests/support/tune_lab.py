@@ -77,6 +77,7 @@ class LabBench:
         self.on_tile_hints: Callable[[], list[TileHint]] = list
         self.on_trial: Callable[[str], Outcome] = lambda _text: Outcome.OK
         self.on_race: Callable[[Sequence[Artifact]], None] = lambda _artifacts: None
+        self.vendor_us = VENDOR_US
         self.cost: Callable[[str], float] = _cost
         self.on_row: Callable[[str, int], float] = lambda _text, _m: 1.0
         self.under_load: Callable[[str], float] = lambda text: self.cost(text)
@@ -114,7 +115,7 @@ class LabBench:
         self.on_race(artifacts)
         rng = np.random.default_rng(rules.seed)
         true_us = [self.under_load(text) * self.on_row(text, problem.m) for text in self.races[-1]]
-        true_us += [VENDOR_US] * rules.vendor
+        true_us += [self.vendor_us] * rules.vendor
         rows = [tuple((us * rng.lognormal(0.0, 0.01, rules.rounds)).tolist()) for us in true_us]
         digests = tuple(artifact.digest for artifact in artifacts)
         return RaceSamples(

@@ -1,11 +1,15 @@
 """``tune_ladder``: one job for many M of the same (N, K), types, layout and epilogue.
 
 1. Each row of the ladder has a search of its own, the largest M first. It starts from the best kernels of the
-   rows beside it, so that most rows need few trials.
-2. The best kernel of each row is measured on the rows next to it, and on until it falls behind there. Nothing
-   is compiled for that: the binary of a kernel does not depend on M.
+   rows beside it and from the families' heuristic configs for its M (:mod:`tuner.job.first_configs`), even if
+   these are more trials than its part of the budget.
+2. The best kernels of each row are measured on the rows next to it, the best one on until it falls behind
+   there. Nothing is compiled for that: the binary of a kernel does not depend on M.
 3. As few kernels as can be are chosen, so that each row has one within 1 % of the best measured on it.
-4. On each row the chosen kernels race each other and the vendor library, as in a job on one problem.
+4. On each row the chosen kernels and the row's own best ones race each other and the vendor library, as in a
+   job on one problem. A row that loses to the vendor library has as many trials again, and another race.
+
+A quick ladder has fewer heuristic configs, races the fastest kernel alone, and gives no row more trials.
 
 The winner of a row says what the chosen kernels took on it. A lookup between two rows needs that
 (:mod:`tilewright.config_sets.lookup`). Trials and winners commit one by one; a killed job replays the trials
@@ -22,16 +26,18 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from kernels.registry import FAMILIES
 from tilewright.artifact import Artifact
 from tilewright.errors import InvalidProblem, LaunchError
 from tilewright.schema.config import Config
-from tilewright.schema.job import ROWS_OF_A_JOB, JobProgress, TuneRequest
+from tilewright.schema.job import ROWS_OF_A_JOB, JobProgress, Level, TuneRequest
 from tilewright.schema.problem import GemmProblem
-from tilewright.schema.trial import BestConfig, LadderKernel, Trial
+from tilewright.schema.trial import BestConfig, LadderKernel, Outcome, Trial
 from tuner.job.context import JobContext, Recorder
+from tuner.job.first_configs import Measured, first_configs
 from tuner.job.helpers import adopt
 from tuner.job.loop import Loop, of_today, why_outdated
 from tuner.job.progress import ProgressTracker, timed
@@ -49,9 +55,9 @@ SEARCHED = (
 ROW_FRACTION = 1 / ROWS_OF_A_JOB  # of the trials of the largest row, for each other one
 COVERED = 0.01  # regret within which a kernel serves a row as well as its best
 FOLLOWED = 0.10  # regret up to which a kernel is measured on the next row
-RACED = 0.05  # regret up to which a chosen kernel takes part in the race of a row
+RACED = 0.05  # regret up to which a kernel takes part in the race of a row
+OWN = 3  # best kernels of a row that are measured on the rows beside it, and race there
 ORIGIN = "ladder"
-_NEIGHBOURS = 3  # rows whose best kernels a search starts from
 _log = logging.getLogger("tilewright.job")
 
 InitialConfigs = Callable[[GemmProblem], Sequence[Config]]
@@ -84,10 +90,10 @@ def tune_ladder(
     """
     context = JobContext(request, job_id, bench, builder, recorder, cancelled, quiet_wait_s, board)
     adopt(context)
-    job = _LadderJob(context)
+    job = _LadderJob(context, bench, initial_configs)
     if not job.trials:
         recorder.set_progress(JobProgress("enumerate", 0, job.planned))
-    rows = job.search(bench, initial_configs)
+    rows = job.search()
     if board:
         board.close()
     if not job.racing:
@@ -106,13 +112,14 @@ class _LadderJob:
     """What the rows of a job share: trials, kernels, progress and results.
 
     Attributes:
-        planned: trials to measure on all rows.
+        bench: the device.
+        initial_configs: of a problem, from the database.
         trials: those of all rows, by number.
         results: the winners so far, by M.
         errors: why rows have no winner, by M.
     """
 
-    def __init__(self, context: JobContext) -> None:
+    def __init__(self, context: JobContext, bench: Bench, initial_configs: InitialConfigs) -> None:
         self.context = context
         self.started = time.monotonic()
         self.trials = context.recorder.trials()
@@ -125,9 +132,14 @@ class _LadderJob:
         self._told: dict[tuple[int, str], JobProgress] = {}
         self._last = JobProgress("search", 0, 0)
         self._rows = {request.problem.m: _Row(self, request) for request in _requests(context.request)}
-        self.planned = sum(row.context.request.max_trials for row in self._rows.values())
+        self.bench, self.initial_configs = bench, initial_configs
 
-    def search(self, bench: Bench, initial_configs: InitialConfigs) -> list[_Row]:
+    @property
+    def planned(self) -> int:
+        """Trials to measure on all rows."""
+        return sum(row.context.request.max_trials for row in self._rows.values())
+
+    def search(self) -> list[_Row]:
         """Search the rows, the largest M first; gives those that a family computes.
 
         Raises:
@@ -137,9 +149,9 @@ class _LadderJob:
         for row in self._rows.values():
             if self.context.cancelled.is_set():
                 break
-            initial = [*_of_neighbours(row, done), *initial_configs(row.problem)]
+            row.start_from([one.measured for one in done])
             try:
-                row.search(bench, initial, again=not self._searched(row.m))
+                row.search(again=not self._searched(row.m))
             except InvalidProblem as error:
                 self.failed(row.m, str(error))
                 reason = error
@@ -148,7 +160,6 @@ class _LadderJob:
                     self.failed(row.m, str(error))
             else:
                 done.append(row)
-                self._kernels |= row.tracker.artifacts
         if reason and not done and not self.trials:
             raise reason
         return done
@@ -174,8 +185,26 @@ class _LadderJob:
     def add(self, trial: Trial, artifact: Artifact | None) -> None:
         """Commit a trial under the next number of the job."""
         kept = dataclasses.replace(trial, number=self.trials[-1].number + 1 if self.trials else 0)
+        if artifact is not None and trial.outcome is Outcome.OK:
+            self._kernels[artifact.digest] = artifact
         self.context.recorder.add_trial(kept, artifact)
         self.trials.append(kept)
+
+    def goes_on(self, m: int) -> None:
+        """Add the seconds that a row spends from now on to those that it spent so far."""
+        for phase in ("search", "race"):
+            if told := self._told.get((m, phase)):
+                self._told[m, f"first {phase}"] = told
+
+    def know(self, kernels: Mapping[str, Artifact]) -> None:
+        """Keep kernels that a race built."""
+        self._kernels |= kernels
+
+    def may_spend_on(self, best: BestConfig) -> bool:
+        """Whether a row with such a winner has more trials: it loses to the vendor library."""
+        loses = best.speedup_high < 1.0 and not (best.baseline and best.baseline.stands_in)
+        ends = self.time_is_up or self.context.cancelled.is_set()
+        return loses and not ends and self.context.request.level is not Level.QUICK
 
     def decided(self, best: BestConfig, artifact: Artifact) -> None:
         """Commit the winner of a row."""
@@ -242,26 +271,67 @@ class _Row:
         self.m = request.problem.m
         self.context = dataclasses.replace(job.context, request=request, recorder=self)
         self._job = job
+        self._searched_on = False
+        self._most_followed = max(2, request.max_trials)
+        self._first, self._known_configs = list[Config](), list[Config]()
 
     @property
     def problem(self) -> GemmProblem:
         """The problem of the row."""
         return self.context.problem
 
-    def search(self, bench: Bench, initial_configs: Sequence[Config], again: bool = True) -> None:
-        """Search the row, which starts from the configs given; its trials alone unless ``again``.
+    def start_from(self, done: Sequence[Measured]) -> None:
+        """Choose the configs that the search tries first, and the families that it goes on with."""
+        request, known = self.context.request, self._job.initial_configs(self.problem)
+        if not any(row.us for row in done):
+            self._known_configs = list(known)
+            return
+        self._first = first_configs(request, self.context.device, done, known)
+        trials = max(request.max_trials, len(self._first))
+        families = tuple(sorted({config.family for config in self._first})) or request.families
+        self.context = dataclasses.replace(
+            self.context, request=dataclasses.replace(request, max_trials=trials, families=families)
+        )
+
+    def search(self, again: bool = True) -> None:
+        """Search the row; its trials alone unless ``again``.
 
         Raises:
             InvalidProblem: no config of any family is valid for its problem.
         """
-        self._search = open_for(self.context, bench, initial_configs)
+        self._search = open_for(self.context, self._job.bench, self._known_configs)
         self.tracker = self.new_tracker()
         if again:
-            Loop(self.context, self._search, self.tracker).run()
+            Loop(self.context, self._search, self.tracker, self._first).run()
         for trial in self._known():
             if trial.origin == ORIGIN or not again:
                 known = of_today(trial, self.context)
                 self.tracker.replay(dataclasses.replace(known, number=len(self.tracker.trials)))
+
+    def search_more(self) -> None:
+        """Search on, with as many trials again and without a bound of seconds before the job's."""
+        request = self.context.request
+        seconds = self._job.context.request.max_seconds
+        more = dataclasses.replace(request, max_trials=2 * request.max_trials, max_seconds=seconds)
+        self.context = dataclasses.replace(self.context, request=more)
+        self._job.goes_on(self.m)
+        self._searched_on = True
+        self.search()
+        if self.context.board:
+            self.context.board.close()
+
+    @property
+    def measured(self) -> Measured:
+        """The times of its configs."""
+        return Measured.of(self.m, self.tracker.trials)
+
+    @property
+    def own_best(self) -> list[Trial]:
+        """The fastest trial of each of the best kernels; of a quick job the best one alone."""
+        regrets, most = self.regrets(), 1 if self.context.request.level is Level.QUICK else OWN
+        complete = [trial for trial in self.times().values() if trial.outcome is Outcome.OK]
+        near = [trial for trial in complete if regrets[str(trial.artifact)] <= RACED]
+        return sorted(near, key=lambda trial: timed(trial).median_us)[:most]
 
     def new_tracker(self) -> ProgressTracker:
         """A tracker without trials, whose clock is that of the whole job."""
@@ -283,12 +353,12 @@ class _Row:
         fastest = min(medians.values(), default=1.0)
         return {digest: median / fastest - 1.0 for digest, median in medians.items()}
 
-    def follow(self, trial: Trial) -> float:
+    def follow(self, trial: Trial | BestConfig, always: bool = False) -> float:
         """The regret on this row of a kernel of another one, measured unless it was; infinite if it does not
-        run here, or this row measured as many of others as it may."""
+        run here, or this row measured as many of others as it may, unless ``always``."""
         known = [one for one in self.tracker.trials if one.artifact == trial.artifact]
         followed = sum(one.origin == ORIGIN for one in self.tracker.trials)
-        may_measure = not known and followed < max(2, self.context.request.max_trials)
+        may_measure = not known and (always or followed < self._most_followed)
         artifact = self._job.kernel(str(trial.artifact)) if may_measure else None
         if artifact and self._why_not(trial.config, artifact) is None:
             result = self.context.bench.trial(
@@ -310,7 +380,13 @@ class _Row:
         return [dataclasses.replace(trial, number=number) for number, trial in enumerate(own)]
 
     def _known(self) -> list[Trial]:
-        return [trial for trial in self._job.trials if trial.m == self.m]
+        """Those of this row; without those that it had after a race, until it is searched on."""
+        known = self._job.trials
+        if not self._searched_on:
+            later = (i for i, one in enumerate(known) if one.origin == ORIGIN or (one.m or 0) < self.m)
+            end = next(later, len(known))
+            known = known[:end] + [one for one in known[end:] if one.origin == ORIGIN]
+        return [trial for trial in known if trial.m == self.m]
 
     def add_trial(self, trial: Trial, artifact: Artifact | None) -> None:
         """Commit a trial of this row."""
@@ -351,29 +427,28 @@ def _requests(request: TuneRequest) -> Iterator[TuneRequest]:
         yield dataclasses.replace(request, problem=problem, ladder=(), max_trials=budget, max_seconds=seconds)
 
 
-def _of_neighbours(row: _Row, done: Sequence[_Row]) -> list[Config]:
-    """The best configs of the nearest rows that were searched, and the second best of the nearest one."""
-    near = sorted(done, key=lambda one: abs(math.log2(one.m / row.m)))[:_NEIGHBOURS]
-    ranked = [sorted(one.times().values(), key=lambda trial: timed(trial).median_us) for one in near]
-    found = [trial.config for trials in ranked for trial in trials[:1]]
-    return found + [trial.config for trials in ranked[:1] for trial in trials[1:2]]
-
-
 def _follow(job: _LadderJob, rows: Sequence[_Row]) -> None:
-    """Measure the best kernel of each row on the rows on both sides, the nearest ones first, until it is too
-    far behind there. A row takes as many kernels of others as it had trials, 2 at least; the seconds of the
-    request bound them all."""
-    going = [(index, step, row.tracker.best) for index, row in enumerate(rows) for step in (1, -1)]
+    """Measure the best kernels of each row on the rows on both sides, the best one on until it is too far
+    behind there. A row takes as many kernels of others as its part of the trials, 2 at least; the seconds of
+    the request bound them all."""
+    going = [
+        (index, step, trial)
+        for rank in range(OWN)
+        for index, row in enumerate(rows)
+        for step in (1, -1)
+        for trial in row.own_best[rank : rank + 1]
+    ]
+    best = {index: row.tracker.best for index, row in enumerate(rows)}
     for distance in range(1, len(rows)):
-        ahead = list[tuple[int, int, Trial | None]]()
-        for index, step, best in going:
+        ahead = list[tuple[int, int, Trial]]()
+        for index, step, trial in going:
             place = index + step * distance
-            if best is None or not 0 <= place < len(rows):
+            if not 0 <= place < len(rows):
                 continue
             if job.context.cancelled.is_set() or job.time_is_up:
                 return
-            if rows[place].follow(best) <= FOLLOWED:
-                ahead.append((index, step, best))
+            if rows[place].follow(trial) <= FOLLOWED and trial is best[index]:
+                ahead.append((index, step, trial))
         going = ahead
 
 
@@ -402,37 +477,59 @@ def cover(regrets: Mapping[int, Mapping[str, float]], within: float = COVERED) -
 
 
 def _race(job: _LadderJob, rows: Sequence[_Row]) -> None:
-    """Race the kernels that cover the ladder on each row that has no winner yet, and commit the winners."""
-    regrets = {row.m: row.regrets() for row in rows}
-    chosen = cover(regrets)
-    for row in rows:
+    """Race kernels on each row that has no winner yet, and commit the winners.
+
+    A row that loses to the vendor library is searched on and raced again, once and unless the job is quick.
+    """
+    chosen = set(cover({row.m: row.regrets() for row in rows}))
+    chosen |= {str(trial.artifact) for row in rows for trial in row.own_best}
+    for above, row in zip([None, *rows], rows, strict=False):
         if row.m in job.results or row.m in job.errors:
             continue
-        times = {digest: trial for digest, trial in row.times().items() if digest in chosen}
-        race = row.new_tracker()
-        race.artifacts = {digest: kernel for digest in times if (kernel := job.kernel(digest))}
-        race.stopped = row.tracker.stopped
-        race.publish("race")
-        reason, best = NO_WINNER, None
-        # If no kernel that was chosen builds and runs any more, all that the row measured may win.
-        near = [trial for digest, trial in times.items() if regrets[row.m][digest] <= RACED]
-        for trials in (near, list(row.times().values())):
-            race.trials = trials
-            with race.racing():
-                try:
-                    best = select_winner(row.context, race)
-                except (WorkerError, LaunchError) as error:
-                    reason = str(error)
-            if best or job.context.cancelled.is_set():
-                break
+        # A lookup between two rows needs one kernel that both know.
+        if above and (winner := job.results.get(above.m)) and not job.context.cancelled.is_set():
+            row.follow(winner, always=True)
+            chosen.add(winner.artifact)
+        best, reason = _raced(job, row, chosen)
+        if best and job.may_spend_on(best):
+            row.search_more()
+            better, _ = _raced(job, row, chosen | {str(trial.artifact) for trial in row.own_best})
+            best = better or best
         if job.context.cancelled.is_set():
             return
-        if best is None:
+        artifact = job.kernel(best.artifact) if best else None
+        if best is None or artifact is None:
             job.failed(row.m, reason)
         else:
-            on_row = {digest: regrets[row.m][digest] for digest in times}
-            job.decided(with_ladder(best, on_row), race.artifacts[best.artifact])
-        race.publish("race")
+            regrets = row.regrets()
+            on_row = {digest: regrets[digest] for digest in regrets if digest in chosen | {best.artifact}}
+            job.decided(with_ladder(best, on_row), artifact)
+        job.publish("race")
+
+
+def _raced(job: _LadderJob, row: _Row, chosen: AbstractSet[str]) -> tuple[BestConfig | None, str]:
+    """The winner of the races of a row between the kernels chosen, or None and the reason."""
+    regrets = row.regrets()
+    times = {digest: trial for digest, trial in row.times().items() if digest in chosen}
+    race = row.new_tracker()
+    race.artifacts = {digest: kernel for digest in times if (kernel := job.kernel(digest))}
+    race.stopped = row.tracker.stopped
+    race.publish("race")
+    reason, best = NO_WINNER, None
+    # If no kernel that was chosen builds and runs any more, all that the row measured may win.
+    near = [trial for digest, trial in times.items() if regrets[digest] <= RACED]
+    for trials in (near, list(row.times().values())):
+        race.trials = trials
+        with race.racing():
+            try:
+                best = select_winner(row.context, race)
+            except (WorkerError, LaunchError) as error:
+                reason = str(error)
+        if best or job.context.cancelled.is_set():
+            break
+    race.publish("race")
+    job.know(race.artifacts)
+    return best, reason
 
 
 def with_ladder(best: BestConfig, regrets: Mapping[str, float]) -> BestConfig:

@@ -18,7 +18,7 @@ from tilewright.schema.trial import Outcome, Trial
 from tuner.job.context import JobContext
 from tuner.job.helpers import Helpers
 from tuner.job.progress import ProgressTracker, timed
-from tuner.search.search import DEPTH, MEASURED, Proposal, Search
+from tuner.search.search import DEPTH, INITIAL, MEASURED, Proposal, Search
 from tuner.workers.builder import Compiled
 
 BUDGET = "budget spent"
@@ -96,7 +96,10 @@ class Loop:
     Others are with devices that help (:mod:`tuner.job.helpers`); their results are told as they come.
     """
 
-    def __init__(self, context: JobContext, search: Search, tracker: ProgressTracker) -> None:
+    def __init__(
+        self, context: JobContext, search: Search, tracker: ProgressTracker, first: Sequence[Config] = ()
+    ) -> None:
+        """The search chooses after ``first``, configs that are compiled at once unless on the host."""
         self._context = context
         self._search = search
         self._tracker = tracker
@@ -108,6 +111,9 @@ class Loop:
         self._gaps = max(self._known, default=-1) + 1 - len(self._known)
         self._recorded: dict[int, tuple[Proposal, Trial]] = {}
         self._open: deque[tuple[Proposal, Future[Compiled]]] = deque()
+        done = {trial.config for trial in known}
+        self._first = deque(config for config in first if config not in done)
+        self._ahead = {} if self._on_host else {config: context.submit(config) for config in self._first}
 
     def run(self) -> None:
         """Run until the budget is spent, the space is exhausted, the gain is too small or the job is
@@ -127,7 +133,7 @@ class Loop:
             if not self._context.cancelled.is_set():  # a later claim takes over what was answered
                 self._helpers.end()
         finally:
-            for _, work in self._open:
+            for work in (*(work for _, work in self._open), *self._ahead.values()):
                 work.cancel()
 
     @property
@@ -178,9 +184,11 @@ class Loop:
             self._recorded[known.number] = self._search.replay(known.config, known.origin), known
             return True
         with self._tracker.searching():
-            proposal = self._search.ask()
+            first = self._first.popleft() if self._first else None
+            proposal = self._search.replay(first, INITIAL) if first else self._search.ask()
         if proposal and not (away and self._helpers.offer(proposal)):
-            self._open.append((proposal, self._context.submit(proposal.config)))
+            compiled = self._ahead.pop(proposal.config, None) or self._context.submit(proposal.config)
+            self._open.append((proposal, compiled))
         return proposal is not None
 
     def _step(self) -> None:

@@ -69,8 +69,8 @@ class SearchOptions:
 
     Attributes:
         families: kernel families to search; empty for all that support the problem.
-        max_trials: measured trials (``ok`` and ``pruned``) to spend; of a ladder on its largest M, and a
-            quarter of them on each other row.
+        max_trials: measured trials (``ok`` and ``pruned``) to spend; of a ladder on its largest M, a
+            quarter of them on each other row, but at least the first configs of that row.
         max_seconds: wall-clock bound, 0 for none; the final race comes on top.
         seed: random seed of the search.
         sampler: the sampler.

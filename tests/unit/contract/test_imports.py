@@ -53,7 +53,17 @@ def test_no_packages_import_each_other(imports: set[tuple[str, str]]) -> None:
 
 
 # What an installation may lack, and modules of ours that need it: all that is imported within functions.
-OPTIONAL = {"cuda", "cupy", "kernel_tuner", "matplotlib", "nvmath", "pynvml", "ray", "torch"}
+OPTIONAL = {
+    "cuda",
+    "cupy",
+    "kernel_tuner",
+    "matplotlib",
+    "nvMatmulHeuristics",
+    "nvmath",
+    "pynvml",
+    "ray",
+    "torch",
+}
 NEED_THEM = {
     "service.fleet.actor",
     *(f"tuner.devices.{name}" for name in ("cublas", "cublaslt", "cuda", "nvml")),

@@ -15,7 +15,7 @@ from tune_lab import Lab, config_of
 from kernels.registry import FAMILIES
 from tilewright.errors import InvalidProblem
 from tilewright.http.arguments import with_rows
-from tilewright.schema.job import MOST_ROWS, MRange, TuneRequest, ladder_of, parse_rows, work_of
+from tilewright.schema.job import MOST_ROWS, Level, MRange, TuneRequest, ladder_of, parse_rows, work_of
 from tilewright.schema.trial import BestConfig, Outcome
 from tilewright.wire.requests import TuneBody
 from tuner.job.ladder import COVERED, FOLLOWED, ORIGIN, cover, tune_ladder, with_ladder
@@ -40,6 +40,7 @@ def ladder_lab(known: Any = (), rows: Any = None) -> Lab:
     lab = Lab(known)
     lab.recorder.rows = dict(rows or {})
     lab.bench.on_row = small_tiles_for_small_m
+    lab.bench.vendor_us = 1e4
     return lab
 
 
@@ -347,3 +348,32 @@ def test_each_m_counts_once_and_a_long_range_is_refused_at_once() -> None:
     with pytest.raises(InvalidProblem, match="at most 64"):
         with_rows(PROBLEM, range(10**12), {})
     assert TuneBody.model_validate({"m": [8, 16] * 50, "n": 8, "k": 8}).rows == [8, 16]
+
+
+def test_a_row_that_loses_to_the_vendor_has_as_many_trials_again_and_another_race() -> None:
+    lab = ladder_lab()
+    run(lab)
+    plain = [trial.m for trial in lab.recorder.kept if trial.origin != ORIGIN]
+    losing = ladder_lab()
+    losing.bench.vendor_us = 90.0
+    run(losing)
+    own = [trial.m for trial in losing.recorder.kept if trial.origin != ORIGIN]
+    assert {m: own.count(m) for m in ROWS} == {m: 2 * plain.count(m) for m in ROWS}
+    assert len(losing.bench.races) > len(lab.bench.races)
+    assert losing.recorder.progress[-1].compile_s == 2 * lab.recorder.progress[-1].compile_s
+    quick = ladder_lab()
+    quick.bench.vendor_us = 90.0
+    run(quick, level=Level.QUICK)
+    assert len(quick.bench.races) == len(ROWS)
+
+
+@pytest.mark.parametrize("done", [60, 110, 150])
+def test_a_resumed_job_gives_rows_that_lose_their_trials_once(done: int) -> None:
+    whole = ladder_lab()
+    whole.bench.vendor_us = 90.0
+    best = run(whole)
+    resumed = ladder_lab(whole.recorder.kept[:done])
+    resumed.bench.vendor_us = 90.0
+    assert run(resumed) == best
+    assert resumed.recorder.kept == whole.recorder.kept
+    assert resumed.bench.tried == whole.bench.tried[done:]

@@ -1,0 +1,122 @@
+"""First configs of rows of a ladder: which families, how many, and that every row finds its planted best."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from device_samples import HOPPER
+from toy_family import PROBLEM, TOY, ToyFamily
+from tune_lab import Lab, config_of
+
+from kernels.registry import FAMILIES, families_for
+from tilewright.schema.config import Config
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.job import Level, TuneRequest
+from tilewright.schema.problem import DType, GemmProblem
+from tuner.job.first_configs import COUNTS, Measured, first_configs
+from tuner.job.ladder import ORIGIN, tune_ladder
+
+ROWS = tuple(2**power for power in range(1, 14))
+LARGE = GemmProblem(8192, 6144, 4096, DType.BFLOAT16)
+
+
+def tile_for(m: int) -> int:
+    """The tile that is best in a class of M."""
+    return 16 if m <= 16 else 64 if m <= 256 else 128
+
+
+def heuristics_are_best(text: str, m: int) -> float:
+    """Tiles of another class take twice as long; others than heuristic configs take 1.5 times as long."""
+    config = config_of(text)
+    us = 100.0 * (1.0 if int(str(config["tile"])) == tile_for(m) else 2.0)
+    return us * (1.0 if (config["stages"], config["order"]) == (2, "rows") else 1.5)
+
+
+def planted_configs(_self: ToyFamily, problem: GemmProblem, _device: DeviceSpec) -> list[Config]:
+    return [TOY.make(tile_for(problem.m), 2, split=split) for split in (1, 2, 4, 8)]
+
+
+@pytest.mark.parametrize(
+    ("level", "max_trials"), [(Level.FULL, 16), (Level.FULL, 100), (Level.QUICK, 16), (Level.QUICK, 4)]
+)
+def test_every_row_finds_the_best_of_its_class(
+    monkeypatch: pytest.MonkeyPatch, level: Level, max_trials: int
+) -> None:
+    monkeypatch.setitem(FAMILIES, "toy", TOY)
+    monkeypatch.setattr(ToyFamily, "heuristic_configs", planted_configs)
+    lab = Lab()
+    lab.bench.cost = lambda _text: 1.0
+    lab.bench.on_row = heuristics_are_best
+    lab.bench.vendor_us = 1e4
+    request = TuneRequest(
+        dataclasses.replace(PROBLEM, m=ROWS[-1]), ROWS, families=("toy",), max_trials=max_trials, level=level
+    )
+    surroundings: Any = (lab.bench, lab.builder, lab.recorder, lab.cancelled)
+    found = tune_ladder(request, "job-1", *surroundings)
+    assert [int(str(best.config["tile"])) for best in found] == list(map(tile_for, ROWS))
+    assert {best.timing.median_us < 130 for best in found} == {True}
+    own = Counter(trial.m for trial in lab.recorder.kept if trial.origin != ORIGIN)
+    quarter = round(max_trials / 4)
+    assert all(own[m] <= max(quarter, COUNTS[level].most) for m in ROWS[:-1])
+
+
+def measured(m: int, behind: dict[str, float]) -> Measured:
+    """A row on which the first heuristic config of each family took so many times the best."""
+    problem = dataclasses.replace(LARGE, m=m)
+    return Measured(
+        m, {FAMILIES[name].heuristic_configs(problem, HOPPER)[0]: 10.0 * by for name, by in behind.items()}
+    )
+
+
+def firsts(m: int, level: Level, done: list[Measured]) -> list[Config]:
+    return first_configs(TuneRequest(dataclasses.replace(LARGE, m=m), level=level), HOPPER, done)
+
+
+@pytest.mark.parametrize("level", list(Level))
+def test_a_family_that_may_win_has_more_configs_than_one_that_is_behind(level: Level) -> None:
+    row = measured(2048, {"wgmma_ws": 1.0, "wgmma": 1.3, "mma_sync": 2.0, "wmma": 3.0, "simt": 9.0})
+    found = Counter(config.family for config in firsts(1024, level, [row]))
+    own = FAMILIES["wgmma_ws"].heuristic_configs(dataclasses.replace(LARGE, m=1024), HOPPER)
+    assert set(own[: COUNTS[level].close]) <= set(firsts(1024, level, [row]))
+    assert set(found) == {"wgmma_ws", "wgmma"}
+    assert found["wgmma"] <= COUNTS[level].other + 1 < found["wgmma_ws"]
+
+
+@pytest.mark.parametrize("level", list(Level))
+def test_families_that_begin_to_compute_a_row_are_tried_there(level: Level) -> None:
+    row = measured(32, {"wgmma_ws": 1.0, "mma_sync": 1.1})
+    small = dataclasses.replace(LARGE, m=16)
+    begin = set(families_for(small, HOPPER)) - set(families_for(dataclasses.replace(small, m=32), HOPPER))
+    assert begin == {"gemv", "gemv_tma"}
+    assert begin <= {config.family for config in firsts(16, level, [row])}
+
+
+def test_a_family_that_was_far_behind_is_tried_again_two_octaves_on() -> None:
+    row = measured(8192, {"wgmma_ws": 1.0, "mma_sync": 2.0})
+    other = measured(4096, {"wgmma_ws": 1.0})
+    assert "mma_sync" not in {config.family for config in firsts(4096, Level.FULL, [row])}
+    found = Counter(config.family for config in firsts(2048, Level.FULL, [row, other]))
+    assert found["mma_sync"] == 1
+
+
+def test_rows_of_one_class_share_what_was_measured() -> None:
+    family = FAMILIES["wgmma_ws"]
+    one, two = (family.heuristic_configs(dataclasses.replace(LARGE, m=m), HOPPER) for m in (4, 8))
+    assert one[:6] == two[:6]
+    # The first three took 1.3 times the best of the row: the next ones of the family take their place.
+    others = ("wgmma", "mma_sync", "wmma", "gemv_tma", "gemv", "simt")
+    row = measured(8, dict.fromkeys(others, 3.0))
+    row = Measured(8, {**row.us, **dict.fromkeys(two[:3], 13.0), two[3]: 10.0})
+    found = [config for config in firsts(4, Level.FULL, [row]) if config.family == "wgmma_ws"]
+    assert found[0] == two[3]
+    assert set(two[4:9]) <= set(found)
+    assert not set(two[1:3]) & set(found)
+
+
+def test_the_page_on_searches_says_how_many_first_configs_a_row_has() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "search.md").read_text()
+    assert f"at most {COUNTS[Level.FULL].most} (`quick`: {COUNTS[Level.QUICK].most})" in page

@@ -1,0 +1,141 @@
+"""First configs of a row of a ladder: winners of rows beside it, then heuristic configs for its M.
+
+The ladder shows which families are worth a trial: one that was far behind on the nearest row that tried it
+gets one config again two octaves further on. Rows of one class of M have the same heuristic configs. They
+share what was measured: one that was behind on the nearest row makes room for the next one of its family.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from kernels.registry import FAMILIES, families_for
+from tilewright.schema.config import Config
+from tilewright.schema.device import DeviceSpec
+from tilewright.schema.job import Level, TuneRequest
+from tilewright.schema.problem import GemmProblem
+from tilewright.schema.trial import Trial
+from tuner.job.progress import timed
+from tuner.search.search import MEASURED
+
+CLOSE = 1.15  # times the best of a row: the family may win on the next one
+FAR = 1.6  # times the best of a row: it is not tried on the next one
+AGAIN = 2.0  # octaves of M after which it is
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Counts:
+    """How many first configs a row has.
+
+    Attributes:
+        close, other: of a family that may win, and of each other one.
+        neighbours: winners of rows beside it.
+        most: of all.
+    """
+
+    close: int
+    other: int
+    neighbours: int
+    most: int
+
+
+COUNTS = {Level.FULL: Counts(6, 2, 4, 16), Level.QUICK: Counts(3, 1, 2, 8)}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measured:
+    """What a row of the ladder measured.
+
+    Attributes:
+        m: of the row.
+        us: the lowest median of each config, in microseconds.
+    """
+
+    m: int
+    us: Mapping[Config, float]
+
+    @classmethod
+    def of(cls, m: int, trials: Iterable[Trial]) -> Measured:
+        """From the trials of a row."""
+        found: dict[Config, float] = {}
+        for trial in trials:
+            if trial.outcome in MEASURED:
+                found[trial.config] = min(found.get(trial.config, math.inf), timed(trial).median_us)
+        return cls(m, found)
+
+    @property
+    def ranked(self) -> list[Config]:
+        """The configs, the fastest first."""
+        return sorted(self.us, key=self.us.__getitem__)
+
+    def behind(self, config: Config) -> float:
+        """How many times the best of the row a config took; 1 if it was not measured."""
+        return self.us[config] / min(self.us.values()) if config in self.us else 1.0
+
+    def family_behind(self, name: str) -> float | None:
+        """How many times the best of the row the best of a family took; None if it was not measured."""
+        times = [self.behind(config) for config in self.us if config.family == name]
+        return min(times, default=None)
+
+
+def first_configs(
+    request: TuneRequest, device: DeviceSpec, done: Sequence[Measured], known: Iterable[Config] = ()
+) -> list[Config]:
+    """The configs that a row tries before its search chooses, the most promising ones first; each once.
+
+    Args:
+        request: of the row.
+        done: the rows that were searched; at least one of them measured something.
+        known: configs from the database.
+    """
+    problem, counts = request.problem, COUNTS[request.level]
+    near = nearest(done, problem.m)
+    of_families = [
+        family_configs(name, problem, device, near, counts)
+        for name in families_for(problem, device)
+        if name in request.families or not request.families
+    ]
+    own = [one for of_rank in itertools.zip_longest(*of_families) for one in of_rank if one]
+    chosen = dict.fromkeys([*winners(near)[: counts.neighbours], *known, *own])
+    return [config for config in chosen if _valid(config, problem, device)][: counts.most]
+
+
+def nearest(done: Sequence[Measured], m: int) -> list[Measured]:
+    """The rows that measured something, those nearest to ``m`` in octaves first."""
+    return sorted((row for row in done if row.us), key=lambda row: abs(math.log2(row.m / m)))
+
+
+def winners(near: Sequence[Measured]) -> list[Config]:
+    """The best of the nearest row, those of the next two, and the second best of the nearest row if close."""
+    first = [config for row in near[:3] for config in row.ranked[:1]]
+    second = [config for row in near[:1] for config in row.ranked[1:2] if row.behind(config) <= CLOSE]
+    return first + second
+
+
+def family_configs(
+    name: str, problem: GemmProblem, device: DeviceSpec, near: Sequence[Measured], counts: Counts
+) -> list[Config]:
+    """The heuristic configs of a family that a row tries, as many as the rows beside it make worthwhile.
+
+    Args:
+        near: the rows that were searched, the nearest first.
+    """
+    shown = ((row, behind) for row in near if (behind := row.family_behind(name)) is not None)
+    row, behind = next(shown, (None, 1.0))
+    if row and behind > FAR and abs(math.log2(row.m / problem.m)) < AGAIN:
+        return []
+    wanted = counts.close if behind <= CLOSE else counts.other if behind <= FAR else 1
+    ranked = FAMILIES[name].heuristic_configs(problem, device)
+    for beside in near[:1]:
+        there = FAMILIES[name].heuristic_configs(dataclasses.replace(problem, m=beside.m), device)
+        if there[:wanted] == ranked[:wanted]:
+            ranked = [config for config in ranked if beside.behind(config) <= CLOSE]
+    return ranked[:wanted]
+
+
+def _valid(config: Config, problem: GemmProblem, device: DeviceSpec) -> bool:
+    family = FAMILIES.get(config.family)
+    return family is not None and family.why_invalid(family.completed(config), problem, device) is None
