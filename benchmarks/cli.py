@@ -12,6 +12,7 @@ from rich.console import Console
 
 from benchmarks.common.pages import PlotUnavailable
 from benchmarks.common.results import RESULTS
+from benchmarks.fleet.run import DEFAULT_SPACES, SPACES, FleetRequest, run_fleet
 from benchmarks.ladder import report as ladder_report
 from benchmarks.ladder.run import LadderRequest, run_ladder
 from benchmarks.mma.run import LAYOUTS, MOST_CONFIGS, SHAPES, TYPES, MmaRequest, problems, run_mma, summary
@@ -230,6 +231,37 @@ def model(
         resume=resume, stop_after=stop_after, peers=peers,
     )  # fmt: skip
     _print_rows(run_model(request, _tell()), RATIOS + PEER_RATIOS, as_json)
+
+
+@app.command()
+def fleet(
+    devices: Annotated[str, typer.Option(help="Sizes of the fleet, separated by blanks.")] = "1 2 4 8 64",
+    space: Annotated[
+        list[Path] | None, typer.Option(help="A recorded space; repeatable, of one device class.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Jobs for each device.", min=1)] = 8,
+    trials: Annotated[int, typer.Option(help="Measured configs of a job.", min=1)] = 40,
+    database_url: Annotated[str | None, typer.Option(help="A scratch database; SQLite by default.")] = None,
+    real_time: Annotated[bool, typer.Option("--real-time", help="Sleep; no virtual clock.")] = False,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate fleets whose devices replay recorded spaces, with the real search and a real database.
+
+    On the virtual clock, PostgreSQL must run on this machine: the CPU time of its processes counts.
+    """
+    spaces = tuple(space or [SPACES / name for name in DEFAULT_SPACES])
+    sizes = [int(text) for text in devices.split() if text.isdecimal() and int(text)]
+    if len(sizes) != len(devices.split()) or not sizes:
+        raise typer.BadParameter("use whole numbers, such as '1 8 64'", param_hint="--devices")
+    shown = f"tilewright bench fleet --devices '{devices}' --jobs {jobs} --trials {trials}"
+    command = shown + (" --database-url ..." if database_url else "") + (" --real-time" if real_time else "")
+    request = FleetRequest(sizes, spaces, jobs, trials, database_url, real_time, command, out or RESULTS)
+    rows, path = run_fleet(request, _tell())
+    if as_json:
+        print_json(rows)
+    else:
+        typer.echo(path)
 
 
 def _options(**given: Any) -> dict[str, Any]:

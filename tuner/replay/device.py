@@ -36,6 +36,7 @@ class RecordedFamily(ConfigSpace[dict[str, Any]]):
         self.knobs = space.knobs
         self.rules = ()
         self._space = space
+        self._heuristic: list[Config] | None = None
 
     def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
         """The reason, unless problem and device are the recorded ones."""
@@ -54,7 +55,7 @@ class RecordedFamily(ConfigSpace[dict[str, Any]]):
             yield from map(tuple, self._space.points.tolist())
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
-        """The family's heuristic configs that were recorded; empty for kernels of others.
+        """The family's heuristic configs that were recorded, chosen once; empty for kernels of others.
 
         A recorded config counts as what it is completed to today. A knob deleted since then leaves several
         that count as the same one; all of them are given.
@@ -62,10 +63,14 @@ class RecordedFamily(ConfigSpace[dict[str, Any]]):
         family = FAMILIES.get(self.name)
         if family is None:
             return []
+        if self._heuristic is None:
+            self._heuristic = self._recorded(family.heuristic_configs(problem, device), family)
+        return self._heuristic
+
+    def _recorded(self, own: Sequence[Config], family: ConfigSpace[Any]) -> list[Config]:
         recorded: dict[Config, list[Config]] = {}
         for config in map(self._space.index.config, range(len(self._space))):
             recorded.setdefault(family.completed(config), []).append(config)
-        own = family.heuristic_configs(problem, device)
         return [config for today in own for config in recorded.get(today, ())]
 
     def knob_values(self, config: Config) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""A simulated fleet: many devices that replay recorded spaces against a real database."""
