@@ -35,12 +35,17 @@ def head(gpus: int, **environment: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def service(folder: Path) -> Iterator[Client]:
-    """A client of a service with Ray's engine, which keeps its database in a new folder."""
+def service(
+    folder: Path, database_url: str | None = None, engine: str = "ray", **environment: str
+) -> Iterator[Client]:
+    """A client of a service, which keeps its database in a new folder unless one is given."""
     folder.mkdir()
-    command = [sys.executable, "-m", "service.cli.main", "serve", "--json", "--port", "0", "--engine", "ray"]
-    command += ["--ray-address", f"127.0.0.1:{_PORT}", "--database-url", f"sqlite:///{folder / 'fleet.db'}"]
-    with subprocess.Popen(command, env=os.environ | _RAY, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "service.cli.main", "serve", "--json", "--port", "0", "--engine", engine]
+    command += ["--ray-address", f"127.0.0.1:{_PORT}"] if engine == "ray" else []
+    command += ["--database-url", database_url or f"sqlite:///{folder / 'fleet.db'}"]
+    with subprocess.Popen(
+        command, env=os.environ | _RAY | environment, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         text = ""
         while not text.endswith("}\n") and (line := process.stdout.readline()):
