@@ -30,6 +30,7 @@ from tuner.workers.bench import Bench
 from tuner.workers.builder import Builder, Compiled
 
 _MOMENT_S = 0.5  # after which the device looks for a job of its own again
+_QUIET_S = 10.0  # after which a device that others use is looked at again
 _POLL_S = (0.02, 0.25)  # the pause between two looks for trials, at first and after some in vain
 log = logging.getLogger("tilewright.device_queue")
 
@@ -78,6 +79,7 @@ class Helper:
         self._owner = new_owner()
         self._device = " ".join(dict.fromkeys((bench.name, bench.identity)))
         self._helped: _Helped | None = None
+        self._not_before = 0.0
         self._open: dict[tuple[int, int], _Compiling] = {}
 
     @property
@@ -139,15 +141,22 @@ class Helper:
         return True
 
     def _join(self) -> _Helped | None:
+        if time.monotonic() < self._not_before:
+            return None
         with self._store.begin() as session:
             device_class = self._bench.spec.device_class.id
             job = slots.join(session, device_class, self._owner, SLOTS, self._lease_s)
         if job is None:
             return None
-        log.info("device %s helps job %s", self._bench.name, job.id)
         recorder, never = JobRecorder(self._store, job.id), threading.Event()
         context = JobContext(job.request, job.id, self._bench, self._builder, recorder, never)
         self._helped = _Helped(job, context, {})
+        if reasons := "; ".join(self._bench.company()):
+            log.info("device %s helps nobody: %s", self._bench.name, reasons)
+            self._not_before = time.monotonic() + _QUIET_S
+            self.leave()
+        else:
+            log.info("device %s helps job %s", self._bench.name, job.id)
         return self._helped
 
     def _compile(self, helped: _Helped, offered: list[Slot]) -> None:

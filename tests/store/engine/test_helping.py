@@ -104,6 +104,14 @@ def test_it_can_be_turned_off(make: Make) -> None:
     assert sorted(len(bench.tried) for bench in lab.benches.values()) == [0, 24]
 
 
+def test_a_device_that_others_use_does_not_help(make: Make) -> None:
+    lab = make()
+    for bench in lab.benches.values():
+        bench.in_company = ("other processes used 40% of the GPU",)
+    lab.engine.start()
+    assert of_helpers(ended(lab, lab.submit(20))) == []
+
+
 def test_a_job_of_its_own_comes_first(make: Make) -> None:
     lab = make()
     for bench in lab.benches.values():

@@ -36,12 +36,19 @@ class TimedBench(LabBench):
         self.seconds: Callable[[], float] = lambda: 0.02
         self.cost = lambda text: self.slower * TOY_COST(text)
         self.restart_reasons: dict[str, int] = {}
+        self.in_company: tuple[str, ...] = ()
 
     def trial(
         self, artifact: Artifact, problem: GemmProblem, incumbent_us: float | None, timeout_s: float
     ) -> TrialResult:
         time.sleep(self.seconds())
         return super().trial(artifact, problem, incumbent_us, timeout_s)
+
+    def company(self) -> tuple[str, ...]:
+        return self.in_company
+
+    def neighbours(self) -> tuple[str, ...]:
+        return ()
 
     def rehearse(self, dtype: DType) -> None:
         del dtype
