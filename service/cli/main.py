@@ -35,6 +35,7 @@ _VERBS = {
     "imports": "service.cli.exchange:list_imports",
     "delete": "service.cli.exchange:delete_app",
     "trust": "service.cli.exchange:trust_app",
+    "quarantine": "service.cli.results:quarantine_app",
     "audit": "service.cli.admin:list_audit",
     "families": "service.cli.results:families",
     "devices": "service.cli.results:devices",

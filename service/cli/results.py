@@ -316,6 +316,43 @@ def families(url: Url = None, as_json: AsJson = False) -> None:
             typer.echo(f"  {_support(support)}")
 
 
+quarantine_app = typer.Typer(no_args_is_help=True, help="Configs that broke a device class.")
+
+
+@quarantine_app.command("ls")
+def list_quarantine(url: Url = None, as_json: AsJson = False) -> None:
+    """List the configs that nobody tries or serves, the newest first, at most a thousand."""
+    with connect(url) as client:
+        found = client.quarantine(limit=1000).items
+    if as_json:
+        print_json(found)
+        return
+    headers = ("id", "when", "device class", "config", "how", "job", "trial", "holds", "message")
+    print_table(headers, map(_quarantine_row, found))
+
+
+def _quarantine_row(one: wire.QuarantineView) -> tuple[object, ...]:
+    when, trial = f"{one.created:%Y-%m-%d %H:%M:%S}", "" if one.trial is None else one.trial
+    holds = "yes" if one.staleness == "fresh" else f"no: {one.staleness}"
+    where = one.device_class, one.config, one.outcome.value, (one.job_id or "")[:12], trial
+    return one.id, when, *where, holds, f"{one.message[:80]}, on {one.device}"
+
+
+@quarantine_app.command("release")
+def release_quarantined(
+    entry_id: Annotated[int, typer.Argument(help="As 'tilewright quarantine ls' shows it.", min=1)],
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have a config tried and served again."""
+    with connect(url) as client:
+        client.release_quarantined(entry_id)
+    if as_json:
+        print_json({"released": entry_id})
+    else:
+        typer.echo(f"entry {entry_id} is released")
+
+
 def devices(url: Url = None, as_json: AsJson = False) -> None:
     """List the devices of the service."""
     with connect(url) as client:

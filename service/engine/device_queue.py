@@ -21,7 +21,7 @@ from tilewright.errors import TilewrightError
 from tilewright.schema.config import Config
 from tilewright.schema.job import JobProgress, JobStatus
 from tilewright.schema.problem import DType, GemmProblem
-from tilewright.schema.trial import BestConfig, Trial
+from tilewright.schema.trial import BestConfig, Provenance, Trial
 from tuner.job.ladder import tune_ladder
 from tuner.job.neighbours import first_tries
 from tuner.job.slots import SlotBoard
@@ -41,11 +41,11 @@ class DeviceRecorder(JobRecorder):
     """A :class:`JobRecorder` that waits for a database that takes no writes, and whose trials show in the
     metrics of their device."""
 
-    def __init__(self, store: Store, job_id: str, patience: Patience, metrics: Metrics, device: str) -> None:
-        super().__init__(store, job_id)
+    def __init__(self, store: Store, job_id: str, patience: Patience, metrics: Metrics, bench: Bench) -> None:
+        super().__init__(store, job_id, bench.known_as)
         self._patience = patience
         self._metrics = metrics
-        self._device = device
+        self._name = bench.name
 
     def trials(self) -> list[Trial]:
         """As :meth:`JobRecorder.trials`."""
@@ -55,8 +55,16 @@ class DeviceRecorder(JobRecorder):
         """As :meth:`JobRecorder.add_trial`."""
         self._patience(functools.partial(super().add_trial, trial, artifact))
         if trial.anchor is None:  # else its helper counts it
-            self._metrics.trials.labels(self._device, trial.outcome.value).inc()
-            self._metrics.trial_seconds.labels(self._device).inc(trial.check_s + trial.measure_s)
+            self._metrics.trials.labels(self._name, trial.outcome.value).inc()
+            self._metrics.trial_seconds.labels(self._name).inc(trial.check_s + trial.measure_s)
+
+    def why_quarantined(self, config: Config, today: Provenance) -> str | None:
+        """As :meth:`JobRecorder.why_quarantined`."""
+        return self._patience(functools.partial(super().why_quarantined, config, today))
+
+    def quarantine(self, trial: Trial) -> None:
+        """As :meth:`JobRecorder.quarantine`."""
+        self._patience(functools.partial(super().quarantine, trial))
 
     def set_progress(self, progress: JobProgress) -> None:
         """As :meth:`JobRecorder.set_progress`."""
@@ -307,7 +315,7 @@ class DeviceQueue:
 
     def _tune(self, job: JobRecord, cancelled: threading.Event) -> None:
         patience = Patience(cancelled, self._tell)
-        recorder = DeviceRecorder(self._store, job.id, patience, self._metrics, self.name)
+        recorder = DeviceRecorder(self._store, job.id, patience, self._metrics, self.bench)
         self._await_quiet(job.id, cancelled)
         log.info("job %s: tuning %s on %s", job.id, job.request.problem, self.name)
         initial = functools.partial(self._initial_configs, job.device_class)

@@ -103,6 +103,8 @@ NEEDED = {
     "list_imports": Scope.READ,
     "get_import": Scope.READ,
     "list_audit": Scope.ADMIN,
+    "list_quarantine": Scope.READ,
+    "release_quarantined": Scope.ADMIN,
     "delete_import": Scope.ADMIN,
     "delete_best_config": Scope.ADMIN,
     "delete_problem": Scope.ADMIN,

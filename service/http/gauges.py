@@ -14,6 +14,7 @@ from tilewright.schema.job import JobStatus
 from tuner.store import best
 from tuner.store import jobs as jobs_
 from tuner.store.database import Store
+from tuner.store.faults import quarantine
 from tuner.store.records import utc_now
 
 
@@ -24,12 +25,15 @@ def read(store: Store, engine: Engine, quality: ResultQuality) -> Iterable[Readi
             counts = jobs_.counts(session)
             oldest = jobs_.oldest_queued(session)
             origins = best.origins(session)
+            quarantined = quarantine.counts(session)
     except SQLAlchemyError:
         yield "tilewright_database_up", "The database answers", (), [((), 0.0)]
     else:
         yield "tilewright_database_up", "The database answers", (), [((), 1.0)]
         jobs = [((status.value,), float(counts.get(status, 0))) for status in JobStatus]
         yield "tilewright_jobs", "Jobs by status", ("status",), jobs
+        found = [((outcome,), float(number)) for outcome, number in quarantined.items()]
+        yield "tilewright_quarantined_configs", "Entries of the quarantine", ("outcome",), found
         age = (utc_now() - oldest).total_seconds() if oldest else 0.0
         yield "tilewright_queue_age_seconds", "Age of the oldest queued job", (), [((), max(age, 0.0))]
         stale = collections.Counter[str]()

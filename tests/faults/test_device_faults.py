@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ from tilewright.artifact import Artifact
 from tilewright.errors import DeviceUnavailable, InvalidProblem, LaunchError, TilewrightError
 from tilewright.launch.host import host_arch
 from tilewright.schema.codec import decode, encode
-from tilewright.schema.trial import Outcome
+from tilewright.schema.trial import Outcome, TrialResult
 from tuner.measure.race import RaceRules
 from tuner.workers.bench import Bench, DeviceBusy, list_devices
 from tuner.workers.device_worker import KernelCache
@@ -104,8 +106,10 @@ def test_a_crash_costs_one_trial(bench: Bench, statement: str, cause: str, after
     assert result.outcome is Outcome.LAUNCH_ERROR
     assert cause in result.message
     assert result.timing is None
+    by_kernel = cause.startswith("SIG")
+    assert result.own_fault is by_kernel
     assert_good(bench)
-    assert bench.restarts == before + 1
+    assert bench.restarts == before + 1 + by_kernel  # which ran again in a new process
     assert bench.restart_reasons["died"] >= 1
 
 
@@ -115,9 +119,39 @@ def test_a_hang_costs_one_trial(bench: Bench) -> None:
     result = bench.trial(artifact(bench.spec.arch, host_kernels.HANG), PROBLEM, None, timeout_s=1.0)
     assert result.outcome is Outcome.TIMEOUT
     assert "no answer within 1 s" in result.message
-    assert time.monotonic() - start < 4.0
+    assert result.own_fault is True
+    assert time.monotonic() - start < 6.0
     assert_good(bench)
-    assert bench.restart_reasons["timeout"] == before + 1
+    assert bench.restart_reasons["timeout"] == before + 2
+
+
+def pid_of(bench: Bench) -> int:
+    assert_good(bench)
+    pid = bench._process.pid
+    assert pid is not None
+    return pid
+
+
+def struck(bench: Bench, sign: int) -> TrialResult:
+    """The result of a kernel that hangs until its process gets a signal."""
+    timer = threading.Timer(0.3, os.kill, (pid_of(bench), sign))
+    timer.start()
+    try:
+        return bench.trial(artifact(bench.spec.arch, host_kernels.HANG), PROBLEM, None, timeout_s=30)
+    finally:
+        timer.join()
+
+
+def test_what_the_machine_does_is_not_the_configs_fault(bench: Bench) -> None:
+    """A stopped process looks like a hang; the OOM killer sends SIGKILL, a full /dev/shm SIGBUS."""
+    os.kill(pid_of(bench), signal.SIGSTOP)
+    stopped = bench.trial(artifact(bench.spec.arch), PROBLEM, None, timeout_s=3.0)
+    assert (stopped.outcome, stopped.own_fault) == (Outcome.TIMEOUT, False)
+    for sign in (signal.SIGKILL, signal.SIGBUS):
+        result = struck(bench, sign)
+        assert (result.outcome, result.own_fault) == (Outcome.LAUNCH_ERROR, False)
+        assert signal.Signals(sign).name in result.message
+    assert_good(bench)
 
 
 @pytest.mark.parametrize("statement", [host_kernels.OFF_BY_ONE, host_kernels.OUT_OF_BOUNDS])
@@ -127,6 +161,7 @@ def test_a_lie_is_a_wrong_result(bench: Bench, statement: str) -> None:
     assert result.outcome is Outcome.WRONG_RESULT
     assert result.message
     assert result.timing is None
+    assert result.own_fault is True
     assert bench.restarts == before
 
 

@@ -19,7 +19,7 @@ class FakeBench:
     spec, driver = samples.HOST, "test driver"
 
     def __init__(self, name: str) -> None:
-        self.name = self.identity = name
+        self.name = self.identity = self.known_as = name
         self.closed = threading.Event()
         self.in_company: tuple[str, ...] = ()
 

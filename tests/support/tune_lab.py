@@ -17,7 +17,7 @@ from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobProgress, TuneRequest
 from tilewright.schema.problem import GemmProblem
-from tilewright.schema.trial import BestConfig, Outcome, Timing, Trial, TrialResult
+from tilewright.schema.trial import BestConfig, Outcome, Provenance, Timing, Trial, TrialResult
 from tuner.job.tune import tune
 from tuner.measure.race import RaceRules, RaceSamples
 from tuner.workers.builder import Compiled
@@ -141,6 +141,7 @@ class LabRecorder:
         self.errors: dict[int, str] = {}
         self.stored: BestConfig | None = None
         self.on_trial: Callable[[Trial], None] = lambda _trial: None
+        self.quarantined: dict[Config, str] = {}
 
     def trials(self) -> list[Trial]:
         return list(self.kept)
@@ -149,6 +150,12 @@ class LabRecorder:
         self.kept.append(trial)
         self.artifacts.append(artifact)
         self.on_trial(trial)
+
+    def why_quarantined(self, config: Config, today: Provenance) -> str | None:  # noqa: ARG002
+        return self.quarantined.get(config)
+
+    def quarantine(self, trial: Trial) -> None:
+        self.quarantined[trial.config] = trial.message
 
     def set_progress(self, progress: JobProgress) -> None:
         self.progress.append(progress)

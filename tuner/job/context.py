@@ -15,7 +15,7 @@ from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobProgress, TuneRequest
 from tilewright.schema.problem import GemmProblem
-from tilewright.schema.trial import BestConfig, Provenance, Trial, TrialResult
+from tilewright.schema.trial import BestConfig, Outcome, Provenance, Trial, TrialResult
 from tuner.job.slots import SlotBoard
 from tuner.measure.race import RaceRules, RaceSamples
 from tuner.search.search import Proposal
@@ -58,6 +58,12 @@ class Recorder(Protocol):
 
     def add_trial(self, trial: Trial, artifact: Artifact | None) -> None:
         """Store a finished trial, and its artifact if there is one."""
+
+    def why_quarantined(self, config: Config, today: Provenance) -> str | None:
+        """Why a config that is built and run as ``today`` says is not to be tried; None if it may be."""
+
+    def quarantine(self, trial: Trial) -> None:
+        """Keep others from a config that failed by its own fault when its kernel ran again."""
 
     def set_progress(self, progress: JobProgress) -> None:
         """Publish the progress of the job."""
@@ -133,8 +139,24 @@ class JobContext:
         )
         if compiled.artifact is None:
             return trial
-        result = self.bench.trial(compiled.artifact, self.problem, incumbent_us, self.trial_timeout_s)
+        result = self.try_config(proposal.config, compiled.artifact, incumbent_us)
         return self.measured(trial, compiled.artifact, result)
+
+    def try_config(self, config: Config, artifact: Artifact, incumbent_us: float | None) -> TrialResult:
+        """The result of a kernel on the device; ``invalid``, and nothing runs, if its config is
+        quarantined."""
+        reason = self.recorder.why_quarantined(config, self.provenance(artifact, ""))
+        if reason is not None:
+            return TrialResult(outcome=Outcome.INVALID, message=reason)
+        return self.bench.trial(artifact, self.problem, incumbent_us, self.trial_timeout_s)
+
+    def try_again(self, trial: Trial, artifact: Artifact) -> Trial:
+        """A trial with what its kernel does now, which is not recorded, but quarantined if it breaks the
+        device."""
+        tried = self.measured(trial, artifact, self.try_config(trial.config, artifact, None))
+        if tried.own_fault:
+            self.recorder.quarantine(tried)
+        return tried
 
     def measured(self, trial: Trial, artifact: Artifact, result: TrialResult) -> Trial:
         """A trial with the result of its kernel on the device."""

@@ -35,7 +35,7 @@ from tilewright.errors import InvalidProblem, LaunchError
 from tilewright.schema.config import Config
 from tilewright.schema.job import ROWS_OF_A_JOB, JobProgress, Level, TuneRequest
 from tilewright.schema.problem import GemmProblem
-from tilewright.schema.trial import BestConfig, LadderKernel, Outcome, Trial
+from tilewright.schema.trial import BestConfig, LadderKernel, Outcome, Provenance, Trial
 from tuner.job.context import JobContext, Recorder
 from tuner.job.first_configs import Measured, first_configs
 from tuner.job.helpers import adopt
@@ -361,9 +361,7 @@ class _Row:
         may_measure = not known and (always or followed < self._most_followed)
         artifact = self._job.kernel(str(trial.artifact)) if may_measure else None
         if artifact and self._why_not(trial.config, artifact) is None:
-            result = self.context.bench.trial(
-                artifact, self.problem, self.tracker.incumbent_us, self.context.trial_timeout_s
-            )
+            result = self.context.try_config(trial.config, artifact, self.tracker.incumbent_us)
             number = len(self.tracker.trials)
             tried = Trial(number, trial.config, outcome=result.outcome, origin=ORIGIN)
             self.tracker.add(self.context.measured(tried, artifact, result), artifact)
@@ -391,6 +389,14 @@ class _Row:
     def add_trial(self, trial: Trial, artifact: Artifact | None) -> None:
         """Commit a trial of this row."""
         self._job.add(dataclasses.replace(trial, m=self.m), artifact)
+
+    def why_quarantined(self, config: Config, today: Provenance) -> str | None:
+        """Why a config is not to be tried."""
+        return self._job.context.recorder.why_quarantined(config, today)
+
+    def quarantine(self, trial: Trial) -> None:
+        """Quarantine the config of a trial of this row."""
+        self._job.context.recorder.quarantine(dataclasses.replace(trial, m=self.m))
 
     def set_progress(self, progress: JobProgress) -> None:
         """Publish the progress of this row as that of the job."""

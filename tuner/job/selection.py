@@ -181,8 +181,7 @@ def _stored_winner(context: JobContext, candidates: Sequence[Candidate]) -> Cand
     if artifact is None:
         return None
     tried = Trial(0, config, outcome=Outcome.OK, origin="final")
-    result = context.bench.trial(artifact, context.problem, None, context.trial_timeout_s)
-    trial = context.measured(tried, artifact, result)
+    trial = context.try_again(tried, artifact)
     return Candidate(trial, artifact) if trial.outcome is Outcome.OK else None
 
 
@@ -202,6 +201,7 @@ def _candidates(context: JobContext, tracker: ProgressTracker) -> list[Candidate
 
 
 def _with_kernels(context: JobContext, tracker: ProgressTracker, chosen: Sequence[Trial]) -> list[Candidate]:
+    chosen = [trial for trial in chosen if not _is_quarantined(context, trial)]
     lost = [trial for trial in chosen if trial.artifact not in tracker.artifacts]
     current = {trial.number: FAMILIES[trial.config.family].completed(trial.config) for trial in lost}
     builds = {number: context.submit(config) for number, config in current.items()}
@@ -218,6 +218,12 @@ def _with_kernels(context: JobContext, tracker: ProgressTracker, chosen: Sequenc
     return list(by_kernel.values())
 
 
+def _is_quarantined(context: JobContext, trial: Trial) -> bool:
+    """Whether the kernel of a trial broke a device since."""
+    was = trial.provenance
+    return was is not None and context.recorder.why_quarantined(trial.config, was) is not None
+
+
 def _rebuilt(context: JobContext, trial: Trial, artifact: Artifact | None) -> Candidate | None:
     """The candidate of a trial whose kernel was built again; None if it fails or the job is cancelled.
 
@@ -226,8 +232,7 @@ def _rebuilt(context: JobContext, trial: Trial, artifact: Artifact | None) -> Ca
     if artifact is None or context.cancelled.is_set():
         return None
     if artifact.digest != trial.artifact:
-        result = context.bench.trial(artifact, context.problem, None, context.trial_timeout_s)
-        trial = context.measured(trial, artifact, result)
+        trial = context.try_again(trial, artifact)
     return Candidate(trial, artifact) if trial.outcome is Outcome.OK else None
 
 
@@ -318,8 +323,7 @@ def _raced(
 
 
 def _runs_alone(context: JobContext, candidate: Candidate) -> bool:
-    result = context.bench.trial(candidate.artifact, context.problem, None, context.trial_timeout_s)
-    return result.outcome is Outcome.OK
+    return context.try_again(candidate.trial, candidate.artifact).outcome is Outcome.OK
 
 
 def _race(context: JobContext, candidates: Sequence[Candidate], stage: Stage) -> RaceSamples:

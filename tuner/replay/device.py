@@ -20,7 +20,7 @@ from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobProgress
 from tilewright.schema.problem import GemmProblem
-from tilewright.schema.trial import BestConfig, Outcome, Timing, Trial, TrialResult
+from tilewright.schema.trial import BestConfig, Outcome, Provenance, Timing, Trial, TrialResult
 from tuner.measure import timing
 from tuner.measure.race import RaceRules, RaceSamples
 from tuner.measure.stats import median_interval
@@ -213,6 +213,13 @@ class ReplayRecorder:
         return []
 
     def add_trial(self, trial: Trial, artifact: Artifact | None) -> None:
+        """Discard it."""
+
+    def why_quarantined(self, config: Config, today: Provenance) -> str | None:  # noqa: ARG002
+        """None: nothing runs."""
+        return None
+
+    def quarantine(self, trial: Trial) -> None:
         """Discard it."""
 
     def set_progress(self, progress: JobProgress) -> None:

@@ -1,4 +1,5 @@
 """The winners: one for each problem and device class, and those of imports that wait to be raced here.
+Winners whose config is quarantined are left out of what is served and of what searches start from.
 
 ``target`` is an arch (``sm_90``: every class of it) or the id of one device class.
 """
@@ -35,6 +36,7 @@ from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Provenance
 from tuner.store import entities, exchange, records, sets
 from tuner.store.database import StoreError, insert_new, insert_or_update
+from tuner.store.faults import quarantine
 from tuner.store.imports import Import, has_entered
 from tuner.store.models import ArtifactRow, Base, BestConfigRow, ImportedBestRow, LadderRow, ProblemRow
 from tuner.store.records import RowReader, StoredBest, StoredKernel, Unreadable, WaitingBest, utc_now
@@ -43,6 +45,7 @@ T = TypeVar("T")
 Merged = Literal["in use", "waiting", "known"]
 _PART = 500  # rows that one statement names
 _IDENTITY = ("device_class", "problem_id")
+_SERVED = BestConfigRow.quarantine_id.is_(None)
 SIGNATURE = ("dtype", "layout", "batch", "out_dtype", "acc_dtype", "activation", "has_bias", "has_c")
 
 
@@ -170,6 +173,7 @@ def _same(session: Session, best: BestConfig) -> tuple[ColumnElement[bool], Colu
 
 def _replace(session: Session, best: BestConfig, created: datetime, import_id: str | None) -> None:
     values = _values(BestConfigRow, session, best) | {"created": created, "import_id": import_id}
+    values["quarantine_id"] = quarantine.of_winner(session, best.config, best.provenance, created)
     before = select(BestConfigRow.artifact).where(
         BestConfigRow.device_class == best.device_class, BestConfigRow.problem_id == values["problem_id"]
     )
@@ -218,7 +222,7 @@ def listing(
     session: Session, device_class: str | None, since: datetime | None, limit: int, after: int = 0
 ) -> list[StoredBest]:
     """Winners of a device class or of all, found ``since`` then, by id from the one after ``after``."""
-    query = _all().where(BestConfigRow.id > after)
+    query = _all().where(BestConfigRow.id > after, _SERVED)
     query = query if device_class is None else query.where(BestConfigRow.device_class == device_class)
     query = query if since is None else query.where(BestConfigRow.created >= since)
     return _READER.page(session, query.order_by(BestConfigRow.id), limit, _following)
@@ -285,7 +289,7 @@ def rows(session: Session, device_class: str) -> dict[int, tuple[Any, ...]]:
     # which make up most of it and change with all else.
     columns = (column for column in BestConfigRow.__table__.columns if column.key not in ("id", "timing"))
     query = select(BestConfigRow.id, *(cast(column, Text) for column in columns))
-    found = session.execute(query.where(BestConfigRow.device_class == device_class))
+    found = session.execute(query.where(BestConfigRow.device_class == device_class, _SERVED))
     return {row[0]: tuple(row) for row in found}
 
 
@@ -326,12 +330,12 @@ def _exact() -> Select[BestConfigRow, str]:
     # NOTE: built once: building it anew costs more than SQLite takes to answer it.
     target: BindParameter[str] = bindparam("target")
     there = or_(BestConfigRow.device_class == target, BestConfigRow.arch == target)
-    query = _all().where(there, BestConfigRow.problem_id == bindparam("problem_id"))
+    query = _all().where(there, BestConfigRow.problem_id == bindparam("problem_id"), _SERVED)
     return query.order_by(BestConfigRow.created.desc(), BestConfigRow.id)
 
 
 def _query(target: str) -> Select[BestConfigRow, str]:
-    return _all().where(or_(BestConfigRow.device_class == target, BestConfigRow.arch == target))
+    return _all().where(or_(BestConfigRow.device_class == target, BestConfigRow.arch == target), _SERVED)
 
 
 def _alike(values: Mapping[str, Any]) -> list[ColumnElement[bool]]:

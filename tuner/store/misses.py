@@ -155,7 +155,9 @@ def open_stale(device_class: str) -> Select[Any]:
 
 def _open() -> Select[Any]:
     same = and_(
-        BestConfigRow.problem_id == MissRow.problem_id, BestConfigRow.device_class == MissRow.device_class
+        BestConfigRow.problem_id == MissRow.problem_id,
+        BestConfigRow.device_class == MissRow.device_class,
+        BestConfigRow.quarantine_id.is_(None),
     )
     query = select(MissRow).join(ProblemRow, ProblemRow.id == MissRow.problem_id)
     return query.outerjoin(BestConfigRow, same).where(_is_open())

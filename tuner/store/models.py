@@ -253,6 +253,7 @@ class TrialRow(Base):
     measure_s: Mapped[float]
     origin: Mapped[str] = mapped_column(String(16))
     repeatable: Mapped[bool | None]
+    own_fault: Mapped[bool | None]
     m: Mapped[int | None]
     anchor: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     sampled: Mapped[datetime | None]
@@ -291,6 +292,28 @@ class ArtifactRow(Base):
     created: Mapped[datetime]
 
 
+class QuarantineRow(Base):
+    """A config that broke a device class, with the evidence. ``identity`` is the digest of all that it is
+    quarantined for: device class, config, source, compiler and driver. The job may be deleted since."""
+
+    __tablename__ = "quarantine"
+    __table_args__ = (Index(None, "device_class", "config_digest"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    identity: Mapped[str] = mapped_column(String(64), unique=True)
+    device_class: Mapped[str] = mapped_column(String(128))
+    config: Mapped[dict[str, Any]]
+    config_digest: Mapped[str] = mapped_column(String(16))
+    provenance: Mapped[dict[str, Any]]
+    outcome: Mapped[Outcome]
+    message: Mapped[str] = mapped_column(Text)
+    problem_id: Mapped[int] = mapped_column(ForeignKey("problem.id"), index=True)
+    job_id: Mapped[str | None] = mapped_column(String(32))
+    trial: Mapped[int | None]
+    device: Mapped[str] = mapped_column(Text)
+    created: Mapped[datetime]
+
+
 class _Winner:
     """The columns of a winner."""
 
@@ -317,13 +340,14 @@ class _Winner:
 
 class BestConfigRow(_Winner, Base):
     """The winner of the latest race for a problem on a device class, which may run. ``import_id`` names the
-    import of one that was raced elsewhere."""
+    import of one that was raced elsewhere, ``quarantine_id`` why one is not served."""
 
     __tablename__ = "best_config"
     __table_args__ = (UniqueConstraint("device_class", "problem_id"), Index(None, "arch"))
 
     artifact: Mapped[str] = mapped_column(ForeignKey("artifact.digest"), index=True)
     import_id: Mapped[str | None] = mapped_column(ForeignKey("import.id"), index=True)
+    quarantine_id: Mapped[int | None] = mapped_column(ForeignKey("quarantine.id"), index=True)
 
 
 class ImportedBestRow(_Winner, Base):

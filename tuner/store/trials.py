@@ -12,12 +12,14 @@ from sqlalchemy.orm import Session
 
 from tilewright.artifact import Artifact
 from tilewright.schema.codec import encode
+from tilewright.schema.config import Config
 from tilewright.schema.job import JobProgress
 from tilewright.schema.problem import GemmProblem
-from tilewright.schema.trial import BestConfig, Outcome, Trial
+from tilewright.schema.trial import BestConfig, Outcome, Provenance, Trial
 from tuner.store import best as winners
 from tuner.store import entities, exchange, jobs, records
 from tuner.store.database import JobTaken, Store, Values, insert_many_new, insert_new, insert_row
+from tuner.store.faults import quarantine
 from tuner.store.imports import Import
 from tuner.store.models import FamilySourceRow, TrialRow
 from tuner.store.records import RowReader, Unreadable, utc_now
@@ -138,8 +140,14 @@ class JobRecorder:
     writing raises :class:`JobTaken` and changes nothing.
     """
 
-    def __init__(self, store: Store, job_id: str) -> None:
+    def __init__(self, store: Store, job_id: str, device: str = "") -> None:
+        """``device`` says in words where it runs, for what is quarantined.
+
+        Raises:
+            JobTaken: there is no such job.
+        """
         self._store = store
+        self._device = device
         self._job_id = job_id
         with store.read() as session:
             record = jobs.get(session, job_id)
@@ -147,6 +155,7 @@ class JobRecorder:
             raise JobTaken(f"there is no job {job_id} to record")
         self._attempt = record.attempt
         self._ladder, self._device_class = record.request.ladder, record.device_class
+        self._problem = record.request.problem
         self._planned = record.request.max_trials
 
     def trials(self) -> list[Trial]:
@@ -180,9 +189,32 @@ class JobRecorder:
                 if _is_kept(session, self._job_id, trial):
                     return
                 insert_row(session, TrialRow, values)
+            if trial.own_fault:
+                self._quarantine(session, trial)
             progress = job.progress or JobProgress("search", measured=0, planned=self._planned)
             jobs.set_progress(session, self._job_id, _advanced(progress, trial))
             jobs.append_held(session, self._job_id, "trial", event)
+
+    def why_quarantined(self, config: Config, today: Provenance) -> str | None:
+        """Why a config is not to be tried: see :func:`tuner.store.faults.quarantine.why`."""
+        with self._store.read() as session:
+            return quarantine.why(session, config, today)
+
+    def quarantine(self, trial: Trial) -> None:
+        """Quarantine the config of a trial that failed by its own fault when its kernel ran again.
+
+        Raises:
+            JobTaken: the job is no longer this recorder's.
+        """
+        with self._store.begin() as session:
+            jobs.hold(session, self._job_id, self._attempt)
+            self._quarantine(session, trial)
+
+    def _quarantine(self, session: Session, trial: Trial) -> None:
+        m = trial.m or self._problem.m
+        problem = dataclasses.replace(self._problem, m=m)
+        device = trial.anchor.device if trial.anchor else self._device
+        quarantine.put(session, trial, quarantine.Evidence(problem, self._job_id, device))
 
     def set_progress(self, progress: JobProgress) -> None:
         """Publish where the job stands.

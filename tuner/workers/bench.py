@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import platform
 import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,6 +27,8 @@ _GEMM_TIMEOUT_S = 30.0
 _RACE_STARTS = 10
 _REHEARSAL_TIMEOUT_S = 120.0
 _KILLED = "SIGKILL"
+# What a kernel's own doing kills its process with; SIGBUS is what a full disk or /dev/shm does.
+_CRASHES = ("SIGSEGV", "SIGILL", "SIGFPE", "SIGABRT")
 _SLOWEST_FLOPS = 1e9  # per second: bounds the time of a GEMM request
 
 
@@ -88,6 +91,11 @@ class Bench:
         return bool(self._neighbours) and self._neighbours.processes(self._process.pid) is None
 
     @property
+    def known_as(self) -> str:
+        """The device in words that tell it from those of all machines."""
+        return f"{self.name} of {platform.node()} ({self.identity})"
+
+    @property
     def restarts(self) -> int:
         """The number of restarts of the device's process."""
         return self._process.restarts
@@ -109,17 +117,29 @@ class Bench:
 
         Args:
             incumbent_us: time to compare with; slower artifacts are pruned.
-            timeout_s: seconds after which the result is ``timeout``. A crash gives ``launch_error``.
+            timeout_s: seconds after which the result is ``timeout``. A crash gives ``launch_error``. Either
+                runs a second time, in a new process, which tells whether it is the config's ``own_fault``.
             fewest_samples: samples of an artifact that is not pruned, at least.
         """
         header = {"op": "trial", "problem": problem.to_dict(), "incumbent_us": incumbent_us}
         header |= {"fewest_samples": fewest_samples}
+        result = self._try(header, artifact, timeout_s)
+        if not result.own_fault or result.outcome is Outcome.WRONG_RESULT:
+            return result
+        # NOTE: the process was that of earlier trials as well, which may have damaged it, and a machine that
+        # stands still looks like a hang: only what happens again in a new process is the config's doing.
+        again = self._try(header, artifact, timeout_s)
+        return dataclasses.replace(result, own_fault=bool(again.own_fault))
+
+    def _try(self, header: dict[str, Any], artifact: Artifact, timeout_s: float) -> TrialResult:
+        """The result of one run; ``own_fault`` of a crash or a hang says that a kernel can have caused it."""
         try:
             reply = self._process.call(header, [artifact.to_bytes()], timeout_s=timeout_s)
         except WorkerTimeout as error:
-            return TrialResult(outcome=Outcome.TIMEOUT, message=str(error))
+            return TrialResult(outcome=Outcome.TIMEOUT, message=str(error), own_fault=True)
         except WorkerDied as error:
-            return TrialResult(outcome=Outcome.LAUNCH_ERROR, message=str(error))
+            is_crash = error.cause in _CRASHES
+            return TrialResult(outcome=Outcome.LAUNCH_ERROR, message=str(error), own_fault=is_crash)
         return decode(TrialResult, reply.header["result"])
 
     def vendor_tile_hints(self, problem: GemmProblem, timeout_s: float) -> list[TileHint]:

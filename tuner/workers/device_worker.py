@@ -34,6 +34,9 @@ from tuner.workers.shared_memory import Region
 
 _KEPT_KERNELS = 8
 _SLICE_S = 1.0
+# CUresult of what a kernel does itself: illegal address, time limit, assert, stack, instruction, alignment,
+# address space, program counter, launch failed. Others, such as ECC errors, are the machine's.
+_KERNEL_FAULTS = frozenset({700, 702, 710, 714, 715, 716, 717, 718, 719})
 
 
 class DeviceServer:
@@ -101,7 +104,8 @@ class DeviceServer:
                 result = self._check_and_measure(request, problem, clock)
         except (LaunchError, ArtifactError) as error:
             dying = isinstance(error, LaunchError) and error.sticky
-            result = TrialResult(outcome=Outcome.LAUNCH_ERROR, message=str(error))
+            by_kernel = isinstance(error, LaunchError) and error.code in _KERNEL_FAULTS
+            result = TrialResult(outcome=Outcome.LAUNCH_ERROR, message=str(error), own_fault=by_kernel)
         return Frame({"kind": "ok", "result": encode(result) | clock.seconds, "dying": dying})
 
     def _problem(self, request: Frame) -> GemmProblem:
@@ -123,14 +127,36 @@ class DeviceServer:
             reason = correctness.check(self._device, kernel, problem)
             repeatable = None if reason else correctness.repeats(self._device, kernel, problem)
         if reason is not None:
-            return TrialResult(outcome=Outcome.WRONG_RESULT, message=reason)
+            return self._wrong(reason, problem, kernel)
         with clock.part("measure_s"):
             header = request.header
             found = measure(self._device, kernel, problem, header["incumbent_us"], header["fewest_samples"])
         if found.wrong is not None:
-            return TrialResult(outcome=Outcome.WRONG_RESULT, message=found.wrong)
+            return self._wrong(found.wrong, problem, kernel)
         outcome = Outcome.PRUNED if found.pruned else Outcome.OK
         return TrialResult(outcome=outcome, timing=found.timing, repeatable=repeatable)
+
+    def _wrong(self, reason: str, problem: GemmProblem, kernel: Kernel) -> TrialResult:
+        """A wrong result: the config's own fault, unless the plainest kernel is wrong here as well."""
+        sound = self._device.spec.kind == "host" or self._is_sound(problem, kernel)
+        message = reason if sound else f"{reason}; the plainest kernel is wrong here too: look at the device"
+        return TrialResult(outcome=Outcome.WRONG_RESULT, message=message, own_fault=sound)
+
+    def _is_sound(self, problem: GemmProblem, wrong: Kernel) -> bool:
+        """Whether the plainest kernel is right on a problem; True where that cannot tell: it does not compute
+        the problem, or is the kernel that was wrong."""
+        spec = self._device.spec
+        if SIMT.why_unsupported(problem, spec):
+            return True
+        artifact = build(SIMT, SIMT.heuristic_configs(problem, spec)[0], problem, spec)
+        kernel = load(artifact)
+        try:
+            same = artifact.digest == wrong.artifact.digest
+            return same or correctness.check(self._device, kernel, problem) is None
+        except LaunchError as error:
+            raise LaunchError(f"the plainest kernel fails too: {error}", sticky=error.sticky) from error
+        finally:
+            kernel.close()
 
     def _tile_hints(self, request: Frame) -> Frame:
         self._race = None
@@ -172,7 +198,8 @@ class DeviceServer:
         except MemoryError as error:
             raise LaunchError(f"out of memory on the device, use a smaller problem: {error}") from error
         except self._driver_errors as error:
-            raise LaunchError(f"the driver failed, look at its log (dmesg): {error}", sticky=True) from error
+            told = f"the driver failed, look at its log (dmesg): {error}"
+            raise LaunchError(told, code=getattr(error, "status", None), sticky=True) from error
 
 
 class KernelCache:

@@ -317,6 +317,19 @@ class Endpoints:
         return page("/audit", wire.AuditList, _page(limit, cursor))
 
     @endpoint
+    def quarantine(
+        self, device_class: str | None = None, *, limit: int = 50, cursor: str | None = None
+    ) -> Call[wire.QuarantineList]:
+        """A page of the configs that broke a device class, newest first."""
+        query = {"device_class": device_class, "limit": limit, "cursor": cursor}
+        return page("/quarantine", wire.QuarantineList, checked(wire.QuarantineQuery, query))
+
+    @endpoint
+    def release_quarantined(self, entry_id: int) -> Call[None]:
+        """Have a config tried and served again."""
+        return Call("DELETE", path_of("quarantine", str(entry_id)), lambda _: None)
+
+    @endpoint
     def trust(self) -> Call[wire.TrustView]:
         """The public key that the service signs with, and the keys that it trusts."""
         return get("/trust", wire.TrustView)

@@ -87,6 +87,8 @@ class TrialResult:
         timing: the measurement of an ``ok`` or ``pruned`` trial.
         check_s, measure_s: seconds of each step.
         repeatable: whether launches on the same operands gave the same bits; None if that was not tested.
+        own_fault: whether a failure on the device is the config's own doing and not the machine's, so that it
+            is quarantined; None if the kernel did not fail there.
     """
 
     outcome: Outcome
@@ -95,6 +97,7 @@ class TrialResult:
     check_s: Seconds = 0.0
     measure_s: Seconds = 0.0
     repeatable: bool | None = None
+    own_fault: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

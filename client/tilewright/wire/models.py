@@ -53,6 +53,7 @@ from tilewright.wire.misses import (
     MissView,
     TuneMissesBody,
 )
+from tilewright.wire.quarantine import QuarantineList, QuarantineQuery, QuarantineView
 from tilewright.wire.requests import (
     BestQuery,
     CancelQuery,
@@ -135,6 +136,9 @@ __all__ = [
     "ProblemDocument",
     "ProblemQuery",
     "QualityView",
+    "QuarantineList",
+    "QuarantineQuery",
+    "QuarantineView",
     "RegretBand",
     "ReportQuery",
     "RowOutcome",

@@ -29,6 +29,7 @@ from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import OPERAND_TYPES
 from tuner.measure import timing
 from tuner.store import best, jobs
+from tuner.store.faults import quarantine
 from tuner.store.records import JobRecord, Unreadable
 from tuner.store.reports import trials
 
@@ -38,6 +39,7 @@ _NUMBERS = ("m", "n", "k", "batch", "max_trials")
 _FLAGS = {"true": True, "false": False}
 _NAMES = ("dtype", "layout", "out_dtype", "acc_dtype", "activation", "has_bias", "has_c", "device")
 _EACH_S = 1.0
+_LISTED = 20
 
 
 @router.get("/", operation_id="page_start")
@@ -104,8 +106,17 @@ def get_now(request: Request, service: ServiceDep) -> Response:
         at_work = now.running(session)
         queued = now.running(session, JobStatus.QUEUED)
         found = now.devices(session, service.engine)
+        broken = quarantine.listing(session, limit=_LISTED)
     watched = [one for job in at_work if (one := service.watch.now(job.id))]
-    return show(request, "now.html", "/view/now", devices=found, running=watched, queued=queued)
+    return show(
+        request,
+        "now.html",
+        "/view/now",
+        devices=found,
+        running=watched,
+        queued=queued,
+        quarantined=broken,
+    )
 
 
 @router.get("/view/now/devices", operation_id="page_devices")

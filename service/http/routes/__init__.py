@@ -2,7 +2,18 @@
 
 from fastapi import APIRouter
 
-from service.http.routes import best, catalog, config_sets, gemm, imports, jobs, misses, pages, trials
+from service.http.routes import (
+    best,
+    catalog,
+    config_sets,
+    gemm,
+    imports,
+    jobs,
+    misses,
+    pages,
+    quarantine,
+    trials,
+)
 
 
 def routers() -> list[APIRouter]:
@@ -19,6 +30,7 @@ def routers() -> list[APIRouter]:
         config_sets.artifacts_router,
         config_sets.router,
         imports.router,
+        quarantine.router,
         trials.router,
         gemm.router,
         catalog.router,

@@ -171,6 +171,7 @@ REMOTE: dict[str, list[Call]] = {
     ],
     "trust": [lambda tw, _: tw.trust()],
     "audit": [lambda tw, _: tw.audit(limit=3)],
+    "quarantine": [lambda tw, _: tw.quarantine(), lambda tw, it: tw.quarantine(it.device_class, limit=3)],
     "imports": [lambda tw, _: tw.imports(), lambda tw, _: tw.imports(limit=np.int64(3))],
     "get_import": [lambda tw, it: tw.get_import(it.import_id)],
     "current_set": [
@@ -246,6 +247,7 @@ LOCAL: dict[str, list[Call]] = {
 
 
 UNKNOWN: dict[str, list[Call]] = {
+    "release_quarantined": [lambda tw, _: tw.release_quarantined(np.int64(999))],
     "delete_import": [lambda tw, _: tw.delete_import(uuid.uuid4().hex)],
     "delete_best": [
         lambda tw, it: tw.delete_best(numbered(m=999), device_class=it.device_class),

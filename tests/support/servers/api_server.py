@@ -58,6 +58,8 @@ OPERATIONS = {
     "list_imports": "read",
     "get_import": "read",
     "list_audit": "admin",
+    "list_quarantine": "read",
+    "release_quarantined": "admin",
     "delete_import": "admin",
     "delete_best_config": "admin",
     "delete_problem": "admin",

@@ -77,14 +77,14 @@ class Headline:
 def headlines(
     session: Session, targets: Sequence[str], *, dtype: str | None = None, since: datetime | None = None
 ) -> list[Headline]:
-    """The winners of device classes and architectures, those that lose most first.
+    """The winners of device classes and architectures that are served, those that lose most first.
 
     Args:
         targets: ids of device classes, or architectures.
         dtype: only problems of this element type.
         since: only races that ended since then.
     """
-    where: list[ColumnElement[bool]] = []
+    where: list[ColumnElement[bool]] = [BestConfigRow.quarantine_id.is_(None)]
     if dtype:
         where.append(ProblemRow.dtype == dtype)
     if since:

@@ -1,0 +1,1 @@
+"""What went wrong on devices: configs that broke them."""

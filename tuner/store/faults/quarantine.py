@@ -1,0 +1,199 @@
+"""Configs that broke a device class: nobody tries or serves them until source, compiler or driver changes."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from tilewright.schema.codec import decode, encode, gathered
+from tilewright.schema.config import Config
+from tilewright.schema.problem import GemmProblem
+from tilewright.schema.trial import Outcome, Provenance, Trial
+from tuner.store import entities, records, sets
+from tuner.store.database import insert_new
+from tuner.store.models import BestConfigRow, JobRow, ProblemRow, QuarantineRow, TrialRow
+from tuner.store.records import RowReader, utc_now
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QuarantineEntry:
+    """A config that broke a device class, with the evidence.
+
+    Attributes:
+        id: names it when it is released.
+        device_class, config, provenance: what is quarantined: this config on this class, as long as source,
+            compiler and driver are these.
+        outcome, message: how it failed.
+        problem: on what it failed.
+        job_id, trial: the trial that showed it; ``trial`` is None for one that the job did not record, both
+            are None for a winner that was measured again.
+        device: the device that it failed on.
+        created: aware UTC.
+        winners: how many winners are not served for it.
+    """
+
+    id: int
+    device_class: str
+    config: Config
+    provenance: Provenance
+    outcome: Outcome
+    message: str
+    problem: GemmProblem
+    job_id: str | None
+    trial: int | None
+    device: str
+    created: datetime
+    winners: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Evidence:
+    """Where a trial failed: the problem, the job (None for a winner that was measured again), and the device
+    in words."""
+
+    problem: GemmProblem
+    job_id: str | None
+    device: str
+
+
+def put(session: Session, trial: Trial, evidence: Evidence) -> bool:
+    """Quarantine the config of a trial that failed by its own fault; False if it is already. Its winners are
+    not served any more, nor is a pinned config set that names its kernels.
+
+    Raises:
+        ValueError: the trial has no provenance: nothing of it ran.
+    """
+    was = trial.provenance
+    if was is None:
+        raise ValueError(f"trial {trial.number} did not run; quarantine what failed on a device")
+    values = {
+        "identity": _identity(trial.config, was),
+        "device_class": was.device_class,
+        "config": trial.config.to_dict(),
+        "config_digest": trial.config.digest,
+        "provenance": encode(was),
+        "outcome": trial.outcome,
+        "message": records.text(trial.message),
+        "problem_id": entities.ensure_problem(session, evidence.problem),
+        "job_id": evidence.job_id,
+        "trial": None if trial.origin == "final" else trial.number,
+        "device": records.text(evidence.device),
+        "created": utc_now(),
+    }
+    if not insert_new(session, QuarantineRow, values):
+        return False
+    withdrawn = _judge_winners(session, was.device_class, trial.config)
+    kernels = select(TrialRow.artifact).join(JobRow, JobRow.id == TrialRow.job_id).distinct()
+    kernels = kernels.where(
+        TrialRow.config_digest == trial.config.digest,
+        TrialRow.source_digest == was.source_digest,
+        JobRow.device_class == was.device_class,
+    )
+    built = {digest for digest in session.scalars(kernels) if digest}
+    sets.unpin_naming(session, was.device_class, built | withdrawn)
+    return True
+
+
+def why(session: Session, config: Config, today: Provenance) -> str | None:
+    """Why a config is not to be tried by who builds and runs it as ``today`` says; None if it may be."""
+    query = select(QuarantineRow).where(QuarantineRow.identity == _identity(config, today))
+    row = session.scalars(query).one_or_none()
+    if row is None:
+        return None
+    of = f"in job {row.job_id} " if row.job_id else ""
+    return (
+        f"quarantined: {row.outcome} {of}on {row.device}; not tried again until source, compiler or driver"
+        f" changes, or 'tilewright quarantine release {row.id}'"
+    )
+
+
+def of_winner(session: Session, config: Config, was: Provenance, raced: datetime) -> int | None:
+    """The entry for which a winner is not served that was raced at this time; None if there is none.
+
+    It has the winner's source and compiler, so the same kernel broke. One of another driver counts unless the
+    winner was raced after it.
+    """
+    alike = QuarantineRow.device_class == was.device_class, QuarantineRow.config_digest == config.digest
+    query = select(QuarantineRow.id, QuarantineRow.provenance, QuarantineRow.created).where(*alike)
+    for entry_id, provenance, created in session.execute(query.order_by(QuarantineRow.id)):
+        broke = decode(Provenance, provenance)
+        same = (broke.source_digest, broke.compiler) == (was.source_digest, was.compiler)
+        if same and (broke.driver == was.driver or raced <= created):
+            return int(entry_id)
+    return None
+
+
+def listing(
+    session: Session, device_class: str | None = None, limit: int = 50, before: int | None = None
+) -> list[QuarantineEntry]:
+    """Entries, the newest first; ``before`` is the id of the last one of the page before."""
+    winners = select(func.count()).where(BestConfigRow.quarantine_id == QuarantineRow.id).scalar_subquery()
+    query = select(QuarantineRow, ProblemRow.canonical, winners.label("winners"))
+    query = query.join(ProblemRow, ProblemRow.id == QuarantineRow.problem_id)
+    query = query if device_class is None else query.where(QuarantineRow.device_class == device_class)
+    query = query if before is None else query.where(QuarantineRow.id < before)
+    return _READER.readable(session.execute(query.order_by(QuarantineRow.id.desc()).limit(limit)))
+
+
+def counts(session: Session) -> dict[Outcome, int]:
+    """How many entries there are of each outcome that occurs."""
+    rows = session.execute(select(QuarantineRow.outcome, func.count()).group_by(QuarantineRow.outcome))
+    return {outcome: number for outcome, number in rows}  # noqa: C416
+
+
+def release(session: Session, entry_id: int) -> bool:
+    """Take an entry out: its config may be tried again, and its winners are served again unless another entry
+    holds them; False if there is none of this id."""
+    row = session.get(QuarantineRow, entry_id)
+    if row is None:
+        return False
+    device_class, config = row.device_class, Config.from_dict(row.config)
+    mine = update(BestConfigRow).where(BestConfigRow.quarantine_id == entry_id)
+    session.execute(mine.values(quarantine_id=None), execution_options={"synchronize_session": False})
+    session.delete(row)
+    session.flush()
+    _judge_winners(session, device_class, config)
+    return True
+
+
+def _judge_winners(session: Session, device_class: str, config: Config) -> set[str]:
+    """Withdraw the winners of a config that an entry holds; gives the digests of their kernels."""
+    row = BestConfigRow
+    query = select(row.id, row.config, row.provenance, row.created, row.artifact).where(
+        row.device_class == device_class,
+        row.config["family"].as_string() == config.family,
+        row.quarantine_id.is_(None),
+    )
+    withdrawn = set()
+    for winner in session.execute(query).all():
+        if Config.from_dict(winner.config) == config:
+            entry_id = of_winner(session, config, decode(Provenance, winner.provenance), winner.created)
+            session.execute(update(row).where(row.id == winner.id).values(quarantine_id=entry_id))
+            if entry_id is not None:
+                withdrawn.add(winner.artifact)
+    sets.changed(session, device_class)
+    return withdrawn
+
+
+def _entry(row: QuarantineRow, problem: str, winners: int) -> QuarantineEntry:
+    given = {"problem": entities.parse_problem(problem), "winners": winners}
+    given |= {"config": Config.from_dict(row.config), "provenance": decode(Provenance, row.provenance)}
+    return QuarantineEntry(**gathered(QuarantineEntry, row, **given))
+
+
+def _identity(config: Config, was: Provenance) -> str:
+    return records.digest(
+        {
+            "device_class": was.device_class,
+            "config": config.to_dict(),
+            "source": was.source_digest,
+            "compiler": was.compiler,
+            "driver": was.driver,
+        }
+    )
+
+
+_READER = RowReader("quarantine entry", lambda row, *_: row.id, _entry)
