@@ -340,17 +340,20 @@ def _quarantine_row(one: wire.QuarantineView) -> tuple[object, ...]:
 
 @quarantine_app.command("release")
 def release_quarantined(
-    entry_id: Annotated[int, typer.Argument(help="As 'tilewright quarantine ls' shows it.", min=1)],
+    what: Annotated[str, typer.Argument(help="An id of 'tilewright quarantine ls', or a device set aside.")],
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have a config tried and served again."""
+    """Have a config tried and served again, or a device used that was set aside."""
     with connect(url) as client:
-        client.release_quarantined(entry_id)
+        if what.isdecimal():
+            client.release_quarantined(int(what))
+        else:
+            client.release_device(what)
     if as_json:
-        print_json({"released": entry_id})
+        print_json({"released": what})
     else:
-        typer.echo(f"entry {entry_id} is released")
+        typer.echo(f"{what} is released")
 
 
 def devices(url: Url = None, as_json: AsJson = False) -> None:

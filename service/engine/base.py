@@ -68,6 +68,9 @@ class Queue(Protocol):
     def health(self) -> DeviceHealth:
         """How the device is now."""
 
+    def release(self) -> bool:
+        """As :meth:`Engine.release`."""
+
 
 class Engine:
     """Runs jobs on devices.
@@ -135,6 +138,15 @@ class Engine:
 
     def cancel(self, job_id: str) -> None:
         """Stop a job if it is being tuned here."""
+
+    def release(self, device: str) -> bool:
+        """Use a device that is set aside as it is; False if it is not set aside.
+
+        Raises:
+            Refusal: there is no such device.
+        """
+        self.bench(device)
+        return self.queues[device].release()
 
     def begin_stop(self) -> None:
         """Stop after the running trials; safe to call from a signal handler."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -35,6 +36,7 @@ from tuner.workers.bench import Bench
 from tuner.workers.builder import Builder
 from tuner.workers.device_lock import DeviceLock
 from tuner.workers.process import WorkerError
+from tuner.workers.recovery import DeviceSetAside
 
 
 class DeviceRecorder(JobRecorder):
@@ -94,6 +96,7 @@ class DeviceRecorder(JobRecorder):
 LOOK_S = 2.0  # from one look for jobs whose server died to the next, at most
 _POLL_S = 0.5
 _TAKE_OVER_S = 1.0
+_ASIDE_S = 2.0  # from one look at a device that is set aside to the next
 _CLOSED_S = 5.0  # within which a thread ends whose device is closed
 REHEARSED = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT8_E4M3FN, DType.FLOAT32)
 log = logging.getLogger("tilewright.device_queue")
@@ -187,6 +190,14 @@ class DeviceQueue:
             if record.cancel_requested:
                 current.cancelled.set()
 
+    def release(self) -> bool:
+        """Use a device that is set aside as it is; False if it is not set aside."""
+        if not self.bench.set_aside:
+            return False
+        self.bench.release()
+        self.wake()
+        return True
+
     def start(self) -> None:
         """Work."""
         self._thread.start()
@@ -233,6 +244,8 @@ class DeviceQueue:
                 mine = self._lock.acquire()
                 if mine:
                     self._step()
+            except DeviceSetAside as error:
+                self._stand_aside(error)
             except Exception as error:
                 # NOTE: the boundary of the thread: the device goes on after any error.
                 trouble = Trouble.WAITING if outage(error) else Trouble.FAILED
@@ -246,11 +259,21 @@ class DeviceQueue:
                     self._trouble = Trouble.IN_USE, f"in use by another service (pid {self._lock.holder()})"
                     self._stopping.wait(_TAKE_OVER_S)
 
+    def _stand_aside(self, error: DeviceSetAside) -> None:
+        """Leave the job to other devices of the class, and wait a while for the device."""
+        with contextlib.suppress(SQLAlchemyError), self._store.begin() as session:
+            jobs.requeue_interrupted(session, self._device_class, self._owner)
+        self._trouble = Trouble.SET_ASIDE, f"set aside: {error}"
+        self._wake.wait(_ASIDE_S)
+        self._wake.clear()
+
     def _tell(self, trouble: Trouble | None, reason: str) -> None:
         self._trouble = trouble, reason
 
     def _step(self) -> None:
         self._wake.clear()
+        if self.bench.set_aside:
+            self.bench.come_back()
         with self._store.begin() as session:
             # NOTE: what this queue holds now is a job whose end the database did not take.
             jobs.requeue_interrupted(session, self._device_class, self._owner)
@@ -301,7 +324,7 @@ class DeviceQueue:
     def _tune_or_fail(self, job: JobRecord, cancelled: threading.Event) -> None:
         try:
             self._tune(job, cancelled)
-        except (JobTaken, SQLAlchemyError):
+        except (JobTaken, SQLAlchemyError, DeviceSetAside):
             raise
         except TilewrightError as error:
             self._finish(job, JobStatus.FAILED, str(error))

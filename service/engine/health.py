@@ -25,12 +25,14 @@ class Trouble(enum.StrEnum):
         WAITING: the database takes no writes: the disk is full, another process holds its lock, it is down.
         IN_USE: another service of this machine works on the device.
         SHARED: other processes use the device, and the next job waits until they do not.
+        SET_ASIDE: the GPU did not come back after its process was killed.
         FAILED: an error that is no one's job; the device tries again.
     """
 
     WAITING = "waiting"
     IN_USE = "in-use"
     SHARED = "shared"
+    SET_ASIDE = "set-aside"
     FAILED = "failed"
 
 
@@ -53,7 +55,7 @@ class DeviceHealth:
     @property
     def ok(self) -> bool:
         """Waiting for a database, another service or other processes is no fault of the device."""
-        return self.alive and self.trouble is not Trouble.FAILED
+        return self.alive and self.trouble not in (Trouble.FAILED, Trouble.SET_ASIDE)
 
 
 class Backoff:

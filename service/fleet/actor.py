@@ -65,6 +65,10 @@ class DeviceActor:
         """Stop a job if it is the one being tuned; without this its next lease does."""
         self._engine.cancel(job_id)
 
+    def release(self) -> None:
+        """Use a device that is set aside as it is."""
+        self._queue.release()
+
     def _watch(self) -> None:
         while time.monotonic() - self._seen < UNWATCHED_S:
             time.sleep(_LOOK_S)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from service.engine.base import Device, Engine
-from service.engine.health import DeviceHealth
+from service.engine.health import DeviceHealth, Trouble
 from service.errors import Kind, Refusal
 from service.settings import Settings
 from tilewright.errors import DeviceUnavailable, TilewrightError
@@ -70,6 +70,10 @@ class RemoteQueue:
         """How the device was."""
         return self.last
 
+    def release(self) -> bool:
+        """Whether the device was set aside; :meth:`RayEngine.release` tells it."""
+        return self.last.trouble is Trouble.SET_ASIDE
+
 
 class RayEngine(Engine):
     """Watches the devices of a Ray cluster, each an actor that claims jobs from the database by itself.
@@ -90,6 +94,7 @@ class RayEngine(Engine):
         self._refused: tuple[str, ...] = ()
         self._trouble = ""
         self._cancel: set[str] = set()
+        self._release: set[str] = set()
         digest = hashlib.sha256(settings.database_url.encode()).hexdigest()[:12]
         address = ("--address", settings.ray_address, "--namespace", f"tilewright-{digest}")
         self._watcher = WorkerProcess(python("-m", "service.fleet.watcher", *address))
@@ -137,6 +142,13 @@ class RayEngine(Engine):
         """Have a device told at the next look; without this its next lease tells it."""
         self._cancel.add(job_id)
 
+    def release(self, device: str) -> bool:
+        """Have a device told at the next look."""
+        found = super().release(device)
+        if found:
+            self._release.add(device)
+        return found
+
     def stop(self) -> None:
         """Watch no more. The devices go on for other services, and stop by themselves where there is none."""
         self.begin_stop()
@@ -159,8 +171,9 @@ class RayEngine(Engine):
 
     def _look(self) -> None:
         cancel, self._cancel = self._cancel, set()
+        release, self._release = self._release, set()
         given = self._settings.model_dump(mode="json", include=_SHARED)
-        header = {"op": "look", "cancel": sorted(cancel), "settings": given}
+        header = {"op": "look", "cancel": sorted(cancel), "release": sorted(release), "settings": given}
         told = self._watcher.call(header, timeout_s=_CALL_S).header
         found = {one["name"]: _queue(one) for one in told["devices"] if one["state"]}
         refused = (

@@ -69,7 +69,7 @@ class Watcher:
         return {"ray": self._ray.__version__}
 
     def handle(self, request: Frame) -> Frame:
-        """The devices, and the nodes that were refused; cancels jobs on the way."""
+        """The devices, and the nodes that were refused; cancels jobs and releases devices on the way."""
         self._given = request.header["settings"]
         found = {one["NodeID"]: one for one in self._ray.nodes() if one["Alive"]}
         for node_id in self._nodes.keys() - found.keys():
@@ -81,6 +81,9 @@ class Watcher:
         devices = [device for node in self._nodes.values() for device in node.devices]
         for job_id in request.header["cancel"]:
             self._cancel(devices, job_id)
+        for device in devices:
+            if device.name in request.header["release"]:
+                device.actor.release.remote()
         self._ask(devices)
         told = [{"name": one.name, "state": one.state, "reason": one.reason} for one in devices]
         refused = [node.refused for node in self._nodes.values() if node.refused]

@@ -105,6 +105,7 @@ NEEDED = {
     "list_audit": Scope.ADMIN,
     "list_quarantine": Scope.READ,
     "release_quarantined": Scope.ADMIN,
+    "release_device": Scope.ADMIN,
     "delete_import": Scope.ADMIN,
     "delete_best_config": Scope.ADMIN,
     "delete_problem": Scope.ADMIN,

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.engine.base import Engine
+from service.engine.health import Trouble
 from service.metrics import Reading
 from service.results.quality import REASONS, ResultQuality
 from tilewright.schema.job import JobStatus
@@ -44,6 +45,8 @@ def read(store: Store, engine: Engine, quality: ResultQuality) -> Iterable[Readi
     queues = engine.queues.items()
     up = [((name,), float(one.ok)) for name, one in engine.health().items()]
     yield "tilewright_worker_up", "The device's queue is at work", ("device",), up
+    aside = [((name,), float(one.trouble is Trouble.SET_ASIDE)) for name, one in engine.health().items()]
+    yield "tilewright_device_set_aside", "The GPU did not come back after a kill", ("device",), aside
     restarts = [
         ((name, reason), float(count))
         for name, queue in queues

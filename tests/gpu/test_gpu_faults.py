@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -13,6 +15,7 @@ from tilewright.artifact import Artifact, Grid, LaunchPlan, Pointer, Resources, 
 from tilewright.schema.problem import DType, GemmProblem, Layout
 from tilewright.schema.trial import Outcome
 from tuner.workers.bench import Bench, list_devices
+from tuner.workers.recovery import gpu_state, why_not_back
 
 PROBLEM = GemmProblem(96, 80, 64, dtype=DType.FLOAT32, layout=Layout.NN)
 
@@ -89,7 +92,8 @@ def test_a_fault_costs_one_trial(bench: Bench, fault: int, message: str) -> None
     assert result.outcome is Outcome.LAUNCH_ERROR
     assert message in result.message
     assert_good(bench)
-    assert bench.restarts == before + 1
+    assert result.own_fault is True
+    assert bench.restarts == before + 2  # it ran again in a new process
 
 
 def test_an_endless_kernel_costs_one_trial(bench: Bench) -> None:
@@ -98,3 +102,42 @@ def test_an_endless_kernel_costs_one_trial(bench: Bench) -> None:
     assert result.outcome is Outcome.TIMEOUT
     assert time.monotonic() - start < 30.0
     assert_good(bench)
+
+
+HOLD = """
+import cupy, sys, time
+held = cupy.empty(2**30, cupy.uint8)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_gpu_comes_back_from_each_kill(bench: Bench) -> None:
+    """By the true NVML."""
+    assert bench._recovery is not None
+    before = bench._recovery._before
+    assert before is not None
+    assert before.most_mhz is None or before.most_mhz > 500
+    for fault in (1, 2, 4):
+        broken = bench.trial(artifact(bench.spec.arch, fault), PROBLEM, None, timeout_s=10.0)
+        assert broken.own_fault is True, broken.message
+        assert bench.set_aside == ""
+    assert_good(bench)
+    assert why_not_back(before, gpu_state(bench.identity), pid=-1) is None
+
+
+def test_memory_that_a_process_holds_is_seen(bench: Bench) -> None:
+    """By its id where NVML lists it, else as memory that no process has."""
+    assert_good(bench)
+    before = gpu_state(bench.identity)
+    with subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"ready\n"
+            reason = why_not_back(before, gpu_state(bench.identity), holder.pid)
+            assert reason is not None
+            assert "still holds it" in reason or "in use by no process" in reason
+        finally:
+            holder.kill()
+    time.sleep(2.0)
+    assert why_not_back(before, gpu_state(bench.identity), holder.pid) is None

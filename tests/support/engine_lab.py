@@ -16,7 +16,7 @@ from tuner.store.records import JobRecord
 class FakeBench:
     """A device that only knows whether it was closed, and in which company it is."""
 
-    spec, driver = samples.HOST, "test driver"
+    spec, driver, set_aside = samples.HOST, "test driver", ""
 
     def __init__(self, name: str) -> None:
         self.name = self.identity = self.known_as = name

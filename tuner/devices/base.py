@@ -21,6 +21,23 @@ class Telemetry:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class GpuState:
+    """A GPU as NVML sees it from outside.
+
+    Attributes:
+        held_bytes: memory in use beside what the listed processes have.
+        processes: ids of those that compute on it, as far as NVML lists them.
+        most_mhz: the highest clock of its SMs; None if it does not tell.
+        slowdowns: what holds its clocks down, by NVML's names: thermal, a power brake, the hardware.
+    """
+
+    held_bytes: int
+    processes: tuple[int, ...]
+    most_mhz: int | None
+    slowdowns: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Tensors:
     """Operands of one GEMM as arrays of the device's array module, in storage types.
 

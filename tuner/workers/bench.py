@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from tuner.measure.race import RaceRules, RaceSamples
 from tuner.measure.timing import FEWEST_SAMPLES
 from tuner.workers.gemm import GemmRun
 from tuner.workers.process import WorkerBusy, WorkerDied, WorkerProcess, WorkerTimeout, python
+from tuner.workers.recovery import DeviceSetAside, Recovery, gpu_state
 from tuner.workers.shared_memory import Region
 
 _COUNT_CUDA = "from tilewright.launch.driver import device_count; print(device_count())"
@@ -50,20 +52,24 @@ class Bench:
         identity: tells the device from all others of this machine, of the same name too: a GPU's UUID.
     """
 
-    def __init__(self, device_name: str) -> None:
-        """Start the device's process.
+    def __init__(self, device_name: str, recovery: Recovery | None = None) -> None:
+        """Start the device's process. ``recovery`` watches a device other than a GPU.
 
         Raises:
             DeviceUnavailable: the machine has no such device, or its libraries are missing.
             WorkerDied, WorkerTimeout: the process did not start.
         """
         self.name = device_name
-        self._process = WorkerProcess(python("-m", "tuner.workers.device_worker", "--device", device_name))
+        command = python("-m", "tuner.workers.device_worker", "--device", device_name)
+        self._recovery = recovery
+        self._process = WorkerProcess(command, self._check_back)
         hello = self._process.greeting()
         self.spec = DeviceSpec.from_dict(hello["spec"])
         self.driver = str(hello["driver"])
         self.identity = str(hello["identity"])
         self._neighbours = _neighbours(self.spec, self.identity)
+        if self.spec.kind == "cuda":
+            self._recovery = Recovery(functools.partial(gpu_state, self.identity))
 
     def neighbours(self) -> tuple[str, ...]:
         """The other processes that hold memory of the GPU now, in words; empty if there is none or none is
@@ -89,6 +95,29 @@ class Bench:
     def _hidden(self) -> bool:
         """NVML cannot tell the device's process from others, so that a race cannot count what they take."""
         return bool(self._neighbours) and self._neighbours.processes(self._process.pid) is None
+
+    def _check_back(self, pid: int) -> None:
+        if self._recovery:
+            self._recovery.check(pid)
+
+    @property
+    def set_aside(self) -> str:
+        """Why the device is set aside: a GPU that did not come back from a kill; empty if it is not."""
+        return self._recovery.reason if self._recovery else ""
+
+    def come_back(self) -> None:
+        """Start the process of a device that was set aside.
+
+        Raises:
+            DeviceSetAside: the device is not back yet.
+            DeviceUnavailable, WorkerDied, WorkerTimeout: the process did not start.
+        """
+        self._process.greeting()
+
+    def release(self) -> None:
+        """Use a device that is set aside as it is."""
+        if self._recovery:
+            self._recovery.release()
 
     @property
     def known_as(self) -> str:
@@ -128,7 +157,10 @@ class Bench:
             return result
         # NOTE: the process was that of earlier trials as well, which may have damaged it, and a machine that
         # stands still looks like a hang: only what happens again in a new process is the config's doing.
-        again = self._try(header, artifact, timeout_s)
+        try:
+            again = self._try(header, artifact, timeout_s)
+        except DeviceSetAside:  # which its machine may be to blame for
+            return dataclasses.replace(result, own_fault=False)
         return dataclasses.replace(result, own_fault=bool(again.own_fault))
 
     def _try(self, header: dict[str, Any], artifact: Artifact, timeout_s: float) -> TrialResult:

@@ -154,7 +154,8 @@ class DeviceServer:
             same = artifact.digest == wrong.artifact.digest
             return same or correctness.check(self._device, kernel, problem) is None
         except LaunchError as error:
-            raise LaunchError(f"the plainest kernel fails too: {error}", sticky=error.sticky) from error
+            told = f"the plainest kernel fails too, look at the device: {error}"
+            raise LaunchError(told, sticky=error.sticky) from error
         finally:
             kernel.close()
 

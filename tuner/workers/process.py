@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
 from kernels.base.spec import CompileError
@@ -188,8 +188,12 @@ class WorkerProcess:
     includes its children.
     """
 
-    def __init__(self, argv: Sequence[str]) -> None:
+    def __init__(self, argv: Sequence[str], check_back: Callable[[int], None] = lambda _pid: None) -> None:
+        """``check_back`` is called with the id of a process that ended before the next one starts; what it
+        raises fails the call, and the next call asks again."""
         self._argv = list(argv)
+        self._check_back = check_back
+        self._lost_pid = 0
         self._call_lock = FairLock()
         self._child: Child | None = None
         self._lost: str | None = None
@@ -292,6 +296,7 @@ class WorkerProcess:
             self._discard(self._child, "died")
         if self._child is None:
             if self._lost:
+                self._check_back(self._lost_pid)
                 self._restarts[self._lost] += 1
             self._child = Child.spawn(self._argv)
             ready = self._exchange(self._child, None, _START_TIMEOUT_S)
@@ -319,7 +324,7 @@ class WorkerProcess:
             raise
 
     def _discard(self, child: Child, reason: str) -> None:
-        self._child, self._lost = None, reason
+        self._child, self._lost, self._lost_pid = None, reason, child.pid
         child.kill()
         # NOTE: for the log alone: it shows paths of this machine, and messages of errors reach callers.
         if tail := child.tail():

@@ -330,6 +330,11 @@ class Endpoints:
         return Call("DELETE", path_of("quarantine", str(entry_id)), lambda _: None)
 
     @endpoint
+    def release_device(self, name: str) -> Call[None]:
+        """Have a device used that is set aside, as it did not come back after a kill."""
+        return Call("DELETE", path_of("devices", name, "set-aside"), lambda _: None)
+
+    @endpoint
     def trust(self) -> Call[wire.TrustView]:
         """The public key that the service signs with, and the keys that it trusts."""
         return get("/trust", wire.TrustView)

@@ -99,6 +99,7 @@ class DeviceView(BaseModel, DeviceFields, frozen=True):
         model: the ``name`` of its :class:`tilewright.schema.device.DeviceSpec`.
         state: ``idle``, ``tuning`` (``job`` is the job) or ``down``.
         detail: what keeps the device from its work, such as a full disk or another service that uses it.
+        set_aside: it is a GPU that did not come back after its process was killed, as ``detail`` says.
     """
 
     model: str
@@ -107,6 +108,7 @@ class DeviceView(BaseModel, DeviceFields, frozen=True):
     state: Literal["idle", "tuning", "down"]
     job: str | None = None
     detail: str | None = None
+    set_aside: bool = False
 
 
 class DeviceList(BaseModel):

@@ -57,6 +57,7 @@ from tilewright.wire.quarantine import QuarantineList, QuarantineQuery, Quaranti
 from tilewright.wire.requests import (
     BestQuery,
     CancelQuery,
+    DeviceName,
     GemmQuery,
     PageQuery,
     ProblemBody,
@@ -95,6 +96,7 @@ __all__ = [
     "ConfigSet",
     "Counts",
     "DeviceList",
+    "DeviceName",
     "DeviceView",
     "ErrorItem",
     "ExplainQuery",

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from kernels.base.family import Family
 from kernels.registry import FAMILIES
 from service.engine.base import Queue
+from service.engine.health import Trouble
 from service.errors import Kind, Refusal
-from service.http.deps import ServiceDep
+from service.http.deps import ServiceDep, who
 from service.http.openapi import errors
 from tilewright import __version__, wire
 from tilewright.schema.codec import gathered
 from tilewright.schema.problem import OPERAND_TYPES, DType, GemmProblem, Layout
+from tuner.store.upkeep import audit
+from tuner.store.upkeep.audit import Action
 
 router = APIRouter(tags=["catalog"])
 _PROBE = 1024
@@ -32,6 +35,20 @@ def get_families(service: ServiceDep) -> wire.FamilyList:
 def get_devices(service: ServiceDep) -> wire.DeviceList:
     """The devices of this service."""
     return wire.DeviceList(items=[_device_view(queue) for queue in service.engine.queues.values()])
+
+
+@router.delete(
+    "/devices/{name:path}/set-aside",
+    operation_id="release_device",
+    status_code=204,
+    responses=errors(Kind.NOT_FOUND, Kind.UNSUPPORTED),
+)
+def delete_set_aside(name: wire.DeviceName, service: ServiceDep, request: Request) -> None:
+    """Use a device that is set aside as it is, although it did not come back after a kill."""
+    if not service.engine.release(name):
+        raise Refusal(Kind.NOT_FOUND, f"{name} is not set aside; GET /devices says how each device is")
+    with service.store.begin() as session:
+        audit.note(session, who(request), Action.RELEASE, name)
 
 
 def _family_view(family: Family[Any], queues: list[Queue]) -> wire.FamilyView:
@@ -59,6 +76,7 @@ def _device_view(queue: Queue) -> wire.DeviceView:
     told: dict[str, Any] = {"name": queue.name, "model": spec.name, "device_class": spec.device_class.id}
     told |= {"driver": queue.bench.driver, "state": state}
     told |= {"job": health.job_id, "detail": health.reason or None}
+    told |= {"set_aside": health.trouble is Trouble.SET_ASIDE}
     return wire.DeviceView(**gathered(wire.DeviceView, spec, **told))
 
 

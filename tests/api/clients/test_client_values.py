@@ -247,6 +247,7 @@ LOCAL: dict[str, list[Call]] = {
 
 
 UNKNOWN: dict[str, list[Call]] = {
+    "release_device": [lambda tw, _: tw.release_device("host")],
     "release_quarantined": [lambda tw, _: tw.release_quarantined(np.int64(999))],
     "delete_import": [lambda tw, _: tw.delete_import(uuid.uuid4().hex)],
     "delete_best": [

@@ -107,5 +107,5 @@ def test_the_command_line_and_the_page_show_what_is_quarantined(
     assert "cuda:3 of node-7" in page
     assert f'href="/view/jobs/{won.job_id}"' in page
     released = run.invoke(app, ["quarantine", "release", str(listed[0]["id"])])
-    assert (released.exit_code, released.stdout) == (0, f"entry {listed[0]['id']} is released\n")
+    assert (released.exit_code, released.stdout) == (0, f"{listed[0]['id']} is released\n")
     assert json.loads(run.invoke(app, ["quarantine", "ls", "--json"]).stdout) == []

@@ -60,6 +60,7 @@ OPERATIONS = {
     "list_audit": "admin",
     "list_quarantine": "read",
     "release_quarantined": "admin",
+    "release_device": "admin",
     "delete_import": "admin",
     "delete_best_config": "admin",
     "delete_problem": "admin",

@@ -1,0 +1,91 @@
+"""A device that did not come back after a kill takes no job, says why, and goes on once it is back."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from engine_lab import job, wait_for
+
+from service.engine import device_queue
+from service.engine.engine import LocalEngine
+from service.engine.health import Trouble
+from service.settings import Settings
+from tilewright.schema.job import JobStatus, TuneRequest
+from tilewright.schema.problem import GemmProblem
+from tuner.devices.base import GpuState
+from tuner.store import jobs, trials
+from tuner.store.database import Store
+from tuner.workers.bench import Bench
+from tuner.workers.recovery import Recovery
+
+BACK = GpuState(0, (), 1980, ())
+LOST = GpuState(2**32, (), 1980, ())
+
+
+class Surroundings:
+    """An engine with the host device, watched as a GPU is."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self.state = BACK
+        cache, quiet = folder / "cache", 0.0
+        settings = Settings(devices=("host",), cache_dir=cache, lock_dir=folder, quiet_wait_s=quiet)
+        self.engine = LocalEngine(store, settings)
+
+    def bench(self, name: str) -> Bench:
+        return Bench(name, Recovery(lambda: self.state, wait_s=0.0))
+
+    def kill(self) -> None:
+        pid = self.engine.queues["host"].bench._process.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def here(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Surroundings]:
+    made = Surroundings(store, tmp_path)
+    monkeypatch.setattr(device_queue, "Bench", made.bench)
+    made.engine.start()
+    yield made
+    made.engine.stop()
+
+
+@pytest.mark.parametrize("end", ["by itself", "by a release"])
+def test_a_job_waits_for_its_device_and_goes_on_with_its_trials(
+    store: Store, here: Surroundings, end: str
+) -> None:
+    queue = here.engine.queues["host"]
+    request = TuneRequest(GemmProblem(48, 48, 48, "float32", "nn"), max_trials=12)
+    with store.begin() as session:
+        job_id = jobs.submit(session, request, queue.bench.spec)[0].id
+    here.engine.wake()
+    wait_for(lambda: _trials(store, job_id) >= 2, 60)
+    here.state = LOST
+    here.kill()
+    wait_for(lambda: queue.health().trouble is Trouble.SET_ASIDE, 60)
+    wait_for(lambda: job(store, job_id).status is JobStatus.QUEUED)
+    health = here.engine.health()["host"]
+    assert not health.ok
+    assert "set aside: 4096 MiB of its memory are in use by no process" in health.reason
+    assert "down (set aside: " in here.engine.readiness()["host"]
+    assert here.engine.why_waiting(job(store, job_id)) == health.reason
+    done = _trials(store, job_id)
+    if end == "by itself":
+        here.state = BACK
+    else:
+        assert here.engine.release("host")
+    wait_for(lambda: job(store, job_id).status is JobStatus.SUCCEEDED, 120)
+    wait_for(lambda: here.engine.health()["host"].ok)
+    assert not here.engine.release("host")
+    assert _trials(store, job_id) > done
+    with store.read() as session:
+        kept = trials.of_job(session, job_id)
+    assert len({trial.config for trial in kept}) == len(kept)
+
+
+def _trials(store: Store, job_id: str) -> int:
+    with store.read() as session:
+        return trials.count(session, job_id)

@@ -1,0 +1,111 @@
+"""``Recovery``: whether a GPU came back after its process was killed, before anything else runs on it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import time
+from collections.abc import Callable
+
+from tilewright.errors import DeviceUnavailable
+from tilewright.schema.codec import decode
+from tuner.devices.base import GpuState
+from tuner.workers.process import python
+
+SLACK_BYTES = 256 * 2**20  # that the driver itself may take more than before
+_WAIT_S = 5.0
+_POLL_S = 0.5
+_READ_S = 20.0
+_log = logging.getLogger("tilewright.workers")
+
+
+class DeviceSetAside(DeviceUnavailable):
+    """A GPU did not come back after its process was killed; it is used again once it has, or by an admin's
+    release."""
+
+
+class Recovery:
+    """Compares a GPU with what it was at first, each time after its process ended.
+
+    Attributes:
+        reason: why the GPU is set aside; empty if it is not.
+    """
+
+    def __init__(self, read: Callable[[], GpuState], wait_s: float = _WAIT_S) -> None:
+        """``read`` gives the state of the GPU, which has ``wait_s`` seconds to come back.
+
+        A GPU whose state cannot be read at first, as NVML is missing, is never set aside.
+        """
+        self._read, self._wait_s = read, wait_s
+        self._before: GpuState | None = None
+        self._released = False
+        self.reason = ""
+        try:
+            self._before = read()
+        except DeviceUnavailable as error:
+            _log.warning("the GPU is not looked at after kills: %s", error)
+
+    def check(self, pid: int) -> None:
+        """Do nothing if the GPU came back from its process ``pid``.
+
+        Raises:
+            DeviceSetAside: it did not within the wait; a GPU that is set aside is looked at once.
+        """
+        deadline = time.monotonic() + (0.0 if self.reason else self._wait_s)
+        while reason := self._why_not_back(pid):
+            if time.monotonic() >= deadline:
+                if not self.reason:
+                    _log.error("the GPU is set aside: %s", reason)
+                self.reason = reason
+                raise DeviceSetAside(reason)
+            time.sleep(_POLL_S)
+        if self.reason:
+            _log.warning("the GPU is back; it was set aside: %s", self.reason)
+        self.reason = ""
+
+    def release(self) -> None:
+        """Use the GPU as it is from the next check on."""
+        self._released = True
+
+    def _why_not_back(self, pid: int) -> str | None:
+        if self._before is None:
+            return None
+        try:
+            now = self._read()
+        except DeviceUnavailable as error:
+            return None if self._released else str(error)
+        if self._released:
+            self._before, self._released = now, False
+        return why_not_back(self._before, now, pid)
+
+
+def why_not_back(before: GpuState, now: GpuState, pid: int) -> str | None:
+    """What a GPU lacks, after its process ``pid`` was killed, of what it was before; None if nothing."""
+    if pid in now.processes:
+        return f"its killed process {pid} still holds it; wait, or reset the GPU"
+    more = now.held_bytes - before.held_bytes
+    if more > SLACK_BYTES:
+        return f"{more / 2**20:.0f} MiB of its memory are in use by no process; reset the GPU"
+    if slowdowns := [one for one in now.slowdowns if one not in before.slowdowns]:
+        return f"its clocks are held down ({', '.join(slowdowns)}); look at its cooling and power"
+    if before.most_mhz and now.most_mhz and now.most_mhz < before.most_mhz:
+        return f"its highest clock is {now.most_mhz} MHz, it was {before.most_mhz}; reset its clocks"
+    return None
+
+
+def gpu_state(identity: str) -> GpuState:
+    """The state of the GPU with this UUID, read by a process that may hang.
+
+    Raises:
+        DeviceUnavailable: NVML is missing or does not answer.
+    """
+    command = python("-m", "tuner.devices.gpu_state", identity)
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=_READ_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise DeviceUnavailable(f"NVML did not answer within {_READ_S:g} s; reset the GPU") from error
+    if asked.returncode:
+        said = asked.stderr.strip().rpartition("\n")[2]
+        raise DeviceUnavailable(f"NVML cannot tell the GPU's state, run nvidia-smi: {said}")
+    return decode(GpuState, json.loads(asked.stdout))
