@@ -31,6 +31,7 @@ class Metrics:
         lock_wait: seconds that transactions waited for SQLite's one writer.
         jobs: seconds of jobs that ended, from their last claim, by status.
         trials, trial_seconds: trials by outcome, and seconds the device spent on them.
+        canary: winners that an idle device measured again, by what was found.
         gemms: seconds of parts of ``POST /gemm`` by device and part.
         gemm_runs: GEMMs by device and what ran: ``tuned`` or ``vendor``.
         gemm_refusals: GEMMs that were not let in, by reason.
@@ -63,6 +64,11 @@ class Metrics:
         self.trials = counter("tilewright_trials_total", "Trials", ["device", "outcome"])
         self.trial_seconds = counter(
             "tilewright_trial_device_seconds_total", "Device time of trials", ["device"]
+        )
+        self.canary = counter(
+            "tilewright_canary_readings_total",
+            "Winners measured again, by what was found",
+            ["device", "found"],
         )
         self.gemms = histogram(
             "tilewright_gemm_duration_seconds",

@@ -78,6 +78,7 @@ class Settings(BaseSettings):
         retune_stale: tune stale results that were asked for again, and race imported configs, one at a time,
             on devices that are idle.
         help_jobs: idle devices try configs for jobs that other devices of their class run.
+        canary_hours: how often an idle device measures a few winners again; 0: never.
         max_gemms: most GEMMs at work at once.
         max_caller_gemms: most GEMM requests of one key, or of one address without keys, in flight at once.
         quiet_wait_s: how long a job waits for other processes to leave its GPU, and how long final races that
@@ -133,6 +134,7 @@ class Settings(BaseSettings):
     max_misses: int = Field(default=10_000, ge=0)
     retune_stale: bool = True
     help_jobs: bool = True
+    canary_hours: float = Field(default=24.0, ge=0.0, le=8760.0)
     max_gemms: int = Field(default=4, ge=1, le=32)
     max_caller_gemms: int = Field(default=64, ge=1)
     quiet_wait_s: float = Field(default=20.0, ge=0.0, le=3600.0)

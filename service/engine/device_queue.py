@@ -11,6 +11,7 @@ import time
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from service.engine.canary import Canary
 from service.engine.database_health import outage
 from service.engine.health import Backoff, DeviceHealth, Patience, Trouble, why
 from service.engine.helper import Helper
@@ -119,6 +120,7 @@ class DeviceQueue:
 
     While none waits, it helps the jobs of other devices, stale results that were served are tuned again and
     imported configs are raced, where the settings say so, and until the first job a GPU rehearses trials.
+    A :class:`Canary` measures winners again.
 
     Attributes:
         name: ``cuda:0``, ``host`` and the like.
@@ -143,6 +145,7 @@ class DeviceQueue:
         given = (store, self.bench, builder, metrics, settings.lease_s, self._wake)
         self._helper = Helper(*given) if settings.help_jobs else None
         self._rehearsals = [] if self.bench.spec.kind == "host" else list(REHEARSED)
+        self._canary = Canary(store, self.bench, metrics, settings)
         self._current: _Current | None = None
         self._trouble: tuple[Trouble | None, str] = None, ""
         self._thread = threading.Thread(target=self._run, name=f"device-queue-{name}", daemon=True)
@@ -282,13 +285,14 @@ class DeviceQueue:
             if self._helper:
                 self._helper.leave()
             self._work(job)
-        elif not self._help() and not self._queue_idle_work() and not self._rehearse():
+        elif not (self._help() or self._queue_idle_work() or self._rehearse() or self._canary.step()):
             self._wake.wait(_POLL_S)
 
     def _help(self) -> bool:
         if self._helper is None or not self._helper.help():
             return False
         self._rehearsals.clear()
+        self._canary.disturb()
         return True
 
     def _queue_idle_work(self) -> bool:
@@ -309,6 +313,7 @@ class DeviceQueue:
 
     def _work(self, job: JobRecord) -> None:
         self._rehearsals.clear()
+        self._canary.disturb()
         cancelled = threading.Event()
         self._current = _Current(job.id, job.attempt, cancelled)
         try:
@@ -320,6 +325,7 @@ class DeviceQueue:
             log.warning("job %s: %s", job.id, error)
         finally:
             self._current = None
+            self._canary.disturb()
 
     def _tune_or_fail(self, job: JobRecord, cancelled: threading.Event) -> None:
         try:

@@ -19,7 +19,16 @@ from tilewright.schema.device import DeviceSpec
 from tuner.workers.process import WorkerError, WorkerProcess, python
 
 # What an actor takes from the service; the environment of its node gives the rest.
-_SHARED = {"database_url", "lease_s", "quiet_wait_s", "stop_s", "retune_stale", "help_jobs", "log_level"}
+_SHARED = {
+    "database_url",
+    "lease_s",
+    "quiet_wait_s",
+    "stop_s",
+    "retune_stale",
+    "help_jobs",
+    "canary_hours",
+    "log_level",
+}
 _SHARED |= {"max_queue", "max_trials", "max_extent", "max_gemm_bytes"}
 _LOOK_S = 1.0
 _CALL_S = 20.0

@@ -15,7 +15,7 @@ from tilewright.schema.job import JobStatus
 from tuner.store import best
 from tuner.store import jobs as jobs_
 from tuner.store.database import Store
-from tuner.store.faults import quarantine
+from tuner.store.faults import drift, quarantine
 from tuner.store.records import utc_now
 
 
@@ -27,6 +27,7 @@ def read(store: Store, engine: Engine, quality: ResultQuality) -> Iterable[Readi
             oldest = jobs_.oldest_queued(session)
             origins = best.origins(session)
             quarantined = quarantine.counts(session)
+            shifts = drift.counts(session)
     except SQLAlchemyError:
         yield "tilewright_database_up", "The database answers", (), [((), 0.0)]
     else:
@@ -35,11 +36,13 @@ def read(store: Store, engine: Engine, quality: ResultQuality) -> Iterable[Readi
         yield "tilewright_jobs", "Jobs by status", ("status",), jobs
         found = [((outcome,), float(number)) for outcome, number in quarantined.items()]
         yield "tilewright_quarantined_configs", "Entries of the quarantine", ("outcome",), found
+        shifted = [((cause.value,), float(shifts.get(cause, 0))) for cause in drift.Cause]
+        yield "tilewright_shifted_winners", "Winners that idle devices measure otherwise", ("cause",), shifted
         age = (utc_now() - oldest).total_seconds() if oldest else 0.0
         yield "tilewright_queue_age_seconds", "Age of the oldest queued job", (), [((), max(age, 0.0))]
         stale = collections.Counter[str]()
-        for family, provenance, number in origins:
-            stale[quality.staleness_of(family, provenance)] += number
+        for family, provenance, drifted, number in origins:
+            stale[quality.staleness_of(family, provenance, drifted)] += number
         reasons = [((reason,), float(stale[reason])) for reason in REASONS]
         yield "tilewright_stale_entries", "Winners that are not current, by reason", ("reason",), reasons
     queues = engine.queues.items()

@@ -12,7 +12,7 @@ from tuner.store.records import StoredBest
 
 # Families that multiply and add in ordinary floating-point units; the others use tensor cores.
 _SCALAR = frozenset({"host", "simt"})
-REASONS = ("source-changed", "toolchain-changed", "driver-changed", "quick")
+REASONS = ("source-changed", "toolchain-changed", "driver-changed", "drifted", "quick")
 _REDUCED = frozenset({DType.TFLOAT32, DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2})
 
 
@@ -25,30 +25,28 @@ class ResultQuality:
     def best_view(self, stored: StoredBest, near: LookupResult | None = None) -> wire.BestConfigView:
         """A winner with what it is worth; ``near`` if it answers for another problem."""
         told = {"created": stored.created, "import_id": stored.import_id}
-        return wire.BestConfigView.of(stored.best, self.view(stored.best), near, **told)
+        return wire.BestConfigView.of(stored.best, self.view(stored.best, stored.drifted), near, **told)
 
-    def view(self, best: BestConfig) -> wire.QualityView:
-        """What ``best`` is worth."""
+    def view(self, best: BestConfig, drifted: bool = False) -> wire.QualityView:
+        """What ``best`` is worth; ``drifted`` if an idle device measured another time since."""
         family = best.config.family
         return wire.QualityView(
             numerics=numerics(best.problem, family),
             deterministic=best.repeatable is True,
-            staleness=self.staleness(best),
+            staleness=self.staleness_of(family, best.provenance, drifted),
         )
 
-    def staleness(self, best: BestConfig) -> str:
-        """What changed since ``best`` was measured; ``quick`` or ``fresh`` where nothing did that can be seen
-        here."""
-        return self.staleness_of(best.config.family, best.provenance)
-
-    def staleness_of(self, family_name: str, was: Provenance) -> str:
-        """The same of a result of a family that comes from ``was``."""
+    def staleness_of(self, family_name: str, was: Provenance, drifted: bool = False) -> str:
+        """What changed since a result of a family was measured, which comes from ``was``; ``quick`` or
+        ``fresh`` where nothing did that can be seen here."""
         changed = staleness_.changed_since(family_name, was)
         if changed is not None:
             return changed
         drivers = self._drivers(was.device_class)
         if drivers and was.driver not in drivers:
             return "driver-changed"
+        if drifted:
+            return "drifted"
         return "quick" if was.quick else "fresh"
 
     def state(self, device_class: str) -> str:

@@ -98,7 +98,7 @@ class SnapshotMaker:
         self._judged_by = judged_by
 
     def _part(self, row: object, winner: StoredBest, kernel: StoredKernel) -> _Part:
-        quality, speedup = self._quality.view(winner.best), speedup_of(winner.best)
+        quality, speedup = self._quality.view(winner.best, winner.drifted), speedup_of(winner.best)
         sources = (winner.best, winner.best.timing, quality, kernel, winner)
         entry = SetEntry(**gathered(SetEntry, *sources, speedup=speedup))
         order = canonical(entry.problem.to_dict())

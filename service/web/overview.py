@@ -61,7 +61,7 @@ def overview(store: Store, quality: ResultQuality) -> Overview:
 
 
 def _gain(found: Sequence[Headline], quality: ResultQuality) -> Gain:
-    states = {(one.family, one.provenance) for one in found}
+    states = {(one.family, one.provenance, one.drifted) for one in found}
     stale = {one for one in states if quality.staleness_of(*one) != "fresh"}
     return Gain(
         found[0].device_class,
@@ -70,5 +70,5 @@ def _gain(found: Sequence[Headline], quality: ResultQuality) -> Gain:
         results.mean(found),
         results.confidence(found),
         max(found, key=lambda one: one.created),
-        sum((one.family, one.provenance) in stale for one in found),
+        sum((one.family, one.provenance, one.drifted) in stale for one in found),
     )

@@ -19,6 +19,7 @@ from kernels.knob_tables import with_tables
 from kernels.registry import FAMILIES
 from service.cli import main
 from service.cli.demo import running_service
+from service.engine import canary, device_queue
 from service.errors import Kind
 from service.http.app import create_app
 from service.settings import Settings
@@ -28,7 +29,9 @@ from tilewright.schema.trial import Outcome
 from tuner.job import selection
 from tuner.measure import race, timing
 from tuner.measure.stats import BEHIND, CONFIDENCE
+from tuner.store.faults import drift
 from tuner.store.models import Base
+from tuner.workers import bench, recovery
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -189,6 +192,23 @@ def test_the_constants_of_the_races_are_those_of_the_code() -> None:
     assert f"runs alone for {race.RACE_SLICE_S:g} s" in page
     assert f"ends within about {selection.RACE_SECONDS:g} s" in page
     assert f"at {CONFIDENCE:.0%} confidence".replace("%", " %") in page
+
+
+def test_what_an_idle_device_measures_again_is_described() -> None:
+    page = text("measurement.md")
+    assert f"idle for {canary.IDLE_S / 60:g} minutes" in page
+    assert f"the trials of {canary.WINNERS} winners again, {canary.TRIALS} each" in page
+    assert f"of {canary.MOST_S:g} s or less" in page
+    assert canary.SECOND_LOOK_S == 60
+    assert [cause for cause in drift.Cause if f"`{cause}`" not in page] == []
+
+
+def test_when_a_gpu_is_set_aside_is_described() -> None:
+    page = text("architecture.md")
+    assert f"NVML, {recovery._WAIT_S:g} s after" in page
+    assert f"{recovery.SLACK_BYTES >> 20} MiB of memory" in page
+    assert f"looked at every {device_queue._ASIDE_S:g} s" in page
+    assert [cause for cause in bench._CRASHES if cause not in page] == []
 
 
 def test_the_docs_stay_short() -> None:

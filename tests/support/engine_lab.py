@@ -17,6 +17,7 @@ class FakeBench:
     """A device that only knows whether it was closed, and in which company it is."""
 
     spec, driver, set_aside = samples.HOST, "test driver", ""
+    used = 0.0
 
     def __init__(self, name: str) -> None:
         self.name = self.identity = self.known_as = name

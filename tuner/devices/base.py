@@ -21,6 +21,21 @@ class Telemetry:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Conditions:
+    """What a device may reach, and how warm it is; None for what it does not tell.
+
+    Attributes:
+        most_mhz: highest clock.
+        power_limit_watts: power limit in force.
+        celsius: temperature.
+    """
+
+    most_mhz: float | None = None
+    power_limit_watts: float | None = None
+    celsius: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class GpuState:
     """A GPU as NVML sees it from outside.
 
@@ -126,6 +141,9 @@ class Device(Protocol):
 
     def telemetry(self) -> Telemetry:
         """Clock and power at this moment."""
+
+    def conditions(self) -> Conditions:
+        """Highest clock, power limit and temperature at this moment."""
 
     def others(self) -> dict[str, float]:
         """Seconds that others took from this process so far, by the kinds that

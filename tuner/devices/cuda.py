@@ -20,7 +20,7 @@ from tilewright.launch import Launch, driver
 from tilewright.launch.cuda import BareKernel
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
-from tuner.devices.base import Telemetry, Tensors, VendorChoice
+from tuner.devices.base import Conditions, Telemetry, Tensors, VendorChoice
 from tuner.devices.nvml import GpuNeighbours
 
 _HOLD_CLOCKS = 200_000
@@ -137,6 +137,15 @@ class CudaDevice:
             return Telemetry()
         return Telemetry(float(mhz), float(watts))
 
+    def conditions(self) -> Conditions:
+        """Highest SM clock, enforced power limit and temperature from NVML."""
+        nvml, sensor = self._nvml, pynvml.NVML_TEMPERATURE_GPU
+        return Conditions(
+            most_mhz=_told(lambda: float(pynvml.nvmlDeviceGetMaxClockInfo(nvml, pynvml.NVML_CLOCK_SM))),
+            power_limit_watts=_told(lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(nvml) / 1000),
+            celsius=_told(lambda: float(pynvml.nvmlDeviceGetTemperature(nvml, sensor))),
+        )
+
     def others(self) -> dict[str, float]:
         """Seconds of the GPU that other processes used so far, sampled by NVML each time it is asked; nothing
         where NVML does not list this process, so that it could not be told from others."""
@@ -244,6 +253,14 @@ def _nvml_handle(index: int) -> Any:
     bus = ctypes.create_string_buffer(32)
     driver.check(driver.libcuda().cuDeviceGetPCIBusId(bus, 32, index), "cuDeviceGetPCIBusId")
     return pynvml.nvmlDeviceGetHandleByPciBusId(bus.value)
+
+
+def _told(ask: Callable[[], float]) -> float | None:
+    """What NVML answers; None if the GPU, such as a MIG instance, does not tell."""
+    try:
+        return ask()
+    except pynvml.NVMLError:
+        return None
 
 
 def _power_limit(handle: Any) -> int:

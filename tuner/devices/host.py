@@ -19,9 +19,10 @@ from tilewright.launch import Launch
 from tilewright.launch.host import cpu_info, host_arch
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import Activation, DType, GemmProblem
-from tuner.devices.base import Telemetry, Tensors, VendorChoice
+from tuner.devices.base import Conditions, Telemetry, Tensors, VendorChoice
 
 _CPU0 = Path("/sys/devices/system/cpu/cpu0")
+_THERMAL = Path("/sys/class/thermal/thermal_zone0/temp")
 _ALIGNED = 16
 _GELU_INNER = math.sqrt(2.0 / math.pi)
 
@@ -87,6 +88,16 @@ class HostDevice:
         """The clock of the first core if the kernel reports it; no power."""
         kilohertz = _kilohertz("scaling_cur_freq")
         return Telemetry(mhz=kilohertz / 1000 if kilohertz else None)
+
+    def conditions(self) -> Conditions:
+        """The highest clock that the first core is allowed, and the first temperature that the kernel
+        reports; no power limit."""
+        kilohertz = _kilohertz("scaling_max_freq")
+        try:
+            celsius = int(_THERMAL.read_text()) / 1000
+        except (OSError, ValueError):
+            celsius = None
+        return Conditions(most_mhz=kilohertz / 1000 if kilohertz else None, celsius=celsius)
 
     def others(self) -> dict[str, float]:
         """Seconds so far: others at work on the cores that this process may use, those that a hypervisor took

@@ -170,11 +170,16 @@ class JobContext:
 
     def provenance(self, artifact: Artifact, method: str) -> Provenance:
         """The provenance of a result of ``artifact``; ``method`` is empty if nothing was timed."""
-        return Provenance(
-            source_digest=artifact.source_digest,
-            compiler=artifact.compiler,
-            driver=self.bench.driver,
-            device_class=self.device.device_class.id,
-            package=__version__,
-            method=method,
-        )
+        return provenance(artifact, self.device, self.bench.driver, method)
+
+
+def provenance(artifact: Artifact, device: DeviceSpec, driver: str, method: str = "") -> Provenance:
+    """The provenance of a result of ``artifact`` on a device."""
+    return Provenance(
+        source_digest=artifact.source_digest,
+        compiler=artifact.compiler,
+        driver=driver,
+        device_class=device.device_class.id,
+        package=__version__,
+        method=method,
+    )

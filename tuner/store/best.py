@@ -173,6 +173,7 @@ def _same(session: Session, best: BestConfig) -> tuple[ColumnElement[bool], Colu
 
 def _replace(session: Session, best: BestConfig, created: datetime, import_id: str | None) -> None:
     values = _values(BestConfigRow, session, best) | {"created": created, "import_id": import_id}
+    values["drifted"] = None
     values["quarantine_id"] = quarantine.of_winner(session, best.config, best.provenance, created)
     before = select(BestConfigRow.artifact).where(
         BestConfigRow.device_class == best.device_class, BestConfigRow.problem_id == values["problem_id"]
@@ -273,13 +274,13 @@ def unreadable(session: Session) -> list[Unreadable]:
     return _READER.unreadable(session.execute(_all().order_by(BestConfigRow.id)))
 
 
-def origins(session: Session) -> list[tuple[str, Provenance, int]]:
-    """Families and provenances of all winners, and how many winners share them."""
+def origins(session: Session) -> list[tuple[str, Provenance, bool, int]]:
+    """Families and provenances of all winners, whether they drifted, and how many winners share that."""
     family, was = BestConfigRow.config["family"].as_string(), cast(BestConfigRow.provenance, Text)
-    each = select(family.label("family"), was.label("was")).subquery()
-    rows = session.execute(
-        select(each.c.family, each.c.was, func.count()).group_by(each.c.family, each.c.was)
-    )
+    drifted = BestConfigRow.drifted.is_not(None)
+    each = select(family.label("family"), was.label("was"), drifted.label("drifted")).subquery()
+    same = (each.c.family, each.c.was, each.c.drifted)
+    rows = session.execute(select(*same, func.count()).group_by(*same))
     return _ORIGINS.readable(rows)
 
 
@@ -359,15 +360,15 @@ def _best(row: BestConfigRow | ImportedBestRow, problem: str) -> BestConfig:
 
 
 def _stored(row: BestConfigRow, problem: str) -> StoredBest:
-    return StoredBest(row.id, _best(row, problem), row.created, row.import_id)
+    return StoredBest(row.id, _best(row, problem), row.created, row.import_id, row.drifted is not None)
 
 
 def _waiting(row: ImportedBestRow, problem: str) -> WaitingBest:
     return WaitingBest(row.id, _best(row, problem), row.queued)
 
 
-def _origin(family: str, provenance: str, winners: int) -> tuple[str, Provenance, int]:
-    return family, decode(Provenance, json.loads(provenance)), winners
+def _origin(family: str, provenance: str, drifted: bool, winners: int) -> tuple[str, Provenance, bool, int]:
+    return family, decode(Provenance, json.loads(provenance)), bool(drifted), winners
 
 
 def _following(row: BestConfigRow, _problem: str) -> ColumnElement[bool]:

@@ -314,6 +314,24 @@ class QuarantineRow(Base):
     created: Mapped[datetime]
 
 
+class CanaryRow(Base):
+    """What a winner took when an idle device measured it, first and last; ``cause`` of a shift."""
+
+    __tablename__ = "canary"
+    __table_args__ = (UniqueConstraint("device", "device_class", "problem_id"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    device: Mapped[str] = mapped_column(String(200))
+    device_class: Mapped[str] = mapped_column(String(128))
+    problem_id: Mapped[int] = mapped_column(ForeignKey("problem.id"), index=True)
+    artifact: Mapped[str] = mapped_column(String(64))
+    reference: Mapped[dict[str, Any]]
+    latest: Mapped[dict[str, Any]]
+    cause: Mapped[str | None] = mapped_column(String(16))
+    created: Mapped[datetime]
+    checked: Mapped[datetime]
+
+
 class _Winner:
     """The columns of a winner."""
 
@@ -340,7 +358,8 @@ class _Winner:
 
 class BestConfigRow(_Winner, Base):
     """The winner of the latest race for a problem on a device class, which may run. ``import_id`` names the
-    import of one that was raced elsewhere, ``quarantine_id`` why one is not served."""
+    import of one that was raced elsewhere, ``quarantine_id`` why one is not served; ``drifted`` since when it
+    takes another time than before."""
 
     __tablename__ = "best_config"
     __table_args__ = (UniqueConstraint("device_class", "problem_id"), Index(None, "arch"))
@@ -348,6 +367,7 @@ class BestConfigRow(_Winner, Base):
     artifact: Mapped[str] = mapped_column(ForeignKey("artifact.digest"), index=True)
     import_id: Mapped[str | None] = mapped_column(ForeignKey("import.id"), index=True)
     quarantine_id: Mapped[int | None] = mapped_column(ForeignKey("quarantine.id"), index=True)
+    drifted: Mapped[datetime | None]
 
 
 class ImportedBestRow(_Winner, Base):

@@ -81,12 +81,14 @@ class DeviceRecord:
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoredBest:
     """A winner as kept; ``id`` is stable for its problem and device class, ``created`` is of its race, and
-    ``import_id`` names the import of one that was raced elsewhere."""
+    ``import_id`` names the import of one that was raced elsewhere; ``drifted``: an idle device
+    measured another time since."""
 
     id: int
     best: BestConfig
     created: datetime
     import_id: str | None = None
+    drifted: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

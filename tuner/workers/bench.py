@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import platform
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from tilewright.schema.codec import decode, encode
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import Outcome, TrialResult
+from tuner.devices.base import Conditions
 from tuner.measure.company import LIMITS
 from tuner.measure.race import RaceRules, RaceSamples
 from tuner.measure.timing import FEWEST_SAMPLES
@@ -50,6 +52,7 @@ class Bench:
         spec: description of the device.
         driver: name and version of driver or operating system.
         identity: tells the device from all others of this machine, of the same name too: a GPU's UUID.
+        used: when a GEMM was last asked for, on the monotonic clock.
     """
 
     def __init__(self, device_name: str, recovery: Recovery | None = None) -> None:
@@ -61,7 +64,7 @@ class Bench:
         """
         self.name = device_name
         command = python("-m", "tuner.workers.device_worker", "--device", device_name)
-        self._recovery = recovery
+        self._recovery, self.used = recovery, 0.0
         self._process = WorkerProcess(command, self._check_back)
         hello = self._process.greeting()
         self.spec = DeviceSpec.from_dict(hello["spec"])
@@ -232,6 +235,15 @@ class Bench:
         """
         self._process.call({"op": "rehearse", "dtype": dtype.value}, timeout_s=_REHEARSAL_TIMEOUT_S)
 
+    def conditions(self) -> Conditions:
+        """Highest clock, power limit and temperature of the device now.
+
+        Raises:
+            WorkerDied, WorkerTimeout: the device failed.
+        """
+        reply = self._process.call({"op": "conditions"}, timeout_s=_GEMM_TIMEOUT_S)
+        return decode(Conditions, reply.header["conditions"])
+
     def gemm(
         self,
         artifact: Artifact | None,
@@ -253,6 +265,7 @@ class Bench:
         header["regions"] = {name: encode(region) for name, region in regions.items()}
         payloads = [artifact.to_bytes()] if artifact else []
         timeout_s = _GEMM_TIMEOUT_S + problem.flops / _SLOWEST_FLOPS
+        self.used = time.monotonic()
         try:
             reply = self._process.call(header, payloads, timeout_s=timeout_s, wait_s=wait_s)
         except WorkerBusy as error:

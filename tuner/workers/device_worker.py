@@ -40,7 +40,7 @@ _KERNEL_FAULTS = frozenset({700, 702, 710, 714, 715, 716, 717, 718, 719})
 
 
 class DeviceServer:
-    """Serves ``trial``, ``tile_hints``, ``race``, ``gemm`` and ``rehearse`` on one device."""
+    """Serves ``trial``, ``tile_hints``, ``race``, ``gemm``, ``rehearse`` and ``conditions`` on one device."""
 
     def __init__(self, device_name: str) -> None:
         self._device = open_device(device_name)
@@ -56,6 +56,7 @@ class DeviceServer:
             "race": self._run_race,
             "gemm": self._gemm,
             "rehearse": self._rehearse,
+            "conditions": self._conditions,
         }
 
     def greeting(self) -> dict[str, Any]:
@@ -94,6 +95,9 @@ class DeviceServer:
             kernel.close()
             self._forget()
         return Frame({"kind": "ok"})
+
+    def _conditions(self, _request: Frame) -> Frame:
+        return Frame({"kind": "ok", "conditions": encode(self._device.conditions())})
 
     def _trial(self, request: Frame) -> Frame:
         self._race = None

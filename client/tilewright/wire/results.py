@@ -44,7 +44,8 @@ class QualityView(BaseModel):
             keep fewer bits than their type).
         deterministic: whether launches on the same operands gave the same bits.
         staleness: ``fresh``, or the first that holds, as far as this service can tell: ``source-changed``,
-            ``toolchain-changed`` and ``driver-changed`` since the measurement, ``quick``.
+            ``toolchain-changed`` and ``driver-changed`` since the measurement, ``drifted`` (an idle device
+            measured another time since), ``quick``.
     """
 
     numerics: str = "unknown"

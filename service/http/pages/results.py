@@ -95,7 +95,7 @@ def get_result(request: Request, service: ServiceDep, result_id: ResultId) -> Re
         charts=(results.distributions(winner, age), results.samples(winner, tried, age)),
         stored=stored,
         best=winner,
-        quality=service.quality.view(winner),
+        quality=service.quality.view(winner, stored.drifted),
         tried=tried,
         apart=results.apart(winner),
     )
@@ -164,7 +164,7 @@ def _coverage(service: Service, wanted: str, here: Collection[str]) -> tuple[lis
 def _staleness(service: Service) -> Callable[[Headline], str]:
     """What changed since a result was measured; each family and provenance is judged once."""
     judged = functools.cache(service.quality.staleness_of)
-    return lambda one: judged(one.family, one.provenance)
+    return lambda one: judged(one.family, one.provenance, one.drifted)
 
 
 @router.get("/roofline", operation_id="page_roofline")

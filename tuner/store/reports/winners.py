@@ -36,6 +36,7 @@ class Headline:
         stands_in: whether the vendor library ran another problem in its place.
         speedup, low, high, confidence: with its interval.
         provenance: of the result.
+        drifted: an idle device measured another time since.
     """
 
     id: int
@@ -58,6 +59,7 @@ class Headline:
     high: float
     confidence: float
     provenance: Provenance
+    drifted: bool = False
 
     @property
     def verdict(self) -> str:
@@ -142,12 +144,13 @@ def _query() -> Select[Any]:
         row.speedup_high,
         row.confidence,
         row.provenance,
+        row.drifted,
     ).join(ProblemRow, ProblemRow.id == row.problem_id)
 
 
 def _headline(row_id: int, canonical: str, *rest: Any) -> Headline:
     device_class, arch, family, job_id, created, median, mhz, watts, method, disturbed, *others = rest
-    name, vendor_us, detail, speedup, low, high, confidence, provenance = others
+    name, vendor_us, detail, speedup, low, high, confidence, provenance, drifted = others
     return Headline(
         row_id,
         parse_problem(canonical),
@@ -169,6 +172,7 @@ def _headline(row_id: int, canonical: str, *rest: Any) -> Headline:
         high,
         confidence,
         decode(Provenance, provenance),
+        drifted is not None,
     )
 
 

@@ -35,6 +35,7 @@ class Action(StrEnum):
     REVOKE_KEY = "revoke key"
     TRUST = "trust key"
     DISTRUST = "distrust key"
+    DRIFT = "note drift"
     RELEASE = "release from quarantine"
     PRUNE = "prune"
     RESTORE = "restore"

@@ -1,0 +1,154 @@
+"""``Canary``: measures a few winners again while a device is idle, and tells when their times shift."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+
+from sqlalchemy.orm import Session
+
+from service.metrics import Metrics
+from service.settings import Settings
+from tilewright.artifact import Artifact
+from tilewright.schema.codec import encode
+from tilewright.schema.trial import Timing, Trial, TrialResult
+from tuner.devices.base import Conditions
+from tuner.job.context import provenance
+from tuner.measure.stats import median
+from tuner.store import entities
+from tuner.store.database import Store
+from tuner.store.faults import drift, quarantine
+from tuner.store.faults.drift import Cause, Reading, Watched
+from tuner.store.records import utc_now
+from tuner.store.upkeep import audit
+from tuner.store.upkeep.audit import Action
+from tuner.workers.bench import Bench
+
+WINNERS = 3
+TRIALS = 5  # of a reading
+MOST_S = 0.5  # of one trial: so long a job that comes may wait
+IDLE_S = 600.0  # before the first trial
+SECOND_LOOK_S = 60.0  # after a reading that shifted: only one that stays is told
+_TIMEOUT_S = 20.0
+log = logging.getLogger("tilewright.canary")
+
+
+class Canary:
+    """Reads the times of a few winners once in ``canary_hours``, and after a change of the driver.
+
+    The first reading of a winner on a device is what later ones are compared with.
+    """
+
+    def __init__(self, store: Store, bench: Bench, metrics: Metrics, settings: Settings) -> None:
+        self._store, self._bench, self._metrics = store, bench, metrics
+        self._every = timedelta(hours=settings.canary_hours)
+        self._device, self._device_class = bench.known_as[:200], bench.spec.device_class.id
+        self._idle_since = self._look_at = time.monotonic()
+        self._left: list[Watched] = []
+        self._timings: list[Timing] = []
+        self._suspects: set[str] = set()
+
+    def disturb(self) -> None:
+        """A job takes the device; what was read of the winner at hand is dropped."""
+        self._idle_since = time.monotonic()
+        self._timings.clear()
+
+    def step(self) -> bool:
+        """Run one trial if it is time to; False if not."""
+        idle_s = time.monotonic() - max(self._idle_since, self._bench.used)
+        if not self._every or idle_s < IDLE_S or time.monotonic() < self._look_at:
+            return False
+        if not self._left:
+            self._left = self._due()
+        if self._left:
+            self._measure(self._left[0])
+        return bool(self._left)
+
+    def _due(self) -> list[Watched]:
+        """The winners to read now; none if that was done not long ago."""
+        self._look_at = time.monotonic() + SECOND_LOOK_S
+        with self._store.read() as session:
+            last = drift.last_look(session, self._device)
+            recent = last and utc_now() - last[0] < self._every and last[1] == self._bench.driver
+            if recent and not self._suspects:
+                return []
+            found = drift.to_watch(session, self._device, self._device_class, MOST_S, WINNERS)
+        return [one for one in found if not recent or one.artifact in self._suspects]
+
+    def _measure(self, winner: Watched) -> None:
+        with self._store.read() as session:
+            data = entities.get_artifact(session, winner.artifact)
+        if data is None:
+            self._left.pop(0)
+            return
+        artifact = Artifact.from_bytes(data)
+        result = self._bench.trial(artifact, winner.problem, None, _TIMEOUT_S)
+        if result.timing:
+            self._timings.append(result.timing)
+            if len(self._timings) == TRIALS:
+                self._settle(winner)
+        else:
+            self._left.pop(0)
+            self._timings.clear()
+            log.warning("%s is %s now: %s", winner.problem, result.outcome, result.message)
+            if result.own_fault:
+                self._quarantine(winner, artifact, result)
+
+    def _quarantine(self, winner: Watched, artifact: Artifact, result: TrialResult) -> None:
+        was = provenance(artifact, self._bench.spec, self._bench.driver)
+        broken = Trial(0, winner.config, outcome=result.outcome, provenance=was, origin="final")
+        broken = dataclasses.replace(broken, message=result.message)
+        with self._store.begin() as session:
+            evidence = quarantine.Evidence(winner.problem, None, self._bench.known_as)
+            quarantine.put(session, broken, evidence)
+
+    def _settle(self, winner: Watched) -> None:
+        """Keep a reading; one that shifted is first read again a while later."""
+        self._left.pop(0)
+        now = reading(self._timings, self._bench.conditions(), self._bench.driver)
+        self._timings.clear()
+        shifted = winner.reference and drift.cause_of(winner.reference, now) != winner.cause
+        if shifted and winner.artifact not in self._suspects:
+            self._suspects.add(winner.artifact)
+            return
+        self._suspects.discard(winner.artifact)
+        with self._store.begin() as session:
+            cause = drift.keep(session, self._device, self._device_class, winner, now)
+            if cause is not winner.cause:
+                self._tell(session, winner, now, cause)
+        found = cause.value if cause else "steady" if winner.reference else "first"
+        self._metrics.canary.labels(self._bench.name, found).inc()
+
+    def _tell(self, session: Session, winner: Watched, now: Reading, cause: Cause | None) -> None:
+        """The event of a shift, or of its end."""
+        before = winner.reference or now
+        told = {"cause": cause and cause.value, "ratio": now.median_us / before.median_us}
+        target = f"{winner.problem} on {self._bench.known_as}"
+        both = {"before": encode(before), "now": encode(now)}
+        audit.note(session, audit.SERVICE, Action.DRIFT, target, **told, **both)
+        log.warning(
+            "%s takes %.3f times as long as before: %s", target, told["ratio"], cause or "steady again"
+        )
+
+
+def reading(timings: Sequence[Timing], conditions: Conditions, driver: str) -> Reading:
+    """The reading of some trials."""
+    return Reading(
+        median_us=median([one.median_us for one in timings]),
+        low_us=min(one.low_us for one in timings),
+        high_us=max(one.high_us for one in timings),
+        mhz=_mean([one.mhz for one in timings]),
+        watts=_mean([one.watts for one in timings]),
+        most_mhz=conditions.most_mhz,
+        power_limit_watts=conditions.power_limit_watts,
+        celsius=conditions.celsius,
+        driver=driver,
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
