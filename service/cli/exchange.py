@@ -1,4 +1,5 @@
-"""Results from one service to another: ``export``, ``import``, ``imports``, ``delete``, and ``trust``.
+"""Results from one service to others: ``export``, ``import``, ``imports``, ``publish``, ``delete``, and
+``trust``.
 
 Importing and deleting work on the database itself where no service is named: who may write it needs no key.
 """
@@ -32,7 +33,7 @@ from service.cli.output import (
     print_table,
     problem_of,
 )
-from service.results import importing, optuna_export
+from service.results import importing, optuna_export, publishing
 from service.results.spool import Spool
 from service.settings import Settings
 from service.signing import Signer
@@ -121,6 +122,24 @@ def import_results(
         typer.echo(f"waiting   {answer.waiting} winners, to be built and raced here")
     if answer.reason:
         typer.echo(f"{answer.dropped} kernels were left out: {answer.reason}", err=True)
+
+
+def publish_kernels(
+    folder: Annotated[Path, typer.Argument(help="The folder; what it lacks is added.", file_okay=False)],
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write what the running service serves for start-up to a folder, which any file server hands out."""
+    with connect(url) as client:
+        written = publishing.publish(client, folder)
+    if as_json:
+        print_json(dataclasses.asdict(written))
+        return
+    typer.echo(
+        f"{folder}: {written.sets} config sets and {written.kernels} kernels, {written.bytes} bytes, new"
+    )
+    for device_class, digest in written.served.items():
+        typer.echo(f"{device_class}  {digest}")
 
 
 def list_imports(url: Url = None, as_json: AsJson = False) -> None:

@@ -32,6 +32,7 @@ _VERBS = {
     "report": "service.cli.results:write_report",
     "export": "service.cli.exchange:export_results",
     "import": "service.cli.exchange:import_results",
+    "publish": "service.cli.exchange:publish_kernels",
     "imports": "service.cli.exchange:list_imports",
     "delete": "service.cli.exchange:delete_app",
     "trust": "service.cli.exchange:trust_app",

@@ -41,7 +41,10 @@ class MissReports:
         self._unanswered: list[_Report] = []
 
     def send(self) -> None:
-        """Report what is new; if the service does not answer, the rest waits for the next call."""
+        """Report what is new; if the service does not answer, the rest waits for the next call. A published
+        tree is told nothing."""
+        if self._fetcher.published:
+            return
         with contextlib.suppress(TilewrightError):
             # NOTE: what was not answered may have been counted, and is sent again as it was, under its key:
             # the service counts it once. What is new since then goes with the time after.

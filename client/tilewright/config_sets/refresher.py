@@ -19,8 +19,8 @@ from tilewright.artifact.cache import KERNEL_BYTES, ArtifactStore, Bounds, DiskC
 from tilewright.backoff import Backoff
 from tilewright.config_sets.lookup import Catalog
 from tilewright.errors import ArtifactError, InvalidProblem, ServiceError, TilewrightError, TrustError
-from tilewright.http.endpoints import SetAnswer
 from tilewright.http.fetch import Fetcher
+from tilewright.http.sets import SetAnswer, split
 from tilewright.lazy import LazyModule
 from tilewright.schema.config_set import ConfigSet
 from tilewright.schema.match import MatchLimits
@@ -291,7 +291,7 @@ class ConfigSetRefresher:
     def _write(self, answer: SetAnswer | None, fetched: Iterable[str]) -> None:
         self._artifacts.write(fetched)
         if answer is not None:
-            self._kept = f"{answer.signature}\n".encode() + answer.content
+            self._kept = answer.to_file()
             self._disk.name(self._name, self._kept)
 
     def _new_set(self) -> SetAnswer | None:
@@ -341,10 +341,10 @@ class ConfigSetRefresher:
             ArtifactError: it is damaged, or not the pinned one.
             TrustError: the key of the service did not sign it.
         """
-        signature, _, content = kept.partition(b"\n")
+        signature, content = split(kept)
         found = ConfigSet.from_bytes(content, self._options.pin)
         signed = statement(About.CONFIG_SET, found.device_class, found.digest)
-        self._fetcher.service_key.check(signature.decode("ascii", "replace"), signed, first=False)
+        self._fetcher.service_key.check(signature, signed, first=False)
         return found
 
     def _catalog(self, found: ConfigSet) -> Catalog:

@@ -170,18 +170,23 @@ def answer(call: Call[T], reply: Reply) -> T:
 
 
 def checked_url(url: str) -> str:
-    """The URL of a service, without a slash at its end.
+    """The URL of a service or of a published tree, without a slash at its end.
 
     Raises:
-        InvalidProblem: it is not ``http://host`` or ``https://host``, with or without port and path.
+        InvalidProblem: it is not ``http://host`` or ``https://host``, with or without port and path, nor
+            ``file:///path``.
     """
     try:
         parts = urlsplit(url)
         port, named = parts.port, parts.scheme in ("http", "https") and bool(parts.hostname)
+        named = named or (parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"))
     except (ValueError, TypeError, AttributeError):
         port, named = None, False
     if not named or port == 0 or parts.query or parts.fragment:
-        raise InvalidProblem(f"the URL of a service reads like http://127.0.0.1:8080, got {url!r}")
+        raise InvalidProblem(
+            "the URL of a service reads like http://127.0.0.1:8080, that of a published folder like"
+            f" file:///srv/kernels; got {url!r}"
+        )
     return url.rstrip("/")
 
 

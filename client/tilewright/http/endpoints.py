@@ -48,8 +48,8 @@ from tilewright.http.calls import (
     post,
 )
 from tilewright.http.events import Follower, OnProgress
+from tilewright.http.sets import INDEX, Index, SetAnswer, is_index, kernel_path, set_path
 from tilewright.lazy import LazyModule
-from tilewright.schema.config_set import ConfigSet
 from tilewright.schema.problem import GemmProblem
 from tilewright.trust import HEADER, About, ServiceKey, statement
 
@@ -65,26 +65,6 @@ _USUAL_BYTES, _MOST_BYTES = 2**18, 2**30  # a kernel has 30 to 150 KB; all kerne
 _PAGE = 1000
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class SetAnswer:
-    """A config set as it came.
-
-    Attributes:
-        config_set: checked against its digest, and against the key of the service.
-        content: the bytes, to be kept.
-        signature: the text of the service's signature.
-    """
-
-    config_set: ConfigSet
-    content: bytes
-    signature: str
-
-    @property
-    def etag(self) -> str:
-        """What :meth:`Endpoints.current_set` takes to answer None as long as this set is served."""
-        return f'"{self.config_set.digest}"'
-
-
 class Endpoints:
     """Every endpoint as a method. Inherit from this and from a sender: with
     :class:`tilewright.http.calls.Sender` a method waits for its answer, with ``AsyncSender`` it is awaited.
@@ -95,6 +75,7 @@ class Endpoints:
     """
 
     service_key: ServiceKey
+    published: bool | None = None  # whether the last config set came from a published tree; None before it
 
     def _job_ended(self) -> None:
         """Called when a job that was waited for has ended."""
@@ -254,7 +235,7 @@ class Endpoints:
             self.service_key.check(reply.headers.get(HEADER.lower()), statement(About.ARTIFACT, digest))
             return Artifact.from_bytes(reply.content, digest)
 
-        return Call("GET", path_of("artifacts", digest), parse, answer_bytes=KERNEL_BYTES)
+        return Call("GET", kernel_path(digest), parse, answer_bytes=KERNEL_BYTES)
 
     @endpoint
     def export(self, file: File, **options: Unpack[ExportOptions]) -> Flow[int]:
@@ -342,7 +323,7 @@ class Endpoints:
     # Config sets
 
     @endpoint
-    def current_set(self, device_class: str, etag: str | None = None) -> Call[SetAnswer | None]:
+    def current_set(self, device_class: str, etag: str | None = None) -> Flow[SetAnswer | None]:
         """The config set that a device class is served; None if ``etag`` still is what is served.
 
         Raises:
@@ -350,22 +331,32 @@ class Endpoints:
         """
         headers = {"If-None-Match": etag} if etag else {}
 
-        def parse(reply: Reply) -> SetAnswer | None:
-            return None if reply.status == 304 else _sound_set(self.service_key, reply, None)
+        def parse(reply: Reply) -> SetAnswer | Index | None:
+            if is_index(reply):
+                return Index.from_bytes(reply.content)
+            return None if reply.status == 304 else SetAnswer.read(reply, self.service_key)
 
         params = {"device_class": device_class}
-        return Call("GET", "/config-sets/current", parse, params, headers=headers, answer_bytes=MANY_BYTES)
+        found = yield from Call("GET", INDEX, parse, params, headers=headers, answer_bytes=MANY_BYTES)
+        self.published = isinstance(found, Index)
+        if not isinstance(found, Index):
+            return found
+        digest = found.sets.get(device_class)
+        if digest is None:
+            raise ServiceError(404, {"title": "Not found", "detail": f"{device_class} has no published set"})
+        return None if etag == f'"{digest}"' else (yield from Endpoints.config_set(self, digest))
 
     @endpoint
-    def config_set(self, digest: str) -> Call[SetAnswer]:
+    def config_set(self, digest: str) -> Flow[SetAnswer]:
         """A snapshot, checked against its digest.
 
         Raises:
             ArtifactError: what arrived does not match.
         """
-        path = path_of("config-sets", digest)
-        parse = functools.partial(_sound_set, self.service_key, digest=digest)
-        return Call("GET", path, parse, answer_bytes=MANY_BYTES)
+        parse = functools.partial(SetAnswer.read, key=self.service_key, digest=digest)
+        found = yield from Call("GET", set_path(digest), parse, answer_bytes=MANY_BYTES)
+        self.published = found.published
+        return found
 
     @endpoint
     def config_sets(
@@ -545,9 +536,3 @@ def _succeeded(job: wire.JobView) -> wire.JobView:
         document = job.error or wire.ProblemDocument(type="about:blank", title="job failed", status=500)
         raise ServiceError(document.status, document.model_dump(exclude_none=True))
     return job
-
-
-def _sound_set(key: ServiceKey, reply: Reply, digest: str | None) -> SetAnswer:
-    found, signature = ConfigSet.from_bytes(reply.content, digest), reply.headers.get(HEADER.lower(), "")
-    key.check(signature, statement(About.CONFIG_SET, found.device_class, found.digest))
-    return SetAnswer(found, reply.content, signature)

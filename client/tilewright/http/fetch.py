@@ -7,23 +7,30 @@ import hashlib
 import queue
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tilewright.artifact import bundle
-from tilewright.errors import ArtifactError, ServiceUnreachable
-from tilewright.http.calls import Call, Sender
+from tilewright.errors import ArtifactError, ServiceError, ServiceUnreachable
+from tilewright.http.calls import KERNEL_BYTES, Call, Sender
 from tilewright.http.endpoints import Endpoints, bundle_calls
+from tilewright.http.sets import kernel_path
 from tilewright.lazy import LazyModule
 from tilewright.trust import ServiceKey
 
 if TYPE_CHECKING:
+    from concurrent import futures
+
+    import httpx2
+
     from tilewright.http import transport
 else:
+    futures = LazyModule("concurrent.futures")
     transport = LazyModule("tilewright.http.transport")
 
 T = TypeVar("T")
 _CONNECT_S = 5.0
+_AT_ONCE, _FILES = 8, 16  # connections to a published tree, and kernels that each fetches one after the other
 
 
 class CancellableConnection:
@@ -78,6 +85,10 @@ class Fetcher(Endpoints, Sender):
         Raises:
             ServiceUnreachable, ServiceError: a request failed.
         """
+        if self.published is None:  # the set lay in the cache
+            Sender._run(self, lambda: Endpoints.config_set(self, digest))
+        if self.published:
+            return self._files(want)
         found: dict[str, bytes] = {}
         for call in bundle_calls(digest, None if everything else want):
             with contextlib.suppress(ArtifactError):  # it ended early: what came before that stands
@@ -86,14 +97,36 @@ class Fetcher(Endpoints, Sender):
                         found[name] = bytes(data)
         return {name: found[name] for name in want if name in found}
 
+    def _files(self, want: Sequence[str]) -> dict[str, bytes]:
+        """Those artifacts of a published tree that are there and match."""
+        parts = [want[first : first + _FILES] for first in range(0, len(want), _FILES)]
+        with futures.ThreadPoolExecutor(_AT_ONCE, "tilewright-files") as pool:
+            found = [data for part in pool.map(self._part, parts) for data in part]
+        by_name = {hashlib.sha256(data).hexdigest(): data for data in found}
+        return {name: by_name[name] for name in want if name in by_name}
+
+    def _part(self, want: Sequence[str]) -> list[bytes]:
+        def read(http: httpx2.Client, **options: Any) -> list[bytes]:
+            found = []
+            for name in want:
+                call = Call("GET", kernel_path(name), lambda reply: reply.content, answer_bytes=KERNEL_BYTES)
+                with contextlib.suppress(ServiceError):  # the others are worth having
+                    found.append(transport.send(http, call, **options))
+            return found
+
+        return self._bounded(read)
+
     def _send(self, call: Call[T]) -> T:
+        return self._bounded(lambda http, **options: transport.send(http, call, **options))
+
+    def _bounded(self, exchange: Callable[..., T]) -> T:
         # NOTE: the timeouts of httpx2 are for one step each; a service that drips would meet all of them, and
         # looking up a name has none. So the request has a thread of its own, which may be left behind.
         connection, outcome = CancellableConnection(), queue.SimpleQueue[tuple[T | None, Exception | None]]()
 
         def request() -> None:
             try:
-                outcome.put((self._exchange(call, connection), None))
+                outcome.put((self._connected(exchange, connection), None))
             except Exception as error:  # raised where the answer is waited for
                 outcome.put((None, error))
 
@@ -109,8 +142,7 @@ class Fetcher(Endpoints, Sender):
             raise failure
         return cast(T, answer)
 
-    def _exchange(self, call: Call[T], connection: CancellableConnection) -> T:
+    def _connected(self, exchange: Callable[..., T], connection: CancellableConnection) -> T:
         connect_s = min(_CONNECT_S, self._seconds)
         with transport.connect(self.url, self._seconds, self._headers, connect_s) as http:
-            extensions = {"trace": connection.follow}
-            return transport.send(http, call, extensions=extensions)
+            return exchange(http, extensions={"trace": connection.follow})

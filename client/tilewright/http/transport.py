@@ -7,13 +7,16 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import httpx2
 
 from tilewright import forks
 from tilewright.errors import ServiceUnreachable
 from tilewright.http.calls import ONE_BYTES, Call, Reply, answer, unreachable
+from tilewright.http.sets import PUBLISHED
 
 T = TypeVar("T")
 _PLAIN = {"Accept-Encoding": "identity"}
@@ -27,6 +30,8 @@ def connect(url: str, timeout: float, headers: Mapping[str, str], connect_s: flo
     """
     # NOTE: making the first client of a process imports, too.
     with forks.importing(), _reaching(url):
+        if url.startswith("file:"):
+            return httpx2.Client(base_url=url, transport=_Files(url))
         # NOTE: no matter of trust: plain HTTP has no certificate, and reading the authorities takes long.
         verify = not url.startswith("http://")
         each = httpx2.Timeout(timeout, connect=connect_s or timeout)
@@ -40,6 +45,8 @@ def connect_async(url: str, timeout: float, headers: Mapping[str, str]) -> httpx
         ServiceUnreachable: the URL is not valid.
     """
     with forks.importing(), _reaching(url):
+        if url.startswith("file:"):
+            return httpx2.AsyncClient(base_url=url, transport=_Files(url))
         return httpx2.AsyncClient(base_url=url, timeout=timeout, headers={**headers, **_PLAIN})
 
 
@@ -80,6 +87,29 @@ async def send_async(http: httpx2.AsyncClient, call: Call[T]) -> T:
             async for piece in response.aiter_bytes():
                 take(piece)
     return answer(call, Reply(response.status_code, response.headers, body.content))
+
+
+class _Files(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
+    """Answers from a published tree in a local folder."""
+
+    def __init__(self, url: str) -> None:
+        self._folder = unquote(urlsplit(url).path)
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        name = request.url.path.removeprefix(self._folder)
+        if request.method != "GET" or not PUBLISHED.fullmatch(name):
+            refusal = {"status": 404, "title": "Not found", "type": "about:blank"}
+            refusal["detail"] = f"a folder answers no {request.method} {name}; use the URL of a service"
+            return httpx2.Response(404, json=refusal)
+        try:
+            return httpx2.Response(200, content=Path(self._folder + name).read_bytes())
+        except FileNotFoundError:
+            return httpx2.Response(404, content=f"there is no file {name}")
+        except OSError as error:
+            raise httpx2.ReadError(str(error)) from error
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        return await asyncio.to_thread(self.handle_request, request)
 
 
 class _Body:

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from service.cli.main import app
 from tilewright import Client, GemmProblem
 from tilewright.http.arguments import Miss
+from tilewright.launch import local_device
 from tuner.store import best as winners
 from tuner.store import entities, imports
 from tuner.store.database import Store
@@ -184,3 +185,19 @@ def test_results_are_deleted(tmp_path: Path) -> None:
         assert there("delete", "problem", "9", "9", "9").exit_code == 1
     finally:
         finish(server)
+
+
+def test_what_is_served_is_published_and_starts_a_client(run: Run, asked: Client, tmp_path: Path) -> None:
+    digest, folder = tuned_set(asked, 16), tmp_path / "published"
+    device_class = asked.devices()[0].device_class
+    first = data(run("publish", str(folder), "--json"))
+    assert first["served"] == {device_class: digest}
+    assert first["sets"] == 1
+    assert digest in run("publish", str(folder)).stdout
+    assert data(run("publish", str(folder), "--json"))["bytes"] == 0
+    with Client(folder.as_uri(), cache_dir=tmp_path / "cache", start_timeout=30.0) as tw:
+        found = tw.start(local_device.HOST).lookup(
+            GemmProblem(16, 24, 24, "float32", "nn"), local_device.HOST
+        )
+        assert found.entry is not None
+        assert tw.service_key.known == asked.service_key.known

@@ -1,0 +1,120 @@
+"""Config sets as they come: from a service, or from a published tree, which any file server hands out.
+
+A published tree (``tilewright publish``) has the paths of the service. Only its index ever changes::
+
+    config-sets/current      the index: the digest of the set of each device class
+    config-sets/sha256:...   a config set, after a line with the service's signature
+    artifacts/...            a kernel
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Self
+
+from tilewright.errors import ArtifactError
+from tilewright.http.calls import Reply, path_of
+from tilewright.schema.config_set import ConfigSet
+from tilewright.trust import HEADER, About, ServiceKey, statement
+
+INDEX = path_of("config-sets", "current")
+PUBLISHED = re.compile(rf"{INDEX}|/config-sets/sha256:[0-9a-f]{{64}}|/artifacts/[0-9a-f]{{64}}")
+_FORMAT = 1
+_FIRST = b'{"published":'
+_SIGNED = b"ed25519:"
+
+
+def set_path(digest: str) -> str:
+    """The path of a config set."""
+    return path_of("config-sets", digest)
+
+
+def kernel_path(digest: str) -> str:
+    """The path of a kernel."""
+    return path_of("artifacts", digest)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Index:
+    """The index of a published tree: the digest of the config set of each device class."""
+
+    sets: Mapping[str, str]
+
+    def to_bytes(self) -> bytes:
+        """The file of the index."""
+        text = json.dumps({"published": _FORMAT, "sets": self.sets}, sort_keys=True, separators=(",", ":"))
+        return f"{text}\n".encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Self:
+        """The inverse of :meth:`to_bytes`.
+
+        Raises:
+            ArtifactError: it is damaged, or of a newer release.
+        """
+        try:
+            raw: Any = json.loads(content)
+            version, sets = raw["published"], dict(raw["sets"])
+            if version != _FORMAT:
+                raise ArtifactError(f"a newer release published it (format {version}); upgrade the client")
+            if not all(isinstance(digest, str) for digest in sets.values()):
+                raise ValueError("a digest must be text")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ArtifactError(f"the index of the tree is damaged, publish it again: {error!r}") from error
+        return cls(sets)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SetAnswer:
+    """A config set as it came.
+
+    Attributes:
+        config_set: checked against its digest, and against the key of the service.
+        content: its bytes.
+        signature: the text of the service's signature.
+        published: whether it came from a published tree.
+    """
+
+    config_set: ConfigSet
+    content: bytes
+    signature: str
+    published: bool = False
+
+    @classmethod
+    def read(cls, reply: Reply, key: ServiceKey, digest: str | None = None) -> Self:
+        """The set in an answer.
+
+        Raises:
+            ArtifactError: what arrived does not match its digest, or ``digest`` if given.
+            TrustError: the key did not sign it.
+        """
+        content, signature = reply.content, reply.headers.get(HEADER.lower(), "")
+        published = not signature and content.startswith(_SIGNED)
+        if published:
+            signature, content = split(content)
+        found = ConfigSet.from_bytes(content, digest)
+        key.check(signature, statement(About.CONFIG_SET, found.device_class, found.digest))
+        return cls(found, content, signature, published)
+
+    @property
+    def etag(self) -> str:
+        """What ``current_set`` takes to answer None as long as this set is served."""
+        return f'"{self.config_set.digest}"'
+
+    def to_file(self) -> bytes:
+        """The set with its signature, as caches and published trees keep it."""
+        return f"{self.signature}\n".encode() + self.content
+
+
+def split(content: bytes) -> tuple[str, bytes]:
+    """The signature and the set in what :meth:`SetAnswer.to_file` wrote, neither of them checked."""
+    signature, _, found = content.partition(b"\n")
+    return signature.decode("ascii", "replace"), found
+
+
+def is_index(reply: Reply) -> bool:
+    """Whether an answer is the index of a published tree, where a service answers with a set."""
+    return HEADER.lower() not in reply.headers and reply.content.startswith(_FIRST)

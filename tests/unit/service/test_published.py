@@ -1,0 +1,293 @@
+"""Published trees: start-up from a file server or a folder, what a second publish writes, who may sign."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import http.server
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from host_samples import artifact_of, config_of
+from set_server import SetService, config_set, entry, serving, tampered
+from signers import signer
+
+from service.results import publishing
+from service.results.publishing import NothingToPublish, publish
+from tilewright import AsyncClient, Client, GemmProblem, wire
+from tilewright.artifact.cache import default_folder
+from tilewright.errors import ArtifactError, InvalidProblem, ServiceError, TrustError
+from tilewright.http.calls import Reply
+from tilewright.http.sets import INDEX, Index, SetAnswer, is_index
+from tilewright.launch import local_device
+from tilewright.trust import ServiceKey
+
+HOST = local_device.device_class(local_device.HOST).id
+TUNED = GemmProblem(96, 80, 64, "float32", "nn")
+LARGER = dataclasses.replace(TUNED, m=4096)
+KERNEL = artifact_of(config_of(kc=32, mc=32, nc=64), dataclasses.replace(TUNED, m=64, n=64, k=64))
+OTHER = artifact_of(config_of(kc=48, mc=32, nc=64), dataclasses.replace(TUNED, m=64, n=64, k=64))
+BOTH = [entry(TUNED, KERNEL), entry(LARGER, OTHER)]
+
+
+class Listing(Client):
+    """A client of a service of sets that says which classes it has; ``SetService`` lists nothing."""
+
+    def config_list(self, **_: Any) -> wire.BestConfigList:  # type: ignore[override]
+        return wire.BestConfigList(items=[])
+
+    def config_sets(self, *_: Any, **__: Any) -> wire.SetList:  # type: ignore[override]
+        info = {"arch": "a", "created_at": "2026-01-01T00:00:00Z", "entries": 1}
+        return wire.SetList(items=[wire.SetInfo(digest="d", device_class=HOST, **info)])  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def service() -> Iterator[SetService]:
+    with serving(SetService(config_set([entry(TUNED, KERNEL)]), [KERNEL, OTHER])) as running:
+        yield running
+
+
+@pytest.fixture
+def source(service: SetService, tmp_path: Path) -> Iterator[Client]:
+    with Listing(service.url, cache_dir=tmp_path / "publisher") as client:
+        yield client
+
+
+@pytest.fixture
+def tree(source: Client, tmp_path: Path) -> Path:
+    publish(source, tmp_path / "a tree")
+    return tmp_path / "a tree"
+
+
+class _Files(http.server.SimpleHTTPRequestHandler):
+    asked: list[str]
+
+    def log_message(self, *_: object) -> None:
+        self.asked.append(f"{self.command} {self.path.partition('?')[0]}")
+
+
+@pytest.fixture
+def files(tree: Path) -> Iterator[tuple[str, list[str]]]:
+    """The tree behind what ``python -m http.server`` runs: its URL, and what was asked for."""
+    handler = type("Handler", (_Files,), {"asked": []})
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(handler, directory=str(tree))
+    )
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}", handler.asked  # type: ignore[attr-defined]
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def multiplies(tw: Client, problem: GemmProblem = TUNED) -> None:
+    random = np.random.default_rng(1)
+    a, b = (random.standard_normal(shape).astype("float32") for shape in (problem.a_shape, problem.b_shape))
+    np.testing.assert_allclose(tw.matmul(a, b), a @ b, rtol=1e-4, atol=1e-4)
+
+
+def names(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_file_server_is_enough_for_tuned_products(files: tuple[str, list[str]], tmp_path: Path) -> None:
+    url, asked = files
+    with Client(url, cache_dir=tmp_path / "cache", start_timeout=10.0) as tw:
+        multiplies(tw.start())
+        multiplies(tw, dataclasses.replace(TUNED, n=96))
+        assert tw.refresh(10.0)
+        assert tw.stats == {"tuned: exact": 1, "vendor: no tuned kernel": 1}
+    [index, first, kernel, again] = asked  # no report of the miss
+    assert index == again == f"GET {INDEX}"
+    assert first.startswith("GET /config-sets/sha256:")
+    assert kernel == f"GET /artifacts/{KERNEL.digest}"
+
+
+def test_a_folder_is_enough_too(tree: Path, tmp_path: Path) -> None:
+    with Client(tree.as_uri(), cache_dir=tmp_path / "cache", start_timeout=10.0) as tw:
+        multiplies(tw.start())
+        assert tw.refresh(10.0)
+        assert tw.stats == {"tuned: exact": 1}
+        with pytest.raises(ServiceError, match="use the URL of a service"):
+            tw.devices()
+        with pytest.raises(ServiceError, match="another has no published set"):
+            tw.current_set("another")
+
+
+def test_a_coroutine_reads_a_folder(tree: Path) -> None:
+    async def read() -> None:
+        async with AsyncClient(tree.as_uri(), trust=signer(1).public_key) as tw:
+            answer = await tw.current_set(HOST)
+            assert answer is not None
+            assert tw.published
+            assert await tw.current_set(HOST, answer.etag) is None
+
+    asyncio.run(read())
+
+
+def test_a_second_publish_writes_what_changed_and_keeps_the_rest(
+    service: SetService, source: Client, tree: Path, tmp_path: Path
+) -> None:
+    before = {name: (tree / name).stat() for name in names(tree)}
+    assert publish(source, tree).bytes == 0
+    assert {name: (tree / name).stat().st_ino for name in names(tree)} == {
+        name: status.st_ino for name, status in before.items()
+    }
+    with Client(tree.as_uri(), cache_dir=tmp_path / "cache", start_timeout=10.0) as tw:
+        multiplies(tw.start())
+        service.content = config_set(BOTH)
+        written = publish(source, tree)
+        assert (written.sets, written.kernels) == (1, 1)
+        assert names(tree) - before.keys() == {
+            f"config-sets/{service.digest}",
+            f"artifacts/{OTHER.digest}",
+        }
+        assert tw.refresh(10.0)
+        multiplies(tw, LARGER)
+        assert tw.stats == {"tuned: exact": 2}
+
+
+def test_a_kernel_that_was_cut_short_is_written_again(source: Client, tree: Path) -> None:
+    kernel = tree / "artifacts" / KERNEL.digest
+    whole = kernel.read_bytes()
+    kernel.write_bytes(whole[:-1])
+    assert publish(source, tree).kernels == 1
+    assert kernel.read_bytes() == whole
+
+
+def test_the_index_comes_last_and_no_file_shows_in_part(
+    service: SetService, source: Client, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.content = config_set(BOTH)
+    replaced, real = list[str](), os.replace
+
+    def replace(beside: Path, target: Path) -> None:
+        if not Path(target).is_relative_to(tree):  # a cache
+            return real(beside, target)
+        with Client(tree.as_uri(), cache_dir=tmp_path / f"cache-{len(replaced)}", start_timeout=10.0) as tw:
+            multiplies(tw.start())  # a reader at this very moment
+            assert tw.stats == {"tuned: exact": 1}
+        replaced.append(str(target.relative_to(tree)))
+        return real(beside, target)
+
+    monkeypatch.setattr(publishing.os, "replace", replace)
+    publish(source, tree)
+    assert replaced == [
+        f"artifacts/{OTHER.digest}",
+        f"config-sets/{service.digest}",
+        INDEX.lstrip("/"),
+    ]
+    assert not [name for name in names(tree) if ".new" in name]
+
+
+def test_nothing_tuned_leaves_the_tree_as_it_is(service: SetService, source: Client, tree: Path) -> None:
+    there = names(tree)
+    service.content = None
+    with pytest.raises(NothingToPublish, match="tune first"):
+        publish(source, tree)
+    assert names(tree) == there
+
+
+def test_a_pinned_set_comes_from_the_tree_after_another_was_published(
+    service: SetService, source: Client, tree: Path, tmp_path: Path
+) -> None:
+    pin, cache = service.digest, tmp_path / "cache"
+    service.content = config_set(BOTH)
+    publish(source, tree)
+    with Client(tree.as_uri(), cache_dir=cache, start_timeout=10.0, pin=pin) as tw:
+        multiplies(tw.start())
+        assert tw.lookup(LARGER).kind == "vendor"
+        assert tw.stats == {"tuned: exact": 1}
+    next(cache.rglob(KERNEL.digest)).unlink()  # the set stays, so nothing said yet who answers
+    with Client(tree.as_uri(), cache_dir=cache, start_timeout=10.0, pin=pin) as tw:
+        assert tw.start().refresh(10.0)
+        multiplies(tw)
+        assert tw.stats == {"tuned: exact": 1}
+
+
+def test_only_the_first_key_or_the_given_one_counts(
+    service: SetService, tree: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Client(tree.as_uri(), cache_dir=tmp_path / "cache", start_timeout=10.0) as tw:
+        multiplies(tw.start())
+        assert tw.service_key.known == signer(1).public_key
+    service.signs_with, service.content = 2, config_set(BOTH)
+    with Listing(service.url, cache_dir=tmp_path / "other publisher") as other:
+        publish(other, tree)
+    with Client(tree.as_uri(), cache_dir=tmp_path / "cache", start_timeout=10.0) as tw:
+        assert not tw.start().refresh(10.0)
+        assert tw.lookup(LARGER).kind == "vendor"
+        multiplies(tw)
+        assert tw.stats == {"tuned: exact": 1}
+    assert "the key to trust is" in caplog.text
+    given = signer(2).public_key
+    with Client(tree.as_uri(), cache_dir=tmp_path / "new", start_timeout=10.0, trust=given) as tw:
+        assert tw.start().lookup(LARGER).kind == "exact"
+
+
+def test_a_changed_set_or_kernel_does_not_run(tree: Path, tmp_path: Path) -> None:
+    kernel, index = tree / "artifacts" / KERNEL.digest, Index.from_bytes((tree / INDEX[1:]).read_bytes())
+    kernel.write_bytes(tampered(kernel.read_bytes()))
+    with Client(tree.as_uri(), cache_dir=tmp_path / "one", start_timeout=10.0) as tw:
+        multiplies(tw.start())
+        assert tw.stats == {"vendor: its kernel is not here": 1}
+    file = tree / "config-sets" / index.sets[HOST]
+    file.write_bytes(file.read_bytes().replace(b'"use_vendor": false', b'"use_vendor": true'))
+    with (
+        Client(tree.as_uri(), cache_dir=tmp_path / "two") as tw,
+        pytest.raises(ArtifactError, match="fetch it again"),
+    ):
+        tw.current_set(HOST)
+
+
+def test_a_set_of_another_class_is_refused_and_so_is_a_foreign_signature(tree: Path, tmp_path: Path) -> None:
+    file = next(path for path in (tree / "config-sets").iterdir() if path.name != "current")
+    signature, _, content = file.read_bytes().partition(b"\n")
+    foreign = signature[:-2] + (b"00" if signature[-2:] != b"00" else b"11")
+    with pytest.raises(TrustError, match="not what it signed"):
+        SetAnswer.read(Reply(200, {}, foreign + b"\n" + content), ServiceKey("http://x", tmp_path))
+    index = tree / INDEX[1:]
+    index.write_bytes(index.read_bytes().replace(HOST.encode(), b"another"))
+    with Client(tree.as_uri(), cache_dir=tmp_path / "cache") as tw:
+        answer = tw.current_set("another")
+        assert answer is not None  # what it is of is signed; start-up compares
+        assert answer.config_set.device_class == HOST
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b'{"published":2,"sets":{}}', "newer release"),
+        (b'{"published":1,"sets":{"a":1}}', "publish it again"),
+        (b'{"published":1', "publish it again"),
+        (b'{"published":1,"sets":3}', "publish it again"),
+    ],
+)
+def test_a_damaged_index_is_refused(content: bytes, says: str) -> None:
+    assert is_index(Reply(200, {}, content))
+    with pytest.raises(ArtifactError, match=says):
+        Index.from_bytes(content)
+
+
+def test_an_index_of_unknown_sets_gives_no_path_out_of_the_folder(tree: Path, tmp_path: Path) -> None:
+    (tree.parent / "secret").write_text("x")
+    (tree / INDEX[1:]).write_bytes(Index({HOST: "../../secret"}).to_bytes())
+    with (
+        Client(tree.as_uri(), cache_dir=tmp_path / "c") as tw,
+        pytest.raises(ServiceError, match="folder answers no"),
+    ):
+        tw.current_set(HOST)
+
+
+@pytest.mark.parametrize("url", ["file:srv/kernels", "file://host/srv", "file://"])
+def test_a_folder_is_named_in_full(url: str) -> None:
+    assert default_folder()
+    with pytest.raises(InvalidProblem, match="file:///srv/kernels"):
+        Client(url)
