@@ -1,10 +1,15 @@
-"""Events of jobs for all who follow them: one reader of the database a process, however many they are."""
+"""Events of jobs for all who follow them: one reader of the database a process, however many they are.
+
+PostgreSQL says which jobs have news. A SQLite file is asked whether anything was committed, and PostgreSQL is
+read again and again while nothing can be heard.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,13 +18,16 @@ from typing import Literal
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy.exc import SQLAlchemyError
 
+from service.engine.listener import Listener
 from tilewright.schema.job import JobStatus
 from tuner.store import jobs
 from tuner.store.database import Changes, Store
 from tuner.store.records import EventRecord
 
 POLL_S = 0.2
+QUIET_S = 5.0  # NOTE: a process that dies after a commit tells nobody of it
 BATCH = 200
+_BURST_S = 0.01
 _MOST_KEPT = 1000  # events that wait for one follower
 _FAILED_S = 1.0
 End = Literal["stopping", "slow", "failed"]
@@ -81,7 +89,9 @@ class EventFeed:
         self._last: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None
         self._changes = Changes(store)
+        self._listener = Listener(store.engine) if store.engine.dialect.name == "postgresql" else None
         self._seen: int | None = None  # the stamp of the database that the last look began with
+        self._look_at = 0.0  # when all jobs are looked at whatever was heard, by ``time.monotonic()``
 
     @contextmanager
     def follow(self, job_id: str, last_id: int) -> Iterator[Follower]:
@@ -89,7 +99,7 @@ class EventFeed:
         where others follow it already; read them from the database in the block."""
         follower = Follower()
         self._followers[job_id].add(follower)
-        self._seen = None
+        self._look_again()
         self._last.setdefault(job_id, last_id)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
@@ -105,11 +115,16 @@ class EventFeed:
         self._changes.close()
 
     async def _run(self) -> None:
+        listening = asyncio.create_task(self._listener.run()) if self._listener else None
         try:
             await self._read_on()
         except Exception:
             log.exception("the events of jobs cannot be read")
             self._end_all("failed")
+        finally:
+            if listening:
+                listening.cancel()
+                await asyncio.wait([listening])
 
     async def _read_on(self) -> None:
         while self._followers:
@@ -117,20 +132,41 @@ class EventFeed:
                 self._end_all("stopping")
                 return
             try:
-                stamp = self._changes.stamp()
-                nothing = stamp is not None and stamp == self._seen
-                self._seen = stamp
-                found = {} if nothing else await run_in_threadpool(_read, self._store, dict(self._last))
+                named = self._due()
+                found = await run_in_threadpool(_read, self._store, named) if named else {}
             except SQLAlchemyError as error:
                 log.warning("followers of jobs wait: the database: %s", error)
-                self._seen = None
+                self._look_again()
                 await asyncio.sleep(_FAILED_S)
                 continue
             for job_id, news in found.items():
                 self._tell(job_id, news)
                 if len(news.events) == BATCH:
-                    self._seen = None  # more wait already
+                    self._look_again()  # more wait already
+            await self._pause()
+
+    def _due(self) -> dict[str, int]:
+        """The jobs that may have news, with the last event that was told of each."""
+        if self._listener is None:
+            stamp = self._changes.stamp()
+            nothing = stamp is not None and stamp == self._seen
+            self._seen = stamp
+            return {} if nothing else dict(self._last)
+        heard, now = self._listener.take(), time.monotonic()
+        if heard is None or now >= self._look_at:
+            self._look_at = now + QUIET_S
+            return dict(self._last)
+        return {job_id: self._last[job_id] for job_id in heard & self._last.keys()}
+
+    async def _pause(self) -> None:
+        if self._listener is None or not self._listener.on:
             await asyncio.sleep(POLL_S)
+        else:
+            await asyncio.sleep(_BURST_S)  # one look for events that come together
+            await self._listener.wait(POLL_S)
+
+    def _look_again(self) -> None:
+        self._seen, self._look_at = None, 0.0
 
     def _tell(self, job_id: str, news: News) -> None:
         if job_id in self._last and news.events:

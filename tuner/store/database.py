@@ -6,11 +6,12 @@ import contextlib
 import dataclasses
 import functools
 import json
+import logging
 import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -42,6 +43,9 @@ from tilewright.errors import TilewrightError
 from tuner.store.models import Base
 
 Values = dict[str, Any]
+NEWS = "tilewright_news"  # in the info of a session: the jobs that it added events to
+EVENTS = "tilewright_events"  # the channel on which PostgreSQL tells of them
+log = logging.getLogger("tilewright.database")
 
 
 class StoreError(TilewrightError):
@@ -248,6 +252,11 @@ _READ = "tilewright_read"
 _WAIT_S = "tilewright_wait_s"
 _BUSY_TIMEOUT = "PRAGMA busy_timeout={}"  # NOTE: a pragma takes no parameter
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.01
+# NOTE: a transaction of its own, which does not wait for the disk: those that notify commit one at a time.
+_NOTIFY = text(
+    "SELECT set_config('synchronous_commit', 'off', true), pg_notify(:channel, job)"
+    " FROM unnest(CAST(:jobs AS text[])) AS job"
+)
 _TURN_S = 0.2  # NOTE: a request that waits for longer holds a thread which others could use
 
 
@@ -301,8 +310,20 @@ class Store:
         Raises:
             WritersBusy: as many as may wait do so.
         """
-        with self._turn(), Session(self.engine, expire_on_commit=False) as session, session.begin():
-            yield session
+        with self._turn():
+            with Session(self.engine, expire_on_commit=False) as session, session.begin():
+                yield session
+            if NEWS in session.info and self.engine.dialect.name == "postgresql":
+                self._notify(session.info[NEWS])
+
+    def _notify(self, job_ids: Collection[str]) -> None:
+        """Say that these jobs have new events; where that fails, readers find them at a later look."""
+        options: dict[str, Any] = {_READ: True, "isolation_level": "AUTOCOMMIT"}
+        try:
+            with self.engine.connect().execution_options(**options) as connection:
+                connection.execute(_NOTIFY, {"channel": EVENTS, "jobs": list(job_ids)})
+        except DBAPIError as error:
+            log.info("followers hear later of new events: %s", error)
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Session]:

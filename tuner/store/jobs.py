@@ -20,7 +20,7 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobProgress, JobStatus, TuneRequest, work_of
 from tilewright.schema.trial import BestConfig
 from tuner.store import database, entities, imports, keys, records
-from tuner.store.database import JobTaken, StoreError, insert_new, insert_row
+from tuner.store.database import NEWS, JobTaken, StoreError, insert_new, insert_row
 from tuner.store.models import EventRow, JobRow, LadderRow, ProblemRow, TrialSlotRow
 from tuner.store.records import EventRecord, JobRecord, RowReader, Unreadable, utc_now
 
@@ -47,6 +47,7 @@ def append_held(session: Session, job_id: str, kind: str, data: dict[str, Any]) 
     """As :func:`append_event`, for a job that this transaction has locked."""
     values = {"job_id": job_id, "kind": kind, "data": data, "created": utc_now()}
     event_id: int = insert_row(session, EventRow, values)
+    session.info.setdefault(NEWS, set()).add(job_id)
     return event_id
 
 
