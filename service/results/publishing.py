@@ -93,7 +93,7 @@ def _add_kernels(client: Client, folder: Path, answer: SetAnswer) -> Iterator[in
         kernels = client.artifacts(answer.config_set.digest, missing[first : first + _PART])
         for name, kernel in kernels.items():
             if kernel.digest != name:
-                raise TilewrightError(f"{client.url} is of a newer release; publish with that one")
+                raise TilewrightError(f"{client.url} is of a newer release; use its own 'tilewright publish'")
             content = kernel.to_bytes()
             _write(folder, kernel_path(name), content)
             yield len(content)

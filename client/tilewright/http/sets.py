@@ -63,7 +63,9 @@ class Index:
             if not all(isinstance(digest, str) for digest in sets.values()):
                 raise ValueError("a digest must be text")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ArtifactError(f"the index of the tree is damaged, publish it again: {error!r}") from error
+            raise ArtifactError(
+                f"the index is damaged ({error!r}); use 'tilewright publish' again"
+            ) from error
         return cls(sets)
 
 
