@@ -23,6 +23,7 @@ IMAGES = ("cpu", "gpu")
 EXTRAS = {
     "requirements.lock": {"compile", "postgres", "dev"},
     "requirements-gpu.lock": {"compile", "gpu", "postgres", "dev"},
+    "requirements-fleet.lock": {"postgres", "fleet"},
     "docker/requirements-cpu.lock": {"postgres"},
     "docker/requirements-gpu.lock": {"compile", "gpu", "postgres"},
 }
@@ -144,7 +145,7 @@ def test_compose_for_gpus_changes_the_image_and_asks_for_devices() -> None:
     assert device["capabilities"] == ["gpu"]
 
 
-@pytest.mark.parametrize("image", IMAGES)
+@pytest.mark.parametrize("image", [*IMAGES, "fleet"])
 def test_hadolint(image: str) -> None:
     hadolint = Path(sys.executable).parent / "hadolint"
     subprocess.run([hadolint, str(DOCKER / f"Dockerfile.{image}")], check=True)
