@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import fleet_cluster
+import postgres_server
 from fleet_faults import KINDS, Count, Lab
 
 
@@ -21,8 +22,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     counts = []
-    with tempfile.TemporaryDirectory() as named, fleet_cluster.running(Path(named)) as fleet:
-        lab = Lab(fleet, database_url=f"sqlite:///{named}/fleet.db", lease_s=3)
+    binaries = postgres_server.find_binaries()
+    if binaries is None:
+        parser.error("there is no PostgreSQL here: install the package 'postgresql'")
+    with (
+        tempfile.TemporaryDirectory() as named,
+        postgres_server.running(binaries) as database,
+        fleet_cluster.running(Path(named)) as fleet,
+    ):
+        lab = Lab(fleet, database)
         try:
             for kind in arguments.kinds.split(","):
                 counts.append(Count(kind))

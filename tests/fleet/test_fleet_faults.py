@@ -11,6 +11,7 @@ pytest.importorskip("ray", reason="Ray is not installed: 'make test-fleet' insta
 
 import api_server
 import fleet_cluster
+import postgres_server
 from fleet_faults import KINDS, PROBLEM, Count, Lab
 
 from tilewright import Client
@@ -19,9 +20,12 @@ from tilewright.errors import TilewrightError
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    binaries = postgres_server.find_binaries()
+    if binaries is None:
+        pytest.skip("no PostgreSQL here: install the package 'postgresql'")
     folder = tmp_path_factory.mktemp("fleet")
-    with fleet_cluster.running(folder) as fleet:
-        made = Lab(fleet, database_url=f"sqlite:///{folder / 'fleet.db'}", lease_s=3)
+    with postgres_server.running(binaries) as database, fleet_cluster.running(folder) as fleet:
+        made = Lab(fleet, database)
         yield made
         made.close()
 

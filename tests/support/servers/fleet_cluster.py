@@ -38,6 +38,12 @@ class Fleet:
         given |= {"TILEWRIGHT_COMPILE_PROCESSES": "1", "OPENBLAS_NUM_THREADS": "1", **environment}
         return self.cluster.add_node(num_cpus=1, node_name=name, env_vars=given, wait=True, **_SMALL)
 
+    def restart(self) -> None:
+        """End the cluster with all its nodes, and start a head without nodes at the same address."""
+        port = int(self.address.rpartition(":")[2])
+        self.cluster.shutdown()
+        self.cluster = _head(port)
+
     def serve(self, name: str = "service", **settings: object) -> api_server.Server:
         """A service of this cluster; those with the same database are replicas."""
         folder = self.folder / name
@@ -50,8 +56,13 @@ class Fleet:
 @contextmanager
 def running(folder: Path) -> Iterator[Fleet]:
     """A cluster with a head and no node yet."""
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **_SMALL})
+    fleet = Fleet(_head(), folder)
     try:
-        yield Fleet(cluster, folder)
+        yield fleet
     finally:
-        cluster.shutdown()
+        fleet.cluster.shutdown()
+
+
+def _head(port: int = 0) -> Any:
+    chosen = {"gcs_server_port": port} if port else {}
+    return Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **_SMALL, **chosen})

@@ -13,6 +13,9 @@ from pathlib import Path
 
 import api_server
 import fleet_cluster
+import postgres_server
+from cut_proxy import CutProxy
+from sqlalchemy.exc import SQLAlchemyError
 
 from tilewright import Client, GemmProblem
 from tilewright.schema.job import JobStatus
@@ -24,6 +27,8 @@ from tuner.store.trials import JobRecorder
 
 PROBLEM = GemmProblem(64, 48, 32, "float32", "nn")
 TRIALS = 24
+LEASE_S = 3
+NODES = 3
 _ENDS_S = 120.0
 
 
@@ -39,17 +44,22 @@ class Count:
 
 
 class Lab:
-    """A fleet of three nodes with a service, and the faults that befall it."""
+    """A fleet of three nodes with a service on a PostgreSQL database, and the faults that befall it.
 
-    def __init__(self, fleet: fleet_cluster.Fleet, nodes: int = 3, **settings: object) -> None:
-        self.fleet, self.settings = fleet, settings
-        for number in range(nodes):
-            fleet.add(f"n{number}")
-        self._added = nodes
-        self.server = fleet.serve(**settings)
+    The service and the actors reach the database through a proxy, and the lab itself does not.
+    """
+
+    def __init__(self, fleet: fleet_cluster.Fleet, database: postgres_server.Server) -> None:
+        self.fleet, self.database, self.proxy = fleet, database, CutProxy(database.port)
+        proxied = dataclasses.replace(database, port=self.proxy.port).url("postgres")
+        self.settings: dict[str, object] = {"database_url": proxied, "lease_s": LEASE_S}
+        self._added = 0
+        for _ in range(NODES):
+            self._add()
+        self.server = fleet.serve(**self.settings)
         self.client = Client(self.server.url, timeout=60.0)
-        self.store = Store.open(str(settings["database_url"]))
-        self.wait(lambda: len(self.client.devices()) == nodes)
+        self.store = Store.open(database.url("postgres"))
+        self.wait(lambda: len(self.client.devices()) == NODES)
         self._seed = random.randrange(10**6)
 
     def close(self) -> None:
@@ -57,13 +67,19 @@ class Lab:
         self.client.close()
         self.store.close()
         api_server.finish(self.server)
+        self.proxy.close()
+
+    def _add(self) -> None:
+        self.fleet.add(f"n{self._added}")
+        self._added += 1
 
     def wait(self, condition: Callable[[], bool], seconds: float = _ENDS_S) -> bool:
         """Whether a condition came true in time."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            if condition():
-                return True
+            with suppress(SQLAlchemyError):  # the database was restarted
+                if condition():
+                    return True
             time.sleep(0.05)
         return False
 
@@ -112,15 +128,14 @@ class Lab:
     def _stopped(self, actor: int) -> None:
         """Longer than its lease: another takes the job over, and the late writer is refused."""
         os.kill(actor, signal.SIGSTOP)
-        time.sleep(3.0 * float(str(self.settings.get("lease_s", 3))))
+        time.sleep(3.0 * LEASE_S)
         with suppress(ProcessLookupError):
             os.kill(actor, signal.SIGCONT)
 
     def _raylet(self, actor: int) -> None:
         stat = Path(f"/proc/{actor}/stat").read_text()
         os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
-        self._added += 1
-        self.fleet.add(f"n{self._added}")
+        self._add()
 
     def _replica(self, _actor: int) -> None:
         self.server.stop(signal.SIGKILL)
@@ -130,5 +145,23 @@ class Lab:
         self.client = Client(self.server.url, timeout=60.0)
         self.wait(lambda: len(self.client.devices()) > 0)
 
+    def _gcs(self, _actor: int) -> None:
+        """Without it Ray ends its nodes within a minute; the operator starts the cluster again meanwhile."""
+        [gcs] = self.fleet.cluster.head_node.all_processes["gcs_server"]
+        os.kill(gcs.process.pid, signal.SIGKILL)
+        time.sleep(random.uniform(0.0, LEASE_S))
+        self.fleet.restart()
+        for _ in range(NODES):
+            self._add()
 
-KINDS = ("worker", "actor", "stopped", "raylet", "replica")
+    def _postgres(self, _actor: int) -> None:
+        self.database.restart()
+
+    def _cut(self, actor: int) -> None:
+        """For less than a lease or for longer: the trial is delivered late, or by another device."""
+        self.proxy.cut(actor)
+        time.sleep(random.uniform(0.2, 4.0) * LEASE_S)
+        self.proxy.mend()
+
+
+KINDS = ("worker", "actor", "stopped", "raylet", "replica", "gcs", "postgres", "cut")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import pwd
 import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,14 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Server:
-    """A running server; ``url`` reaches one of its databases as its owner."""
+    """A running server; ``url`` reaches one of its databases as its owner.
+
+    Attributes:
+        restart: kills it and starts it again, as a machine that lost its power does.
+    """
 
     port: int
+    restart: Callable[[], None] = lambda: None
 
     @property
     def dsn(self) -> str:
@@ -59,9 +65,15 @@ def running(binaries: Path) -> Iterator[Server]:
 
     try:
         call("initdb", "-U", "tilewright", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-        call("pg_ctl", "start", "-w", "-l", str(folder / "log"), "-o", options)
+        start = functools.partial(call, "pg_ctl", "start", "-w", "-l", str(folder / "log"), "-o", options)
+
+        def restart() -> None:
+            call("pg_ctl", "stop", "-w", "-m", "immediate")
+            start()
+
+        start()
         try:
-            yield Server(port)
+            yield Server(port, restart)
         finally:
             call("pg_ctl", "stop", "-w", "-m", "immediate")
     finally:
