@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import socket
 import threading
@@ -72,12 +73,14 @@ def _told(address: str, reason: str, version: str) -> str:
 def probe() -> Callable[[], dict[str, str]]:
     """A function that says which release a node has.
 
-    NOTE: it is nested so that Ray sends it by value: it must also run where this package is missing.
+    NOTE: it is nested so that Ray sends it by value: it must also run where this package is missing. It
+    imports little, since the devices of a node that joins wait for it.
     """
 
     def look() -> dict[str, str]:
         try:
-            importlib.import_module("service.fleet.actor")
+            if importlib.util.find_spec("service.fleet.actor") is None:
+                return {"missing": "No module named 'service.fleet.actor'"}
             return {"version": importlib.import_module("tilewright").__version__}
         except ImportError as error:
             return {"missing": str(error)}

@@ -31,6 +31,7 @@ _SHARED = {
 }
 _SHARED |= {"max_queue", "max_trials", "max_extent", "max_gemm_bytes"}
 _LOOK_S = 1.0
+_SOON_S = 0.2  # the same while a node joins
 _CALL_S = 20.0
 log = logging.getLogger("tilewright.fleet")
 
@@ -102,6 +103,7 @@ class RayEngine(Engine):
         self.queues = {}
         self._refused: tuple[str, ...] = ()
         self._trouble = ""
+        self._joining = True
         self._cancel: set[str] = set()
         self._release: set[str] = set()
         digest = hashlib.sha256(settings.database_url.encode()).hexdigest()[:12]
@@ -166,7 +168,7 @@ class RayEngine(Engine):
             self._thread.join(_CALL_S)
 
     def _run(self) -> None:
-        while not self.stopping.wait(_LOOK_S):
+        while not self.stopping.wait(_SOON_S if self._joining else _LOOK_S):
             try:
                 self._look()
             except Exception as error:
@@ -194,6 +196,7 @@ class RayEngine(Engine):
         for name in found.keys() ^ self.queues.keys():
             log.info("device %s %s", name, "joined" if name in found else "left")
         self.queues, self._refused, self._trouble = dict(sorted(found.items())), refused, ""
+        self._joining = told["joining"]
 
 
 def _queue(told: Mapping[str, Any]) -> RemoteQueue:

@@ -20,6 +20,7 @@ from tuner.workers.server import serve
 
 _ANSWER_S = 0.5  # which a look waits for the devices, all together
 _LATE_S = 10.0
+_JOINS_S = 30.0  # within which a node that joins is looked at more often
 _AGAIN_S = 5.0  # after which a node or a device that failed is tried anew
 log = logging.getLogger("tilewright.fleet")
 
@@ -51,6 +52,7 @@ class _Node:
     name: str
     facts: dict[str, Any]
     asked: _Asked
+    joined: float = dataclasses.field(default_factory=time.monotonic)
     devices: list[_Device] = dataclasses.field(default_factory=list)
     refused: str | None = None
     again: float = 0.0
@@ -87,7 +89,8 @@ class Watcher:
         self._ask(devices)
         told = [{"name": one.name, "state": one.state, "reason": one.reason} for one in devices]
         refused = [node.refused for node in self._nodes.values() if node.refused]
-        return Frame({"kind": "ok", "devices": told, "refused": refused, "nodes": len(found)})
+        joining = any(time.monotonic() - node.joined < _JOINS_S for node in self._nodes.values())
+        return Frame({"kind": "ok", "devices": told, "refused": refused, "joining": joining})
 
     def _join(self, node_id: str, facts: dict[str, Any]) -> _Node:
         name = re.sub("[^A-Za-z0-9._-]", "-", facts["NodeName"])[:50]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from benchmarks.service import fleet_load
 from benchmarks.suite.files import load_rows
 from benchmarks.suite.means import Mean, means
+from service.engine import device_queue
 from service.settings import Settings
+from tilewright.config_sets.refresher import StartOptions
 from tuner.search import search
 
 ROOT = Path(__file__).parents[2]
@@ -90,3 +94,17 @@ def test_make_help_names_every_target_that_people_call() -> None:
     assert phony
     described = set(re.findall(r"@echo 'make ([a-z-]+) ", makefile))
     assert described == set(phony[1].split()) - {"help"}
+
+
+def test_the_fleet_page_has_what_the_measured_costs_make_of_a_fleet() -> None:
+    result = json.loads((RESULTS / "fleet-load-2cores.json").read_text())
+    table = [row for row in cells("docs/fleet.md") if len(row) == 5][2:]
+    assert table == fleet_load.arithmetic(result)
+    text = page("docs/fleet.md")
+    hosts, gpus, pause = fleet_load.CLIENTS, fleet_load.GPUS, fleet_load.REFRESH_S
+    assert f"{hosts:,} client hosts that refresh every {pause:.0f} s, and {gpus:,} GPUs" in text
+
+
+def test_the_arithmetic_of_the_fleet_takes_the_pauses_of_the_code() -> None:
+    assert StartOptions().refresh_s == fleet_load.REFRESH_S
+    assert device_queue._POLL_S == fleet_load.IDLE_S
