@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Engine
 
 from tilewright.lazy import LazyModule
-from tuner.store.database import EVENTS
+from tuner.store.database import ALIVE, EVENTS
 
 if TYPE_CHECKING:
     import psycopg
@@ -17,8 +17,6 @@ else:
     psycopg = LazyModule("psycopg")  # an extra: SQLite does without
 
 _RECONNECT_S = 1.0
-# NOTE: a connection that a network cut leaves half open would tell nothing for ever.
-_KEEPALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "connect_timeout": 5}
 log = logging.getLogger("tilewright.events")
 
 
@@ -63,7 +61,7 @@ class Listener:
 
     async def _listen(self) -> None:
         arguments, options = self._engine.dialect.create_connect_args(self._engine.url)
-        options = {**_KEEPALIVE, **options, "autocommit": True}
+        options = {**ALIVE, **options, "autocommit": True}
         connected = await psycopg.AsyncConnection.connect(*arguments, **options)
         async with connected as connection:
             await connection.execute(f"LISTEN {EVENTS}")

@@ -45,6 +45,14 @@ from tuner.store.models import Base
 Values = dict[str, Any]
 NEWS = "tilewright_news"  # in the info of a session: the jobs that it added events to
 EVENTS = "tilewright_events"  # the channel on which PostgreSQL tells of them
+# NOTE: a network that drops packets would hold a connection for hours, and what waits for it.
+ALIVE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
 log = logging.getLogger("tilewright.database")
 
 
@@ -390,9 +398,20 @@ def _parse(url: str) -> URL:
 
 
 def _postgres(url: URL) -> Engine:
-    engine = create_engine(url, pool_pre_ping=True)
+    options = {name: value for name, value in ALIVE.items() if name not in url.query}
+    engine = create_engine(url, pool_pre_ping=True, connect_args=options)
+    event.listen(engine, "connect", _connect_postgres)
     event.listen(engine, "begin", _begin_postgres)
     return engine
+
+
+def _connect_postgres(connection: Any, _: object) -> None:
+    """Have the server, too, notice where the other end is gone, whose transaction would hold its locks."""
+    with connection.cursor() as cursor:
+        for name in ("idle", "interval", "count"):
+            cursor.execute(f"SET tcp_keepalives_{name} = {ALIVE[f'keepalives_{name}']}")
+        cursor.execute(f"SET tcp_user_timeout = {ALIVE['tcp_user_timeout']}")
+    connection.commit()
 
 
 def _begin_postgres(connection: Connection) -> None:

@@ -182,3 +182,14 @@ def test_a_notice_that_fails_costs_nothing_but_time(store: Store, monkeypatch: p
     told(store, job_id, 1)
     with store.read() as session:
         assert [event.kind for event in jobs.events_after(session, job_id)] == ["status", "trial"]
+
+
+def test_both_ends_of_a_connection_notice_that_the_other_is_gone(postgresql_databases: Databases) -> None:
+    url = postgresql_databases.copy(migrate)
+    with opened(f"{url}?keepalives_idle=7") as store, store.engine.connect() as connection:
+        names = ["tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout"]
+        shown = [connection.execute(text(f"SHOW {name}")).scalar_one() for name in names]
+        assert shown == ["10", "5", "3", "25000"]
+        assert connection.connection.driver_connection is not None
+        given = connection.connection.driver_connection.info.get_parameters()
+        assert (given["keepalives_idle"], given["tcp_user_timeout"]) == ("7", "25000")
