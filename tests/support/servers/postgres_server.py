@@ -46,8 +46,8 @@ def find_binaries() -> Path | None:
 
 
 @contextmanager
-def running(binaries: Path) -> Iterator[Server]:
-    """Start a server, and stop it at the end."""
+def running(binaries: Path, also: str = "") -> Iterator[Server]:
+    """Start a server, which listens on loopback and at the address ``also``, and stop it at the end."""
     # NOTE: not under pytest's folder, which no other user may enter; and a socket's path must be short.
     folder = Path(tempfile.mkdtemp(prefix="twpg"))
     account = _unprivileged()
@@ -56,7 +56,8 @@ def running(binaries: Path) -> Iterator[Server]:
     port = _free_port()
     data = str(folder / "data")
     fast = "-c fsync=off -c full_page_writes=off -c autovacuum=off"
-    options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c max_connections=60 {fast}"
+    addresses = f"127.0.0.1,{also}" if also else "127.0.0.1"
+    options = f"-p {port} -k {folder} -c listen_addresses={addresses} -c max_connections=60 {fast}"
 
     def call(tool: str, *arguments: str) -> None:
         command = [str(binaries / tool), "-D", data, *arguments]
@@ -65,6 +66,9 @@ def running(binaries: Path) -> Iterator[Server]:
 
     try:
         call("initdb", "-U", "tilewright", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        if also:
+            with (folder / "data/pg_hba.conf").open("a") as rules:
+                rules.write(f"host all all {also}/24 trust\n")
         start = functools.partial(call, "pg_ctl", "start", "-w", "-l", str(folder / "log"), "-o", options)
 
         def restart() -> None:
