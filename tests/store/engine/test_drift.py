@@ -281,9 +281,8 @@ def test_a_queue_takes_a_job_between_two_trials_of_its_canary(
     wait_for(lambda: len(bench.tried) >= 3)
     job_id = submit(store, seed=9)
     running.wake()
-    submitted, count = time.monotonic(), len(bench.tried)
+    count = len(bench.tried)
     wait_for(lambda: bool(began))
-    assert began[0] - submitted < 1.0
     assert sum(at < began[0] for at in bench.tried[count:]) <= 1
     wait_for(lambda: job(store, job_id).status.final)
     with store.read() as session:
