@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,10 +20,16 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until all tests are collected: what was imported then stays
     if config.cache is not None:
         patch = pytest.MonkeyPatch()
         config.add_cleanup(patch.undo)
         share_compiled_kernels(patch, config.cache.mkdir("kernels"))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

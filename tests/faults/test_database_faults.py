@@ -22,6 +22,7 @@ DEVICE_CLASS = "sm_90-132sm-139gb"
 DISK_MIB = 24
 SLACK_S = 5.0  # NOTE: others may be working on this machine
 REPORTS = 60
+REQUESTS = 300
 
 
 @pytest.fixture(scope="module")
@@ -164,8 +165,8 @@ def test_a_full_disk_is_told_and_loses_nothing(server: Server, http: httpx2.Clie
 def test_health_costs_no_line_and_little_time(server: Server, http: httpx2.Client) -> None:
     ready(http)
     size, cpu_s = (server.folder / "log").stat().st_size, server.cpu_s()
-    for _ in range(1000):
+    for _ in range(REQUESTS):
         assert ready(http).status_code == 200
     assert (server.folder / "log").stat().st_size == size
     # Half a millisecond on a quiet machine; a look at the database for each took ten times that.
-    assert (server.cpu_s() - cpu_s) / 1000 < 0.002
+    assert (server.cpu_s() - cpu_s) / REQUESTS < 0.002

@@ -51,6 +51,13 @@ def _wait_for_all(ready: Any) -> None:
     _ready = ready
 
 
+@contextlib.contextmanager
+def processes(count: int) -> Iterator[Any]:
+    """A pool of processes whose work begins together."""
+    with _spawn.Pool(count, _wait_for_all, (_spawn.Barrier(count),)) as pool:
+        yield pool
+
+
 def write(url: str, number: int, seconds: float) -> dict[str, Any]:
     """Record trials of a job of its own; gives how many, and how long each took."""
     store, costs, errors = Store.open(url), list[float](), collections.Counter[str]()
@@ -107,8 +114,8 @@ def spread(costs: list[float]) -> dict[str, float]:
     return {f"{name}_ms": round(1e3 * ordered[place], 1) for name, place in places.items()}
 
 
-def writers_and_readers(folder: Path, seconds: float, writers: int = WRITERS) -> dict[str, Any]:
-    """What writers and a service's callers were told."""
+def writers_and_readers(folder: Path, seconds: float, pool: Any, writers: int) -> dict[str, Any]:
+    """What writers and a service's callers were told by a pool of ``writers`` processes and one more."""
     url = f"sqlite:///{folder / 'tilewright.db'}"
     store = Store.open(url)
     store.migrate()
@@ -118,10 +125,9 @@ def writers_and_readers(folder: Path, seconds: float, writers: int = WRITERS) ->
             winners.put(session, best(problem(m)))
     server = start(folder, retune_stale=False)
     try:
-        with _spawn.Pool(writers + 1, _wait_for_all, (_spawn.Barrier(writers + 1),)) as pool:
-            reading = pool.apply_async(read, (server.url, seconds))
-            writing = [pool.apply_async(write, (url, number, seconds)) for number in range(writers)]
-            read_, written = reading.get(), [one.get() for one in writing]
+        reading = pool.apply_async(read, (server.url, seconds))
+        writing = [pool.apply_async(write, (url, number, seconds)) for number in range(writers)]
+        read_, written = reading.get(), [one.get() for one in writing]
     finally:
         finish(server)
     with store.read() as session:
@@ -146,6 +152,7 @@ def writers_and_readers(folder: Path, seconds: float, writers: int = WRITERS) ->
 def claim(url: str, number: int) -> list[str]:
     """Take, renew and end jobs until none is queued; gives their ids."""
     store, done = Store.open(url), list[str]()
+    _ready.wait()
     while True:
         with store.begin() as session:
             job = jobs.claim(session, HOST_CLASS, f"claimer {number}")
@@ -158,8 +165,8 @@ def claim(url: str, number: int) -> list[str]:
         done.append(job.id)
 
 
-def claims(url: str, count: int, claimers: int = CLAIMERS) -> dict[str, Any]:
-    """Each job of a queue is done once; a late write of another claim is refused."""
+def claims(url: str, count: int, pool: Any, claimers: int) -> dict[str, Any]:
+    """Each job of a queue is done once by a pool of processes; a late write of another claim is refused."""
     store = Store.open(url)
     store.migrate()
     for start_ in range(0, count, 500):
@@ -167,10 +174,8 @@ def claims(url: str, count: int, claimers: int = CLAIMERS) -> dict[str, Any]:
             for number in range(start_, min(count, start_ + 500)):
                 jobs.submit(session, request(seed=number), HOST)
     began = time.monotonic()
-    with _spawn.Pool(claimers) as pool:
-        done = [
-            job_id for found in pool.starmap(claim, [(url, n) for n in range(claimers)]) for job_id in found
-        ]
+    found = pool.starmap(claim, [(url, number) for number in range(claimers)], chunksize=1)
+    done = [job_id for ids in found for job_id in ids]
     took = time.monotonic() - began
     with store.read() as session:
         attempts = set(session.scalars(select(JobRow.attempt)))
@@ -228,13 +233,15 @@ def main() -> None:
         if arguments.out:
             arguments.out.write_text(json.dumps(found, indent=1) + "\n")
 
-    with tempfile.TemporaryDirectory() as folder:
-        tell("claims on SQLite", claims(f"sqlite:///{folder}/claims.db", arguments.jobs))
-    with postgresql() as url:
-        if url:
-            tell("claims on PostgreSQL", claims(url, arguments.jobs))
-    with tempfile.TemporaryDirectory() as folder:
-        tell("writers beside lookups", writers_and_readers(Path(folder), arguments.seconds))
+    with tempfile.TemporaryDirectory() as folder, processes(CLAIMERS) as pool:
+        url = f"sqlite:///{folder}/claims.db"
+        tell("claims on SQLite", claims(url, arguments.jobs, pool, CLAIMERS))
+        with postgresql() as other:
+            if other:
+                tell("claims on PostgreSQL", claims(other, arguments.jobs, pool, CLAIMERS))
+    with tempfile.TemporaryDirectory() as folder, processes(WRITERS + 1) as pool:
+        found_ = writers_and_readers(Path(folder), arguments.seconds, pool, WRITERS)
+        tell("writers beside lookups", found_)
 
 
 if __name__ == "__main__":

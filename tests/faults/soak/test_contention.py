@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from contention import claims, postgresql, writers_and_readers
+from contention import claims, postgresql, processes, writers_and_readers
 from sqlalchemy import event
 from store_samples import HOST, HOST_CLASS, artifact, request, trial
 
@@ -16,23 +18,30 @@ from tuner.store.database import Store
 from tuner.store.trials import JobRecorder
 
 STATEMENTS_A_TRIAL = 8  # with BEGIN
+PROCESSES = 5
 
 
-def test_writers_and_lookups_are_never_told_that_the_database_is_locked(tmp_path: Path) -> None:
-    found = writers_and_readers(tmp_path, 3.0, writers=4)
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Any]:
+    with processes(PROCESSES) as started:
+        yield started
+
+
+def test_writers_and_lookups_are_never_told_that_the_database_is_locked(tmp_path: Path, pool: Any) -> None:
+    found = writers_and_readers(tmp_path, 3.0, pool, PROCESSES - 1)
     assert found["trials"] > 4
     assert found["lookups"] == 600
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_each_job_is_claimed_once(tmp_path: Path, kind: str) -> None:
+def test_each_job_is_claimed_once(tmp_path: Path, pool: Any, kind: str) -> None:
     if kind == "sqlite":
-        assert claims(f"sqlite:///{tmp_path}/claims.db", 60, claimers=4)["jobs"] == 60
+        assert claims(f"sqlite:///{tmp_path}/claims.db", 60, pool, PROCESSES)["jobs"] == 60
         return
     with postgresql() as url:
         if url is None:
             pytest.skip("no PostgreSQL here: install the package 'postgresql'")
-        assert claims(url, 60, claimers=4)["jobs"] == 60
+        assert claims(url, 60, pool, PROCESSES)["jobs"] == 60
 
 
 def test_a_writer_asks_again_soon_however_long_it_waited(
