@@ -18,9 +18,9 @@ from fastapi import FastAPI
 from service import logs
 from service.cli.output import AsJson, print_json
 from service.engine.base import Engine
-from service.http import connections
 from service.http.access import Exposed
-from service.http.app import create_app
+from service.server import connections
+from service.server.app import create_app
 from service.settings import Settings
 
 _GRACE_S = 3

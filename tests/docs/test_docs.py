@@ -21,7 +21,7 @@ from service.cli import main
 from service.cli.demo import running_service
 from service.engine import canary, device_queue
 from service.errors import Kind
-from service.http.app import create_app
+from service.server.app import create_app
 from service.settings import Settings
 from tilewright import Client
 from tilewright.schema.job import QUICK_TRIALS

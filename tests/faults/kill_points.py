@@ -88,7 +88,7 @@ def fork(folder: Path, **settings: object) -> ForkedServer:
 @functools.cache
 def _context() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["service.http.app", "service.cli.main"])
+    context.set_forkserver_preload(["service.server.app", "service.cli.main"])
     return context
 
 

@@ -14,8 +14,9 @@ import pytest
 from api_server import Server, children, finish, start
 from fastapi import FastAPI
 
-from service.http import errors, middleware, openapi
+from service.http import errors, openapi
 from service.metrics import Metrics
+from service.server import middleware
 from service.settings import Settings
 from tilewright import Client, GemmProblem
 from tilewright.http.tensors import MEDIA_TYPE, from_array, pieces

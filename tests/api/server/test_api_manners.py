@@ -18,7 +18,8 @@ from api_server import Server
 from fastapi import Depends, FastAPI, Request
 
 from service.errors import Refusal
-from service.http import conditional, errors, middleware
+from service.http import conditional, errors
+from service.server import middleware
 from service.settings import Settings
 from tilewright import Client, GemmProblem, wire
 

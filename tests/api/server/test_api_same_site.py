@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 
-from service.http import middleware
+from service.server import middleware
 from service.settings import Settings
 
 UNSAFE = {"POST", "PUT", "PATCH", "DELETE"}

@@ -13,9 +13,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy import event
 from store_samples import HOST, HOST_CLASS, artifact, best, problem, request
 
-from service.http.app import create_app
 from service.http.deps import Service
 from service.results import answers
+from service.server.app import create_app
 from service.settings import Settings
 from tuner.store import best as winners
 from tuner.store import entities, imports, jobs, keys, sets

@@ -30,8 +30,8 @@ from store_samples import (
 )
 
 from service.gemm import choice
-from service.http.app import create_app
 from service.http.deps import Service
+from service.server.app import create_app
 from service.settings import Settings
 from tilewright import wire
 from tilewright.config_sets.lookup import Catalog, octaves

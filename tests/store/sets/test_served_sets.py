@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, event, update
 from store_samples import HOST_CLASS, artifact, best, problem
 
-from service.http.app import create_app
 from service.http.deps import Service
 from service.results.quality import ResultQuality
 from service.results.snapshots import SnapshotMaker
+from service.server.app import create_app
 from service.settings import Settings
 from tilewright.schema.config_set import ConfigSet
 from tilewright.schema.match import MatchLimits

@@ -105,7 +105,7 @@ def test_importing_the_contract_is_light() -> None:
 
 def test_the_service_never_imports_cuda() -> None:
     code = (
-        "import sys, service.cli.main, service.http.app; "
+        "import sys, service.cli.main, service.server.app; "
         "loaded = {'cupy', 'nvmath', 'pynvml'} & set(sys.modules); "
         "assert not loaded, loaded"
     )

@@ -23,7 +23,7 @@ from tilewright.errors import DeviceUnavailable
 
 
 def test_a_local_service_does_not_import_ray() -> None:
-    asked = "import sys, service.http.app, service.cli.serve; print('ray' in sys.modules)"
+    asked = "import sys, service.server.app, service.cli.serve; print('ray' in sys.modules)"
     told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert told.stdout == "False\n"
 

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 from store_samples import HOST, artifact, best, problem
 
 from service.errors import Kind, Refusal
-from service.http.app import create_app
 from service.results import explaining
+from service.server.app import create_app
 from service.settings import Settings
 from tuner.store import best as winners
 from tuner.store import entities

@@ -18,9 +18,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import Kind, Refusal
-from service.http.connections import PATIENCE_S, slowest_bytes
 from service.http.errors import respond
 from service.metrics import Metrics
+from service.server.connections import PATIENCE_S, slowest_bytes
 from service.settings import Settings
 from tilewright.wire import ProblemDocument
 

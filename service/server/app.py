@@ -20,7 +20,7 @@ from service.engine.upkeep import Upkeep
 from service.fleet.engine import RayEngine
 from service.gemm.memory import GemmMemory
 from service.gemm.run import GemmRunner
-from service.http import access, errors, gauges, middleware, openapi, pages
+from service.http import access, errors, openapi, pages
 from service.http.conditional import InFlight
 from service.http.deps import Service
 from service.http.routes import routers
@@ -29,6 +29,7 @@ from service.metrics import Metrics
 from service.results.answers import Answers
 from service.results.quality import ResultQuality
 from service.results.served import ServedSets
+from service.server import gauges, middleware
 from service.settings import Settings
 from service.signing import Signer
 from service.web.now import JobWatch

@@ -1,0 +1,1 @@
+"""The server: what of the service it opens, wires and lets in."""
