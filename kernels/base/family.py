@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
 
@@ -94,6 +94,10 @@ class ConfigSpace(abc.ABC, Generic[K]):
             return reason
         knobs = self.knob_values(config)
         return next((r for rule in self.rules if (r := rule.why(knobs, problem, device))), None)
+
+    def valid(self, chosen: Iterable[K], problem: GemmProblem, device: DeviceSpec) -> list[K]:
+        """Those of some configs that are valid."""
+        return [k for k in chosen if self.why_invalid(self.config(k), problem, device) is None]
 
     def why_not_searched(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> str | None:
         """The reason why a valid config is not worth a trial, or None."""

@@ -35,16 +35,12 @@ class Gemv(cuda.CudaFamily[Knobs]):
         """Valid configs to try first, the most promising one first."""
         if self.why_unsupported(problem, device):
             return []
-        configs = map(self.config, heuristic_configs(problem, device))
-        return [one for one in configs if self.why_invalid(one, problem, device) is None][:_MOST_CONFIGS]
+        valid = self.valid(heuristic_configs(problem, device), problem, device)
+        return [self.config(k) for k in valid[:_MOST_CONFIGS]]
 
     def grid(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> Grid:
         """One CTA a tile and split."""
         return layout.grid(k, GemvShape.of(problem))
-
-    def threads(self, k: Knobs) -> int:
-        """Threads of a CTA."""
-        return k.threads
 
     def derived_macros(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> dict[str, int | str]:
         """The tile, which operand the weights are, and the alignment of both operands."""

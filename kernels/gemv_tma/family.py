@@ -37,8 +37,8 @@ class GemvTma(cuda.CudaFamily[Knobs]):
         """Valid configs to try first, the most promising one first."""
         if self.why_unsupported(problem, device):
             return []
-        configs = dict.fromkeys(map(self.config, heuristic_configs(problem, device)))
-        return [one for one in configs if self.why_invalid(one, problem, device) is None]
+        valid = self.valid(heuristic_configs(problem, device), problem, device)
+        return list(dict.fromkeys(map(self.config, valid)))
 
     def grid(self, k: Knobs, problem: GemmProblem, device: DeviceSpec) -> Grid:
         """Persistent CTAs, one for each SM."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 from typing import Literal
 
 from kernels.base.tile_hint import TileHint
@@ -46,14 +45,10 @@ class MmaSync(cuda.CudaFamily[Knobs]):
         """
         if self.why_unsupported(problem, device):
             return []
-
-        def valid(chosen: Iterable[Knobs]) -> list[Config]:
-            configs = map(self.config, chosen)
-            return [one for one in configs if self.why_invalid(one, problem, device) is None]
-
         ranked = tiling.ranked(heuristic_configs(problem, device), problem, device)
-        others = valid(with_other_loads(ranked, problem, device))[:_MOST_OTHERS]
-        return [*valid(ranked)[: _MOST_CONFIGS - len(others)], *others]
+        others = self.valid(with_other_loads(ranked, problem, device), problem, device)[:_MOST_OTHERS]
+        first = self.valid(ranked, problem, device)[: _MOST_CONFIGS - len(others)]
+        return [self.config(k) for k in (*first, *others)]
 
     def configs_from_hint(self, hint: TileHint, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
         """The config with the tile of a hint if it is valid; none for a kernel with clusters, which uses
@@ -66,10 +61,6 @@ class MmaSync(cuda.CudaFamily[Knobs]):
     def grid(self, k: Knobs, _problem: GemmProblem, _device: DeviceSpec) -> Grid:
         """One CTA a tile and split."""
         return tiling.grid(k)
-
-    def threads(self, k: Knobs) -> int:
-        """Threads of a CTA."""
-        return k.threads
 
     def derived_macros(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> dict[str, int | str]:
         """Which operands are repacked, and the widths of the copies, as wide as the alignment allows."""

@@ -79,10 +79,6 @@ class Simt(cuda.CudaFamily[Knobs]):
         """One CTA a tile and split."""
         return _grid(k)
 
-    def threads(self, k: Knobs) -> int:
-        """Threads of a CTA."""
-        return k.threads
-
     def smem_bytes(self, k: Knobs, problem: GemmProblem) -> int:
         """Dynamic shared memory in bytes."""
         return smem_bytes(k, problem)
@@ -100,7 +96,7 @@ class Simt(cuda.CudaFamily[Knobs]):
         thread = 8 if problem.dtype is not DType.FLOAT64 else 4
         shapes = [(128, 128, thread), (64, 64, 4), (128, 64, thread), (32, 32, 4), (16, 64, 4), (64, 16, 4)]
         configs = [Knobs(m, n, thread_m=t, thread_n=t) for m, n, t in shapes]
-        valid = [k for k in configs if self.why_invalid(self.config(k), problem, device) is None]
+        valid = self.valid(configs, problem, device)
         valid.sort(key=lambda k: -cuda.wave_efficiency(problem, _grid(k), device) * min(k.tile_m, k.tile_n))
         return [self.config(k) for k in valid]
 

@@ -44,10 +44,6 @@ class Wgmma(cuda.CudaFamily[Knobs]):
         """One CTA a tile."""
         return _grid(k)
 
-    def threads(self, k: Knobs) -> int:
-        """Threads of a CTA."""
-        return k.threads
-
     def derived_macros(self, _k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> dict[str, int | str]:
         """The type of the accumulators."""
         return {"ACCUMULATE": int(problem.accumulate is DType.FLOAT16)}
@@ -75,7 +71,7 @@ class Wgmma(cuda.CudaFamily[Knobs]):
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
         """Valid configs of tile shapes that are fast on other problems, the most promising one first."""
         candidates = [_filled(problem, *shape) for shape in _SHAPES]
-        valid = [k for k in candidates if self.why_invalid(self.config(k), problem, device) is None]
+        valid = self.valid(candidates, problem, device)
         valid.sort(key=lambda k: -_heuristic_score(k, problem, device))
         return [self.config(k) for k in valid[:8]]
 
@@ -86,7 +82,7 @@ class Wgmma(cuda.CudaFamily[Knobs]):
         for tile in hint.variants[:2]:  # the others differ in clusters, which this family does not have
             shapes = itertools.product((1, 2, 3, 4), (64, 128), (2, 3, 4, 5, 6, 7, 8))
             candidates = [_filled(problem, tile.tile_m, tile.tile_n, *shape) for shape in shapes]
-            valid = [k for k in candidates if self.why_invalid(self.config(k), problem, device) is None]
+            valid = self.valid(candidates, problem, device)
             if valid:
                 best = max(valid, key=lambda k: (k.tile_k == tile.tile_k, -abs(k.warpgroups - 2), k.stages))
                 return [self.config(best)]

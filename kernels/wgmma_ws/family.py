@@ -81,10 +81,6 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
         """Persistent CTAs, one for each SM that clusters can fill."""
         return grid(k, device)
 
-    def threads(self, k: Knobs) -> int:
-        """Threads of a CTA."""
-        return k.threads
-
     def cluster(self, k: Knobs) -> int:
         """CTAs of a cluster."""
         return k.cluster

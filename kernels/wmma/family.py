@@ -36,16 +36,11 @@ class Wmma(cuda.CudaFamily[Knobs]):
         if self.why_unsupported(problem, device):
             return []
         ranked = tiling.ranked(heuristic_configs(problem, device), problem, device)
-        configs = map(self.config, ranked)
-        return [one for one in configs if self.why_invalid(one, problem, device) is None][:_MOST_CONFIGS]
+        return [self.config(k) for k in self.valid(ranked, problem, device)[:_MOST_CONFIGS]]
 
     def grid(self, k: Knobs, _problem: GemmProblem, _device: DeviceSpec) -> Grid:
         """One CTA a tile and split."""
         return tiling.grid(k)
-
-    def threads(self, k: Knobs) -> int:
-        """Threads of a CTA."""
-        return k.threads
 
     def derived_macros(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> dict[str, int | str]:
         """The widths of the copies, as wide as the alignment allows."""
