@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -149,7 +149,7 @@ def mma(
 
     benchmarks/mma/cutlass_peers.cu says how to build the library. Rows are written one by one.
     """
-    console, settings = Console(stderr=True, soft_wrap=True), Settings()
+    settings = Settings()
     try:
         asked = list(problems(shapes, types, layouts))
     except ValueError as error:
@@ -158,18 +158,13 @@ def mma(
         asked, settings.cache_dir, settings.compile_processes, peers, device, out or RESULTS, configs,
         rounds, resume, stop_after,
     )  # fmt: skip
-    result = run_mma(request, lambda text: console.print(text, highlight=False, markup=False))
+    result = run_mma(request, _tell())
     if as_json:
         print_json(result.rows)
     else:
         typer.echo(summary(result.rows))
         typer.echo(result.path)
-    for name, reason in result.failed.items():
-        typer.echo(f"no result for {name}: {reason}", err=True)
-    if result.left:
-        typer.echo(f"{result.left} problems are left; --resume goes on with them", err=True)
-    if result.failed:
-        raise typer.Exit(1)
+    _print_missing(result.failed, result.left)
 
 
 @app.command()
@@ -313,11 +308,14 @@ def _run_suite(request: SuiteRequest, as_json: bool) -> None:
     else:
         for path in (result.path, provenance_path(result.path), tuning_path(result.path), *written):
             typer.echo(path)
-    for name, reason in result.failed.items():
+    _print_missing(result.failed, len(result.left), interrupted=result.interrupted)
+
+
+def _print_missing(failed: Mapping[str, str], left: int, *, interrupted: bool = False) -> None:
+    """What has no result, and why; ends the program if there is some."""
+    for name, reason in failed.items():
         typer.echo(f"no result for {name}: {reason}", err=True)
-    if result.left:
-        typer.echo(f"{len(result.left)} shapes are left; --resume goes on with them", err=True)
-    if result.interrupted:
-        raise typer.Exit(130)
-    if result.failed:
-        raise typer.Exit(1)
+    if left:
+        typer.echo(f"{left} are left; --resume goes on with them", err=True)
+    if interrupted or failed:
+        raise typer.Exit(130 if interrupted else 1)

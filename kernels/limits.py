@@ -35,7 +35,7 @@ LAUNCH_CLOCKS = {"sm_90": 3000}
 
 
 def multiply_adds(dtype: DType, device: DeviceSpec, accumulate: DType = DType.FLOAT32) -> float | None:
-    """Multiply-adds of an SM in a clock at most; None where no rate is known for the architecture."""
+    """Multiply-adds of an SM in a clock at most; None if the rate of the architecture is unknown."""
     arch = device.arch
     if arch not in _TENSOR or dtype not in _TIMES or (dtype in _FLOAT8 and arch not in _FLOAT8_ARCHS):
         return _OTHERS.get((arch, dtype))

@@ -5,16 +5,14 @@ A race that breaks the device costs its own shape; see :mod:`tuner.workers.proce
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from typing import Any
 
 from benchmarks.suite.opponents import library_versions
 from benchmarks.suite.race import race_shape
 from tilewright.artifact import Artifact
-from tuner.workers.device_worker import DeviceServer
+from tuner.workers.device_worker import DeviceServer, main
 from tuner.workers.frames import Frame
-from tuner.workers.server import serve
 
 
 class SuiteServer(DeviceServer):
@@ -34,14 +32,5 @@ class SuiteServer(DeviceServer):
         return Frame({"kind": "ok", "raced": dataclasses.asdict(raced)})
 
 
-def main() -> None:
-    """Race until the parent is gone."""
-    parser = argparse.ArgumentParser(description="Races the suite's shapes; started by the suite.")
-    parser.add_argument("--device", required=True, help="host or cuda:INDEX")
-    parser.add_argument("--pipes", required=True, help="file descriptors READ,WRITE")
-    arguments = parser.parse_args()
-    serve(arguments.pipes, lambda: SuiteServer(arguments.device))
-
-
 if __name__ == "__main__":
-    main()
+    main(SuiteServer)

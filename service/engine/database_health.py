@@ -126,6 +126,6 @@ class DatabaseHealth:
 
 
 def _folder(store: Store) -> Path | None:
-    """Where the file of the database lies; None where a server has it."""
+    """The folder of a SQLite file; None for PostgreSQL."""
     url = store.engine.url
     return Path(url.database or "").absolute().parent if url.drivername == "sqlite" else None

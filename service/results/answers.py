@@ -57,7 +57,7 @@ class Answers:
         self._lock = threading.Lock()
 
     def known(self, query: bytes) -> Answer | None:
-        """The answer to a query string without a look at the database; None where only one tells."""
+        """The answer to a query string without a look at the database; None if only the database tells."""
         target, version, answer = self._kept.get(query, ("", None, None))
         return answer if answer and self._served.version(target) == version else None
 

@@ -103,7 +103,7 @@ class ServedSets:
         return [_closest(catalogs, problem, limits) for problem in problems]
 
     def version(self, target: str) -> Hashable | None:
-        """Equal versions of a target mean that its winners are the same, and worth the same; None where only
+        """Equal versions of a target mean that its winners are the same, and worth the same; None if only
         :meth:`look_at_version` tells."""
         stamp, classes = self._versions.get(target, (None, ()))
         if stamp is None or stamp != self._changes.stamp():

@@ -100,7 +100,7 @@ class JobWatch:
         self._lock = threading.Lock()
 
     def known(self, job_id: str) -> JobNow | None:
-        """A job as it was a moment ago, without a look; None where that takes one."""
+        """A job as it was a moment ago, without a look; None if that takes one."""
         look = self._looks.get(job_id)
         return look.found if look and time.monotonic() < look.until else None
 

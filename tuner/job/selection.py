@@ -168,8 +168,8 @@ def _decided(context: JobContext, candidates: list[Candidate], stored: Candidate
 
 
 def _stored_winner(context: JobContext, candidates: Sequence[Candidate]) -> Candidate | None:
-    """The stored winner of the problem as a candidate. None where there is none, or where sources and
-    compilers of today make no kernel of its config that runs and is right: it cannot stay then."""
+    """The stored winner of the problem as a candidate, or None. A winner whose config gives no kernel that
+    compiles, runs and is right today cannot stay: None for it too."""
     best = context.recorder.stored_best(context.problem)
     if best is None or context.cancelled.is_set() or why_outdated(best.config, context):
         return None

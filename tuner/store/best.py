@@ -146,7 +146,7 @@ def waits(session: Session, import_id: str, limit: int) -> list[WaitingBest]:
 
 
 def waiting_problem(session: Session, device_class: str) -> GemmProblem | None:
-    """The problem whose waiting config claims most; None where each was taken up."""
+    """The problem whose waiting config claims most; None if no config waits."""
     query = select(ProblemRow.canonical).join(ImportedBestRow, ImportedBestRow.problem_id == ProblemRow.id)
     query = query.where(ImportedBestRow.device_class == device_class, ImportedBestRow.queued.is_(None))
     query = query.where(has_entered(ImportedBestRow.import_id))

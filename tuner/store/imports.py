@@ -39,7 +39,7 @@ class Import:
     Attributes:
         id: 32 hex digits.
         trusted: kernels and winners are taken: a trusted key signed all of it.
-        signer: that key; None where none did, and for what releases before signatures imported.
+        signer: that key; None for unsigned imports, as all of releases before signatures are.
         key_id: the API key that sent it; None for an import on the machine itself.
         created: when it first entered, aware UTC.
     """
@@ -76,7 +76,7 @@ def is_new(session: Session, entering: Import) -> bool:
 
 
 def get(session: Session, import_id: str) -> Import | None:
-    """An import; None where there is none of this id."""
+    """The import of an id, or None."""
     row = session.get(ImportRow, import_id)
     return None if row is None else Import(**gathered(Import, row))
 

@@ -279,13 +279,13 @@ def driver_errors(device: Device) -> tuple[type[Exception], ...]:
     return cuda.driver.CUDADriverError, cuda.runtime.CUDARuntimeError
 
 
-def main() -> None:
-    """Answer requests until the parent closes its end."""
-    parser = argparse.ArgumentParser(description="Owns one device; started by the tuner.")
+def main(server: Callable[[str], DeviceServer] | None = None) -> None:
+    """Answer requests by a ``server`` of the device that is named, until the parent closes its end."""
+    parser = argparse.ArgumentParser(description="Owns one device; started by its parent.")
     parser.add_argument("--device", required=True, help="host or cuda:INDEX")
     parser.add_argument("--pipes", required=True, help="file descriptors READ,WRITE")
     arguments = parser.parse_args()
-    serve(arguments.pipes, lambda: DeviceServer(arguments.device))
+    serve(arguments.pipes, lambda: (server or DeviceServer)(arguments.device))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ class Limit:
 
     Attributes:
         name: ``compute``, ``memory``, ``l2`` or ``launch``.
-        us: microseconds of one GEMM; None where no rate is known that holds for the device.
+        us: microseconds of one GEMM; None if no rate of the device is known.
         basis: the rate, and where it comes from.
     """
 
@@ -68,7 +68,7 @@ class Waves:
 @dataclasses.dataclass(frozen=True, slots=True)
 class Traffic:
     """Bytes that move: ``needed`` if each operand is read and D written once, ``loaded`` from the L2 by all
-    tiles; None where the kernel shares loads in another way."""
+    tiles; None if the kernel shares loads in another way."""
 
     needed: int
     loaded: int | None

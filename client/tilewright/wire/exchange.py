@@ -114,7 +114,7 @@ class ImportView(BaseModel):
     Attributes:
         id: of the import; what it brought carries it as ``import_id``.
         trusted: its kernels and winners were taken.
-        signer: the key that signed it; None where none did.
+        signer: the key that signed it; None if it is not signed.
         key_id: the API key that sent it; None for an import on the service's machine.
         jobs: how many it brought.
         best: how many of its winners are in use.
@@ -175,9 +175,9 @@ class ImportAnswer(BaseModel):
     """What came of an import.
 
     Attributes:
-        import_id: what ``/imports`` calls it; None where nothing was new.
+        import_id: what ``/imports`` calls it; None if nothing was new.
         trusted: kernels and winners were taken, as a trusted key signed all lines.
-        signer: the key that signed all lines; None where none did.
+        signer: the key that signed all lines; None if no key signed all.
         added: what was new.
         known: what the store had already or had better.
         waiting: winners that wait to be built and raced here.

@@ -201,7 +201,7 @@ def claims(url: str, count: int, pool: Any, claimers: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def postgresql() -> Iterator[str | None]:
-    """A database of a new server; None where it is not installed."""
+    """A database of a new server; None if PostgreSQL is not installed."""
     binaries = find_binaries()
     if binaries is None:
         yield None

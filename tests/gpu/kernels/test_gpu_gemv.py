@@ -6,7 +6,7 @@ import random
 
 import gate
 import pytest
-from gpu_samples import GEMV_BASE
+from gpu_samples import EPILOGUES, GEMV_BASE
 
 from kernels.gemv.family import GEMV
 from tilewright import Config, GemmProblem
@@ -74,15 +74,6 @@ def test_every_type_by_its_heuristic_configs(device, dtype, layout) -> None:
         problem = GemmProblem(*size, dtype=dtype, layout=layout)
         for config in GEMV.heuristic_configs(problem, device.spec)[:2]:
             assert wrong(device, dict(config.knobs), problem) is None, str(config)
-
-
-EPILOGUES = [
-    {"out_dtype": "float32"},
-    {"has_bias": True, "activation": "relu"},
-    {"has_c": True, "activation": "gelu", "has_bias": True},
-    {"batch": 3},
-    {"batch": 2, "has_c": True},
-]
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt"])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from gate import wrong
+from gpu_samples import EPILOGUES
 from type_samples import mma as typed
 
 from kernels.compiler.build import build
@@ -109,15 +110,6 @@ def test_mma_sync_tiles_that_are_no_power_of_two(device, tile_n) -> None:
 def test_mma_sync_accumulates_in_f16(device, variant) -> None:
     problem = GemmProblem(300, 520, 1000, acc_dtype="float16")
     assert wrong(device, MMA_SYNC, mma(accumulate="f16", **variant), problem) is None
-
-
-EPILOGUES = [
-    {"out_dtype": "float32"},
-    {"has_bias": True, "activation": "relu"},
-    {"has_c": True, "activation": "gelu", "has_bias": True},
-    {"batch": 3},
-    {"batch": 2, "has_c": True},
-]
 
 
 @pytest.mark.parametrize("epilogue", ["direct", "smem"])

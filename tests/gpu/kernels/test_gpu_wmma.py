@@ -8,6 +8,7 @@ from typing import Any
 
 import gate
 import pytest
+from gpu_samples import EPILOGUES
 
 from kernels.wmma.config import Knobs
 from kernels.wmma.family import WMMA
@@ -78,15 +79,6 @@ def test_wmma_accumulates_in_f16(device, extra, smem_layout) -> None:
     for layout in LAYOUTS:
         problem = GemmProblem(300, 520, 1000, acc_dtype="float16", layout=layout)
         assert wrong(device, {"accumulate": "f16", "smem_layout": smem_layout, **extra}, problem) is None
-
-
-EPILOGUES = [
-    {"out_dtype": "float32"},
-    {"has_bias": True, "activation": "relu"},
-    {"has_c": True, "activation": "gelu", "has_bias": True},
-    {"batch": 3},
-    {"batch": 2, "has_c": True},
-]
 
 
 @pytest.mark.parametrize("smem_layout", ["blocked", "padded"])

@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from service.engine import device_queue
 from service.engine.engine import LocalEngine
 from service.engine.health import Trouble
-from service.http.app import create_app
+from service.server.app import create_app
 from service.settings import Settings
 from tilewright import wire
 from tilewright.schema.job import JobStatus

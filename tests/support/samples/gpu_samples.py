@@ -19,6 +19,13 @@ from tuner.measure.operands import bind
 
 GEMV_BASE: dict[str, Any] = dataclasses.asdict(GemvKnobs(steps=1))
 WGMMA_WS_BASE: dict[str, Any] = dataclasses.asdict(WgmmaWsKnobs(tile_n=128))
+EPILOGUES: list[dict[str, Any]] = [
+    {"out_dtype": "float32"},
+    {"has_bias": True, "activation": "relu"},
+    {"has_c": True, "activation": "gelu", "has_bias": True},
+    {"batch": 3},
+    {"batch": 2, "has_c": True},
+]
 SIZE, STEPS = 1024, 24
 SQUARE = GemmProblem(SIZE, SIZE, SIZE, layout="nn")
 

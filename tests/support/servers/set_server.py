@@ -75,7 +75,7 @@ class SetService:
     """What the server says.
 
     Attributes:
-        content: the set that ``current`` answers; None where nothing was tuned.
+        content: the set that ``current`` answers; None if nothing was tuned.
         artifacts: what bundles are packed from.
         mode: ``ok``, ``slow``, ``drip``, ``drip-head``, ``error``, ``garbage``, ``nested``, ``truncated``,
             ``lying-set``, ``lying-artifact``, ``unsigned`` or ``lost-answer`` (to a report of misses).

@@ -137,7 +137,7 @@ def test_sum_registers(changes: dict[str, Any], problem: GemmProblem, expected: 
     assert accumulator_registers(knobs(changes), problem) == expected
 
 
-# Changes, problem, what Python says, what the source says (None where it says nothing).
+# Changes, problem, what Python says, what the source says (None: it says nothing).
 BROKEN = [
     ({"schedule": "pingpong"}, NT, "ping-pong consumers do not share a tile", "consumer computes a whole"),
     ({"consumers_n": 2}, NT, "4 consumers, registers allow 3", "1 .. 3 consumers"),

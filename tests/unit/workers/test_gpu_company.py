@@ -125,6 +125,6 @@ def test_a_host_has_no_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_service_imports_no_nvml() -> None:
-    asked = "import sys, service.http.app; print('pynvml' in sys.modules)"
+    asked = "import sys, service.server.app; print('pynvml' in sys.modules)"
     told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert told.stdout == "False\n"

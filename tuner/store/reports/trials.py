@@ -23,7 +23,7 @@ _SEEN = (Outcome.OK.value, Outcome.PRUNED.value)
 
 
 class Point(NamedTuple):
-    """A trial in a plot: ``median_us`` is None where it was not measured."""
+    """A trial in a plot: ``median_us`` is None if it was not measured."""
 
     number: int
     family: str
