@@ -20,7 +20,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    gc.disable()  # until all tests are collected: what was imported then stays
+    gc.disable()  # until all tests are collected: what is imported meanwhile stays
     if config.cache is not None:
         patch = pytest.MonkeyPatch()
         config.add_cleanup(patch.undo)
@@ -28,7 +28,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()
     gc.enable()
 
 
