@@ -7,7 +7,8 @@ One table a recorded space, each mean with its 95 % interval: replays of tilewri
 (``kernel-tuner-SPACE.json``, written by ``benchmarks/search/kernel_tuner.py``), the best at 100 trials
 first. Then live re-tunes (``live-retunes-SPACE.json``, written by ``benchmarks/search/live_retunes.py``).
 
-``search-summary.json`` gets the same figures as a list of objects, one for each space and sampler.
+``search-summary.json`` gets the same figures as a list of objects, one for each space and sampler, and what
+the heuristic configs alone reach on the spaces of ``benchmarks/spaces``, without a search.
 """
 
 from __future__ import annotations
@@ -17,12 +18,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.common import pages
 from benchmarks.common.results import RESULTS
 from benchmarks.search import live_retunes_report
+from tuner.replay.device import RecordedFamily
+from tuner.replay.formats import read_space
+from tuner.replay.report import NEAR
+from tuner.replay.space import RecordedSpace
 
 PAGE = pages.PAGES / "search.md"
 SUMMARY = RESULTS / "search-summary.json"
+SPACES = RESULTS.parent / "spaces"
 TRIALS = (10, 25, 50, 100, 200)
 HEADERS = ("search", "runs", *map(str, TRIALS), ">= 95 % at 50/100/200", "CPU ms an ask")
 
@@ -89,6 +97,29 @@ def summarized(data: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def heuristics_alone(space: RecordedSpace) -> dict[str, Any] | None:
+    """What a family's heuristic configs reach on a space, in their order; None for kernels of others.
+
+    One run by true times: nothing in it is random.
+    """
+    family = RecordedFamily(space)
+    rows = [space.row(one) for one in family.heuristic_configs(space.problem, space.device)]
+    if not rows:
+        return None
+    best = np.fmax.accumulate([space.fraction(row) for row in rows])
+    at = {trials: round(float(best[min(trials, len(rows)) - 1]), 6) for trials in TRIALS[1:]}
+    return {
+        "space": space.name,
+        "sampler": "heuristic configs alone",
+        "initial_configs": len(rows),
+        "runs": 1,
+        **{f"at{trials}": value for trials, value in at.items()},
+        "share95_at200": float(at[200] >= NEAR),
+        "low100": at[100],
+        "high100": at[100],
+    }
+
+
 def live(folder: Path = RESULTS) -> str:
     """What live re-tunes found, as Markdown."""
     raced = [report for report in _read(folder, "live-retunes-*.json") if "figures" in report]
@@ -104,6 +135,8 @@ def main() -> None:
     pages.include(PAGE, "search", "\n".join(table(space) for space in spaces()))
     pages.include(PAGE, "live-retunes", live())
     rows = [summarized(data) for data in _read(RESULTS, "replay-*.json")]
+    recorded = [read_space(path) for path in sorted(SPACES.glob("*.gz"))]
+    rows += [row for space in recorded if (row := heuristics_alone(space))]
     SUMMARY.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
 
 

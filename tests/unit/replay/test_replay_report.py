@@ -127,3 +127,16 @@ def test_kernel_tuner_reads_our_recordings(tmp_path: Path) -> None:
     assert cache["tune_params_keys"] == [knob.name for knob in TOY.knobs]
     assert cache["cache"]["48,5,columns,2,4"]["time"] == pytest.approx(0.1)  # the optimum, 100 us
     assert cache["cache"]["16,1,rows,1,1"]["time"] == "RuntimeFailedConfig"
+
+
+def test_heuristic_configs_alone_are_the_best_of_them_by_true_times() -> None:
+    path = report_.SPACES / "wgmma-64x4096x14336-h200.t4.json.gz"
+    space = report_.read_space(path)
+    found = report_.heuristics_alone(space)
+    assert found is not None
+    own = report_.RecordedFamily(space).heuristic_configs(space.problem, space.device)
+    assert found["initial_configs"] == len(own) < 25
+    assert (
+        found["at25"] == found["at200"] == pytest.approx(max(space.fraction(space.row(one)) for one in own))
+    )
+    assert report_.heuristics_alone(toy_space()) is None
