@@ -1,7 +1,8 @@
-"""Exports as an Optuna storage, which optuna-dashboard opens: a study for each job and family."""
+"""Exports as an Optuna storage, which optuna-dashboard opens: a study for each job, M and family."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import defaultdict
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from service.errors import Kind, Refusal
 from tilewright.schema.codec import KnobValue
+from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Outcome, Trial
 from tuner.store import exchange
 from tuner.store.exchange import EndedJob, TrialOfJob
@@ -30,23 +32,29 @@ def write(lines: Iterable[bytes], path: Path) -> int:
     if path.exists():
         raise Refusal(Kind.IN_USE, f"{path} exists; choose another name, or remove it")
     jobs: dict[str, EndedJob] = {}
-    trials: dict[tuple[str, str], list[TrialOfJob]] = defaultdict(list)
+    trials: dict[tuple[str, int | None, str], list[TrialOfJob]] = defaultdict(list)
     for line in lines:
         record = exchange.of_plain(json.loads(line))
         if isinstance(record, EndedJob):
             jobs[record.id] = record
         elif isinstance(record, TrialOfJob):
-            trials[record.job, record.trial.config.family].append(record)
+            trials[record.job, record.trial.m, record.trial.config.family].append(record)
     storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
-    for (job_id, family), found in trials.items():
-        _write_study(storage, jobs[job_id], family, found)
+    for (job_id, m, family), found in trials.items():
+        problem = jobs[job_id].request.problem
+        row = problem if m is None else dataclasses.replace(problem, m=m)
+        _write_study(storage, jobs[job_id], row, family, found)
     return len(trials)
 
 
 def _write_study(
-    storage: optuna.storages.RDBStorage, job: EndedJob, family: str, found: list[TrialOfJob]
+    storage: optuna.storages.RDBStorage,
+    job: EndedJob,
+    problem: GemmProblem,
+    family: str,
+    found: list[TrialOfJob],
 ) -> None:
-    name = f"{job.request.problem} {family} {job.device.device_class.id} {job.id[:16]}"
+    name = f"{problem} {family} {job.device.device_class.id} {job.id[:16]}"
     study = optuna.create_study(storage=storage, study_name=name, direction="minimize")
     told = {"unit": "median time, µs", "job": job.id, "device": job.device.name, "status": job.status.value}
     for key, value in told.items():

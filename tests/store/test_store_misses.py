@@ -6,6 +6,7 @@ Stale results among them: tuned again once for each state of services, never whi
 from __future__ import annotations
 
 import dataclasses
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -360,6 +361,20 @@ def test_a_stale_row_is_tuned_again_with_its_ladder_once(store: Store) -> None:
     assert again.request == dataclasses.replace(wanted, max_trials=100)
     end_all(store, JobStatus.FAILED)
     assert not queue_stalest(store), "the job was for its other rows too"
+
+
+def test_what_failed_is_tuned_again_later(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    tune(store, 65)
+    tuned_ladder(store)
+    note_stale(store, (65, 9.0), (32, 5.0))
+    assert [queue_stalest(store), queue_stalest(store)] == [True, True]
+    end_all(store, JobStatus.FAILED)
+    assert stalest(store) is None, "not at once"
+    monkeypatch.setattr(misses, "AFTER_FAILURE", timedelta(seconds=-1))
+    assert stalest(store) == 65
+    assert [queue_stalest(store), queue_stalest(store), queue_stalest(store)] == [True, True, False]
+    end_all(store, JobStatus.CANCELLED)
+    assert stalest(store) is None, "that was no failure"
 
 
 def test_a_stale_row_that_is_left_of_its_ladder_is_tuned_alone(store: Store) -> None:

@@ -12,8 +12,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, bindparam, delete, false, func, or_, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    false,
+    func,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.orm import Session, aliased
 
 from tilewright.schema.codec import decode, encode, gathered
 from tilewright.schema.device import DeviceSpec
@@ -113,14 +125,24 @@ def listing(
     limit: int = 50,
     before: str | None = None,
     prefix: str = "",
+    m: int | None = None,
 ) -> list[JobRecord | Unreadable]:
     """Jobs whose ids begin with ``prefix``, the newest first, also those that this release cannot read;
-    ``before`` is the id of the last one of the page before."""
+    ``before`` is the id of the last one of the page before, ``m`` that of its problem or of a row of its
+    ladder."""
     query = select(JobRow).where(imports.has_entered()).order_by(JobRow.id.desc()).limit(limit)
     query = query.where(JobRow.id >= prefix, JobRow.id < f"{prefix}g") if prefix else query
     query = query if status is None else query.where(JobRow.status == status)
     query = query if before is None else query.where(JobRow.id < before)
+    query = query if m is None else query.where(_tunes(m))
     return [_READER.tried(row) for row in session.execute(_fresh(query))]
+
+
+def _tunes(m: int) -> ColumnElement[bool]:
+    """Whether a job tunes a problem with an M, of a ladder on any of its rows."""
+    problem = aliased(ProblemRow)
+    alone = exists().where(problem.id == JobRow.problem_id, problem.m == m)
+    return or_(alone, exists().where(LadderRow.job_id == JobRow.id, LadderRow.m == m))
 
 
 def queued_count(session: Session, device_class: str | None = None, caller: str | None = None) -> int:
@@ -549,11 +571,12 @@ def to_cancel(
     session: Session, caller: str | None = None, status: JobStatus | None = None, **alike: Any
 ) -> list[str]:
     """The jobs that have not ended and were not asked to stop, of a caller or of all, of a status or of any;
-    ``alike`` has the values that columns of their problems must have."""
+    ``alike`` has the values that columns of their problems must have, ``m`` that of any row of a ladder."""
     live = JobRow.status.in_([one for one in JobStatus if not one.final])
     query = select(JobRow.id).join(ProblemRow).where(live, JobRow.cancel_requested.is_(False))
     query = query if caller is None else query.where(JobRow.caller == caller)
     query = query if status is None else query.where(JobRow.status == status)
+    query = query if (m := alike.pop("m", None)) is None else query.where(_tunes(m))
     query = query.where(*(getattr(ProblemRow, name) == value for name, value in alike.items()))
     # NOTE: the newest first, so that no device takes up one of them meanwhile.
     return list(session.scalars(query.order_by(JobRow.id.desc())))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, func, or_, select, update
@@ -21,6 +21,7 @@ from tuner.store.database import insert_new
 from tuner.store.models import BestConfigRow, JobRow, LadderRow, MissRow, ProblemRow, RetuneRow
 from tuner.store.records import RowReader, utc_now
 
+AFTER_FAILURE = timedelta(days=1)  # until a problem whose retune failed is tuned again
 Reason = Literal["missing", "stale"]
 Place = tuple[float, int]
 
@@ -201,19 +202,33 @@ def ask(session: Session, device_class: str, found: Iterable[GemmProblem], wante
 
 def top(session: Session, device_class: str, wanted: str) -> GemmProblem | None:
     """The problem that was asked for with the largest stake; None if each was tuned again already, or is
-    being tuned for any other reason."""
+    being tuned for any other reason. One whose job failed is tuned again a day later."""
     mine = and_(RetuneRow.device_class == MissRow.device_class, RetuneRow.problem_id == MissRow.problem_id)
     query = open_stale(device_class).join(RetuneRow, mine)
-    query = query.where(RetuneRow.wanted == wanted, RetuneRow.queued.is_(None))
+    query = query.where(RetuneRow.wanted == wanted, _untaken())
     found = _READER.page(session, query.with_only_columns(MissRow, ProblemRow.canonical), 1, _following)
     return found[0].problem if found else None
 
 
 def take(session: Session, device_class: str, problem: GemmProblem, wanted: str) -> bool:
-    """Claim a problem for good; False if another device claimed it before."""
+    """Claim a problem, until its job fails; False if another device claimed it before."""
     this = _this(session, device_class, problem, wanted)
-    taken = update(RetuneRow).where(this, RetuneRow.queued.is_(None)).values(queued=utc_now())
+    taken = update(RetuneRow).where(this, _untaken()).values(queued=utc_now())
     return session.execute(taken.returning(RetuneRow.wanted)).first() is not None
+
+
+def _untaken() -> ColumnElement[bool]:
+    """Whether no service took a problem up, or the job that tuned it failed, or its row there, a day ago."""
+    row = and_(LadderRow.job_id == JobRow.id, LadderRow.problem_id == RetuneRow.problem_id)
+    of_row = and_(row, or_(JobRow.status == JobStatus.FAILED, LadderRow.error.is_not(None)))
+    alone = and_(JobRow.problem_id == RetuneRow.problem_id, JobRow.status == JobStatus.FAILED)
+    after = and_(
+        JobRow.device_class == RetuneRow.device_class,
+        JobRow.created >= RetuneRow.queued,
+        JobRow.finished < utc_now() - AFTER_FAILURE,
+    )
+    failed = or_(exists().where(after, alone), exists().where(after, of_row))
+    return or_(RetuneRow.queued.is_(None), failed)
 
 
 def withdraw(session: Session, device_class: str, problem: GemmProblem, wanted: str) -> None:

@@ -20,6 +20,7 @@ _Group = list[tuple[_Point, SetEntry]]
 _Weight = tuple[Serves, int, int, int]
 _MOST_RESULTS = 65536
 _WIDEST = 2
+_FASTEST_LOSS = 0.99  # speed-up below which a kernel between two rows is slower, whatever its interval
 
 
 class Catalog:
@@ -121,9 +122,16 @@ def _measured(entry: SetEntry, rows: Sequence[SetEntry]) -> list[LadderKernel]:
 def _slower(rows: Sequence[SetEntry], on: Sequence[LadderKernel]) -> bool:
     """Whether the vendor library was faster than a kernel on a row, or that is not known."""
     return any(
-        row.verdict == "disturbed" or (one.speedup < 1.0 and not row.baseline.stands_in)
+        row.verdict == "disturbed" or (_loses(row, one) and not row.baseline.stands_in)
         for row, one in zip(rows, on, strict=True)
     )
+
+
+def _loses(row: SetEntry, kernel: LadderKernel) -> bool:
+    """Whether a kernel is slower than the vendor library beyond its interval, as wide as that of the row's
+    winner, or by more than 1 %."""
+    upper = kernel.speedup * row.speedup.high / row.speedup.value
+    return upper < 1.0 or kernel.speedup < _FASTEST_LOSS
 
 
 def _weight(problem: GemmProblem) -> _Weight:

@@ -146,12 +146,21 @@ class Endpoints:
         status: wire.JobStatus | str | None = None,
         *,
         prefix: str | None = None,
+        m: int | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Call[wire.JobList]:
-        """A page of jobs, newest first: of one status or of all, those whose id begins with ``prefix``."""
+        """A page of jobs, newest first: of one status or of all, those whose id begins with ``prefix``, and
+        those with ``m`` in their problem or ladder."""
         named = None if status is None else _status(status)
-        return page("/jobs", wire.JobList, _page(limit, cursor), status=named, prefix=prefix)
+        return page(
+            "/jobs",
+            wire.JobList,
+            _page(limit, cursor),
+            status=named,
+            prefix=prefix,
+            m=None if m is None else str(m),
+        )
 
     @endpoint
     def trials(self, job_id: str, *, limit: int = 50, cursor: str | None = None) -> Call[wire.TrialList]:

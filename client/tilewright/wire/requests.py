@@ -166,7 +166,7 @@ class CancelQuery(BaseModel, frozen=True):
     Attributes:
         status: ``queued`` or ``running``.
         mine: only those of the caller: of its key, or of its address without keys.
-        m, n, k, dtype, layout: of their problems.
+        m, n, k, dtype, layout: of their problems; m of any row of a ladder.
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -151,7 +151,7 @@ def get_job(request: Request, service: ServiceDep, job_id: JobId) -> Response:
     found = service.watch.now(job_id, fresh=True)
     if found is None:
         raise unknown_job(job_id)
-    chart, last = service.shared.get(("convergence", job_id), lambda: _convergence(service, job_id))
+    chart, last = service.shared.get(("convergence", job_id), lambda: _convergence(service, found.job))
     with service.store.read() as session:
         stored = best.exact(session, found.job.device_class, found.job.request.problem)
     mine = [one for one in stored if one.best.job_id == job_id]
@@ -168,11 +168,13 @@ def get_job(request: Request, service: ServiceDep, job_id: JobId) -> Response:
     )
 
 
-def _convergence(service: Service, job_id: str) -> tuple[Chart, int]:
-    """The plot of a job's trials, and the number of its last one."""
+def _convergence(service: Service, job: JobRecord) -> tuple[Chart, int]:
+    """The plot of a job's trials, of a ladder those for its largest M, and the number of the last one."""
+    m = job.request.problem.m
     with service.store.read() as session:
-        points = trials.points(session, job_id)
-    chart = now.convergence(points, f"medians of the search, method {timing.METHOD}")
+        points = trials.points(session, job.id, m)
+    row = f" at M = {m}" if job.request.ladder else ""
+    chart = now.convergence(points, f"medians of the search{row}, method {timing.METHOD}")
     return chart, points[-1].number if points else -1
 
 
@@ -199,10 +201,10 @@ async def follow(
 ) -> AsyncIterator[ServerSentEvent]:
     """What changes on the page of a job, at most once a second: ``panel``, ``points`` and, at the end,
     ``done``. One reader of the database serves all who follow."""
-    newest = await run_in_threadpool(_newest, service, job_id)
+    newest, m = await run_in_threadpool(lambda: (_newest(service, job_id), _largest(service, job_id)))
     yield ServerSentEvent(comment="follow", retry=3000)
     with service.events.follow(job_id, newest) as follower:
-        missed, told = await run_in_threadpool(_missed, service, job_id, after), ""
+        missed, told = await run_in_threadpool(_missed, service, job_id, m, after), ""
         while follower.ended is None:
             started = time.monotonic()
             if missed:
@@ -215,7 +217,7 @@ async def follow(
             missed = [
                 [event.data["number"], event.data["median_us"], event.data["outcome"]]
                 for event in news.events
-                if event.kind == "trial" and event.data["number"] > after
+                if event.kind == "trial" and event.data["number"] > after and event.data.get("m", m) == m
             ]
             if news.status:
                 watched = await run_in_threadpool(service.watch.now, job_id, True)
@@ -230,9 +232,14 @@ def _newest(service: Service, job_id: str) -> int:
         return jobs.newest_events(session, [job_id]).get(job_id, 0)
 
 
-def _missed(service: Service, job_id: str, after: int) -> list[list[object]]:
+def _missed(service: Service, job_id: str, m: int, after: int) -> list[list[object]]:
     with service.store.read() as session:
-        return [[one.number, one.median_us, one.outcome] for one in trials.points(session, job_id, after)]
+        return [[one.number, one.median_us, one.outcome] for one in trials.points(session, job_id, m, after)]
+
+
+def _largest(service: Service, job_id: str) -> int:
+    with service.store.read() as session:
+        return jobs.known(session, job_id).request.problem.m
 
 
 def _panel(watched: JobNow | None) -> str:

@@ -26,7 +26,7 @@ from service.http.views import job_place, job_view, number_place, page_end, unre
 from tilewright import wire
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import MOST_ROWS, Level, TuneRequest, ladder_of
-from tilewright.schema.problem import GemmProblem
+from tilewright.schema.problem import Extent, GemmProblem
 from tuner.store import best, jobs, misses, records, trials
 from tuner.store.jobs import submit
 from tuner.store.keys import once
@@ -177,10 +177,12 @@ _CANCELLED_AT_ONCE = 50  # NOTE: in one transaction, so that other writers have 
 
 
 class JobsQuery(wire.PageQuery, frozen=True):
-    """A page of jobs, of one status or of all; ``prefix`` is how their ids begin."""
+    """A page of jobs, of one status or of all; ``prefix`` is how their ids begin, ``m`` that of their problem
+    or of a row of their ladder."""
 
     status: wire.JobStatus | None = None
     prefix: Annotated[str, Field(pattern="^[0-9a-f]{1,32}$")] = ""
+    m: Extent | None = None
 
 
 def unknown_job(job_id: str) -> Refusal:
@@ -195,7 +197,7 @@ def get_jobs(
     """Jobs, the newest first."""
     before = job_place(query.cursor)
     with service.store.read() as session:
-        found = jobs.listing(session, query.status, query.limit, before, query.prefix)
+        found = jobs.listing(session, query.status, query.limit, before, query.prefix, query.m)
     following = page_end(len(found), query.limit, found[-1].id if found else None)
     link_next(request, response, following)
     items = [

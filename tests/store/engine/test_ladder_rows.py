@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from alembic import command
@@ -12,7 +14,9 @@ from store_samples import HOST, HOST_CLASS, TRUSTED, artifact, best, problem, re
 
 from service.engine import admission
 from service.errors import Refusal
+from service.results import optuna_export
 from service.settings import Settings
+from tilewright.schema.codec import gathered
 from tilewright.schema.job import JobStatus
 from tilewright.schema.trial import BestConfig, LadderKernel
 from tuner.job import neighbours
@@ -22,6 +26,7 @@ from tuner.store.database import Store, StoreError, alembic_config
 from tuner.store.exchange import EndedJob, TrialOfJob
 from tuner.store.models import LadderRow
 from tuner.store.records import JobRecord, utc_now
+from tuner.store.reports.trials import points
 from tuner.store.trials import JobRecorder
 from tuner.store.upkeep.retention import Kind, prune
 
@@ -230,3 +235,36 @@ def test_quotas_count_the_trials_of_a_ladder(store: Store) -> None:
         with pytest.raises(Refusal, match="16 jobs of this caller are queued"):
             admission.check_queue(session, "me", Settings(max_queue=20))
         assert admission.check_queue(session, "another", Settings(max_queue=20)) == 1
+
+
+def test_a_job_is_listed_and_cancelled_by_any_m_of_its_ladder(store: Store) -> None:
+    ladder = submitted(store)
+    with store.begin() as session:
+        alone, _ = jobs.submit(session, request(128), HOST)
+
+    def found(m: int) -> list[list[str]]:
+        with store.read() as session:
+            return [[job.id for job in jobs.listing(session, m=m)], jobs.to_cancel(session, m=m)]
+
+    assert [found(m) for m in ROWS] == [[[ladder.id]] * 2] * 3
+    assert found(128) == [[alone.id]] * 2
+    assert found(48) == [[], []]
+    with store.read() as session:
+        assert jobs.to_cancel(session, m=16, n=1) == []
+
+
+def test_points_are_of_one_row(store: Store) -> None:
+    job, _ = recorded(store)
+    with store.read() as session:
+        assert [[one.number for one in points(session, job.id, m)] for m in ROWS] == [[0], [1], [2]]
+        assert points(session, job.id, 64, after=2) == []
+
+
+def test_an_optuna_storage_has_a_study_for_each_row(store: Store, tmp_path: Path) -> None:
+    job = finished(store)
+    with store.read() as session:
+        tried = trials.of_job(session, job.id, 0, 10)
+    ended = EndedJob(**gathered(EndedJob, job))
+    records = [ended, *(TrialOfJob(job.id, one, job.created) for one in tried)]
+    lines = [json.dumps(exchange.to_plain(record)).encode() for record in records]
+    assert optuna_export.write(lines, tmp_path / "optuna.db") == len(ROWS)

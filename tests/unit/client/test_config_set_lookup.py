@@ -167,7 +167,7 @@ def test_what_lost_more_than_may_be_lost_does_not_answer() -> None:
 
 
 def test_no_kernel_answers_that_was_slower_than_the_vendor_on_a_row() -> None:
-    slow_big = row(64, SMALL, {SMALL: (0.0, 1.5), BIG: (0.03, 0.99)})
+    slow_big = row(64, SMALL, {SMALL: (0.0, 1.5), BIG: (0.03, 0.98)})
     found = ladder(slow_big, ROW_128)(80)
     assert found.entry is not None
     assert (found.entry.artifact, found.expected_regret) == (SMALL, 0.06)
@@ -179,6 +179,16 @@ def test_no_kernel_answers_that_was_slower_than_the_vendor_on_a_row() -> None:
     assert ladder(disturbed, ROW_128)(80).kind == "vendor"
     stood_in = {"baseline": {"name": "numpy", "median_us": 3.0, "detail": {"stands_in_for": "int4"}}}
     assert ladder(slow_big | stood_in, ROW_128)(80).expected_regret == 0.03
+
+
+@pytest.mark.parametrize(("high", "answers"), [(1.52, BIG), (1.501, SMALL)])
+def test_a_kernel_that_loses_within_its_interval_may_answer(high: float, answers: str) -> None:
+    # Big is at 0.995 of the vendor library: 0.995 * 1.52 / 1.5 > 1, 0.995 * 1.501 / 1.5 < 1.
+    interval = {"speedup": {"value": 1.5, "low": 1.48, "high": high, "confidence": 0.99}}
+    level = row(64, SMALL, {SMALL: (0.0, 1.5), BIG: (0.03, 0.995)}, **interval)
+    found = ladder(level, ROW_128)(80)
+    assert found.entry is not None
+    assert found.entry.artifact == answers
 
 
 def test_outside_of_a_ladder_near_matches_answer() -> None:

@@ -53,12 +53,13 @@ def outcomes(session: Session, job_id: str) -> dict[str, int]:
     return {str(outcome): count for outcome, count in rows}
 
 
-def points(session: Session, job_id: str, after: int = -1) -> list[Point]:
-    """The trials of a job whose numbers follow ``after``, in their order."""
+def points(session: Session, job_id: str, m: int, after: int = -1) -> list[Point]:
+    """The trials of a job for the problem of an M whose numbers follow ``after``, in their order."""
     # NOTE: as text, since making an Outcome of it takes longer than all else.
     outcome = type_coerce(TrialRow.outcome, String)
     query = select(TrialRow.number, TrialRow.family, outcome, TrialRow.median_us)
-    query = query.where(TrialRow.job_id == job_id, TrialRow.number > after).order_by(TrialRow.number)
+    query = query.where(TrialRow.job_id == job_id, _of_row(m), TrialRow.number > after)
+    query = query.order_by(TrialRow.number)
     return [Point._make(row) for row in session.execute(query)]
 
 
