@@ -18,7 +18,7 @@ import argparse
 import dataclasses
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -153,8 +153,8 @@ class Replayed(RecordedFamily):
 
     def __init__(self, space: RecordedSpace, heuristics: bool) -> None:
         super().__init__(space)
-        own = FAMILIES[space.family].heuristic_configs(space.problem, space.device) if heuristics else []
-        self._given = [one for one in own if space.index.index_of(one) is not None]
+        own = super().heuristic_configs(space.problem, space.device) if heuristics else []
+        self._given = list(own)
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
         """Those that were recorded; none if they are left out."""
@@ -162,8 +162,14 @@ class Replayed(RecordedFamily):
         return self._given
 
 
-def found(search: Search, spaces: dict[str, RecordedSpace], seed: int) -> list[float]:
-    """Best known time over the true time of the incumbent, after each measured trial."""
+def found(
+    search: Search,
+    spaces: dict[str, RecordedSpace],
+    seed: int,
+    on_trial: Callable[[], None] = lambda: None,
+) -> list[float]:
+    """Best known time over the true time of the incumbent, after each measured trial; ``on_trial`` is called
+    then."""
     best_us = min(space.optimum_us for space in spaces.values())
     rng = np.random.default_rng((seed, 1))
     fractions: list[float] = []
@@ -188,6 +194,7 @@ def found(search: Search, spaces: dict[str, RecordedSpace], seed: int) -> list[f
         if us < lowest:
             lowest, fraction = us, best_us / float(space.true_us[space.row(one.config)])
         fractions.append(fraction)
+        on_trial()
 
 
 def replayed(spaces: Sequence[RecordedSpace], heuristics: bool, runs: int, budget: int) -> dict[str, Any]:
