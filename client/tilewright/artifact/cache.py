@@ -14,6 +14,7 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -30,6 +31,7 @@ PAUSE_S = 3600.0
 FETCH_S = 3600.0  # NOTE: kernels are written before the set that names them
 KERNEL_BYTES = 256 * 2**20  # of kernels that are loaded
 _LEAST_DAYS = 2  # NOTE: the noted use of a set in constant use may be a day and a refresh interval old
+_MOST_BYTES = 2**27  # twice the largest answer of a service
 _DIGEST = re.compile(rb"[0-9a-f]{64}")
 
 
@@ -91,7 +93,8 @@ def prune(root: Path, bounds: Bounds, now: float) -> None:
     """Remove files that are out of bounds; files that cannot be removed stay.
 
     Args:
-        root: folder with config sets in ``named``, and kernels by digest in folders of two digits.
+        root: folder with config sets in ``named``, and kernels by digest in folders of two digits. What else
+            is there stays, and no symbolic link is followed.
         bounds: the bounds.
         now: seconds since the epoch.
     """
@@ -101,7 +104,8 @@ def prune(root: Path, bounds: Bounds, now: float) -> None:
             file.remove()
         else:
             sets.append((file, _digests(file.path)))
-    kernels = {file.path.name: file for folder in root.glob("??") for file in _entries(folder, now)}
+    folders = [path for path in root.glob("[0-9a-f][0-9a-f]") if not path.is_symlink()]
+    kernels = {file.path.name: file for folder in folders for file in _entries(folder, now)}
     named = set[str]().union(*(digests for _, digests in sets)) & kernels.keys()
     for digest in named:
         note_use(kernels[digest].path, now)
@@ -133,26 +137,35 @@ def _shrink(
 
 
 def _entries(folder: Path, now: float) -> Iterator[_File]:
-    """The files of a folder; temporary files older than a day are removed."""
+    """The files of a folder that the cache made; temporary files older than a day are removed."""
     with contextlib.suppress(OSError):
         for path in list(folder.iterdir()):
             try:
-                status = path.stat()
+                status = path.lstat()
             except OSError:  # another process removed it
                 continue
             file = _File(path, status.st_size, status.st_mtime)
-            if not path.name.startswith(".new-"):
+            if is_digest(path.name) and stat.S_ISREG(status.st_mode):
                 yield file
-            elif now - file.used > DAY_S:
+            elif path.name.startswith(".new-") and now - file.used > DAY_S:
                 file.remove()
 
 
 def _digests(path: Path) -> set[str]:
     """Every text in a set that looks like a digest: those of its kernels, and a few harmless others."""
+    return {found.decode() for found in _DIGEST.findall(_content(path) or b"")}
+
+
+def _content(path: Path) -> bytes | None:
+    """The bytes of a file; None if it is missing, no file, or larger than what the cache keeps. Never waits,
+    as for a pipe in its place."""
     try:
-        return {found.decode() for found in _DIGEST.findall(path.read_bytes())}
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            status = os.fstat(file.fileno())
+            kept = stat.S_ISREG(status.st_mode) and status.st_size <= _MOST_BYTES
+            return file.read() if kept else None
     except OSError:
-        return set()
+        return None
 
 
 VERSION = "v1"
@@ -175,7 +188,7 @@ class DiskCache:
 
     def get(self, digest: str) -> bytes | None:
         """The content with this SHA-256; None if it is missing or damaged."""
-        content = self._read(self._path(digest))
+        content = _content(self._path(digest))
         if content is None or hashlib.sha256(content).hexdigest() != digest:
             return None
         return content
@@ -195,7 +208,7 @@ class DiskCache:
 
     def named(self, name: str) -> bytes | None:
         """The content stored under a name, or None."""
-        return self._read(self._pointer(name))
+        return _content(self._pointer(name))
 
     def name(self, name: str, content: bytes) -> bool:
         """Store content under a name, replacing earlier content; False if it could not be written."""
@@ -224,12 +237,6 @@ class DiskCache:
 
     def _pointer(self, name: str) -> Path:
         return self._root / "named" / hashlib.sha256(name.encode()).hexdigest()
-
-    def _read(self, path: Path) -> bytes | None:
-        try:
-            return path.read_bytes()
-        except OSError:
-            return None
 
     def _write(self, path: Path, content: bytes) -> bool:
         beside = path.with_name(f".new-{secrets.token_hex(8)}")

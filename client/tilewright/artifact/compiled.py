@@ -70,6 +70,7 @@ class Artifact:
         (length,) = _HEADER_LENGTH.unpack(data[len(MAGIC) : start])
         try:
             header = json.loads(data[start : start + length])
+            json.dumps(header, ensure_ascii=False).encode()  # half a pair of surrogates is no text
             return cls(
                 plan=LaunchPlan.from_dict(header["plan"]),
                 resources=decode_known(Resources, header["resources"]),
