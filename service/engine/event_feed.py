@@ -132,7 +132,7 @@ class EventFeed:
                 self._end_all("stopping")
                 return
             try:
-                named = self._due()
+                named = await self._due()
                 found = await run_in_threadpool(_read, self._store, named) if named else {}
             except SQLAlchemyError as error:
                 log.warning("followers of jobs wait: the database: %s", error)
@@ -145,10 +145,10 @@ class EventFeed:
                     self._look_again()  # more wait already
             await self._pause()
 
-    def _due(self) -> dict[str, int]:
+    async def _due(self) -> dict[str, int]:
         """The jobs that may have news, with the last event that was told of each."""
         if self._listener is None:
-            stamp = self._changes.stamp()
+            stamp = await run_in_threadpool(self._changes.stamp)
             nothing = stamp is not None and stamp == self._seen
             self._seen = stamp
             return {} if nothing else dict(self._last)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from store_samples import HOST, request
 from service.engine import event_feed
 from service.engine.event_feed import BATCH, EventFeed, Follower
 from tuner.store import jobs
-from tuner.store.database import Store
+from tuner.store.database import Changes, Store
 
 PATIENCE_S = 20
 
@@ -72,3 +73,27 @@ def test_only_a_commit_is_followed_by_a_look(store: Store, monkeypatch: pytest.M
     feed.close()
     assert quiet == 0
     assert numbers == list(range(2 * BATCH + 11))
+
+
+def test_a_database_that_stalls_does_not_stall_the_loop(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stalled, goes_on, went_on = threading.Event(), threading.Event(), list[bool]()
+
+    def stall(_: Changes) -> None:
+        stalled.set()
+        went_on.append(goes_on.wait(3.0))
+
+    async def ticks(feed: EventFeed, job_id: str) -> None:
+        with feed.follow(job_id, 0):
+            while not stalled.is_set():
+                await asyncio.sleep(0.01)
+            goes_on.set()  # which a loop that waits for the database does not come to
+            while not went_on:
+                await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(Changes, "stamp", stall)
+    feed = EventFeed(store, lambda: False)
+    asyncio.run(ticks(feed, submitted(store)))
+    feed.close()
+    assert went_on[0]
