@@ -27,8 +27,11 @@ else:
     ed25519 = LazyModule("cryptography.hazmat.primitives.asymmetric.ed25519")
 
 HEADER = "Tilewright-Signature"
+SERVED_HEADER = "Tilewright-Served"
 SIGNATURE_LINE = b'{"kind":"signature",'  # how a line of an export begins that signs those before it
+_LONGEST = 4096  # characters of a file with a key
 _KEY = re.compile(r"ed25519:([0-9a-f]{64})")
+_SERVED = re.compile(r"([1-9][0-9]{0,17}) (ed25519:\S+)")
 _SIGNATURE = re.compile(r"(ed25519:[0-9a-f]{64}):([0-9a-f]{128})")
 
 
@@ -37,11 +40,13 @@ class About(StrEnum):
 
     Attributes:
         CONFIG_SET: a device class, and the digest of a set that it is served.
+        SERVED: the same, and the serial under which the set is served, which grows with each change.
         ARTIFACT: the digest of a kernel.
         EXPORT: the digest of lines of an export.
     """
 
     CONFIG_SET = "config-set"
+    SERVED = "served"
     ARTIFACT = "artifact"
     EXPORT = "export"
 
@@ -108,7 +113,7 @@ class ServiceKey:
     """The key whose signatures a client takes from one service: the one given, else the first one seen.
 
     A key that was seen first is kept in a file that every process of this user shares, under the URL of the
-    service. Safe to share between threads and forks.
+    service; so is how new the newest config set is that it served. Safe to share between threads and forks.
 
     Args:
         url: of the service.
@@ -120,10 +125,11 @@ class ServiceKey:
     """
 
     def __init__(self, url: str, folder: Path, given: str | None = None) -> None:
-        self._url = url
+        self._url, self._folder = url, folder
         self._file = folder / "keys" / hashlib.sha256(url.encode()).hexdigest()[:32]
         self._given = None if given is None else checked_key(given)
         self._seen: str | None = None
+        self._served: dict[str, int] = {}
 
     @property
     def known(self) -> str | None:
@@ -155,6 +161,57 @@ class ServiceKey:
         if known is None and (kept := self._keep(found.key)) != found.key:
             raise TrustError(self._other(kept, found.key))
 
+    def check_served(self, header: str | None, device_class: str, digest: str) -> None:
+        """Check that a set is no older than one that the service was seen to serve to a device class, and
+        remember it as the newest.
+
+        Args:
+            header: serial and signature; None from a release that has none.
+
+        Raises:
+            TrustError: it is older, or not signed under its serial.
+        """
+        newest, path = self._newest(device_class)
+        found = _SERVED.fullmatch(header or "")
+        if found is None:
+            if newest:
+                raise TrustError(
+                    f"{self._url} must sign when it served a set, as it did before; {_forget(path)}"
+                )
+            return
+        serial = int(found[1])
+        self.check(found[2], statement(About.SERVED, device_class, digest, found[1]))
+        newest, path = self._newest(device_class)  # the key may be known from now on
+        if serial < newest:
+            raise TrustError(
+                f"{self._url} sent an earlier config set of {device_class} than it served before; ask it"
+                " without the proxy or cache between, have its operator pin the set that should be served,"
+                f" or {_forget(path)}"
+            )
+        if serial > newest:
+            self._remember(path, serial)
+
+    def _newest(self, device_class: str) -> tuple[int, Path]:
+        """The highest serial seen, 0 before the first, and the path of its file but for the serial."""
+        about = hashlib.sha256(f"{self._url} {self.known} {device_class}".encode()).hexdigest()[:32]
+        path = self._folder / "served" / about
+        with contextlib.suppress(OSError):
+            for name in os.listdir(path.parent):
+                start, _, serial = name.partition(".")
+                if start == about and serial.isascii() and serial.isdecimal() and len(serial) < 19:
+                    self._served[about] = max(self._served.get(about, 0), int(serial))
+        return self._served.get(about, 0), path
+
+    def _remember(self, path: Path, serial: int) -> None:
+        # NOTE: a file for each serial, so that of processes that write at once the newest counts.
+        before = self._served.get(path.name, 0)
+        self._served[path.name] = serial
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(os.open(f"{path}.{serial}", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+            if before:
+                os.unlink(f"{path}.{before}")
+
     def _other(self, known: str, found: str) -> str:
         wanted = f"signs with {found}, but the key to trust is {known}"
         ask = "ask its operator whether the key changed ('tilewright trust show' prints it)"
@@ -162,8 +219,13 @@ class ServiceKey:
         return f"{self._url} {wanted}: {ask}; if it did, {then}"
 
     def _kept(self) -> str | None:
+        # NOTE: others who can write to the folder could leave a key of theirs there.
         try:
-            key, _, url = self._file.read_text().partition(" ")
+            with open(os.open(self._file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)) as file:
+                status = os.fstat(file.fileno())
+                if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
+                    return None
+                key, _, url = file.read(_LONGEST).partition(" ")
         except (OSError, ValueError):
             return None
         if url.strip() == self._url and _KEY.fullmatch(key):
@@ -182,3 +244,7 @@ class ServiceKey:
             beside.unlink()
         self._seen = self._kept() or key
         return self._seen
+
+
+def _forget(path: Path) -> str:
+    return f"delete {path}.* if it should go back"

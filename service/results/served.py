@@ -49,11 +49,13 @@ class LoadedSet:
         catalog: for lookups.
         packed: its bytes, see :func:`tuner.store.sets.pack`.
         artifacts: the length of each of its kernels by digest.
+        serial: under which its device class is served it; 0 for a set that was asked for by its digest.
     """
 
     catalog: Catalog
     packed: bytes
     artifacts: Mapping[str, int]
+    serial: int = 0
 
     @classmethod
     def of(cls, config_set: ConfigSet, packed: bytes) -> LoadedSet:
@@ -185,14 +187,14 @@ class ServedSets:
             made_from = f"{served.revision} {judged_by} {FORMAT}"
             digest = served.pinned or (served.latest if served.made_from == made_from else None)
             if digest is not None:
-                return self.loaded(digest)
+                return dataclasses.replace(self.loaded(digest), serial=served.serial)
             made = maker.make(session)
         self._makers[device_class] = maker
         with self.store.begin() as session:
             packed = sets.keep(session, made.snapshot, made_from)
         if made.stale:
             self._noting.submit(self._note, made.stale)
-        return LoadedSet.of(made.config_set, packed)
+        return dataclasses.replace(LoadedSet.of(made.config_set, packed), serial=served.serial)
 
     def _load(self, digest: str) -> LoadedSet:
         with self.store.read() as session:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+import time
 import zlib
 from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, bindparam, select, update
+from sqlalchemy import ColumnElement, Select, bindparam, case, select, update
 from sqlalchemy.orm import Session, aliased
 
 from tuner.store import entities
@@ -62,7 +63,7 @@ class ServedSetRecord:
     """What a device class is served.
 
     Attributes:
-        revision: counts the changes of its winners.
+        revision: grows with each change of its winners, or of what is pinned.
         latest, pinned: digests; None if there is none.
         made_from: what the latest snapshot was made from, as given to :func:`keep`.
     """
@@ -71,6 +72,11 @@ class ServedSetRecord:
     latest: str | None = None
     pinned: str | None = None
     made_from: str | None = None
+
+    @property
+    def serial(self) -> int:
+        """What is served later has a higher one, or is of the same winners; at least 1."""
+        return self.revision + 1
 
 
 def served(session: Session, device_class: str) -> ServedSetRecord:
@@ -149,13 +155,13 @@ def pin(session: Session, device_class: str, digest: str | None) -> None:
         StoreError: there is no such snapshot of this device class.
     """
     if digest is None:
-        _serve(session, device_class, pinned_id=None)
+        _serve(session, device_class, pinned_id=None, revision=_far_ahead())
         return
     found = get(session, digest)
     if found is None or found.device_class != device_class:
         raise StoreError(f"there is no config set {digest} of {device_class}; GET /config-sets lists them")
     insert_new(session, ServedSetRow, {"device_class": device_class, "revision": 0})
-    _serve(session, device_class, pinned_id=found.id)
+    _serve(session, device_class, pinned_id=found.id, revision=_far_ahead())
     entities.note_need(session, ArtifactRow.digest.in_(digests_in(packed(session, digest) or b"")))
 
 
@@ -191,6 +197,19 @@ def _served_query() -> Select[int, str, str, str | None]:
 
 def _serve(session: Session, device_class: str, **values: Any) -> None:
     session.execute(update(ServedSetRow).where(ServedSetRow.device_class == device_class).values(**values))
+
+
+def _far_ahead() -> ColumnElement[int]:
+    """A revision above all that there were, also where an earlier database was put back: the time in
+    minutes, or one more than the last where that is not below."""
+    now = int(time.time() / 60)
+    return case((ServedSetRow.revision < now, now), else_=ServedSetRow.revision + 1)
+
+
+def renumber(session: Session) -> None:
+    """Have clients take what each device class is served for newer than what they have: for a backup that
+    was restored."""
+    session.execute(update(ServedSetRow).values(revision=_far_ahead()))
 
 
 def _id(session: Session, digest: str) -> int:

@@ -18,7 +18,7 @@ from typing import Any, Self
 from tilewright.errors import ArtifactError
 from tilewright.http.calls import Reply, path_of
 from tilewright.schema.config_set import ConfigSet
-from tilewright.trust import HEADER, About, ServiceKey, statement
+from tilewright.trust import HEADER, SERVED_HEADER, About, ServiceKey, statement
 
 INDEX = path_of("config-sets", "current")
 PUBLISHED = re.compile(rf"{INDEX}|/config-sets/sha256:[0-9a-f]{{64}}|/artifacts/[0-9a-f]{{64}}")
@@ -91,7 +91,7 @@ class SetAnswer:
 
         Raises:
             ArtifactError: what arrived does not match its digest, or ``digest`` if given.
-            TrustError: the key did not sign it.
+            TrustError: the key did not sign it, or it is older than what the service was seen to serve.
         """
         content, signature = reply.content, reply.headers.get(HEADER.lower(), "")
         published = not signature and content.startswith(_SIGNED)
@@ -99,6 +99,8 @@ class SetAnswer:
             signature, content = split(content)
         found = ConfigSet.from_bytes(content, digest)
         key.check(signature, statement(About.CONFIG_SET, found.device_class, found.digest))
+        if digest is None and not published:
+            key.check_served(reply.headers.get(SERVED_HEADER.lower()), found.device_class, found.digest)
         return cls(found, content, signature, published)
 
     @property

@@ -70,7 +70,7 @@ _JSON = "application/json"
 _SET: dict[int | str, dict[str, Any]] = {
     200: {
         "model": wire.ConfigSet,
-        "description": f"The set; its ETag is its digest; signed in {trust.HEADER}",
+        "description": f"The set; its ETag is its digest; signed in {trust.HEADER} and {trust.SERVED_HEADER}",
     },
     304: {"description": "The caller has it"},
     **errors(Kind.NOT_FOUND),
@@ -120,7 +120,12 @@ async def get_current(
         found = await asyncio.shield(asyncio.wrap_future(service.served.look(device_class)))
     if conditional.has(if_none_match, found.digest):
         return conditional.unchanged(found.digest, conditional.ASK_FIRST)
-    return _set(service, found, accept_encoding, conditional.ASK_FIRST)
+    answer = _set(service, found, accept_encoding, conditional.ASK_FIRST)
+    if found.serial:
+        names = found.catalog.config_set.device_class, found.digest, str(found.serial)
+        signed = service.signer.sign(trust.About.SERVED, *names)
+        answer.headers[trust.SERVED_HEADER] = f"{found.serial} {signed}"
+    return answer
 
 
 @router.post("/current", operation_id="pin_config_set", responses=errors(Kind.NOT_FOUND, Kind.PRECONDITION))

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from service.cli.main import app
 from tilewright import AsyncClient, Client, GemmProblem, trust, wire
 from tilewright.artifact import bundle
-from tilewright.errors import ArtifactError, InvalidProblem, ServiceError
+from tilewright.errors import ArtifactError, InvalidProblem, ServiceError, TrustError
 from tilewright.schema.config_set import ConfigSet
 
 NOWHERE = "sm_90-1sm-1gb"
@@ -131,17 +131,25 @@ def test_a_set_changes_with_the_winners_and_earlier_ones_stay(tuned: wire.JobVie
     assert [item.serving for item in listed] == ["latest", None]
 
 
-def test_a_pinned_set_is_served_until_it_is_unpinned(tuned: wire.JobView, client: Client) -> None:
+def test_a_pinned_set_is_served_until_it_is_unpinned(
+    tuned: wire.JobView, client: Client, http: httpx2.Client
+) -> None:
+    """The client has seen a newer one by then, whose answer it takes no more."""
     pinned = current(client, tuned)
     tune_another(client, 26)
     latest = current(client, tuned)
     assert latest.digest != pinned.digest
+    asked = http.get("/config-sets/current", params={"device_class": tuned.device_class})
+    old_header = asked.headers[trust.SERVED_HEADER]
     info = client.pin(tuned.device_class, pinned.digest)
     assert (info.serving, info.entries) == ("pinned", len(pinned.entries))
     try:
         assert current(client, tuned) == pinned
         tune_another(client, 27)
         assert current(client, tuned) == pinned
+        replayed = client.service_key
+        with pytest.raises(TrustError, match="earlier config set"):
+            replayed.check_served(old_header, tuned.device_class, latest.digest)
     finally:
         client.unpin(tuned.device_class)
     assert {entry.problem.m for entry in current(client, tuned).entries} >= {26, 27}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from set_server import config_set, entry
+from sqlalchemy.orm import Session
 from store_samples import HOST_CLASS, OTHER_CLASS, artifact, best, problem
 
 from service.errors import Refusal
@@ -104,6 +106,32 @@ def test_a_pin_holds_until_it_is_taken_back(store: Store) -> None:
         sets.pin(session, HOST_CLASS, None)
         sets.pin(session, OTHER_CLASS, None)
     assert served(store).pinned is None
+
+
+def test_each_change_of_what_is_served_has_a_higher_serial(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within a minute too, when the clock is set back, and after a backup was restored."""
+    serials = [served(store).serial]
+
+    def at(minutes: int, *changes: Callable[[Session], object]) -> None:
+        monkeypatch.setattr(sets, "time", SimpleNamespace(time=lambda: 60.0 * minutes))
+        for change in changes:
+            with store.begin() as session:
+                change(session)
+            serials.append(served(store).serial)
+
+    def won(session: Session) -> None:
+        sets.changed(session, HOST_CLASS)
+
+    def pin(letter: str | None) -> Callable[[Session], object]:
+        return lambda session: sets.pin(session, HOST_CLASS, letter and snapshot(letter).digest)
+
+    keep(store, snapshot("a"), snapshot("b"))
+    at(1000, won, won, pin("a"), won, pin(None))
+    at(500, won, pin("b"), sets.renumber)
+    at(2000, sets.renumber, won)
+    assert serials == [1, 2, 3, 1001, 1002, 1003, 1004, 1005, 1006, 2001, 2002]
 
 
 def test_of_two_who_know_the_same_set_one_changes_what_is_served(

@@ -70,6 +70,9 @@ def test_a_backup_restores_into_either_database(
         found = rows(restored)
         (entry,) = found["audit"]
         assert entry[1:4] == ("user me", "restore", "")
+        then, now = before.pop("served_set"), found.pop("served_set")
+        assert [(row[0], *row[2:]) for row in now] == [(row[0], *row[2:]) for row in then]
+        assert all(new[1] > old[1] for new, old in zip(now, then, strict=True)), "clients take it for newer"
         assert found == before | {"audit": [entry]}
         assert damages(restored) == []
         with restored.begin() as session:  # ids count on behind those that were restored

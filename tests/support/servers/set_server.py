@@ -80,6 +80,7 @@ class SetService:
         mode: ``ok``, ``slow``, ``drip``, ``drip-head``, ``error``, ``garbage``, ``nested``, ``truncated``,
             ``lying-set``, ``lying-artifact``, ``unsigned`` or ``lost-answer`` (to a report of misses).
         signs_with: the number of the key that signs its sets.
+        serial: under which it serves its set; None as a release that had none.
         asked: methods and paths so far.
         misses: reports so far, and under which idempotency keys they came.
         keys: what they were authorised with.
@@ -89,6 +90,7 @@ class SetService:
     artifacts: list[Artifact]
     mode: str = "ok"
     signs_with: int = 1
+    serial: int | None = None
     asked: list[str] = dataclasses.field(default_factory=list)
     misses: list[Any] = dataclasses.field(default_factory=list)
     miss_keys: list[str | None] = dataclasses.field(default_factory=list)
@@ -109,6 +111,13 @@ class SetService:
     def signature(self) -> str:
         found = self.config_set
         return signer(self.signs_with).sign(trust.About.CONFIG_SET, found.device_class, found.digest)
+
+    @property
+    def served(self) -> str:
+        """The set, signed under the serial."""
+        found, serial = self.config_set, str(self.serial)
+        names = found.device_class, found.digest, serial
+        return f"{serial} {signer(self.signs_with).sign(trust.About.SERVED, *names)}"
 
 
 @contextlib.contextmanager
@@ -196,6 +205,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("ETag", etag)
             if self.service.mode != "unsigned":
                 self.send_header(trust.HEADER, self.service.signature)
+                if self.service.serial is not None:
+                    self.send_header(trust.SERVED_HEADER, self.service.served)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         if self.service.mode == "truncated":

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, func, insert, select, text
 
+from tuner.store import sets
 from tuner.store.database import Store, StoreError
 from tuner.store.models import Base
 from tuner.store.upkeep import audit
@@ -66,6 +67,7 @@ def restore(file: Path, url: str, who: str = audit.SERVICE) -> None:
                 _check(source, file)
                 with source.begin() as session:
                     audit.note(session, who, Action.RESTORE, file=file.name)
+                    sets.renumber(session)
                 if database is None:
                     target.migrate()
                     _copy_rows(source, target)
