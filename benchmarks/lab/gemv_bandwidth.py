@@ -41,6 +41,7 @@ from tuner.measure.operands import bind, rotated_sets
 from tuner.measure.stats import median
 from tuner.measure.timing import measure
 from tuner.measure.vendor import fastest, vendor_choices
+from tuner.search.points import valid_points
 from tuner.workers.device_worker import open_device
 
 SHAPES = (
@@ -88,7 +89,7 @@ def shapes(text: str) -> list[GemmProblem]:
 
 def configs(problem: GemmProblem, device: Device, samples: int) -> list[Config]:
     """The heuristic configs, then ``samples`` other configs of the space."""
-    points = list(GEMV.enumerate(problem, device.spec))
+    points = list(valid_points(GEMV, problem, device.spec))
     drawn = random.Random(0).sample(points, min(samples, len(points)))
     return list(dict.fromkeys([*GEMV.heuristic_configs(problem, device.spec), *map(GEMV.at, drawn)]))
 

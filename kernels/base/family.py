@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
 
@@ -109,38 +109,13 @@ class ConfigSpace(abc.ABC, Generic[K]):
         del config, problem, device
         return None
 
-    def enumerate(self, problem: GemmProblem, device: DeviceSpec) -> Iterator[tuple[int, ...]]:
-        """Every valid config among the searched values, as value indices in knob order.
-
-        A depth-first search that tests each rule once the last knob that it reads is chosen.
-        """
-        if self.why_unsupported(problem, device):
-            return
-        due = self._rules_by_last_knob()
-        knobs = self.knobs_type(**{knob.name: knob.values[0] for knob in self.knobs})
-        chosen: list[int] = []
-
-        def extend(depth: int) -> Iterator[tuple[int, ...]]:
-            if depth == len(self.knobs):
-                yield tuple(chosen)
-                return
-            knob = self.knobs[depth]
-            for index, value in enumerate(knob.values):
-                setattr(knobs, knob.name, value)
-                if any(rule.why(knobs, problem, device) for rule in due[depth]):
-                    continue
-                chosen.append(index)
-                yield from extend(depth + 1)
-                chosen.pop()
-
-        yield from extend(0)
-
     def at(self, indices: tuple[int, ...]) -> Config:
-        """The config at one point of :meth:`enumerate`."""
+        """The config whose knobs have the values at these places."""
         pairs = zip(self.knobs, indices, strict=True)
         return Config.of(self.name, {knob.name: knob.values[index] for knob, index in pairs})
 
-    def _rules_by_last_knob(self) -> list[list[Rule[K]]]:
+    def rules_by_last_knob(self) -> list[list[Rule[K]]]:
+        """For each knob the rules that can be tested once it and those before it are chosen."""
         position = {knob.name: depth for depth, knob in enumerate(self.knobs)}
         due: list[list[Rule[K]]] = [[] for _ in self.knobs]
         for rule in self.rules + self.search_rules:

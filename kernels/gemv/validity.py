@@ -78,7 +78,7 @@ RULES: tuple[Rule[Knobs], ...] = (
     # NOTE: the source asserts types and layouts, the assembler knows the architectures.
     Rule(("math",), _why_math),
     Rule(("warps_rows", "warps_k"), _why_threads),
-    Rule(("warp_tiles", "warps_rows", "warps_k"), _why_smem),
+    Rule(("math", "warp_tiles", "warps_rows", "warps_k"), _why_smem),
     Rule(_HELD, _why_registers, compiled=False),
     Rule(("prefetch", "release"), _why_early, compiled=False),
     Rule((*_HELD, "prefetch", "release"), _why_early_registers, compiled=False),

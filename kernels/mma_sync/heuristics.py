@@ -138,8 +138,8 @@ SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("fragment_load",), _why_slow_loads),
     Rule(("tile_m", "tile_n"), tiling.why_oversized),
     Rule(("tile_m", "tile_n", "warps_m", "warps_n"), _why_odd_warps),
-    Rule(("warps_m", "warps_n", "warps_k"), _why_few_warps),
+    Rule(("tile_m", "tile_n", "warps_m", "warps_n", "warps_k"), _why_few_warps),
     Rule(("tile_m", "tile_n", "tile_k", "warps_m", "warps_n", "warps_k", "repack"), _why_spills),
-    Rule(("tile_k", "split_k"), tiling.why_split),
-    Rule(("raster", "swizzle_size"), tiling.why_swizzle_size),
+    Rule(("tile_m", "tile_n", "tile_k", "split_k"), tiling.why_split),
+    Rule(("tile_m", "tile_n", "raster", "swizzle_size"), tiling.why_swizzle_size),
 )

@@ -64,5 +64,5 @@ RULES: tuple[Rule[Knobs], ...] = (
 SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("tile_m", "tile_n"), _why_oversized),
     Rule(("tile_k", "stages"), _why_short),
-    Rule(("raster", "swizzle_size"), _why_swizzle_size),
+    Rule(("tile_m", "tile_n", "raster", "swizzle_size"), _why_swizzle_size),
 )

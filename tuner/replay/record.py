@@ -32,6 +32,7 @@ from tuner.measure.stats import median
 from tuner.measure.timing import METHOD, PRUNE_RATIO
 from tuner.replay import formats
 from tuner.replay.space import Entry, RecordedSpace, SpaceError, assemble
+from tuner.search.points import valid_points
 from tuner.workers.builder import Builder, Compiled
 
 
@@ -303,7 +304,7 @@ def planned(plan: RecordPlan, bench: Measuring) -> list[Config]:
     reason = family.why_unsupported(problem, bench.spec)
     if reason:
         raise InvalidProblem(reason)
-    configs = [family.at(point) for point in family.enumerate(problem, bench.spec)]
+    configs = [family.at(point) for point in valid_points(family, problem, bench.spec)]
     if not configs:
         raise InvalidProblem(
             f"no config of {family.name} is valid for {problem} with these values; give more"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from tilewright.errors import InvalidProblem
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
+from tuner.search.points import Points, valid_points
 
 Indices = npt.NDArray[np.int64]
 Distances = npt.NDArray[np.float32]
@@ -33,7 +33,7 @@ class Pool:
         squares: for each knob, the (values, values) squared distances of :meth:`nearest`.
     """
 
-    def __init__(self, family: str, knobs: Sequence[Knob], points: npt.NDArray[np.int16]) -> None:
+    def __init__(self, family: str, knobs: Sequence[Knob], points: Points) -> None:
         self.family = family
         self.knobs = tuple(knobs)
         self._radix = _radix(self.knobs)
@@ -52,9 +52,7 @@ class Pool:
     @classmethod
     def of(cls, family: ConfigSpace[Any], problem: GemmProblem, device: DeviceSpec) -> Pool:
         """Every valid config of a family among the searched values; empty if there is none."""
-        values = itertools.chain.from_iterable(family.enumerate(problem, device))
-        points = np.fromiter(values, dtype=np.int16).reshape(-1, len(family.knobs))
-        return cls(family.name, family.knobs, points)
+        return cls(family.name, family.knobs, valid_points(family, problem, device))
 
     def __len__(self) -> int:
         return len(self.points)

@@ -10,6 +10,7 @@ from gpu_samples import EPILOGUES, GEMV_BASE
 
 from kernels.gemv.family import GEMV
 from tilewright import Config, GemmProblem
+from tuner.search.points import valid_points
 
 LAYOUTS = ["nn", "nt", "tn", "tt"]
 
@@ -90,7 +91,7 @@ def test_gemv_epilogues(device, extra, layout) -> None:
     GemmProblem(2048, 3, 1000, dtype="bfloat16", layout="tt"), GemmProblem(7, 4097, 4093),
 ], ids=str)  # fmt: skip
 def test_random_valid_configs_of_gemv_are_right(device, problem) -> None:
-    points = list(GEMV.enumerate(problem, device.spec))
+    points = list(valid_points(GEMV, problem, device.spec))
     configs = [GEMV.at(point) for point in random.Random(1).sample(points, min(8, len(points)))]
     for config in configs + GEMV.heuristic_configs(problem, device.spec):
         assert wrong(device, dict(config.knobs), problem) is None, str(config)

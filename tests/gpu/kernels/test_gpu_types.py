@@ -14,6 +14,7 @@ from kernels.mma_sync.family import MMA_SYNC
 from kernels.simt.family import SIMT
 from tilewright import Config, DType, GemmProblem
 from tilewright.launch import Kernel
+from tuner.search.points import valid_points
 
 SIZES = [(1, 1, 1), (17, 8, 5), (129, 257, 65), (127, 255, 63), (300, 520, 1000), (128, 128, 512)]
 FLOAT8 = ["float8_e4m3fn", "float8_e5m2"]
@@ -61,7 +62,7 @@ def test_every_knob_with_every_type(device, variant, dtype, layout) -> None:
 @pytest.mark.parametrize(("dtype", "layout"), TYPES)
 def test_random_valid_configs_are_right(device, dtype, layout) -> None:
     problem = GemmProblem(33, 65, 144, dtype=dtype, layout=layout, activation="relu")
-    points = list(MMA_SYNC.enumerate(problem, device.spec))
+    points = list(valid_points(MMA_SYNC, problem, device.spec))
     for point in random.Random(dtype + layout).sample(points, min(4, len(points))):
         config = MMA_SYNC.at(point)
         assert wrong(device, MMA_SYNC, config, problem) is None, str(config)

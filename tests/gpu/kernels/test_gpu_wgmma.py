@@ -11,6 +11,7 @@ from kernels.compiler.build import build
 from kernels.wgmma.family import WGMMA
 from tilewright import Config, GemmProblem
 from tilewright.launch import load
+from tuner.search.points import valid_points
 
 # The kernel of document 003.
 BASE = {
@@ -143,7 +144,7 @@ def test_many_runs_give_the_same_bits(hopper, layout) -> None:
     ids=str,
 )
 def test_heuristic_and_random_valid_configs_are_right(hopper, problem) -> None:
-    points = list(WGMMA.enumerate(problem, hopper.spec))
+    points = list(valid_points(WGMMA, problem, hopper.spec))
     configs = [WGMMA.at(point) for point in random.Random(1).sample(points, 8)]
     for config in WGMMA.heuristic_configs(problem, hopper.spec) + configs:
         assert wrong(hopper, problem, **dict(config.knobs)) is None, str(config)

@@ -14,6 +14,7 @@ from kernels.wgmma_ws.config import L2_HINTS
 from kernels.wgmma_ws.family import WGMMA_WS
 from tilewright import Config, GemmProblem
 from tilewright.launch import load
+from tuner.search.points import valid_points
 
 PINGPONG = {"schedule": "pingpong", "consumers_m": 1}
 SWAPPED = {"swap_ab": 1, "tile_m": 64, "consumers_m": 1, "consumers_n": 2}
@@ -457,7 +458,7 @@ def test_loads_wait_for_the_load_interval(hopper, monkeypatch) -> None:
     ids=str,
 )
 def test_heuristic_and_random_valid_configs_are_right(hopper, problem) -> None:
-    points = list(WGMMA_WS.enumerate(problem, hopper.spec))
+    points = list(valid_points(WGMMA_WS, problem, hopper.spec))
     configs = [WGMMA_WS.at(point) for point in random.Random(1).sample(points, 12)]
     for config in WGMMA_WS.heuristic_configs(problem, hopper.spec) + configs:
         assert wrong(hopper, problem, **dict(config.knobs)) is None, str(config)

@@ -17,6 +17,7 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Outcome
 from tuner.replay.space import Entry, RecordedSpace, assemble
+from tuner.search.points import valid_points
 from tuner.search.search import Proposal, Search
 
 PROBLEM = GemmProblem(256, 256, 256)
@@ -145,7 +146,7 @@ def toy_space(
 ) -> RecordedSpace:
     """Every valid toy config, with log-normal samples around its cost."""
     rng = np.random.default_rng(0)
-    configs = [family.at(point) for point in family.enumerate(PROBLEM, device)]
+    configs = [family.at(point) for point in valid_points(family, PROBLEM, device)]
 
     def entry(config: Config) -> Entry:
         if fails(config):

@@ -21,6 +21,7 @@ from kernels.simt.family import SIMT
 from kernels.wgmma.family import WGMMA
 from kernels.wmma.family import WMMA
 from tilewright import Config, GemmProblem
+from tuner.search.points import valid_points
 
 PROBLEMS = [
     GemmProblem(1024, 1024, 1024),
@@ -40,7 +41,7 @@ ON_EVERY_ARCH = [(family, problem, arch) for family, problem in CASES for arch i
 @pytest.mark.parametrize(("family", "problem", "arch"), every(29, ON_EVERY_ARCH))
 def test_sampled_valid_configs_compile(family, problem, arch) -> None:
     device = gpu(arch)
-    points = list(family.enumerate(problem, device))
+    points = list(valid_points(family, problem, device))
     configs = [family.at(point) for point in random.Random(arch).sample(points, 1)]
     configs.append(family.heuristic_configs(problem, device)[0])
     with ThreadPoolExecutor(2) as pool:

@@ -21,6 +21,7 @@ from kernels.gemv.family import GEMV
 from kernels.gemv.shape import GemvShape
 from kernels.registry import families_for
 from tilewright import Config, GemmProblem
+from tuner.search.points import valid_points
 
 DECODE = GemmProblem(1, 6144, 4096)
 SIXTEEN = GemmProblem(16, 4096, 14336)
@@ -154,7 +155,7 @@ def test_both_sides_refuse_for_the_same_reason(changes, problem, python, static_
 )
 def test_sampled_configs_compile_without_spills(problem, arch) -> None:
     device = gpu(arch)
-    points = list(GEMV.enumerate(problem, device))
+    points = list(valid_points(GEMV, problem, device))
     assert len(points) > 1000
     configs = [GEMV.at(point) for point in random.Random(arch).sample(points, 2)]
     configs.append(GEMV.heuristic_configs(problem, device)[0])

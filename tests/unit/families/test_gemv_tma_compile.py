@@ -16,6 +16,7 @@ from kernels.compiler.build import build, compile_spec
 from kernels.gemv_tma.family import GEMV_TMA
 from tilewright import GemmProblem
 from tilewright.artifact import Resources
+from tuner.search.points import valid_points
 
 
 def with_defines(spec: BuildSpec, **changes: int | str) -> BuildSpec:
@@ -106,7 +107,7 @@ def test_what_has_too_few_registers_is_refused_and_spills(rows, dtype, changes, 
 
 @pytest.mark.parametrize("problem", every(4, PROBLEMS))
 def test_heuristic_configs_and_sampled_configs_compile_without_spills(problem) -> None:
-    points = list(GEMV_TMA.enumerate(problem, H200))
+    points = list(valid_points(GEMV_TMA, problem, H200))
     assert len(points) > 25
     configs = [GEMV_TMA.at(point) for point in random.Random(7).sample(points, 4)]
     configs += GEMV_TMA.heuristic_configs(problem, H200)

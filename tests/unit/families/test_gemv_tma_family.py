@@ -29,6 +29,7 @@ from kernels.gemv_tma.layout import activation_k_chunks, max_k, smem_bytes
 from kernels.registry import families_for
 from tilewright import Config, GemmProblem
 from tilewright.artifact import Workspace
+from tuner.search.points import valid_points
 
 # (problem, knobs, bytes): ring + activations + partials + inboxes of a cluster + barriers + alignment.
 # Barriers are 2 a stage of the ring, 1 a stage of the activations and 2 of a cluster.
@@ -189,7 +190,7 @@ def test_a_k_that_no_split_holds_is_unsupported() -> None:
     assert "gemv_tma" in families_for(GemmProblem(16, 4096, longest), H200)
     assert "gemv_tma" not in families_for(GemmProblem(16, 4096, longest + 64), H200)
     assert GEMV_TMA.heuristic_configs(GemmProblem(16, 4096, longest), H200)
-    assert list(GEMV_TMA.enumerate(GemmProblem(16, 4096, longest), H200))
+    assert list(valid_points(GEMV_TMA, GemmProblem(16, 4096, longest), H200))
 
 
 def test_a_config_from_before_clusters_is_completed() -> None:

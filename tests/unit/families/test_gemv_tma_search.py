@@ -12,6 +12,7 @@ from kernels.gemv_tma.family import GEMV_TMA
 from kernels.gemv_tma.heuristics import SEARCH_RULES, why_cluster, why_split
 from kernels.gemv_tma.layout import balance
 from tilewright import GemmProblem
+from tuner.search.points import valid_points
 
 
 def with_k(problem: GemmProblem, k: int) -> GemmProblem:
@@ -120,7 +121,7 @@ def test_clusters_are_tried_if_a_partition_is_60_kib_of_weights(k, problem, wort
     ids=str,
 )
 def test_searched_clusters_and_splits(problem, partitions) -> None:
-    searched = map(GEMV_TMA.at, GEMV_TMA.enumerate(problem, H200))
+    searched = map(GEMV_TMA.at, valid_points(GEMV_TMA, problem, H200))
     assert {(one["split_k"], one["cluster_k"]) for one in searched} == partitions
 
 
@@ -139,7 +140,7 @@ def test_searched_clusters_and_splits(problem, partitions) -> None:
 def test_searched_rings_are_of_four_sizes_or_what_fits(structure, problem, depths) -> None:
     """96, 128, 160 and 192 KiB."""
     names = ("warp_tiles", "warps", "k_chunks", "cluster_k")
-    searched = map(GEMV_TMA.at, GEMV_TMA.enumerate(problem, H200))
+    searched = map(GEMV_TMA.at, valid_points(GEMV_TMA, problem, H200))
     assert {one["stages"] for one in searched if tuple(one[name] for name in names) == structure} == depths
 
 

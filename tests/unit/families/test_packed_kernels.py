@@ -29,6 +29,7 @@ from kernels.registry import FAMILIES
 from kernels.simt.family import SIMT
 from tilewright import Config, DType, GemmProblem
 from tuner.measure.encoding import encode
+from tuner.search.points import valid_points
 
 PACKED = [dtype for dtype in DType if dtype.packing > 1]
 # Elements of k of one mma: 32 bytes of a row.
@@ -193,7 +194,7 @@ def test_simt_takes_every_layout(dtype: DType, layout: str) -> None:
 def test_a_k_step_is_32_bytes(dtype: DType) -> None:
     problem = GemmProblem(32, 32, 4096, dtype=dtype)
     assert step_k(problem) == MMA_K[dtype.bits]
-    depths = {MMA_SYNC.at(point)["tile_k"] for point in MMA_SYNC.enumerate(problem, gpu("sm_80"))}
+    depths = {MMA_SYNC.at(point)["tile_k"] for point in valid_points(MMA_SYNC, problem, gpu("sm_80"))}
     assert depths == {2 * MMA_K[dtype.bits], 4 * MMA_K[dtype.bits]}
 
 

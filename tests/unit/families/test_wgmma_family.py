@@ -16,6 +16,7 @@ from kernels.wgmma.config import Knobs, accumulator_registers, register_estimate
 from kernels.wgmma.family import WGMMA
 from tilewright import DeviceSpec, GemmProblem
 from tilewright.artifact import Pointer, TensorMap
+from tuner.search.points import valid_points
 
 NT = GemmProblem(4096, 4096, 4096)
 NN = GemmProblem(4096, 4096, 4096, layout="nn")
@@ -134,7 +135,7 @@ PROBLEMS = [
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_sampled_configs_keep_their_registers(problem: GemmProblem) -> None:
     """Neither a spill nor a word of the assembler that wgmma run one by one: that is a CompileError."""
-    points = list(WGMMA.enumerate(problem, HOPPER))
+    points = list(valid_points(WGMMA, problem, HOPPER))
     for point in random.Random(str(problem)).sample(points, 2):
         resources = build(WGMMA, WGMMA.at(point), problem, HOPPER).resources
         assert resources.spill_bytes == 0, WGMMA.at(point)

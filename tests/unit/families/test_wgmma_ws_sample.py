@@ -18,6 +18,7 @@ from kernels.wgmma_ws.config import Knobs
 from kernels.wgmma_ws.family import WGMMA_WS
 from kernels.wgmma_ws.layout import registers, smem_bytes
 from tilewright import Config, GemmProblem
+from tuner.search.points import valid_points
 
 SEED = 1
 EACH, FEW = 26, 3  # configs of each problem, and in `make test`
@@ -40,7 +41,7 @@ PROBLEMS = [
 
 def sample(problem: GemmProblem, count: int) -> list[Config]:
     """Configs from all that are searched."""
-    points = list(WGMMA_WS.enumerate(problem, HOPPER))
+    points = list(valid_points(WGMMA_WS, problem, HOPPER))
     chance = random.Random(f"{SEED} {problem}")
     return [WGMMA_WS.at(point) for point in chance.sample(points, count)]
 

@@ -15,6 +15,7 @@ from tilewright.schema.config import Config
 from tilewright.schema.trial import BestConfig, Outcome
 from tuner.job import selection
 from tuner.measure.race import RaceSamples
+from tuner.search.points import valid_points
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +33,7 @@ def stored(config: Config, **changes: Any) -> BestConfig:
 
 
 def every_config() -> list[Config]:
-    return [TOY.at(point) for point in TOY.enumerate(PROBLEM, DEVICE)]
+    return [TOY.at(point) for point in valid_points(TOY, PROBLEM, DEVICE)]
 
 
 def fastest_config() -> Config:

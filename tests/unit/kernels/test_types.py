@@ -31,6 +31,7 @@ from tilewright.wire import GemmQuery, TuneBody
 from tuner.devices.base import Tensors, VendorChoice
 from tuner.devices.host import HostDevice
 from tuner.measure import vendor
+from tuner.search.points import valid_points
 from tuner.workers import gemm
 
 FLOAT8 = ["float8_e4m3fn", "float8_e5m2"]
@@ -139,7 +140,7 @@ def test_depths_are_searched_in_bytes() -> None:
     for dtype, layout, depths in (("float64", "nt", {8, 16}), ("tfloat32", "nt", {16, 32}),
                                   ("float16", "nt", {32, 64}), ("int8", "nt", {64, 128})):  # fmt: skip
         small = dataclasses.replace(problem(dtype, layout), m=32, n=32)
-        points = MMA_SYNC.enumerate(small, gpu("sm_80"))
+        points = valid_points(MMA_SYNC, small, gpu("sm_80"))
         assert {MMA_SYNC.at(point)["tile_k"] for point in points} == depths
 
 

@@ -22,6 +22,7 @@ from tuner.measure.timing import PRUNE_RATIO
 from tuner.replay.device import narrowed
 from tuner.replay.record import Counts, Journal, Recording, RecordPlan, head, planned, space_of
 from tuner.replay.space import Entry, SpaceError
+from tuner.search.points import valid_points
 from tuner.workers.builder import Compiled
 
 PLAN = RecordPlan(TOY, PROBLEM, samples=16, slow=2.0)
@@ -205,7 +206,7 @@ def test_other_sources_or_tools_are_refused(tmp_path: Path) -> None:
 
 def test_a_narrowed_family_covers_the_given_values_alone() -> None:
     narrow = narrowed(TOY, {"tile": ["64", "32"], "order": ["rows"]})
-    configs = [narrow.at(point) for point in narrow.enumerate(PROBLEM, DEVICE)]
+    configs = [narrow.at(point) for point in valid_points(narrow, PROBLEM, DEVICE)]
     assert {(config["tile"], config["order"]) for config in configs} == {(32, "rows"), (64, "rows")}
     assert narrow.knobs[0].values == (32, 64)
     assert TOY.knobs[0].values == (16, 32, 48, 64, 96, 128)
@@ -213,7 +214,7 @@ def test_a_narrowed_family_covers_the_given_values_alone() -> None:
 
 def test_a_narrowed_family_may_cover_what_is_legal_but_not_searched() -> None:
     narrow = narrowed(TOY, {"stages": ["8"]})
-    assert {narrow.at(point)["stages"] for point in narrow.enumerate(PROBLEM, DEVICE)} == {8}
+    assert {narrow.at(point)["stages"] for point in valid_points(narrow, PROBLEM, DEVICE)} == {8}
 
 
 @pytest.mark.parametrize(

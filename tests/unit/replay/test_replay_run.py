@@ -23,6 +23,7 @@ from tuner.replay.report import bootstrap, summarize
 from tuner.replay.run import RunResult, RunSpec, run
 from tuner.replay.runner import ReplayPlan, replay
 from tuner.replay.space import Entry, RecordedSpace, SpaceError, assemble
+from tuner.search.points import valid_points
 
 FIFTH = 5
 
@@ -200,7 +201,7 @@ def test_a_recorded_family_knows_what_was_recorded() -> None:
     assert family.why_invalid(TOY.make(32, 2), PROBLEM, CUDA_DEVICE) is None
     assert "not recorded" in str(family.why_invalid(TOY.make(128, 8), PROBLEM, CUDA_DEVICE))
     assert "was recorded for" in str(family.why_invalid(TOY.make(32, 2), PROBLEM, DEVICE))
-    assert len(list(family.enumerate(PROBLEM, CUDA_DEVICE))) == len(space) == 621
+    assert len(list(valid_points(family, PROBLEM, CUDA_DEVICE))) == len(space) == 621
     assert family.heuristic_configs(PROBLEM, CUDA_DEVICE) == []  # the toy is no family of ours
 
 
@@ -209,7 +210,7 @@ def test_heuristic_configs_of_a_family_of_ours_are_tried_first() -> None:
     heuristic = HOST.heuristic_configs(problem, DEVICE)
     covered = {name: sorted({str(config[name]) for config in heuristic[:2]}) for name in heuristic[0]}
     family = narrowed(HOST, covered)
-    configs = [family.at(point) for point in family.enumerate(problem, DEVICE)]
+    configs = [family.at(point) for point in valid_points(family, problem, DEVICE)]
     rows = [[config[knob.name] for knob in family.knobs] for config in configs]
     knobs = tuple(Knob(knob.name, knob.values, "") for knob in family.knobs)
     points, entries = assemble(knobs, rows, [Entry((1.0 + i,)) for i in range(len(rows))])
