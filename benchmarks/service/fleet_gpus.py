@@ -46,6 +46,7 @@ _RACE = RaceRules(24, 0, vendor=False, slice_s=0.1)
 _AGAINST_VENDOR = RaceRules(24, 0)
 _BUSY = RaceRules(48, 1, vendor=False)
 _LONGEST_S = 600.0
+_COMMAND = ("python", "-m", "benchmarks.service.fleet_gpus")
 _log = logging.getLogger("tilewright.bench")
 
 
@@ -70,7 +71,12 @@ def main() -> None:
     pairs = itertools.islice(itertools.product(_WEIGHTS, _ROWS), given.jobs)
     problems = [GemmProblem(m, n, k, DType.BFLOAT16, Layout.NT) for (n, k), m in pairs]
     tuned = [_tuned(gpus, problems, given.level, given.compile_processes) for gpus in given.gpus]
-    found: dict[str, Any] = {"date": now(), "method": METHOD, "level": given.level, "command": sys.argv}
+    found: dict[str, Any] = {
+        "date": now(),
+        "method": METHOD,
+        "level": given.level,
+        "command": " ".join([*_COMMAND, *sys.argv[1:]]),
+    }
     found["counts"] = [one.row for one in tuned]
     write_json(given.out, found)
     with contextlib.closing(Bench("cuda:0")) as bench:

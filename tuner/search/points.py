@@ -18,16 +18,16 @@ Points = npt.NDArray[np.int16]
 
 def valid_points(space: ConfigSpace[Any], problem: GemmProblem, device: DeviceSpec) -> Points:
     """The valid configs among the searched values: (N, knobs) value indices in lexicographic order."""
-    walk = _Walk(space, problem, device)
+    tree = _Tree(space, problem, device)
     if not space.why_unsupported(problem, device):
-        walk.descend(0)
-    heads = np.array(walk.heads, dtype=np.int16).reshape(len(walk.heads), walk.shared)
-    counts = [len(tails) for tails in walk.tails]
-    tails = [np.empty((0, len(space.knobs) - walk.shared), dtype=np.int16), *walk.tails]
+        tree.descend(0)
+    heads = np.array(tree.heads, dtype=np.int16).reshape(len(tree.heads), tree.shared)
+    counts = [len(tails) for tails in tree.tails]
+    tails = [np.empty((0, len(space.knobs) - tree.shared), dtype=np.int16), *tree.tails]
     return np.hstack([np.repeat(heads, counts, axis=0), np.concatenate(tails)])
 
 
-class _Walk:
+class _Tree:
     """A depth-first search that tests each rule once the last knob that it reads is chosen.
 
     A rule is called once for the values that it reads. From some knob on, most of the choices before are read

@@ -17,6 +17,7 @@ from tilewright import Client, GemmProblem
 from tuner.measure.race import RaceRules
 from tuner.workers.bench import Bench, list_devices
 
+pytestmark = pytest.mark.alone
 PROBLEM = GemmProblem(512, 512, 512, dtype="float32", layout="nn")
 NEIGHBOUR = """
 import sys, time
