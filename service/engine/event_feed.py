@@ -125,6 +125,8 @@ class EventFeed:
             if listening:
                 listening.cancel()
                 await asyncio.wait([listening])
+            if any(one.ended is None for each in self._followers.values() for one in each):
+                self._task = asyncio.create_task(self._run())  # who came meanwhile
 
     async def _read_on(self) -> None:
         while self._followers:

@@ -78,7 +78,6 @@ FIXED: dict[str, Any] = {
     "detail": {"threads": 2},
     "origin": "final",
     "min_gain_per_s": 0.25,
-    "device": HOST,
     "status": JobStatus.CANCELLED,
     "id": JOB,
     "job": JOB,
@@ -105,6 +104,8 @@ def filled(record: type[Any]) -> Any:
 def _value(hint: Any, numbers: Any, field: dataclasses.Field[Any]) -> Any:
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         hint = next(one for one in typing.get_args(hint) if one is not type(None))
+    if hint is DeviceSpec:
+        return HOST
     if dataclasses.is_dataclass(hint):
         return filled(typing.cast(type[Any], hint))
     if typing.get_origin(hint) is tuple:

@@ -273,7 +273,8 @@ def test_winners_are_counted_by_where_they_come_from(store: Store) -> None:
         other = dataclasses.replace(PROVENANCE, compiler="cc 13")
         winners.put(session, dataclasses.replace(best(problem(66)), provenance=other))
         found = winners.origins(session)
-    assert sorted(found, key=lambda origin: -origin[2]) == [("host", PROVENANCE, 2), ("host", other, 1)]
+    expected = [("host", PROVENANCE, False, 2), ("host", other, False, 1)]
+    assert sorted(found, key=lambda origin: -origin[3]) == expected
 
 
 def test_a_winner_nobody_could_launch_is_refused(store: Store) -> None:

@@ -224,6 +224,8 @@ class Surrogate:
         Args:
             lead: logarithm of the lowest known time over the time that is to be improved on.
         """
+        if not self._log_time:  # all times are one
+            return 0.0
         free = ~self._pool.taken(self.candidates)
         ahead = lead / self._log_time if lead else 0.0
         gains = self._expected(self._mean[free], self._explained[free], ahead, WIDENED)

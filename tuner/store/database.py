@@ -36,7 +36,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from tilewright.errors import TilewrightError
@@ -330,7 +330,7 @@ class Store:
         try:
             with self.engine.connect().execution_options(**options) as connection:
                 connection.execute(_NOTIFY, {"channel": EVENTS, "jobs": list(job_ids)})
-        except DBAPIError as error:
+        except SQLAlchemyError as error:  # also of a pool in use: the transaction is committed
             log.info("followers hear later of new events: %s", error)
 
     @contextlib.contextmanager

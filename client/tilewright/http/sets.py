@@ -99,7 +99,7 @@ class SetAnswer:
             signature, content = split(content)
         found = ConfigSet.from_bytes(content, digest)
         key.check(signature, statement(About.CONFIG_SET, found.device_class, found.digest))
-        if digest is None and not published:
+        if digest is None:
             key.check_served(reply.headers.get(SERVED_HEADER.lower()), found.device_class, found.digest)
         return cls(found, content, signature, published)
 

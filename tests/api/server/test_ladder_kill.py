@@ -36,7 +36,7 @@ def test_a_killed_ladder_goes_on_with_the_rows_that_were_not_decided(tmp_path: P
     finally:
         finish(second)
     assert job.status is JobStatus.SUCCEEDED
-    assert after == before
+    assert [trial for trial in after if trial in before] == before  # a row that loses may have more
     assert max(Counter((trial.m, str(trial.config)) for trial in after).values()) == 1
     assert [(one.m, one.outcome) for one in job.outcomes] == [(m, "tuned") for m in ROWS]
     assert [row for row in job.rows if row.m in {one.m for one in decided}] == decided

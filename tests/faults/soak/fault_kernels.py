@@ -251,7 +251,8 @@ class Campaign:
         back_s = round(time.monotonic() - since, 2)
         if after.outcome is not Outcome.OK:
             wrong.append(f"the next trial ended as {after.outcome.value}: {after.message[:200]}")
-        if bench.restarts != restarts + fault.ends_worker:
+        # A new process repeats what may be the kernel's doing.
+        if bench.restarts != restarts + fault.ends_worker * (2 if result.own_fault else 1):
             wrong.append(f"{bench.restarts - restarts} restarts of the worker")
         with self._lock:
             into = self.classes[fault.name]

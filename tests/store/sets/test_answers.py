@@ -130,7 +130,7 @@ def test_what_is_worth_another_thing_today_is_answered_anew(
     assert http.get(PATH, params=OF_64).json()["staleness"] == "source-changed"
     quality = app.state.service.quality
     monkeypatch.setattr(quality, "state", lambda _class: "another state")
-    monkeypatch.setattr(quality, "staleness", lambda _best: "driver-changed")
+    monkeypatch.setattr(quality, "staleness_of", lambda *_: "driver-changed")
     assert http.get(PATH, params=OF_64).json()["staleness"] == "driver-changed"
 
 

@@ -171,7 +171,7 @@ def test_an_unchanged_set_costs_no_transaction(
 ) -> None:
     """On SQLite, which tells cheaply that nothing was committed."""
     monkeypatch.setattr(
-        ResultQuality, "staleness", lambda *_: "fresh"
+        ResultQuality, "staleness_of", lambda *_: "fresh"
     )  # else stale winners are noted meanwhile
     app = create_app(Settings(database_url=sqlite_databases.copy(fill)))
     service: Service = app.state.service

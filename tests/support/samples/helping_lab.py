@@ -31,7 +31,7 @@ class TimedBench(LabBench):
 
     def __init__(self, name: str) -> None:
         super().__init__(CUDA_DEVICE)
-        self.name = self.identity = name
+        self.name = self.identity = self.known_as = name
         self.slower = 1.0
         self.seconds: Callable[[], float] = lambda: 0.02
         self.cost = lambda text: self.slower * TOY_COST(text)
