@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
 
@@ -107,6 +107,11 @@ class ConfigSpace(abc.ABC, Generic[K]):
     def estimated_clocks(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> float | None:
         """The clocks of a launch by the family's cost model, for comparison only; None without a model."""
         del config, problem, device
+        return None
+
+    def listed(self, problem: GemmProblem, device: DeviceSpec) -> Sequence[Sequence[int]] | None:
+        """The searched configs as value indices where they are known; None if rules say which they are."""
+        del problem, device
         return None
 
     def at(self, indices: tuple[int, ...]) -> Config:

@@ -13,16 +13,22 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from fastapi.concurrency import run_in_threadpool
+from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.engine.listener import Listener
+from tilewright.lazy import LazyModule
 from tilewright.schema.job import JobStatus
 from tuner.store import jobs
-from tuner.store.database import Changes, Store
+from tuner.store.database import ALIVE, EVENTS, Changes, Store
 from tuner.store.records import EventRecord
+
+if TYPE_CHECKING:
+    import psycopg
+else:
+    psycopg = LazyModule("psycopg")  # an extra: SQLite does without
 
 POLL_S = 0.2
 QUIET_S = 5.0  # NOTE: a process that dies after a commit tells nobody of it
@@ -30,6 +36,7 @@ BATCH = 200
 _BURST_S = 0.01
 _MOST_KEPT = 1000  # events that wait for one follower
 _FAILED_S = 1.0
+_RECONNECT_S = 1.0
 End = Literal["stopping", "slow", "failed"]
 log = logging.getLogger("tilewright.events")
 
@@ -75,6 +82,58 @@ class Follower:
         """Let it wait no longer, and keep nothing for it."""
         self.ended, self._events = reason, []
         self._told.set()
+
+
+class Listener:
+    """Hears of new events while :meth:`run` runs; belongs to one event loop.
+
+    Attributes:
+        on: whether the database tells of new events now.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.on = False
+        self._engine = engine
+        self._heard = set[str]()
+        self._missed = True
+        self._told = asyncio.Event()
+
+    def take(self) -> set[str] | None:
+        """The jobs that were told of since the last call; None where some may have been missed."""
+        found, self._heard = self._heard, set()
+        missed, self._missed = self._missed or not self.on, False
+        return None if missed else found
+
+    async def wait(self, seconds: float) -> None:
+        """Return once there is something to take, or after so many seconds."""
+        try:
+            await asyncio.wait_for(self._told.wait(), seconds)
+        except TimeoutError:
+            return
+        self._told.clear()
+
+    async def run(self) -> None:
+        """Listen until cancelled; connects again where the connection drops."""
+        while True:
+            try:
+                await self._listen()
+            except (psycopg.Error, OSError) as error:
+                log.warning("events are polled until the database can be listened to: %s", error)
+            finally:
+                self.on = False
+            await asyncio.sleep(_RECONNECT_S)
+
+    async def _listen(self) -> None:
+        arguments, options = self._engine.dialect.create_connect_args(self._engine.url)
+        options = {**ALIVE, **options, "autocommit": True}
+        connected = await psycopg.AsyncConnection.connect(*arguments, **options)
+        async with connected as connection:
+            await connection.execute(f"LISTEN {EVENTS}")
+            self._missed = self.on = True
+            self._told.set()
+            async for notice in connection.notifies():
+                self._heard.add(notice.payload)
+                self._told.set()
 
 
 class EventFeed:

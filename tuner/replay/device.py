@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -49,10 +49,10 @@ class RecordedFamily(ConfigSpace[dict[str, Any]]):
         recorded = self._space.index.index_of(config) is not None
         return self.why_unsupported(problem, device) or (None if recorded else f"{config} was not recorded")
 
-    def enumerate(self, problem: GemmProblem, device: DeviceSpec) -> Iterator[tuple[int, ...]]:
+    def listed(self, problem: GemmProblem, device: DeviceSpec) -> Sequence[Sequence[int]] | None:
         """The recorded points."""
-        if self.why_unsupported(problem, device) is None:
-            yield from map(tuple, self._space.points.tolist())
+        points: list[list[int]] = self._space.points.tolist()
+        return points if self.why_unsupported(problem, device) is None else []
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
         """The family's heuristic configs that were recorded, chosen once; empty for kernels of others.

@@ -17,7 +17,11 @@ Points = npt.NDArray[np.int16]
 
 
 def valid_points(space: ConfigSpace[Any], problem: GemmProblem, device: DeviceSpec) -> Points:
-    """The valid configs among the searched values: (N, knobs) value indices in lexicographic order."""
+    """The valid configs among the searched values: (N, knobs) value indices in lexicographic order,
+    or as the space lists them."""
+    listed = space.listed(problem, device)
+    if listed is not None:
+        return np.array(listed, dtype=np.int16).reshape(-1, len(space.knobs))
     tree = _Tree(space, problem, device)
     if not space.why_unsupported(problem, device):
         tree.descend(0)

@@ -13,8 +13,7 @@ from sqlalchemy import text
 from store_samples import HOST, request
 
 from service.engine import event_feed, listener
-from service.engine.event_feed import EventFeed, Follower
-from service.engine.listener import Listener
+from service.engine.event_feed import EventFeed, Follower, Listener
 from tuner.store import database, jobs
 from tuner.store.database import Store
 

@@ -74,7 +74,7 @@ def test_valid_in_python_if_and_only_if_it_compiles(
 
 
 def test_the_searched_space_is_of_a_size_to_search() -> None:
-    points = list(valid_points(HOST, CUBE, V4))
+    points = list(map(tuple, valid_points(HOST, CUBE, V4).tolist()))
     assert 1000 <= len(points) <= 10000
     assert len(set(points)) == len(points)
     for point in points[:: len(points) // 50]:

@@ -41,7 +41,7 @@ class FakeProcess:
 
 def bench_of(monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml, spec: DeviceSpec = HOPPER) -> Bench:
     nvml.install(monkeypatch)
-    monkeypatch.setattr(benches, "WorkerProcess", lambda _: FakeProcess(spec))
+    monkeypatch.setattr(benches, "WorkerProcess", lambda *_: FakeProcess(spec))
     return Bench("cuda:0")
 
 
