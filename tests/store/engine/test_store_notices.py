@@ -12,7 +12,7 @@ from databases import Databases, migrate, opened
 from sqlalchemy import text
 from store_samples import HOST, request
 
-from service.engine import event_feed, listener
+from service.engine import event_feed
 from service.engine.event_feed import EventFeed, Follower, Listener
 from tuner.store import database, jobs
 from tuner.store.database import Store
@@ -97,7 +97,7 @@ def test_what_was_committed_is_heard_and_what_was_taken_back_is_not(store: Store
 def test_after_the_connection_dropped_all_is_read_and_it_listens_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "_RECONNECT_S", 0.1)
+    monkeypatch.setattr(event_feed, "_RECONNECT_S", 0.1)
     job_id = submitted(store)
 
     async def work(listener: Listener) -> None:
@@ -164,7 +164,7 @@ def test_an_event_that_nobody_told_of_arrives(
     if failing == "tell":
         monkeypatch.setattr(Store, "_notify", lambda *_: None)
     else:
-        monkeypatch.setattr(listener, "EVENTS", "not a channel")
+        monkeypatch.setattr(event_feed, "EVENTS", "not a channel")
     job_id = submitted(store)
 
     async def run() -> None:

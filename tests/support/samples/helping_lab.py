@@ -35,7 +35,7 @@ class TimedBench(LabBench):
         self.slower = 1.0
         self.seconds: Callable[[], float] = lambda: 0.02
         self.cost = lambda text: self.slower * TOY_COST(text)
-        self.set_aside = ""
+        self.set_aside, self.used = "", 0.0
         self.restart_reasons: dict[str, int] = {}
         self.in_company: tuple[str, ...] = ()
 
