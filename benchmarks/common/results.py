@@ -6,11 +6,13 @@ import contextlib
 import datetime
 import json
 import os
+import platform
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tilewright.launch.host import cpu_info
 from tilewright.schema.device import DeviceSpec
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -19,6 +21,17 @@ RESULTS = Path(__file__).parents[1] / "results"
 def device_facts(spec: DeviceSpec, driver: str) -> dict[str, Any]:
     """The device, its class and its driver."""
     return {"device": spec.to_dict(), "device_class": spec.device_class.id, "driver": driver}
+
+
+def machine_facts() -> dict[str, Any]:
+    """This machine, its load in the last minute, and its Python."""
+    return {
+        "cpu": cpu_info("model name"),
+        "cores": len(os.sched_getaffinity(0)),
+        "load_average_1_min": round(os.getloadavg()[0], 2),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+    }
 
 
 def now() -> str:

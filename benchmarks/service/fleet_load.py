@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import platform
 import random
 import socket
 import statistics
@@ -31,12 +30,11 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import text
 
-from benchmarks.common.results import now, write_json
+from benchmarks.common.results import machine_facts, now, write_json
 from benchmarks.service.lookup_fill import CLASS, DEVICE, PROVENANCE, Filled, fill
 from benchmarks.service.lookup_load import Ask, Serving, answer, get, load, post, serving
 from tilewright import Config, GemmProblem
 from tilewright.artifact import Resources
-from tilewright.launch.host import cpu_info
 from tilewright.schema.job import TuneRequest
 from tilewright.schema.trial import Outcome, Timing, Trial
 from tuner.store import jobs
@@ -283,13 +281,7 @@ def main() -> None:
     database = Database(arguments.database_url)
     result: dict[str, Any] = {
         "date": now(),
-        "machine": {
-            "cpu": cpu_info("model name"),
-            "cores": len(os.sched_getaffinity(0)),
-            "load_average_1_min": round(os.getloadavg()[0], 2),
-            "system": f"{platform.system()} {platform.machine()}",
-            "python": platform.python_version(),
-        },
+        "machine": machine_facts(),
         "seconds": arguments.seconds,
     }
     with serving(arguments.database_url, "host") as server:

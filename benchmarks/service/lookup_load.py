@@ -20,7 +20,6 @@ import dataclasses
 import datetime
 import json
 import os
-import platform
 import random
 import subprocess
 import sys
@@ -32,9 +31,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+from benchmarks.common.results import machine_facts
 from benchmarks.service.lookup_fill import ARCH, CLASS, Filled, fill, improve
 from tilewright import GemmProblem
-from tilewright.launch.host import cpu_info
 
 CONNECTIONS = (1, 8)
 PROBLEMS_A_LOOKUP = 250
@@ -299,13 +298,7 @@ def main() -> None:
             loads = asyncio.run(measure(server, filled, arguments.seconds))
     result = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": {
-            "cpu": cpu_info("model name"),
-            "cores": len(os.sched_getaffinity(0)),
-            "load_average_1_min": round(os.getloadavg()[0], 2),
-            "system": f"{platform.system()} {platform.machine()}",
-            "python": platform.python_version(),
-        },
+        "machine": machine_facts(),
         "database": {
             "kind": "SQLite",
             "trials": arguments.trials,

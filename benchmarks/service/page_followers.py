@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import selectors
 import socket
 import sqlite3
@@ -35,10 +34,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks.common.results import now, write_json
+from benchmarks.common.results import machine_facts, now, write_json
 from benchmarks.service.lookup_load import Serving, get, serving
 from tilewright import Client, GemmProblem
-from tilewright.launch.host import cpu_info
 from tuner.measure.stats import median_interval
 
 PROBLEM = GemmProblem(192, 192, 192, "float32", "nn")  # type: ignore[arg-type]
@@ -176,12 +174,7 @@ def main() -> None:
                 sys.stderr.write(f"run {number} of {arguments.runs}: {len(run.ended)} trials\n")
     result = {
         "date": now(),
-        "machine": {
-            "cpu": cpu_info("model name"),
-            "cores": len(os.sched_getaffinity(0)),
-            "load_average_1_min": round(os.getloadavg()[0], 2),
-            "python": platform.python_version(),
-        },
+        "machine": machine_facts(),
         "problem": str(PROBLEM),
         "pages": PAGES,
         "runs": arguments.runs,

@@ -161,34 +161,41 @@ class ServiceKey:
         if known is None and (kept := self._keep(found.key)) != found.key:
             raise TrustError(self._other(kept, found.key))
 
-    def check_served(self, header: str | None, device_class: str, digest: str) -> None:
+    def newest_served(self, device_class: str) -> int:
+        """The serial of the newest set that the service was seen to serve to a device class; 0 before the
+        first."""
+        return self._newest(device_class)[0]
+
+    def check_served(self, header: str | None, device_class: str, digest: str, newest: int) -> None:
         """Check that a set is no older than one that the service was seen to serve to a device class, and
         remember it as the newest.
 
         Args:
-            header: serial and signature; None from a release that has none.
+            header: serial and signature; None from a release or a published tree, which have none.
+            newest: :meth:`newest_served` when the set was asked for: another process may have seen a newer
+                one since.
 
         Raises:
             TrustError: it is older, or not signed under its serial.
         """
-        newest, path = self._newest(device_class)
+        known, path = self._newest(device_class)
         found = _SERVED.fullmatch(header or "")
         if found is None:
-            if newest:
+            if known:
                 raise TrustError(
                     f"{self._url} must sign when it served a set, as it did before; {_forget(path)}"
                 )
             return
         serial = int(found[1])
         self.check(found[2], statement(About.SERVED, device_class, digest, found[1]))
-        newest, path = self._newest(device_class)  # the key may be known from now on
+        known, path = self._newest(device_class)  # the key may be known from now on
         if serial < newest:
             raise TrustError(
                 f"{self._url} sent an earlier config set of {device_class} than it served before; ask it"
                 " without the proxy or cache between, have its operator pin the set that should be served,"
                 f" or {_forget(path)}"
             )
-        if serial > newest:
+        if serial > known:
             self._remember(path, serial)
 
     def _newest(self, device_class: str) -> tuple[int, Path]:
@@ -205,11 +212,11 @@ class ServiceKey:
     def _remember(self, path: Path, serial: int) -> None:
         # NOTE: a file for each serial, so that of processes that write at once the newest counts.
         before = self._served.get(path.name, 0)
-        self._served[path.name] = serial
+        self._served[path.name] = max(before, serial)
         with contextlib.suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(f"{path}.{serial}", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
-            if before:
+            if 0 < before < serial:
                 os.unlink(f"{path}.{before}")
 
     def _other(self, known: str, found: str) -> str:
@@ -221,7 +228,7 @@ class ServiceKey:
     def _kept(self) -> str | None:
         # NOTE: others who can write to the folder could leave a key of theirs there.
         try:
-            with open(os.open(self._file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)) as file:
+            with open(self._file, opener=without_waiting) as file:
                 status = os.fstat(file.fileno())
                 if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
                     return None
@@ -244,6 +251,11 @@ class ServiceKey:
             beside.unlink()
         self._seen = self._kept() or key
         return self._seen
+
+
+def without_waiting(path: str, flags: int) -> int:
+    """Opens a file for ``open``: it waits for no pipe that stands in its place, and follows no link."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW, 0o600)
 
 
 def _forget(path: Path) -> str:

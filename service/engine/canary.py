@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
@@ -50,11 +50,14 @@ class Canary:
         self._left: list[Watched] = []
         self._timings: list[Timing] = []
         self._suspects: set[str] = set()
+        self._broken_off = False
+        self._passed_at: datetime | None = None  # when the last winner of a pass was done
 
     def disturb(self) -> None:
-        """A job takes the device; what was read of the winner at hand is dropped."""
+        """A job takes the device: the winners at hand are read from the start later, if they are winners
+        then."""
         self._idle_since = time.monotonic()
-        self._timings.clear()
+        self._break_off()
 
     def step(self) -> bool:
         """Run one trial if it is time to; False if not."""
@@ -63,26 +66,51 @@ class Canary:
             return False
         if not self._left:
             self._left = self._due()
-        if self._left:
+        if self._left and self._alone():
             self._measure(self._left[0])
         return bool(self._left)
+
+    def _alone(self) -> bool:
+        """Whether no other process uses the device; if one does, it is looked at again a while later."""
+        if not self._bench.company():
+            return True
+        self._look_at = time.monotonic() + SECOND_LOOK_S
+        self._break_off()
+        return False
+
+    def _break_off(self) -> None:
+        self._broken_off = self._broken_off or bool(self._left)
+        self._timings.clear()
+        self._left.clear()
 
     def _due(self) -> list[Watched]:
         """The winners to read now; none if that was done not long ago."""
         self._look_at = time.monotonic() + SECOND_LOOK_S
         with self._store.read() as session:
             last = drift.last_look(session, self._device)
-            recent = last and utc_now() - last[0] < self._every and last[1] == self._bench.driver
+            read = last and utc_now() - last[0] < self._every and last[1] == self._bench.driver
+            # A pass in which every winner failed leaves no reading.
+            passed = self._passed_at is not None and utc_now() - self._passed_at < self._every
+            recent = (read or passed) and not self._broken_off
             if recent and not self._suspects:
                 return []
             found = drift.to_watch(session, self._device, self._device_class, MOST_S, WINNERS)
+        self._suspects &= {one.artifact for one in found}
+        self._broken_off = False
         return [one for one in found if not recent or one.artifact in self._suspects]
+
+    def _done(self) -> None:
+        """Take the winner at hand off the list."""
+        self._timings.clear()
+        self._left.pop(0)
+        if not self._left:
+            self._passed_at = utc_now()
 
     def _measure(self, winner: Watched) -> None:
         with self._store.read() as session:
             data = entities.get_artifact(session, winner.artifact)
         if data is None:
-            self._left.pop(0)
+            self._done()
             return
         artifact = Artifact.from_bytes(data)
         result = self._bench.trial(artifact, winner.problem, None, _TIMEOUT_S)
@@ -91,8 +119,7 @@ class Canary:
             if len(self._timings) == TRIALS:
                 self._settle(winner)
         else:
-            self._left.pop(0)
-            self._timings.clear()
+            self._done()
             log.warning("%s is %s now: %s", winner.problem, result.outcome, result.message)
             if result.own_fault:
                 self._quarantine(winner, artifact, result)
@@ -107,9 +134,8 @@ class Canary:
 
     def _settle(self, winner: Watched) -> None:
         """Keep a reading; one that shifted is first read again a while later."""
-        self._left.pop(0)
         now = reading(self._timings, self._bench.conditions(), self._bench.driver)
-        self._timings.clear()
+        self._done()
         shifted = winner.reference and drift.cause_of(winner.reference, now) != winner.cause
         if shifted and winner.artifact not in self._suspects:
             self._suspects.add(winner.artifact)

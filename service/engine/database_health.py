@@ -36,6 +36,7 @@ _SQLITE = {
 _POSTGRES = {
     "53100": Outage.FULL,
     "55P03": Outage.LOCKED,
+    "40P01": Outage.LOCKED,  # a deadlock, which ended one of its transactions
     **dict.fromkeys(("08", "53", "57", "58"), Outage.DOWN),
 }
 

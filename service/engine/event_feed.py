@@ -150,7 +150,7 @@ class EventFeed:
         self._changes = Changes(store)
         self._listener = Listener(store.engine) if store.engine.dialect.name == "postgresql" else None
         self._seen: int | None = None  # the stamp of the database that the last look began with
-        self._look_at = 0.0  # when all jobs are looked at whatever was heard, by ``time.monotonic()``
+        self._look_at = 0.0  # when all jobs are looked at, heard of or not, by ``time.monotonic()``
 
     @contextmanager
     def follow(self, job_id: str, last_id: int) -> Iterator[Follower]:

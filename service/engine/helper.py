@@ -76,9 +76,10 @@ class Helper:
         """``wake`` tells that there may be a job for the device itself."""
         self._store, self._bench, self._builder, self._metrics = store, bench, builder, metrics
         self._lease_s, self._wake = lease_s, wake
-        self._owner = new_owner()
+        self._owner = ""  # of the slots of the job that is helped
         self._device = " ".join(dict.fromkeys((bench.name, bench.identity)))
         self._helped: _Helped | None = None
+        self._failed = False
         self._not_before = 0.0
         self._open: dict[tuple[int, int], _Compiling] = {}
 
@@ -90,16 +91,19 @@ class Helper:
 
     def renew(self) -> None:
         """Extend the lease of the trials taken."""
-        if self._helped is not None:
+        if self._owner:
             with self._store.begin() as session:
                 slots.renew(session, self._owner, self._lease_s)
 
     def help(self) -> bool:
         """Run one trial of another device's job, or wait for one for half a second; False if no job takes
         help."""
+        if self._failed:
+            self.leave()
         try:
             return self._help()
         except SQLAlchemyError:
+            self._failed = True  # nothing can be given back before the database answers again
             raise
         except Exception:
             self.leave()
@@ -107,14 +111,14 @@ class Helper:
 
     def leave(self) -> None:
         """Give back the trials that were taken, if any."""
-        if self._helped is None:
+        if not self._owner:
             return
         with self._store.begin() as session:
             slots.leave(session, self._owner)
         self._forget()
 
     def _forget(self) -> None:
-        self._helped = None
+        self._helped, self._owner, self._failed = None, "", False
         for one in self._open.values():
             one.work.cancel()
         self._open.clear()
@@ -143,10 +147,12 @@ class Helper:
     def _join(self) -> _Helped | None:
         if time.monotonic() < self._not_before:
             return None
+        self._owner = new_owner()
         with self._store.begin() as session:
             device_class = self._bench.spec.device_class.id
             job = slots.join(session, device_class, self._owner, SLOTS, self._lease_s)
         if job is None:
+            self._owner = ""
             return None
         recorder, never = JobRecorder(self._store, job.id), threading.Event()
         context = JobContext(job.request, job.id, self._bench, self._builder, recorder, never)

@@ -20,7 +20,6 @@ import functools
 import json
 import multiprocessing
 import os
-import platform
 import random
 import signal
 import statistics
@@ -37,9 +36,9 @@ from postgres_server import find_binaries, running
 from sqlalchemy import Connection as Database
 from sqlalchemy import create_engine, text
 
+from benchmarks.common.results import machine_facts
 from service.cli.main import app
 from tilewright import Client, GemmProblem
-from tilewright.launch.host import cpu_info
 
 PROBLEM = GemmProblem(64, 48, 32, "float32", "nn")
 TRIALS = 150  # of a job: many, since races take long
@@ -219,15 +218,9 @@ def _measured(trial: tuple[Any, ...]) -> bool:
 
 def report(counts: Counts, seconds: float, database: str) -> dict[str, Any]:
     """What was done and found; that it came this far means that nothing was lost."""
-    machine = {
-        "cpu": cpu_info("model name"),
-        "cores": len(os.sched_getaffinity(0)),
-        "load_average_1_min": round(os.getloadavg()[0], 2),
-        "python": platform.python_version(),
-    }
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": machine,
+        "machine": machine_facts(),
         "database": database,
         "kills": dict(counts.kills),
         "seconds": round(seconds, 1),

@@ -204,11 +204,14 @@ def adopt(context: JobContext) -> None:
     """Commit what helpers answered to an earlier claim of the job that ended before it could do so."""
     if context.board is None or not context.board.resumed:
         return
+    context.board.withdraw_earlier()
     inherited = context.board.inherited()
     trials = context.recorder.trials() if inherited else []
     for trial in inherited:
         if all((trial.m, trial.config) != (one.m, one.config) for one in trials):
-            if trial.m is not None:  # on a ladder, the numbers of a row are not those of the job
+            # On a ladder the numbers of a row are not those of the job; else a claim without helpers may
+            # have used the number since.
+            if trial.m is not None or any(one.number == trial.number for one in trials):
                 trial = dataclasses.replace(trial, number=max((one.number for one in trials), default=-1) + 1)
             context.recorder.add_trial(trial, None)
             trials.append(trial)

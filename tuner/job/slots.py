@@ -51,7 +51,7 @@ class TrialTask:
     Attributes:
         number, config, origin: as in the trial that it becomes.
         problem: of the job, or of the row of its ladder.
-        incumbent_us: the time to beat on the job's device; None before the first complete trial.
+        incumbent_us: the lowest median so far on the job's device; None before the first complete trial.
         anchor: digest of the kernel that relates both devices.
         anchor_us: its median on the job's device.
     """
@@ -236,7 +236,7 @@ class SlotBoard:
         def withdraw() -> list[Slot]:
             gone = []
             with self._store.begin() as session:
-                for slot in slots:
+                for slot in sorted(slots, key=lambda slot: slot.id):
                     same = (TrialSlotRow.turn == slot.turn) & (TrialSlotRow.state == slot.state)
                     which = (TrialSlotRow.id == slot.id) & same
                     if _count(session, delete(TrialSlotRow).where(which)):
@@ -277,8 +277,12 @@ class SlotBoard:
         found: list[Trial] = self._patience(read)
         return found
 
+    def withdraw_earlier(self) -> None:
+        """Delete the slots of earlier claims that have no answer; late answers to them count for nothing."""
+        self._write(delete(TrialSlotRow).where(self._earlier(), TrialSlotRow.state != SlotState.DONE))
+
     def forget_earlier(self) -> None:
-        """Delete the slots of earlier claims; late answers to them count for nothing."""
+        """Delete the slots of earlier claims."""
         self._write(delete(TrialSlotRow).where(self._earlier()))
 
     def _write(self, statement: Any) -> None:

@@ -24,6 +24,7 @@ from platformdirs import user_cache_path
 from tilewright.artifact import Artifact
 from tilewright.errors import ArtifactError, InvalidProblem
 from tilewright.schema.config_set import is_digest
+from tilewright.trust import without_waiting
 
 DAY_S = 86_400.0
 UNNAMED_S = 7 * DAY_S  # NOTE: a process may still run with the previous set, and load its kernels
@@ -74,9 +75,12 @@ def due(root: Path) -> bool:
     """Whether no process pruned within the last hour; False if nothing can be written."""
     stamp = root / "pruned"
     try:
-        if stamp.exists() and time.time() - stamp.stat().st_mtime < PAUSE_S:
-            return False
-        stamp.touch()
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - stamp.lstat().st_mtime < PAUSE_S:
+                return False
+        descriptor = without_waiting(str(stamp), os.O_WRONLY | os.O_CREAT)
+        os.utime(descriptor)
+        os.close(descriptor)
     except OSError:
         return False
     return True
@@ -157,10 +161,9 @@ def _digests(path: Path) -> set[str]:
 
 
 def _content(path: Path) -> bytes | None:
-    """The bytes of a file; None if it is missing, no file, or larger than what the cache keeps. Never waits,
-    as for a pipe in its place."""
+    """The bytes of a file; None if it is missing, no file, or larger than what the cache keeps."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        with open(path, "rb", opener=without_waiting) as file:
             status = os.fstat(file.fileno())
             kept = stat.S_ISREG(status.st_mode) and status.st_size <= _MOST_BYTES
             return file.read() if kept else None

@@ -20,7 +20,7 @@ _Group = list[tuple[_Point, SetEntry]]
 _Weight = tuple[Serves, int, int, int]
 _MOST_RESULTS = 65536
 _WIDEST = 2
-_FASTEST_LOSS = 0.99  # speed-up below which a kernel between two rows is slower, whatever its interval
+_LEAST_SPEEDUP = 0.99  # below it a kernel counts as slower between two rows
 
 
 class Catalog:
@@ -131,7 +131,7 @@ def _loses(row: SetEntry, kernel: LadderKernel) -> bool:
     """Whether a kernel is slower than the vendor library beyond its interval, as wide as that of the row's
     winner, or by more than 1 %."""
     upper = kernel.speedup * row.speedup.high / row.speedup.value
-    return upper < 1.0 or kernel.speedup < _FASTEST_LOSS
+    return upper < 1.0 or kernel.speedup < _LEAST_SPEEDUP
 
 
 def _weight(problem: GemmProblem) -> _Weight:

@@ -343,9 +343,9 @@ class Endpoints:
         def parse(reply: Reply) -> SetAnswer | Index | None:
             if is_index(reply):
                 return Index.from_bytes(reply.content)
-            return None if reply.status == 304 else SetAnswer.read(reply, self.service_key)
+            return None if reply.status == 304 else SetAnswer.read(reply, self.service_key, newest=newest)
 
-        params = {"device_class": device_class}
+        params, newest = {"device_class": device_class}, self.service_key.newest_served(device_class)
         found = yield from Call("GET", INDEX, parse, params, headers=headers, answer_bytes=MANY_BYTES)
         self.published = isinstance(found, Index)
         if not isinstance(found, Index):
@@ -354,7 +354,7 @@ class Endpoints:
         if digest is None:
             raise ServiceError(404, {"title": "Not found", "detail": f"{device_class} has no published set"})
         # A tree gives no serial, so what was seen to serve with one may not answer as a tree.
-        self.service_key.check_served(None, device_class, digest)
+        self.service_key.check_served(None, device_class, digest, newest)
         return None if etag == f'"{digest}"' else (yield from Endpoints.config_set(self, digest))
 
     @endpoint

@@ -98,10 +98,21 @@ class Fetcher(Endpoints, Sender):
         return {name: found[name] for name in want if name in found}
 
     def _files(self, want: Sequence[str]) -> dict[str, bytes]:
-        """Those artifacts of a published tree that are there and match."""
+        """Those artifacts of a published tree that are there, arrived and match.
+
+        Raises:
+            ServiceUnreachable: none arrived.
+        """
         parts = [want[first : first + _FILES] for first in range(0, len(want), _FILES)]
+        found, failures = list[bytes](), list[ServiceUnreachable]()
         with futures.ThreadPoolExecutor(_AT_ONCE, "tilewright-files") as pool:
-            found = [data for part in pool.map(self._part, parts) for data in part]
+            for part in futures.as_completed([pool.submit(self._part, part) for part in parts]):
+                try:
+                    found += part.result()
+                except ServiceUnreachable as error:  # what the others brought stands
+                    failures.append(error)
+        if failures and not found:
+            raise failures[0]
         by_name = {hashlib.sha256(data).hexdigest(): data for data in found}
         return {name: by_name[name] for name in want if name in by_name}
 

@@ -86,8 +86,8 @@ class SetAnswer:
     published: bool = False
 
     @classmethod
-    def read(cls, reply: Reply, key: ServiceKey, digest: str | None = None) -> Self:
-        """The set in an answer.
+    def read(cls, reply: Reply, key: ServiceKey, digest: str | None = None, newest: int = 0) -> Self:
+        """The set in an answer; ``newest`` as for :meth:`ServiceKey.check_served` where no digest is given.
 
         Raises:
             ArtifactError: what arrived does not match its digest, or ``digest`` if given.
@@ -100,7 +100,8 @@ class SetAnswer:
         found = ConfigSet.from_bytes(content, digest)
         key.check(signature, statement(About.CONFIG_SET, found.device_class, found.digest))
         if digest is None:
-            key.check_served(reply.headers.get(SERVED_HEADER.lower()), found.device_class, found.digest)
+            served = reply.headers.get(SERVED_HEADER.lower())
+            key.check_served(served, found.device_class, found.digest, newest)
         return cls(found, content, signature, published)
 
     @property

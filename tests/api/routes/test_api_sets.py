@@ -149,7 +149,9 @@ def test_a_pinned_set_is_served_until_it_is_unpinned(
         assert current(client, tuned) == pinned
         replayed = client.service_key
         with pytest.raises(TrustError, match="earlier config set"):
-            replayed.check_served(old_header, tuned.device_class, latest.digest)
+            replayed.check_served(
+                old_header, tuned.device_class, latest.digest, replayed.newest_served(tuned.device_class)
+            )
     finally:
         client.unpin(tuned.device_class)
     assert {entry.problem.m for entry in current(client, tuned).entries} >= {26, 27}

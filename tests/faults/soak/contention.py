@@ -16,8 +16,6 @@ import contextlib
 import datetime
 import json
 import multiprocessing
-import os
-import platform
 import tempfile
 import threading
 import time
@@ -32,7 +30,7 @@ from postgres_server import find_binaries, running
 from sqlalchemy import func, select
 from store_samples import HOST, HOST_CLASS, artifact, best, problem, request, trial
 
-from tilewright.launch.host import cpu_info
+from benchmarks.common.results import machine_facts
 from tilewright.schema.job import JobStatus
 from tuner.store import best as winners
 from tuner.store import entities, jobs
@@ -219,12 +217,7 @@ def main() -> None:
     arguments = parser.parse_args()
     found: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": {
-            "cpu": cpu_info("model name"),
-            "cores": len(os.sched_getaffinity(0)),
-            "load_average_1_min": round(os.getloadavg()[0], 2),
-            "python": platform.python_version(),
-        },
+        "machine": machine_facts(),
     }
 
     def tell(name: str, part: dict[str, Any]) -> None:

@@ -137,9 +137,12 @@ def keep(session: Session, device: str, device_class: str, watched: Watched, now
     kept = ("created",) if watched.reference else ()
     insert_or_update(session, CanaryRow, values, _IDENTITY, kept=kept)
     if (cause is Cause.DRIFT) != (watched.cause is Cause.DRIFT):
-        mine = (BestConfigRow.device_class == device_class) & (BestConfigRow.problem_id == problem_id)
-        mark = update(BestConfigRow).where(mine, BestConfigRow.artifact == watched.artifact)
-        session.execute(mark.values(drifted=at if cause is Cause.DRIFT else None))
+        where = {"device_class": device_class, "problem_id": problem_id, "artifact": watched.artifact}
+        drifts = session.scalar(
+            select(func.count()).select_from(CanaryRow).filter_by(**where, cause=Cause.DRIFT.value)
+        )
+        mark = update(BestConfigRow).filter_by(**where)
+        session.execute(mark.values(drifted=at if drifts else None))  # as long as it does on any device
         sets.changed(session, device_class)
     return cause
 
