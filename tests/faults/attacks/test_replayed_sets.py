@@ -14,7 +14,7 @@ from signers import signer
 from tilewright import Client, GemmProblem
 from tilewright.errors import TrustError
 from tilewright.launch import local_device
-from tilewright.trust import About
+from tilewright.trust import About, ServiceKey
 
 TUNED = GemmProblem(96, 80, 64, "float32", "nn")
 OLD = artifact_of(config_of(kc=32, mc=32, nc=64), TUNED)
@@ -127,6 +127,27 @@ def test_a_serial_that_is_not_signed_is_refused(
     monkeypatch.setattr(SetService, "served", headers[told])
     with Client(service.url, cache_dir=tmp_path) as tw, pytest.raises(TrustError):
         tw.current_set(HOST)
+
+
+@pytest.mark.parametrize("mode", ["tree", "file"])
+def test_no_tree_stands_in_for_a_service(service: SetService, tmp_path: Path, mode: str) -> None:
+    with client_of(service, tmp_path):
+        pass
+    replay_the_old_set(service)
+    service.mode = mode
+    with Client(service.url, cache_dir=tmp_path) as tw, pytest.raises(TrustError, match="must sign when"):
+        tw.current_set(HOST)
+
+
+def test_a_newer_set_that_came_meanwhile_does_not_make_an_answer_old(tmp_path: Path) -> None:
+    slow, quick = ServiceKey("http://x", tmp_path), ServiceKey("http://x", tmp_path)
+    old, new = (SetService(content, [], serial=n) for content, n in ((OLD_SET, 5), (NEW_SET, 6)))
+    asked_at = slow.newest_served(HOST)
+    quick.check_served(new.served, HOST, new.digest, quick.newest_served(HOST))
+    slow.check_served(old.served, HOST, old.digest, asked_at)
+    for key in (slow, quick, ServiceKey("http://x", tmp_path)):
+        with pytest.raises(TrustError, match="earlier"):
+            key.check_served(old.served, HOST, old.digest, key.newest_served(HOST))
 
 
 def test_an_older_release_serves_clients_that_never_saw_a_serial(service: SetService, tmp_path: Path) -> None:

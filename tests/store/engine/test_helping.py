@@ -261,7 +261,10 @@ def test_only_a_job_that_searches_is_helped_and_the_one_with_the_fewest_helpers(
     assert slots_of(store) == 8
 
 
-def test_what_was_answered_outlives_the_claim_and_what_was_not_is_given_back(store: Store) -> None:
+@pytest.mark.parametrize("taken", [False, True], ids=["", "its number is taken"])
+def test_what_was_answered_outlives_the_claim_and_what_was_not_is_given_back(
+    store: Store, taken: bool
+) -> None:
     job_id, board = running(store)
     with store.begin() as session:
         assert slots.join(session, samples.HOST_CLASS, "helper", 3, 30.0)
@@ -288,7 +291,10 @@ def test_what_was_answered_outlives_the_claim_and_what_was_not_is_given_back(sto
     later: Any = SlotBoard(store, claimed)
     nothing: Any = None
     context = JobContext(claimed.request, job_id, nothing, nothing, recorder, nothing, 0.0, later)
+    if taken:  # by a claim that had no helpers and ended since
+        recorder.add_trial(samples.trial(0), samples.artifact())
+    expected = [samples.trial(0)] * taken + [dataclasses.replace(answered(first), number=int(taken))]
     for _ in range(2):
         adopt(context)
-        assert recorder.trials() == [answered(first)]
+        assert recorder.trials() == expected
     assert (board.look(), later.look()) == ([], [])

@@ -75,6 +75,7 @@ class IdleBench(FakeBench):
     def __init__(self, name: str = "one") -> None:
         super().__init__(name)
         self.us, self.outcome, self.under = 2.0, Outcome.OK, Conditions(1980.0, 700.0, 40.0)
+        self.own_fault = True
         self.tried: list[float] = []
         self.takes_s = 0.0
 
@@ -84,7 +85,7 @@ class IdleBench(FakeBench):
         self.tried.append(time.monotonic())
         time.sleep(self.takes_s)
         if self.outcome is not Outcome.OK:
-            return TrialResult(outcome=self.outcome, message="on purpose", own_fault=True)
+            return TrialResult(outcome=self.outcome, message="on purpose", own_fault=self.own_fault)
         timing = Timing((self.us,), self.us, 0.99 * self.us, 1.01 * self.us, "lab", mhz=1900.0)
         return TrialResult(outcome=Outcome.OK, timing=timing)
 
@@ -155,6 +156,45 @@ def test_a_winner_is_read_once_a_day(store: Store, won: str) -> None:
     assert look(store, bench) == 0
     assert events(store) == []
     assert not is_marked(store)
+
+
+def test_what_others_slow_down_is_read_once_they_are_gone(store: Store, won: str) -> None:
+    assert won
+    bench = IdleBench()
+    bench.in_company = ("another process",)
+    assert look(store, bench) == 0
+    bench.in_company = ()
+    assert look(store, bench) == canary.TRIALS
+
+
+def test_a_winner_that_fails_is_not_tried_again_and_again(store: Store, won: str) -> None:
+    assert won
+    bench = IdleBench()
+    bench.outcome, bench.own_fault = Outcome.TIMEOUT, False
+    assert look(store, bench) == 1
+
+
+def test_a_pass_that_a_job_broke_off_is_done_again(store: Store, won: str) -> None:
+    assert won
+    bench = IdleBench()
+    made = canary.Canary(store, bench, Metrics(), Settings())  # type: ignore[arg-type]
+    for _ in range(canary.TRIALS - 1):
+        made.step()
+    made.disturb()
+    for _ in range(50):
+        made.step()
+    assert len(bench.tried) == 2 * canary.TRIALS - 1
+
+
+def test_a_winner_is_marked_as_long_as_it_drifts_on_any_device(store: Store, won: str) -> None:
+    assert won
+    benches = IdleBench("one"), IdleBench("two")
+    for us, marked in (((2.0, 2.0), False), ((2.2, 2.2), True), ((2.0, 2.2), True), ((2.0, 2.0), False)):
+        age(store)
+        for bench, median_us in zip(benches, us, strict=True):
+            bench.us = median_us
+            look(store, bench)
+        assert is_marked(store) is marked
 
 
 def test_a_shift_that_stays_is_told_and_marked_until_it_is_gone(store: Store, won: str) -> None:

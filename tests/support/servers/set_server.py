@@ -16,6 +16,7 @@ from signers import signer
 
 from tilewright import Artifact, GemmProblem, trust
 from tilewright.artifact import bundle
+from tilewright.http.sets import Index
 from tilewright.launch import local_device
 from tilewright.schema.codec import encode
 from tilewright.schema.config_set import FORMAT, ConfigSet, content_digest
@@ -78,7 +79,8 @@ class SetService:
         content: the set that ``current`` answers; None if nothing was tuned.
         artifacts: what bundles are packed from.
         mode: ``ok``, ``slow``, ``drip``, ``drip-head``, ``error``, ``garbage``, ``nested``, ``truncated``,
-            ``lying-set``, ``lying-artifact``, ``unsigned`` or ``lost-answer`` (to a report of misses).
+            ``lying-set``, ``lying-artifact``, ``unsigned``, ``tree`` or ``file`` (as a published tree),
+            or ``lost-answer`` (to a report of misses).
         signs_with: the number of the key that signs its sets.
         serial: under which it serves its set; None as a release that had none.
         asked: methods and paths so far.
@@ -181,6 +183,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, b'{"type": "about:blank", "title": "nothing tuned", "status": 404}')
         elif path.endswith("/bundle"):
             self._send(200, self._bundle(json.loads(body)["want"] if body else None))
+        elif service.mode == "tree" and path.endswith("/current"):
+            self._send(200, Index({service.config_set.device_class: service.digest}).to_bytes())
+        elif service.mode == "file":
+            self._send(200, f"{service.signature}\n".encode() + service.content)
         else:
             etag = f'"{service.digest}"'
             if self.headers.get("If-None-Match") == etag:
