@@ -56,7 +56,7 @@ test-all: test test-long test-fleet
 
 # Ray is in the extra `fleet` alone; nothing else needs it.
 test-fleet: .venv/.ready-requirements-fleet.lock
-	@timeout 600 $(PYTEST) tests/fleet $(ARGS)
+	@timeout 900 $(PYTEST) tests/fleet $(ARGS)
 
 .venv/.ready-requirements-fleet.lock: requirements-fleet.lock $(READY)
 	@$(PIP) install --require-hashes -r $<

@@ -46,6 +46,19 @@ def write_json(path: Path, data: Any) -> None:
     os.replace(part, path)
 
 
+class Rows:
+    """A file of rows that is whole after each of them, so that a run that is cut short loses none."""
+
+    def __init__(self, path: Path, facts: dict[str, Any]) -> None:
+        """``facts`` stand before the rows; a file that is there already is replaced by the first row."""
+        self._path, self._found = path, {**facts, "date": now(), "rows": []}
+
+    def add(self, kind: str, **row: Any) -> None:
+        """Keep a row."""
+        self._found["rows"].append({"kind": kind, **row})
+        write_json(self._path, self._found)
+
+
 class Stopwatch:
     """Wall-clock seconds of named parts, also where a part fails.
 

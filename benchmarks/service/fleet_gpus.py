@@ -1,175 +1,136 @@
-"""Many tuning jobs on one GPU of a machine, then on more of them: what each further GPU brings.
+"""A fleet on the GPUs of one machine: what a second GPU brings, how far they differ, and what a fault costs.
 
-``python -m benchmarks.service.fleet_gpus --gpus 1 2 --out fleet-gpus.json`` on a machine with several GPUs
-and the extra ``fleet``. Each count has a Ray cluster, a service, an empty database and an empty kernel cache
-of its own. Then the winners of the counts race each other on one GPU; one kernel is timed on each GPU
-alone, and on all at once; and winners of the first GPU race the vendor library on the last.
+``python -m benchmarks.service.fleet_gpus --out DIR`` on a machine with two GPUs and the extra ``fleet``; with
+``--devices host host`` the machine's CPU is both devices. The parts run one after the other, each in a
+process of its own that is ended with all its children once its time, or that of the whole run, is over.
+Each writes ``fleet-gpus-PART-CLASS.json``, whole after every row; ``fleet-gpus-parts-CLASS.json`` says how
+each part ended. ``winners`` and ``elsewhere`` need ``jobs`` in the same run, ``neighbours`` ``one-job``.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
-import itertools
+import json
 import logging
-import math
+import os
+import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
-from benchmarks.common.results import device_facts, now, write_json
-from benchmarks.service.ray_services import head, service, wait
-from tilewright import Artifact, Client, GemmProblem
-from tilewright.schema.problem import DType, Layout
-from tuner.measure.race import METHOD, RaceRules
-from tuner.measure.stats import median, paired_ratio
+from benchmarks.common.results import Rows, device_facts, machine_facts, write_json
+from benchmarks.service import fleet_jobs, fleet_together
+from benchmarks.service.ray_services import Machine, marked
+from tuner.measure.race import METHOD
 from tuner.workers.bench import Bench
 
-# N and K of weights; none is in the suite.
-_WEIGHTS = (
-    (3072, 2048),
-    (5120, 5120),
-    (7168, 5120),
-    (8192, 3584),
-    (10240, 8192),
-    (18944, 3584),
-    (4608, 4096),
-    (2560, 9728),
-)
-_ROWS = (16, 96, 512)
-_RACE = RaceRules(24, 0, vendor=False, slice_s=0.1)
-_AGAINST_VENDOR = RaceRules(24, 0)
-_BUSY = RaceRules(48, 1, vendor=False)
-_LONGEST_S = 600.0
-_COMMAND = ("python", "-m", "benchmarks.service.fleet_gpus")
+# The most seconds of each part.
+PARTS = {
+    "jobs": 420.0,
+    "winners": 90.0,
+    "elsewhere": 90.0,
+    "one-job": 210.0,
+    "neighbours": 130.0,
+    "strikes": 130.0,
+    "faults": 330.0,
+}
+_LEAST_S = 10.0  # that a part needs to be worth its start
+_UNWIND_S = 12.0  # in which a part that is cut short ends its services itself
+_FACTS = "facts.json"  # of the devices, in the folder that the parts share
 _log = logging.getLogger("tilewright.bench")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Tuned:
-    """What a number of GPUs made of all jobs."""
-
-    row: dict[str, Any]
-    kernels: dict[GemmProblem, Artifact]
-
-
 def main() -> None:
-    """Write the figures of each number of GPUs to ``--out``."""
-    parser = argparse.ArgumentParser(description="Tuning jobs on several GPUs of a machine.")
-    parser.add_argument("--gpus", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--jobs", type=int, default=24)
-    parser.add_argument("--level", choices=("quick", "full"), default="quick")
-    parser.add_argument("--compile-processes", type=int, default=12, help="of each GPU")
-    parser.add_argument("--out", type=Path, required=True)
+    """Run the parts; exits with 1 if one did not end as it should."""
+    parser = argparse.ArgumentParser(description="A fleet on the GPUs of one machine.")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--devices", nargs="+", default=["cuda:0", "cuda:1"])
+    parser.add_argument("--seconds", type=float, default=465.0, help="that all parts may take together")
+    parser.add_argument("--jobs", type=int, default=24, help="of the part jobs")
+    parser.add_argument("--trials", type=int, default=12, help="of each quick job, 16 at most")
+    parser.add_argument("--search-trials", type=int, default=64, help="of each job of the part one-job")
+    parser.add_argument("--fault-seconds", type=float, default=120.0, help="that the fault kernels may take")
+    parser.add_argument("--fault-kernels", type=int, default=1000)
+    parser.add_argument("--compile-processes", type=int, default=14, help="of each device")
+    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
-    pairs = itertools.islice(itertools.product(_WEIGHTS, _ROWS), given.jobs)
-    problems = [GemmProblem(m, n, k, DType.BFLOAT16, Layout.NT) for (n, k), m in pairs]
-    tuned = [_tuned(gpus, problems, given.level, given.compile_processes) for gpus in given.gpus]
-    found: dict[str, Any] = {
-        "date": now(),
-        "method": METHOD,
-        "level": given.level,
-        "command": " ".join([*_COMMAND, *sys.argv[1:]]),
-    }
-    found["counts"] = [one.row for one in tuned]
-    write_json(given.out, found)
-    with contextlib.closing(Bench("cuda:0")) as bench:
-        found |= device_facts(bench.spec, bench.driver)
-        found["winners"] = [_quality(bench, tuned[0], other) for other in tuned[1:]]
-    write_json(given.out, found)
-    largest = tuned[0].kernels.popitem()
-    found["neighbours"] = _neighbours(max(given.gpus), *largest)
-    found["other_gpu"] = _elsewhere(max(given.gpus) - 1, tuned[0].kernels)
-    write_json(given.out, found)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    if given.part:
+        machine = Machine(tuple(given.devices), given.folder, given.compile_processes)
+        _run_part(given, machine, _rows(given, given.folder, given.part))
+    else:
+        sys.exit(_run(given))
 
 
-def _tuned(gpus: int, problems: Sequence[GemmProblem], level: str, processes: int) -> Tuned:
-    with tempfile.TemporaryDirectory() as named:
-        folder = Path(named)
-        kept = {"TILEWRIGHT_CACHE_DIR": str(folder / "cache"), "TILEWRIGHT_COMPILE_PROCESSES": str(processes)}
-        with head(gpus, **kept), service(folder / "service") as client:
-            wait(lambda: len(client.devices()) == gpus)
-            return _all_jobs(client, gpus, problems, level)
+def _run_part(given: argparse.Namespace, machine: Machine, rows: Rows) -> None:
+    match given.part:
+        case "jobs":
+            fleet_jobs.many_jobs(machine, rows, given.jobs, given.trials)
+        case "winners":
+            fleet_jobs.winners(machine, rows)
+        case "elsewhere":
+            fleet_jobs.elsewhere(machine, rows)
+        case "one-job":
+            fleet_together.one_job(machine, rows, given.search_trials)
+        case "neighbours":
+            fleet_together.neighbours(machine, rows)
+        case "strikes":
+            fleet_together.strikes(machine, rows, given.trials)
+        case "faults":
+            fleet_together.faults(machine, rows, given.trials, given.fault_seconds, given.fault_kernels)
 
 
-def _all_jobs(client: Client, gpus: int, problems: Sequence[GemmProblem], level: str) -> Tuned:
-    started = time.monotonic()
-    ids = [client.tune(problem, level=level, wait=False).id for problem in problems]
-    while any(client.job(one).finished is None for one in ids):
-        time.sleep(0.5)
-    seconds = time.monotonic() - started
-    jobs = [client.job(one) for one in ids]
-    trials = sum(job.progress.measured + job.progress.failed for job in jobs if job.progress)
-    row = {
-        "gpus": gpus,
-        "jobs": len(jobs),
-        "succeeded": sum(job.best is not None for job in jobs),
-        "trials": trials,
-        "wall_s": round(seconds, 1),
-        "trials_per_minute": round(60 * trials / seconds, 1),
-        "job_s": [
-            round((job.finished - job.started).total_seconds(), 1)
-            for job in jobs
-            if job.finished and job.started
-        ],
-    }
-    _log.info("%s", row)
-    kernels = {job.problem: client.artifact(job.best.artifact.digest) for job in jobs if job.best}
-    return Tuned(row, kernels)
+def _rows(given: argparse.Namespace, folder: Path, part: str) -> Rows:
+    facts = json.loads((folder / _FACTS).read_text())
+    return Rows(given.out / f"fleet-gpus-{part}-{facts['device_class']}.json", facts)
 
 
-def _quality(bench: Bench, one: Tuned, other: Tuned) -> dict[str, Any]:
-    """The times of the winners of a count over those of another, problem by problem on one GPU."""
-    rows = list[dict[str, Any]]()
-    for problem, kernel in one.kernels.items():
-        rival = other.kernels.get(problem)
-        if rival is None:
-            continue
-        if kernel.digest == rival.digest:
-            rows.append({"problem": str(problem), "ratio": 1.0, "same": True})
-            continue
-        samples = bench.race([kernel, rival], problem, _RACE, _LONGEST_S).samples_us
-        ratio = paired_ratio(samples[1], samples[0])
-        rows.append({"problem": str(problem), "ratio": ratio.value, "low": ratio.low, "high": ratio.high})
-    mean = math.exp(sum(math.log(row["ratio"]) for row in rows) / len(rows))
-    _log.info("winners of %d GPUs over those of %d: %.4f", other.row["gpus"], one.row["gpus"], mean)
-    return {"gpus": other.row["gpus"], "over": one.row["gpus"], "geometric_mean": mean, "rows": rows}
+def _run(given: argparse.Namespace) -> int:
+    ends, all_well = time.monotonic() + given.seconds, True
+    given.out.mkdir(parents=True, exist_ok=True)
+    with contextlib.closing(Bench(given.devices[0])) as bench:
+        facts = device_facts(bench.spec, bench.driver) | {"machine": machine_facts(), "method": METHOD}
+    facts["command"] = ["python", "-m", "benchmarks.service.fleet_gpus", *sys.argv[1:]]
+    with tempfile.TemporaryDirectory(prefix="fleet-", ignore_cleanup_errors=True) as folder:
+        write_json(Path(folder) / _FACTS, facts)
+        parts = _rows(given, Path(folder), "parts")
+        for part in given.parts:
+            limit_s = min(PARTS[part], ends - time.monotonic() - _UNWIND_S)
+            how, seconds = "left out: no time is left", 0.0
+            if limit_s > _LEAST_S:
+                started = time.monotonic()
+                how = _ended(part, folder, limit_s)
+                seconds = round(time.monotonic() - started, 1)
+            _log.info("part %s: %s after %g s", part, how, seconds)
+            parts.add("part", part=part, ended=how, seconds=seconds)
+            all_well &= how == "well"
+    return 0 if all_well else 1
 
 
-def _neighbours(gpus: int, problem: GemmProblem, kernel: Artifact) -> list[dict[str, Any]]:
-    """One kernel on each GPU alone, and on all of them at once."""
-    with contextlib.ExitStack() as stack:
-        benches = [stack.enter_context(contextlib.closing(Bench(f"cuda:{index}"))) for index in range(gpus)]
-        rows = [_timed(bench, problem, kernel, "alone") for bench in benches]
-        with ThreadPoolExecutor(gpus) as pool:
-            beside = pool.map(lambda bench: _timed(bench, problem, kernel, "all busy"), benches)
-            return rows + list(beside)
-
-
-def _timed(bench: Bench, problem: GemmProblem, kernel: Artifact, when: str) -> dict[str, Any]:
-    samples = bench.race([kernel, kernel], problem, _BUSY, _LONGEST_S)
-    times = [time_us for row in samples.samples_us for time_us in row]
-    row = {"device": bench.name, "gpu": bench.identity, "when": when, "median_us": median(times)}
-    return row | {"mhz": samples.mhz, "watts": samples.watts, "problem": str(problem)}
-
-
-def _elsewhere(index: int, kernels: dict[GemmProblem, Artifact]) -> list[dict[str, Any]]:
-    """Winners of the first GPU against the vendor library, on the first GPU and on another."""
-    rows = []
-    for name in ("cuda:0", f"cuda:{index}"):
-        with contextlib.closing(Bench(name)) as bench:
-            for problem, kernel in itertools.islice(kernels.items(), 0, None, 4):
-                samples = bench.race([kernel], problem, _AGAINST_VENDOR, _LONGEST_S).samples_us
-                ratio = paired_ratio(samples[1], samples[0])
-                row = {"device": name, "gpu": bench.identity, "problem": str(problem), "ratio": ratio.value}
-                rows.append(row | {"low": ratio.low, "high": ratio.high})
-    return rows
+def _ended(part: str, folder: str, limit_s: float) -> str:
+    """How a part ended, with all its processes gone."""
+    command = [sys.executable, "-m", "benchmarks.service.fleet_gpus", *sys.argv[1:]]
+    command += ["--part", part, "--folder", folder]
+    with (
+        marked() as mark,
+        subprocess.Popen(command, env=os.environ | mark, start_new_session=True) as process,
+    ):
+        try:
+            code = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(_UNWIND_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            return f"cut short after {limit_s:.0f} s"
+        return "well" if code == 0 else f"exit code {code}"
 
 
 if __name__ == "__main__":

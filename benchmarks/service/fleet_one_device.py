@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.service.ray_services import head, service, wait
+from benchmarks.service.ray_services import head, hosts, service, wait
 from tilewright import Client, GemmProblem
 from tilewright.schema.problem import DType, Layout
 
@@ -30,19 +30,22 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     problem = _ON_GPU if arguments.gpus else _ON_HOST
-    with tempfile.TemporaryDirectory() as named, head(arguments.gpus):
+    with (
+        tempfile.TemporaryDirectory() as named,
+        head(arguments.gpus) if arguments.gpus else hosts(1, Path(named) / "locks") as address,
+    ):
         arguments.out.write_text(
-            json.dumps(_measured(Path(named), problem, arguments.trials), indent=1) + "\n"
+            json.dumps(_measured(Path(named), address, problem, arguments.trials), indent=1) + "\n"
         )
 
 
-def _measured(folder: Path, problem: GemmProblem, trials: int) -> dict[str, Any]:
+def _measured(folder: Path, address: str, problem: GemmProblem, trials: int) -> dict[str, Any]:
     started = time.monotonic()
     with contextlib.ExitStack() as first:
-        one = first.enter_context(service(folder / "first"))
+        one = first.enter_context(service(folder / "first", address))
         wait(lambda: bool(one.devices()))
         joined_s = time.monotonic() - started
-        with service(folder / "second") as two:
+        with service(folder / "second", address) as two:
             first_job = one.tune(problem, max_trials=trials)
             waiting = not two.devices()
             left = time.monotonic()

@@ -1,0 +1,85 @@
+"""Every part of the benchmark of several GPUs, on this machine's CPU as two devices."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed: 'make test-fleet' installs it")
+
+COMMAND = [sys.executable, "-m", "benchmarks.service.fleet_gpus", "--devices", "host", "host"]
+SMALL = ["--jobs", "2", "--trials", "16", "--search-trials", "8", "--fault-seconds", "5"]
+
+
+def run(out: Path, *arguments: str) -> dict[str, list[dict[str, Any]]]:
+    """The rows of each file that the benchmark left."""
+    given = [*COMMAND, "--compile-processes", "1", "--out", str(out), *arguments]
+    ended = subprocess.run(given, capture_output=True, text=True, timeout=280, check=False)
+    files = sorted(out.glob("fleet-gpus-*.json"))
+    found = {path.name.split("-x86_64")[0].removeprefix("fleet-gpus-"): path for path in files}
+    print(ended.stdout[-2000:], ended.stderr[-6000:])  # noqa: T201
+    return {part: json.loads(path.read_text())["rows"] for part, path in found.items()}
+
+
+def kinds(rows: list[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(row["kind"] for row in rows))
+
+
+def test_jobs_on_one_device_and_on_two(tmp_path: Path) -> None:
+    found = run(tmp_path, *SMALL, "--parts", "jobs", "winners", "elsewhere")
+    assert [row["ended"] for row in found["parts"]] == ["well"] * 3
+    one, two = (row for row in found["jobs"] if row["kind"] == "jobs")
+    assert (one["devices"], two["devices"], one["succeeded"], two["succeeded"]) == (1, 2, 2, 2)
+    assert one["trials"] == two["trials"] == 32
+    assert kinds(found["winners"]) == ["pair", "winners"]
+    assert found["winners"][-1]["pairs"] == 2
+    assert kinds(found["elsewhere"]) == ["product", "client", "over vendor"]
+    assert [row["wrong"] for row in found["elsewhere"] if row["kind"] == "client"] == [[]]
+
+
+def test_one_job_on_two_devices_and_beside_a_busy_one(tmp_path: Path) -> None:
+    found = run(tmp_path, *SMALL, "--parts", "one-job", "neighbours")
+    assert [row["ended"] for row in found["parts"]] == ["well"] * 2
+    alone, helped, near = found["one-job"]
+    assert (alone["helpers"], helped["helpers"]) == (False, True)
+    assert near["alone_s"] or near["helped_s"], "one of them found the best"
+    assert kinds(found["neighbours"]) == ["devices", "beside"]
+    assert [row["neighbour"] for row in found["neighbours"][1:3]] == ["idle", "busy"]
+
+
+def test_one_device_is_struck_while_the_other_works(tmp_path: Path) -> None:
+    found = run(tmp_path, *SMALL, "--parts", "strikes", "faults")
+    assert [row["ended"] for row in found["parts"]] == ["well"] * 2
+    met = [row for row in found["strikes"] if row["kind"] == "strike" and row["met"]]
+    assert met
+    assert {(row["lost"], row["doubled"], row["status"]) for row in met} == {(0, 0, "succeeded")}
+    assert kinds(found["faults"])[:2] == ["quiet", "beside faults"]
+    assert found["faults"][-1]["exit"] == 0
+
+
+def test_a_part_that_takes_too_long_leaves_nothing_behind(tmp_path: Path) -> None:
+    before = processes()
+    found = run(tmp_path, *SMALL, "--parts", "jobs", "winners", "--seconds", "30")
+    assert [row["ended"][:9] for row in found["parts"]] == ["cut short", "left out:"]
+    assert processes() <= before
+
+
+def processes() -> set[str]:
+    """Those of parts that live."""
+    return {
+        path.parent.name
+        for path in Path("/proc").glob("[0-9]*/environ")
+        if b"\0FLEET_" in (read(path) or b"")
+    }
+
+
+def read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
