@@ -74,7 +74,7 @@ class Fit:
         self._pool, self._mean = pool, float(logs.mean())
         self._deviation = float(logs.std())
         costs = (logs - self._mean) / self._deviation
-        features = features_of(pool.squares)
+        features = features_of(pool.knobs)
         few = np.random.default_rng(0).permutation(len(rows))[:_FITTED]
         points = pool.points[rows[few]]
         squared = np.stack(

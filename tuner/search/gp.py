@@ -1,10 +1,12 @@
 """Gaussian-process surrogate of the costs of configs, with fitted length scales for each knob.
 
 A knob of more than two numbers has two length scales, so that the fit learns whether its order matters: one
-of the distance between two values, and one of whether they differ at all, as for a knob of names.
+of the distance between two values, and one of whether they differ at all, as for a knob of names. Where only
+some of the numbers are powers of two, a third one is of whether just one of two values is: a kernel divides
+by its powers of two faster, and they fill its warps.
 
 The fit maximises the likelihood times log-normal priors: a length of 1 (the whole range of a knob), e for the
-second one of a knob, and a noise of 1 % of the variance. It uses only the signs of the gradient (Rprop,
+further ones of a knob, and a noise of 1 % of the variance. It uses only the signs of the gradient (Rprop,
 Riedmiller & Braun 1993). Wide priors do not help: with a few dozen configs known the likelihood is flat.
 """
 
@@ -20,13 +22,15 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from tuner.search.pool import Distances, Indices, Pool
+from kernels.base.knobs import Knob
+from tilewright.schema.codec import KnobValue
+from tuner.search.pool import Distances, Indices, Pool, distances
 
 Floats = npt.NDArray[np.float64]
 A = TypeVar("A", Floats, npt.NDArray[np.float32])
 
 LENGTH_DEVIATION = 0.5
-UNORDERED_LOG = 1.0
+FURTHER_LOG = 1.0
 NOISE = 0.01
 NOISE_DEVIATION = 1.5
 _STEPS = 15
@@ -50,15 +54,24 @@ class Feature:
     prior: float = 0.0
 
 
-def features_of(squares: Sequence[Distances]) -> tuple[Feature, ...]:
-    """The features of knobs with these squared distances, 0 or 1 along a knob of names."""
+def features_of(knobs: Sequence[Knob]) -> tuple[Feature, ...]:
+    """The features of knobs: one of a knob of names, up to three of a knob of numbers."""
     found = []
-    for knob, square in enumerate(squares):
-        found.append(Feature(knob, square))
+    for index, knob in enumerate(knobs):
+        square = np.square(distances(knob))
+        found.append(Feature(index, square))
         differ = np.sign(square)
         if not np.array_equal(differ, square):
-            found.append(Feature(knob, differ, UNORDERED_LOG))
+            found.append(Feature(index, differ, FURTHER_LOG))
+            powers = np.asarray([_is_power_of_two(value) for value in knob.values])
+            if powers.any() and not powers.all():
+                one_is = (powers[:, None] != powers[None, :]).astype(np.float32)
+                found.append(Feature(index, one_is, FURTHER_LOG))
     return tuple(found)
+
+
+def _is_power_of_two(value: KnobValue) -> bool:
+    return isinstance(value, int) and value > 0 and value & (value - 1) == 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -167,7 +180,7 @@ class Surrogate:
         self._pool = pool
         # NOTE: the type that NumPy indexes with; any other one is converted at each use.
         self._columns = np.ascontiguousarray(pool.points[candidates].T, dtype=np.intp)
-        self._features = features_of(pool.squares)
+        self._features = features_of(pool.knobs)
         self._scales = self._centre = Scales.start(self._features)
         self._tables = self._weighed()
         self._next_fit = FIRST_FIT

@@ -43,7 +43,7 @@ class Pool:
         self.points = points[order]
         # NOTE: column-major, because distances are added up knob by knob over all points.
         self._columns = np.ascontiguousarray(self.points.T)
-        self._cost = [_costs(knob) for knob in self.knobs]
+        self._cost = [distances(knob) for knob in self.knobs]
         self.squares = [np.square(cost) for cost in self._cost]
         self._taken = np.zeros(len(points), dtype=bool)
         self._reserved = np.zeros(len(points), dtype=bool)
@@ -197,8 +197,8 @@ def _radix(knobs: Sequence[Knob]) -> Indices:
     return np.asarray([math.prod(sizes[i + 1 :]) for i in range(len(sizes))], dtype=np.int64)
 
 
-def _costs(knob: Knob) -> Distances:
-    """Distance between any two values of a knob."""
+def distances(knob: Knob) -> Distances:
+    """(values, values) distances between any two values of a knob, as in :meth:`Pool.nearest`."""
     position = np.arange(len(knob.values))
     apart: Distances = np.abs(position[:, None] - position[None, :]).astype(np.float32)
     numbers = all(isinstance(value, int) for value in knob.values)

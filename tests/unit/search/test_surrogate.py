@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from toy_family import DEVICE, PROBLEM, TINY, TOY
 
+from kernels.base.knobs import Knob
 from tuner.search import gp
 from tuner.search.gp import Floats, Scales, Surrogate, correlation, features_of, fitted, standardised
 from tuner.search.pool import Pool
@@ -22,8 +23,8 @@ def costs_of(pool: Pool, rows: list[int]) -> list[float | None]:
 
 def squared_of(pool: Pool, rows: np.ndarray, others: np.ndarray) -> Floats:
     """(features, rows, others) squared distances, written pair by pair."""
-    found = np.empty((len(features_of(pool.squares)), len(rows), len(others)))
-    for index, one in enumerate(features_of(pool.squares)):
+    found = np.empty((len(features_of(pool.knobs)), len(rows), len(others)))
+    for index, one in enumerate(features_of(pool.knobs)):
         for i, row in enumerate(rows):
             for j, other in enumerate(others):
                 found[index, i, j] = one.squares[pool.points[row, one.knob], pool.points[other, one.knob]]
@@ -32,7 +33,7 @@ def squared_of(pool: Pool, rows: np.ndarray, others: np.ndarray) -> Floats:
 
 def weighed(pool: Pool, rows: np.ndarray, others: np.ndarray) -> Floats:
     """Squared distances at the centre of the priors."""
-    return np.tensordot(Scales.start(features_of(pool.squares)).weights, squared_of(pool, rows, others), 1)
+    return np.tensordot(Scales.start(features_of(pool.knobs)).weights, squared_of(pool, rows, others), 1)
 
 
 def dense_improvement(pool: Pool, rows: list[int], values: list[float | None]) -> np.ndarray:
@@ -103,7 +104,7 @@ def test_the_gradient_of_the_fit_is_that_of_its_loss(pool: Pool) -> None:
     rows = np.random.default_rng(1).choice(len(pool), 20, replace=False)
     squared = squared_of(pool, rows, rows)
     costs = standardised(costs_of(pool, rows.tolist()))
-    centre = Scales.start(features_of(pool.squares)).logs
+    centre = Scales.start(features_of(pool.knobs)).logs
     here = centre + np.random.default_rng(2).normal(0.0, 0.3, len(centre))
     _, slope = gp._loss(squared, costs, here, centre)
     for index in range(len(here)):
@@ -116,7 +117,7 @@ def test_the_gradient_of_the_fit_is_that_of_its_loss(pool: Pool) -> None:
 def test_a_knob_without_effect_gets_a_longer_length_than_one_that_decides(pool: Pool) -> None:
     rows = np.random.default_rng(2).choice(len(pool), 60, replace=False)
     tile = pool.points[rows, 0].astype(float)
-    features = features_of(pool.squares)
+    features = features_of(pool.knobs)
     start = Scales.start(features)
     scales = fitted(squared_of(pool, rows, rows), (tile - tile.mean()) / tile.std(), start, start)
     lengths = [log for log, one in zip(scales.logs[:-1], features, strict=True) if one.prior == 0.0]
@@ -128,18 +129,25 @@ def test_the_fit_learns_whether_the_order_of_a_knob_matters(ordered: bool) -> No
     values = np.arange(8) if ordered else np.random.default_rng(4).permutation(8)
     rows = np.repeat(np.arange(8), 3)
     apart = np.square((rows[:, None] - rows[None, :]) / np.float64(7))
-    features = features_of([np.square((np.arange(8)[:, None] - np.arange(8)[None, :]) / np.float32(7))])
-    assert [one.prior for one in features] == [0.0, gp.UNORDERED_LOG]
+    features = features_of([Knob("tile", tuple(2**power for power in range(8)), "")])
+    assert [one.prior for one in features] == [0.0, gp.FURTHER_LOG]
     start, costs = Scales.start(features), values[rows].astype(float)
     squared = np.stack([apart, np.sign(apart)])
     logs = fitted(squared, (costs - costs.mean()) / costs.std(), start, start).logs
-    near, differ = logs[0], logs[1] - gp.UNORDERED_LOG
+    near, differ = logs[0], logs[1] - gp.FURTHER_LOG
     assert (near < differ) == ordered
 
 
 def test_a_knob_of_names_or_of_two_numbers_has_one_feature() -> None:
-    names = 1.0 - np.eye(3, dtype=np.float32)
-    assert [one.knob for one in features_of([names, 1.0 - np.eye(2, dtype=np.float32)])] == [0, 1]
+    knobs = Knob("order", ("a", "b", "c"), ""), Knob("stages", (1, 3), "")
+    assert [one.knob for one in features_of(knobs)] == [0, 1]
+
+
+def test_a_knob_with_some_powers_of_two_has_a_feature_of_them() -> None:
+    features = features_of([Knob("threads", (16, 32, 48, 64), "")])
+    assert [one.prior for one in features] == [0.0, gp.FURTHER_LOG, gp.FURTHER_LOG]
+    assert features[2].squares.tolist() == [[0, 0, 1, 0], [0, 0, 1, 0], [1, 1, 0, 1], [0, 0, 1, 0]]
+    assert len(features_of([Knob("count", (0, 3, 5), "")])) == 2
 
 
 def test_costs_are_standardised_and_failures_count_as_the_slowest() -> None:
