@@ -13,6 +13,7 @@ the heuristic configs alone reach on the spaces of ``benchmarks/spaces``, withou
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -97,6 +98,26 @@ def summarized(data: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def summarized_strategies(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Kernel Tuner's strategies on a space, each as an object of the same keys."""
+    rows = []
+    for one in data["strategies"]:
+        points = {point["trials"]: point for point in one["checkpoints"]}
+        rows.append(
+            {
+                "space": data["space"],
+                "sampler": f"Kernel Tuner {one['strategy']}",
+                "initial_configs": 0,
+                "runs": one["runs"],
+                **{f"at{trials}": points[trials]["fraction"] for trials in TRIALS[1:]},
+                "share95_at200": points[200]["near"],
+                "low100": points[100]["low"],
+                "high100": points[100]["high"],
+            }
+        )
+    return rows
+
+
 def heuristics_alone(space: RecordedSpace) -> dict[str, Any] | None:
     """What a family's heuristic configs reach on a space, in their order; None for kernels of others.
 
@@ -126,18 +147,29 @@ def live(folder: Path = RESULTS) -> str:
     return live_retunes_report.tables(raced) if raced else "None was recorded yet.\n"
 
 
-def main() -> None:
-    """Command line.
+def renew(folder: Path = RESULTS) -> None:
+    """Make the page and the summary of a folder from the files there.
 
     Raises:
         ReportError: the page has no marks.
     """
-    pages.include(PAGE, "search", "\n".join(table(space) for space in spaces()))
-    pages.include(PAGE, "live-retunes", live())
-    rows = [summarized(data) for data in _read(RESULTS, "replay-*.json")]
+    page = folder / PAGE.name
+    if not page.exists():
+        page.write_text(PAGE.read_text())
+    pages.include(page, "search", "\n".join(table(space, folder) for space in spaces(folder)))
+    pages.include(page, "live-retunes", live(folder))
+    rows = [summarized(data) for data in _read(folder, "replay-*.json")]
+    for data in _read(folder, "kernel-tuner-*.json"):
+        rows += summarized_strategies(data)
+    rows += recorded_heuristics()
+    (folder / SUMMARY.name).write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
+
+
+@functools.cache
+def recorded_heuristics() -> list[dict[str, Any]]:
+    """What heuristic configs alone reach on the spaces of the repository, found once."""
     recorded = [read_space(path) for path in sorted(SPACES.glob("*.gz"))]
-    rows += [row for space in recorded if (row := heuristics_alone(space))]
-    SUMMARY.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
+    return [row for space in recorded if (row := heuristics_alone(space))]
 
 
 def _read(folder: Path, pattern: str) -> list[dict[str, Any]]:
@@ -162,4 +194,4 @@ def _row(
 
 
 if __name__ == "__main__":
-    main()
+    renew()

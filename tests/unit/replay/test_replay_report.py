@@ -85,15 +85,14 @@ def test_only_live_re_tunes_that_were_raced_are_shown(tmp_path: Path) -> None:
     assert seconds == ["toys", "warm", *["2.0 (1.0 .. 30.0)"] * 2, *["2.00"] * 7]
 
 
-def test_the_page_gets_both_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = tmp_path / "search.md"
-    page.write_text(report_.PAGE.read_text())
-    summary, committed = tmp_path / "search-summary.json", report_.SUMMARY.read_text()
-    monkeypatch.setattr(report_, "PAGE", page)
-    monkeypatch.setattr(report_, "SUMMARY", summary)
-    report_.main()
+def test_the_page_gets_both_parts(tmp_path: Path) -> None:
+    for pattern in ("replay-*.json", "live-retunes-*.json", "kernel-tuner-*.json"):
+        for path in report_.RESULTS.glob(pattern):
+            (tmp_path / path.name).symlink_to(path)
+    report_.renew(tmp_path)
+    page, summary = tmp_path / report_.PAGE.name, tmp_path / report_.SUMMARY.name
     assert page.read_text() == report_.PAGE.read_text()
-    assert summary.read_text() == committed
+    assert summary.read_text() == report_.SUMMARY.read_text()
     for name in ("search", "live-retunes"):
         first, last = pages.marks(name)
         assert page.read_text().partition(first)[2].partition(last)[0].strip()
