@@ -93,7 +93,7 @@ def many_jobs(machine: Machine, rows: Rows, jobs: int, trials: int) -> None:
 def _warm_up(machine: Machine, client: Client, count: int) -> None:
     n = 32 if machine.on_host else 512
     given = problems(machine, 1)[0]
-    small = [GemmProblem(16 + i, n, n, given.dtype, given.layout) for i in range(2 * count)]
+    small = [GemmProblem(16 + i, n, n, given.dtype, given.layout) for i in range(3 * count)]
     for job_id in [client.tune(one, level="quick", max_trials=2, wait=False).id for one in small]:
         client.wait(job_id)
 

@@ -147,13 +147,20 @@ class Helper:
     def _join(self) -> _Helped | None:
         if time.monotonic() < self._not_before:
             return None
-        self._owner = new_owner()
-        with self._store.begin() as session:
-            device_class = self._bench.spec.device_class.id
-            job = slots.join(session, device_class, self._owner, SLOTS, self._lease_s)
-        if job is None:
-            self._owner = ""
+        owner, device_class = new_owner(), self._bench.spec.device_class.id
+        try:
+            with self._store.read() as session:  # an idle device asks twice a second, and writes nothing
+                if not slots.helpable(session, device_class, owner):
+                    return None
+            with self._store.begin() as session:
+                job = slots.join(session, device_class, owner, SLOTS, self._lease_s)
+        except slots.OtherRelease as error:
+            log.warning("device %s helps nobody: %s", self._bench.name, error)
+            self._not_before = time.monotonic() + _QUIET_S
             return None
+        if job is None:
+            return None
+        self._owner = owner
         recorder, never = JobRecorder(self._store, job.id), threading.Event()
         context = JobContext(job.request, job.id, self._bench, self._builder, recorder, never)
         self._helped = _Helped(job, context, {})

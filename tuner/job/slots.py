@@ -20,6 +20,7 @@ from sqlalchemy import ColumnElement, CursorResult, case, delete, func, insert, 
 from sqlalchemy.orm import Session
 
 from tilewright.artifact import Artifact
+from tilewright.errors import TilewrightError
 from tilewright.schema.codec import decode, encode
 from tilewright.schema.config import Config
 from tilewright.schema.job import JobStatus
@@ -90,30 +91,58 @@ class Slot:
 _GIVEN = (SlotState.OFFERED, SlotState.RUNNING)
 
 
-def join(session: Session, device_class: str, helper: str, slots: int, lease_s: float) -> JobRecord | None:
-    """Make slots with a running job of a device class that searches, and has the fewest so far; None if there
-    is none."""
+class OtherRelease(TilewrightError):
+    """The jobs that could be helped are tuned by another release."""
+
+
+def helpable(session: Session, device_class: str, helper: str) -> list[str]:
+    """The running jobs of a device class that search, those with the fewest slots first; only reads.
+
+    Raises:
+        OtherRelease: there is none but of devices with another release, whose trials would not compare.
+    """
     mine = select(func.count()).where(TrialSlotRow.job_id == JobRow.id).scalar_subquery()
-    query = select(JobRow.id, JobRow.progress).where(
+    query = select(JobRow.id, JobRow.owner, JobRow.progress).where(
         JobRow.device_class == device_class,
         JobRow.status == JobStatus.RUNNING,
         JobRow.cancel_requested.is_(False),
     )
-    for job_id, progress in session.execute(query.order_by(mine, JobRow.id)).all():
-        if isinstance(progress, dict) and progress.get("phase") == SEARCH:
-            try:
-                job = jobs.known(session, job_id)
-                jobs.hold(session, job_id, job.attempt)
-            except Unreadable as error:
-                set_aside(str(error))
-            except JobTaken:
-                continue  # it ended since
-            else:
-                values = {"job_id": job_id, "attempt": job.attempt, "helper": helper, "turn": 0}
-                values |= {"state": SlotState.WANTED, "lease_until": database.ahead(session, lease_s)}
-                for _ in range(slots):
-                    session.execute(insert(TrialSlotRow).values(values))
-                return job
+    searching = [
+        (job_id, jobs.release_of(owner or ""))
+        for job_id, owner, progress in session.execute(query.order_by(mine, JobRow.id))
+        if isinstance(progress, dict) and progress.get("phase") == SEARCH
+    ]
+    here = jobs.release_of(helper)
+    found = [job_id for job_id, release in searching if release == here]
+    if searching and not found:
+        job_id, release = searching[0]
+        raise OtherRelease(
+            f"job {job_id} is tuned by {release or 'another release'} and this is {here}: use one release on "
+            "all devices, so that they help each other"
+        )
+    return found
+
+
+def join(session: Session, device_class: str, helper: str, slots: int, lease_s: float) -> JobRecord | None:
+    """Make slots with the first job that is :func:`helpable`; None if there is none.
+
+    Raises:
+        OtherRelease: as :func:`helpable`.
+    """
+    for job_id in helpable(session, device_class, helper):
+        try:
+            job = jobs.known(session, job_id)
+            jobs.hold(session, job_id, job.attempt)
+        except Unreadable as error:
+            set_aside(str(error))
+        except JobTaken:
+            continue  # it ended since
+        else:
+            values = {"job_id": job_id, "attempt": job.attempt, "helper": helper, "turn": 0}
+            values |= {"state": SlotState.WANTED, "lease_until": database.ahead(session, lease_s)}
+            for _ in range(slots):
+                session.execute(insert(TrialSlotRow).values(values))
+            return job
     return None
 
 

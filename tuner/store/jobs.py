@@ -27,6 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session, aliased
 
+from tilewright import __version__
 from tilewright.schema.codec import decode, encode, gathered
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobProgress, JobStatus, TuneRequest, work_of
@@ -298,9 +299,15 @@ _PROC = Path("/proc")
 def new_owner() -> str:
     """A fresh name for something in this process that claims jobs.
 
-    It holds the machine's boot, the namespace of process ids, this process's id and start, and a random part.
+    It holds the machine's boot, the namespace of process ids, this process's id and start, a random part and
+    this release.
     """
-    return f"{_place()}/{os.getpid()}/{_start_of(os.getpid())}/{secrets.token_hex(4)}"
+    return f"{_place()}/{os.getpid()}/{_start_of(os.getpid())}/{secrets.token_hex(4)}@{__version__}"
+
+
+def release_of(owner: str) -> str:
+    """The release behind an owner's name; empty for one that does not tell."""
+    return owner.rpartition("/")[2].partition("@")[2]
 
 
 def is_gone(owner: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 import store_samples as samples
 from engine_lab import wait_for
-from helping_lab import TOY_COST, TwoDevices
+from helping_lab import TOY_COST, TimedBench, TwoDevices
 from sqlalchemy import func, select
 from toy_family import CUDA_DEVICE, TOY
 
+from service.engine.helper import Helper
+from tilewright import __version__
 from tilewright.schema.job import JobProgress, JobStatus
 from tilewright.schema.trial import Anchor, Outcome, Trial
 from tuner.job import slots
@@ -152,9 +155,10 @@ def test_the_trials_of_a_helper_that_is_gone_are_run_by_another(make: Make, bega
     lab.engine.start()
     job_id = lab.submit(40)
     wait_for(lambda: bool(lab.trials(job_id)))
+    silent = f"silent@{__version__}"
     with lab.store.begin() as session:
-        assert slots.join(session, CLASS, "silent", 2, lease_s=1.0)
-    given = taken(lab.store, "silent", began)
+        assert slots.join(session, CLASS, silent, 2, lease_s=1.0)
+    given = taken(lab.store, silent, began)
     trials = ended(lab, job_id)
     assert of_helpers(trials) == []
     assert given.task is not None
@@ -259,6 +263,38 @@ def test_only_a_job_that_searches_is_helped_and_the_one_with_the_fewest_helpers(
         jobs.finish(session, first, JobStatus.FAILED, "no matter")
         assert slots.held(session, "0") + slots.held(session, "1") != []
     assert slots_of(store) == 8
+
+
+def test_a_device_of_another_release_does_not_help(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab = make(devices=("one",))
+    lab.benches["one"].seconds = lambda: 0.05
+    lab.engine.start()
+    job_id = lab.submit(40)
+    wait_for(lambda: bool(lab.trials(job_id)))
+    monkeypatch.setattr(jobs, "__version__", "0.0.1")
+    bench: Any = TimedBench("two")
+    nothing: Any = None
+    helper = Helper(lab.store, bench, nothing, nothing, 1.0, threading.Event())
+    assert not helper.help()
+    assert not helper.help(), "asks again later"
+    ended(lab, job_id)
+    (told,) = [one.getMessage() for one in caplog.records if "helps nobody" in one.getMessage()]
+    assert told == (
+        f"device two helps nobody: job {job_id} is tuned by {__version__} and this is 0.0.1: use one release "
+        "on all devices, so that they help each other"
+    )
+
+
+def test_an_idle_device_only_reads(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = make(devices=("one",))
+    bench: Any = TimedBench("two")
+    nothing: Any = None
+    helper = Helper(lab.store, bench, nothing, nothing, 1.0, threading.Event())
+    monkeypatch.setattr(Store, "begin", None)
+    assert not helper.help()
+    monkeypatch.undo()
 
 
 @pytest.mark.parametrize("taken", [False, True], ids=["", "its number is taken"])

@@ -15,13 +15,16 @@ import api_server
 import fleet_cluster
 import postgres_server
 from cut_proxy import CutProxy
+from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from tilewright import Client, GemmProblem
 from tilewright.schema.job import JobStatus
 from tilewright.schema.trial import Trial
+from tuner.job.slots import SlotState
 from tuner.store import jobs
 from tuner.store.database import Store
+from tuner.store.models import TrialSlotRow
 from tuner.store.records import JobRecord
 from tuner.store.trials import JobRecorder
 
@@ -30,6 +33,7 @@ TRIALS = 24
 LEASE_S = 3
 NODES = 3
 _ENDS_S = 120.0
+_HELP_S = 10.0
 
 
 @dataclasses.dataclass
@@ -111,7 +115,8 @@ class Lab:
         if held is None:
             return  # it was over already: no moment of a running job
         acknowledged = self.trials(job_id)
-        getattr(self, f"_{count.kind}")(held)
+        if getattr(self, f"_{count.kind}")(held) is False:
+            return
         count.moments += 1
         count.unfinished += not self.wait(lambda: self.job(job_id).status.final)
         kept = {trial.number: trial for trial in self.trials(job_id)}
@@ -124,6 +129,21 @@ class Lab:
 
     def _actor(self, actor: int) -> None:
         os.kill(actor, signal.SIGKILL)
+
+    def _helper(self, _actor: int) -> bool:
+        """In the middle of a trial that it runs for another device's job; False if none does."""
+        running = select(TrialSlotRow.helper).where(TrialSlotRow.state == SlotState.RUNNING)
+        owners: list[str] = []
+
+        def at_work() -> bool:
+            with self.store.read() as session:
+                owners[:] = session.scalars(running)
+            return bool(owners)
+
+        if not self.wait(at_work, _HELP_S):
+            return False
+        os.kill(int(owners[0].split("/")[-3]), signal.SIGKILL)
+        return True
 
     def _stopped(self, actor: int) -> None:
         """Longer than its lease: another takes the job over, and the late writer is refused."""
@@ -164,4 +184,4 @@ class Lab:
         self.proxy.mend()
 
 
-KINDS = ("worker", "actor", "stopped", "raylet", "replica", "gcs", "postgres", "cut")
+KINDS = ("worker", "actor", "helper", "stopped", "raylet", "replica", "gcs", "postgres", "cut")

@@ -1,0 +1,61 @@
+"""How soon a node that joins a busy fleet takes work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed: 'make test-fleet' installs it")
+
+import api_server
+import fleet_cluster
+
+from tilewright import Client, GemmProblem
+from tilewright.schema.job import JobStatus
+from tuner.store import jobs
+from tuner.store.database import Store
+
+PROBLEM = GemmProblem(64, 48, 32, "float32", "nn")
+JOINS = 3
+WITHIN_S = 5.0
+
+
+def test_a_node_that_joins_takes_a_waiting_job_within_5_s(tmp_path: Path) -> None:
+    """The fastest of three: each runs a job from then on, so that the last one has the least of the cores."""
+    with fleet_cluster.running(tmp_path) as fleet:
+        server = fleet.serve()
+        with Client(server.url, timeout=60.0) as client:
+            fleet.add("n0")
+            wait_for(lambda: bool(client.devices()))
+            ids = [
+                client.tune(PROBLEM, max_trials=5000, seed=seed, wait=False).id for seed in range(JOINS + 1)
+            ]
+            store = Store.open(f"sqlite:///{tmp_path / 'fleet.db'}")
+            wait_for(lambda: running(store, ids) == 1)
+            seconds = []
+            for joined in range(1, JOINS + 1):
+                fleet.add(f"n{joined}")
+                started = time.monotonic()
+                wait_for(lambda joined=joined: running(store, ids) > joined)
+                seconds.append(round(time.monotonic() - started, 2))
+            store.close()
+            client.cancel_jobs(m=PROBLEM.m)
+        assert server.stop() == 0
+        api_server.finish(server)
+    print(f"seconds from a node's start to its first job: {seconds}")  # noqa: T201
+    assert min(seconds) < WITHIN_S, seconds
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120.0
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def running(store: Store, ids: list[str]) -> int:
+    with store.read() as session:
+        return sum(jobs.known(session, one).status is JobStatus.RUNNING for one in ids)
