@@ -6,7 +6,8 @@ Fills a SQLite database with as many problems as trials fill (1,000 a job), each
 starts ``tilewright serve`` on it, and asks over keep-alive connections of one other process: each question
 for ``--seconds`` on 1 and on 8 connections. Latency is from the first byte sent to the last received;
 ``server_cpu_ms`` is the processor time that the service spent on a request, which other load does not inflate
-as it does the latency.
+as it does the latency. Then exact lookups come at 1,000 a second, each at its time over 8 connections: their
+latency counts from that time on.
 
 A second database has ``--winners`` winners. One of them changes, and ``--clients`` clients that have the set
 before fetch the new one within two seconds, each over a connection of its own, while lookups go on.
@@ -39,6 +40,7 @@ CONNECTIONS = (1, 8)
 PROBLEMS_A_LOOKUP = 250
 WITHIN_S = 2.0
 LOOKUPS_A_SECOND = 100
+STEADY_A_SECOND = 1000
 CHANGES = 5
 Ask = Callable[[random.Random], bytes]
 
@@ -193,9 +195,15 @@ async def measure(server: Serving, filled: Filled, seconds: float) -> dict[str, 
     for name, (status, ask) in questions(filled, again["tag"]).items():
         await load(server, status, ask, 1, 0.5)
         loads[name] = [await load(server, status, ask, count, seconds) for count in CONNECTIONS]
+    _, exact = questions(filled, again["tag"])["GET /best-config, exact"]
+    steady = await _steady(server, exact, seconds)
     fetches = {"first, made on demand": first, "again": again}
     whole = {name: {"bytes": one["bytes"], "ms": one["ms"]} for name, one in fetches.items()}
-    return {"loads": loads, f"config set of {len(filled.problems)} winners": whole}
+    return {
+        "loads": loads,
+        f"{STEADY_A_SECOND} exact lookups a second": steady,
+        f"config set of {len(filled.problems)} winners": whole,
+    }
 
 
 async def change(
@@ -208,7 +216,8 @@ async def change(
     await asyncio.to_thread(improve, database_url, filled.problems[winner])
     _, exact = questions(filled, before)["GET /best-config, exact"]
     started, spent = time.perf_counter(), server.cpu_seconds()
-    asking = asyncio.create_task(_paced(server.url, exact, round(1.5 * WITHIN_S * LOOKUPS_A_SECOND)))
+    asked = round(1.5 * WITHIN_S * LOOKUPS_A_SECOND)
+    asking = asyncio.create_task(_paced(server.url, exact, asked, LOOKUPS_A_SECOND))
     fetched = await asyncio.gather(
         *(_fetch(server.url, path, WITHIN_S * i / clients, before) for i in range(clients))
     )
@@ -235,13 +244,34 @@ async def _idle(server: Serving) -> None:
         await asyncio.sleep(2.0)
 
 
-async def _paced(url: str, ask: Ask, count: int) -> list[float]:
+async def _steady(server: Serving, ask: Ask, seconds: float) -> dict[str, Any]:
+    """``STEADY_A_SECOND`` lookups a second over all connections."""
+    connections = CONNECTIONS[-1]
+    rate = STEADY_A_SECOND / connections
+    started, spent = time.perf_counter(), server.cpu_seconds()
+    each = await asyncio.gather(
+        *(
+            _paced(server.url, ask, round(seconds * rate), rate, number / STEADY_A_SECOND)
+            for number in range(connections)
+        )
+    )
+    elapsed = time.perf_counter() - started
+    costs = [cost for costs in each for cost in costs]
+    return {
+        "lookups": len(costs),
+        "per_second": round(len(costs) / elapsed, 1),
+        "ms": _spread(costs),
+        "server_cpu": round((server.cpu_seconds() - spent) / elapsed, 2),
+    }
+
+
+async def _paced(url: str, ask: Ask, count: int, rate: float, first_s: float = 0.0) -> list[float]:
     """Milliseconds of so many lookups, one after the other, each at its time of a steady rate."""
-    address, pick, costs = urlsplit(url), random.Random(0), []
+    address, pick, costs = urlsplit(url), random.Random(first_s), []
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
-    began = time.perf_counter()
+    began = time.perf_counter() + first_s
     for number in range(count):
-        due = began + number / LOOKUPS_A_SECOND
+        due = began + number / rate
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
         writer.write(ask(pick))
         await answer(reader)

@@ -1,12 +1,13 @@
 """``kill -9`` of the server and of its workers at random moments of tuning, and what is left after each.
 
-    PYTHONPATH=tests/support/servers python tests/faults/kill_points.py --points 200 --out kill-points.json
+    PYTHONPATH=.:tests/support/servers python tests/faults/kill_points.py --points 200 --out kill-points.json
 
 At half of the points the server is killed, at half its device's process; compilers come on top. After each
 the database, SQLite or with ``--postgresql`` a PostgreSQL of its own, must be whole and hold every trial that
 was committed before, and the job must go on within its lease and five seconds; each job must come to its end,
 with no config measured twice. What was found so far is written after every tenth kill; a file that is there
-already is gone on with, a slice a run.
+already is gone on with, a slice a run. ``--processes`` share the points, each with a service and a database
+of its own: one for two cores, since the job of each takes them.
 """
 
 from __future__ import annotations
@@ -19,18 +20,22 @@ import datetime
 import functools
 import json
 import multiprocessing
+import operator
 import os
 import random
 import signal
 import statistics
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+import psycopg
+import psycopg.sql
 from api_server import STOP_S, announced_url, children, environment
 from postgres_server import find_binaries, running
 from sqlalchemy import Connection as Database
@@ -45,6 +50,7 @@ TRIALS = 150  # of a job: many, since races take long
 RESUME_S = 30.0 + 5.0  # the lease, and what a server takes to see that it ended
 PATIENCE_S = 120.0
 Trials = list[tuple[Any, ...]]
+_spawn = multiprocessing.get_context("spawn")
 MEAN_S = 0.1  # from a job's going on to the next kill
 MODULES = {"device worker": b"tuner.workers.device_worker", "compiler": b"tuner.workers.compile_worker"}
 POINTS_A_COMPILER = 10
@@ -107,9 +113,16 @@ class Counts:
     kills: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     jobs: list[str] = dataclasses.field(default_factory=list)
     resume_s: dict[str, list[float]] = dataclasses.field(
-        default_factory=lambda: collections.defaultdict(list)
+        default_factory=functools.partial(collections.defaultdict, list)
     )
     trials: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        resumed: dict[str, list[float]] = collections.defaultdict(list)
+        for counts in (self, other):
+            for victim, seconds in counts.resume_s.items():
+                resumed[victim] += seconds
+        return Counts(self.kills + other.kills, self.jobs + other.jobs, resumed, self.trials + other.trials)
 
 
 class Killing:
@@ -216,12 +229,70 @@ def _measured(trial: tuple[Any, ...]) -> bool:
     return trial[-1] is not None
 
 
-def report(counts: Counts, seconds: float, database: str) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """What each process does."""
+
+    points: int
+    seconds: float
+    seed: int
+    trials: int
+
+
+def kill_in_processes(plan: Plan, urls: list[str], told: Callable[[Counts], None]) -> None:
+    """Kill in a process for each database (empty: a SQLite file of its own), each with a service of its own.
+
+    Raises:
+        SystemExit: a check of one failed; it says which.
+    """
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as started:
+        found = _spawn.SimpleQueue()
+        for number, url in enumerate(urls):
+            process = _spawn.Process(target=_kill, args=(plan, Path(folder), number, url, found))
+            process.start()
+            started.callback(process.join)
+        counts, going = [Counts() for _ in urls], len(urls)
+        wrong = []
+        while going:
+            number, said = found.get()
+            if isinstance(said, Counts):
+                counts[number] = said
+                told(functools.reduce(operator.add, counts))
+            else:
+                going -= 1
+                wrong += [f"process {number}: {said}"] if said else []
+    if wrong:
+        raise SystemExit("\n".join(wrong))
+
+
+def _tell(found: Any, number: int, counts: Counts) -> None:
+    found.put((number, counts))
+
+
+def _kill(plan: Plan, folder: Path, number: int, url: str, found: Any) -> None:
+    """Do it in this process, and tell counts and, at last, what went wrong."""
+    own = folder / str(number)
+    own.mkdir()
+    wrong = ""
+    try:
+        killing = Killing(own, plan.seed + number, plan.trials, url)
+        found.put(
+            (number, killing.run(plan.points, plan.seconds, lambda counts: found.put((number, counts))))
+        )
+    except BaseException:
+        wrong = f"{traceback.format_exc()}\n{(own / 'log').read_text()[-2000:]}"
+        raise
+    finally:
+        found.put((number, wrong))
+
+
+def report(counts: Counts, seconds: float, database: str, processes: int) -> dict[str, Any]:
     """What was done and found; that it came this far means that nothing was lost."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": machine_facts(),
         "database": database,
+        "processes": processes,
         "kills": dict(counts.kills),
         "seconds": round(seconds, 1),
         "jobs_succeeded": len(counts.jobs),
@@ -242,6 +313,8 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="most of them")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--trials", type=int, default=TRIALS, help="of each job")
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--postgresql", action="store_true")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
@@ -252,29 +325,34 @@ def main() -> None:
         slices = json.loads(arguments.out.read_text())["slices"]
 
     def tell(counts: Counts) -> None:
-        found = report(counts, time.monotonic() - started, database)
+        found = report(counts, time.monotonic() - started, database, arguments.processes)
         print(json.dumps(found, indent=1), flush=True)  # noqa: T201
         if arguments.out:
             every = [*slices, found]
             kills = sum(sum(one["kills"].values()) for one in every)
             arguments.out.write_text(json.dumps({"kills": kills, "slices": every}, indent=1) + "\n")
 
-    with tempfile.TemporaryDirectory() as folder, _database_url(arguments.postgresql) as url:
-        killing = Killing(Path(folder), arguments.seed, database_url=url)
-        tell(killing.run(arguments.points, arguments.seconds, tell))
+    points = -(-arguments.points // arguments.processes)
+    plan = Plan(points + points % 2, arguments.seconds, arguments.seed, arguments.trials)
+    with _database_urls(arguments.postgresql, arguments.processes) as urls:
+        kill_in_processes(plan, urls, tell)
 
 
 @contextlib.contextmanager
-def _database_url(postgresql: bool) -> Iterator[str]:
-    """Of a new PostgreSQL server; empty for a SQLite file."""
+def _database_urls(postgresql: bool, count: int) -> Iterator[list[str]]:
+    """Of databases of a new PostgreSQL server; empty for SQLite files."""
     if not postgresql:
-        yield ""
+        yield [""] * count
         return
     binaries = find_binaries()
     if binaries is None:
         raise SystemExit("no PostgreSQL here: install the package 'postgresql'")
-    with running(binaries) as server:
-        yield server.url("postgres")
+    with running(binaries, services=count) as server:
+        names = [f"kills_{number}" for number in range(count)]
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            for name in names:
+                connection.execute(psycopg.sql.SQL("CREATE DATABASE {}").format(psycopg.sql.Identifier(name)))
+        yield [server.url(name) for name in names]
 
 
 if __name__ == "__main__":

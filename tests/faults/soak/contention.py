@@ -211,8 +211,8 @@ def postgresql() -> Iterator[str | None]:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--seconds", type=float, default=600.0, help="of the writers")
-    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--seconds", type=float, default=600.0, help="of the writers; 0: none")
+    parser.add_argument("--jobs", type=int, default=10_000, help="for the claimers; 0: none")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     found: dict[str, Any] = {
@@ -226,15 +226,17 @@ def main() -> None:
         if arguments.out:
             arguments.out.write_text(json.dumps(found, indent=1) + "\n")
 
-    with tempfile.TemporaryDirectory() as folder, processes(CLAIMERS) as pool:
-        url = f"sqlite:///{folder}/claims.db"
-        tell("claims on SQLite", claims(url, arguments.jobs, pool, CLAIMERS))
-        with postgresql() as other:
-            if other:
-                tell("claims on PostgreSQL", claims(other, arguments.jobs, pool, CLAIMERS))
-    with tempfile.TemporaryDirectory() as folder, processes(WRITERS + 1) as pool:
-        found_ = writers_and_readers(Path(folder), arguments.seconds, pool, WRITERS)
-        tell("writers beside lookups", found_)
+    if arguments.jobs:
+        with tempfile.TemporaryDirectory() as folder, processes(CLAIMERS) as pool:
+            url = f"sqlite:///{folder}/claims.db"
+            tell("claims on SQLite", claims(url, arguments.jobs, pool, CLAIMERS))
+            with postgresql() as other:
+                if other:
+                    tell("claims on PostgreSQL", claims(other, arguments.jobs, pool, CLAIMERS))
+    if arguments.seconds:
+        with tempfile.TemporaryDirectory() as folder, processes(WRITERS + 1) as pool:
+            found_ = writers_and_readers(Path(folder), arguments.seconds, pool, WRITERS)
+            tell("writers beside lookups", found_)
 
 
 if __name__ == "__main__":

@@ -46,8 +46,9 @@ def find_binaries() -> Path | None:
 
 
 @contextmanager
-def running(binaries: Path, also: str = "") -> Iterator[Server]:
-    """Start a server, which listens on loopback and at the address ``also``, and stop it at the end."""
+def running(binaries: Path, also: str = "", services: int = 1) -> Iterator[Server]:
+    """Start a server for so many services, which listens on loopback and at the address ``also``, and stop it
+    at the end."""
     # NOTE: not under pytest's folder, which no other user may enter; and a socket's path must be short.
     folder = Path(tempfile.mkdtemp(prefix="twpg"))
     account = _unprivileged()
@@ -57,7 +58,8 @@ def running(binaries: Path, also: str = "") -> Iterator[Server]:
     data = str(folder / "data")
     fast = "-c fsync=off -c full_page_writes=off -c autovacuum=off"
     addresses = f"127.0.0.1,{also}" if also else "127.0.0.1"
-    options = f"-p {port} -k {folder} -c listen_addresses={addresses} -c max_connections=60 {fast}"
+    options = f"-p {port} -k {folder} -c listen_addresses={addresses} {fast}"
+    options += f" -c max_connections={60 * services}"
 
     def call(tool: str, *arguments: str) -> None:
         command = [str(binaries / tool), "-D", data, *arguments]
