@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kernel_cache import share_compiled_kernels
+from kernel_cache import share_compiled_kernels, share_host_kernels
 
 from tilewright.launch import driver
 
@@ -25,6 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
         patch = pytest.MonkeyPatch()
         config.add_cleanup(patch.undo)
         share_compiled_kernels(patch, config.cache.mkdir("kernels"))
+        share_host_kernels(patch, config.cache.mkdir("cc"))
 
 
 def pytest_collection_finish() -> None:

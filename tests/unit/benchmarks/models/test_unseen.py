@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.models import fresh
 from benchmarks.models.files import samples_path, summary
 from benchmarks.models.fresh import FreshTuner
 from benchmarks.models.shapes import UNSEEN, UnseenShape
@@ -35,13 +37,20 @@ def test_sixty_shapes_of_models_and_twenty_others_half_of_them_held_out() -> Non
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory) -> tuple[UnseenRequest, BenchResult]:
+def ran(_does_not_wait: None, tmp_path_factory) -> tuple[UnseenRequest, BenchResult]:
     """Two tiny shapes, tuned and raced for real."""
     out = tmp_path_factory.mktemp("unseen")
     request = UnseenRequest(
         [SMALL, OTHER], DType.FLOAT32, "host", 2, {"max_trials": 2}, out=out, rounds=8, stop_after=600.0
     )
     return request, run_unseen(request, print)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _does_not_wait() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fresh, "QUIET_WAIT_S", 0.0)
+        yield
 
 
 def test_each_row_has_its_figures_and_its_samples(ran) -> None:
