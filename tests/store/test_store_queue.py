@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
+from sqlalchemy import update
 from store_samples import HOST, HOST_CLASS, request
 
 from service.engine import admission
 from service.errors import Kind, Refusal
 from service.settings import Settings
+from tilewright.schema.job import JobStatus
 from tuner.store import jobs, keys
 from tuner.store.database import Store
+from tuner.store.models import JobRow
+from tuner.store.records import JobRecord, utc_now
 
 
 def queue(store: Store, caller: str | None, *extents: int) -> None:
@@ -48,6 +54,29 @@ def test_one_who_had_turns_before_waits_for_one_who_had_none(store: Store) -> No
     assert claimed(store, 2) == [1, 2]
     queue(store, "192.0.2.2", 11)
     assert claimed(store, 2) == [11, 3]
+
+
+def test_turns_are_by_the_seconds_that_jobs_had_a_device(store: Store) -> None:
+    queue(store, "192.0.2.1", 1, 2)
+    queue(store, "192.0.2.2", 11, 12, 13)
+    assert claimed(store, 2) == [1, 11]
+    spent(store, 1, minutes=20, ago=30)
+    spent(store, 11, minutes=5, ago=2)
+    assert claimed(store, 2) == [12, 13], "had less, though its last job started later"
+    spent(store, 1, minutes=20, ago=50)
+    spent(store, 12, minutes=15, ago=20)
+    spent(store, 13, minutes=1, ago=10)
+    queue(store, "192.0.2.2", 14)
+    assert claimed(store, 2) == [2, 14], "what is longer ago than an hour does not count"
+
+
+def spent(store: Store, m: int, minutes: float, ago: float) -> None:
+    """Have a job end so many minutes ago, after so many minutes on its device."""
+    with store.begin() as session:
+        (job,) = (one for one in jobs.listing(session, m=m) if isinstance(one, JobRecord))
+        ended = utc_now() - timedelta(minutes=ago)
+        times = {"started": ended - timedelta(minutes=minutes), "finished": ended}
+        session.execute(update(JobRow).where(JobRow.id == job.id).values(status=JobStatus.SUCCEEDED, **times))
 
 
 def test_keys_of_a_higher_priority_go_first(store: Store) -> None:

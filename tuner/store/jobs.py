@@ -7,8 +7,9 @@ import os
 import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -360,6 +361,8 @@ class Held:
     progress: JobProgress | None
 
 
+_FAIR_OVER = timedelta(hours=1)
+_ALIKE_S = 10.0  # callers whose device seconds differ by less have their turns one after the other
 LEASE_S = 30.0
 _LONGEST_LEASE_S = 2 * 3600.0  # twice what the settings allow
 _BOOT = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -367,13 +370,16 @@ _BOOT = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 def claim(session: Session, device_class: str, owner: str, lease_s: float = LEASE_S) -> JobRecord | None:
     """Turn a queued job of a device class into a running one; None if none waits: the oldest one of the
-    caller of the highest priority, of several the one whose last job started longest ago.
+    caller of the highest priority, of several the one whose jobs had devices of the class for the fewest
+    seconds in the last hour, to 10 s, and of those the one whose last job started longest ago.
 
     Any number of claimers may ask at once: each job goes to one of them, for ``lease_s`` seconds. Jobs that
     this release cannot read are left to a server that can.
     """
     waiting = (JobRow.device_class == device_class) & (JobRow.status == JobStatus.QUEUED)
-    in_turn = (_oldest_readable(session, waiting & caller) for caller in _in_turn(session, waiting))
+    in_turn = (
+        _oldest_readable(session, waiting & caller) for caller in _in_turn(session, device_class, waiting)
+    )
     job_id = next(filter(None, in_turn), None)
     if job_id is None:
         return None
@@ -383,7 +389,7 @@ def claim(session: Session, device_class: str, owner: str, lease_s: float = LEAS
     return get(session, job_id)
 
 
-def _in_turn(session: Session, waiting: ColumnElement[bool]) -> list[ColumnElement[bool]]:
+def _in_turn(session: Session, device_class: str, waiting: ColumnElement[bool]) -> list[ColumnElement[bool]]:
     """The callers of waiting jobs, as conditions, in the order in which they have their turns."""
     query = select(JobRow.caller, func.min(JobRow.id)).where(waiting).group_by(JobRow.caller)
     oldest = {caller: job_id for caller, job_id in session.execute(query)}  # noqa: C416
@@ -394,12 +400,31 @@ def _in_turn(session: Session, waiting: ColumnElement[bool]) -> list[ColumnEleme
     if len(oldest) < 2:
         return list(mine.values())
     priorities, never = keys.priorities(session), datetime.min.replace(tzinfo=UTC)
+    spent_s = _device_seconds(session, device_class)
 
-    def turn(caller: str | None) -> tuple[int, datetime, str]:
+    def turn(caller: str | None) -> tuple[int, int, datetime, str]:
         last = session.scalar(select(func.max(JobRow.started)).where(mine[caller]))
-        return -priorities.get(caller or "", 0), last or never, oldest[caller]
+        spent = int(spent_s[caller] / _ALIKE_S)
+        return -priorities.get(caller or "", 0), spent, last or never, oldest[caller]
 
     return [mine[caller] for caller in sorted(oldest, key=turn)]
+
+
+def _device_seconds(session: Session, device_class: str) -> Counter[str | None]:
+    """For how long jobs of each caller had a device of a class in the last hour, helpers left out."""
+    now = utc_now()
+    since = now - _FAIR_OVER
+    query = select(JobRow.caller, JobRow.status, JobRow.started, JobRow.finished).where(
+        JobRow.device_class == device_class,
+        JobRow.started.is_not(None),
+        or_(JobRow.finished.is_(None), JobRow.finished > since),
+    )
+    spent_s = Counter[str | None]()
+    for row in session.execute(query):
+        ended = now if row.status is JobStatus.RUNNING else row.finished
+        if ended is not None:  # else it waits again
+            spent_s[row.caller] += max(0.0, (ended - max(row.started, since)).total_seconds())
+    return spent_s
 
 
 def _oldest_readable(session: Session, which: ColumnElement[bool]) -> str | None:
