@@ -9,6 +9,7 @@ from typing import Protocol
 from service.engine.health import DeviceHealth
 from service.errors import Kind, Refusal
 from tilewright.artifact import Artifact
+from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import GemmProblem
@@ -147,6 +148,10 @@ class Engine:
         """
         self.bench(device)
         return self.queues[device].release()
+
+    def suspect(self, device: str, problem: GemmProblem, config: Config, artifact: Artifact) -> None:
+        """Try the kernel of a GEMM that failed again, by itself, and quarantine its config if it fails by its
+        own fault."""
 
     def begin_stop(self) -> None:
         """Stop after the running trials; safe to call from a signal handler."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
 from collections.abc import Sequence
@@ -14,6 +13,8 @@ from service.metrics import Metrics
 from service.settings import Settings
 from tilewright.artifact import Artifact
 from tilewright.schema.codec import encode
+from tilewright.schema.config import Config
+from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Timing, Trial, TrialResult
 from tuner.devices.base import Conditions
 from tuner.job.context import provenance
@@ -122,15 +123,25 @@ class Canary:
             self._done()
             log.warning("%s is %s now: %s", winner.problem, result.outcome, result.message)
             if result.own_fault:
-                self._quarantine(winner, artifact, result)
+                self._quarantine(winner.problem, winner.config, artifact, result)
 
-    def _quarantine(self, winner: Watched, artifact: Artifact, result: TrialResult) -> None:
+    def suspect(self, problem: GemmProblem, config: Config, artifact: Artifact) -> None:
+        """Try a kernel again with which a GEMM failed, from any thread, and quarantine its config if it fails
+        by its own fault."""
+        result = self._bench.trial(artifact, problem, None, _TIMEOUT_S)
+        log.warning("a GEMM failed with %s on %s; a trial is %s", config, problem, result.outcome)
+        if result.own_fault:
+            self._quarantine(problem, config, artifact, result)
+
+    def _quarantine(
+        self, problem: GemmProblem, config: Config, artifact: Artifact, result: TrialResult
+    ) -> None:
         was = provenance(artifact, self._bench.spec, self._bench.driver)
-        broken = Trial(0, winner.config, outcome=result.outcome, provenance=was, origin="final")
-        broken = dataclasses.replace(broken, message=result.message)
+        broken = Trial(
+            0, config, outcome=result.outcome, message=result.message, provenance=was, origin="final"
+        )
         with self._store.begin() as session:
-            evidence = quarantine.Evidence(winner.problem, None, self._bench.known_as)
-            quarantine.put(session, broken, evidence)
+            quarantine.put(session, broken, quarantine.Evidence(problem, None, self._bench.known_as))
 
     def _settle(self, winner: Watched) -> None:
         """Keep a reading; one that shifted is first read again a while later."""

@@ -115,8 +115,7 @@ class _Current:
 class DeviceQueue:
     """Runs the jobs of one device, each under a lease of ``lease_s`` seconds that :meth:`renew` extends.
 
-    It takes jobs only while it holds the device's lock, which it keeps until it stops: two services of one
-    machine would disturb each other's measurements.
+    It takes jobs only while it holds the device's lock, until it stops: two services would disturb each other.
 
     While none waits, it helps the jobs of other devices, stale results that were served are tuned again and
     imported configs are raced, where the settings say so, and until the first job a GPU rehearses trials.
@@ -200,6 +199,10 @@ class DeviceQueue:
         self.bench.release()
         self.wake()
         return True
+
+    def suspect(self, problem: GemmProblem, config: Config, artifact: Artifact) -> None:
+        """As :meth:`service.engine.base.Engine.suspect`."""
+        self._canary.suspect(problem, config, artifact)
 
     def start(self) -> None:
         """Work."""

@@ -13,7 +13,10 @@ from service.engine.device_queue import LOOK_S, DeviceQueue
 from service.engine.health import DeviceHealth
 from service.metrics import Metrics
 from service.settings import Settings
+from tilewright.artifact import Artifact
 from tilewright.errors import DeviceUnavailable, TilewrightError
+from tilewright.schema.config import Config
+from tilewright.schema.problem import GemmProblem
 from tuner.store import entities
 from tuner.store.database import Store
 from tuner.workers.bench import list_devices
@@ -88,6 +91,10 @@ class LocalEngine(Engine):
         """Stop a job if it is being tuned here."""
         for queue in self.queues.values():
             queue.cancel(job_id)
+
+    def suspect(self, device: str, problem: GemmProblem, config: Config, artifact: Artifact) -> None:
+        """As :meth:`Engine.suspect`, in the turn of the request."""
+        self.queues[device].suspect(problem, config, artifact)
 
     def begin_stop(self) -> None:
         """Stop after the running trials; safe to call from a signal handler."""

@@ -8,8 +8,11 @@ it.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections.abc import Mapping
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from service.engine import admission
 from service.engine.base import Device, Engine
@@ -19,13 +22,17 @@ from service.gemm.operands import Operand
 from service.metrics import Metrics
 from service.results.served import ServedSets
 from service.settings import Settings
-from tilewright.errors import DeviceUnavailable, LaunchError
+from tilewright.artifact import Artifact
+from tilewright.errors import DeviceUnavailable, LaunchError, TilewrightError
+from tilewright.schema.config import Config
 from tilewright.schema.problem import GemmProblem, check_factors
 from tilewright.wire import GemmQuery
 from tuner.workers.bench import DeviceBusy
 from tuner.workers.gemm import GemmRun
 from tuner.workers.process import WorkerError
 from tuner.workers.shared_memory import Pages
+
+log = logging.getLogger("tilewright.gemm")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,12 +112,21 @@ class GemmRunner:
             raise Refusal(Kind.DEVICE_BUSY, detail, retry_after=2) from error
         except (LaunchError, DeviceUnavailable, WorkerError) as error:
             self.metrics.gemm_refusals.labels("failed").inc()
+            if chosen.config and chosen.artifact and isinstance(error, (LaunchError, WorkerError)):
+                self._suspect(bench.name, problem, chosen.config, chosen.artifact)
             raise Refusal(Kind.DEVICE_FAILED, f"{bench.name}: {error}", retry_after=2) from error
         parts = _parts(ran, asked - started, time.perf_counter() - asked)
         for part, seconds in parts.items():
             self.metrics.gemms.labels(bench.name, part).observe(seconds)
         self.metrics.gemm_runs.labels(bench.name, "tuned" if chosen.config else "vendor").inc()
         return GemmResult(operands["d"], ran.micros, str(chosen.config or ran.ran), chosen.match, parts)
+
+    def _suspect(self, device: str, problem: GemmProblem, config: Config, artifact: Artifact) -> None:
+        """Have the kernel looked at before the caller comes again; what fails in that is only logged."""
+        try:
+            self.engine.suspect(device, problem, config, artifact)
+        except (TilewrightError, SQLAlchemyError) as error:
+            log.warning("%s was not tried again after it broke a GEMM: %s", config, error)
 
 
 def _parts(ran: GemmRun, lookup_s: float, called_s: float) -> dict[str, float]:

@@ -1,0 +1,76 @@
+"""A GEMM whose kernel breaks the device: the kernel is tried again by itself, and its config quarantined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import host_kernels
+import pytest
+from store_samples import config
+
+from service.engine.engine import LocalEngine
+from service.errors import Kind, Refusal
+from service.gemm import choice
+from service.gemm.run import GemmRunner
+from service.metrics import Metrics
+from service.settings import Settings
+from tilewright.wire import GemmQuery
+from tuner.store.database import Store
+from tuner.store.faults import quarantine
+from tuner.workers.process import WorkerDied, WorkerError, WorkerTimeout
+
+
+@pytest.fixture
+def engine(store: Store, tmp_path: Path) -> Iterator[LocalEngine]:
+    made = LocalEngine(store, Settings(devices=("host",), cache_dir=tmp_path, lock_dir=tmp_path))
+    made.open()
+    yield made
+    made.stop()
+
+
+def listed(store: Store) -> list[str]:
+    with store.read() as session:
+        return [entry.message for entry in quarantine.listing(session)]
+
+
+def failing(engine: LocalEngine, error: Exception, monkeypatch: pytest.MonkeyPatch, kernel: Any) -> Refusal:
+    """The refusal of a GEMM that was to run with a kernel and failed."""
+
+    def gemm(*_: Any) -> None:
+        raise error
+
+    bench = engine.queues["host"].bench
+    monkeypatch.setattr(bench, "gemm", gemm)
+    chosen = choice.Chosen("exact", config(16), kernel)
+    monkeypatch.setattr(choice, "choose", lambda *_: chosen)
+    nothing: Any = None
+    runner = GemmRunner(Settings(), engine, nothing, Metrics())
+    with pytest.raises(Refusal) as refused:
+        runner._run(bench, host_kernels.PROBLEM, {}, GemmQuery())
+    assert refused.value.kind is Kind.DEVICE_FAILED
+    return refused.value
+
+
+def test_a_kernel_that_breaks_its_trial_too_is_quarantined(
+    store: Store, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = host_kernels.artifact(engine.queues["host"].bench.spec.arch, after=host_kernels.SEGFAULT)
+    failing(engine, WorkerDied("the process ended with SIGSEGV", "SIGSEGV"), monkeypatch, broken)
+    (message,) = listed(store)
+    assert "SIGSEGV" in message
+
+
+@pytest.mark.parametrize("error", [WorkerTimeout("no answer"), WorkerDied("killed", "SIGKILL")])
+def test_a_kernel_that_runs_by_itself_is_not(
+    store: Store, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, error: WorkerError
+) -> None:
+    right = host_kernels.artifact(engine.queues["host"].bench.spec.arch)
+    failing(engine, error, monkeypatch, right)
+    assert listed(store) == []
+
+
+def test_the_vendor_library_is_not_suspected(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalEngine, "suspect", None)
+    failing(engine, WorkerTimeout("no answer"), monkeypatch, None)
