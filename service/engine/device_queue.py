@@ -115,7 +115,7 @@ class _Current:
 class DeviceQueue:
     """Runs the jobs of one device, each under a lease of ``lease_s`` seconds that :meth:`renew` extends.
 
-    It takes jobs only while it holds the device's lock, until it stops: two services would disturb each other.
+    It takes jobs only while it holds the device's lock, until it stops: two services disturb each other.
 
     While none waits, it helps the jobs of other devices, stale results that were served are tuned again and
     imported configs are raced, where the settings say so, and until the first job a GPU rehearses trials.
