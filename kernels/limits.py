@@ -31,6 +31,7 @@ _OTHERS = {
 }
 # Of the cost model of wgmma_ws, fitted to cycle counts on an H200.
 L2_BYTES = {"sm_90": 64}
+_BOUND = 2.0
 LAUNCH_CLOCKS = {"sm_90": 3000}
 
 
@@ -89,3 +90,10 @@ def roof(problem: GemmProblem, device: DeviceSpec, mhz: float | None) -> Limit |
     both = compute(problem, device, mhz), memory(problem, device)
     timed = [(one.us, one) for one in both if one.us is not None]
     return max(timed, key=lambda pair: pair[0])[1] if len(timed) == len(both) else None
+
+
+def memory_bound(problem: GemmProblem, device: DeviceSpec) -> bool:
+    """Whether the memory needs twice the time of the multiply-adds or more, so that a GPU's clock, which its
+    power limit sets, hardly decides how long a GEMM takes; False if either is unknown."""
+    needed, busy = memory(problem, device).us, compute(problem, device, None).us
+    return needed is not None and busy is not None and needed >= _BOUND * busy

@@ -31,9 +31,9 @@ from tuner.measure.race import RaceRules, RaceSamples, overlapping
 from tuner.measure.stats import CONFIDENCE, median, median_interval, paired_ratio
 from tuner.workers.process import WorkerError
 
-SEMIFINAL_CANDIDATES = 32
+SEMIFINAL_CANDIDATES = 12
 FINAL_CANDIDATES = 4
-WITHIN = 1.15
+WITHIN = 1.10
 NEGLIGIBLE = 1.003
 RACE_SECONDS = 20.0
 SEMIFINAL_SECONDS = RACE_SECONDS / 4
@@ -63,7 +63,7 @@ class Stage:
 
 # NOTE: after half of a slice of 0.1 s the clock has mostly settled, which is enough to choose who goes on.
 SEMIFINAL = Stage(RaceRules(6, 0, vendor=False, dropping=True, slice_s=0.1), fewest=6)
-FINAL = Stage(RaceRules(32, 1, dropping=True), fewest=16)
+FINAL = Stage(RaceRules(32, 1, dropping=True, slice_s=0.15), fewest=16)
 HEAD_TO_HEAD = Stage(RaceRules(48, 2), fewest=16)
 QUICK = Stage(RaceRules(32, 3, slice_s=0.1, quick=True), fewest=16)
 STAGES = (SEMIFINAL, FINAL, HEAD_TO_HEAD, QUICK)
@@ -237,7 +237,7 @@ def _rebuilt(context: JobContext, trial: Trial, artifact: Artifact | None) -> Ca
 
 
 def shortlist(trials: Sequence[Trial]) -> list[Trial]:
-    """The fastest complete trials: at most 32, within 15 % of the best median, each kernel once."""
+    """The fastest complete trials: at most 12, within 10 % of the best median, each kernel once."""
     ranked = sorted(
         (t for t in trials if t.outcome is Outcome.OK), key=lambda t: (timed(t).median_us, t.number)
     )

@@ -4,7 +4,8 @@ A device at its power limit sets its clock by the power that it draws. An H200 f
 within 40 to 80 ms (benchmarks/lab/2026-11-23-hopper.md). With short samples all candidates would run at one
 clock, and a kernel that needs much energy would profit from those that need little. So at the power limit a
 candidate runs for ``SLICE_S`` or longer at a time, and its sample is the mean of the second half of that
-slice: the clock swings between steps of one percent, so that a median would be one step or the other.
+slice: the clock swings between steps of one percent, so that a median would be one step or the other. What
+the memory bounds needs none of that: its time hardly depends on the clock.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from tilewright.launch import Launch
 from tuner.devices.base import Device
 from tuner.measure.stats import CONFIDENCE, left_behind, rounds_needed
-from tuner.measure.timing import launches_per_sample, load, of_samples, sampler
+from tuner.measure.timing import launches_per_sample, loaded, of_samples, sampler, settle
 
 SLICE_S = 0.1
 AT_LIMIT = 0.95  # of the power that a device may draw
@@ -45,10 +46,13 @@ def interleave(
     seed: int,
     *,
     droppable: int = 0,
+    slice_s: float = SLICE_S,
 ) -> tuple[Rows, States]:
     """:func:`shuffled_rounds` after loading the device until its clock has settled."""
-    load(samplers, device.settle_s)
-    return shuffled_rounds(device, samplers, rounds, random.Random(seed), droppable=droppable)
+    settle(device, samplers)
+    return shuffled_rounds(
+        device, samplers, rounds, random.Random(seed), droppable=droppable, slice_s=slice_s
+    )
 
 
 def shuffled_rounds(
@@ -58,6 +62,7 @@ def shuffled_rounds(
     order: random.Random,
     *,
     droppable: int = 0,
+    slice_s: float = SLICE_S,
 ) -> tuple[Rows, States]:
     """One row of microseconds for each sampler, and the clock in MHz and power in watts after each round.
 
@@ -65,7 +70,7 @@ def shuffled_rounds(
     """
     rows: Rows = [[] for _ in samplers]
     states: States = []
-    for _ in each_round(device, samplers, rounds, order, (rows, states), SLICE_S, droppable=droppable):
+    for _ in each_round(device, samplers, rounds, order, (rows, states), slice_s, droppable=droppable):
         pass
     return rows, states
 
@@ -79,27 +84,35 @@ def each_round(
     slice_s: float,
     *,
     droppable: int = 0,
+    ways: int = 1,
 ) -> Iterator[None]:
     """Run one round at each step, and append its samples and the device's state to ``into``.
 
     The device is under load. Each round has a fresh random order. There are ``rounds`` of them or, at the
-    power limit of the device, :func:`slices` with samples of ``slice_s`` seconds. The first ``droppable``
-    candidates compete: those that are left behind take no part in the rounds that follow, so that their rows
-    are shorter. Once one of them remains, there is one round more.
+    power limit of the device, :func:`slices` with turns of ``slice_s`` seconds, unless that is 0. The first
+    ``droppable`` candidates compete: those that are left behind take no part in the rounds that follow, so
+    that their rows are shorter. Once one of them remains, there is one round more.
+
+    Args:
+        samplers: one for each candidate; if its launches are timed in several ``ways``, those of all
+            candidates for the first way come first. A turn has a sample of each way.
     """
     rows, states = into
-    first_look = FIRST_LOOK
-    if at_power_limit(device):
-        samplers = [_sliced(sample, slice_s) for sample in samplers]
+    first_look, count = FIRST_LOOK, len(samplers) // ways
+    if slice_s and at_power_limit(device):
+        half = slice_s / 2
+        first = [_sliced(sample, half, half / ways) for sample in samplers[:count]]
+        samplers = first + [_sliced(sample, 0.0, half / ways) for sample in samplers[count:]]
         rounds, first_look = slices(rounds), FIRST_LOOK_AT_SLICES
-    competing, others = list(range(droppable)), list(range(droppable, len(samplers)))
+    competing, others = list(range(droppable)), list(range(droppable, count))
     for number in range(rounds):
         sequence = competing + others
         order.shuffle(sequence)
-        for index in sequence:
+        for index in (turn + way for turn in sequence for way in range(0, len(samplers), count)):
             rows[index].append(samplers[index](number))
         now = device.telemetry()
         states.append((now.mhz, now.watts))
+        loaded(device)
         yield
         if len(competing) == 1:
             return
@@ -124,15 +137,18 @@ def at_power_limit(device: Device) -> bool:
     return not at_top and now.watts is not None and now.watts >= AT_LIMIT * spec.power_watts > 0
 
 
-def _sliced(sample: Callable[[int], float], seconds: float) -> Callable[[int], float]:
-    """A sampler that runs for ``seconds`` and returns the mean of the second half of its samples."""
+def _sliced(sample: Callable[[int], float], settle_s: float, seconds: float) -> Callable[[int], float]:
+    """A sampler that runs for ``settle_s``, then for ``seconds``, and returns the mean of the samples of
+    these."""
 
     def timed_slice(number: int) -> float:
         taken: list[float] = []
-        end = time.monotonic() + seconds
-        while not taken or time.monotonic() < end:
+        started = time.monotonic()
+        while not taken or time.monotonic() < started + settle_s + seconds:
+            if taken and time.monotonic() < started + settle_s:
+                taken.clear()
             taken.append(sample(number + len(taken)))
-        return statistics.fmean(taken[len(taken) // 2 :])
+        return statistics.fmean(taken)
 
     return timed_slice
 

@@ -22,6 +22,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from kernels.limits import memory_bound
 from tilewright.artifact import Artifact
 from tilewright.launch import Kernel, Launch
 from tilewright.schema.problem import GemmProblem
@@ -30,11 +31,11 @@ from tuner.devices.base import Device
 from tuner.measure.company import Company
 from tuner.measure.interleave import Rows, States, each_round, equal_samplers, mean_of_known
 from tuner.measure.operands import bind_all, rotated_sets
-from tuner.measure.timing import load
+from tuner.measure.timing import settle
 from tuner.measure.vendor import fastest_for
 
-METHOD = "interleaved-v5, sustained"
-RACE_SLICE_S = 0.2  # at the power limit: 0.1 s until the clock has settled, 0.1 s that count
+METHOD = "interleaved-v6, sustained"
+RACE_SLICE_S = 0.2  # at the power limit: 0.1 s until the clock has settled, 0.1 s that count, in all ways
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class RaceRules:
         seed: of the order of candidates in each round.
         vendor: whether the vendor library takes part.
         dropping: whether kernels that are left behind by another take no part in the rounds that follow.
-        slice_s: seconds of a sample at the power limit.
+        slice_s: seconds of a candidate's turn at the power limit, unless the memory bounds the problem.
         quick: whether a few launches choose among the vendor library's algorithms.
     """
 
@@ -122,10 +123,11 @@ class Race:
         vendor_launches = [self._vendor.launches] if self._vendor else []
         candidates = [*(one.launches for one in self._bound), *vendor_launches]
         self._candidates = (*(kernel.artifact.digest for kernel in kernels), *["vendor"] * rules.vendor)
-        self._samplers = equal_samplers(device, candidates)
+        self._samplers, ways = equal_samplers(device, candidates), 1
         if rules.vendor and overlapping([kernel.artifact for kernel in kernels]):
             device.pause()
             self._samplers += equal_samplers(device, [_apart(device, launches) for launches in candidates])
+            ways = 2
         self._device, self._method = device, METHOD + QUICK_METHOD * rules.quick
         self._company = Company(device)
         self._rows: Rows = [[] for _ in self._samplers]
@@ -133,15 +135,16 @@ class Race:
         order = random.Random(rules.seed)
         into = self._rows, self._states
         droppable = len(kernels) if rules.dropping else 0
+        slice_s = 0.0 if memory_bound(problem, device.spec) else rules.slice_s
         self._rounds = each_round(
-            device, self._samplers, rules.rounds, order, into, rules.slice_s, droppable=droppable
+            device, self._samplers, rules.rounds, order, into, slice_s, droppable=droppable, ways=ways
         )
         self.done = rules.rounds == 0
 
     def warm_up(self) -> None:
         """Load the device until its clocks are steady: before the first round, and after others used it."""
         with self._company.watched():
-            load(self._samplers, self._device.settle_s)
+            settle(self._device, self._samplers)
 
     def run(self, seconds: float) -> None:
         """Run rounds for ``seconds``, at least one."""

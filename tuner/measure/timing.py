@@ -10,8 +10,10 @@ import dataclasses
 import itertools
 import math
 import time
+import weakref
 from collections.abc import Callable, Sequence
 
+from kernels.limits import memory_bound
 from tilewright.launch import Kernel, Launch
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Timing
@@ -24,6 +26,9 @@ SLICE_S = 0.1
 FEWEST, MOST = 8, 30  # slices
 STEADY = 0.01
 _HALF = 4  # slices in a mean
+STILL_WARM_S = 0.3  # idle seconds after which a device settles anew
+RESETTLE = 0.2  # of the time that an idle device needs
+_loaded_until: weakref.WeakKeyDictionary[Device, float] = weakref.WeakKeyDictionary()
 
 
 def reach_steady_clock(device: Device, samplers: Sequence[Callable[[int], float]]) -> bool | None:
@@ -39,6 +44,19 @@ def reach_steady_clock(device: Device, samplers: Sequence[Callable[[int], float]
         load(samplers, SLICE_S)
         clocks.append(device.telemetry().mhz)
     return _steady(clocks)
+
+
+def settle(device: Device, samplers: Sequence[Callable[[int], float]]) -> None:
+    """Keep the device busy until its clock is one that it can hold, which takes less time if it was busy
+    until just now (:func:`loaded`)."""
+    idle_s = time.monotonic() - _loaded_until.get(device, -math.inf)
+    load(samplers, device.settle_s * (1.0 if idle_s > STILL_WARM_S else RESETTLE))
+    loaded(device)
+
+
+def loaded(device: Device) -> None:
+    """Note that the device was under load until now."""
+    _loaded_until[device] = time.monotonic()
 
 
 def load(samplers: Sequence[Callable[[int], float]], seconds: float) -> None:
@@ -100,7 +118,7 @@ def measure(
     count = launches_per_sample(device, bound.launches)
     parts = of_samples(bound.launches, count)
     sample = sampler(device, parts)
-    load_us = OWN_CLOCK_US if device.spec.power_watts else 0.0
+    load_us = OWN_CLOCK_US if device.spec.power_watts and not memory_bound(problem, device.spec) else 0.0
     samples, pruned = take(sample, incumbent_us, fewest, load_us)
     timed = timing(device, samples)
 

@@ -8,19 +8,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernels.base.tile_hint import TileHint
+from kernels.limits import memory_bound
 from tilewright.errors import DeviceUnavailable
 from tilewright.launch import Launch
 from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import STANDS_IN
 from tuner.devices.base import Device, VendorChoice
-from tuner.measure.interleave import equal_samplers, finishers, interleave
+from tuner.measure.interleave import SLICE_S, equal_samplers, finishers, interleave
 from tuner.measure.operands import rotated_sets
 from tuner.measure.stats import median
 
 _ROUNDS = 32
 _KNOWN = 8
-_SCREENS = ((48, 200.0), (12, 1000.0))  # (algorithms that stay, microseconds of each)
-_SCREEN_RATIO = 1.25
+_SCREENS = ((48, 200.0), (8, 2000.0))  # (algorithms that stay, microseconds of each)
+_SCREEN_RATIO = 1.12
 _STAND_IN_OUT = {2: DType.FLOAT16, 4: DType.FLOAT32}  # by bytes of an element of D
 
 
@@ -37,7 +38,7 @@ def fastest_for(device: Device, problem: GemmProblem, *, quick: bool = False) ->
     if not same and quick:
         return min(_screened(device, choices), key=lambda choice: _quick_us(device, choice.launches))
     if not same:
-        same = [fastest(device, choices)]
+        same = [fastest(device, choices, slice_s=0.0 if memory_bound(problem, device.spec) else SLICE_S)]
         while len(known) >= _KNOWN:
             del known[next(iter(known))]
         known[problem] = same[0].detail
@@ -50,7 +51,7 @@ def _known(_device: Device) -> dict[GemmProblem, dict[str, Any]]:
     return {}
 
 
-def fastest(device: Device, choices: Sequence[VendorChoice]) -> VendorChoice:
+def fastest(device: Device, choices: Sequence[VendorChoice], *, slice_s: float = SLICE_S) -> VendorChoice:
     """The choice with the lowest median of interleaved samples under load.
 
     A few launches of each rule out the slow ones. The others race for as many rounds as candidates do, or
@@ -60,12 +61,12 @@ def fastest(device: Device, choices: Sequence[VendorChoice]) -> VendorChoice:
         return choices[0]
     choices = _screened(device, choices)
     samplers = equal_samplers(device, [choice.launches for choice in choices])
-    rows, _ = interleave(device, samplers, _ROUNDS, seed=0, droppable=len(choices))
+    rows, _ = interleave(device, samplers, _ROUNDS, seed=0, droppable=len(choices), slice_s=slice_s)
     return choices[min(finishers(rows), key=lambda index: median(rows[index]))]
 
 
 def _screened(device: Device, choices: Sequence[VendorChoice]) -> Sequence[VendorChoice]:
-    """The first choice and the fastest others, at most 25 % slower than the fastest.
+    """The first choice and the fastest others, at most 12 % slower than the fastest.
 
     Each runs for a short time, then the fastest of these for a longer time.
     """

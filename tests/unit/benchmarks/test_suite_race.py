@@ -122,12 +122,47 @@ def warming(late_us: float, clock: list[float]) -> Callable[[int], float]:
 
 def test_at_the_power_limit_candidates_run_until_the_clock_is_their_own(monkeypatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(interleave, "SLICE_S", 0.06)
     monkeypatch.setattr(interleave, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     samplers = [warming(3.0, clock), warming(2.0, clock)]
-    rows, states = interleave.shuffled_rounds(Drawing(690.0), samplers, 6, random.Random(0))
+    rows, states = interleave.shuffled_rounds(Drawing(690.0), samplers, 6, random.Random(0), slice_s=0.06)
     assert rows == [[3.0] * 3, [2.0] * 3]
     assert states == [(1400.0, 690.0)] * 3
+
+
+def test_a_turn_at_the_power_limit_is_shared_by_the_ways_of_launching(monkeypatch) -> None:
+    """Both ways of a candidate follow each other, and what comes before the clock has settled counts for
+    neither."""
+    clock, order = [0.0], list[int]()
+    monkeypatch.setattr(interleave, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def sampler(name: int) -> Callable[[int], float]:
+        def sample(_number: int) -> float:
+            clock[0] += 0.001
+            order.append(name)
+            return float(name)
+
+        return sample
+
+    rows: interleave.Rows = [[] for _ in range(4)]
+    into: tuple[interleave.Rows, interleave.States] = rows, []
+    samplers = [sampler(name) for name in range(4)]
+    rounds = interleave.each_round(Drawing(690.0), samplers, 8, random.Random(0), into, 0.04, ways=2)
+    assert sum(1 for _ in rounds) == 8
+    assert rows == [[float(name)] * 8 for name in range(4)]
+    turns = [name for name, before in zip(order, [-1, *order], strict=False) if name != before]
+    assert {turns[i : i + 2] == [turns[i], turns[i] + 2] for i in range(0, len(turns), 2)} == {True}
+    assert [order.count(name) // 8 for name in range(4)] == [30, 30, 10, 10]
+
+
+def test_no_slices_where_the_clock_hardly_matters() -> None:
+    counts = [0]
+
+    def sample(_number: int) -> float:
+        counts[0] += 1
+        return 1.0
+
+    interleave.shuffled_rounds(Drawing(690.0), [sample], 12, random.Random(0), slice_s=0.0)
+    assert counts == [12]
 
 
 def test_slices_are_enough_for_an_interval_if_rounds_were() -> None:
@@ -154,13 +189,17 @@ def test_below_it_a_sample_is_a_sample(watts, mhz) -> None:
 @pytest.mark.parametrize(("watts", "taken"), [(690.0, [3, 3, 2, 3]), (600.0, [12, 12, 4, 12])])
 def test_who_is_left_behind_is_dropped(watts, taken, monkeypatch) -> None:
     """After two slices at the power limit, after four samples below it; the last one does not compete."""
-    monkeypatch.setattr(interleave, "SLICE_S", 0.0)
     monkeypatch.setattr(interleave, "slices", lambda _rounds: 3)
+    short = {"slice_s": 1e-9}
     samplers = [lambda _number, us=us: us for us in (100.0, 100.1, 105.0, 50.0)]
-    rows, states = interleave.shuffled_rounds(Drawing(watts), samplers, 12, random.Random(0), droppable=3)
+    rows, states = interleave.shuffled_rounds(
+        Drawing(watts), samplers, 12, random.Random(0), droppable=3, **short
+    )
     assert [len(row) for row in rows] == taken
     assert (interleave.finishers(rows[:3]), len(states)) == ([0, 1], max(taken))
-    alone, _ = interleave.shuffled_rounds(Drawing(watts), samplers[1:], 12, random.Random(0), droppable=2)
+    alone, _ = interleave.shuffled_rounds(
+        Drawing(watts), samplers[1:], 12, random.Random(0), droppable=2, **short
+    )
     # One is left to compete: a round more, so that its row is the longest.
     assert [len(row) for row in alone] == [taken[2] + 1, taken[2], taken[2] + 1]
 
@@ -229,3 +268,13 @@ def test_a_winner_that_computes_something_else_is_refused(device, monkeypatch) -
     monkeypatch.setattr(race, "most_error", lambda _problem: 1e-12)
     with pytest.raises(ArtifactError, match="tune it again with --retune"):
         race_shape(device, PROBLEM, artifact_of(config_of(), PROBLEM), rounds=8, seed=0)
+
+
+def test_a_device_that_was_busy_until_just_now_settles_sooner(monkeypatch) -> None:
+    device, clock, spent = HostDevice(), [100.0], list[float]()
+    monkeypatch.setattr(timing, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(timing, "load", lambda _samplers, seconds: spent.append(seconds))
+    for idle_s in (0.0, timing.STILL_WARM_S / 2, 2 * timing.STILL_WARM_S):
+        clock[0] += idle_s
+        timing.settle(device, [])
+    assert spent == [device.settle_s, timing.RESETTLE * device.settle_s, device.settle_s]

@@ -83,6 +83,12 @@ def test_a_stored_winner_that_is_nothing_today_is_left_out(fault: str) -> None:
     assert all(str(kept) not in race for race in lab.bench.races)
 
 
+@pytest.fixture
+def wide(monkeypatch) -> None:
+    """Finals with several of the toy's configs, few of which are close."""
+    monkeypatch.setattr(selection, "WITHIN", 1.15)
+
+
 def company_in(lab: Lab, races: Sequence[int]) -> None:
     """Others keep a core busy during those races of a lab, counted from 1."""
     alone = lab.bench.race
@@ -95,6 +101,7 @@ def company_in(lab: Lab, races: Sequence[int]) -> None:
     lab.bench.race = race  # type: ignore[method-assign]
 
 
+@pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize("race", ["the final", "the head-to-head"])
 def test_a_race_in_company_runs_again_until_it_is_alone(race: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "_PAUSE_S", 0.0)
@@ -106,6 +113,7 @@ def test_a_race_in_company_runs_again_until_it_is_alone(race: str, monkeypatch: 
     assert (best.timing.disturbed, best.verdict) == ("", "kernel")
 
 
+@pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize("race", ["the final", "the head-to-head"])
 def test_a_race_that_is_never_alone_settles_nothing(race: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "_PAUSE_S", 0.01)

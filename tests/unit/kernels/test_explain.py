@@ -154,3 +154,17 @@ def test_geforce_adds_up_in_float32_at_half_the_rate(dtype: DType, accumulate: D
     assert math.isclose(2 * rate * 128 * 2520e6, tflops * 1e12, rel_tol=1e-3)
     other = limits.multiply_adds(dtype, dataclasses.replace(geforce, name="NVIDIA L40S"), accumulate)
     assert other == rate * (2 if accumulate is DType.FLOAT32 else 1)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "bound"),
+    [(16, 6144, 4096, True), (64, 4096, 14336, True), (256, 4096, 4096, False), (4096, 4096, 4096, False)],
+)
+def test_decode_shapes_are_bound_by_memory(m, n, k, bound) -> None:
+    problem = GemmProblem(m, n, k, DType.BFLOAT16)
+    assert limits.memory_bound(problem, H200) is bound
+
+
+def test_an_unknown_rate_bounds_nothing() -> None:
+    unknown = dataclasses.replace(H200, memory_gbps=0)
+    assert not limits.memory_bound(GemmProblem(16, 6144, 4096), unknown)

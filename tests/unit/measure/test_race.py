@@ -96,7 +96,7 @@ def test_other_races_are_not(device) -> None:
     assert (len(alone.samples().samples_us), alone.samples().apart_us) == (1, ())
 
 
-def test_a_turn_is_long_enough_for_the_clock_and_a_sample_as_long(device, monkeypatch) -> None:
+def test_a_turn_is_long_enough_for_the_clock_unless_memory_is_the_limit(device, monkeypatch) -> None:
     taken: list[float] = []
 
     def each_round(*given: Any, **options: Any) -> Any:
@@ -105,8 +105,11 @@ def test_a_turn_is_long_enough_for_the_clock_and_a_sample_as_long(device, monkey
 
     monkeypatch.setattr(races, "each_round", each_round)
     plain = load(host_kernels.artifact(device.spec.arch, ""))
-    Race(device, [plain], host_kernels.PROBLEM, RaceRules(2, 0, vendor=False))
-    assert taken == [races.RACE_SLICE_S] == [2 * interleave.SLICE_S]
+    for bound in (False, True):
+        monkeypatch.setattr(races, "memory_bound", lambda _problem, _spec, bound=bound: bound)
+        Race(device, [plain], host_kernels.PROBLEM, RaceRules(2, 0, vendor=False))
+    assert taken == [races.RACE_SLICE_S, 0.0]
+    assert races.RACE_SLICE_S == 2 * interleave.SLICE_S
 
 
 class HeadToHeadBench(LabBench):
