@@ -8,6 +8,7 @@ share what was measured: one that was behind on the nearest row makes room for t
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -128,12 +129,18 @@ def family_configs(
     if row and behind > FAR and abs(math.log2(row.m / problem.m)) < AGAIN:
         return []
     wanted = counts.close if behind <= CLOSE else counts.other if behind <= FAR else 1
-    ranked = FAMILIES[name].heuristic_configs(problem, device)
+    ranked = _heuristic_configs(name, problem, device)
     for beside in near[:1]:
-        there = FAMILIES[name].heuristic_configs(dataclasses.replace(problem, m=beside.m), device)
+        there = _heuristic_configs(name, dataclasses.replace(problem, m=beside.m), device)
         if there[:wanted] == ranked[:wanted]:
             ranked = [config for config in ranked if beside.behind(config) <= CLOSE]
     return ranked[:wanted]
+
+
+@functools.lru_cache(maxsize=64)
+def _heuristic_configs(name: str, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
+    """Those of a family, which the next row of a ladder asks for as well."""
+    return FAMILIES[name].heuristic_configs(problem, device)
 
 
 def _valid(config: Config, problem: GemmProblem, device: DeviceSpec) -> bool:

@@ -299,10 +299,11 @@ class _Row:
         Raises:
             InvalidProblem: no config of any family is valid for its problem.
         """
-        self._search = open_for(self.context, self._job.bench, self._known_configs)
+        first = self._first if again else ()
+        self._search, ahead = open_for(self.context, self._job.bench, self._known_configs, first)
         self.tracker = self.new_tracker()
         if again:
-            Loop(self.context, self._search, self.tracker, self._first).run()
+            Loop(self.context, self._search, self.tracker, first, ahead).run()
         for trial in self._known():
             if trial.origin == ORIGIN or not again:
                 known = of_today(trial, self.context)

@@ -84,6 +84,7 @@ def of_today(trial: Trial, context: JobContext) -> Trial:
     return dataclasses.replace(trial, outcome=Outcome.INVALID, message=reason, timing=None)
 
 
+Ahead = dict[Config, Future[Compiled]]  # compilations that have begun, by config
 ASKS_PER_TRIAL = 4
 _POLL_S = 0.1
 _HELPERS_POLL_S = 0.02
@@ -97,9 +98,14 @@ class Loop:
     """
 
     def __init__(
-        self, context: JobContext, search: Search, tracker: ProgressTracker, first: Sequence[Config] = ()
+        self,
+        context: JobContext,
+        search: Search,
+        tracker: ProgressTracker,
+        first: Sequence[Config] = (),
+        ahead: Ahead | None = None,
     ) -> None:
-        """The search chooses after ``first``, configs that are compiled at once unless on the host."""
+        """The search chooses after ``first``; ``ahead`` are compilations that have begun."""
         self._context = context
         self._search = search
         self._tracker = tracker
@@ -113,7 +119,7 @@ class Loop:
         self._open: deque[tuple[Proposal, Future[Compiled]]] = deque()
         done = {trial.config for trial in known}
         self._first = deque(config for config in first if config not in done)
-        self._ahead = {} if self._on_host else {config: context.submit(config) for config in self._first}
+        self._ahead = ahead or {}
 
     def run(self) -> None:
         """Run until the budget is spent, the space is exhausted, the gain is too small or the job is

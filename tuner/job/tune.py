@@ -17,12 +17,12 @@ from tilewright.schema.job import JobProgress, TuneRequest
 from tilewright.schema.trial import BestConfig
 from tuner.job.context import JobContext, Recorder
 from tuner.job.helpers import adopt
-from tuner.job.loop import Loop
+from tuner.job.loop import Ahead, Loop
 from tuner.job.progress import ProgressTracker
 from tuner.job.selection import select_winner
 from tuner.job.slots import SlotBoard
 from tuner.measure.operands import why_too_large
-from tuner.search.search import Search, open_search
+from tuner.search.search import Search, initial_of, open_search
 from tuner.workers.bench import Bench
 from tuner.workers.builder import Builder
 from tuner.workers.process import WorkerError
@@ -64,9 +64,9 @@ def tune(
     adopt(context)
     if not recorder.trials():  # else the progress of the interrupted run stands until it is caught up with
         recorder.set_progress(JobProgress("enumerate", 0, request.budget))
-    search = open_for(context, bench, initial_configs)
+    search, ahead = open_for(context, bench, initial_configs)
     tracker = ProgressTracker(request, recorder, search, started)
-    Loop(context, search, tracker).run()
+    Loop(context, search, tracker, ahead=ahead).run()
     if board:
         board.close()
     if cancelled.is_set():
@@ -83,8 +83,14 @@ def tune(
     return best
 
 
-def open_for(context: JobContext, bench: Bench, initial_configs: Sequence[Config]) -> Search:
-    """The search of a job, which tries ``initial_configs`` first, then those of the vendor library's choice.
+def open_for(
+    context: JobContext, bench: Bench, initial_configs: Sequence[Config], first: Sequence[Config] = ()
+) -> tuple[Search, Ahead]:
+    """The search of a job, which tries ``initial_configs`` first, then those of the vendor library's choice;
+    and compilations that began before the valid configs were listed, which takes up to a second.
+
+    These are of ``first``, or else of one config of each family, which every search tries; on the host of
+    none.
 
     Raises:
         InvalidProblem: as :func:`tune`.
@@ -95,6 +101,12 @@ def open_for(context: JobContext, bench: Bench, initial_configs: Sequence[Config
     if too_large:
         raise InvalidProblem(too_large)
     given = [*initial_configs, *_vendor_configs(context, bench, families)]
+    done = {trial.config for trial in context.recorder.trials()}
+    if not first and not done:
+        tried = (initial_of(family, request.problem, device, given) for family in families)
+        first = [configs[0] for configs in tried if configs]
+    started = [config for config in first if config not in done and device.kind != "host"]
+    ahead = {config: context.submit(config) for config in started}
     search = open_search(
         families, request.problem, device, request.budget, request.seed, given, request.sampler
     )
@@ -103,7 +115,7 @@ def open_for(context: JobContext, bench: Bench, initial_configs: Sequence[Config
         raise InvalidProblem(
             f"no config of {names} is valid for {request.problem} on {device.arch}; tune another problem"
         )
-    return search
+    return search, ahead
 
 
 def _vendor_configs(context: JobContext, bench: Bench, families: Sequence[Family[Any]]) -> list[Config]:

@@ -243,11 +243,18 @@ def open_search(
     size = sum(len(pool) for pool in pools)
     arms = []
     for family, pool in zip(families, pools, strict=True):
-        known = [family.completed(config) for config in given if config.family == family.name]
-        # NOTE: they alternate because few are tried: configs that won before a knob existed must not crowd
-        # out heuristic configs that set it.
-        both = itertools.chain(*itertools.zip_longest(known, family.heuristic_configs(problem, device)))
-        valid = [one for one in both if one and family.why_invalid(one, problem, device) is None]
         drawn_by = Sampler.RANDOM if size <= budget else sampler
-        arms.append(Arm(pool, dict.fromkeys(valid), drawn_by))
+        arms.append(Arm(pool, initial_of(family, problem, device, given), drawn_by))
     return Search([arm for arm in arms if not arm.exhausted], min(budget, size), seed, depth)
+
+
+def initial_of(
+    family: ConfigSpace[Any], problem: GemmProblem, device: DeviceSpec, given: Iterable[Config]
+) -> list[Config]:
+    """The initial configs of a family for a search, in the order in which it tries them."""
+    known = [family.completed(config) for config in given if config.family == family.name]
+    # NOTE: they alternate because few are tried: configs that won before a knob existed must not crowd out
+    # heuristic configs that set it.
+    both = itertools.chain(*itertools.zip_longest(known, family.heuristic_configs(problem, device)))
+    valid = (one for one in both if one and family.why_invalid(one, problem, device) is None)
+    return list(dict.fromkeys(valid))
