@@ -85,7 +85,7 @@ def test_a_stored_winner_that_is_nothing_today_is_left_out(fault: str) -> None:
 
 @pytest.fixture
 def wide(monkeypatch) -> None:
-    """Finals with several of the toy's configs, few of which are close."""
+    """Final races with several of the toy's configs, few of which are close."""
     monkeypatch.setattr(selection, "WITHIN", 1.15)
 
 
