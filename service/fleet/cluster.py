@@ -64,6 +64,11 @@ def _told(address: str, reason: str, version: str) -> str:
             f"the cluster at {address} runs another version than Ray {version} and this Python; use the same "
             f"on every node ({first})"
         )
+    if "ailed to connect" in reason:
+        return (
+            f"the Ray cluster at {address} does not take this machine; if it asks for a token, set "
+            f"RAY_AUTH_MODE=token and its RAY_AUTH_TOKEN, else restart it ({first})"
+        )
     return (
         f"this machine is no node of the Ray cluster at {address}; run 'ray start --address {address}' here "
         f"first ({first})"
