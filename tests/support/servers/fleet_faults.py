@@ -109,6 +109,7 @@ class Lab:
 
     def strike(self, count: Count) -> None:
         """Start a job, let the fault happen after a random number of its trials, and count what is lost."""
+        self.wait(lambda: bool(self.client.devices()))  # after a fault that took all of them
         job_id, after = self.submit(), random.randrange(TRIALS - 4)
         self.wait(lambda: len(self.trials(job_id)) >= after or self.job(job_id).status.final)
         held = self.holder(job_id)
