@@ -4,8 +4,8 @@
 
 writes ``benchmarks/results/search-stopping.json``: for each space and threshold of the expected gain of a
 trial the mean number of measured trials and the mean loss against the whole budget. A job divides the
-expected gain by the device seconds of a trial: where one takes 0.1 s, a threshold of 0.001 is
-``min_gain_per_s`` 0.01.
+expected gain by the device seconds of a trial: where one takes 0.1 s, a threshold of 0.02 is
+``min_gain_per_s`` 0.2.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ import numpy as np
 
 from benchmarks.common.results import RESULTS, write_json
 from benchmarks.search.live_size import Replayed, found
+from tuner.job.loop import SETTLED
 from tuner.replay.formats import read_space
 from tuner.replay.space import RecordedSpace
 from tuner.search.search import open_search
 
 PATH = RESULTS / "search-stopping.json"
-THRESHOLDS = (0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.01)
+THRESHOLDS = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05)
 Run = tuple[list[float], list[float | None]]
 
 
@@ -37,11 +38,13 @@ def run(space: RecordedSpace, seed: int, budget: int) -> Run:
 
 
 def ended(runs: Sequence[Run], threshold: float) -> dict[str, float]:
-    """Mean trials and mean loss if each run ends where less than ``threshold`` is expected."""
+    """Mean trials and mean loss if each run ends where less than ``threshold`` is expected and its best
+    config is as old as :data:`tuner.job.loop.SETTLED` says."""
     trials, losses = [], []
     for fractions, gains in runs:
         low = (n for n, gain in enumerate(gains, 1) if gain is not None and gain < threshold)
-        trials.append(next(low, len(fractions)))
+        settled = (n for n in low if n > SETTLED and len(set(fractions[n - SETTLED - 1 : n])) == 1)
+        trials.append(next(settled, len(fractions)))
         losses.append(1.0 - fractions[trials[-1] - 1] / fractions[-1])
     return {"trials": round(float(np.mean(trials)), 1), "loss": round(float(np.mean(losses)), 5)}
 

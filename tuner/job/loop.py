@@ -27,6 +27,7 @@ EXHAUSTED = "every valid config was tried"
 FAILURES = "too many configs failed"
 CANCELLED = "cancelled"
 LOOK_BACK = 30
+SETTLED = 20
 
 
 def gain_per_s(trials: Sequence[Trial], expected: float | None = None) -> float | None:
@@ -51,15 +52,24 @@ def gain_per_s(trials: Sequence[Trial], expected: float | None = None) -> float 
 def why_gain_ends(request: TuneRequest, trials: Sequence[Trial], expected: float | None = None) -> str | None:
     """The reason to stop if the gain is below the request's ``min_gain_per_s``, or None.
 
-    ``expected`` is the gain that a model expects of the next trial, None without one.
+    ``expected`` is the gain that a model expects of the next trial, None without one. A model ends no search
+    that found a better config within the last 20 trials: the fewer it knows, the more often it errs.
     """
     gain = gain_per_s(trials, expected) if request.min_gain_per_s else None
     if gain is None or gain >= request.min_gain_per_s:
+        return None
+    if expected is not None and not _settled(trials):
         return None
     source = (
         f"the last {LOOK_BACK} trials gained" if expected is None else "the next trial is expected to gain"
     )
     return f"{source} {gain:.2%} per device second, less than {request.min_gain_per_s:.2%}"
+
+
+def _settled(trials: Sequence[Trial]) -> bool:
+    measured = [trial for trial in trials if trial.timing is not None]
+    before, now = _best_us(measured[:-SETTLED]), _best_us(measured)
+    return before is not None and before == now
 
 
 def _best_us(trials: Sequence[Trial]) -> float | None:

@@ -150,7 +150,7 @@ def _loss(squared: Floats, costs: Floats, logs: Floats, centre: Floats) -> tuple
 
 GROWTH = 1.2
 FIRST_FIT = 6
-WIDENED = 1.5
+WIDENED = 2.0
 _TINY = 1e-6
 _GAINS = np.linspace(-6.0, 6.0, 1201)
 
@@ -225,42 +225,37 @@ class Surrogate:
         """The number of rows whose values it has learned."""
         return self._known
 
-    def improvements(self) -> Distances:
-        """The expected improvement of each candidate over the lowest known cost."""
-        return self._expected(self._mean, self._explained)
+    def improvements(self, ahead: float = 0.0) -> Distances:
+        """The expected improvement of each candidate over a cost that lies ``ahead`` of the lowest known one.
 
-    def expected_gain(self, lead: float) -> float:
-        """The largest expected gain of a free candidate, as a fraction of a time.
+        Deviations are doubled: those of the model leave out that its length scales are estimates.
+        """
+        mean = self._white.astype(np.float32) @ self._solved[: len(self._white)]
+        return self._expected(mean, self._explained, ahead)
 
-        Deviations are widened by half: those of the model leave out that its length scales are estimates.
+    def improvements_of(self, rows: Indices, ahead: float = 0.0) -> Distances:
+        """As :meth:`improvements`, of any rows of the pool."""
+        size = len(self._rows)
+        alike = self._correlation_of(np.asarray(self._rows), rows)
+        solved = self._inverse[:size, :size].astype(np.float32) @ alike
+        mean = self._white.astype(np.float32) @ solved[: len(self._white)]
+        return self._expected(mean, np.square(solved).sum(axis=0), ahead)
+
+    def expected_gain(self, lead: float, others: Indices) -> float:
+        """The largest expected gain of a free candidate or of free ``others``, as a fraction of a time.
 
         Args:
             lead: logarithm of the lowest known time over the time that is to be improved on.
         """
         if not self._log_time:  # all times are one
             return 0.0
-        free = ~self._pool.taken(self.candidates)
         ahead = lead / self._log_time if lead else 0.0
-        gains = self._expected(self._mean[free], self._explained[free], ahead, WIDENED)
+        free = ~self._pool.taken(self.candidates)
+        gains = np.append(self.improvements(ahead)[free], self.improvements_of(others, ahead))
         return self._log_time * float(gains.max(initial=0.0))
 
-    def improvements_of(self, rows: Indices) -> Distances:
-        """The expected improvement of any rows of the pool."""
-        size = len(self._rows)
-        alike = self._correlation_of(np.asarray(self._rows), rows)
-        solved = self._inverse[:size, :size].astype(np.float32) @ alike
-        mean = self._white.astype(np.float32) @ solved[: len(self._white)]
-        return self._expected(mean, np.square(solved).sum(axis=0))
-
-    @property
-    def _mean(self) -> Distances:
-        mean: Distances = self._white.astype(np.float32) @ self._solved[: len(self._white)]
-        return mean
-
-    def _expected(
-        self, mean: Distances, explained: Distances, ahead: float = 0.0, widened: float = 1.0
-    ) -> Distances:
-        deviation = widened * self._spread * np.sqrt(np.maximum(1.0 - explained, _TINY))
+    def _expected(self, mean: Distances, explained: Distances, ahead: float) -> Distances:
+        deviation = WIDENED * self._spread * np.sqrt(np.maximum(1.0 - explained, _TINY))
         improvement = np.interp((self._lowest - ahead - mean) / deviation, _GAINS, _IMPROVEMENTS)
         expected: Distances = (deviation * improvement).astype(np.float32)
         return expected

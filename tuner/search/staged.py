@@ -21,7 +21,6 @@ FEWEST_JUDGED = 10
 MOST_KNOWN = 300
 MOST_CANDIDATES = 20_000
 CENTRES = 5
-CLOSE_EVERY = 2
 FOLLOWED, MOST_FOLLOWED = 2, 16  # asks near the best, for each initial config and in all
 SPREAD_AMONG = 200
 
@@ -32,10 +31,9 @@ class StagedSampler(PoolSampler):
     1. The first 8 asks, initial configs included, lie far from each other; more asks do while fewer than 3
     results
        are known.
-    2. The next asks take the free config of the highest expected improvement, alternately among all configs
-    and
-       among the neighbours of the best 5. After initial configs, twice as many asks as there were, 16 at
-       most, stay among these neighbours. A failed config counts as the slowest known one.
+    2. The next asks take the free config of the highest expected improvement. After initial configs, twice as
+       many asks as there were, 16 at most, stay among the neighbours of the best 5. A failed config counts as
+       the slowest known one.
     3. Beyond 300 asks the model costs more than it gains: local search from the best.
     """
 
@@ -56,12 +54,13 @@ class StagedSampler(PoolSampler):
         if trial.number < FIRST or self.history.measured < FEWEST_KNOWN:
             return self._spread(rng)
         followed = self.initial_configs + min(FOLLOWED * self.initial_configs, MOST_FOLLOWED)
-        return self._expected(trial.number < followed or trial.number % CLOSE_EVERY == 0)
+        return self._expected(trial.number < followed)
 
     def expected_gain(self, lead: float) -> float | None:
         """The largest one, as of the last ask that the model chose; None below 10 results and beyond 300."""
-        judged = FEWEST_JUDGED <= self._model.known < MOST_KNOWN
-        return self._model.expected_gain(lead) if judged else None
+        if not FEWEST_JUDGED <= self._model.known < MOST_KNOWN:
+            return None
+        return self._model.expected_gain(lead, self._outside_the_model())
 
     def _spread(self, rng: np.random.Generator) -> int:
         """Of some free rows, the one with the largest distance to its nearest asked row."""
@@ -75,13 +74,17 @@ class StagedSampler(PoolSampler):
     def _expected(self, close: bool) -> int:
         model = self._model
         model.learn(self.history.rows, self.history.values)
-        near = self._near_the_best()
-        if close and len(near):
+        if close and len(near := self._near_the_best()):
             return int(near[model.improvements_of(near).argmax()])
-        rows, gains = model.candidates, model.improvements()
-        if len(rows) < len(self.pool):
-            rows, gains = np.append(rows, near), np.append(gains, model.improvements_of(near))
+        others = self._outside_the_model()
+        rows = np.append(model.candidates, others)
+        gains = np.append(model.improvements(), model.improvements_of(others))
         return int(rows[np.where(self.pool.taken(rows), -np.inf, gains).argmax()])
+
+    def _outside_the_model(self) -> Indices:
+        """The rows to judge beside the model's candidates: near the best, if these are not the whole pool."""
+        whole = len(self._model.candidates) == len(self.pool)
+        return np.empty(0, dtype=np.int64) if whole else self._near_the_best()
 
     def _near_the_best(self) -> Indices:
         """The free neighbours of the best rows."""

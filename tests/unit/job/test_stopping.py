@@ -7,7 +7,7 @@ from toy_family import PROBLEM, TOY
 
 from tilewright.schema.job import TuneRequest
 from tilewright.schema.trial import Outcome, Timing, Trial
-from tuner.job.loop import LOOK_BACK, gain_per_s, why_gain_ends
+from tuner.job.loop import LOOK_BACK, SETTLED, gain_per_s, why_gain_ends
 
 
 def trial(number: int, us: float, outcome: Outcome = Outcome.OK) -> Trial:
@@ -48,7 +48,7 @@ def test_a_request_without_a_threshold_never_ends_by_it() -> None:
 
 
 def test_an_expected_gain_is_divided_by_the_seconds_of_a_trial() -> None:
-    few = flat(12, 100.0)
+    few = flat(SETTLED + 1, 100.0)
     # A trial takes 0.1 s.
     assert gain_per_s(few, 0.0004) == pytest.approx(0.004)
     request = TuneRequest(PROBLEM, min_gain_per_s=0.005)
@@ -58,3 +58,10 @@ def test_an_expected_gain_is_divided_by_the_seconds_of_a_trial() -> None:
     # What the model expects counts, also where the last trials gained nothing.
     assert why_gain_ends(request, flat(2 * LOOK_BACK, 100.0), 0.0006) is None
     assert why_gain_ends(TuneRequest(PROBLEM), few, 0.0) is None
+
+
+def test_a_model_ends_no_search_that_found_a_better_config_of_late() -> None:
+    request = TuneRequest(PROBLEM, min_gain_per_s=0.005)
+    begun = [trial(0, 200.0), *flat(SETTLED, 100.0)]
+    assert why_gain_ends(request, begun, 0.0) is None
+    assert why_gain_ends(request, [*begun, trial(99, 100.0)], 0.0) is not None

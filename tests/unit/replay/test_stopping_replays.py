@@ -9,16 +9,19 @@ import pytest
 from toy_family import toy_space
 
 from benchmarks.search import stopping
+from tuner.job.loop import SETTLED
 from tuner.replay.formats import write_space
 
 
-def test_a_run_ends_at_the_first_gain_below_the_threshold() -> None:
-    first = ([0.5, 0.8, 0.9, 1.0], [None, 0.3, 0.1, 0.0])
-    second = ([0.8, 0.8, 0.8, 0.8], [None, 0.2, 0.2, 0.2])
-    # The first run ends after three trials at 0.9, the second never.
-    assert stopping.ended([first, second], 0.15) == {"trials": 3.5, "loss": 0.05}
-    assert stopping.ended([first, second], 0.25) == {"trials": 2.5, "loss": 0.05}
-    assert stopping.ended([first], 0.35) == {"trials": 2.0, "loss": 0.2}
+def test_a_run_ends_at_the_first_gain_below_the_threshold_once_its_best_is_settled() -> None:
+    still = 40 - 1 - SETTLED
+    first = ([0.5, *[0.9] * (SETTLED + 1), *[1.0] * (still - 1)], [None, *[0.1] * 39])
+    second = ([0.8] * 40, [None, *[0.2] * 39])
+    # The first run found its 0.9 in the second trial and ends 20 trials later, the second never.
+    ended = 2 + SETTLED
+    assert stopping.ended([first, second], 0.15) == {"trials": (ended + 40) / 2, "loss": 0.05}
+    assert stopping.ended([first, second], 0.25) == {"trials": (ended + 1 + SETTLED) / 2, "loss": 0.05}
+    assert stopping.ended([first, second], 0.05) == {"trials": 40.0, "loss": 0.0}
 
 
 def test_every_space_has_every_threshold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ def dense_improvement(pool: Pool, rows: list[int], values: list[float | None]) -
     spread = math.sqrt((costs @ inverse @ costs + 2.0) / (told + 2.0))
     mean = whole[:, :told] @ inverse @ costs
     explained = np.einsum("ij,jk,ik->i", whole, np.linalg.inv(covariance), whole)
-    deviation = spread * np.sqrt(np.maximum(1.0 - explained, 1e-6))
+    deviation = gp.WIDENED * spread * np.sqrt(np.maximum(1.0 - explained, 1e-6))
     gain = (costs.min() - mean) / deviation
     normal = np.asarray([0.5 * math.erfc(-g / math.sqrt(2.0)) for g in gain])
     return deviation * (gain * normal + np.exp(-0.5 * gain**2) / math.sqrt(2.0 * math.pi))
