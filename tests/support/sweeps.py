@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 
 from kernels.base.family import Family
 from kernels.base.knobs import Knob
+from kernels.common.cuda import TARGETS
 
 
 def every(step: int, cases: Iterable[Any]) -> list[Any]:
@@ -22,6 +24,18 @@ def every(step: int, cases: Iterable[Any]) -> list[Any]:
         marks = [pytest.mark.long] if index % step else []
         sets.append(pytest.param(*values, id="-".join(map(_name, values)), marks=marks))
     return sets
+
+
+def on_generations(
+    cases: Iterable[Any], archs: Callable[[Any], Iterable[str]] = lambda _: TARGETS
+) -> Iterator[tuple[Any, ...]]:
+    """Each case with one architecture of each generation (``sm_8x``, ``sm_9x``, ...) of ``archs``, which
+    takes a case. Those of one generation, whose kernels differ little, take turns from case to case."""
+    for turn, case in enumerate(cases):
+        values = case if isinstance(case, tuple) else (case,)
+        for _, group in itertools.groupby(archs(case), key=lambda arch: arch[:-1]):
+            alike = list(group)
+            yield (*values, alike[turn % len(alike)])
 
 
 def _name(value: Any) -> str:

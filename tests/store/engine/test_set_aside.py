@@ -53,12 +53,14 @@ def here(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     made.engine.stop()
 
 
-@pytest.mark.parametrize("end", ["by itself", "by a release"])
+@pytest.mark.parametrize(
+    ("databases", "end"), [("sqlite", "by itself"), ("postgresql", "by a release")], indirect=["databases"]
+)
 def test_a_job_waits_for_its_device_and_goes_on_with_its_trials(
     store: Store, here: Surroundings, end: str
 ) -> None:
     queue = here.engine.queues["host"]
-    request = TuneRequest(GemmProblem(48, 48, 48, "float32", "nn"), max_trials=12)
+    request = TuneRequest(GemmProblem(48, 48, 48, "float32", "nn"), max_trials=6)
     with store.begin() as session:
         job_id = jobs.submit(session, request, queue.bench.spec)[0].id
     here.engine.wake()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from device_samples import gpu
-from sweeps import every
+from sweeps import every, on_generations
 
 from kernels.base.family import Family
 from kernels.base.spec import CompileError
@@ -35,10 +35,9 @@ SIMT_PROBLEMS = [
 ]
 CASES: list[tuple[Family[Any], GemmProblem]] = [(MMA_SYNC, p) for p in PROBLEMS]
 CASES += [(SIMT, p) for p in SIMT_PROBLEMS] + [(WMMA, p) for p in PROBLEMS[1:]]
-ON_EVERY_ARCH = [(family, problem, arch) for family, problem in CASES for arch in TARGETS]
 
 
-@pytest.mark.parametrize(("family", "problem", "arch"), every(29, ON_EVERY_ARCH))
+@pytest.mark.parametrize(("family", "problem", "arch"), every(11, on_generations(CASES)))
 def test_sampled_valid_configs_compile(family, problem, arch) -> None:
     device = gpu(arch)
     points = list(valid_points(family, problem, device))

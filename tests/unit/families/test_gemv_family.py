@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from device_samples import HOPPER, gpu
-from sweeps import every
+from sweeps import every, on_generations
 
 from kernels.base.spec import CompileError
 from kernels.common.cuda import TARGETS
@@ -151,7 +150,7 @@ def test_both_sides_refuse_for_the_same_reason(changes, problem, python, static_
 
 
 @pytest.mark.parametrize(
-    ("problem", "arch"), every(17, itertools.product([DECODE, SIXTEEN, MN_MAJOR, ODD, TALL], TARGETS))
+    ("problem", "arch"), every(6, on_generations([DECODE, SIXTEEN, MN_MAJOR, ODD, TALL]))
 )
 def test_sampled_configs_compile_without_spills(problem, arch) -> None:
     device = gpu(arch)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from device_samples import gpu
-from sweeps import every
+from sweeps import every, on_generations
 
 from benchmarks.ladder.bank_conflicts import (
     ACCUMULATOR_ELEMENTS,
@@ -115,7 +115,7 @@ def test_packed_bytes_are_the_fragments_of_an_mma(dtype: DType) -> None:
     assert all(d[row, column] == (a @ b.T)[row, column] for row, column in positions)
 
 
-@pytest.mark.parametrize(("dtype", "arch"), every(13, itertools.product(PACKED, TARGETS)))
+@pytest.mark.parametrize(("dtype", "arch"), every(6, on_generations(PACKED)))
 def test_first_heuristic_configs_compile_everywhere(dtype: DType, arch: str) -> None:
     problem, device = GemmProblem(512, 512, 4096, dtype=dtype), gpu(arch)
     config = MMA_SYNC.heuristic_configs(problem, device)[0]
