@@ -1,6 +1,6 @@
 """What ending a search by the expected gain saves and what it loses, on recorded spaces.
 
-    python -m benchmarks.search.stopping SPACE ... [--runs 10] [--budget 200]
+    python -m benchmarks.search.stopping SPACE ... [--runs 10] [--budget 200] [--processes 1]
 
 writes ``benchmarks/results/search-stopping.json``: for each space and threshold of the expected gain of a
 trial the mean number of measured trials and the mean loss against the whole budget. A job divides the
@@ -11,11 +11,14 @@ expected gain by the device seconds of a trial: where one takes 0.1 s, a thresho
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Collection, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from benchmarks.common.results import RESULTS, write_json
 from benchmarks.search.live_size import Replayed, found
@@ -55,12 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("spaces", nargs="+", type=Path, help="recorded spaces")
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--budget", type=int, default=200)
+    parser.add_argument("--processes", type=int, default=1)
     given = parser.parse_args(arguments)
     seeds = np.random.SeedSequence(7003).generate_state(given.runs).tolist()
     result: dict[str, Any] = {"runs": given.runs, "budget": given.budget, "spaces": {}}
     for path in given.spaces:
         space = read_space(path)
-        runs = [run(space, seed, given.budget) for seed in seeds]
+        with threadpool_limits(1), ProcessPoolExecutor(given.processes) as pool:
+            runs = list(pool.map(functools.partial(run, space, budget=given.budget), seeds))
         result["spaces"][space.name] = {str(one): ended(runs, one) for one in THRESHOLDS}
         result["mean"] = {str(one): _mean(result["spaces"].values(), str(one)) for one in THRESHOLDS}
         write_json(PATH, result)
