@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common.results import Rows
-from benchmarks.service.ray_services import Machine
+from benchmarks.service.ray_services import Machine, wait
 from service.results.publishing import publish
 from tilewright import Artifact, Client, GemmProblem
 from tilewright.launch import local_device
@@ -94,8 +94,8 @@ def _warm_up(machine: Machine, client: Client, count: int) -> None:
     n = 32 if machine.on_host else 512
     given = problems(machine, 1)[0]
     small = [GemmProblem(16 + i, n, n, given.dtype, given.layout) for i in range(3 * count)]
-    for job_id in [client.tune(one, level="quick", max_trials=2, wait=False).id for one in small]:
-        client.wait(job_id)
+    ids = [client.tune(one, level="quick", max_trials=2, wait=False).id for one in small]
+    wait(lambda: all(client.job(one).status.final for one in ids))
 
 
 def _all_jobs(

@@ -42,7 +42,7 @@ _RULES = RaceRules(8, 0, vendor=False, slice_s=0.1)
 _LOAD = RaceRules(4, 0, vendor=False, slice_s=0.1)
 _LONGEST_S = 120.0
 _SETTLE_S = 1.0
-_REPEATS = 3
+_REPEATS = 2
 _MOMENT_S = 30.0  # in which a device that is to be struck has a job with a trial
 _STRIKES = ("worker", "worker", "actor")
 _NEAR = 0.98
@@ -67,7 +67,7 @@ def one_job(machine: Machine, rows: Rows, trials_of_job: int) -> None:
                 searched = _Searched(store, client.job(job.id))
                 found[problem, helpers] = searched
                 rows.add("job", problem=str(problem), helpers=helpers, holder=holder, **searched.row)
-                if helpers:
+                if not helpers:
                     _keep(machine.folder / "kernels", problem, searched.kernels(_KERNELS))
     with contextlib.closing(Bench(machine.devices[0])) as bench:
         for problem in given:
@@ -177,14 +177,14 @@ def neighbours(machine: Machine, rows: Rows) -> None:
     with contextlib.ExitStack() as stack:
         here, there = (stack.enter_context(contextlib.closing(Bench(name))) for name in ends)
         for problem, kernels in known:
-            times = [_medians(bench, problem, kernels) for bench in (here, there, here, there)]
-            ratios = [(b + d) / (a + c) for a, b, c, d in zip(*times, strict=True)]
+            here_us, there_us = (_medians(bench, problem, kernels) for bench in (here, there))
+            ratios = [other / one for one, other in zip(here_us, there_us, strict=True)]
             rows.add(
                 "devices",
                 problem=str(problem),
                 kernels=[kernel.digest for kernel in kernels],
-                here_us=times[0::2],
-                there_us=times[1::2],
+                here_us=here_us,
+                there_us=there_us,
                 there_over_here=ratios,
                 after_anchor=[ratio / ratios[0] for ratio in ratios[1:]],
             )
@@ -300,7 +300,7 @@ def strikes(machine: Machine, rows: Rows, trials_of_job: int) -> None:
         contextlib.closing(Store.open(machine.database("struck"))) as store,
     ):
         options: dict[str, Any] = {"level": "quick", "max_trials": trials_of_job, "wait": False}
-        ids = [client.tune(problem, **options).id for problem in problems(machine, 6 * count)]
+        ids = [client.tune(problem, **options).id for problem in problems(machine, 5 * count)]
         target = max(one.name for one in client.devices())
         for kind in _STRIKES:
             rows.add("strike", what=kind, device=target, **_strike(client, store, target, kind))
