@@ -1,9 +1,8 @@
 """Digests of the machine code of every suite winner: shows that a change of the sources changed no kernel.
 
-``python -m benchmarks.lab.machine_code`` compiles the winners of every ``suite-*.json`` for the recorded
-device and
-compares each digest with ``results/machine-code.json``; it needs NVRTC and no GPU. ``--write`` replaces
-the file.
+``python -m benchmarks.lab.machine_code`` compiles the winners of every recorded suite for the recorded
+device and compares each digest with ``results/machine-code.json``; it needs NVRTC and no GPU. ``--write``
+replaces the file.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="replace the recorded digests")
     arguments = parser.parse_args()
-    paths = [path for path in sorted(RESULTS.glob("suite-*.json")) if path.name.count(".") == 1]
+    paths = [path for path in sorted(RESULTS.glob("suite-sm*.json")) if path.name.count(".") == 1]
     found = [one for path in paths for one in winners(path)]
     with ThreadPoolExecutor(2) as pool:
         digests = list(pool.map(lambda one: digest(*one[1:]), found))

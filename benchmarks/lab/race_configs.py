@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.results import RESULTS, device_facts, now, write_json
+from benchmarks.common.shapes import Shape
 from benchmarks.suite.files import load_rows
-from benchmarks.suite.shapes import Shape
 from kernels.base.spec import CompileError
 from kernels.compiler.build import build
 from kernels.registry import FAMILIES

@@ -13,7 +13,8 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.common.results import RESULTS, now, write_json
+from benchmarks.common.options import RunOptions
+from benchmarks.common.results import now, write_json
 from benchmarks.ladder.race import ROUNDS, RUNS, climb
 from benchmarks.ladder.rows import Row, provenance, rows
 from kernels.compiler.build import ArtifactCache
@@ -28,21 +29,16 @@ class LadderRequest:
     """What to measure.
 
     Attributes:
+        run: how to run.
         document: number of a reference document; None for all.
-        device: ``cuda:0`` and so on.
-        out: folder of the results.
         cache: folder of compiled kernels; None compiles them again.
-        rounds, runs: samples of each candidate, and the parts that they are taken in.
-        stop_after: start no race after so many seconds; 0 for no bound.
+        runs: the parts that samples are taken in.
     """
 
+    run: RunOptions = dataclasses.field(default_factory=RunOptions)
     document: str | None = None
-    device: str = "cuda:0"
-    out: Path = RESULTS
     cache: Path | None = None
-    rounds: int = ROUNDS
     runs: int = RUNS
-    stop_after: float = 0.0
 
 
 def run_ladder(request: LadderRequest, tell: Callable[[str], None]) -> tuple[list[Row], Path]:
@@ -54,16 +50,16 @@ def run_ladder(request: LadderRequest, tell: Callable[[str], None]) -> tuple[lis
         LaunchError: a kernel broke the device; the process must end.
     """
     references = reference_kernels(request.document)
-    device = open_device(request.device)
+    rounds, device = request.run.rounds or ROUNDS, open_device(request.run.device)
     if device.spec.kind != "cuda":
-        raise DeviceUnavailable(f"the reference kernels need CUDA; {request.device} is not an NVIDIA GPU")
+        raise DeviceUnavailable(f"the reference kernels need CUDA; {request.run.device} is not an NVIDIA GPU")
     cache = ArtifactCache(request.cache) if request.cache else None
-    measurements = climb(device, references, request.rounds, cache, tell, request.runs, request.stop_after)
+    measurements = climb(device, references, rounds, cache, tell, request.runs, request.run.stop_after)
     path = result_path(request, device)
     path.parent.mkdir(parents=True, exist_ok=True)
     found = rows(measurements)
     write_json(path, [dataclasses.asdict(row) for row in found])
-    facts = {"date": now()} | provenance(device, measurements, request.rounds)
+    facts = {"date": now()} | provenance(device, measurements, rounds)
     write_json(path.with_suffix(".provenance.json"), facts)
     return found, path
 
@@ -71,4 +67,4 @@ def run_ladder(request: LadderRequest, tell: Callable[[str], None]) -> tuple[lis
 def result_path(request: LadderRequest, device: Device) -> Path:
     """``ladder-DEVICE.json``, or ``ladder-DEVICE-document-000.json`` for one document."""
     part = f"-document-{request.document}" if request.document else ""
-    return request.out / f"ladder-{device.spec.device_class.id}{part}.json"
+    return request.run.folder / f"ladder-{device.spec.device_class.id}{part}.json"

@@ -7,13 +7,13 @@ import dataclasses
 import itertools
 import json
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.results import RESULTS, now, write_json
+from benchmarks.common.options import RunOptions
+from benchmarks.common.results import now, write_json
 from benchmarks.mma.opponents import Peers
 from benchmarks.mma.race import ROUNDS, Ours, configs, race
 from kernels.compiler.build import source_digest
@@ -42,20 +42,15 @@ class MmaRequest:
         peers: shared library of other kernels (:class:`benchmarks.mma.opponents.Peers`); None races the
             instruction alone.
         configs: the most of our configs a problem.
-        resume: leave out the problems that the file holds, measured with today's source.
-        stop_after: start no problem after so many seconds; 0 for no bound.
+        run: how to run; problems that the file holds are left out if they have today's source.
     """
 
     problems: Sequence[GemmProblem]
     cache: Path
     processes: int
+    run: RunOptions = dataclasses.field(default_factory=RunOptions)
     peers: Path | None = None
-    device: str = "cuda:0"
-    out: Path = RESULTS
     configs: int = MOST_CONFIGS
-    rounds: int = ROUNDS
-    resume: bool = False
-    stop_after: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,24 +85,24 @@ def run_mma(request: MmaRequest, tell: Callable[[str], None]) -> MmaResult:
         DeviceUnavailable: there is no such GPU here, or the peers do not load.
         LaunchError: a kernel broke the device; the process must end.
     """
-    started = time.monotonic()
+    run, ends = request.run, request.run.ends()
     todo = list(request.problems)
-    device = open_device(request.device)
+    device = open_device(run.device)
     if device.spec.kind != "cuda":
-        raise DeviceUnavailable(f"mma.sync needs CUDA; {request.device} is not an NVIDIA GPU, use cuda:0")
+        raise DeviceUnavailable(f"mma.sync needs CUDA; {run.device} is not an NVIDIA GPU, use cuda:0")
     peers = Peers(request.peers) if request.peers else None
-    file = _File(request.out / f"mma-{device.spec.device_class.id}.json", _facts(device))
-    if request.resume:
+    file = _File(run.folder / f"mma-{device.spec.device_class.id}.json", _facts(device))
+    if run.resume:
         todo = [problem for problem in todo if not file.holds(problem)]
     rows: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
     with contextlib.closing(Builder(request.processes, request.cache)) as builder:
         for problem, ours in _compiled_ahead(builder, device, todo, request.configs):
-            if request.stop_after and time.monotonic() - started > request.stop_after:
+            if ends():
                 break
             tell(f"{len(rows) + len(failed) + 1} of {len(todo)}: {problem}")
             try:
-                rows.append(race(device, problem, ours, peers, request.rounds, tell))
+                rows.append(race(device, problem, ours, peers, run.rounds or ROUNDS, tell))
             except DeviceUnavailable as error:
                 failed[str(problem)] = str(error)
             else:

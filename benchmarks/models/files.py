@@ -59,7 +59,7 @@ class RowFile:
         self.keep(row, self._facts["/".join(map(str, key))])
 
     def _key(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
-        return tuple(row[name] for name in self._identity)
+        return tuple(row.get(name) for name in self._identity)
 
 
 def samples_path(path: Path) -> Path:

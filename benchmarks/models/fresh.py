@@ -170,7 +170,7 @@ class FreshTuner:
         with self._store.read() as session:
             data = entities.get_artifact(session, best.artifact)
         assert data is not None
-        rules = RaceRules(rounds, seed)
+        rules = RaceRules(rounds, seed, every=True)
         samples = self.bench.race([Artifact.from_bytes(data)], problem, rules, _RACE_TIMEOUT_S)
         back_to_back = _ratio(samples.samples_us)
         return Comparison(

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.common.results import RESULTS
+from benchmarks.common.options import RowOptions
 from benchmarks.models.files import Row, RowFile
-from benchmarks.models.fresh import ROUNDS, FreshTuner, Tuned
-from benchmarks.models.peers import add_peers, merged, stops
-from benchmarks.models.unseen import UNKNOWN, BenchResult, measured
+from benchmarks.models.fresh import FreshTuner, Tuned
+from benchmarks.models.peers import add_peers, merged
+from benchmarks.models.run import UNKNOWN, BenchResult, measured
 from tilewright.schema.job import Level, TuneRequest
 from tilewright.schema.problem import DType, GemmProblem, Layout
 
@@ -34,28 +32,21 @@ class ModelRequest:
 
     Attributes:
         weights: of :data:`WEIGHTS`; rows: every M.
-        options: of each job, by name.
-        resume: leave out weights whose rows have a result on this GPU and level.
-        stop_after: start no weight and no peer after so many seconds; 0 for no bound.
-        peers: whether to add what other tuners do (:mod:`benchmarks.models.peers`) to rows that lack it.
+        run: how to run; a weight is left out if all of its rows have a result on this GPU and level.
+        search: options of each job, by name.
     """
 
     weights: Sequence[str]
-    device: str
     compile_processes: int
-    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    run: RowOptions = dataclasses.field(default_factory=RowOptions)
+    search: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     dtype: DType = DType.BFLOAT16
     rows: tuple[int, ...] = ROWS
-    out: Path = RESULTS
-    rounds: int = ROUNDS
-    resume: bool = False
-    stop_after: float = 0.0
-    peers: bool = False
 
     @property
     def level(self) -> str:
         """How much each job spends."""
-        return str(self.options.get("level", Level.FULL))
+        return str(self.search.get("level", Level.FULL))
 
 
 def run_model(request: ModelRequest, tell: Callable[[str], None]) -> BenchResult:
@@ -65,15 +56,14 @@ def run_model(request: ModelRequest, tell: Callable[[str], None]) -> BenchResult
         DeviceUnavailable: the device, its libraries or the compiler are missing.
         ReportError: the file of an earlier run is damaged.
     """
-    ends, rows = stops(time.monotonic(), request.stop_after), list[Row]()
-    with FreshTuner(request.device, request.compile_processes) as tuner:
+    ends, rows = request.run.ends(), list[Row]()
+    with FreshTuner(request.run.device, request.compile_processes) as tuner:
         facts = tuner.facts()
-        file = RowFile(request.out / f"model-{facts['device_class']}.json", _IDENTITY, facts)
-        todo = [
-            weight
-            for weight in request.weights
-            if not (request.resume and all(file.done(**row) for row in _rows(request, weight, facts["gpu"])))
-        ]
+        file = RowFile(request.run.folder / f"model-{facts['device_class']}.json", _IDENTITY, facts)
+        todo = list(request.weights)
+        if request.run.resume:
+            rows_of = {weight: _rows(request, weight, facts["gpu"]) for weight in todo}
+            todo = [weight for weight in todo if not all(file.done(**row) for row in rows_of[weight])]
         left = len(todo)
         for weight in todo:
             if ends():
@@ -86,7 +76,7 @@ def run_model(request: ModelRequest, tell: Callable[[str], None]) -> BenchResult
                 rows.append(row | figures)
                 file.keep(rows[-1], samples)
                 tell(f"  m = {row['m']}: {figures['failure'] or figures['ratio_apart']}")
-        if request.peers:
+        if request.run.peers:
             lacking = [
                 (row, _problem(request, row["weight"], row["m"]))
                 for row in file.rows_without("torch_ratio", level=request.level, gpu=facts["gpu"])
@@ -107,7 +97,7 @@ def _problem(request: ModelRequest, weight: str, m: int) -> GemmProblem:
 
 
 def _job(request: ModelRequest, weight: str) -> TuneRequest:
-    return TuneRequest(_problem(request, weight, request.rows[-1]), request.rows, **request.options)
+    return TuneRequest(_problem(request, weight, request.rows[-1]), request.rows, **request.search)
 
 
 def _raced(
@@ -123,5 +113,5 @@ def _raced(
     if best is None:
         missing = {"failure": tuned.failure or "the row has no winner", "kernel": "", "regret": None}
         return UNKNOWN | spent | missing, {}
-    figures, samples = measured(tuner, best, request.rounds)
+    figures, samples = measured(tuner, best, request.run.rounds)
     return figures | spent | {"regret": best.regret}, samples

@@ -15,7 +15,6 @@ import select
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -139,11 +138,6 @@ def _line(figures: dict[str, Any]) -> str:
     compiled = f"torch.compile {ratio} in {seconds} s" if ratio else figures["torch_failure"]
     ratio = figures["heuristics_ratio"]
     return f"{compiled}; " + (f"heuristics {ratio}" if ratio else figures["heuristics_failure"])
-
-
-def stops(started: float, seconds: float) -> Callable[[], bool]:
-    """Whether so many seconds have passed since a moment of the monotonic clock; never for 0."""
-    return lambda: bool(seconds) and time.monotonic() - started > seconds
 
 
 def merged(rows: Iterable[Row], extended: Iterable[Row]) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Shapes of ``tilewright bench unseen`` and ``bench model``, written down before the first run.
+"""Shapes of ``tilewright bench unseen``, written down before the first run.
 
 Sixty are projections of public models: in the forward pass y = x W' with W stored N x K (layout nt), in the
 weight gradient dW = dY' X (tn) with few tokens for K. Twenty are small, odd or degenerate. None is in the
@@ -7,38 +7,10 @@ suite. Every second shape of a group is held out: measure those last.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 
-from tilewright.schema.problem import DType, GemmProblem, Layout
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class UnseenShape:
-    """One problem in one of several element types.
-
-    Attributes:
-        group: what it is an example of; source: the model and its projection, empty for made-up extents.
-        held_out: whether nothing may be decided by its result.
-    """
-
-    group: str
-    source: str
-    m: int
-    n: int
-    k: int
-    layout: Layout
-    held_out: bool
-
-    @property
-    def name(self) -> str:
-        """Extents and layout."""
-        return f"{self.m}x{self.n}x{self.k}-{self.layout}"
-
-    def problem(self, dtype: DType) -> GemmProblem:
-        """The problem in an element type."""
-        return GemmProblem(self.m, self.n, self.k, dtype, self.layout)
-
+from benchmarks.common.shapes import Shape
+from tilewright.schema.problem import Layout
 
 _FORWARD = {
     "prefill": (
@@ -124,14 +96,14 @@ _SMALL_OR_ODD = (
 )  # fmt: skip
 
 
-def _all() -> Iterator[UnseenShape]:
+def _all() -> Iterator[Shape]:
     groups = [(group, Layout.NT, shapes) for group, shapes in _FORWARD.items()]
     groups.append(("weight gradients", Layout.TN, _WEIGHT_GRADIENTS))
     groups.append(("small or odd", Layout.NT, tuple(("", *extents) for extents in _SMALL_OR_ODD)))
     for group, layout, shapes in groups:
         for index, (source, *extents) in enumerate(shapes):
             m, n, k = map(int, extents)
-            yield UnseenShape(group, str(source), m, n, k, layout, held_out=index % 2 == 1)
+            yield Shape(group, m, n, k, layout, source=str(source), held_out=index % 2 == 1)
 
 
-UNSEEN: tuple[UnseenShape, ...] = tuple(_all())
+UNSEEN: tuple[Shape, ...] = tuple(_all())

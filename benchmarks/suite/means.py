@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from benchmarks.common.shapes import SEED_GROUP
 from benchmarks.suite.files import Row
-from benchmarks.suite.shapes import SEED_GROUP
 from tilewright.schema.problem import DType
 
 # Operations of the tensor cores of one SM in a clock, times the bytes of an operand's element.

@@ -1,4 +1,4 @@
-"""What the suite races on a GPU: every algorithm of cuBLASLt, cublasGemmEx, torch, all right."""
+"""Every algorithm of cuBLASLt that a benchmark races is right."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks.suite.opponents import BEST, CUBLAS, OURS, TORCH, most_error, relative_error
-from benchmarks.suite.race import race_shape
-from kernels.compiler.build import build
-from kernels.mma_sync.family import MMA_SYNC
 from tilewright import GemmProblem
-from tilewright.errors import DeviceUnavailable
 from tuner.measure.correctness import reference_values
+from tuner.measure.encoding import decode
 from tuner.measure.operands import make_tensors
 
 PROBLEMS = [
@@ -33,11 +29,14 @@ def cublaslt() -> ModuleType:
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_every_algorithm_computes_the_product(device, cublaslt, problem) -> None:
-    tensors = make_tensors(device, problem, 3, "normal")
+    tensors = make_tensors(device, problem, 3, "integer")
     expected = reference_values(device, problem, tensors)
     for choice in cublaslt.every_choice(problem, [tensors], device.spec):
-        error = relative_error(device, choice.launches[0], problem, tensors, expected)
-        assert error <= most_error(problem), choice.detail
+        tensors.d[...] = 0
+        device.synchronize()
+        device.once(choice.launches[0])
+        error = device.xp.abs(decode(tensors.d, problem.out) - expected)
+        assert float(error.max()) <= 0.01 * float(device.xp.abs(expected).max()), choice.detail
 
 
 def test_forced_split_k_adds_algorithms(device, cublaslt) -> None:
@@ -50,30 +49,3 @@ def test_forced_split_k_adds_algorithms(device, cublaslt) -> None:
     counts = {choice.detail["split_k"] for choice in every[len(proposed) :]}
     assert len(every) > len(proposed)
     assert counts <= set(range(2, 17))
-
-
-@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
-@pytest.mark.parametrize("library", ["cublas", "torch_baseline"])
-def test_the_libraries_as_users_call_them(device, library, problem) -> None:
-    module = pytest.importorskip(f"tuner.devices.{library}")
-    tensors = make_tensors(device, problem, 3, "normal")
-    expected = reference_values(device, problem, tensors)
-    try:
-        choice = module.choice(problem, [tensors])
-    except DeviceUnavailable as error:
-        pytest.skip(str(error))
-    assert relative_error(device, choice.launches[0], problem, tensors, expected) <= most_error(problem)
-    assert device.timer(choice.launches)() > 0  # captured in a graph
-
-
-def test_a_race_of_the_suite(device) -> None:
-    problem = GemmProblem(1024, 1024, 1024)
-    artifact = build(MMA_SYNC, MMA_SYNC.heuristic_configs(problem, device.spec)[0], problem, device.spec)
-    raced = race_shape(device, problem, artifact, rounds=8, seed=0)
-    assert {OURS, BEST, CUBLAS} <= set(raced.samples_us)
-    assert TORCH in raced.samples_us or TORCH in raced.absent
-    assert raced.state in ("settled", "drifting")
-    assert raced.mhz
-    assert raced.watts
-    assert max(raced.errors.values()) <= most_error(problem)
-    assert problem.operand_bytes * raced.sets >= 2 * device.spec.l2_bytes

@@ -152,6 +152,9 @@ class Device(Protocol):
     def vendor(self, problem: GemmProblem, sets: Sequence[Tensors]) -> list[VendorChoice]:
         """The algorithms that the vendor library proposes, ready to run; empty if there is none."""
 
+    def every_vendor(self, problem: GemmProblem, sets: Sequence[Tensors]) -> list[VendorChoice]:
+        """:meth:`vendor`, and what the library computes but does not propose; finding it takes seconds."""
+
     def vendor_default(self, problem: GemmProblem, tensors: Tensors) -> VendorChoice | None:
         """The algorithm that the vendor library would choose; None if it does not compute the problem."""
 

@@ -32,9 +32,7 @@ def choices(problem: GemmProblem, sets: Sequence[Tensors], device: DeviceSpec) -
 
     They are in the order of the heuristics; the first is the one that ``cublasGemmEx`` would run. The list is
     empty if cuBLASLt does not compute the problem: it computes the 8-bit types int8 and float8_e4m3fn in
-    layout nt
-        only,
-    with row lengths in multiples of 4 and of 16, and no narrower types.
+    layout nt only, with row lengths in multiples of 4 and of 16, and no narrower types.
     """
     if problem.dtype not in DATA:
         return []
@@ -46,9 +44,10 @@ def every_choice(problem: GemmProblem, sets: Sequence[Tensors], device: DeviceSp
     """:func:`choices`, and the same algorithms with every split-K count in 2 .. 16 that the library accepts.
 
     Counts that give more than four waves of CTAs are left out: splitting never pays there. Each algorithm
-        with a
-    forced count runs once here, because a launch may fail although the library's check passed.
+    with a forced count runs once here, because a launch may fail although the library's check passed.
     """
+    if problem.dtype not in DATA:
+        return []
     matmul, workspace = _matmul(problem, sets, device), _workspace()
     found = {result["algo"].tobytes(): result for result in _proposed(matmul)}
     proposed = [_choice(matmul, sets, result, workspace) for result in found.values()]

@@ -159,19 +159,18 @@ class CudaDevice:
 
     def vendor(self, problem: GemmProblem, sets: Sequence[Tensors]) -> list[VendorChoice]:
         """The algorithms that cuBLASLt's heuristics propose."""
-        try:
-            from tuner.devices.cublaslt import choices
-        except ImportError as error:
-            raise DeviceUnavailable(f"the vendor baseline needs nvmath-python: {error}") from error
-        return choices(problem, sets, self.spec)
+        found: list[VendorChoice] = _cublaslt().choices(problem, sets, self.spec)
+        return found
+
+    def every_vendor(self, problem: GemmProblem, sets: Sequence[Tensors]) -> list[VendorChoice]:
+        """The same with every split-K count that cuBLASLt accepts."""
+        found: list[VendorChoice] = _cublaslt().every_choice(problem, sets, self.spec)
+        return found
 
     def vendor_default(self, problem: GemmProblem, tensors: Tensors) -> VendorChoice | None:
         """The first algorithm of cuBLASLt's heuristics, which run once for a problem."""
-        try:
-            from tuner.devices.cublaslt import default_choice
-        except ImportError as error:
-            raise DeviceUnavailable(f"the vendor library needs nvmath-python: {error}") from error
-        return default_choice(problem, tensors)
+        found: VendorChoice | None = _cublaslt().default_choice(problem, tensors)
+        return found
 
     def pin(self, memory: Any) -> bool:
         """Register memory with the driver; False if it refuses, and copies go through its buffers."""
@@ -277,3 +276,11 @@ def _launch_errors() -> Iterator[None]:
     except cupy.cuda.runtime.CUDARuntimeError as error:
         # NOTE: after a failed kernel the context answers every call with the same error.
         raise LaunchError(str(error), code=error.status, sticky=True) from error
+
+
+def _cublaslt() -> Any:
+    try:
+        import tuner.devices.cublaslt as cublaslt
+    except ImportError as error:
+        raise DeviceUnavailable(f"the vendor library needs nvmath-python: {error}") from error
+    return cublaslt

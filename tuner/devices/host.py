@@ -110,6 +110,10 @@ class HostDevice:
             return []
         return [VendorChoice("numpy", [NumpyGemm(problem, tensors) for tensors in sets], blas_detail())]
 
+    def every_vendor(self, problem: GemmProblem, sets: Sequence[Tensors]) -> list[VendorChoice]:
+        """NumPy's BLAS."""
+        return self.vendor(problem, sets)
+
     def vendor_default(self, problem: GemmProblem, tensors: Tensors) -> VendorChoice | None:
         """NumPy's BLAS; None for types that no BLAS has."""
         return next(iter(self.vendor(problem, [tensors])), None)

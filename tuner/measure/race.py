@@ -49,6 +49,7 @@ class RaceRules:
         dropping: whether kernels that are left behind by another take no part in the rounds that follow.
         slice_s: seconds of a candidate's turn at the power limit, unless the memory bounds the problem.
         quick: whether a few launches choose among the vendor library's algorithms.
+        every: whether to choose among all algorithms of the vendor library, with those it does not propose.
     """
 
     rounds: int
@@ -57,6 +58,7 @@ class RaceRules:
     dropping: bool = False
     slice_s: float = RACE_SLICE_S
     quick: bool = False
+    every: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -119,7 +121,9 @@ class Race:
             LaunchError, DeviceUnavailable: as :func:`race`.
         """
         self._bound = bind_all(device, kernels, problem, rotated_sets(device, problem))
-        self._vendor = fastest_for(device, problem, quick=rules.quick) if rules.vendor else None
+        self._vendor = (
+            fastest_for(device, problem, quick=rules.quick, every=rules.every) if rules.vendor else None
+        )
         vendor_launches = [self._vendor.launches] if self._vendor else []
         candidates = [*(one.launches for one in self._bound), *vendor_launches]
         self._candidates = (*(kernel.artifact.digest for kernel in kernels), *["vendor"] * rules.vendor)

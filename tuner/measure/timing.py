@@ -1,7 +1,7 @@
 """Timing of one kernel in a trial, at sustained clocks.
 
 An idle GPU runs its first milliseconds at clocks that it cannot hold, and swings for some seconds around
-those that it can. Samples taken after :func:`reach_steady_clock` are at sustained clocks.
+those that it can. Samples taken after :func:`settle` are at sustained clocks.
 """
 
 from __future__ import annotations
@@ -22,28 +22,9 @@ from tuner.measure.correctness import check_replays
 from tuner.measure.operands import bind, rotated_sets
 from tuner.measure.stats import median, median_interval
 
-SLICE_S = 0.1
-FEWEST, MOST = 8, 30  # slices
-STEADY = 0.01
-_HALF = 4  # slices in a mean
 STILL_WARM_S = 0.3  # idle seconds after which a device settles anew
 RESETTLE = 0.2  # of the time that an idle device needs
 _loaded_until: weakref.WeakKeyDictionary[Device, float] = weakref.WeakKeyDictionary()
-
-
-def reach_steady_clock(device: Device, samplers: Sequence[Callable[[int], float]]) -> bool | None:
-    """Keep the device busy with ``samplers`` for 0.8 to 3 s, until its clock is steady.
-
-    A clock is steady if its mean over the last 0.4 s is within 1 % of the mean over the 0.4 s before.
-
-    Returns:
-        Whether the clock became steady; None if the device does not report its clock.
-    """
-    clocks: list[float | None] = []
-    while len(clocks) < MOST and not (len(clocks) >= FEWEST and _steady(clocks) is not False):
-        load(samplers, SLICE_S)
-        clocks.append(device.telemetry().mhz)
-    return _steady(clocks)
 
 
 def settle(device: Device, samplers: Sequence[Callable[[int], float]]) -> None:
@@ -65,14 +46,6 @@ def load(samplers: Sequence[Callable[[int], float]], seconds: float) -> None:
     while time.monotonic() < end:
         for sample in samplers:
             sample(0)
-
-
-def _steady(clocks: Sequence[float | None]) -> bool | None:
-    known = [mhz for mhz in clocks[-2 * _HALF :] if mhz is not None]
-    if len(known) < 2 * _HALF:
-        return None
-    before, now = sum(known[:_HALF]), sum(known[_HALF:])
-    return abs(now - before) <= STEADY * before
 
 
 METHOD = "replay-v2"

@@ -25,28 +25,31 @@ _SCREEN_RATIO = 1.12
 _STAND_IN_OUT = {2: DType.FLOAT16, 4: DType.FLOAT32}  # by bytes of an element of D
 
 
-def fastest_for(device: Device, problem: GemmProblem, *, quick: bool = False) -> VendorChoice:
+def fastest_for(
+    device: Device, problem: GemmProblem, *, quick: bool = False, every: bool = False
+) -> VendorChoice:
     """The library's fastest algorithm for a problem; the process remembers it for the last 8 problems.
 
-    If ``quick``, and it is not known yet, a few launches of each decide, and it is not remembered.
+    If ``quick``, and it is not known yet, a few launches of each decide, and it is not remembered. If
+    ``every``, all algorithms take part, as :meth:`Device.every_vendor` has them.
 
     Raises:
         DeviceUnavailable: as :func:`vendor_choices`.
     """
-    choices, known = vendor_choices(device, problem), _known(device)
-    same = [choice for choice in choices if choice.detail == known.get(problem)]
+    choices, known, asked = vendor_choices(device, problem, every=every), _known(device), (problem, every)
+    same = [choice for choice in choices if choice.detail == known.get(asked)]
     if not same and quick:
         return min(_screened(device, choices), key=lambda choice: _quick_us(device, choice.launches))
     if not same:
         same = [fastest(device, choices, slice_s=0.0 if memory_bound(problem, device.spec) else SLICE_S)]
         while len(known) >= _KNOWN:
             del known[next(iter(known))]
-        known[problem] = same[0].detail
+        known[asked] = same[0].detail
     return same[0]
 
 
 @functools.lru_cache(maxsize=1)
-def _known(_device: Device) -> dict[GemmProblem, dict[str, Any]]:
+def _known(_device: Device) -> dict[tuple[GemmProblem, bool], dict[str, Any]]:
     """The attributes of the fastest algorithm, for each of the last problems."""
     return {}
 
@@ -90,13 +93,14 @@ def _quick_us(device: Device, launches: Sequence[Launch]) -> float:
     return min(sample(), sample())
 
 
-def vendor_choices(device: Device, problem: GemmProblem) -> list[VendorChoice]:
+def vendor_choices(device: Device, problem: GemmProblem, *, every: bool = False) -> list[VendorChoice]:
     """The algorithms of the vendor library; the one that it would choose comes first.
 
     Raises:
         DeviceUnavailable: the library is missing or has no algorithm for the problem.
     """
-    choices = device.vendor(problem, rotated_sets(device, problem)) or _stand_ins(device, problem)
+    propose = device.every_vendor if every else device.vendor
+    choices = propose(problem, rotated_sets(device, problem)) or _stand_ins(device, problem)
     if not choices:
         raise DeviceUnavailable(f"the vendor library proposes no algorithm for {problem}")
     return choices

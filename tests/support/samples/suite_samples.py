@@ -1,13 +1,13 @@
-"""Rows, race results and provenance of a suite as a GPU would give them; figures are chosen by hand."""
+"""Rows and provenance of a suite as a GPU would give them; figures are chosen by hand."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-from benchmarks.suite.files import Row, row
-from benchmarks.suite.race import RaceResult
-from benchmarks.suite.shapes import Shape
+from benchmarks.common.shapes import Shape
+from benchmarks.suite.files import Row
+from kernels.registry import completed
 from tilewright import Config
 from tilewright.artifact import Resources
 from tilewright.schema.problem import DType
@@ -31,18 +31,6 @@ RUN: dict[str, Any] = {
 CONFIG = Config.of("wgmma", {"tile_m": 128, "tile_n": 256})
 
 
-def race_result(ours_us: float, best_us: float | None, **changes: Any) -> RaceResult:
-    """Nine rounds, all alike but for a drift that hits everyone in a round."""
-    drift = [1 + round_ / 100 for round_ in range(9)]
-    times = {"ours": ours_us, "ours_again": ours_us, "cublaslt_best": best_us, "torch": 2 * ours_us}
-    samples = {name: tuple(us * factor for factor in drift) for name, us in times.items() if us is not None}
-    plain = RaceResult(
-        samples_us=samples, detail={}, errors={}, absent={"cublas": "it is not here"}, state="settled",
-        mhz=1500.0, watts=690.0, burst_us={}, sets=2, seconds={"rounds": 1.0},
-    )  # fmt: skip
-    return dataclasses.replace(plain, **changes)
-
-
 def best_of(shape: Shape, dtype: DType = DType.FLOAT16) -> BestConfig:
     """A stored winner for a shape."""
     problem = shape.problem(dtype)
@@ -59,5 +47,14 @@ def best_of(shape: Shape, dtype: DType = DType.FLOAT16) -> BestConfig:
 
 
 def row_of(shape: Shape, ours_us: float, best_us: float | None, **changes: Any) -> Row:
-    """What a race of the given times says."""
-    return dataclasses.replace(row(shape, best_of(shape), race_result(ours_us, best_us)), **changes)
+    """A row of a recorded suite with these times; torch takes twice as long as ours."""
+    ratio = best_us and best_us / ours_us
+    problem = best_of(shape).problem
+    row = Row(
+        m=shape.m, n=shape.n, k=shape.k, dtype="float16", layout=shape.layout.value, ours_us=ours_us,
+        cublas_us=None, cublaslt_best_us=best_us, torch_us=2 * ours_us,
+        ours_tflops=problem.flops / ours_us / 1e6, ratio_vs_cublaslt_best=ratio, ci_low=ratio, ci_high=ratio,
+        config=dict(completed(CONFIG).knobs), family="wgmma", sm_mhz=1500.0, watts=690.0, state="settled",
+        accumulate=problem.accumulate.value, group=shape.group, shape=shape.name,
+    )  # fmt: skip
+    return dataclasses.replace(row, **changes)

@@ -9,6 +9,7 @@ import pytest
 from device_samples import HOPPER
 from host_samples import config_of
 
+from benchmarks.common.options import RunOptions
 from benchmarks.common.pages import PlotUnavailable, ReportError, include, marks
 from benchmarks.ladder import race
 from benchmarks.ladder.race import Measurement, climb, races, vendor_name
@@ -241,9 +242,9 @@ def test_without_matplotlib_the_table_is_there(tmp_path, monkeypatch) -> None:
 
 def test_the_ladder_needs_a_gpu(tmp_path) -> None:
     with pytest.raises(DeviceUnavailable, match="not an NVIDIA GPU"):
-        run_ladder(LadderRequest(device="host", out=tmp_path), print)
+        run_ladder(LadderRequest(RunOptions(device="host", out=tmp_path)), print)
     with pytest.raises(ValueError, match="no document 9"):
-        run_ladder(LadderRequest(document="9", out=tmp_path), print)
+        run_ladder(LadderRequest(RunOptions(out=tmp_path), "9"), print)
     assert list(tmp_path.iterdir()) == []
 
 

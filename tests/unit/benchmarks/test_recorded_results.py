@@ -70,7 +70,7 @@ def test_recorded_configs_are_of_today(path: Path) -> None:
         assert None not in since.values()
 
 
-@pytest.mark.parametrize("path", sorted(RESULTS.glob("suite-*[a-z0-9].json")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("suite-sm*[a-z0-9].json")), ids=lambda path: path.name)
 def test_rows_of_the_suite_load(path: Path) -> None:
     if path.name.endswith((".provenance.json", ".tuning.json")):
         return

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from benchmarks.suite.shapes import HELD_OUT, SEED_GROUP, SUITE, Shape, ShapesError, read_shapes, select
+from benchmarks.common.shapes import HELD_OUT, SEED_GROUP, SUITE, Shape, ShapesError, select
 from tilewright.schema.problem import DType, Layout
 
 
@@ -43,46 +41,6 @@ def test_8_bit_types_have_the_shapes_that_the_vendor_has() -> None:
     assert problem.out is DType.BFLOAT16
     assert nn.problem(DType.FLOAT8_E4M3FN) is None
     assert nn.problem(DType.INT8) is None
-
-
-def test_shapes_are_read_from_a_file(tmp_path) -> None:
-    path = tmp_path / "mine.json"
-    entries = [
-        {"m": 1, "n": 2, "k": 3},
-        {"m": 1, "n": 2, "k": 3, "layout": "nn", "accumulate": "float16", "group": "g"},
-    ]
-    path.write_text(json.dumps(entries))
-    assert read_shapes(path) == (
-        Shape("given", 1, 2, 3),
-        Shape("g", 1, 2, 3, Layout.NN, DType.FLOAT16),
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ('[{"m": 0, "n": 2, "k": 3}]', "entry 0.m: Input should be greater than or equal to 1"),
-        ('[{"m": 1, "n": 2, "k": 3}, {"m": 1}]', "entry 1.n: Field required"),
-        ('[{"m": 1, "n": 2, "k": 3, "batch": 1}]', "entry 0.batch: Extra inputs"),
-        ('[{"m": "1", "n": 2, "k": 3}]', "entry 0.m: Input should be a valid integer"),
-        ('[{"m": 1, "n": 2, "k": 3, "layout": "tnt"}]', "entry 0.layout: Input should be 'nn', 'nt'"),
-        ('{"m": 1}', "valid array"),
-        ("[", "Invalid JSON"),
-        ("[]", "holds no shape"),
-        ('[{"m": 1, "n": 2, "k": 3}, {"m": 1, "n": 2, "k": 3, "group": "b"}]', "has 1x2x3-nt twice"),
-    ],
-)
-def test_a_bad_file_is_refused_with_the_place(tmp_path, text, complaint) -> None:
-    path = tmp_path / "bad.json"
-    path.write_text(text)
-    with pytest.raises(ShapesError, match=complaint) as caught:
-        read_shapes(path)
-    assert str(path) in str(caught.value)
-
-
-def test_a_missing_file_is_refused(tmp_path) -> None:
-    with pytest.raises(ShapesError, match="cannot read"):
-        read_shapes(tmp_path / "none.json")
 
 
 def test_shapes_are_selected_by_group_extents_or_name() -> None:

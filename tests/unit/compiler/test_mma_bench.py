@@ -15,6 +15,7 @@ from device_samples import HOPPER
 from host_samples import config_of
 from typer.testing import CliRunner
 
+from benchmarks.common.options import RunOptions
 from benchmarks.mma import race as mma_race
 from benchmarks.mma import run as mma_run
 from benchmarks.mma.opponents import Candidate, Peers, probe_binary
@@ -152,7 +153,7 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch) -> None:
 
     def run(layouts: str, **changes: Any) -> mma_run.MmaResult:
         asked = tuple(problems("64x64x64 96x64x64 128x64x64", "float16 int8", layouts))
-        request = MmaRequest(asked, tmp_path, 1, out=tmp_path, **changes)
+        request = MmaRequest(asked, tmp_path, 1, RunOptions(out=tmp_path, **changes))
         return run_mma(request, lambda _line: None)
 
     first = run(layouts="nt")

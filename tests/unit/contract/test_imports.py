@@ -66,7 +66,7 @@ OPTIONAL = {
 }
 NEED_THEM = {
     "service.fleet.actor",
-    *(f"tuner.devices.{name}" for name in ("cublas", "cublaslt", "cuda", "gpu_state", "nvml")),
+    *(f"tuner.devices.{name}" for name in ("cublaslt", "cuda", "gpu_state", "nvml")),
 }
 
 

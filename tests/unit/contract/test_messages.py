@@ -52,7 +52,6 @@ FILES = {
     "client/tilewright/launch/host.py": "as arguments.py",
     "kernels/compiler/cubin.py": "what the compiler wrote is damaged: the outcome of one trial",
     "service/cli/doctor.py": "a finding stands beside its remedy",
-    "tuner/devices/cublas.py": "caught: another routine of the library is tried",
     "tuner/measure/vendor.py": "caught: a race goes on without the library's default",
 }
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from suite_samples import best_of
 
-from benchmarks.suite.shapes import Shape
+from benchmarks.common.shapes import Shape
 from kernels.registry import FAMILIES
 from service.gemm.estimates import Estimates
 from service.http import conditional

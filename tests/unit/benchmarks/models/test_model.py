@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 from collections.abc import Iterator
@@ -10,11 +9,12 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.common.options import RowOptions
 from benchmarks.models import fresh, model
 from benchmarks.models.files import samples_path
 from benchmarks.models.model import ModelRequest, run_model
 from benchmarks.models.peers import Peer
-from benchmarks.models.unseen import BenchResult
+from benchmarks.models.run import BenchResult
 from kernels.host.family import HOST
 from kernels.registry import FAMILIES
 from service.cli.main import app
@@ -28,8 +28,9 @@ ANSWERS = {
 
 
 def tiny(out, **changes) -> ModelRequest:
-    request = ModelRequest(["qkv"], "host", 2, {"max_trials": 2}, DType.FLOAT32, (4, 8), out, 8)
-    return dataclasses.replace(request, **changes)
+    search = changes.pop("search", {"max_trials": 2})
+    run = RowOptions(device="host", out=out, rounds=8, **changes)
+    return ModelRequest(["qkv"], 2, run, search, DType.FLOAT32, (4, 8))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -91,7 +92,7 @@ def follow(_self, hint, problem, device):
 
 def test_a_row_says_why_another_tuner_gave_nothing(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(Peer, "ask", lambda *_: {"failure": "it is not here"})
-    rows = run_model(tiny(tmp_path, options={"max_trials": 1}, peers=True), print).rows
+    rows = run_model(tiny(tmp_path, search={"max_trials": 1}, peers=True), print).rows
     assert [row["m"] for row in rows] == [4, 8]
     assert {(row["torch_failure"], row["heuristics_failure"]) for row in rows} == {("it is not here",) * 2}
     assert {row["torch_ratio"] for row in rows} == {None}

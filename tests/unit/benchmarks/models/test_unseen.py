@@ -5,20 +5,23 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks import cli
+from benchmarks.common.options import RowOptions
+from benchmarks.common.shapes import HELD_OUT, SUITE, Shape
 from benchmarks.models import fresh
 from benchmarks.models.files import samples_path, summary
 from benchmarks.models.fresh import FreshTuner
-from benchmarks.models.shapes import UNSEEN, UnseenShape
-from benchmarks.models.unseen import BenchResult, UnseenRequest, run_unseen
-from benchmarks.suite.shapes import HELD_OUT, SUITE
+from benchmarks.models.run import BenchResult, ShapesRequest, run_shapes
+from benchmarks.models.shapes import UNSEEN
 from service.cli.main import app
 from tilewright.schema.problem import DType, Layout
 
-SMALL = UnseenShape("small or odd", "", 24, 20, 16, Layout.NT, held_out=False)
+SMALL = Shape("small or odd", 24, 20, 16, Layout.NT)
 OTHER = dataclasses.replace(SMALL, m=9, layout=Layout.TN)
 WANTED = "m n k layout group repeat gpu ours_us vendor_us ratio_back_to_back ratio_apart ci_low ci_high"
 
@@ -37,13 +40,12 @@ def test_sixty_shapes_of_models_and_twenty_others_half_of_them_held_out() -> Non
 
 
 @pytest.fixture(scope="module")
-def ran(_does_not_wait: None, tmp_path_factory) -> tuple[UnseenRequest, BenchResult]:
+def ran(_does_not_wait: None, tmp_path_factory) -> tuple[ShapesRequest, BenchResult]:
     """Two tiny shapes, tuned and raced for real."""
     out = tmp_path_factory.mktemp("unseen")
-    request = UnseenRequest(
-        [SMALL, OTHER], DType.FLOAT32, "host", 2, {"max_trials": 2}, out=out, rounds=8, stop_after=600.0
-    )
-    return request, run_unseen(request, print)
+    run = RowOptions(device="host", out=out, rounds=8, stop_after=600.0)
+    request = ShapesRequest("unseen", [SMALL, OTHER], DType.FLOAT32, 2, run, {"max_trials": 2})
+    return request, run_shapes(request, print)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -69,31 +71,49 @@ def test_each_row_has_its_figures_and_its_samples(ran) -> None:
     assert summary(result.rows, ["ratio_apart"]).startswith("2 rows, 0 failed; ratio_apart ")
 
 
+def running(request: ShapesRequest, **changes: Any) -> ShapesRequest:
+    return dataclasses.replace(request, run=dataclasses.replace(request.run, **changes))
+
+
 def test_resume_goes_on_after_the_rows_with_a_result(ran, tmp_path) -> None:
     request, result = ran
-    again = dataclasses.replace(request, out=tmp_path, resume=True)
+    again = running(request, out=tmp_path, resume=True)
     file = tmp_path / result.path.name
     file.write_text(json.dumps([result.rows[0], {**result.rows[1], "failure": "it broke"}]))
     heard = list[str]()
-    resumed = run_unseen(again, heard.append)
+    resumed = run_shapes(again, heard.append)
     assert [(row["m"], row["failure"]) for row in resumed.rows] == [(9, "")]
     assert [row["m"] for row in json.loads(file.read_text())] == [24, 9]
     assert heard[0].startswith("[1/1] 9x20x16-tn")
-    stopped = run_unseen(dataclasses.replace(again, repeat=2, stop_after=1e-9), print)
+    stopped = run_shapes(running(again, repeat=2, stop_after=1e-9), print)
     assert (stopped.rows, stopped.left) == ([], 2)
 
 
 def test_a_shape_without_a_kernel_keeps_its_row(ran, tmp_path, monkeypatch) -> None:
     request, _ = ran
     monkeypatch.setattr(FreshTuner, "_initial", lambda *_: [])
-    wrong = dataclasses.replace(request, out=tmp_path, options={"families": ("simt",), "max_trials": 1})
-    rows = run_unseen(wrong, print).rows
+    wrong = dataclasses.replace(request, search={"families": ("simt",), "max_trials": 1})
+    rows = run_shapes(running(wrong, out=tmp_path), print).rows
     assert [row["ours_us"] for row in rows] == [None, None]
     assert all("simt does not support" in row["failure"] for row in rows)
     assert summary(rows, ["ratio_apart"]) == "2 rows, 2 failed"
 
 
-def test_an_unknown_group_is_refused() -> None:
-    result = CliRunner().invoke(app, ["bench", "unseen", "--only", "pentagons"])
+@pytest.mark.parametrize("name", ["suite", "unseen"])
+def test_an_unknown_group_is_refused(name) -> None:
+    result = CliRunner().invoke(app, ["bench", name, "--only", "pentagons"])
     assert result.exit_code == 2
-    assert "no group is called 'pentagons'" in " ".join(result.output.replace("│", " ").split())
+    assert "no shape is called 'pentagons'" in " ".join(result.output.replace("│", " ").split())
+
+
+def test_the_suite_runs_from_its_options(tmp_path, monkeypatch) -> None:
+    """A type that lacks the second shape; options of the run and of the search reach it."""
+    small = Shape("squares", 32, 32, 32)
+    monkeypatch.setattr(cli, "SUITE", (small, dataclasses.replace(small, accumulate=DType.FLOAT16)))
+    options = f"--device host --dtype float32 --out {tmp_path} --max-trials 1 --rounds 8 --repeat 3"
+    result = CliRunner().invoke(app, ["bench", "suite", *options.split(), "--json"])
+    assert result.exit_code == 0, result.output
+    [row] = json.loads(result.stdout)
+    assert (row["m"], row["accumulate"], row["repeat"], row["trials"]) == (32, None, 3, 1)
+    [path] = tmp_path.glob("suite-v3-*-float32.json")
+    assert json.loads(path.read_text()) == [row]

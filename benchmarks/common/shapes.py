@@ -1,4 +1,4 @@
-"""The shapes of the suite, those held out, and shapes from a file.
+"""Shapes of benchmarks: those of the suite, and those held out from it.
 
 Weights are stored N x K (layout nt) unless another layout is said. A group is what figures are averaged over.
 Tune the search on :data:`SUITE`, judge it by :data:`HELD_OUT`: the two share no shape.
@@ -8,29 +8,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
-
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from tilewright.errors import InvalidProblem, TilewrightError
-from tilewright.schema.problem import MAX_EXTENT, DType, GemmProblem, Layout
+from tilewright.schema.problem import DType, GemmProblem, Layout
 
 SEED_GROUP = "seed 003"
 
 
 class ShapesError(TilewrightError):
-    """A list of shapes breaks a rule, or a selection matches none; the message says which."""
+    """A selection matches no shape; the message says which there are."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shape:
-    """One problem of a suite, whatever its element type.
+    """One problem in one of several element types.
 
     Attributes:
         group: what it is an example of.
         m, n, k: extents.
         layout: how A and B are stored.
         accumulate: type of the running sum; None for the default of the element type.
+        source: the model and its projection; empty for made-up extents.
+        held_out: whether nothing may be decided by its result.
     """
 
     group: str
@@ -39,6 +38,8 @@ class Shape:
     k: int
     layout: Layout = Layout.NT
     accumulate: DType | None = None
+    source: str = ""
+    held_out: bool = False
 
     @property
     def extents(self) -> str:
@@ -106,37 +107,6 @@ HELD_OUT: tuple[Shape, ...] = (
 )  # fmt: skip
 
 
-class _Given(BaseModel):
-    """A shape as written in a file."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    m: int = Field(ge=1, le=MAX_EXTENT)
-    n: int = Field(ge=1, le=MAX_EXTENT)
-    k: int = Field(ge=1, le=MAX_EXTENT)
-    layout: Layout = Field(default=Layout.NT, strict=False)
-    accumulate: DType | None = Field(default=None, strict=False)
-    group: str = Field(default="given", min_length=1)
-
-
-def read_shapes(path: Path) -> tuple[Shape, ...]:
-    """Shapes of a JSON file: a list of objects with ``m``, ``n``, ``k`` and, where wanted, ``layout``,
-    ``accumulate`` and ``group``.
-
-    Raises:
-        ShapesError: the file cannot be read, an entry breaks a rule, or a shape is there twice.
-    """
-    try:
-        given = TypeAdapter(list[_Given]).validate_json(path.read_bytes())
-    except OSError as error:
-        raise ShapesError(f"cannot read {path}: {error.strerror}") from error
-    except ValidationError as error:
-        raise ShapesError(f"{path}: {'; '.join(map(_complaint, error.errors()))}") from error
-    shapes = tuple(Shape(one.group, one.m, one.n, one.k, one.layout, one.accumulate) for one in given)
-    _refuse_repeats(path, shapes)
-    return shapes
-
-
 def select(shapes: Sequence[Shape], only: Sequence[str]) -> tuple[Shape, ...]:
     """The shapes that any word of ``only`` names, by group, by extents or in full; all for no word.
 
@@ -155,18 +125,3 @@ def select(shapes: Sequence[Shape], only: Sequence[str]) -> tuple[Shape, ...]:
 
 def _named(shape: Shape, word: str) -> bool:
     return word in (shape.group, shape.extents, shape.name)
-
-
-def _refuse_repeats(path: Path, shapes: Sequence[Shape]) -> None:
-    if not shapes:
-        raise ShapesError(f"{path} holds no shape; give at least one object with m, n and k")
-    names = [shape.name for shape in shapes]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice:
-        raise ShapesError(f"{path} has {twice} twice; keep one")
-
-
-def _complaint(item: object) -> str:
-    assert isinstance(item, dict)
-    place = ".".join(str(part) for part in item["loc"])
-    return f"entry {place}: {item['msg']}" if place else str(item["msg"])

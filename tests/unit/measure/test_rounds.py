@@ -1,4 +1,4 @@
-"""Parts of a race of the suite: clocks that settle, the screening of a vendor's algorithms, wrong results."""
+"""Parts of a race: rounds and slices, candidates left behind, the screening of a vendor's algorithms."""
 
 from __future__ import annotations
 
@@ -7,64 +7,12 @@ import random
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
-from host_samples import artifact_of, config_of
 
-from benchmarks.suite import race
-from benchmarks.suite.opponents import BEST, CUBLAS, OURS, TORCH, most_error, opponents, relative_error
-from benchmarks.suite.race import race_shape
 from tilewright import GemmProblem
-from tilewright.errors import ArtifactError
 from tuner.devices.base import Telemetry, VendorChoice
 from tuner.devices.host import HostDevice
 from tuner.measure import interleave, timing, vendor
-from tuner.measure.correctness import reference_values
-from tuner.measure.operands import make_tensors
-
-PROBLEM = GemmProblem(48, 64, 40, "float32")
-
-
-class Clocked(HostDevice):
-    """A CPU that tells given clocks, the last one for ever."""
-
-    def __init__(self, clocks: Sequence[float | None]) -> None:
-        super().__init__()
-        self.clocks = list(clocks)
-        self.asked = 0
-
-    def telemetry(self) -> Telemetry:
-        self.asked += 1
-        return Telemetry(self.clocks[min(self.asked, len(self.clocks)) - 1], 400.0)
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch) -> None:
-    monkeypatch.setattr(timing, "SLICE_S", 0.0)
-
-
-def test_a_steady_clock_settles_after_the_fewest_slices() -> None:
-    device = Clocked([1400.0])
-    assert timing.reach_steady_clock(device, []) is True
-    assert device.asked == timing.FEWEST
-
-
-def test_a_falling_clock_is_waited_for() -> None:
-    device = Clocked([1980.0, 1900.0, 1800.0, 1700.0, 1600.0, 1500.0, 1450.0, 1400.0])
-    assert timing.reach_steady_clock(device, []) is True
-    # Four of 1400 after four that are within 1 %: readings 8 .. 15, or 7 .. 14 with 1450 among them:
-    # (1450 + 3 * 1400) / 4 = 1412.5 is 0.9 % above 1400.
-    assert device.asked == 14
-
-
-def test_a_clock_that_never_rests_is_drifting() -> None:
-    device = Clocked([1400.0 + 40 * slice_ for slice_ in range(60)])
-    assert timing.reach_steady_clock(device, []) is False
-    assert device.asked == timing.MOST
-
-
-def test_without_a_clock_it_is_unknown() -> None:
-    assert timing.reach_steady_clock(Clocked([None]), []) is None
 
 
 class Timed:
@@ -211,65 +159,6 @@ def test_few_algorithms_all_race() -> None:
     assert device.runs[90.0] > 3
 
 
-@pytest.fixture
-def device() -> HostDevice:
-    return HostDevice()
-
-
-def test_on_the_host_numpy_is_the_only_opponent(device) -> None:
-    sets = [make_tensors(device, PROBLEM, 0, "normal")]
-    there, absent = opponents(device, PROBLEM, sets)
-    assert [(one.name, one.detail["library"]) for one in there] == [(BEST, "numpy")]
-    assert set(absent) == {CUBLAS, TORCH}
-    there, absent = opponents(device, dataclasses.replace(PROBLEM, dtype="float16", out_dtype=None), sets)
-    assert there == []
-    assert "no algorithm" in absent[BEST]
-
-
-def test_the_error_is_the_relative_norm(device) -> None:
-    tensors = make_tensors(device, PROBLEM, 0, "normal")
-    expected = reference_values(device, PROBLEM, tensors)
-
-    def launch_of(values) -> Callable[[int], None]:
-        def launch(_stream: int = 0) -> None:
-            tensors.d[...] = values
-
-        return launch
-
-    def error(values) -> float:
-        return relative_error(device, launch_of(values), PROBLEM, tensors, expected)
-
-    assert error(expected * 1.01) == pytest.approx(0.01, rel=1e-3)
-    assert error(0) == pytest.approx(1.0)
-    assert error(expected) < most_error(PROBLEM) < 2e-6
-    assert np.isnan(error(np.nan))
-    assert not error(np.nan) <= most_error(PROBLEM)
-
-
-def test_limits_grow_with_the_rounding_of_the_sum() -> None:
-    # Two roundings of float16, and 2^-23 sqrt(4096) = 64 * 2^-23; accumulated in float16 64 * 2^-10 instead.
-    assert most_error(GemmProblem(8, 8, 4096)) == pytest.approx(2 * 2**-10 + 64 * 2**-23)
-    assert most_error(GemmProblem(8, 8, 4096, acc_dtype="float16")) == pytest.approx(2 * 2**-10 + 64 * 2**-10)
-
-
-def test_a_race_on_the_host(device, monkeypatch) -> None:
-    monkeypatch.setattr(race, "BURST_FLOPS", PROBLEM.flops)
-    monkeypatch.setattr(race, "BURST_IDLE_S", 0.001)
-    found = race_shape(device, PROBLEM, artifact_of(config_of(), PROBLEM), rounds=8, seed=0)
-    assert list(found.samples_us) == [OURS, BEST, "ours_again"]
-    assert {len(samples) for samples in found.samples_us.values()} == {8}
-    assert set(found.burst_us) == {OURS, BEST}
-    assert max(found.errors.values()) <= most_error(PROBLEM)
-    assert found.sets * PROBLEM.operand_bytes >= min(2 * device.spec.l2_bytes, 128 * PROBLEM.operand_bytes)
-    assert set(found.seconds) == {"operands", "opponents", "check", "settle", "rounds", "burst"}
-
-
-def test_a_winner_that_computes_something_else_is_refused(device, monkeypatch) -> None:
-    monkeypatch.setattr(race, "most_error", lambda _problem: 1e-12)
-    with pytest.raises(ArtifactError, match="tune it again with --retune"):
-        race_shape(device, PROBLEM, artifact_of(config_of(), PROBLEM), rounds=8, seed=0)
-
-
 def test_a_device_that_was_busy_until_just_now_settles_sooner(monkeypatch) -> None:
     device, clock, spent = HostDevice(), [100.0], list[float]()
     monkeypatch.setattr(timing, "time", SimpleNamespace(monotonic=lambda: clock[0]))
@@ -278,3 +167,18 @@ def test_a_device_that_was_busy_until_just_now_settles_sooner(monkeypatch) -> No
         clock[0] += idle_s
         timing.settle(device, [])
     assert spent == [device.settle_s, timing.RESETTLE * device.settle_s, device.settle_s]
+
+
+def test_every_algorithm_takes_part_where_that_is_asked_and_is_remembered_apart() -> None:
+    class Proposing(HostDevice):
+        def vendor(self, *_: object) -> list[VendorChoice]:
+            return [VendorChoice("blas", [], {"split_k": 1})]
+
+        def every_vendor(self, *_: object) -> list[VendorChoice]:
+            return [*self.vendor(), VendorChoice("blas", [], {"split_k": 4})]
+
+    device, problem = Proposing(), GemmProblem(8, 8, 8, "float32")
+    known = vendor._known(device)
+    known |= {(problem, False): {"split_k": 1}, (problem, True): {"split_k": 4}}
+    found = [vendor.fastest_for(device, problem, every=every) for every in (False, True)]
+    assert [choice.detail["split_k"] for choice in found] == [1, 4]

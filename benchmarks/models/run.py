@@ -1,52 +1,47 @@
-"""``tilewright bench unseen``: shapes nobody tuned, one job each, then a race with the vendor library."""
+"""``tilewright bench suite`` and ``bench unseen``: a job for each shape, then a race with the vendor library.
+
+The database is empty at first.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.results import RESULTS
+from benchmarks.common.options import RowOptions
+from benchmarks.common.shapes import Shape
 from benchmarks.models.files import Row, RowFile
 from benchmarks.models.fresh import ROUNDS, FreshTuner
-from benchmarks.models.peers import add_peers, merged, stops
-from benchmarks.models.shapes import UnseenShape
+from benchmarks.models.peers import add_peers, merged
 from tilewright.errors import DeviceUnavailable, TilewrightError
 from tilewright.schema.job import Level, TuneRequest
 from tilewright.schema.problem import DType
 from tilewright.schema.trial import BestConfig
 
 RATIOS = ("ratio_back_to_back", "ratio_apart")
-_IDENTITY = ("m", "n", "k", "layout", "level", "repeat", "gpu")
+_SHAPE = ("m", "n", "k", "layout", "accumulate")
+_IDENTITY = (*_SHAPE, "level", "repeat", "gpu")
 UNKNOWN = dict.fromkeys(("ours_us", "vendor_us", *RATIOS, "ci_low", "ci_high"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class UnseenRequest:
+class ShapesRequest:
     """What to measure.
 
     Attributes:
-        options: of each job, by name; empty for the defaults.
-        repeat: the number that tells this run from others of the same GPU.
-        resume: leave out shapes with a result of this repeat on this GPU. Their winners are not in the
-            database of this run.
-        stop_after: start no shape and no peer after so many seconds; 0 for no bound.
-        peers: whether to add what other tuners do (:mod:`benchmarks.models.peers`) to rows that lack it.
+        name: the file of the rows is ``NAME-DEVICE-DTYPE.json``.
+        run: how to run; those that are left out have no winner in the database of this run.
+        search: options of each job, by name; empty for the defaults.
     """
 
-    shapes: Sequence[UnseenShape]
+    name: str
+    shapes: Sequence[Shape]
     dtype: DType
-    device: str
     compile_processes: int
-    options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    out: Path = RESULTS
-    repeat: int = 1
-    rounds: int = ROUNDS
-    resume: bool = False
-    stop_after: float = 0.0
-    peers: bool = False
+    run: RowOptions = dataclasses.field(default_factory=RowOptions)
+    search: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,20 +53,22 @@ class BenchResult:
     left: int
 
 
-def run_unseen(request: UnseenRequest, tell: Callable[[str], None]) -> BenchResult:
-    """Tune and race shape by shape on one empty database; each row is written as soon as it is measured.
+def run_shapes(request: ShapesRequest, tell: Callable[[str], None]) -> BenchResult:
+    """Tune and race shape by shape on one database; each row is written as soon as it is measured.
+
+    Shapes that the element type does not have are left out.
 
     Raises:
         DeviceUnavailable: the device, its libraries or the compiler are missing.
         ReportError: the file of an earlier run is damaged.
     """
-    ends, rows, left = stops(time.monotonic(), request.stop_after), list[Row](), 0
-    with FreshTuner(request.device, request.compile_processes) as tuner:
+    run, ends, rows, left = request.run, request.run.ends(), list[Row](), 0
+    with FreshTuner(run.device, request.compile_processes) as tuner:
         facts = tuner.facts()
-        name = f"unseen-{facts['device_class']}-{request.dtype}.json"
-        file = RowFile(request.out / name, _IDENTITY, facts)
-        todo = list(request.shapes)
-        if request.resume:
+        name = f"{request.name}-{facts['device_class']}-{request.dtype}.json"
+        file = RowFile(run.folder / name, _IDENTITY, facts)
+        todo = [shape for shape in request.shapes if shape.problem(request.dtype)]
+        if run.resume:
             todo = [shape for shape in todo if not file.done(**_row(request, shape, facts["gpu"]))]
         for number, shape in enumerate(todo, 1):
             if ends():
@@ -82,42 +79,46 @@ def run_unseen(request: UnseenRequest, tell: Callable[[str], None]) -> BenchResu
             rows.append(_row(request, shape, facts["gpu"]) | row)
             file.keep(rows[-1], samples)
             tell("  " + _line(rows[-1]))
-        if request.peers:
-            shapes = {(shape.m, shape.n, shape.k, shape.layout.value): shape for shape in request.shapes}
+        if run.peers:
+            problems = {
+                tuple(_row(request, shape, "")[name] for name in _SHAPE): shape.problem(request.dtype)
+                for shape in request.shapes
+            }
             lacking = [
-                (row, shapes[key].problem(request.dtype))
-                for row in file.rows_without("torch_ratio", repeat=request.repeat, gpu=facts["gpu"])
-                if (key := (row["m"], row["n"], row["k"], row["layout"])) in shapes
+                (row, problem)
+                for row in file.rows_without("torch_ratio", repeat=run.repeat, gpu=facts["gpu"])
+                if (problem := problems.get(tuple(row[name] for name in _SHAPE)))
             ]
             rows = merged(rows, add_peers(file, lacking, tuner, ends, tell))
     return BenchResult(file.path, rows, left)
 
 
-def _row(request: UnseenRequest, shape: UnseenShape, gpu: str) -> Row:
+def _row(request: ShapesRequest, shape: Shape, gpu: str) -> Row:
     fields = dataclasses.asdict(shape) | {"layout": shape.layout.value}
-    level = request.options.get("level", Level.FULL)
-    return fields | {"dtype": request.dtype.value, "level": level, "repeat": request.repeat, "gpu": gpu}
+    level = request.search.get("level", Level.FULL)
+    return fields | {"dtype": request.dtype.value, "level": level, "repeat": request.run.repeat, "gpu": gpu}
 
 
-def _measured(request: UnseenRequest, tuner: FreshTuner, shape: UnseenShape) -> tuple[Row, dict[str, Any]]:
+def _measured(request: ShapesRequest, tuner: FreshTuner, shape: Shape) -> tuple[Row, dict[str, Any]]:
     """The figures of a shape, and what they rest on."""
     problem = shape.problem(request.dtype)
-    tuned = tuner.tune(TuneRequest(problem, **request.options))
+    assert problem is not None
+    tuned = tuner.tune(TuneRequest(problem, **request.search))
     spent = {"tune_s": tuned.seconds, "trials": tuned.trials}
     best = tuned.winners.get(problem.m)
     if best is None:
         return UNKNOWN | spent | {"failure": tuned.failure, "kernel": ""}, {}
-    figures, samples = measured(tuner, best, request.rounds, seed=request.repeat)
+    figures, samples = measured(tuner, best, request.run.rounds, seed=request.run.repeat)
     return figures | spent, samples
 
 
 def measured(
-    tuner: FreshTuner, best: BestConfig, rounds: int, seed: int = 0
+    tuner: FreshTuner, best: BestConfig, rounds: int | None, seed: int = 0
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The figures of a winner in a race on its problem, and the samples; ``failure`` says why not."""
     row = UNKNOWN | {"kernel": str(best.config), "failure": ""}
     try:
-        compared = tuner.compare(best, best.problem, rounds, seed)
+        compared = tuner.compare(best, best.problem, rounds or ROUNDS, seed)
     except DeviceUnavailable:
         raise
     except TilewrightError as error:
