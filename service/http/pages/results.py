@@ -260,9 +260,12 @@ def _side(session: Session, service: Service, what: What, name: str) -> Mapping[
         return {one.best.problem: _of_best(one.best) for one in best.of_ids(session, ids)}
     if what == "jobs":
         job = jobs.get(session, name)
-        if job is None or job.result is None:
+        found = [job.result] if job and job.result else []
+        if rows := jobs.row_results(session, name):  # of a ladder
+            found = list(rows.values())
+        if not found:
             raise Refusal(Kind.NOT_FOUND, "there is no such job with a result; choose another one")
-        return {job.result.problem: _of_best(job.result)}
+        return {one.problem: _of_best(one) for one in found}
     entries = service.served.loaded(name).catalog.config_set.entries
     return {one.problem: Side(one.median_us, one.low_us, one.high_us, one.config.family) for one in entries}
 
