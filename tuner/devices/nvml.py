@@ -60,15 +60,15 @@ class GpuNeighbours:
 
     def share(self, own: int) -> float | None:
         """The part of the last second in which processes other than ``own`` used the GPU, added up; None if
-        they cannot be told apart."""
+        NVML does not tell, or lists them in a way that does not tell them apart."""
         others = self.processes(own)
         if not others:
             return None if others is None else 0.0
         since_us = int((time.time() - _LOOK_BACK_S) * 1e6)
         try:
             samples = pynvml.nvmlDeviceGetProcessUtilization(self._handle, since_us)
-        except pynvml.NVMLError:  # also where no process used the GPU since then
-            return 0.0
+        except pynvml.NVMLError as error:
+            return 0.0 if error.value == pynvml.NVML_ERROR_NOT_FOUND else None  # none used it since then
         latest = {sample.pid: sample for sample in sorted(samples, key=lambda sample: sample.timeStamp)}
         return float(sum(latest[one.pid].smUtil for one in others if one.pid in latest)) / 100.0
 

@@ -81,23 +81,26 @@ class Bench:
 
     def company(self) -> tuple[str, ...]:
         """How much other processes use the GPU now, in words; empty if they use at most what leaves a race
-        undisturbed, or nothing is known, as on a host. To be called between operations; it may take a second.
+        undisturbed, or there are none, as on a host. To be called between operations; it may take a second.
         """
         pid = self._process.pid
         share = self._neighbours.share(pid) if self._neighbours and pid is not None else None
         return self._too_much(share) if share is not None else self._company_while_idle()
 
     def _company_while_idle(self) -> tuple[str, ...]:
-        share = self._neighbours.share_while_idle(LIMITS["gpu"].most) if self._neighbours else None
-        return self._too_much(share or 0.0)
+        share = self._neighbours.share_while_idle(LIMITS["gpu"].most) if self._neighbours else 0.0
+        if share is None:
+            return ("how much other processes use the GPU is unknown",) if self.neighbours() else ()
+        return self._too_much(share)
 
     def _too_much(self, share: float) -> tuple[str, ...]:
         limit = LIMITS["gpu"]
         return (limit.text.format(share),) if share > limit.most else ()
 
     def _hidden(self) -> bool:
-        """NVML cannot tell the device's process from others, so that a race cannot count what they take."""
-        return bool(self._neighbours) and self._neighbours.processes(self._process.pid) is None
+        """NVML does not tell what others use by itself, so that a race cannot count what they take."""
+        pid = self._process.pid
+        return bool(self._neighbours) and pid is not None and self._neighbours.share(pid) is None
 
     def _check_back(self, pid: int) -> None:
         if self._recovery:

@@ -35,10 +35,12 @@ class FakeNvml:
         """Be ``pynvml`` until the test ends; gives our module on it."""
 
         class NVMLError(Exception):
-            pass
+            def __init__(self, value: int, text: str) -> None:
+                super().__init__(text)
+                self.value = value
 
         module: Any = ModuleType("pynvml")
-        module.NVMLError = NVMLError
+        module.NVMLError, module.NVML_ERROR_NOT_FOUND, module.NVML_ERROR_NOT_SUPPORTED = NVMLError, 6, 3
         answers = {
             "nvmlInit": lambda: None,
             "nvmlDeviceGetHandleByUUID": self._handle,
@@ -51,10 +53,10 @@ class FakeNvml:
         def answer(name: str) -> Any:
             def ask(*given: Any) -> Any:
                 if name in self.refuses:
-                    raise NVMLError(f"{name} is not supported")
+                    raise NVMLError(module.NVML_ERROR_NOT_SUPPORTED, f"{name} is not supported")
                 found = answers[name](*given)
                 if found is None and name != "nvmlInit":
-                    raise NVMLError(f"{name}: not found")
+                    raise NVMLError(module.NVML_ERROR_NOT_FOUND, f"{name}: not found")
                 return found
 
             return ask

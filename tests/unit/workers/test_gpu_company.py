@@ -74,9 +74,19 @@ def race(bench: Bench) -> tuple[str, ...]:
             ("process 4711 holds 1.0 GiB",),
             (),
         ),
+        (FakeNvml(memory={OWN: GIB, OTHER: GIB}), ("process 4711 holds 1.0 GiB",), ()),
         (FakeNvml(refuses={"nvmlDeviceGetHandleByUUID"}), (), ()),  # a part of a GPU
     ],
-    ids=["alone", "it rests", "it works", "it draws", "5 %", "unknown", "no GPU of NVML's"],
+    ids=[
+        "alone",
+        "it rests",
+        "it works",
+        "it draws",
+        "5 %",
+        "only the whole is known",
+        "none used it",
+        "no GPU of NVML's",
+    ],
 )
 def test_a_bench_tells_of_other_processes(
     monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml, neighbours: tuple[str, ...], company: tuple[str, ...]
@@ -86,6 +96,28 @@ def test_a_bench_tells_of_other_processes(
     assert [one.startswith(start) for one, start in zip(told, neighbours, strict=True)] == [True] * len(told)
     assert bench.company() == company
     assert race(bench) == (), "the device's process counts it itself"
+
+
+@pytest.mark.parametrize(
+    ("used", "refuses", "company"),
+    [
+        ([50], {"nvmlDeviceGetProcessUtilization"}, "other processes used 50% of the GPU"),
+        (
+            [0],
+            {"nvmlDeviceGetProcessUtilization", "nvmlDeviceGetUtilizationRates"},
+            "how much other processes use the GPU is unknown",
+        ),
+    ],
+)
+def test_use_that_nvml_does_not_tell_counts_as_no_idle_gpu(
+    monkeypatch: pytest.MonkeyPatch, used: list[int], refuses: set[str], company: str
+) -> None:
+    nvml = FakeNvml(memory={OWN: GIB, OTHER: GIB}, used=used, refuses=refuses)
+    bench = bench_of(monkeypatch, nvml)
+    module = sys.modules["tuner.devices.nvml"]
+    monkeypatch.setattr(module, "_SAMPLED_S", 0.05)
+    assert bench.company() == (company,)
+    assert race(bench) == (company,)
 
 
 @pytest.mark.parametrize(
