@@ -171,7 +171,7 @@ class ServiceKey:
         remember it as the newest.
 
         Args:
-            header: serial and signature; None from a release or a published tree, which have none.
+            header: serial and signature; empty or None from an earlier release, which has none.
             newest: :meth:`newest_served` when the set was asked for: another process may have seen a newer
                 one since.
 

@@ -50,7 +50,8 @@ def publish(client: Client, folder: Path) -> Written:
     contents = {set_path(answer.config_set.digest): answer.to_file() for answer in found}
     new = [content for path, content in contents.items() if _write(folder, path, content)]
     served = {answer.config_set.device_class: answer.config_set.digest for answer in found}
-    _write(folder, INDEX, Index(served).to_bytes())
+    serials = {answer.config_set.device_class: answer.served for answer in found if answer.served}
+    _write(folder, INDEX, Index(served, serials).to_bytes())
     return Written(len(new), len(sizes), sum(sizes) + sum(map(len, new)), served)
 
 

@@ -353,8 +353,7 @@ class Endpoints:
         digest = found.sets.get(device_class)
         if digest is None:
             raise ServiceError(404, {"title": "Not found", "detail": f"{device_class} has no published set"})
-        # A tree gives no serial, so what was seen to serve with one may not answer as a tree.
-        self.service_key.check_served(None, device_class, digest, newest)
+        self.service_key.check_served(found.served.get(device_class), device_class, digest, newest)
         return None if etag == f'"{digest}"' else (yield from Endpoints.config_set(self, digest))
 
     @endpoint

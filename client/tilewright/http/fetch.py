@@ -19,13 +19,10 @@ from tilewright.lazy import LazyModule
 from tilewright.trust import ServiceKey
 
 if TYPE_CHECKING:
-    from concurrent import futures
-
     import httpx2
 
     from tilewright.http import transport
 else:
-    futures = LazyModule("concurrent.futures")
     transport = LazyModule("tilewright.http.transport")
 
 T = TypeVar("T")
@@ -103,14 +100,31 @@ class Fetcher(Endpoints, Sender):
         Raises:
             ServiceUnreachable: none arrived.
         """
-        parts = [want[first : first + _FILES] for first in range(0, len(want), _FILES)]
+        parts, arrived = queue.SimpleQueue[Sequence[str]](), queue.SimpleQueue[list[bytes] | Exception]()
+        for first in range(0, len(want), _FILES):
+            parts.put(want[first : first + _FILES])
+        count = parts.qsize()
+
+        def fetch() -> None:
+            with contextlib.suppress(queue.Empty):
+                while part := parts.get_nowait():
+                    try:
+                        arrived.put(self._part(part))
+                    except Exception as error:  # told to the thread that waits
+                        arrived.put(error)
+
+        # NOTE: no pool of concurrent.futures: the process would wait for its threads before it ends.
+        for _ in range(min(_AT_ONCE, count)):
+            threading.Thread(target=fetch, name="tilewright-files", daemon=True).start()
         found, failures = list[bytes](), list[ServiceUnreachable]()
-        with futures.ThreadPoolExecutor(_AT_ONCE, "tilewright-files") as pool:
-            for part in futures.as_completed([pool.submit(self._part, part) for part in parts]):
-                try:
-                    found += part.result()
-                except ServiceUnreachable as error:  # what the others brought stands
-                    failures.append(error)
+        for _ in range(count):
+            part = arrived.get()
+            if isinstance(part, ServiceUnreachable):  # what the others brought stands
+                failures.append(part)
+            elif isinstance(part, Exception):
+                raise part
+            else:
+                found += part
         if failures and not found:
             raise failures[0]
         by_name = {hashlib.sha256(data).hexdigest(): data for data in found}

@@ -39,13 +39,21 @@ def kernel_path(digest: str) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Index:
-    """The index of a published tree: the digest of the config set of each device class."""
+    """The index of a published tree.
+
+    Attributes:
+        sets: the digest of the config set of each device class.
+        served: serial and signature of each, as the service told them in a header; a service of an earlier
+            release told none.
+    """
 
     sets: Mapping[str, str]
+    served: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """The file of the index."""
-        text = json.dumps({"published": _FORMAT, "sets": self.sets}, sort_keys=True, separators=(",", ":"))
+        told = {"published": _FORMAT, "served": dict(self.served), "sets": dict(self.sets)}
+        text = json.dumps(told, sort_keys=True, separators=(",", ":"))
         return f"{text}\n".encode()
 
     @classmethod
@@ -57,16 +65,16 @@ class Index:
         """
         try:
             raw: Any = json.loads(content)
-            version, sets = raw["published"], dict(raw["sets"])
+            version, sets, served = raw["published"], dict(raw["sets"]), dict(raw.get("served", {}))
             if version != _FORMAT:
                 raise ArtifactError(f"a newer release published it (format {version}); upgrade the client")
-            if not all(isinstance(digest, str) for digest in sets.values()):
-                raise ValueError("a digest must be text")
+            if not all(isinstance(text, str) for text in (*sets.values(), *served.values())):
+                raise ValueError("digests and signatures must be text")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ArtifactError(
                 f"the index is damaged ({error!r}); use 'tilewright publish' again"
             ) from error
-        return cls(sets)
+        return cls(sets, served)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,12 +86,15 @@ class SetAnswer:
         content: its bytes.
         signature: the text of the service's signature.
         published: whether it came from a published tree.
+        served: the serial under which it is served, with its signature, as the service told them; empty from
+            an earlier release.
     """
 
     config_set: ConfigSet
     content: bytes
     signature: str
     published: bool = False
+    served: str = ""
 
     @classmethod
     def read(cls, reply: Reply, key: ServiceKey, digest: str | None = None, newest: int = 0) -> Self:
@@ -99,10 +110,10 @@ class SetAnswer:
             signature, content = split(content)
         found = ConfigSet.from_bytes(content, digest)
         key.check(signature, statement(About.CONFIG_SET, found.device_class, found.digest))
+        served = reply.headers.get(SERVED_HEADER.lower(), "")
         if digest is None:
-            served = reply.headers.get(SERVED_HEADER.lower())
             key.check_served(served, found.device_class, found.digest, newest)
-        return cls(found, content, signature, published)
+        return cls(found, content, signature, published, served)
 
     @property
     def etag(self) -> str:

@@ -7,7 +7,10 @@ import dataclasses
 import functools
 import http.server
 import os
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -268,6 +271,8 @@ def test_a_set_of_another_class_is_refused_and_so_is_a_foreign_signature(tree: P
         (b'{"published":1,"sets":{"a":1}}', "publish' again"),
         (b'{"published":1', "publish' again"),
         (b'{"published":1,"sets":3}', "publish' again"),
+        (b'{"published":1,"sets":{},"served":{"a":1}}', "publish' again"),
+        (b'{"published":1,"sets":{},"served":3}', "publish' again"),
     ],
 )
 def test_a_damaged_index_is_refused(content: bytes, says: str) -> None:
@@ -284,6 +289,62 @@ def test_an_index_of_unknown_sets_gives_no_path_out_of_the_folder(tree: Path, tm
         pytest.raises(ServiceError, match="folder answers no"),
     ):
         tw.current_set(HOST)
+
+
+def test_an_earlier_index_is_refused_by_those_who_saw_a_later_one(
+    service: SetService, source: Client, tmp_path: Path
+) -> None:
+    tree, service.serial = tmp_path / "tree", 5
+    publish(source, tree)
+    index = tree / INDEX[1:]
+    old, service.content, service.serial = index.read_bytes(), config_set(BOTH), 6
+    with Client(tree.as_uri(), cache_dir=tmp_path / "cache") as tw:
+        assert tw.current_set(HOST) is not None
+        publish(source, tree)
+        new = tw.current_set(HOST)
+        assert new is not None
+        assert (new.config_set.digest, tw.current_set(HOST, new.etag)) == (service.digest, None)
+    stripped = dataclasses.replace(Index.from_bytes(old), served={}).to_bytes()
+    lied = dataclasses.replace(Index.from_bytes(old), served=Index.from_bytes(index.read_bytes()).served)
+    refused = {old: "earlier config set", stripped: "must sign when", lied.to_bytes(): "sent"}
+    for content, says in refused.items():
+        index.write_bytes(content)
+        with Client(tree.as_uri(), cache_dir=tmp_path / "cache") as tw:
+            for etag in (None, new.etag, f'"{Index.from_bytes(old).sets[HOST]}"'):
+                with pytest.raises(TrustError, match=says):
+                    tw.current_set(HOST, etag)
+
+
+def test_a_process_ends_while_kernels_of_a_tree_do_not_come(tree: Path, tmp_path: Path) -> None:
+    class Hanging(http.server.SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path.startswith("/artifacts"):
+                asked.set()
+                over.wait(60.0)
+            else:
+                super().do_GET()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    asked, over = threading.Event(), threading.Event()
+    handler = functools.partial(Hanging, directory=str(tree))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    program = (
+        f"import tilewright; tilewright.Client({url!r}, cache_dir={str(tmp_path / 'c')!r}).start('host')"
+    )
+    try:
+        began = time.monotonic()
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=60.0)
+        took = time.monotonic() - began
+    finally:
+        over.set()
+        server.shutdown()
+        server.server_close()
+    assert asked.is_set()
+    assert took < 15.0, f"the process ended after {took:.1f} s"
 
 
 @pytest.mark.parametrize("url", ["file:srv/kernels", "file://host/srv", "file://"])
