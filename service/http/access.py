@@ -16,13 +16,14 @@ from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 
 from service.errors import Kind, Refusal
+from service.http.sessions import SignedIn
 from service.settings import Settings
 from tilewright.errors import TilewrightError
 from tuner.store import keys
 from tuner.store.database import Store
 from tuner.store.keys import KeyRecord
 
-_REMEMBER_S = 2.0  # NOTE: also how long a revoked key may still work
+_REMEMBER_S = 2.0  # NOTE: also how long a revoked key, or a session that ended elsewhere, may still work
 _REMEMBERED_KEYS = 1024
 _ALWAYS = (
     "bringing results in and taking them out needs a key with scope admin, also while no other request needs "
@@ -51,7 +52,9 @@ OPEN = frozenset(
 PAGE = "page_"  # how the operations of the page begin
 _FOR_BROWSERS = frozenset({"openapi", "docs", "docs_start", "docs_file", "redoc"})
 _LARGE = frozenset({"report", "explain", "export_results"})
-_BY_A_CLICK = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document", "sec-fetch-user": "?1"}
+_IN_A_WINDOW = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+# Light pages, to which the script of a site for signing in may lead.
+_FIRST = frozenset({"page_start", "page_now", "page_jobs", "page_job", "page_results", "page_result"})
 GUARDED = frozenset({"import_results", "delete_import", "delete_best_config", "delete_problem"})
 NEEDED = {
     "page_start": Scope.READ,
@@ -174,13 +177,13 @@ class Gate:
         wanted: Scope | None,
         *,
         guarded: bool = False,
-        signed_in: str | None = None,
+        signed_in: SignedIn | None = None,
     ) -> KeyRecord | None:
         """The key of a request; None if it needs none. What is ``guarded`` needs one always.
 
         Args:
             authorization: the header of that name.
-            signed_in: the id of the key of its session, which counts then.
+            signed_in: its session, whose key counts then.
 
         Raises:
             Refusal: it needs a key and has none that opens, or the key lacks the scope.
@@ -212,11 +215,17 @@ class Gate:
             self._open_until = time.monotonic() + _REMEMBER_S
         return open_to_all
 
-    async def _key(self, authorization: str, signed_in: str | None, now: float) -> KeyRecord | None:
+    def end(self, signed_in: SignedIn) -> None:
+        """Take a session no longer, here at once and at every server of the database within seconds."""
+        with self._store.begin() as session:
+            keys.end_sign_in(session, signed_in.id, signed_in.expires)
+        self._known.pop(_name(signed_in.id, ""), None)
+
+    async def _key(self, authorization: str, signed_in: SignedIn | None, now: float) -> KeyRecord | None:
         scheme, _, text = authorization.partition(" ")
         if signed_in is None and scheme.lower() != "bearer":
             return None
-        name = hashlib.sha256(f"{signed_in} {text.strip()}".encode()).digest()
+        name = _name(signed_in.id, "") if signed_in else _name("", text.strip())
         until, key = self._known.get(name, (0.0, None))
         if key is None or now >= until:
             key = await run_in_threadpool(self._verified, text.strip(), signed_in)
@@ -226,9 +235,16 @@ class Gate:
                 self._known[name] = (now + _REMEMBER_S, key)
         return key if key and key.active else None
 
-    def _verified(self, text: str, signed_in: str | None) -> KeyRecord | None:
+    def _verified(self, text: str, signed_in: SignedIn | None) -> KeyRecord | None:
         with self._store.read() as session:
-            return keys.verify(session, text) if signed_in is None else keys.find(session, signed_in)
+            if signed_in is None:
+                return keys.verify(session, text)
+            return None if keys.ended(session, signed_in.id) else keys.find(session, signed_in.key_id)
+
+
+def _name(sign_in: str, key: str) -> bytes:
+    """What a session, or the text of a key, is remembered by."""
+    return hashlib.sha256(f"{sign_in} {key}".encode()).digest()
 
 
 async def authorize(request: Request) -> None:
@@ -238,7 +254,7 @@ async def authorize(request: Request) -> None:
     gate: Gate = request.app.state.gate
     header, signed_in = request.headers.get("authorization"), None
     if operation.startswith(PAGE) or operation in _FOR_BROWSERS:
-        signed_in = request.app.state.sessions.key_id(request)
+        signed_in = request.app.state.sessions.signed_in(request)
         # NOTE: a proxy before the service may have the browser send a header of its own.
         header = header if header and header.lower().startswith("bearer ") else None
     key = await gate.admit(header, needed(operation), guarded=operation in GUARDED, signed_in=signed_in)
@@ -247,7 +263,7 @@ async def authorize(request: Request) -> None:
 
 def _refuse_foreign_use(request: Request, operation: str) -> None:
     """Keep pages of other sites from having views made by images, frames and scripts, though they could not
-    read them. A click on a link is let through.
+    read them. A click on a link is let through, and what leads to a light page without one.
 
     Raises:
         Refusal: such a page asks.
@@ -256,7 +272,9 @@ def _refuse_foreign_use(request: Request, operation: str) -> None:
     headers = request.headers
     if not large or headers.get("sec-fetch-site", "none") in ("same-origin", "none"):
         return
-    if any(headers.get(name) != value for name, value in _BY_A_CLICK.items()):
+    shown = all(headers.get(name) == value for name, value in _IN_A_WINDOW.items())
+    clicked = headers.get("sec-fetch-user") == "?1" or operation in _FIRST
+    if not shown or not clicked or "sec-purpose" in headers:  # the last: to have it before it is shown
         detail = "a page of another site asks for this without a click; use the address itself"
         raise Refusal(Kind.FOREIGN_ORIGIN, detail)
 

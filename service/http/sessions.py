@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import hmac
 import re
 import secrets
-import threading
 import time
+from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from fastapi import Request, Response
@@ -16,22 +17,28 @@ from service.settings import Settings
 from service.signing import Signer
 
 LIFE_S = 12 * 3600
-_MOST_ENDED = 10_000
-_COOKIE = re.compile(r"([0-9a-f]{12})\.([0-9]{10,12})\.[0-9a-f]{16}\.([0-9a-f]{64})")
+_COOKIE = re.compile(r"([0-9a-f]{12})\.([0-9]{10,12})\.([0-9a-f]{16})\.([0-9a-f]{64})")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SignedIn:
+    """A session: its id, the key that it is of, and when it ends by itself."""
+
+    id: str
+    key_id: str
+    expires: datetime
 
 
 class Sessions:
-    """Begins, reads and ends sessions; safe to share.
+    """Begins and reads sessions; safe to share.
 
-    A session outlives a restart and holds at each server that has the same signing key. One that was ended
-    stays ended at this server until that restarts; revoking its key ends it everywhere.
+    A session outlives a restart and holds at each server that has the same signing key. That it was ended is
+    kept in the database, where :class:`service.http.access.Gate` looks.
     """
 
     def __init__(self, signer: Signer, settings: Settings) -> None:
         self._secret = signer.secret("sessions of the page")
         self._url = urlsplit(settings.url or "")
-        self._ended: dict[str, None] = {}
-        self._lock = threading.Lock()
 
     def begin(self, request: Request, answer: Response, key_id: str) -> None:
         """Let the browser keep a session of a key."""
@@ -46,24 +53,20 @@ class Sessions:
         )
         _forget_key(answer)
 
-    def key_id(self, request: Request) -> str | None:
-        """The key of the session of a request; None if it has none that holds."""
+    def signed_in(self, request: Request) -> SignedIn | None:
+        """The session of a request; None if it has none that this service began and that lasts still."""
         text = request.cookies.get(cookie_name(request), "")
         found = _COOKIE.fullmatch(text)
-        if found is None or not hmac.compare_digest(self._digest(text.rpartition(".")[0]), found[3]):
+        if found is None or not hmac.compare_digest(self._digest(text.rpartition(".")[0]), found[4]):
             return None
-        return found[1] if time.time() < int(found[2]) and text not in self._ended else None
+        ends = int(found[2])
+        return SignedIn(found[3], found[1], datetime.fromtimestamp(ends, UTC)) if time.time() < ends else None
 
-    def end(self, request: Request, answer: Response) -> None:
-        """Have the browser forget its session, and take it no longer."""
-        name = cookie_name(request)
-        with self._lock:
-            if self.key_id(request):
-                self._ended[request.cookies[name]] = None
-            for text in list(self._ended)[:-_MOST_ENDED]:
-                del self._ended[text]
+    def forget(self, request: Request, answer: Response) -> None:
+        """Have the browser forget its session."""
         _forget_key(answer)
-        answer.delete_cookie(name, httponly=True, samesite="strict", secure=self._by_https(request))
+        secure = self._by_https(request)
+        answer.delete_cookie(cookie_name(request), httponly=True, samesite="strict", secure=secure)
 
     def token(self, request: Request) -> str:
         """What a form of this visitor must carry: others can neither guess nor read that of a session.

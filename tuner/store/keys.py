@@ -20,7 +20,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from tuner.store.database import IdempotencyConflict, insert_new, insert_or_update, insert_row
-from tuner.store.models import ApiKeyRow, SubmissionRow, TrustedKeyRow
+from tuner.store.models import ApiKeyRow, EndedSignInRow, SubmissionRow, TrustedKeyRow
 from tuner.store.records import utc_now
 
 _PREFIX = "tw"
@@ -85,6 +85,17 @@ def find(session: Session, key_id: str) -> KeyRecord | None:
     row = session.get(ApiKeyRow, key_id)
     record = _record(row) if row else None
     return record if record and record.active else None
+
+
+def end_sign_in(session: Session, sign_in: str, expires: datetime) -> None:
+    """Keep that a session of the page was ended, until it would end by itself."""
+    session.execute(delete(EndedSignInRow).where(EndedSignInRow.expires < utc_now()))
+    insert_new(session, EndedSignInRow, {"id": sign_in, "expires": expires})
+
+
+def ended(session: Session, sign_in: str) -> bool:
+    """Whether a session of the page was ended."""
+    return session.get(EndedSignInRow, sign_in) is not None
 
 
 def revoke(session: Session, key_id: str) -> bool:

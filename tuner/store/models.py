@@ -492,3 +492,13 @@ class ApiKeyRow(Base):
     revoked: Mapped[datetime | None]
     max_queued: Mapped[int | None]
     priority: Mapped[int | None]
+
+
+class EndedSignInRow(Base):
+    """A session of the page that was ended before it ended by itself."""
+
+    __tablename__ = "ended_sign_in"
+    __table_args__ = (Index(None, "expires"),)
+
+    id: Mapped[str] = mapped_column(String(16), primary_key=True)
+    expires: Mapped[datetime]

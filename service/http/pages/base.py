@@ -42,7 +42,8 @@ def sessions_of(request: Request) -> Sessions:
 def _visitor(request: Request) -> dict[str, str | None]:
     """The token of a visitor's forms, and the key that signed in."""
     sessions = sessions_of(request)
-    return {"token": sessions.token(request), "key_id": sessions.key_id(request)}
+    signed_in = sessions.signed_in(request)
+    return {"token": sessions.token(request), "key_id": signed_in.key_id if signed_in else None}
 
 
 async def _form(request: Request) -> dict[str, str]:

@@ -63,10 +63,12 @@ async def take_key(request: Request, form: Form) -> Response:
 
 @router.post("/sign-out", operation_id="page_sign_out")
 async def sign_out(request: Request, form: Form) -> Response:
-    """End the session."""
+    """End the session, at every server of the database."""
     del form
-    answer = see_other("/sign-in")
-    sessions_of(request).end(request, answer)
+    sessions, gate, answer = sessions_of(request), request.app.state.gate, see_other("/sign-in")
+    if signed_in := sessions.signed_in(request):
+        await run_in_threadpool(gate.end, signed_in)
+    sessions.forget(request, answer)
     return answer
 
 

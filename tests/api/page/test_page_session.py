@@ -88,6 +88,36 @@ def test_signing_out_forgets_the_key(visitor: httpx2.Client, reader: str) -> Non
     assert visitor.get("/", headers=as_header(stolen)).status_code == 303, "the session has ended"
 
 
+def test_signing_out_at_one_server_ends_the_session_at_the_others_of_the_database(
+    guarded: Server, reader: str, tmp_path: Path
+) -> None:
+    database, key = f"sqlite:///{guarded.folder / 'tilewright.db'}", guarded.folder / "signing.key"
+    other = start(tmp_path, database_url=database, signing_key=key)
+    try:
+        with httpx2.Client(base_url=guarded.url, timeout=60.0) as visitor:
+            signed_in(visitor, reader)
+            session = visitor.cookies[f"tilewright_{_port(guarded)}"]
+            there = {"Cookie": f"tilewright_{_port(other)}={session}"}
+            assert httpx2.get(f"{other.url}/view/jobs", headers=there, timeout=60.0).status_code == 200
+            assert visitor.post("/sign-out", data={"token": token(visitor.get("/").text)}).status_code == 303
+        end = time.monotonic() + 20
+        while httpx2.get(f"{other.url}/view/jobs", headers=there, timeout=60.0).status_code != 303:
+            assert time.monotonic() < end, "the session has ended"
+            time.sleep(0.2)
+    finally:
+        finish(other)
+    again = start(tmp_path, database_url=database, signing_key=key)
+    try:
+        there = {"Cookie": f"tilewright_{_port(again)}={session}"}
+        assert httpx2.get(f"{again.url}/view/jobs", headers=there, timeout=60.0).status_code == 303
+    finally:
+        finish(again)
+
+
+def _port(server: Server) -> str:
+    return str(httpx2.URL(server.url).port)
+
+
 @pytest.mark.parametrize("key", ["tw_0000000000000000_nothing", "", "\x00", "kéy"])
 def test_a_wrong_key_is_refused_and_sets_no_cookie(visitor: httpx2.Client, key: str) -> None:
     answer = signed_in(visitor, key)
@@ -219,13 +249,24 @@ CLICK = {
 @pytest.mark.parametrize("path", ["/", "/view/coverage", "/view/roofline", "/view/report", "/report"])
 def test_pages_of_other_sites_have_no_view_made(http: httpx2.Client, path: str) -> None:
     frame = CLICK | {"Sec-Fetch-Dest": "iframe"}
-    script = {name: value for name, value in CLICK.items() if name != "Sec-Fetch-User"}
-    for headers in (FOREIGN, frame, script, CLICK | {"Sec-Fetch-Site": "same-site"} | FOREIGN):
+    early = CLICK | {"Sec-Purpose": "prefetch;prerender"}
+    for headers in (FOREIGN, frame, early, CLICK | {"Sec-Fetch-Site": "same-site"} | FOREIGN):
         answer = http.get(path, headers=headers)
         assert answer.status_code == 403, headers
         assert "use the address itself" in answer.text
     for headers in (CLICK, CLICK | {"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}):
         assert http.get(path, headers=headers).status_code == 200, headers
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/", 200), ("/view/jobs", 200), ("/view/results", 200), ("/view/roofline", 403), ("/report", 403)],
+)
+def test_the_script_of_another_site_may_lead_to_light_pages_as_for_signing_in(
+    http: httpx2.Client, path: str, status: int
+) -> None:
+    script = {name: value for name, value in CLICK.items() if name != "Sec-Fetch-User"}
+    assert http.get(path, headers=script).status_code == status
 
 
 def test_a_report_is_kept_nowhere_and_taken_for_nothing_else(http: httpx2.Client) -> None:
