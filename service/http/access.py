@@ -16,12 +16,11 @@ from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 
 from service.errors import Kind, Refusal
-from service.http.sessions import SignedIn
 from service.settings import Settings
 from tilewright.errors import TilewrightError
 from tuner.store import keys
 from tuner.store.database import Store
-from tuner.store.keys import KeyRecord
+from tuner.store.keys import KeyRecord, SignedIn
 
 _REMEMBER_S = 2.0  # NOTE: also how long a revoked key, or a session that ended elsewhere, may still work
 _REMEMBERED_KEYS = 1024
@@ -218,7 +217,7 @@ class Gate:
     def end(self, signed_in: SignedIn) -> None:
         """Take a session no longer, here at once and at every server of the database within seconds."""
         with self._store.begin() as session:
-            keys.end_sign_in(session, signed_in.id, signed_in.expires)
+            keys.end_sign_in(session, signed_in)
         self._known.pop(_name(signed_in.id, ""), None)
 
     async def _key(self, authorization: str, signed_in: SignedIn | None, now: float) -> KeyRecord | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import hmac
 import re
@@ -15,18 +14,10 @@ from fastapi import Request, Response
 
 from service.settings import Settings
 from service.signing import Signer
+from tuner.store.keys import SignedIn
 
 LIFE_S = 12 * 3600
 _COOKIE = re.compile(r"([0-9a-f]{12})\.([0-9]{10,12})\.([0-9a-f]{16})\.([0-9a-f]{64})")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SignedIn:
-    """A session: its id, the key that it is of, and when it ends by itself."""
-
-    id: str
-    key_id: str
-    expires: datetime
 
 
 class Sessions:

@@ -55,6 +55,15 @@ class KeyRecord:
         return self.revoked is None and (self.expires is None or self.expires > utc_now())
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class SignedIn:
+    """A session of the page: its id, the key that it is of, and when it ends by itself."""
+
+    id: str
+    key_id: str
+    expires: datetime
+
+
 def create(
     session: Session, name: str, scopes: frozenset[str], expires: datetime | None = None
 ) -> tuple[KeyRecord, str]:
@@ -87,10 +96,10 @@ def find(session: Session, key_id: str) -> KeyRecord | None:
     return record if record and record.active else None
 
 
-def end_sign_in(session: Session, sign_in: str, expires: datetime) -> None:
+def end_sign_in(session: Session, ended: SignedIn) -> None:
     """Keep that a session of the page was ended, until it would end by itself."""
     session.execute(delete(EndedSignInRow).where(EndedSignInRow.expires < utc_now()))
-    insert_new(session, EndedSignInRow, {"id": sign_in, "expires": expires})
+    insert_new(session, EndedSignInRow, {"id": ended.id, "expires": ended.expires})
 
 
 def ended(session: Session, sign_in: str) -> bool:
