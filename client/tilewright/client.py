@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
 from tilewright import wire
 from tilewright.artifact.cache import default_folder
@@ -71,6 +71,9 @@ class Client(Endpoints, Sender):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a client belongs to its process; use its arguments to make one in each process")
 
     def close(self) -> None:
         """Close the connections and stop looking for newer kernels."""

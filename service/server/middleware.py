@@ -184,6 +184,10 @@ class BodyLimit:
             )
             await respond(Request(scope), refused, {"Connection": "close"})(scope, receive, send)
             return
+        if (packed := headers.get("content-encoding", "identity").lower()) != "identity":
+            refused = Kind.MEDIA_TYPE.document(f"the body is packed by {packed!r}; use none for requests")
+            await respond(Request(scope), refused, {"Connection": "close"})(scope, receive, send)
+            return
         if declared.isdecimal() and int(declared[:20]) > limit:
             response = respond(Request(scope), Kind.TOO_LARGE.document(detail), {"Connection": "close"})
             await response(scope, receive, send)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
 import subprocess
 import sys
 import time
@@ -302,3 +303,11 @@ def test_the_cache_tells_a_damaged_entry_from_a_sound_one(tmp_path: Path) -> Non
     cache.drop(KERNEL.digest)
     assert not cache.has(KERNEL.digest)
     assert list(tmp_path.rglob(".new-*")) == []
+
+
+def test_a_client_says_that_it_belongs_to_its_process(tmp_path: Path) -> None:
+    with (
+        Client("http://127.0.0.1:1", cache_dir=tmp_path) as tw,
+        pytest.raises(TypeError, match="make one in each process"),
+    ):
+        pickle.dumps(tw)
