@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,16 +102,18 @@ def _add_kernels(client: Client, folder: Path, answer: SetAnswer) -> Iterator[in
 
 
 def _size(folder: Path, path: str) -> int | None:
+    """The bytes of a file; None if there is none."""
     try:
-        return os.stat(f"{folder}{path}").st_size
+        found = os.stat(f"{folder}{path}")
     except FileNotFoundError:
         return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def _write(folder: Path, path: str, content: bytes) -> bool:
-    """Write a file at once; False if it is there already."""
+    """Write a file at once, in the place of what is there; False if it is there already."""
     target = Path(f"{folder}{path}")
-    if target.exists() and target.read_bytes() == content:
+    if _size(folder, path) == len(content) and target.read_bytes() == content:
         return False
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = target.with_name(f".new-{secrets.token_hex(8)}")

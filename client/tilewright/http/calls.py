@@ -12,7 +12,7 @@ import functools
 import json
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from tilewright import wire
 from tilewright.errors import InvalidProblem, ServiceError, ServiceUnreachable
@@ -182,7 +182,7 @@ def checked_url(url: str) -> str:
         named = named or (parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"))
     except (ValueError, TypeError, AttributeError):
         port, named = None, False
-    if not named or port == 0 or parts.query or parts.fragment:
+    if not named or port == 0 or parts.query or parts.fragment or "\0" in unquote(parts.path):
         raise InvalidProblem(
             "the URL of a service reads like http://127.0.0.1:8080, that of a published folder like"
             f" file:///srv/kernels; got {url!r}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import stat
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -15,7 +16,7 @@ import httpx2
 
 from tilewright import forks
 from tilewright.errors import ServiceUnreachable
-from tilewright.http.calls import ONE_BYTES, Call, Reply, answer, unreachable
+from tilewright.http.calls import MANY_BYTES, ONE_BYTES, Call, Reply, answer, unreachable
 from tilewright.http.sets import PUBLISHED
 
 T = TypeVar("T")
@@ -102,7 +103,7 @@ class _Files(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
             refusal["detail"] = f"a folder answers no {request.method} {name}; use the URL of a service"
             return httpx2.Response(404, json=refusal)
         try:
-            return httpx2.Response(200, content=Path(self._folder + name).read_bytes())
+            return httpx2.Response(200, content=_content(self._folder + name))
         except FileNotFoundError:
             return httpx2.Response(404, content=f"there is no file {name}")
         except OSError as error:
@@ -110,6 +111,18 @@ class _Files(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         return await asyncio.to_thread(self.handle_request, request)
+
+
+def _content(path: str) -> bytes:
+    """What a file of a published tree holds; it waits for no pipe that stands in its place.
+
+    Raises:
+        OSError: it cannot be read, or is no file of a published tree.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(f"{path} is no file; use 'tilewright publish' again")
+        return file.read(MANY_BYTES + 1)  # a longer one is refused with every other long answer
 
 
 class _Body:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -347,7 +347,39 @@ def test_a_process_ends_while_kernels_of_a_tree_do_not_come(tree: Path, tmp_path
     assert took < 15.0, f"the process ended after {took:.1f} s"
 
 
-@pytest.mark.parametrize("url", ["file:srv/kernels", "file://host/srv", "file://"])
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _endless(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(2**40)
+
+
+@pytest.mark.parametrize("name", ["index", "kernel"])
+@pytest.mark.parametrize("stands_there", [_pipe, _device, _endless, Path.mkdir])
+def test_what_is_no_file_of_a_tree_is_neither_waited_for_nor_read(
+    source: Client, tree: Path, tmp_path: Path, stands_there: Callable[[Path], None], name: str
+) -> None:
+    path = tree / (INDEX[1:] if name == "index" else f"artifacts/{KERNEL.digest}")
+    path.unlink()
+    stands_there(path)
+    began = time.monotonic()
+    with Client(tree.as_uri(), cache_dir=tmp_path / "cache", start_timeout=10.0) as tw:
+        tw.start("host")
+        assert tw.lookup(TUNED).kind == "vendor"
+    assert time.monotonic() - began < 5.0
+    if stands_there is not Path.mkdir:
+        publish(source, tree)
+        with Client(tree.as_uri(), cache_dir=tmp_path / "cache", start_timeout=10.0) as tw:
+            multiplies(tw.start("host"))
+
+
+@pytest.mark.parametrize("url", ["file:srv/kernels", "file://host/srv", "file://", "file:///srv/a%00b"])
 def test_a_folder_is_named_in_full(url: str) -> None:
     assert default_folder()
     with pytest.raises(InvalidProblem, match="file:///srv/kernels"):
