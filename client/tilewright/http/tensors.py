@@ -116,6 +116,8 @@ def to_array(tensor: Tensor) -> Any:
 
 
 def _host_array(name: str, array: Any) -> Any:
+    if isinstance(array, np.ma.MaskedArray):
+        raise InvalidProblem(f"{name} is a masked array, whose mask is not sent; use its data or filled()")
     if isinstance(array, np.ndarray):
         return array
     try:

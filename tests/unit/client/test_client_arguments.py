@@ -133,3 +133,10 @@ def test_an_option_out_of_range_or_of_another_type_is_refused(option: dict[str, 
     (name,) = option
     with pytest.raises(InvalidProblem, match=name):
         Client(NOWHERE, **option)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_masked_array_is_not_sent_without_its_mask(shared: bool) -> None:
+    masked = np.ma.masked_array(np.ones((4, 4)), mask=True)  # type: ignore[no-untyped-call]
+    with Client(NOWHERE) as tw, pytest.raises(InvalidProblem, match="mask is not sent"):
+        tw.gemm(masked, np.ones((4, 4)), shared=shared)
