@@ -46,7 +46,7 @@ async def _form_page(request: Request, where: str, wrong: str = "", status: int 
 
 @router.post("/sign-in", operation_id="page_sign_in_form")
 async def take_key(request: Request, form: Form) -> Response:
-    """Begin a session of a key that opens the service."""
+    """Begin a session of a key that opens the service, and end the one before."""
     key, where = form.get("key", "").strip(), _own_path(form.get("next", "/"))
     gate: Gate = request.app.state.gate
     try:
@@ -56,6 +56,8 @@ async def take_key(request: Request, form: Form) -> Response:
     except Refusal as refusal:
         return await _form_page(request, where, str(refusal.detail), refusal.status_code)
     answer = see_other(where)
+    if earlier := sessions_of(request).signed_in(request):
+        await run_in_threadpool(gate.end, earlier)
     if admitted:
         sessions_of(request).begin(request, answer, admitted.id)
     return answer

@@ -88,6 +88,19 @@ def test_signing_out_forgets_the_key(visitor: httpx2.Client, reader: str) -> Non
     assert visitor.get("/", headers=as_header(stolen)).status_code == 303, "the session has ended"
 
 
+def test_signing_in_again_ends_the_session_before(
+    visitor: httpx2.Client, guarded: Server, reader: str
+) -> None:
+    signed_in(visitor, made(guarded, "admin"))
+    before = dict(visitor.cookies)
+    form = {"token": token(visitor.get("/").text), "key": reader, "next": "/"}
+    assert visitor.post("/sign-in", data=form).status_code == 303
+    assert dict(visitor.cookies) != before
+    assert visitor.get("/").status_code == 200
+    visitor.cookies.clear()
+    assert visitor.get("/", headers=as_header(before)).status_code == 303
+
+
 def test_signing_out_at_one_server_ends_the_session_at_the_others_of_the_database(
     guarded: Server, reader: str, tmp_path: Path
 ) -> None:
