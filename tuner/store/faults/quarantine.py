@@ -11,42 +11,11 @@ from sqlalchemy.orm import Session
 from tilewright.schema.codec import decode, encode, gathered
 from tilewright.schema.config import Config
 from tilewright.schema.problem import GemmProblem
-from tilewright.schema.trial import Outcome, Provenance, Trial
+from tilewright.schema.trial import Outcome, Provenance, QuarantineEntry, Trial
 from tuner.store import entities, records, sets
 from tuner.store.database import insert_new
 from tuner.store.models import BestConfigRow, JobRow, ProblemRow, QuarantineRow, TrialRow
 from tuner.store.records import RowReader, utc_now
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class QuarantineEntry:
-    """A config that broke a device class, with the evidence.
-
-    Attributes:
-        id: names it when it is released.
-        device_class, config, provenance: what is quarantined: this config on this class, as long as source,
-            compiler and driver are these.
-        outcome, message: how it failed.
-        problem: on what it failed.
-        job_id, trial: the trial that showed it; ``trial`` is None for one that the job did not record, both
-            are None for a winner that was measured again.
-        device: the device that it failed on.
-        created: aware UTC.
-        winners: how many winners are not served for it.
-    """
-
-    id: int
-    device_class: str
-    config: Config
-    provenance: Provenance
-    outcome: Outcome
-    message: str
-    problem: GemmProblem
-    job_id: str | None
-    trial: int | None
-    device: str
-    created: datetime
-    winners: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
