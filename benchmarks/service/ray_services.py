@@ -49,7 +49,9 @@ class Machine:
         folder = self.folder / name
         # NOTE: the actors of a node share its compilers.
         sharing = 1 if self.on_host else count
-        kept = {"TILEWRIGHT_CACHE_DIR": str(folder / "cache"), **environment}
+        # NOTE: NVRTC keeps what it compiled as well.
+        kept = {"TILEWRIGHT_CACHE_DIR": str(folder / "cache"), "CUDA_CACHE_PATH": str(folder / "nvrtc")}
+        kept |= environment
         kept["TILEWRIGHT_COMPILE_PROCESSES"] = str(self.compile_processes * sharing)
         folder.mkdir()
         with (

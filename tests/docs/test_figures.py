@@ -14,6 +14,7 @@ from benchmarks.suite.means import Mean, means
 from service.engine import device_queue
 from service.settings import Settings
 from tilewright.config_sets.refresher import StartOptions
+from tilewright.schema.job import QUICK_TRIALS
 from tuner.search import search
 
 ROOT = Path(__file__).parents[2]
@@ -85,7 +86,8 @@ def test_the_settings_page_has_the_defaults() -> None:
 
 def test_the_search_page_has_the_part_of_the_initial_configs() -> None:
     assert search.INITIAL_FRACTION == 0.5
-    assert "at most half of its budget" in page("docs/search.md")
+    told = f"at most half of its budget (all of it up to {QUICK_TRIALS} trials)"
+    assert told in page("docs/search.md")
 
 
 def test_make_help_names_every_target_that_people_call() -> None:

@@ -3,15 +3,14 @@
 Each family is an arm with its own study, since their knobs differ. The rule:
 
 1. Choose the family with the fewest asks relative to its weight. The weight is (best time of any family /
-best time
-   of this family) ** e, at least 0.05. Only as many results of each family count as this family has, so that
-   no family falls behind because another one was asked more often. e is a quarter of these results, at most
-   4: chance counts little early, and later a family half as fast gets one ask in sixteen. The weight of a
-   family whose configs all failed falls as slowly.
-2. Ask for an initial config of that family, alternating between the caller's configs (winners of near shapes,
-then
-   configs with the tiling of the vendor library's choice) and the family's heuristic configs. Initial configs
-   spend at most half of the budget, but every family tries one.
+   best time of this family) ** e, at least 0.05. Only as many results of each family count as this family
+   has, so that no family falls behind because another one was asked more often. e is a quarter of these
+   results, at most 4: chance counts little early, and later a family half as fast gets one ask in sixteen.
+   The weight of a family whose configs all failed falls as slowly.
+2. Ask for an initial config of that family, alternating between the caller's configs (winners of near
+   shapes, then configs with the tiling of the vendor library's choice) and the family's heuristic configs.
+   Initial configs spend at most half of the budget, but every family tries one. A budget of at most a quick
+   job's is for initial configs alone: a model learns too little from the rest.
 3. When no initial config is left, or half of the budget is spent, ask the sampler, by default
    :class:`tuner.search.staged.StagedSampler`.
 
@@ -41,7 +40,7 @@ import numpy as np
 from kernels.base.family import ConfigSpace
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
-from tilewright.schema.job import Sampler
+from tilewright.schema.job import QUICK_TRIALS, Sampler
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Outcome
 from tuner.search.arm import Arm, Draw
@@ -94,7 +93,8 @@ class Search:
         self._seed = seed
         self._open: dict[Proposal, Draw] = {}
         self.depth = depth
-        self._initial_left = max(len(arms), int(INITIAL_FRACTION * budget))
+        initial = budget if budget <= QUICK_TRIALS else int(INITIAL_FRACTION * budget)
+        self._initial_left = max(len(arms), initial)
         self.size = sum(len(arm.pool) for arm in arms)
         self.budget = min(budget, self.size)
         self.measured = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import platform
 import subprocess
 import time
@@ -29,6 +30,7 @@ from tuner.workers.shared_memory import Region
 _COUNT_CUDA = "from tilewright.launch.driver import device_count; print(device_count())"
 _GEMM_TIMEOUT_S = 30.0
 _RACE_STARTS = 10
+_LOOK_AGAIN_S = 10.0
 _REHEARSAL_TIMEOUT_S = 120.0
 _KILLED = "SIGKILL"
 # What a kernel's own doing kills its process with; SIGBUS is what a full disk or /dev/shm does.
@@ -65,6 +67,7 @@ class Bench:
         self.name = device_name
         command = python("-m", "tuner.workers.device_worker", "--device", device_name)
         self._recovery, self.used = recovery, 0.0
+        self._alone_at = -math.inf
         self._process = WorkerProcess(command, self._check_back)
         hello = self._process.greeting()
         self.spec = DeviceSpec.from_dict(hello["spec"])
@@ -85,13 +88,29 @@ class Bench:
         """
         pid = self._process.pid
         share = self._neighbours.share(pid) if self._neighbours and pid is not None else None
-        return self._too_much(share) if share is not None else self._company_while_idle()
+        if share is not None:
+            return self._too_much(share)
+        return () if self._was_alone else self._company_while_idle()
+
+    def _company_after(self, rules: RaceRules) -> tuple[str, ...]:
+        """Who uses the GPU after a race that could not count what others take. Not looked for where a
+        head-to-head follows, nor soon after another look for a quick answer, which is tuned again anyway."""
+        if not self._hidden() or rules.dropping or (rules.quick and self._was_alone):
+            return ()
+        return self._company_while_idle()
+
+    @property
+    def _was_alone(self) -> bool:
+        return time.monotonic() - self._alone_at < _LOOK_AGAIN_S
 
     def _company_while_idle(self) -> tuple[str, ...]:
         share = self._neighbours.share_while_idle(LIMITS["gpu"].most) if self._neighbours else 0.0
         if share is None:
             return ("how much other processes use the GPU is unknown",) if self.neighbours() else ()
-        return self._too_much(share)
+        reasons = self._too_much(share)
+        if not reasons:
+            self._alone_at = time.monotonic()
+        return reasons
 
     def _too_much(self, share: float) -> tuple[str, ...]:
         limit = LIMITS["gpu"]
@@ -212,8 +231,7 @@ class Bench:
                     raise
             else:
                 if samples:
-                    after = self._company_while_idle() if self._hidden() else ()
-                    return dataclasses.replace(samples, company=samples.company + after)
+                    return dataclasses.replace(samples, company=samples.company + self._company_after(rules))
         reason = (
             f"the device's process was killed during a race, or by requests in between, {_RACE_STARTS} times"
         )

@@ -82,9 +82,9 @@ def test_a_family_whose_first_seed_fails_is_asked_again_soon() -> None:
 
 
 def test_each_family_has_one_seed_even_where_that_is_more_than_half() -> None:
-    families = [HeuristicToy(name, 1.0, 4) for name in "abcdefg"]
-    told = drive(search_of(*families, budget=10), result_of(*families))
-    assert sorted(one.family for one in told if one.origin == "initial") == list("abcdefg")
+    families = [HeuristicToy(name, 1.0, 4) for name in "abcdefghij"]
+    told = drive(search_of(*families, budget=18), result_of(*families))
+    assert sorted(one.family for one in told if one.origin == "initial") == list("abcdefghij")
 
 
 @pytest.mark.parametrize("interrupted", [1, 7, 19, 33, 59])

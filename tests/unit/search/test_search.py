@@ -46,8 +46,10 @@ def test_a_valid_seed_outside_of_the_searched_values_is_tried_once() -> None:
 
 def test_initial_configs_spend_at_most_half_of_the_budget() -> None:
     many = [TOY.make(16, stages, split=split) for stages in (1, 2, 3) for split in (1, 2, 4)]
-    told = drive(toy_search(10, initial_configs=many))
-    assert Counter(one.origin for one in told) == {"initial": 5, "search": 5}
+    told = drive(toy_search(18, initial_configs=many))
+    assert Counter(one.origin for one in told) == {"initial": 9, "search": 9}
+    few = drive(toy_search(9, initial_configs=many))
+    assert Counter(one.origin for one in few) == {"initial": 9}, "a model would learn too little"
 
 
 @pytest.mark.parametrize("seed", [0, 7])

@@ -150,6 +150,26 @@ def test_where_process_ids_are_hidden_the_idle_gpu_tells(
     assert race(bench) == company, "it cannot be counted during the race, so it is looked at after it"
 
 
+def test_who_was_alone_is_not_looked_for_again_soon_unless_the_race_settles_something(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[int] = []
+    nvml = FakeNvml()
+    bench = bench_of(monkeypatch, nvml)
+    while_idle = bench._company_while_idle
+    monkeypatch.setattr(bench, "_company_while_idle", lambda: looks.append(1) or while_idle())
+    assert bench.company() == () == bench.company()
+    assert len(looks) == 1
+    for rules in (RaceRules(8, 0, quick=True), RaceRules(8, 0, dropping=True)):
+        assert bench._company_after(rules) == ()
+        assert len(looks) == 1
+    bench._company_after(RaceRules(8, 0))
+    assert len(looks) == 2
+    bench._alone_at -= 60.0
+    bench._company_after(RaceRules(8, 0, quick=True))
+    assert len(looks) == 3
+
+
 def test_a_host_has_no_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = bench_of(monkeypatch, FakeNvml(memory={OTHER: GIB}, used=[100]), HOST)
     monkeypatch.setitem(sys.modules, "pynvml", None)
