@@ -56,7 +56,7 @@ class RowFile:
     def extend(self, row: Row) -> None:
         """Replace a row by one with more fields, which rests on the same."""
         key = self._key(row)
-        self.keep(row, self._facts["/".join(map(str, key))])
+        self.keep(row, self._facts.get("/".join(map(str, key)), {}))
 
     def _key(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
         return tuple(row.get(name) for name in self._identity)

@@ -95,6 +95,7 @@ class Comparison:
             "vendor_detail": self.samples.vendor_detail,
             "mhz": self.samples.mhz,
             "watts": self.samples.watts,
+            "method": self.samples.method,
         }
 
 

@@ -68,6 +68,8 @@ def run_shapes(request: ShapesRequest, tell: Callable[[str], None]) -> BenchResu
         name = f"{request.name}-{facts['device_class']}-{request.dtype}.json"
         file = RowFile(run.folder / name, _IDENTITY, facts)
         todo = [shape for shape in request.shapes if shape.problem(request.dtype)]
+        if omitted := [shape.name for shape in request.shapes if not shape.problem(request.dtype)]:
+            tell(f"{request.dtype} has no kernels for {', '.join(omitted)}, which are left out")
         if run.resume:
             todo = [shape for shape in todo if not file.done(**_row(request, shape, facts["gpu"]))]
         for number, shape in enumerate(todo, 1):
@@ -87,7 +89,7 @@ def run_shapes(request: ShapesRequest, tell: Callable[[str], None]) -> BenchResu
             lacking = [
                 (row, problem)
                 for row in file.rows_without("torch_ratio", repeat=run.repeat, gpu=facts["gpu"])
-                if (problem := problems.get(tuple(row[name] for name in _SHAPE)))
+                if (problem := problems.get(tuple(row.get(name) for name in _SHAPE)))
             ]
             rows = merged(rows, add_peers(file, lacking, tuner, ends, tell))
     return BenchResult(file.path, rows, left)

@@ -150,8 +150,8 @@ class Engine:
         return self.queues[device].release()
 
     def suspect(self, device: str, problem: GemmProblem, config: Config, artifact: Artifact) -> None:
-        """Try the kernel of a GEMM that failed again, by itself, and quarantine its config if it fails by its
-        own fault."""
+        """Have the kernel of a GEMM that failed tried again while the device is idle, and its config
+        quarantined if it fails by its own fault."""
 
     def begin_stop(self) -> None:
         """Stop after the running trials; safe to call from a signal handler."""

@@ -1,4 +1,5 @@
-"""``Canary``: measures a few winners again while a device is idle, and tells when their times shift."""
+"""``Canary``: what an idle device measures again: a few winners, whose times may have shifted, and kernels
+with which a GEMM failed."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from tilewright.schema.config import Config
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Timing, Trial, TrialResult
 from tuner.devices.base import Conditions
-from tuner.job.context import provenance
+from tuner.job.context import provenance, trial_timeout_s
+from tuner.measure.operands import why_too_large
 from tuner.measure.stats import median
 from tuner.store import entities
 from tuner.store.database import Store
@@ -33,6 +35,7 @@ TRIALS = 5  # of a reading
 MOST_S = 0.5  # of one trial: so long a job that comes may wait
 IDLE_S = 600.0  # before the first trial
 SECOND_LOOK_S = 60.0  # after a reading that shifted: only one that stays is told
+MOST_ACCUSED = 1000  # kernels of failed GEMMs, until the service starts anew
 _TIMEOUT_S = 20.0
 log = logging.getLogger("tilewright.canary")
 
@@ -51,6 +54,7 @@ class Canary:
         self._left: list[Watched] = []
         self._timings: list[Timing] = []
         self._suspects: set[str] = set()
+        self._accused: dict[tuple[str, GemmProblem], tuple[Config, Artifact] | None] = {}  # None: was tried
         self._broken_off = False
         self._passed_at: datetime | None = None  # when the last winner of a pass was done
 
@@ -62,6 +66,8 @@ class Canary:
 
     def step(self) -> bool:
         """Run one trial if it is time to; False if not."""
+        if self._try_accused():
+            return True
         idle_s = time.monotonic() - max(self._idle_since, self._bench.used)
         if not self._every or idle_s < IDLE_S or time.monotonic() < self._look_at:
             return False
@@ -126,12 +132,28 @@ class Canary:
                 self._quarantine(winner.problem, winner.config, artifact, result)
 
     def suspect(self, problem: GemmProblem, config: Config, artifact: Artifact) -> None:
-        """Try a kernel again with which a GEMM failed, from any thread, and quarantine its config if it fails
-        by its own fault."""
-        result = self._bench.trial(artifact, problem, None, _TIMEOUT_S)
-        log.warning("a GEMM failed with %s on %s; a trial is %s", config, problem, result.outcome)
-        if result.own_fault:
-            self._quarantine(problem, config, artifact, result)
+        """Have a kernel with which a GEMM failed tried again once no job wants the device; from any thread.
+
+        Each kernel once for each problem; the last ones of many are forgotten.
+        """
+        key = artifact.digest, problem
+        if len(self._accused) < MOST_ACCUSED and not why_too_large(problem, self._bench.spec):
+            self._accused.setdefault(key, (config, artifact))
+
+    def _try_accused(self) -> bool:
+        """Try one kernel again, and quarantine its config if it fails by its own fault; False if there is
+        none."""
+        for (digest, problem), waiting in list(self._accused.items()):
+            if waiting:
+                config, artifact = waiting
+                self._accused[digest, problem] = None
+                limit_s = trial_timeout_s(problem, self._bench.spec)
+                result = self._bench.trial(artifact, problem, None, limit_s)
+                log.warning("a GEMM failed with %s on %s; a trial is %s", config, problem, result.outcome)
+                if result.own_fault:
+                    self._quarantine(problem, config, artifact, result)
+                return True
+        return False
 
     def _quarantine(
         self, problem: GemmProblem, config: Config, artifact: Artifact, result: TrialResult

@@ -12,8 +12,6 @@ import logging
 import time
 from collections.abc import Mapping
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from service.engine import admission
 from service.engine.base import Device, Engine
 from service.errors import Kind, Refusal
@@ -22,14 +20,12 @@ from service.gemm.operands import Operand
 from service.metrics import Metrics
 from service.results.served import ServedSets
 from service.settings import Settings
-from tilewright.artifact import Artifact
-from tilewright.errors import DeviceUnavailable, LaunchError, TilewrightError
-from tilewright.schema.config import Config
+from tilewright.errors import DeviceUnavailable, LaunchError
 from tilewright.schema.problem import GemmProblem, check_factors
 from tilewright.wire import GemmQuery
 from tuner.workers.bench import DeviceBusy
 from tuner.workers.gemm import GemmRun
-from tuner.workers.process import WorkerError
+from tuner.workers.process import WorkerDied, WorkerError, WorkerTimeout
 from tuner.workers.shared_memory import Pages
 
 log = logging.getLogger("tilewright.gemm")
@@ -112,8 +108,8 @@ class GemmRunner:
             raise Refusal(Kind.DEVICE_BUSY, detail, retry_after=2) from error
         except (LaunchError, DeviceUnavailable, WorkerError) as error:
             self.metrics.gemm_refusals.labels("failed").inc()
-            if chosen.config and chosen.artifact and isinstance(error, (LaunchError, WorkerError)):
-                self._suspect(bench.name, problem, chosen.config, chosen.artifact)
+            if chosen.config and chosen.artifact and _by_a_kernel(error):
+                self.engine.suspect(bench.name, problem, chosen.config, chosen.artifact)
             raise Refusal(Kind.DEVICE_FAILED, f"{bench.name}: {error}", retry_after=2) from error
         parts = _parts(ran, asked - started, time.perf_counter() - asked)
         for part, seconds in parts.items():
@@ -121,12 +117,15 @@ class GemmRunner:
         self.metrics.gemm_runs.labels(bench.name, "tuned" if chosen.config else "vendor").inc()
         return GemmResult(operands["d"], ran.micros, str(chosen.config or ran.ran), chosen.match, parts)
 
-    def _suspect(self, device: str, problem: GemmProblem, config: Config, artifact: Artifact) -> None:
-        """Have the kernel looked at before the caller comes again; what fails in that is only logged."""
-        try:
-            self.engine.suspect(device, problem, config, artifact)
-        except (TilewrightError, SQLAlchemyError) as error:
-            log.warning("%s was not tried again after it broke a GEMM: %s", config, error)
+
+def _by_a_kernel(error: Exception) -> bool:
+    """Whether a kernel can be what failed: it hung, it crashed its process, or the driver gave up.
+
+    A process that was killed and a device without memory are not its doing.
+    """
+    if isinstance(error, WorkerDied):
+        return error.cause != "SIGKILL"
+    return isinstance(error, WorkerTimeout) or (isinstance(error, LaunchError) and error.sticky)
 
 
 def _parts(ran: GemmRun, lookup_s: float, called_s: float) -> dict[str, float]:

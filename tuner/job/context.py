@@ -120,8 +120,8 @@ class JobContext:
 
     @property
     def trial_timeout_s(self) -> float:
-        """Seconds after which a trial counts as hung: 20, plus the time of its operations at a low rate."""
-        return 20.0 + self.problem.flops / _TRIAL_FLOPS[self.device.kind]
+        """Seconds after which a trial counts as hung."""
+        return trial_timeout_s(self.problem, self.device)
 
     def submit(self, config: Config) -> Future[Compiled]:
         """Queue a compilation."""
@@ -171,6 +171,11 @@ class JobContext:
     def provenance(self, artifact: Artifact, method: str) -> Provenance:
         """The provenance of a result of ``artifact``; ``method`` is empty if nothing was timed."""
         return provenance(artifact, self.device, self.bench.driver, method)
+
+
+def trial_timeout_s(problem: GemmProblem, device: DeviceSpec) -> float:
+    """Seconds after which a trial counts as hung: 20, plus the time of its operations at a low rate."""
+    return 20.0 + problem.flops / _TRIAL_FLOPS[device.kind]
 
 
 def provenance(artifact: Artifact, device: DeviceSpec, driver: str, method: str = "") -> Provenance:

@@ -111,6 +111,8 @@ def open_for(
         families, request.problem, device, request.budget, request.seed, given, request.sampler
     )
     if not search.size:
+        for work in ahead.values():
+            work.cancel()
         names = ", ".join(family.name for family in families) or "any family"
         raise InvalidProblem(
             f"no config of {names} is valid for {request.problem} on {device.arch}; tune another problem"

@@ -49,7 +49,7 @@ def interleave(
     slice_s: float = SLICE_S,
 ) -> tuple[Rows, States]:
     """:func:`shuffled_rounds` after loading the device until its clock has settled."""
-    settle(device, samplers)
+    settle(device, samplers, power_matters=slice_s > 0)
     return shuffled_rounds(
         device, samplers, rounds, random.Random(seed), droppable=droppable, slice_s=slice_s
     )
@@ -99,17 +99,22 @@ def each_round(
     """
     rows, states = into
     first_look, count = FIRST_LOOK, len(samplers) // ways
+    first_of_turn = later_of_turn = list(samplers)
     if slice_s and at_power_limit(device):
         half = slice_s / 2
-        first = [_sliced(sample, half, half / ways) for sample in samplers[:count]]
-        samplers = first + [_sliced(sample, 0.0, half / ways) for sample in samplers[count:]]
+        first_of_turn = [_sliced(sample, half, half / ways) for sample in samplers]
+        later_of_turn = [_sliced(sample, 0.0, half / ways) for sample in samplers]
         rounds, first_look = slices(rounds), FIRST_LOOK_AT_SLICES
     competing, others = list(range(droppable)), list(range(droppable, count))
     for number in range(rounds):
         sequence = competing + others
         order.shuffle(sequence)
-        for index in (turn + way for turn in sequence for way in range(0, len(samplers), count)):
-            rows[index].append(samplers[index](number))
+        # NOTE: the clock has settled for the way that comes first, so they take turns at that.
+        places = range(0, len(samplers), count)[:: -1 if number % 2 else 1]
+        for candidate in sequence:
+            for place in places:
+                timed = first_of_turn if place == places[0] else later_of_turn
+                rows[candidate + place].append(timed[candidate + place](number))
         now = device.telemetry()
         states.append((now.mhz, now.watts))
         loaded(device)
@@ -138,16 +143,18 @@ def at_power_limit(device: Device) -> bool:
 
 
 def _sliced(sample: Callable[[int], float], settle_s: float, seconds: float) -> Callable[[int], float]:
-    """A sampler that runs for ``settle_s``, then for ``seconds``, and returns the mean of the samples of
-    these."""
+    """A sampler that runs for ``settle_s``, then for ``seconds``, and returns the mean of the samples that
+    began in these, or the last one if none did."""
 
     def timed_slice(number: int) -> float:
         taken: list[float] = []
-        started = time.monotonic()
+        started, launched, settled = time.monotonic(), 0, False
         while not taken or time.monotonic() < started + settle_s + seconds:
-            if taken and time.monotonic() < started + settle_s:
+            if not settled:
                 taken.clear()
-            taken.append(sample(number + len(taken)))
+                settled = time.monotonic() >= started + settle_s
+            taken.append(sample(number + launched))
+            launched += 1
         return statistics.fmean(taken)
 
     return timed_slice

@@ -140,6 +140,7 @@ class Race:
         into = self._rows, self._states
         droppable = len(kernels) if rules.dropping else 0
         slice_s = 0.0 if memory_bound(problem, device.spec) else rules.slice_s
+        self._power_matters = slice_s > 0
         self._rounds = each_round(
             device, self._samplers, rules.rounds, order, into, slice_s, droppable=droppable, ways=ways
         )
@@ -148,7 +149,8 @@ class Race:
     def warm_up(self) -> None:
         """Load the device until its clocks are steady: before the first round, and after others used it."""
         with self._company.watched():
-            settle(self._device, self._samplers)
+            settle(self._device, self._samplers, power_matters=self._power_matters)
+        self._power_matters = False  # the rounds have begun, or begin now
 
     def run(self, seconds: float) -> None:
         """Run rounds for ``seconds``, at least one."""

@@ -371,7 +371,8 @@ _BOOT = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 def claim(session: Session, device_class: str, owner: str, lease_s: float = LEASE_S) -> JobRecord | None:
     """Turn a queued job of a device class into a running one; None if none waits: the oldest one of the
     caller of the highest priority, of several the one whose jobs had devices of the class for the fewest
-    seconds in the last hour, to 10 s, and of those the one whose last job started longest ago.
+    seconds since the first of the waiting jobs was submitted, to 10 s, and of those the one whose last job
+    started longest ago.
 
     Any number of claimers may ask at once: each job goes to one of them, for ``lease_s`` seconds. Jobs that
     this release cannot read are left to a server that can.
@@ -400,7 +401,8 @@ def _in_turn(session: Session, device_class: str, waiting: ColumnElement[bool]) 
     if len(oldest) < 2:
         return list(mine.values())
     priorities, never = keys.priorities(session), datetime.min.replace(tzinfo=UTC)
-    spent_s = _device_seconds(session, device_class)
+    since = session.scalar(select(func.min(JobRow.created)).where(waiting))
+    spent_s = _device_seconds(session, device_class, since or utc_now())
 
     def turn(caller: str | None) -> tuple[int, int, datetime, str]:
         last = session.scalar(select(func.max(JobRow.started)).where(mine[caller]))
@@ -410,10 +412,12 @@ def _in_turn(session: Session, device_class: str, waiting: ColumnElement[bool]) 
     return [mine[caller] for caller in sorted(oldest, key=turn)]
 
 
-def _device_seconds(session: Session, device_class: str) -> Counter[str | None]:
-    """For how long jobs of each caller had a device of a class in the last hour, helpers left out."""
+def _device_seconds(session: Session, device_class: str, waits: datetime) -> Counter[str | None]:
+    """For how long jobs of each caller had a device of a class since the first of those that wait was
+    submitted, in the last hour at most, helpers left out. What was used while nobody waited does not count.
+    """
     now = utc_now()
-    since = now - _FAIR_OVER
+    since = max(waits, now - _FAIR_OVER)
     query = select(JobRow.caller, JobRow.status, JobRow.started, JobRow.finished).where(
         JobRow.device_class == device_class,
         JobRow.started.is_not(None),

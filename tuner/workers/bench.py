@@ -93,9 +93,9 @@ class Bench:
         return () if self._was_alone else self._company_while_idle()
 
     def _company_after(self, rules: RaceRules) -> tuple[str, ...]:
-        """Who uses the GPU after a race that could not count what others take. Not looked for where a
-        head-to-head follows, nor soon after another look for a quick answer, which is tuned again anyway."""
-        if not self._hidden() or rules.dropping or (rules.quick and self._was_alone):
+        """Who uses the GPU after a race that could not count what others take. Not looked for where a final
+        follows, nor soon after another look for a quick answer, which is tuned again anyway."""
+        if not rules.vendor or (rules.quick and self._was_alone):
             return ()
         return self._company_while_idle()
 
@@ -222,7 +222,7 @@ class Bench:
             WorkerDied, WorkerTimeout, LaunchError: a candidate broke the device's process.
         """
         header = {"op": "race", "problem": problem.to_dict(), "rules": encode(rules)}
-        payloads = [artifact.to_bytes() for artifact in artifacts]
+        payloads, hidden = [artifact.to_bytes() for artifact in artifacts], self._hidden()
         for _ in range(_RACE_STARTS):
             try:
                 samples = self._race_once(header, payloads, timeout_s)
@@ -231,7 +231,8 @@ class Bench:
                     raise
             else:
                 if samples:
-                    return dataclasses.replace(samples, company=samples.company + self._company_after(rules))
+                    after = self._company_after(rules) if hidden or self._hidden() else ()
+                    return dataclasses.replace(samples, company=samples.company + after)
         reason = (
             f"the device's process was killed during a race, or by requests in between, {_RACE_STARTS} times"
         )

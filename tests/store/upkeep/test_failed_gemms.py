@@ -10,16 +10,19 @@ import host_kernels
 import pytest
 from store_samples import config
 
+from service.engine import canary as canaries
+from service.engine.canary import Canary
 from service.engine.engine import LocalEngine
 from service.errors import Kind, Refusal
 from service.gemm import choice
 from service.gemm.run import GemmRunner
 from service.metrics import Metrics
 from service.settings import Settings
+from tilewright.errors import LaunchError, TilewrightError
 from tilewright.wire import GemmQuery
 from tuner.store.database import Store
 from tuner.store.faults import quarantine
-from tuner.workers.process import WorkerDied, WorkerError, WorkerTimeout
+from tuner.workers.process import WorkerDied, WorkerTimeout
 
 
 @pytest.fixture
@@ -28,6 +31,10 @@ def engine(store: Store, tmp_path: Path) -> Iterator[LocalEngine]:
     made.open()
     yield made
     made.stop()
+
+
+def canary(engine: LocalEngine) -> Canary:
+    return engine.queues["host"]._canary
 
 
 def listed(store: Store) -> list[str]:
@@ -58,17 +65,39 @@ def test_a_kernel_that_breaks_its_trial_too_is_quarantined(
 ) -> None:
     broken = host_kernels.artifact(engine.queues["host"].bench.spec.arch, after=host_kernels.SEGFAULT)
     failing(engine, WorkerDied("the process ended with SIGSEGV", "SIGSEGV"), monkeypatch, broken)
+    assert listed(store) == [], "the request does not wait for that"
+    assert canary(engine).step()
     (message,) = listed(store)
     assert "SIGSEGV" in message
+    failing(engine, WorkerDied("the process ended with SIGSEGV", "SIGSEGV"), monkeypatch, broken)
+    assert not canary(engine).step(), "it was tried"
 
 
-@pytest.mark.parametrize("error", [WorkerTimeout("no answer"), WorkerDied("killed", "SIGKILL")])
+@pytest.mark.parametrize("error", [WorkerTimeout("no answer"), LaunchError("illegal", code=700, sticky=True)])
 def test_a_kernel_that_runs_by_itself_is_not(
-    store: Store, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, error: WorkerError
+    store: Store, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, error: TilewrightError
 ) -> None:
     right = host_kernels.artifact(engine.queues["host"].bench.spec.arch)
     failing(engine, error, monkeypatch, right)
+    assert canary(engine).step()
     assert listed(store) == []
+
+
+@pytest.mark.parametrize(
+    "error", [WorkerDied("killed", "SIGKILL"), LaunchError("out of memory on the device")]
+)
+def test_what_no_kernel_can_do_accuses_none(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, error: TilewrightError
+) -> None:
+    failing(engine, error, monkeypatch, host_kernels.artifact(engine.queues["host"].bench.spec.arch))
+    assert not canary(engine).step()
+
+
+def test_no_trial_that_does_not_fit_into_memory(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canaries, "why_too_large", lambda *_: "too large")
+    right = host_kernels.artifact(engine.queues["host"].bench.spec.arch)
+    failing(engine, WorkerTimeout("no answer"), monkeypatch, right)
+    assert not canary(engine).step()
 
 
 def test_the_vendor_library_is_not_suspected(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:

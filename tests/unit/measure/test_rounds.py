@@ -97,9 +97,30 @@ def test_a_turn_at_the_power_limit_is_shared_by_the_ways_of_launching(monkeypatc
     rounds = interleave.each_round(Drawing(690.0), samplers, 8, random.Random(0), into, 0.04, ways=2)
     assert sum(1 for _ in rounds) == 8
     assert rows == [[float(name)] * 8 for name in range(4)]
-    turns = [name for name, before in zip(order, [-1, *order], strict=False) if name != before]
-    assert {turns[i : i + 2] == [turns[i], turns[i] + 2] for i in range(0, len(turns), 2)} == {True}
-    assert [order.count(name) // 8 for name in range(4)] == [30, 30, 10, 10]
+    turns = [order[i : i + 40] for i in range(0, len(order), 40)]
+    pairs = [(turn[0], turn[-1]) for turn in turns]
+    assert turns == [[first] * 30 + [second] * 10 for first, second in pairs]
+    assert {abs(first - second) for first, second in pairs} == {2}
+    assert [first < second for first, second in pairs] == [True, True, False, False] * 4, "ways take turns"
+    assert [order.count(name) // 8 for name in range(4)] == [20] * 4
+
+
+def test_a_sample_that_began_before_the_clock_had_settled_does_not_count(monkeypatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(interleave, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def lasting(seconds: float) -> Callable[[int], float]:
+        def sample(number: int) -> float:
+            clock[0] += seconds
+            return float(number)
+
+        return sample
+
+    for seconds, numbers in ((0.06, [2.5, 3.5, 4.5]), (0.3, [0.0, 1.0, 2.0])):
+        rows, _ = interleave.shuffled_rounds(
+            Drawing(690.0), [lasting(seconds)], 3, random.Random(0), slice_s=0.2
+        )
+        assert rows == [numbers], "its last sample counts where none began late enough"
 
 
 def test_no_slices_where_the_clock_hardly_matters() -> None:
@@ -165,8 +186,9 @@ def test_a_device_that_was_busy_until_just_now_settles_sooner(monkeypatch) -> No
     monkeypatch.setattr(timing, "load", lambda _samplers, seconds: spent.append(seconds))
     for idle_s in (0.0, timing.STILL_WARM_S / 2, 2 * timing.STILL_WARM_S):
         clock[0] += idle_s
-        timing.settle(device, [])
-    assert spent == [device.settle_s, timing.RESETTLE * device.settle_s, device.settle_s]
+        timing.settle(device, [], power_matters=False)
+    timing.settle(device, [])
+    assert spent == [device.settle_s, timing.RESETTLE * device.settle_s, device.settle_s, device.settle_s]
 
 
 def test_every_algorithm_takes_part_where_that_is_asked_and_is_remembered_apart() -> None:
