@@ -18,10 +18,12 @@ from tuner.store.models import JobRow
 from tuner.store.records import JobRecord, utc_now
 
 
-def queue(store: Store, caller: str | None, *extents: int) -> None:
+def queue(store: Store, caller: str | None, *extents: int, minutes_ago: float = 0.0) -> None:
     for m in extents:
         with store.begin() as session:
-            jobs.submit(session, request(m), HOST, caller)
+            job, _ = jobs.submit(session, request(m), HOST, caller)
+            created = utc_now() - timedelta(minutes=minutes_ago)
+            session.execute(update(JobRow).where(JobRow.id == job.id).values(created=created))
 
 
 def claimed(store: Store, count: int) -> list[int]:
@@ -57,8 +59,8 @@ def test_one_who_had_turns_before_waits_for_one_who_had_none(store: Store) -> No
 
 
 def test_turns_are_by_the_seconds_that_jobs_had_a_device(store: Store) -> None:
-    queue(store, "192.0.2.1", 1, 2)
-    queue(store, "192.0.2.2", 11, 12, 13)
+    queue(store, "192.0.2.1", 1, 2, minutes_ago=120)
+    queue(store, "192.0.2.2", 11, 12, 13, minutes_ago=120)
     assert claimed(store, 2) == [1, 11]
     spent(store, 1, minutes=20, ago=30)
     spent(store, 11, minutes=5, ago=2)
@@ -68,6 +70,15 @@ def test_turns_are_by_the_seconds_that_jobs_had_a_device(store: Store) -> None:
     spent(store, 13, minutes=1, ago=10)
     queue(store, "192.0.2.2", 14)
     assert claimed(store, 2) == [2, 14], "what is longer ago than an hour does not count"
+
+
+def test_what_one_used_while_nobody_waited_does_not_count(store: Store) -> None:
+    queue(store, "192.0.2.1", 1)
+    assert claimed(store, 1) == [1]
+    spent(store, 1, minutes=50, ago=1)
+    queue(store, "192.0.2.2", 11, 12, 13)
+    queue(store, "192.0.2.1", 2, 3)
+    assert claimed(store, 5) == [11, 2, 12, 3, 13]
 
 
 def spent(store: Store, m: int, minutes: float, ago: float) -> None:
