@@ -8,7 +8,6 @@ it.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import time
 from collections.abc import Mapping
 
@@ -27,8 +26,6 @@ from tuner.workers.bench import DeviceBusy
 from tuner.workers.gemm import GemmRun
 from tuner.workers.process import WorkerDied, WorkerError, WorkerTimeout
 from tuner.workers.shared_memory import Pages
-
-log = logging.getLogger("tilewright.gemm")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

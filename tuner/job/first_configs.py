@@ -8,7 +8,6 @@ share what was measured: one that was behind on the nearest row makes room for t
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +19,7 @@ from tilewright.schema.job import Level, TuneRequest
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Trial
 from tuner.job.progress import timed
-from tuner.search.search import MEASURED
+from tuner.search.search import MEASURED, heuristic_configs
 
 CLOSE = 1.15  # times the best of a row: the family may win on the next one
 FAR = 1.6  # times the best of a row: it is not tried on the next one
@@ -129,18 +128,12 @@ def family_configs(
     if row and behind > FAR and abs(math.log2(row.m / problem.m)) < AGAIN:
         return []
     wanted = counts.close if behind <= CLOSE else counts.other if behind <= FAR else 1
-    ranked = _heuristic_configs(name, problem, device)
+    ranked = heuristic_configs(FAMILIES[name], problem, device)
     for beside in near[:1]:
-        there = _heuristic_configs(name, dataclasses.replace(problem, m=beside.m), device)
+        there = heuristic_configs(FAMILIES[name], dataclasses.replace(problem, m=beside.m), device)
         if there[:wanted] == ranked[:wanted]:
-            ranked = [config for config in ranked if beside.behind(config) <= CLOSE]
-    return ranked[:wanted]
-
-
-@functools.lru_cache(maxsize=64)
-def _heuristic_configs(name: str, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
-    """Those of a family, which the next row of a ladder asks for as well."""
-    return FAMILIES[name].heuristic_configs(problem, device)
+            ranked = tuple(config for config in ranked if beside.behind(config) <= CLOSE)
+    return list(ranked[:wanted])
 
 
 def _valid(config: Config, problem: GemmProblem, device: DeviceSpec) -> bool:

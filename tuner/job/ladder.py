@@ -304,8 +304,9 @@ class _Row:
         self.tracker = self.new_tracker()
         if again:
             Loop(self.context, self._search, self.tracker, first, ahead).run()
-        for work in ahead.values():
-            work.cancel()
+        else:
+            for work in ahead.values():
+                work.cancel()
         for trial in self._known():
             if trial.origin == ORIGIN or not again:
                 known = of_today(trial, self.context)

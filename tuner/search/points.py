@@ -52,10 +52,11 @@ def _keeping(
     read = [(place, knob) for place, knob in enumerate(space.knobs) if knob.name in rule.reads]
     sizes = [len(knob.values) for _, knob in read]
     codes = np.zeros(len(columns[0]), dtype=np.int64)
-    for (place, _), size in zip(read, sizes, strict=True):
-        codes = codes * size + columns[place]
-    if math.prod(sizes) <= _MOST_CODES:
-        met = np.zeros(math.prod(sizes), dtype=bool)
+    for place, knob in read:
+        codes = codes * len(knob.values) + columns[place]
+    size = math.prod(sizes)
+    if size <= _MOST_CODES:
+        met = np.zeros(size, dtype=bool)
         met[codes] = True
         choices = np.flatnonzero(met)
     else:
@@ -71,7 +72,7 @@ def _keeping(
         for name, value in zip(names, choice, strict=True):
             setattr(knobs, name, value)
         keeps.append(rule.why(knobs, problem, device) is None)
-    if math.prod(sizes) <= _MOST_CODES:
+    if size <= _MOST_CODES:
         met[choices] = keeps
         return met[codes]
     return np.array(keeps, dtype=bool)[codes]

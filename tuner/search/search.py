@@ -30,6 +30,7 @@ restore an interrupted search.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Sequence
@@ -255,6 +256,14 @@ def initial_of(
     known = [family.completed(config) for config in given if config.family == family.name]
     # NOTE: they alternate because few are tried: configs that won before a knob existed must not crowd out
     # heuristic configs that set it.
-    both = itertools.chain(*itertools.zip_longest(known, family.heuristic_configs(problem, device)))
+    both = itertools.chain(*itertools.zip_longest(known, heuristic_configs(family, problem, device)))
     valid = (one for one in both if one and family.why_invalid(one, problem, device) is None)
     return list(dict.fromkeys(valid))
+
+
+@functools.lru_cache(maxsize=64)
+def heuristic_configs(
+    family: ConfigSpace[Any], problem: GemmProblem, device: DeviceSpec
+) -> tuple[Config, ...]:
+    """Those of a family, which a job asks for before its search opens, and the next row of a ladder again."""
+    return tuple(family.heuristic_configs(problem, device))

@@ -53,12 +53,6 @@ def candidate(number: int, registers: int = 32, smem: int = 1024) -> Candidate:
     return Candidate(trial(number, 100.0), toy_artifact(CONFIGS[number], registers, smem))
 
 
-@pytest.fixture
-def wide(monkeypatch) -> None:
-    """Races with several of the toy's configs, few of which are close."""
-    monkeypatch.setattr(selection, "WITHIN", 1.15)
-
-
 def test_the_shortlist_holds_what_is_within_10_percent() -> None:
     trials = [trial(0, 110.1), trial(1, 100.0), trial(2, 109.9), trial(3, 90.0, Outcome.PRUNED)]
     failed = Trial(4, CONFIGS[4], outcome=Outcome.TIMEOUT)

@@ -83,12 +83,6 @@ def test_a_stored_winner_that_is_nothing_today_is_left_out(fault: str) -> None:
     assert all(str(kept) not in race for race in lab.bench.races)
 
 
-@pytest.fixture
-def wide(monkeypatch) -> None:
-    """Final races with several of the toy's configs, few of which are close."""
-    monkeypatch.setattr(selection, "WITHIN", 1.15)
-
-
 def company_in(lab: Lab, races: Sequence[int]) -> None:
     """Others keep a core busy during those races of a lab, counted from 1."""
     alone = lab.bench.race
