@@ -46,6 +46,10 @@ class Count:
     doubled: int = 0
     unfinished: int = 0
 
+    def __add__(self, other: Count) -> Count:
+        names = ("moments", "lost", "doubled", "unfinished")
+        return Count(self.kind, *(getattr(self, name) + getattr(other, name) for name in names))
+
 
 class Lab:
     """A fleet of three nodes with a service on a PostgreSQL database, and the faults that befall it.
