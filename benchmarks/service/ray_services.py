@@ -17,8 +17,8 @@ from pathlib import Path
 
 from tilewright import Client
 
-# NOTE: the first keeps Ray on loopback.
-_RAY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+# NOTE: the first keeps Ray on loopback, the second its workers at the priority of other processes.
+_RAY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 _OBJECT_BYTES = 100 << 20  # of shared memory for Ray, to which devices send little
 _END_S = 10.0
 

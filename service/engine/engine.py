@@ -36,14 +36,21 @@ class LocalEngine(Engine):
 
     queues: dict[str, DeviceQueue]
 
-    def __init__(self, store: Store, settings: Settings, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        metrics: Metrics | None = None,
+        builder: Builder | None = None,
+    ) -> None:
+        """``builder`` compiles, by default in processes of this machine; :meth:`stop` closes it."""
         super().__init__()
         self.queues = {}
         self._store = store
         self._settings = settings
         self._metrics = metrics or Metrics()
         self._stop_by = 0.0
-        self._builder = Builder(
+        self._builder = builder or Builder(
             settings.compile_processes, settings.cache_dir, cache_bytes=settings.cache_bytes
         )
         self._heart = threading.Thread(target=self._beat, name="leases", daemon=True)
@@ -143,6 +150,8 @@ class LocalEngine(Engine):
         log.info("device %s: %s (%s)", name, spec.name, spec.device_class.id)
 
     def _device_names(self) -> tuple[str, ...]:
+        if self._settings.devices == ("host",):
+            return self._settings.devices  # every machine has it
         here = list_devices()
         if not self._settings.devices:
             gpus = tuple(name for name in here if name != "host")

@@ -13,6 +13,7 @@ import ray
 
 from service import logs
 from service.engine.engine import LocalEngine
+from service.fleet.compiling import FleetBuilder
 from service.settings import Settings
 from tilewright.errors import DeviceUnavailable
 from tilewright.schema.codec import encode
@@ -42,14 +43,16 @@ class DeviceActor:
         settings = settings.model_copy(update={"compile_processes": each})
         self._seen = time.monotonic()
         self._store = _open(settings.database_url)
-        self._engine = LocalEngine(self._store, settings)
+        self._builder = FleetBuilder(settings)
+        self._engine = LocalEngine(self._store, settings, builder=self._builder)
         self._engine.start()
         (self._queue,) = self._engine.queues.values()
         threading.Thread(target=self._watch, name="watched", daemon=True).start()
 
-    def state(self) -> dict[str, Any]:
-        """What the device is and does now, as plain data."""
+    def state(self, compile_nodes: list[str]) -> dict[str, Any]:
+        """What the device is and does now, as plain data; from now on it compiles on these nodes."""
         self._seen = time.monotonic()
+        self._builder.nodes = tuple(compile_nodes)
         bench = self._queue.bench
         return {
             "spec": bench.spec.to_dict(),

@@ -13,6 +13,7 @@ from typing import Any
 from tilewright import __version__
 from tilewright.errors import DeviceUnavailable
 
+COMPILES = "compile"  # the resource of nodes that compile for the devices of all
 _REACH_S = 5.0
 _JOIN_S = 30.0
 

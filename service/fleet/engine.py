@@ -30,8 +30,8 @@ _SHARED = {
     "log_level",
 }
 _SHARED |= {"max_queue", "max_trials", "max_extent", "max_gemm_bytes"}
-_LOOK_S = 1.0
-_SOON_S = 0.2  # the same while a node joins
+_LOOK_S = 0.5
+_SOON_S = 0.1  # the same while a node joins
 _CALL_S = 20.0
 log = logging.getLogger("tilewright.fleet")
 
@@ -102,6 +102,7 @@ class RayEngine(Engine):
         self._settings = settings
         self.queues = {}
         self._refused: tuple[str, ...] = ()
+        self._compilers: frozenset[str] = frozenset()
         self._trouble = ""
         self._joining = True
         self._cancel: set[str] = set()
@@ -195,6 +196,12 @@ class RayEngine(Engine):
             log.warning("%s", reason)
         for name in found.keys() ^ self.queues.keys():
             log.info("device %s %s", name, "joined" if name in found else "left")
+        compilers = frozenset(told["compilers"])
+        for name in compilers ^ self._compilers:
+            log.info(
+                "node %s %s", name, "compiles for the fleet" if name in compilers else "compiles no more"
+            )
+        self._compilers = compilers
         self.queues, self._refused, self._trouble = dict(sorted(found.items())), refused, ""
         self._joining = told["joining"]
 

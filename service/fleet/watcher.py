@@ -18,7 +18,8 @@ from tilewright import __version__
 from tuner.workers.frames import Frame
 from tuner.workers.server import serve
 
-_ANSWER_S = 0.5  # which a look waits for the devices, all together
+_ANSWER_S = 0.2  # which a look waits for the devices, all together
+_ASK_S = 0.9  # from the answer of a device to the next question
 _LATE_S = 10.0
 _JOINS_S = 30.0  # within which a node that joins is looked at more often
 _AGAIN_S = 5.0  # after which a node or a device that failed is tried anew
@@ -57,9 +58,15 @@ class _Node:
     refused: str | None = None
     again: float = 0.0
 
+    @property
+    def compiles(self) -> bool:
+        """Whether it was accepted and compiles for the devices of all nodes."""
+        return self.asked.ref is None and not self.refused and cluster.COMPILES in self.facts["Resources"]
+
 
 class Watcher:
-    """Keeps an actor for each device of a cluster: every GPU of a node, else its host where it has CPUs."""
+    """Keeps an actor for each device of a cluster: every GPU of a node, else its host where it has CPUs and
+    does not compile for others."""
 
     def __init__(self, address: str, namespace: str) -> None:
         self._ray = cluster.join(address, namespace)
@@ -87,10 +94,12 @@ class Watcher:
             if device.name in request.header["release"]:
                 device.actor.release.remote()
         self._ask(devices)
+        compilers = [node.name for node in self._nodes.values() if node.compiles]
         told = [{"name": one.name, "state": one.state, "reason": one.reason} for one in devices]
         refused = [node.refused for node in self._nodes.values() if node.refused]
         joining = any(time.monotonic() - node.joined < _JOINS_S for node in self._nodes.values())
-        return Frame({"kind": "ok", "devices": told, "refused": refused, "joining": joining})
+        found_now = {"devices": told, "refused": refused, "compilers": compilers}
+        return Frame({"kind": "ok", **found_now, "joining": joining})
 
     def _join(self, node_id: str, facts: dict[str, Any]) -> _Node:
         name = re.sub("[^A-Za-z0-9._-]", "-", facts["NodeName"])[:50]
@@ -126,8 +135,8 @@ class Watcher:
         node.asked.ref, node.again = None, time.monotonic() + _AGAIN_S
         if node.refused is None:
             resources = node.facts["Resources"]
-            gpus = int(resources.get("GPU", 0))
-            names = [f"cuda:{index}" for index in range(gpus)] or ["host"][: int(resources.get("CPU", 0))]
+            hosts = 0 if node.compiles else int(resources.get("CPU", 0))
+            names = [f"cuda:{index}" for index in range(int(resources.get("GPU", 0)))] or ["host"][:hosts]
             node.devices = [
                 _Device(f"{node.name}/{name}", self._place(node_id, name, len(names))) for name in names
             ]
@@ -161,9 +170,10 @@ class Watcher:
 
     def _ask(self, devices: list[_Device]) -> None:
         now = time.monotonic()
+        compilers = [node_id for node_id, node in self._nodes.items() if node.compiles]
         for device in devices:
             if device.asked.ref is None and now > device.again:
-                device.asked = _Asked(device.actor.state.remote(), now)
+                device.asked = _Asked(device.actor.state.remote(compilers), now)
         refs = [device.asked.ref for device in devices if device.asked.ref is not None]
         ready = set(self._ray.wait(refs, num_returns=len(refs), timeout=_ANSWER_S)[0]) if refs else set()
         for device in devices:
@@ -181,7 +191,7 @@ class Watcher:
             if isinstance(error, self._ray.exceptions.ActorDiedError):
                 self._replace(device)
             return
-        device.state, device.reason = state, ""
+        device.state, device.reason, device.again = state, "", time.monotonic() + _ASK_S
         if state["stopped"]:
             self._ray.kill(device.actor, no_restart=True)
             self._replace(device)

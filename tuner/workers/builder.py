@@ -88,9 +88,7 @@ class Builder:
         self._limit = limit or CompileLimit()
         self._seconds: collections.deque[float] = collections.deque(maxlen=200)
         self._closed = False
-        cache = ("--cache", str(cache_folder), "--cache-bytes", str(cache_bytes))
-        command = python("-m", "tuner.workers.compile_worker", *cache)
-        self._processes = [WorkerProcess(command) for _ in range(processes)]
+        self._processes = [compile_process(cache_folder, cache_bytes) for _ in range(processes)]
         self._threads = [
             threading.Thread(target=self._work, args=(process,), name="compile", daemon=True)
             for process in self._processes
@@ -104,13 +102,7 @@ class Builder:
         """Queue a valid config; a future that is cancelled before it starts is skipped."""
         if self._closed:
             raise RuntimeError("the builder was closed")
-        request = {
-            "family": family_name,
-            "config": config.to_dict(),
-            "problem": problem.to_dict(),
-            "device": device.to_dict(),
-        }
-        job = _Job(request, Future())
+        job = _Job(compile_request(family_name, config, problem, device), Future())
         self._queue.put(job)
         return job.future
 
@@ -145,18 +137,48 @@ class Builder:
                 job.future.set_exception(error)
 
     def _compile(self, process: WorkerProcess, request: dict[str, Any]) -> Compiled:
-        _start(process)
-        start = time.perf_counter()
-        try:
-            reply = process.call(request, timeout_s=self._limit.after(list(self._seconds)))
-        except (CompileError, WorkerDied, WorkerTimeout) as error:
-            return _failed(error, self._spent(start))
-        return _judged(Artifact.from_bytes(reply.payloads[0]), self._spent(start))
+        compiled = self.compile(process, request, self._limit.after(list(self._seconds)))
+        self._seconds.append(compiled.seconds)
+        return compiled
 
-    def _spent(self, start: float) -> float:
-        seconds = time.perf_counter() - start
-        self._seconds.append(seconds)
-        return seconds
+    def compile(self, process: WorkerProcess, request: dict[str, Any], limit_s: float) -> Compiled:
+        """As :func:`compile_in`; for subclasses that compile elsewhere."""
+        return compile_in(process, request, limit_s)
+
+
+def compile_request(
+    family_name: str, config: Config, problem: GemmProblem, device: DeviceSpec
+) -> dict[str, Any]:
+    """What :func:`compile_in` takes, as plain data."""
+    return {
+        "family": family_name,
+        "config": config.to_dict(),
+        "problem": problem.to_dict(),
+        "device": device.to_dict(),
+    }
+
+
+def compile_process(cache_folder: Path, cache_bytes: int) -> WorkerProcess:
+    """A process that compiles, with a cache of built artifacts; it starts with its first call."""
+    cache = ("--cache", str(cache_folder), "--cache-bytes", str(cache_bytes))
+    return WorkerProcess(python("-m", "tuner.workers.compile_worker", *cache))
+
+
+def compile_in(process: WorkerProcess, request: dict[str, Any], limit_s: float) -> Compiled:
+    """What a process makes of a :func:`compile_request` within ``limit_s`` seconds, else it is killed.
+
+    Raises:
+        DeviceUnavailable: the compiler is not installed.
+        WorkerDied, WorkerTimeout: the process does not start.
+        RuntimeError: a programming error.
+    """
+    _start(process)
+    start = time.perf_counter()
+    try:
+        reply = process.call(request, timeout_s=limit_s)
+    except (CompileError, WorkerDied, WorkerTimeout) as error:
+        return _failed(error, time.perf_counter() - start)
+    return _judged(Artifact.from_bytes(reply.payloads[0]), time.perf_counter() - start)
 
 
 def _start(process: WorkerProcess) -> None:

@@ -12,7 +12,9 @@ from typing import Any
 import api_server
 
 # NOTE: the second keeps every port on loopback, as Ray does on the systems of its name; read at its import.
+# The third runs devices at the priority of other processes, which Ray's workers otherwise give way to.
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+os.environ |= {"RAY_worker_niceness": "0"}
 from ray.cluster_utils import Cluster
 
 _SMALL = {"include_dashboard": False, "object_store_memory": 80 * 2**20}
@@ -31,12 +33,13 @@ class Fleet:
         address: str = self.cluster.address
         return address
 
-    def add(self, name: str, **environment: str) -> Any:
+    def add(self, name: str, resources: dict[str, float] | None = None, **environment: str) -> Any:
         """A node whose host is a device. Each has its own locks, as if it were a machine of its own."""
         folder = self.folder / name
         given = {"TILEWRIGHT_LOCK_DIR": str(folder), "TILEWRIGHT_CACHE_DIR": str(self.folder / "cache")}
         given |= {"TILEWRIGHT_COMPILE_PROCESSES": "1", "OPENBLAS_NUM_THREADS": "1", **environment}
-        return self.cluster.add_node(num_cpus=1, node_name=name, env_vars=given, wait=True, **_SMALL)
+        asked = {"num_cpus": 1, "node_name": name, "resources": resources or {}, "env_vars": given}
+        return self.cluster.add_node(wait=True, **asked, **_SMALL)
 
     def restart(self) -> None:
         """End the cluster with all its nodes, and start a head without nodes at the same address."""
