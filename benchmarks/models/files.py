@@ -12,6 +12,7 @@ from benchmarks.common.pages import ReportError
 from benchmarks.common.results import write_json
 
 Row = dict[str, Any]
+ALIKE = ("driver", "method", "libraries")  # of what rows of one file rest on
 
 
 class RowFile:
@@ -31,6 +32,22 @@ class RowFile:
         self._rows = {self._key(row): row for row in _parsed(path, [])}
         self._facts: dict[str, Any] = _parsed(samples_path(path), {})
 
+    def check_resumable(self) -> None:
+        """Check that rows of this run may stand beside those that the file holds.
+
+        Raises:
+            ReportError: a row with a result rests on another of ``ALIKE``, or does not say on which.
+        """
+        for row in self._rows.values():
+            facts = self._facts.get(self._name(row), {})
+            for name in () if row["failure"] else ALIKE:
+                if facts.get(name) != self._run[name]:
+                    before, now = facts.get(name, "unknown"), self._run[name]
+                    raise ReportError(
+                        f"{self.path} has rows of another {name}, {before}, where it is now {now}; use --out"
+                        " with another folder, or move the file away"
+                    )
+
     def done(self, **identity: Any) -> bool:
         """Whether there is a row with such fields that has a result."""
         row = self._rows.get(self._key(identity))
@@ -40,7 +57,7 @@ class RowFile:
         """Add or replace a row, with what it rests on."""
         key = self._key(row)
         self._rows[key] = row
-        self._facts["/".join(map(str, key))] = {**self._run, **facts}
+        self._facts[self._name(row)] = {**self._run, **facts}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_json(samples_path(self.path), self._facts)
         write_json(self.path, list(self._rows.values()))
@@ -55,8 +72,10 @@ class RowFile:
 
     def extend(self, row: Row) -> None:
         """Replace a row by one with more fields, which rests on the same."""
-        key = self._key(row)
-        self.keep(row, self._facts.get("/".join(map(str, key)), {}))
+        self.keep(row, self._facts.get(self._name(row), {}))
+
+    def _name(self, row: Mapping[str, Any]) -> str:
+        return "/".join(map(str, self._key(row)))
 
     def _key(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
         return tuple(row.get(name) for name in self._identity)

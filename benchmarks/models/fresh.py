@@ -9,11 +9,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common.results import device_facts, now
+from kernels.base.spec import Language
 from kernels.base.tile_hint import TileHint
+from kernels.compiler.build import compiler_version
 from kernels.registry import families_for
 from tilewright import __version__
 from tilewright.artifact import Artifact
@@ -25,7 +28,7 @@ from tilewright.schema.trial import BestConfig, Outcome
 from tuner.job.ladder import tune_ladder
 from tuner.job.neighbours import first_tries
 from tuner.job.tune import tune
-from tuner.measure.race import RaceRules, RaceSamples
+from tuner.measure.race import METHOD, RaceRules, RaceSamples
 from tuner.measure.stats import CONFIDENCE, Ratio, median, paired_ratio
 from tuner.store import entities, jobs
 from tuner.store.database import Store
@@ -37,6 +40,7 @@ ROUNDS = 48
 QUIET_WAIT_S = 20.0  # as a service's jobs
 _OWNER = "bench-fresh"
 _RACE_TIMEOUT_S = 600.0
+_DISTRIBUTIONS = ("numpy", "cupy-cuda13x", "nvmath-python", "nvidia-cublas", "torch")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -206,11 +210,14 @@ class FreshTuner:
 
     def facts(self) -> dict[str, Any]:
         """What every row of this run rests on."""
+        language: Language = "cuda" if self.bench.spec.kind == "cuda" else "c"
         return {
             "date": now(),
             **device_facts(self.bench.spec, self.bench.driver),
             "gpu": self.bench.identity,
             "package": __version__,
+            "method": METHOD,
+            "libraries": {"compiler": compiler_version(language), **_libraries()},
             "confidence": CONFIDENCE,
         }
 
@@ -240,6 +247,15 @@ class FreshTuner:
             outcome["failure"] = "" if outcome["winners"] else outcome["failure"]
             with self._store.begin() as session:
                 jobs.finish(session, job_id, status, outcome["failure"] or None)
+
+
+def _libraries() -> dict[str, str]:
+    """The versions of what races and measures beside the kernels; one that is not installed is left out."""
+    found = {}
+    for name in _DISTRIBUTIONS:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def _ratio(rows: Any) -> Ratio:

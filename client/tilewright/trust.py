@@ -109,6 +109,19 @@ class Signature:
         return True
 
 
+def served_serial(header: str, device_class: str, digest: str, key: str) -> int:
+    """The serial under which a key signed that a set is served to a device class; 0 if it did not."""
+    found = _SERVED.fullmatch(header)
+    if found is None:
+        return 0
+    try:
+        signature = Signature.parse(found[2])
+        signed = statement(About.SERVED, device_class, digest, found[1])
+    except (TrustError, ValueError):
+        return 0
+    return int(found[1]) if signature.key == key and signature.covers(signed) else 0
+
+
 class ServiceKey:
     """The key whose signatures a client takes from one service: the one given, else the first one seen.
 

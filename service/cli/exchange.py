@@ -140,6 +140,12 @@ def publish_kernels(
     )
     for device_class, digest in written.served.items():
         typer.echo(f"{device_class}  {digest}")
+    for device_class in written.kept:
+        typer.echo(
+            f"{device_class}: the folder has a later set than {client.url} served, and keeps it; to go back,"
+            " use 'tilewright sets pin' and publish again",
+            err=True,
+        )
 
 
 def list_imports(url: Url = None, as_json: AsJson = False) -> None:

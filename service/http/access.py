@@ -53,7 +53,7 @@ _FOR_BROWSERS = frozenset({"openapi", "docs", "docs_start", "docs_file", "redoc"
 _LARGE = frozenset({"report", "explain", "export_results"})
 _IN_A_WINDOW = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
 # Light pages, to which the script of a site for signing in may lead.
-_FIRST = frozenset({"page_start", "page_now", "page_jobs", "page_job", "page_results", "page_result"})
+_FIRST = frozenset({"page_start", "page_now", "page_jobs", "page_job", "page_result"})
 GUARDED = frozenset({"import_results", "delete_import", "delete_best_config", "delete_problem"})
 NEEDED = {
     "page_start": Scope.READ,
@@ -220,6 +220,10 @@ class Gate:
             keys.end_sign_in(session, signed_in)
         self._known.pop(_name(signed_in.id, ""), None)
 
+    async def holder(self, signed_in: SignedIn) -> KeyRecord | None:
+        """The key of a session; None if the session ended or the key opens nothing."""
+        return await self._key("", signed_in, time.monotonic())
+
     async def _key(self, authorization: str, signed_in: SignedIn | None, now: float) -> KeyRecord | None:
         scheme, _, text = authorization.partition(" ")
         if signed_in is None and scheme.lower() != "bearer":
@@ -238,7 +242,7 @@ class Gate:
         with self._store.read() as session:
             if signed_in is None:
                 return keys.verify(session, text)
-            return None if keys.ended(session, signed_in.id) else keys.find(session, signed_in.key_id)
+            return None if keys.ended(session, signed_in) else keys.find(session, signed_in.key_id)
 
 
 def _name(sign_in: str, key: str) -> bytes:
@@ -254,10 +258,19 @@ async def authorize(request: Request) -> None:
     header, signed_in = request.headers.get("authorization"), None
     if operation.startswith(PAGE) or operation in _FOR_BROWSERS:
         signed_in = request.app.state.sessions.signed_in(request)
+        request.scope["holder"] = await _shown(gate, operation, signed_in)
         # NOTE: a proxy before the service may have the browser send a header of its own.
         header = header if header and header.lower().startswith("bearer ") else None
     key = await gate.admit(header, needed(operation), guarded=operation in GUARDED, signed_in=signed_in)
     request.scope["key_id"] = key.id if key else None
+
+
+async def _shown(gate: Gate, operation: str, signed_in: SignedIn | None) -> str | None:
+    """The key that a page names as the one that signed in."""
+    if signed_in is None or operation == "page_asset":
+        return None
+    holder = await gate.holder(signed_in)
+    return holder.id if holder else None
 
 
 def _refuse_foreign_use(request: Request, operation: str) -> None:

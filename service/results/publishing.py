@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import os
 import secrets
 import stat
@@ -11,12 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tilewright import Client
-from tilewright.errors import ServiceError, TilewrightError
+from tilewright.errors import ArtifactError, ServiceError, TilewrightError
 from tilewright.http.sets import INDEX, Index, SetAnswer, kernel_path, set_path
+from tilewright.trust import served_serial
 
 _NOTHING_TUNED = 404
 _PART = 100  # kernels that are in memory at once
 _PAGE = 1000
+_INDEX_BYTES = 1 << 24
 
 
 class NothingToPublish(TilewrightError):
@@ -26,19 +29,22 @@ class NothingToPublish(TilewrightError):
 @dataclasses.dataclass(frozen=True, slots=True)
 class Written:
     """What :func:`publish` wrote: how many new config sets and kernels, and their bytes; ``served`` has the
-    digest of the set of each device class."""
+    digest of the set of each device class, ``kept`` the classes of which the tree has a later set, which
+    stays."""
 
     sets: int
     kernels: int
     bytes: int
     served: dict[str, str]
+    kept: list[str]
 
 
 def publish(client: Client, folder: Path) -> Written:
     """Bring a published tree to what the service serves now.
 
     Files are added and none is removed; each appears whole, under its name, and the index last. So readers
-    find the tree as it was or as it is now.
+    find the tree as it was or as it is now. Several may publish to a tree at once: the later set of a device
+    class counts, whichever of them is slower.
 
     Raises:
         NothingToPublish: the service serves nothing; the tree stays as it is.
@@ -50,10 +56,47 @@ def publish(client: Client, folder: Path) -> Written:
     sizes = [size for answer in found for size in _add_kernels(client, folder, answer)]
     contents = {set_path(answer.config_set.digest): answer.to_file() for answer in found}
     new = [content for path, content in contents.items() if _write(folder, path, content)]
-    served = {answer.config_set.device_class: answer.config_set.digest for answer in found}
-    serials = {answer.config_set.device_class: answer.served for answer in found if answer.served}
-    _write(folder, INDEX, Index(served, serials).to_bytes())
-    return Written(len(new), len(sizes), sum(sizes) + sum(map(len, new)), served)
+    with _lock(folder):
+        sets, served, kept = _merged(_index(folder), found)
+        _write(folder, INDEX, Index(sets, served).to_bytes())
+    return Written(len(new), len(sizes), sum(sizes) + sum(map(len, new)), sets, kept)
+
+
+@contextlib.contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Keep others from changing the index; ends with the process, however that ends."""
+    file = os.open(folder / ".publishing", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
+
+
+def _index(folder: Path) -> Index:
+    """The index of a tree; an empty one where there is none that can be read."""
+    if 0 < (_size(folder, INDEX) or 0) <= _INDEX_BYTES:  # not what never ends
+        with contextlib.suppress(OSError, ArtifactError):
+            return Index.from_bytes(Path(f"{folder}{INDEX}").read_bytes())
+    return Index({})
+
+
+def _merged(before: Index, found: list[SetAnswer]) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    """Sets and serials of an index of what was found, with a later one of the same signer left as it is; and
+    the classes of those."""
+    sets, served, kept = dict[str, str](), dict[str, str](), list[str]()
+    for answer in found:
+        name = answer.config_set.device_class
+        digest, header = answer.config_set.digest, answer.served
+        there, told = before.sets.get(name, ""), before.served.get(name, "")
+        # NOTE: of other keys too where it is not checked: a stranger's serial would keep the tree as it is.
+        if served_serial(told, name, there, answer.key) > served_serial(header, name, digest, answer.key):
+            kept.append(name)
+            digest, header = there, told
+        sets[name] = digest
+        if header:
+            served[name] = header
+    return sets, served, kept
 
 
 def _classes(client: Client) -> set[str]:

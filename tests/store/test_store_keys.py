@@ -6,21 +6,72 @@ Idempotency keys: the work of a key is done once, and kept with it or not at all
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import text, update
+from sqlalchemy import func, select, text, update
 from store_samples import HOST, request
 
 from tuner.store import jobs, keys
 from tuner.store.database import IdempotencyConflict, Store
-from tuner.store.models import SubmissionRow
+from tuner.store.models import EndedSignInRow, SubmissionRow
 from tuner.store.records import utc_now
 
 
 def create(store: Store, *scopes: str, **more) -> tuple[keys.KeyRecord, str]:
     with store.begin() as session:
         return keys.create(session, "someone", frozenset(scopes or ("read",)), **more)
+
+
+def sign_in(key_id: str, number: int, hours: float = 12.0) -> keys.SignedIn:
+    return keys.SignedIn(f"{number:016x}", key_id, utc_now() + timedelta(hours=hours))
+
+
+def ended_rows(store: Store) -> int:
+    with store.read() as session:
+        return session.scalar(select(func.count()).select_from(EndedSignInRow)) or 0
+
+
+def test_an_ended_session_is_kept_until_it_would_end_by_itself(store: Store) -> None:
+    key_id, other = create(store)[0].id, create(store)[0].id
+    first, second, short = sign_in(key_id, 1), sign_in(key_id, 2), sign_in(key_id, 3, hours=-1)
+    with store.begin() as session:
+        for one in (first, first, short):
+            keys.end_sign_in(session, one)
+        assert keys.ended(session, first)
+        assert not keys.ended(session, second)
+        assert not keys.ended(session, sign_in(other, 4))
+        keys.end_sign_in(session, sign_in(other, 5))
+    assert ended_rows(store) == 2
+
+
+def test_a_flood_of_ended_sessions_becomes_one_row_that_ends_all_of_the_key(store: Store) -> None:
+    key_id, other = create(store)[0].id, create(store)[0].id
+    flood = [sign_in(key_id, number, hours=10 + number / 1000) for number in range(700)]
+    with store.begin() as session:
+        keys.end_sign_in(session, sign_in(other, 9999))
+        for one in flood:
+            keys.end_sign_in(session, one)
+            assert keys.ended(session, one)
+        assert all(keys.ended(session, one) for one in flood)
+        assert keys.ended(session, sign_in(key_id, 8888, hours=10)), "which began before them"
+        assert not keys.ended(session, sign_in(key_id, 8889)), "one that begins now"
+        assert not keys.ended(session, sign_in(other, 8888))
+    assert ended_rows(store) <= 258
+
+
+def test_sessions_of_a_key_that_end_at_once_wait_for_each_other(store: Store) -> None:
+    key_id = create(store)[0].id
+
+    def end(first: int) -> None:
+        for number in range(first, first + 150):
+            with store.begin() as session:
+                keys.end_sign_in(session, sign_in(key_id, number))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(end, range(0, 600, 150)))
+    assert ended_rows(store) <= 257
 
 
 def verify(store: Store, given: str) -> keys.KeyRecord | None:

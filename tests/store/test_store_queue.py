@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import event, insert, select, text, update
 from store_samples import HOST, HOST_CLASS, request
 
 from service.engine import admission
@@ -79,6 +80,50 @@ def test_what_one_used_while_nobody_waited_does_not_count(store: Store) -> None:
     queue(store, "192.0.2.2", 11, 12, 13)
     queue(store, "192.0.2.1", 2, 3)
     assert claimed(store, 5) == [11, 2, 12, 3, 13]
+
+
+def test_a_job_that_waits_again_costs_its_caller_nothing(store: Store) -> None:
+    """It was interrupted, then cancelled while it waited."""
+    queue(store, "192.0.2.1", 1, minutes_ago=60)
+    assert claimed(store, 1) == [1]
+    with store.begin() as session:
+        (job_id,) = jobs.requeue_interrupted(session, HOST_CLASS, "me")
+        assert jobs.known(session, job_id).started is None
+    queue(store, "192.0.2.2", 11, 12, minutes_ago=60)
+    queue(store, "192.0.2.1", 2)
+    assert claimed(store, 2) == [1, 11]
+    spent(store, 11, minutes=5, ago=1)
+    with store.begin() as session:
+        began = utc_now() - timedelta(minutes=40)
+        session.execute(update(JobRow).where(JobRow.id == job_id).values(started=began))
+        jobs.requeue_interrupted(session, HOST_CLASS, "me")
+        assert jobs.request_cancel(session, job_id)
+    assert claimed(store, 2) == [2, 12]
+
+
+def test_a_claim_reads_the_jobs_that_ended_lately_alone(store: Store) -> None:
+    """Of a year of ended jobs; with the plan of either database."""
+    queue(store, "192.0.2.1", 1)
+    assert claimed(store, 1) == [1]
+    spent(store, 1, minutes=1, ago=90)
+    with store.begin() as session:
+        row = dict(session.execute(select(JobRow.__table__)).mappings().one())
+        ended = [
+            row | {"id": f"{n:032x}", "active_key": None, "finished": row["finished"] - timedelta(minutes=n)}
+            for n in range(3000)
+        ]
+        session.execute(insert(JobRow), ended)
+        session.execute(text("ANALYZE"))
+    queue(store, "192.0.2.1", 2)
+    queue(store, "192.0.2.2", 11)
+    asked = list[tuple[str, Any]]()
+    event.listen(store.engine, "before_cursor_execute", lambda *told: asked.append(told[2:4]))
+    claimed(store, 2)
+    (about_ended,) = [one for one in asked if "job.finished > " in one[0]]
+    explain = "EXPLAIN QUERY PLAN " if store.engine.dialect.name == "sqlite" else "EXPLAIN "
+    with store.engine.connect() as connection:
+        plan = connection.exec_driver_sql(explain + about_ended[0], about_ended[1]).all()
+    assert "ix_job_device_class_finished" in str(plan)
 
 
 def spent(store: Store, m: int, minutes: float, ago: float) -> None:

@@ -418,16 +418,13 @@ def _device_seconds(session: Session, device_class: str, waits: datetime) -> Cou
     """
     now = utc_now()
     since = max(waits, now - _FAIR_OVER)
-    query = select(JobRow.caller, JobRow.status, JobRow.started, JobRow.finished).where(
-        JobRow.device_class == device_class,
-        JobRow.started.is_not(None),
-        or_(JobRow.finished.is_(None), JobRow.finished > since),
-    )
+    ended = (JobRow.device_class == device_class) & (JobRow.finished > since)
     spent_s = Counter[str | None]()
-    for row in session.execute(query):
-        ended = now if row.status is JobStatus.RUNNING else row.finished
-        if ended is not None:  # else it waits again
-            spent_s[row.caller] += max(0.0, (ended - max(row.started, since)).total_seconds())
+    for which in (ended, _running(device_class)):  # each has an index
+        query = select(JobRow.caller, JobRow.started, JobRow.finished).where(which)
+        for row in session.execute(query.where(JobRow.started.is_not(None))):
+            until = row.finished or now
+            spent_s[row.caller] += max(0.0, (until - max(row.started, since)).total_seconds())
     return spent_s
 
 
@@ -550,7 +547,9 @@ def _requeue(session: Session, device_class: str, lost: ColumnElement[bool]) -> 
         if cancelled:
             close_job(session, job_id, JobStatus.CANCELLED, None, lease_until=None, lease_s=None)
         else:
-            change_status(session, job_id, JobStatus.QUEUED, lease_until=None, lease_s=None)
+            # NOTE: until it is claimed again it waits, which costs its caller no device time.
+            waits = {"lease_until": None, "lease_s": None, "started": None}
+            change_status(session, job_id, JobStatus.QUEUED, **waits)
             requeued.append(job_id)
     return requeued
 

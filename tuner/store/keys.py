@@ -16,7 +16,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from tuner.store.database import IdempotencyConflict, insert_new, insert_or_update, insert_row
@@ -25,6 +25,7 @@ from tuner.store.records import utc_now
 
 _PREFIX = "tw"
 _NO_DIGEST = "0" * 64
+_ENDED_EACH = 256
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,15 +97,31 @@ def find(session: Session, key_id: str) -> KeyRecord | None:
     return record if record and record.active else None
 
 
-def end_sign_in(session: Session, ended: SignedIn) -> None:
-    """Keep that a session of the page was ended, until it would end by itself."""
+def end_sign_in(session: Session, ending: SignedIn) -> None:
+    """Keep that a session of the page was ended, until it would end by itself.
+
+    Of a key that ended more than ``_ENDED_EACH`` sessions within their life, every session that began before
+    the last of them is ended: that is one row.
+    """
+    key_id, expires = ending.key_id, ending.expires
+    # NOTE: those of a key one after the other: its rows are counted and become one.
+    session.execute(select(ApiKeyRow.id).where(ApiKeyRow.id == key_id).with_for_update())
     session.execute(delete(EndedSignInRow).where(EndedSignInRow.expires < utc_now()))
-    insert_new(session, EndedSignInRow, {"id": ended.id, "expires": ended.expires})
+    mine = EndedSignInRow.key_id == key_id
+    insert_new(session, EndedSignInRow, {"id": ending.id, "key_id": key_id, "expires": expires})
+    count, last = session.execute(select(func.count(), func.max(EndedSignInRow.expires)).where(mine)).one()
+    if count > _ENDED_EACH:
+        session.execute(delete(EndedSignInRow).where(mine))
+        insert_row(session, EndedSignInRow, {"id": key_id, "key_id": key_id, "expires": last})
 
 
-def ended(session: Session, sign_in: str) -> bool:
-    """Whether a session of the page was ended."""
-    return session.get(EndedSignInRow, sign_in) is not None
+def ended(session: Session, sign_in: SignedIn) -> bool:
+    """Whether a session of the page was ended, by itself or with all of its key."""
+    all_until = select(EndedSignInRow.expires).where(EndedSignInRow.id == sign_in.key_id)
+    until = session.scalar(all_until)
+    if until is not None and sign_in.expires <= until:
+        return True
+    return session.get(EndedSignInRow, sign_in.id) is not None
 
 
 def revoke(session: Session, key_id: str) -> bool:

@@ -168,6 +168,7 @@ class JobRow(Base):
         Index(None, "status", "id"),
         Index(None, "problem_id", "device_class"),
         Index(None, "caller", "started"),
+        Index(None, "device_class", "finished"),
     )
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
@@ -495,10 +496,12 @@ class ApiKeyRow(Base):
 
 
 class EndedSignInRow(Base):
-    """A session of the page that was ended before it ended by itself."""
+    """A session of the page that was ended before it ended by itself; where ``id`` is that of a key, all of
+    its sessions that end until then. ``key_id`` is NULL in rows of releases that did not keep it."""
 
     __tablename__ = "ended_sign_in"
     __table_args__ = (Index(None, "expires"),)
 
     id: Mapped[str] = mapped_column(String(16), primary_key=True)
+    key_id: Mapped[str | None] = mapped_column(String(16), index=True)
     expires: Mapped[datetime]

@@ -56,6 +56,27 @@ class CancellableConnection:
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
+class _Connections:
+    """The connections of one fetch, of several threads, which end together."""
+
+    def __init__(self) -> None:
+        self._all, self.cancelled = list[CancellableConnection](), False
+
+    def new(self) -> CancellableConnection:
+        """One more; it opens nothing after the end."""
+        connection = CancellableConnection()
+        self._all.append(connection)
+        if self.cancelled:
+            connection.cancel()
+        return connection
+
+    def cancel(self) -> None:
+        """Close all of them, also those that a thread opens later."""
+        self.cancelled = True
+        for connection in list(self._all):
+            connection.cancel()
+
+
 class Fetcher(Endpoints, Sender):
     """The endpoints, each call over a connection of its own, so that a forked child never shares one.
 
@@ -99,7 +120,15 @@ class Fetcher(Endpoints, Sender):
 
         Raises:
             ServiceUnreachable: none arrived.
+            TilewrightError: an answer is not to be taken; nothing more is asked for.
         """
+        connections = _Connections()
+        try:
+            return self._fetched(want, connections)
+        finally:
+            connections.cancel()
+
+    def _fetched(self, want: Sequence[str], connections: _Connections) -> dict[str, bytes]:
         parts, arrived = queue.SimpleQueue[Sequence[str]](), queue.SimpleQueue[list[bytes] | Exception]()
         for first in range(0, len(want), _FILES):
             parts.put(want[first : first + _FILES])
@@ -107,9 +136,9 @@ class Fetcher(Endpoints, Sender):
 
         def fetch() -> None:
             with contextlib.suppress(queue.Empty):
-                while part := parts.get_nowait():
+                while not connections.cancelled and (part := parts.get_nowait()):
                     try:
-                        arrived.put(self._part(part))
+                        arrived.put(self._part(part, connections.new()))
                     except Exception as error:  # told to the thread that waits
                         arrived.put(error)
 
@@ -130,7 +159,7 @@ class Fetcher(Endpoints, Sender):
         by_name = {hashlib.sha256(data).hexdigest(): data for data in found}
         return {name: by_name[name] for name in want if name in by_name}
 
-    def _part(self, want: Sequence[str]) -> list[bytes]:
+    def _part(self, want: Sequence[str], connection: CancellableConnection) -> list[bytes]:
         def read(http: httpx2.Client, **options: Any) -> list[bytes]:
             found = []
             for name in want:
@@ -139,15 +168,18 @@ class Fetcher(Endpoints, Sender):
                     found.append(transport.send(http, call, **options))
             return found
 
-        return self._bounded(read)
+        return self._bounded(read, connection)
 
     def _send(self, call: Call[T]) -> T:
-        return self._bounded(lambda http, **options: transport.send(http, call, **options))
+        def send(http: httpx2.Client, **options: Any) -> T:
+            return transport.send(http, call, **options)
 
-    def _bounded(self, exchange: Callable[..., T]) -> T:
+        return self._bounded(send, CancellableConnection())
+
+    def _bounded(self, exchange: Callable[..., T], connection: CancellableConnection) -> T:
         # NOTE: the timeouts of httpx2 are for one step each; a service that drips would meet all of them, and
         # looking up a name has none. So the request has a thread of its own, which may be left behind.
-        connection, outcome = CancellableConnection(), queue.SimpleQueue[tuple[T | None, Exception | None]]()
+        outcome = queue.SimpleQueue[tuple[T | None, Exception | None]]()
 
         def request() -> None:
             try:

@@ -18,7 +18,7 @@ from typing import Any, Self
 from tilewright.errors import ArtifactError
 from tilewright.http.calls import Reply, path_of
 from tilewright.schema.config_set import ConfigSet
-from tilewright.trust import HEADER, SERVED_HEADER, About, ServiceKey, statement
+from tilewright.trust import HEADER, SERVED_HEADER, About, ServiceKey, Signature, statement
 
 INDEX = path_of("config-sets", "current")
 PUBLISHED = re.compile(rf"{INDEX}|/config-sets/sha256:[0-9a-f]{{64}}|/artifacts/[0-9a-f]{{64}}")
@@ -119,6 +119,11 @@ class SetAnswer:
     def etag(self) -> str:
         """What ``current_set`` takes to answer None as long as this set is served."""
         return f'"{self.config_set.digest}"'
+
+    @property
+    def key(self) -> str:
+        """The public key that signed it."""
+        return Signature.parse(self.signature).key
 
     def to_file(self) -> bytes:
         """The set with its signature, as caches and published trees keep it."""

@@ -40,10 +40,8 @@ def sessions_of(request: Request) -> Sessions:
 
 
 def _visitor(request: Request) -> dict[str, str | None]:
-    """The token of a visitor's forms, and the key that signed in."""
-    sessions = sessions_of(request)
-    signed_in = sessions.signed_in(request)
-    return {"token": sessions.token(request), "key_id": signed_in.key_id if signed_in else None}
+    """The token of a visitor's forms, and the key that signed in, as the gate found it."""
+    return {"token": sessions_of(request).token(request), "key_id": request.scope.get("holder")}
 
 
 async def _form(request: Request) -> dict[str, str]:

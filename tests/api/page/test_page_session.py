@@ -88,6 +88,26 @@ def test_signing_out_forgets_the_key(visitor: httpx2.Client, reader: str) -> Non
     assert visitor.get("/", headers=as_header(stolen)).status_code == 303, "the session has ended"
 
 
+def test_no_page_names_the_key_of_a_session_that_ended(
+    visitor: httpx2.Client, guarded: Server, reader: str
+) -> None:
+    signed_in(visitor, reader)
+    shown = f"key {reader.split('_')[1]}"
+    kept = dict(visitor.cookies)
+    for page in ("/", "/sign-in", "/view/jobs/unknown"):
+        assert shown in visitor.get(page).text
+    assert visitor.post("/sign-out", data={"token": token(visitor.get("/").text)}).status_code == 303
+    for page in ("/sign-in", "/view/jobs/unknown", "/"):
+        assert shown not in visitor.get(page, headers=as_header(kept), follow_redirects=True).text
+    signed_in(visitor, reader)
+    with opened_database(guarded) as store, store.begin() as session:
+        keys.revoke(session, reader.split("_")[1])
+    end = time.monotonic() + 20
+    while shown in visitor.get("/sign-in").text:
+        assert time.monotonic() < end, "a revoked key signed nobody in"
+        time.sleep(0.2)
+
+
 def test_signing_in_again_ends_the_session_before(
     visitor: httpx2.Client, guarded: Server, reader: str
 ) -> None:
@@ -273,7 +293,7 @@ def test_pages_of_other_sites_have_no_view_made(http: httpx2.Client, path: str) 
 
 @pytest.mark.parametrize(
     ("path", "status"),
-    [("/", 200), ("/view/jobs", 200), ("/view/results", 200), ("/view/roofline", 403), ("/report", 403)],
+    [("/", 200), ("/view/jobs", 200), ("/view/results", 403), ("/view/roofline", 403), ("/report", 403)],
 )
 def test_the_script_of_another_site_may_lead_to_light_pages_as_for_signing_in(
     http: httpx2.Client, path: str, status: int

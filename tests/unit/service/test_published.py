@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import fcntl
 import functools
 import http.server
 import os
@@ -26,10 +27,12 @@ from service.results.publishing import NothingToPublish, publish
 from tilewright import AsyncClient, Client, GemmProblem, wire
 from tilewright.artifact.cache import default_folder
 from tilewright.errors import ArtifactError, InvalidProblem, ServiceError, TrustError
-from tilewright.http.calls import Reply
-from tilewright.http.sets import INDEX, Index, SetAnswer, is_index
+from tilewright.http import transport
+from tilewright.http.calls import Call, Reply
+from tilewright.http.fetch import Fetcher
+from tilewright.http.sets import INDEX, Index, SetAnswer, is_index, kernel_path
 from tilewright.launch import local_device
-from tilewright.trust import ServiceKey
+from tilewright.trust import About, ServiceKey
 
 HOST = local_device.device_class(local_device.HOST).id
 TUNED = GemmProblem(96, 80, 64, "float32", "nn")
@@ -313,6 +316,108 @@ def test_an_earlier_index_is_refused_by_those_who_saw_a_later_one(
             for etag in (None, new.etag, f'"{Index.from_bytes(old).sets[HOST]}"'):
                 with pytest.raises(TrustError, match=says):
                     tw.current_set(HOST, etag)
+
+
+class Overtaken(Listing):
+    """A publisher; ``meanwhile`` happens between its look at the set and its index."""
+
+    meanwhile: Callable[[], object]
+
+    def artifacts(self, *given: Any, **options: Any) -> dict[str, Any]:  # type: ignore[override]
+        found = super().artifacts(*given, **options)
+        self.meanwhile()
+        return found
+
+
+def test_a_publisher_that_was_overtaken_leaves_the_later_set(
+    service: SetService, source: Client, tmp_path: Path
+) -> None:
+    tree, service.serial = tmp_path / "tree", 5
+
+    def overtake() -> None:
+        service.content, service.serial = config_set(BOTH), 6
+        assert publish(source, tree).kept == []
+
+    with Overtaken(service.url, cache_dir=tmp_path / "slow") as slow:
+        slow.meanwhile = overtake
+        written = publish(slow, tree)
+    assert (written.kept, written.served) == ([HOST], {HOST: service.digest})
+    assert Index.from_bytes((tree / INDEX[1:]).read_bytes()).served[HOST].startswith("6 ")
+    with Client(tree.as_uri(), cache_dir=tmp_path / "cache") as tw:
+        found = tw.current_set(HOST)
+        assert found is not None
+        assert found.config_set.digest == service.digest
+
+
+@pytest.mark.parametrize("forged", ["unsigned", "another key", "another set", "nonsense", "no index"])
+def test_a_serial_that_the_service_did_not_sign_keeps_no_tree_back(
+    service: SetService, source: Client, tree: Path, forged: str
+) -> None:
+    index, service.serial = tree / INDEX[1:], 5
+    earlier = Index.from_bytes(index.read_bytes())
+    service.content = config_set(BOTH)
+    other_key, other_set = (
+        signer(number).sign(About.SERVED, HOST, digest, "9")
+        for number, digest in ((2, earlier.sets[HOST]), (1, service.digest))
+    )
+    header = {"another key": f"9 {other_key}", "another set": f"9 {other_set}", "nonsense": "9 x\ny"}
+    told = dataclasses.replace(
+        earlier, served={HOST: header.get(forged, f"9 ed25519:{'0' * 64}:{'0' * 128}")}
+    )
+    index.write_bytes(b"\xff" if forged == "no index" else told.to_bytes())
+    assert publish(source, tree).served == {HOST: service.digest}
+    assert Index.from_bytes(index.read_bytes()).served[HOST].startswith("5 ")
+
+
+def test_publishers_change_the_index_one_after_the_other(source: Client, tree: Path) -> None:
+    lock = os.open(tree / ".publishing", os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    thread = threading.Thread(target=publish, args=(source, tree))
+    (tree / INDEX[1:]).unlink()
+    thread.start()
+    try:
+        thread.join(0.5)
+        assert not (tree / INDEX[1:]).exists()
+    finally:
+        os.close(lock)
+        thread.join(30.0)
+    assert (tree / INDEX[1:]).exists()
+
+
+def test_nothing_more_of_a_tree_is_asked_for_after_a_failure(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(http.server.SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            time.sleep(0.2)
+            super().do_GET()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    asked, send = list[str](), transport.send
+
+    def fails(connection: Any, call: Call[Any], **options: Any) -> Any:
+        asked.append(call.path)
+        if call.path == kernel_path("0" * 64):
+            raise MemoryError
+        return send(connection, call, **options)
+
+    monkeypatch.setattr(transport, "send", fails)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Slow, directory=str(tree)))
+    threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+    wanted = [f"{number:064x}" for number in range(2000)]
+    with Client(f"http://127.0.0.1:{server.server_address[1]}", cache_dir=tmp_path / "c") as tw:
+        fetcher = Fetcher(tw.url, {}, tw.service_key)
+        fetcher.published = True
+        try:
+            with pytest.raises(MemoryError):
+                fetcher.bundle("sha256:" + "0" * 64, wanted, everything=False)
+            time.sleep(1.0)
+            assert len(asked) <= 16, "at most one more by each of the threads"
+        finally:
+            server.shutdown()
+            server.server_close()
 
 
 def test_a_process_ends_while_kernels_of_a_tree_do_not_come(tree: Path, tmp_path: Path) -> None:

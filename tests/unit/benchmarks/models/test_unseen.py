@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from benchmarks import cli
 from benchmarks.common.options import RowOptions
+from benchmarks.common.pages import ReportError
 from benchmarks.common.shapes import HELD_OUT, SUITE, Shape
 from benchmarks.models import fresh
 from benchmarks.models.files import samples_path, summary
@@ -80,6 +82,7 @@ def test_resume_goes_on_after_the_rows_with_a_result(ran, tmp_path) -> None:
     again = running(request, out=tmp_path, resume=True)
     file = tmp_path / result.path.name
     file.write_text(json.dumps([result.rows[0], {**result.rows[1], "failure": "it broke"}]))
+    shutil.copy(samples_path(result.path), tmp_path)
     heard = list[str]()
     resumed = run_shapes(again, heard.append)
     assert [(row["m"], row["failure"]) for row in resumed.rows] == [(9, "")]
@@ -87,6 +90,27 @@ def test_resume_goes_on_after_the_rows_with_a_result(ran, tmp_path) -> None:
     assert heard[0].startswith("[1/1] 9x20x16-tn")
     stopped = run_shapes(running(again, repeat=2, stop_after=1e-9), print)
     assert (stopped.rows, stopped.left) == ([], 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("driver", "linux 1"),
+        ("method", "interleaved-v1"),
+        ("libraries", {"numpy": "1.0"}),
+        ("libraries", None),
+    ],
+)
+def test_rows_that_rest_on_something_else_are_not_added_to(ran, tmp_path, name: str, other: Any) -> None:
+    request, result = ran
+    again = running(request, out=tmp_path, resume=True)
+    facts = json.loads(samples_path(result.path).read_text())
+    first = next(iter(facts.values()))
+    first[name] = other
+    (tmp_path / result.path.name).write_text(result.path.read_text())
+    samples_path(tmp_path / result.path.name).write_text(json.dumps(facts))
+    with pytest.raises(ReportError, match=rf"another {name}, .*; use --out with another folder"):
+        run_shapes(again, print)
 
 
 def test_a_shape_without_a_kernel_keeps_its_row(ran, tmp_path, monkeypatch) -> None:
