@@ -29,20 +29,18 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import psycopg.sql
-from api_server import STOP_S, announced_url, children, environment
+from api_server import Server, announced_url, children, environment, finish
+from forked_server import ForkedProcess
 from postgres_server import find_binaries, running
 from sqlalchemy import Connection as Database
 from sqlalchemy import create_engine, text
 
 from benchmarks.common.results import machine_facts
-from service.cli.main import app
 from tilewright import Client, GemmProblem
 
 PROBLEM = GemmProblem(64, 48, 32, "float32", "nn")
@@ -56,54 +54,11 @@ MODULES = {"device worker": b"tuner.workers.device_worker", "compiler": b"tuner.
 POINTS_A_COMPILER = 10
 
 
-@dataclasses.dataclass
-class ForkedServer:
-    """A running service."""
-
-    process: ForkServerProcess
-    url: str
-
-    def kill(self) -> None:
-        """SIGKILL; it must have been alive."""
-        self.process.kill()
-        self.process.join(STOP_S)
-        assert self.process.exitcode == -signal.SIGKILL
-
-    def finish(self) -> None:
-        """Stop it where it still runs."""
-        self.process.terminate()
-        self.process.join(STOP_S)
-        self.process.kill()
-        self.process.join()
-
-
-def fork(folder: Path, **settings: object) -> ForkedServer:
-    """Start a server with the database and the log of a folder."""
-    context = _context()
-    reader, writer = context.Pipe(duplex=False)
+def fork(folder: Path, **settings: object) -> Server:
+    """Start a server with the database and the log of a folder, which measures as long as any."""
     log = folder / "log"
-    process = context.Process(target=_serve, args=(environment(folder, **settings), log, writer))
-    process.start()
-    writer.close()
-    with os.fdopen(os.dup(reader.fileno())) as printed:
-        reader.close()
-        return ForkedServer(process, announced_url(printed, log))
-
-
-@functools.cache
-def _context() -> ForkServerContext:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["service.server.app", "service.cli.main"])
-    return context
-
-
-def _serve(environ: dict[str, str], log: Path, stdout: Connection) -> None:
-    os.environ.clear()
-    os.environ.update(environ)
-    with log.open("a") as errors:
-        os.dup2(errors.fileno(), 2)
-    os.dup2(stdout.fileno(), 1)
-    app(["serve", "--json"])
+    process = ForkedProcess(["serve", "--json"], environment(folder, **settings), log, quick=False)
+    return Server(process, announced_url(process.stdout, log), folder)
 
 
 @dataclasses.dataclass
@@ -157,7 +112,7 @@ class Killing:
             self._check_database()
             return self.counts
         finally:
-            self._server.finish()
+            finish(self._server)
             self._engine.dispose()
 
     def _ensure_job(self) -> None:
@@ -175,7 +130,8 @@ class Killing:
             os.kill(running[0], signal.SIGKILL)
         else:
             victim = "server"
-            self._server.kill()
+            assert self._server.stop(signal.SIGKILL) == -signal.SIGKILL, "it was alive"
+            finish(self._server)
         killed = time.monotonic()
         self._check_database()
         _, kept = self._job()

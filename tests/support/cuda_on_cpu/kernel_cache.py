@@ -27,11 +27,13 @@ from kernels.compiler import build, cc, nvrtc
 
 UNUSED_DAYS = 14
 # A C compiler that keeps the host's kernels. The key is all that decides one: flags, sources, the compiler.
+# HOST_KERNEL_FLAGS: more flags, of servers whose kernels need not be fast.
 CC = """#!/bin/sh
 case "$*" in *" host/kernel.c -o "*) ;; *) exec {cc} "$@" ;; esac
+for output; do :; done
+set -- "$@" $HOST_KERNEL_FLAGS
 kept={folder}/$({{ echo {version}; for word in "$@"; do [ "${{word%.so}}" = "$word" ] && echo "$word"; done
     cat host/*.c host/*.h; }} | sha256sum | cut -c1-64).so
-for output; do :; done
 cp "$kept" "$output" 2>/dev/null && exit
 {cc} "$@" && cp "$output" "$kept.$$" && mv "$kept.$$" "$kept"
 """

@@ -1,0 +1,89 @@
+"""Servers forked from a process that has imported the service, so that a start costs no imports."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+
+QUICK_WORKER = Path(__file__).parent / "quick_worker.py"
+
+
+class ForkedProcess:
+    """A running service, with the attributes and methods of a ``subprocess.Popen`` that tests use.
+
+    Attributes:
+        stdout: what it prints.
+    """
+
+    def __init__(self, arguments: Sequence[str], environ: dict[str, str], log: Path, quick: bool) -> None:
+        """``quick``: its device's process is :mod:`quick_worker`."""
+        reader, writer = _context().Pipe(duplex=False)
+        # NOTE: daemonic, so that the end of a test run that was interrupted ends it too.
+        given = arguments, environ, log, quick, writer
+        self._process = _context().Process(target=_serve, args=given, daemon=True)
+        self._process.start()
+        writer.close()
+        self.stdout = os.fdopen(os.dup(reader.fileno()))
+        reader.close()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    poll = returncode.fget
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired("serve", timeout or 0.0)
+        return self.returncode
+
+    def send_signal(self, sign: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, sign)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+@functools.cache
+def _context() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["service.cli.serve", "service.cli.main", __name__])
+    return context
+
+
+def _serve(
+    arguments: Sequence[str], environ: dict[str, str], log: Path, quick: bool, stdout: Connection
+) -> None:
+    from service.cli.main import run
+    from tuner.workers import bench, process
+
+    os.environ.clear()
+    os.environ.update(environ)
+    with log.open("a") as errors:
+        os.dup2(errors.fileno(), 2)
+    os.dup2(stdout.fileno(), 1)
+    stdout.close()
+    if quick:
+        bench.python = functools.partial(_python, process.python)
+    sys.argv[1:] = arguments
+    run()
+
+
+def _python(command: Callable[..., list[str]], option: str, *rest: str) -> list[str]:
+    """The command, with the quick program in the place of a device's process."""
+    return command(str(QUICK_WORKER) if rest[0] == "tuner.workers.device_worker" else option, *rest)

@@ -1,0 +1,27 @@
+"""The process of a host that samples a race for a tenth of the usual time.
+
+Servers of tests run ``quick_worker.py tuner.workers.device_worker --device host --pipes=...``. They show
+what becomes of a job; how races are timed is tested in ``tests/unit/measure``.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from tuner.devices.host import HostDevice
+from tuner.measure import interleave, timing
+from tuner.workers import device_worker
+
+
+def fewer_launches(*of: Any) -> int:
+    """The launches of a sample of 0.3 ms."""
+    return max(1, timing.launches_per_sample(*of) // 10)
+
+
+if __name__ == "__main__":
+    HostDevice.settle_s = 0.01
+    timing.WARM_UP_S = 0.002
+    interleave.launches_per_sample = fewer_launches
+    del sys.argv[1]
+    device_worker.main()
