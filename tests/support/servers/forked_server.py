@@ -13,6 +13,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
+from service.cli.main import run
+from tuner.workers import bench, process
+
 QUICK_WORKER = Path(__file__).parent / "quick_worker.py"
 
 
@@ -62,16 +65,13 @@ class ForkedProcess:
 @functools.cache
 def _context() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["service.cli.serve", "service.cli.main", __name__])
+    context.set_forkserver_preload(["service.cli.serve", __name__])
     return context
 
 
 def _serve(
     arguments: Sequence[str], environ: dict[str, str], log: Path, quick: bool, stdout: Connection
 ) -> None:
-    from service.cli.main import run
-    from tuner.workers import bench, process
-
     os.environ.clear()
     os.environ.update(environ)
     with log.open("a") as errors:
