@@ -2,7 +2,8 @@
 // A k step is 32 bytes of every row. With g = lane / 4 and t = lane % 4, a register holds bytes 4t .. 4t + 3 of row (A) or
 // column (B) g of a 16-byte half step: two 16-bit, four 8-bit, eight 4-bit elements, 32 bits or one tf32. Of double a lane
 // holds bytes 8t .. 8t + 7 of the whole step. Value (i, j, e) of a lane's accumulators is element
-// (16 i + g + 8 (e / 2), 8 j + 2 t + e % 2) of the warp tile.
+// (16 i + g + 8 (e / 2), 8 j + 2 t + e % 2) of the warp tile. Of A of tf32 with rows of k, rows g and g + 8 are rows
+// 2 g and 2 g + 1 of 16 instead, so that a lane loads both at a time.
 #pragma once
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/load_store.cuh"
@@ -55,9 +56,9 @@ private:
 
 __device__ __forceinline__ unsigned load_word(const char* from) { return *reinterpret_cast<const unsigned*>(from); }
 
-__device__ __forceinline__ void load_double(unsigned& low, unsigned& high, const char* from) {
+__device__ __forceinline__ void load_words(unsigned& first, unsigned& second, const char* from) {
     const uint2 words = *reinterpret_cast<const uint2*>(from);
-    low = words.x, high = words.y;
+    first = words.x, second = words.y;
 }
 
 // Element (k, i) of an operand stored K x M or K x N.
@@ -72,8 +73,6 @@ __device__ __forceinline__ unsigned load_half(const char* tile, int first, int s
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     if constexpr (K_MAJOR) {
         return load_word(tile + Tile::chunk_from(first, g, step * 2 + half) + t * 4);
-    } else if constexpr (cfg::size == 4) {
-        return load_word(element<Tile>(tile, step * cfg::step_k + half * 4 + t, first + g));
     } else {
         const int k = step * 16 + half * 8 + t * 2;
         const unsigned low = *reinterpret_cast<const unsigned short*>(element<Tile>(tile, k, first + g));
@@ -82,24 +81,31 @@ __device__ __forceinline__ unsigned load_half(const char* tile, int first, int s
     }
 }
 
-// Of tf32 with rows of k and the XOR layout: the offsets of a lane's words of every 8 columns of 32, for both halves of a step.
-// NOTE: beyond 32 columns, or 8 rows, the swizzle repeats, and what is added is a constant, which folds into the instruction.
-template <class Tile, bool USED> struct LaneWords {
-    int offset[2][4];
+// Of tf32 with rows of k: the offset of a lane's WORDS neighbours, of 8 * WORDS rows (A) or columns (B) from `first` of the warp
+// tile. NOTE: in the XOR layout, beyond 32 columns or 4 rows the swizzle repeats, and what is added is a constant, which folds
+// into the instruction.
+template <class Tile, int WORDS> struct LaneWords {
+    static constexpr int each = 8 * WORDS;
+    int warp_first, first_step;
+    int kept[32 / each];
 
-    __device__ __forceinline__ LaneWords(int warp_first, int first_step) {
-        const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    __device__ __forceinline__ LaneWords(int warp_first_, int first_step_) : warp_first(warp_first_), first_step(first_step_) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half)
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-                offset[half][i] = Tile::chunk(first_step * 8 + half * 4 + t, warp_first / 4 + i * 2 + g / 4) + g % 4 * 4;
+        for (int i = 0; i < 32 / each; ++i) kept[i] = offset(i * each, 0, 0);
     }
-    __device__ __forceinline__ int at(int half, int column, int step) const {
-        return offset[half][column / 8 % 4] + column / 32 * 128 + step * Tile::chunk(8, 0);
+    __device__ __forceinline__ int at(int first, int step, int half) const {
+        if constexpr (cfg::words_keep)
+            return kept[first / each % (32 / each)] + first / 32 * 128 + half * Tile::chunk(4, 0) + step * Tile::chunk(8, 0);
+        return offset(first, step, half);
+    }
+
+private:
+    __device__ __forceinline__ int offset(int first, int step, int half) const {
+        const int lane = threadIdx.x % 32, element = warp_first + first + lane / 4 * WORDS;
+        return Tile::chunk((first_step + step) * 8 + half * 4 + lane % 4, element / 4) + element % 4 * 4;
     }
 };
-template <class Tile> struct LaneWords<Tile, false> {
+template <class Tile> struct LaneWords<Tile, 0> {
     __device__ __forceinline__ LaneWords(int, int) {}
     __device__ __forceinline__ int at(int, int, int) const { return 0; }
 };
@@ -109,9 +115,9 @@ template <class Tile, bool K_MAJOR>
 __device__ __forceinline__ void load_step_double(unsigned& low, unsigned& high, const char* tile, int first, int step) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     if constexpr (K_MAJOR)
-        load_double(low, high, tile + Tile::chunk_from(first, g, step * 2 + t / 2) + t % 2 * 8);
+        load_words(low, high, tile + Tile::chunk_from(first, g, step * 2 + t / 2) + t % 2 * 8);
     else
-        load_double(low, high, element<Tile>(tile, step * cfg::step_k + t, first + g));
+        load_words(low, high, element<Tile>(tile, step * cfg::step_k + t, first + g));
 }
 
 // Loads the fragments of a warp tile, piece by piece: piece 0 is mma tile 0 of the rows, then come the pairs of mma tiles of the
@@ -125,10 +131,9 @@ struct FragmentLoader {
     // the step. Of B: half j % 2 of columns j / 2 * 8 and up. .trans turns matrices of k x 8 into 8 x k.
     LaneAddresses<TileA, !cfg::a_transposed, cfg::warp_m> a;
     LaneAddresses<TileB, cfg::b_transposed, cfg::warp_n> b;
-    static constexpr bool swizzled_words = cfg::size == 4 && cfg::smem_layout == SmemLayout::xor_;
-    static constexpr bool words_of_a = swizzled_words && cfg::a_transposed, words_of_b = swizzled_words && !cfg::b_transposed;
-    LaneWords<TileA, words_of_a> words_a;
-    LaneWords<TileB, words_of_b> words_b;
+    static constexpr bool words_b = cfg::size == 4 && !cfg::b_transposed;
+    LaneWords<TileA, cfg::pairs_m ? 2 : 0> a_words;
+    LaneWords<TileB, words_b ? 1 : 0> b_words;
 
     __device__ __forceinline__ FragmentLoader(int warp_row_, int warp_col_, int first_step_)
         : warp_row(warp_row_), warp_col(warp_col_), first_step(first_step_),
@@ -136,7 +141,7 @@ struct FragmentLoader {
             cfg::a_transposed ? lane() / 8 % 2 : lane() / 16),
           b(warp_col, first_step, cfg::b_transposed ? lane() / 16 * 8 + lane() % 8 : lane() % 16,
             cfg::b_transposed ? lane() / 8 % 2 : lane() / 16),
-          words_a(warp_row, first_step), words_b(warp_col, first_step) {}
+          a_words(warp_row, first_step), b_words(warp_col, first_step) {}
 
     __device__ __forceinline__ void load(Fragments& f, int stage, int step) const {
 #pragma unroll
@@ -161,13 +166,13 @@ struct FragmentLoader {
 #pragma unroll
             for (int h = 0; h < 2; ++h)
                 load_step_double<TileA, !cfg::a_transposed>(r[2 * h], r[2 * h + 1], tile, row + h * 8, first_step + step);
+        } else if constexpr (cfg::pairs_m) {
+#pragma unroll
+            for (int h = 0; h < 2; ++h) load_words(r[2 * h], r[2 * h + 1], tile + a_words.at(i * 16, step, h));
         } else {
 #pragma unroll
             for (int h = 0; h < 4; ++h)
-                if constexpr (words_of_a)
-                    r[h] = load_word(tile + words_a.at(h / 2, i * 16 + h % 2 * 8, step));
-                else
-                    r[h] = load_half<TileA, !cfg::a_transposed>(tile, row + h % 2 * 8, first_step + step, h / 2);
+                r[h] = load_half<TileA, !cfg::a_transposed>(tile, row + h % 2 * 8, first_step + step, h / 2);
         }
     }
 
@@ -213,8 +218,8 @@ private:
         } else {
 #pragma unroll
             for (int h = 0; h < 2; ++h)
-                if constexpr (words_of_b)
-                    r[h] = load_word(tile + words_b.at(h, j * 8, step));
+                if constexpr (words_b)
+                    r[h] = load_word(tile + b_words.at(j * 8, step, h));
                 else
                     r[h] = load_half<TileB, cfg::b_transposed>(tile, column, first_step + step, h);
         }
@@ -222,6 +227,15 @@ private:
 };
 
 constexpr int accumulator_values = cfg::mma_tiles_m * cfg::mma_tiles_n * 4;
+
+// Where this lane's value i, an even one, lies in the warp tile: in row `base` + `row`, where base is a multiple of 8.
+struct ValuePlace { int base, row, column; };
+__device__ __forceinline__ ValuePlace value_place(int i) {
+    const int lane = threadIdx.x % 32, half = i / 2 % 2, first_row = i / 4 / cfg::mma_tiles_n * 16;
+    const int column = i / 4 % cfg::mma_tiles_n * 8 + lane % 4 * 2;
+    if constexpr (cfg::pairs_m) return {first_row, lane / 4 * 2 + half, column};
+    return {first_row + half * 8, lane / 4, column};
+}
 
 template <bool F16> struct Accumulator {
     ElementAccumulator value[cfg::mma_tiles_m][cfg::mma_tiles_n][4];

@@ -36,7 +36,10 @@ constexpr bool repacks_k = (REPACK_A && !a_transposed) || (REPACK_B && b_transpo
 constexpr bool ldmatrix_a = (FRAGMENT_LOAD == 1 || FRAGMENT_LOAD >= 3) && (!a_transposed || size == 2), reload_a = FRAGMENT_LOAD == 3;
 constexpr bool ldmatrix_b = FRAGMENT_LOAD != 0 && (b_transposed || size == 2), b_by_x2 = FRAGMENT_LOAD >= 3 && b_transposed;
 constexpr int copy_step = COPY_STEP;
-// NOTE: of tf32 with rows of k, a warp loads 4 rows by 8 elements, two chunks of each: those of the next row are two further.
+// Of tf32 with rows of k, A is loaded two rows of D at a time. In the XOR layout few registers hold all addresses.
+constexpr bool pairs_m = size == 4 && a_transposed, words_keep = size == 4 && smem_layout == SmemLayout::xor_;
+constexpr bool keeps_addresses = (ldmatrix_a || (words_keep && a_transposed)) && (ldmatrix_b || (words_keep && !b_transposed));
+// NOTE: there a warp loads 4 rows by 8 elements, two chunks of each: those of the next row are two further.
 template <bool K_MAJOR> constexpr int shift = size == 4 && !K_MAJOR ? 2 : 1;
 constexpr int thread_bytes_a = smem_layout == SmemLayout::plain ? copy_a : 16, thread_bytes_b = smem_layout == SmemLayout::plain ? copy_b : 16;
 constexpr bool double_buffer = DOUBLE_BUFFER, snake = SNAKE, epilogue_smem = EPILOGUE;

@@ -32,13 +32,10 @@ __device__ __forceinline__ void finish_counts(ElementAccumulator (&values)[accum
 
 __device__ __forceinline__ void store_direct(const ElementAccumulator (&values)[accumulator_values],
                                              const Epilogue& epilogue, int row0, int col0) {
-    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < accumulator_values; i += 2) {
-        const int mma = i / 4;
-        const int row = row0 + mma / cfg::mma_tiles_n * 16 + lane / 4 + i / 2 % 2 * 8;
-        const int col = col0 + mma % cfg::mma_tiles_n * 8 + lane % 4 * 2;
-        epilogue.store2(values[i], values[i + 1], row, col);
+        const ValuePlace at = value_place(i);
+        epilogue.store2(values[i], values[i + 1], row0 + at.base + at.row, col0 + at.column);
     }
 }
 
@@ -49,18 +46,16 @@ __device__ __forceinline__ void stage_tile(const ElementAccumulator (&values)[ac
                                            const Epilogue& epilogue, char* smem, TileCoord origin, int warp_row, int warp_col) {
     struct alignas(2 * sizeof(Out)) Pair { Out x, y; };
     constexpr bool reads_memory = cfg::has_c || cfg::has_bias;
-    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < accumulator_values; i += 2) {
-        const int mma = i / 4, base = warp_row + mma / cfg::mma_tiles_n * 16 + i / 2 % 2 * 8;
-        const int col = warp_col + mma % cfg::mma_tiles_n * 8 + lane % 4 * 2;
-        const int row = origin.m + base + lane / 4;
+        const ValuePlace at = value_place(i);
+        const int base = warp_row + at.base, col = warp_col + at.column, row = origin.m + base + at.row;
         const bool x_inside = !reads_memory || (row < epilogue.m && origin.n + col < epilogue.n);
         const bool y_inside = !reads_memory || (row < epilogue.m && origin.n + col + 1 < epilogue.n);
         const Pair pair{x_inside ? epilogue.apply(values[i], row, origin.n + col) : Out{},
                         y_inside ? epilogue.apply(values[i + 1], row, origin.n + col + 1) : Out{}};
         const int byte = col * int(sizeof(Out));
-        *reinterpret_cast<Pair*>(smem + TileD::chunk_from(base, lane / 4, byte / 16) + byte % 16) = pair;
+        *reinterpret_cast<Pair*>(smem + TileD::chunk_from(base, at.row, byte / 16) + byte % 16) = pair;
     }
 }
 

@@ -131,15 +131,15 @@ struct MainLoop {
     }
 
     // While one k step is multiplied, the fragments of the next are loaded, in the last step those of the next k tile, so that
-    // the tensor cores do not wait for shared memory. NOTE: with ldmatrix a round through all stages is unrolled, so that their
-    // addresses and those of the copies are constants in the instructions; direct loads would need too many registers.
+    // the tensor cores do not wait for shared memory. NOTE: a round through all stages is unrolled, so that their
+    // addresses and those of the copies are constants in the instructions; other direct loads would need too many registers.
     __device__ __forceinline__ void run_double_buffered(Accumulator<cfg::accumulate_f16>& acc) {
         fill_stages();
         cp_async_wait<cfg::stages - 2>();
         __syncthreads();
         Fragments f[2];
         fragments.load(f[0], 0, 0);
-        constexpr int unrolled = cfg::ldmatrix_a && cfg::ldmatrix_b ? cfg::stages : 1;
+        constexpr int unrolled = cfg::keeps_addresses ? cfg::stages : 1;
         for (int tile = 0, stage = 0;;) {
 #pragma unroll
             for (int i = 0; i < unrolled; ++i, ++tile) {

@@ -144,8 +144,8 @@ FAULTS = (
     Fault(
         "mma_sync",
         MMA_STORE,
-        "warp_row + mma / cfg::mma_tiles_n * 16 +",
-        "warp_row +",
+        "warp_row + at.base,",
+        "warp_row,",
         PLAIN,
         {"epilogue": "smem", "tile_m": 64},
     ),

@@ -76,6 +76,18 @@ def test_other_instructions_for_each_mma(arch: str, dtype: str, layout: str, mos
 
 
 @pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(("layout", "most"), [("nn", 1.15), ("tn", 1.40), ("tt", 0.90)])
+def test_other_instructions_for_each_mma_of_tf32_with_rows_of_k(arch: str, layout: str, most: float) -> None:
+    """Two words of A or one of B a load: 8 loads for 16 mma in tt, 16 in nn, 24 in tn."""
+    artifact = first_config(arch, "tfloat32", layout)
+    loop = main_loop(artifact, arch)
+    products = sum(operation in MMA for operation in loop)
+    assert products == 4 * 64
+    assert artifact.resources.spill_bytes == 0
+    assert (len(loop) - products) / products <= most
+
+
+@pytest.mark.parametrize("arch", ARCHS)
 def test_nothing_in_the_loop_keeps_the_tensor_cores_waiting_for_long(arch: str) -> None:
     """The longest run of instructions without a product, across the branch too."""
     loop = main_loop(first_config(arch, "float16", "nt"), arch)

@@ -51,6 +51,9 @@ TRANSPOSED = [
         {"tile_k": 32, "tile_m": 128, "warps_m": 2, "tile_n": 64, "warps_k": 2, "double_buffer": 0},
     ),
     ("tfloat32", "tn", {"tile_k": 16, "tile_m": 64, "tile_n": 16}),
+    ("tfloat32", "tn", {"tile_k": 16, "smem_layout": "padded", "epilogue": "direct", "tile_m": 64}),
+    ("tfloat32", "tt", {"tile_k": 16, "smem_layout": "blocked", "tile_m": 128, "warps_m": 2}),
+    ("tfloat32", "tn", {"tile_k": 16, "fragment_load": "direct", "warps_n": 4, "tile_m": 64}),
     ("float64", "tn", {"tile_k": 8, "smem_layout": "padded", "epilogue": "direct"}),
     ("float64", "tt", {"tile_k": 8}),
 ]
