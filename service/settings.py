@@ -74,7 +74,7 @@ class Settings(BaseSettings):
         keep_audit_days: days for which the audit log keeps who changed what.
         max_caller_queue: most queued jobs of one key that sets no other number, or of one address without
             keys; four fifths of ``max_queue`` unless given.
-        max_misses: most problems in the list of misses of a device class.
+        max_misses: most problems in the list of misses of a device class; those never seen share a list.
         retune_stale: tune stale results that were asked for again, and race imported configs, one at a time,
             on devices that are idle.
         help_jobs: idle devices try configs for jobs that other devices of their class run.

@@ -37,7 +37,7 @@ _BURST_S = 0.01
 _MOST_KEPT = 1000  # events that wait for one follower
 _FAILED_S = 1.0
 _RECONNECT_S = 1.0
-End = Literal["stopping", "slow", "failed"]
+End = Literal["stopping", "slow", "failed", "key"]
 log = logging.getLogger("tilewright.events")
 
 
@@ -53,7 +53,8 @@ class Follower:
     """What waits for one follower of a job; belongs to the event loop.
 
     Attributes:
-        ended: why nothing more comes: the service stops or failed, or events were not taken.
+        ended: why nothing more comes: the service stops or failed, events were not taken, or the key that let
+            it in does so no more.
     """
 
     def __init__(self) -> None:

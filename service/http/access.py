@@ -7,13 +7,16 @@ a key.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import ipaddress
 import time
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
+from sqlalchemy.exc import SQLAlchemyError
 
 from service.errors import Kind, Refusal
 from service.settings import Settings
@@ -24,6 +27,7 @@ from tuner.store.keys import KeyRecord, SignedIn
 
 _REMEMBER_S = 2.0  # NOTE: also how long a revoked key, or a session that ended elsewhere, may still work
 _REMEMBERED_KEYS = 1024
+_AGAIN_S = 5.0  # between two looks at the key of an answer that lasts
 _ALWAYS = (
     "bringing results in and taking them out needs a key with scope admin, also while no other request needs "
     "one; on the service's machine the command line does both without"
@@ -250,6 +254,25 @@ def _name(sign_in: str, key: str) -> bytes:
     return hashlib.sha256(f"{sign_in} {key}".encode()).digest()
 
 
+class Admitted:
+    """What let a request in, to be asked again while its answer lasts."""
+
+    def __init__(self, ask: Callable[[], Awaitable[KeyRecord | None]]) -> None:
+        self._ask, self._until = ask, time.monotonic() + _AGAIN_S
+
+    async def still(self) -> bool:
+        """Whether it would let the request in now; it is asked every ``_AGAIN_S``."""
+        now = time.monotonic()
+        if now < self._until:
+            return True
+        self._until = now + _AGAIN_S
+        try:
+            await self._ask()
+        except (Refusal, SQLAlchemyError):
+            return False
+        return True
+
+
 async def authorize(request: Request) -> None:
     """Dependency of every route: the request's key may do what the route does."""
     operation = request.scope["route"].operation_id or ""
@@ -261,8 +284,11 @@ async def authorize(request: Request) -> None:
         request.scope["holder"] = await _shown(gate, operation, signed_in)
         # NOTE: a proxy before the service may have the browser send a header of its own.
         header = header if header and header.lower().startswith("bearer ") else None
-    key = await gate.admit(header, needed(operation), guarded=operation in GUARDED, signed_in=signed_in)
+    guarded = operation in GUARDED
+    ask = functools.partial(gate.admit, header, needed(operation), guarded=guarded, signed_in=signed_in)
+    key = await ask()
     request.scope["key_id"] = key.id if key else None
+    request.scope["admitted"] = Admitted(ask)
 
 
 async def _shown(gate: Gate, operation: str, signed_in: SignedIn | None) -> str | None:

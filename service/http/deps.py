@@ -18,6 +18,7 @@ from service.engine.upkeep import Upkeep
 from service.errors import Kind, Refusal
 from service.gemm.memory import GemmMemory
 from service.gemm.run import GemmRunner
+from service.http.access import Admitted
 from service.http.conditional import InFlight
 from service.metrics import Metrics
 from service.results.answers import Answers
@@ -99,6 +100,14 @@ def who(request: Request) -> str:
 
 
 ServiceDep = Annotated[Service, Depends(_service)]
+
+
+def _admitted(request: Request) -> Admitted:
+    found: Admitted = request.scope["admitted"]
+    return found
+
+
+AdmittedDep = Annotated[Admitted, Depends(_admitted)]
 GivenKey = Annotated[
     str | None,
     Header(

@@ -163,6 +163,19 @@ def test_a_key_gives_the_same_answer_for_a_day(store: Store) -> None:
     assert ask(store, "k1") == first + 2, "a day later the key is as good as new"
 
 
+def test_of_each_caller_the_last_keys_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "MOST_KEYS", 20)
+    monkeypatch.setattr(keys, "_COUNTED_EACH", 3)
+    other, last = ask(store, "an_id:k"), 0
+    for number in range(200):
+        last = ask(store, f"anXid:{number}")
+    with store.read() as session:
+        assert (session.scalar(select(func.count()).select_from(SubmissionRow)) or 0) < 120
+    assert ask(store, "anXid:199") == last
+    assert ask(store, "anXid:0") > last, "one that was forgotten is as good as new"
+    assert ask(store, "an_id:k") == other
+
+
 def test_without_a_key_the_work_is_done_each_time(store: Store) -> None:
     first = ask(store, None)
     assert ask(store, None) == first + 1

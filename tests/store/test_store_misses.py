@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 from sqlalchemy.exc import OperationalError
 from store_samples import HOST, HOST_CLASS, OTHER_CLASS, artifact, best, problem, request
 
@@ -22,7 +23,8 @@ from tuner.store import best as winners
 from tuner.store import entities, imports, jobs, misses
 from tuner.store.database import Store
 from tuner.store.misses import MissRecord, Report
-from tuner.store.records import StoredBest
+from tuner.store.models import MissRow
+from tuner.store.records import StoredBest, utc_now
 from tuner.store.trials import JobRecorder
 
 
@@ -138,6 +140,17 @@ def test_the_list_is_bounded_and_known_problems_still_count(store: Store, most: 
     assert note(store, *(report(m) for m in range(1, 6)), most=most) == most
     assert note(store, report(1, 4), most=most) == min(most, 1)
     assert len(ranked(store)) == most
+
+
+def test_classes_that_nobody_has_share_one_list(store: Store) -> None:
+    with store.begin() as session:
+        entities.see_device(session, HOST)
+    assert sum(note(store, report(1), report(2), most=5, of=f"made-up-{number}") for number in range(9)) == 5
+    assert note(store, report(1), report(2), report(3), most=3) == 3, "a list of its own"
+    with store.begin() as session:
+        session.execute(update(MissRow).values(last_seen=utc_now() - timedelta(days=31)))
+    assert note(store, report(7), most=5, of="made-up-next") == 1, "what was not seen for a month makes room"
+    assert len(ranked(store)) == 3
 
 
 def test_what_was_tuned_makes_room(store: Store) -> None:

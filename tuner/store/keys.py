@@ -183,11 +183,15 @@ def _record(row: ApiKeyRow) -> KeyRecord:
 
 
 KEY_LIFE = timedelta(hours=24)
+MOST_KEYS = 10_000
+_COUNTED_EACH = 50  # requests of which about one counts the keys: that reads each of them
 Answer = dict[str, Any]
 
 
 def once(session: Session, key: str | None, request_digest: str, work: Callable[[], Answer]) -> Answer:
     """What ``work`` answers; where a request of the last 24 hours had this key, what that one was answered.
+
+    The key begins with its caller and a colon. Of each caller about the last ``MOST_KEYS`` are kept.
 
     ``work`` changes the store through ``session``, so that the key is kept if and only if its work is. A
     request with the same key that comes meanwhile waits for the end of the transaction.
@@ -207,7 +211,17 @@ def once(session: Session, key: str | None, request_digest: str, work: Callable[
 def _take(session: Session, key: str, request_digest: str) -> bool:
     now = utc_now()
     session.execute(delete(SubmissionRow).where(SubmissionRow.created < now - KEY_LIFE))
+    if secrets.randbelow(_COUNTED_EACH) == 0:
+        _forget_oldest(session, key.partition(":")[0])
     return insert_new(session, SubmissionRow, {"key": key, "request_digest": request_digest, "created": now})
+
+
+def _forget_oldest(session: Session, caller: str) -> None:
+    mine = SubmissionRow.key.startswith(f"{caller}:", autoescape=True)
+    newest_first = select(SubmissionRow.key).where(mine).order_by(SubmissionRow.created.desc())
+    # NOTE: others may be at the same rows.
+    oldest = newest_first.offset(MOST_KEYS).with_for_update(skip_locked=True)
+    session.execute(delete(SubmissionRow).where(SubmissionRow.key.in_(oldest)))
 
 
 def _earlier(session: Session, key: str, request_digest: str) -> Answer:

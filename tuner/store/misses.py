@@ -18,10 +18,11 @@ from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import GemmProblem
 from tuner.store import entities, records
 from tuner.store.database import insert_new
-from tuner.store.models import BestConfigRow, JobRow, LadderRow, MissRow, ProblemRow, RetuneRow
+from tuner.store.models import BestConfigRow, DeviceRow, JobRow, LadderRow, MissRow, ProblemRow, RetuneRow
 from tuner.store.records import RowReader, utc_now
 
 AFTER_FAILURE = timedelta(days=1)  # until a problem whose retune failed is tuned again
+_REMEMBERED = timedelta(days=30)
 Reason = Literal["missing", "stale"]
 Place = tuple[float, int]
 
@@ -66,15 +67,17 @@ def note(
 ) -> list[GemmProblem]:
     """Add up reports; gives the problems of those that were kept.
 
-    The list of a device class holds ``most`` problems. Beyond that those that were tuned make room; where
-    none was, new ones are dropped and known ones still counted. A measured time replaces an estimated one,
-    never the reverse.
+    The list of a device class holds ``most`` problems; the classes of which no device was ever seen share one
+    list, as anyone may name any number of them, and what was not seen for a month makes room there. Beyond
+    that those that were tuned make room; where none was, new ones are dropped and known ones still counted. A
+    measured time replaces an estimated one, never the reverse.
     """
     known = _known(session, device_class, [records.canonical(item.problem.to_dict()) for item in reports])
-    free = most - _size(session, device_class)
+    alike = _alike(session, device_class)
+    free = most - _size(session, alike)
     if free < len(reports) - len(known):
-        _forget_closed(session, device_class)
-        free = most - _size(session, device_class)
+        _forget_closed(session, alike)
+        free = most - _size(session, alike)
     kept = []
     for report in reports:
         problem = records.canonical(report.problem.to_dict())
@@ -135,15 +138,24 @@ def _known(session: Session, device_class: str, texts: list[str]) -> set[str]:
     return set(session.scalars(query))
 
 
-def _size(session: Session, device_class: str) -> int:
-    query = select(func.count()).select_from(MissRow).where(MissRow.device_class == device_class)
-    return session.scalars(query).one()
+_UNSEEN = MissRow.device_class.not_in(select(DeviceRow.device_class))
 
 
-def _forget_closed(session: Session, device_class: str) -> None:
-    still = _open().with_only_columns(MissRow.id).where(MissRow.device_class == device_class)
+def _alike(session: Session, device_class: str) -> ColumnElement[bool]:
+    """The misses that share the list of a device class."""
+    seen = session.scalar(select(DeviceRow.id).where(DeviceRow.device_class == device_class).limit(1))
+    return _UNSEEN if seen is None else MissRow.device_class == device_class
+
+
+def _size(session: Session, alike: ColumnElement[bool]) -> int:
+    return session.scalars(select(func.count()).select_from(MissRow).where(alike)).one()
+
+
+def _forget_closed(session: Session, alike: ColumnElement[bool]) -> None:
+    still = _open().with_only_columns(MissRow.id).where(alike)
+    old = _UNSEEN & (MissRow.last_seen < utc_now() - _REMEMBERED)
     session.execute(
-        delete(MissRow).where(MissRow.device_class == device_class, MissRow.id.not_in(still)),
+        delete(MissRow).where(alike, or_(MissRow.id.not_in(still), old)),
         execution_options={"synchronize_session": False},
     )
 

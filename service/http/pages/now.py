@@ -15,7 +15,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import ValidationError
 
 from service.errors import Kind, Refusal
-from service.http.deps import JobId, Service, ServiceDep
+from service.http.deps import AdmittedDep, JobId, Service, ServiceDep
 from service.http.pages.base import Form, PageRoute, see_other, show
 from service.http.routes import jobs as job_routes
 from service.http.routes.jobs import JobsQuery, unknown_job
@@ -197,7 +197,7 @@ After = Annotated[int, Query(ge=-1, lt=2**31, description="The last trial that t
 
 @live_router.get("/view/jobs/{job_id}/live", operation_id="page_job_live", response_class=EventSourceResponse)
 async def follow(
-    job_id: Annotated[str, Depends(_watched)], service: ServiceDep, after: After = -1
+    job_id: Annotated[str, Depends(_watched)], service: ServiceDep, admitted: AdmittedDep, after: After = -1
 ) -> AsyncIterator[ServerSentEvent]:
     """What changes on the page of a job, at most once a second: ``panel``, ``points`` and, at the end,
     ``done``. One reader of the database serves all who follow."""
@@ -214,6 +214,8 @@ async def follow(
                 told = panel
                 yield ServerSentEvent(event="panel", raw_data=panel)
             news = await follower.news()
+            if not await admitted.still():
+                return
             missed = [
                 [event.data["number"], event.data["median_us"], event.data["outcome"]]
                 for event in news.events

@@ -20,7 +20,7 @@ from service.engine.base import Device
 from service.engine.event_feed import BATCH
 from service.errors import Kind, Refusal
 from service.http.conditional import link_next
-from service.http.deps import IdempotencyKey, JobId, Service, ServiceDep, caller, who
+from service.http.deps import AdmittedDep, IdempotencyKey, JobId, Service, ServiceDep, caller, who
 from service.http.openapi import errors
 from service.http.views import job_place, job_view, number_place, page_end, unreadable_view
 from tilewright import wire
@@ -307,6 +307,7 @@ _RECONNECT_MS = 1000
 _ENDS = {
     "failed": "the service failed; its log has the reason, ask again with Last-Event-ID",
     "stopping": "the service stops; the job goes on at its next start, ask again with Last-Event-ID",
+    "key": "the key was not found to open this any more; ask again with one that does",
     "slow": "events were not read for too long; ask again with Last-Event-ID",
 }
 LastEventId = Annotated[
@@ -328,12 +329,16 @@ def _existing_job(job_id: JobId, service: ServiceDep) -> str:
     responses=errors(Kind.NOT_FOUND, Kind.UNREADABLE),
 )
 async def get_events(
-    job_id: Annotated[str, Depends(_existing_job)], service: ServiceDep, last_event_id: LastEventId = None
+    job_id: Annotated[str, Depends(_existing_job)],
+    service: ServiceDep,
+    admitted: AdmittedDep,
+    last_event_id: LastEventId = None,
 ) -> AsyncIterator[ServerSentEvent]:
     """What happens to a job: ``status``, ``progress``, ``trial``, ``best`` and, at the end, ``done``.
 
-    Before a service stops, and to those who read too slowly, it sends ``retry``: the job is not at its end,
-    ask again. Ids grow; ``Last-Event-ID`` resumes after one. A comment every 15 s keeps the connection.
+    Before a service stops, to those who read too slowly, and where a key no longer opens, it sends ``retry``:
+    the job is not at its end, ask again. Ids grow; ``Last-Event-ID`` resumes after one. A comment every 15 s
+    keeps the connection.
     """
     last_id = await run_in_threadpool(_last_of, service, job_id, int(last_event_id or 0))
     yield ServerSentEvent(comment="follow", retry=_RECONNECT_MS)
@@ -346,6 +351,9 @@ async def get_events(
             before = await run_in_threadpool(_before, service, job_id, last_id)
         while follower.ended is None:
             news = await follower.news()
+            if not await admitted.still():
+                follower.end("key")
+                continue
             for event in news.events:
                 if event.id > last_id:
                     yield _sent(event)

@@ -16,7 +16,7 @@ from store_samples import ENTERED, OTHER_HOST, request
 
 from service.engine.event_feed import Follower, News
 from tilewright.schema.job import JobStatus
-from tuner.store import jobs
+from tuner.store import jobs, keys
 from tuner.store.database import Store
 from tuner.store.records import EventRecord
 
@@ -39,11 +39,18 @@ def queued(store: Store, count: int) -> list[str]:
         return [jobs.submit(session, request(seed=seed), OTHER_HOST)[0].id for seed in range(count)]
 
 
-def follow(opened: contextlib.ExitStack, server: Server, job_id: str, last_id: int = 0) -> socket.socket:
+def follow(
+    opened: contextlib.ExitStack,
+    server: Server,
+    job_id: str,
+    last_id: int = 0,
+    path: str = "/jobs/{}/events",
+    bearing: str = "",
+) -> socket.socket:
     address = urlsplit(server.url)
     found = opened.enter_context(socket.create_connection((address.hostname, address.port), timeout=20))
-    head = f"GET /jobs/{job_id}/events HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {last_id}\r\n\r\n"
-    found.sendall(head.encode())
+    head = f"GET {path.format(job_id)} HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {last_id}\r\n"
+    found.sendall(f"{head}{bearing}\r\n".encode())
     return found
 
 
@@ -104,6 +111,25 @@ def test_a_follower_that_claims_to_know_more_than_there_is_blinds_no_other(serve
             jobs.append_event(session, job_id, "progress", {"measured": 7})
         for one in (honest, liar):
             read_until(one, b'"measured": 7')
+
+
+def test_a_key_that_was_revoked_hears_no_more(server: Server) -> None:
+    with contextlib.ExitStack() as opened, opened_database(server) as store:
+        with store.begin() as session:
+            key, text = keys.create(session, "leaver", frozenset({"read"}))
+        (job_id,) = queued(store, 1)
+        bearing = f"Authorization: Bearer {text}\r\n"
+        api = follow(opened, server, job_id, bearing=bearing)
+        page = follow(opened, server, job_id, path="/view/jobs/{}/live", bearing=bearing)
+        for follower in (api, page):
+            read_until(follower, b": follow")
+        with store.begin() as session:
+            keys.revoke(session, key.id)
+        time.sleep(8.0)
+        with store.begin() as session:
+            jobs.append_event(session, job_id, "best", {"secret": "a new winner"})
+        assert b"a new winner" not in read_until(api, b"event: retry")
+        read_until(page, b"\r\n0\r\n\r\n")
 
 
 def test_a_follower_that_reads_too_slowly_is_let_go() -> None:
