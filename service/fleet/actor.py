@@ -15,6 +15,7 @@ from service import logs
 from service.engine.engine import LocalEngine
 from service.fleet.compiling import FleetBuilder
 from service.settings import Settings
+from tilewright import __version__
 from tilewright.errors import DeviceUnavailable
 from tilewright.schema.codec import encode
 from tuner.store.database import Store
@@ -31,12 +32,15 @@ class DeviceActor:
     the service gives the others. It stops by itself after a minute in which no service asked for its state.
     """
 
-    def __init__(self, given: dict[str, Any], device: str, devices_of_node: int) -> None:
+    def __init__(self, release: str, given: dict[str, Any], device: str, devices_of_node: int) -> None:
         """``devices_of_node`` share the cores of the node for compiling.
 
         Raises:
-            DeviceUnavailable: the database of the service is not there, or the device is not.
+            DeviceUnavailable: the service has another release than this node, its database is not there, or
+                the device is not.
         """
+        if release != __version__:
+            raise DeviceUnavailable(f"this node has tilewright {__version__}; install {release} here")
         settings = Settings(devices=(device,), **given)
         logs.configure(settings.log_level, settings.log_format)
         each = max(1, settings.compile_processes // devices_of_node)

@@ -79,8 +79,7 @@ def _told(address: str, reason: str, version: str) -> str:
 def probe() -> Callable[[], dict[str, str]]:
     """A function that says which release a node has.
 
-    NOTE: it is nested so that Ray sends it by value: it must also run where this package is missing. It
-    imports little, since the devices of a node that joins wait for it.
+    NOTE: it is nested so that Ray sends it by value: it must also run where this package is missing.
     """
 
     def look() -> dict[str, str]:

@@ -22,7 +22,9 @@ _ANSWER_S = 0.2  # which a look waits for the devices, all together
 _ASK_S = 0.9  # from the answer of a device to the next question
 _LATE_S = 10.0
 _JOINS_S = 30.0  # within which a node that joins is looked at more often
+_SILENT_S = 10.0  # after which a node is probed whose devices have not answered yet
 _AGAIN_S = 5.0  # after which a node or a device that failed is tried anew
+_PLACING = "it waits for Ray to place it"
 log = logging.getLogger("tilewright.fleet")
 
 
@@ -42,26 +44,42 @@ class _Device:
     actor: Any
     asked: _Asked = dataclasses.field(default_factory=_Asked)
     state: dict[str, Any] | None = None
-    reason: str = "it waits for Ray to place it"
+    reason: str = _PLACING
     again: float = 0.0
 
 
 @dataclasses.dataclass(slots=True)
 class _Node:
-    """A node: the probe under way, then its devices, or why it has none."""
+    """A node: its devices, the probe under way, and why it is refused.
+
+    NOTE: a device refuses another release by itself. A probe before it would cost a node that joins seconds.
+    """
 
     name: str
     facts: dict[str, Any]
-    asked: _Asked
+    asked: _Asked = dataclasses.field(default_factory=_Asked)
     joined: float = dataclasses.field(default_factory=time.monotonic)
     devices: list[_Device] = dataclasses.field(default_factory=list)
+    probed: bool = False
     refused: str | None = None
     again: float = 0.0
 
     @property
+    def accepted(self) -> bool:
+        """Whether it has this release, as far as is known."""
+        return not self.refused and (self.probed or any(one.state for one in self.devices))
+
+    @property
+    def due(self) -> bool:
+        """Whether it is to be probed: it has no device, or one that failed or is silent; or it was refused,
+        and may be mended."""
+        failed = any(one.reason != _PLACING for one in self.devices)
+        return not self.accepted and (failed or time.monotonic() > self.again)
+
+    @property
     def compiles(self) -> bool:
-        """Whether it was accepted and compiles for the devices of all nodes."""
-        return self.asked.ref is None and not self.refused and cluster.COMPILES in self.facts["Resources"]
+        """Whether it compiles for the devices of all nodes once it is accepted."""
+        return cluster.COMPILES in self.facts["Resources"]
 
 
 class Watcher:
@@ -87,14 +105,14 @@ class Watcher:
             self._nodes[node_id] = self._join(node_id, found[node_id])
         for node_id, node in self._nodes.items():
             self._probed(node_id, node)
-        devices = [device for node in self._nodes.values() for device in node.devices]
+        devices = [device for node in self._nodes.values() if node.accepted for device in node.devices]
         for job_id in request.header["cancel"]:
             self._cancel(devices, job_id)
         for device in devices:
             if device.name in request.header["release"]:
                 device.actor.release.remote()
-        self._ask(devices)
-        compilers = [node.name for node in self._nodes.values() if node.compiles]
+        self._ask([device for node in self._nodes.values() for device in node.devices])
+        compilers = [node.name for node in self._nodes.values() if node.accepted and node.compiles]
         told = [{"name": one.name, "state": one.state, "reason": one.reason} for one in devices]
         refused = [node.refused for node in self._nodes.values() if node.refused]
         joining = any(time.monotonic() - node.joined < _JOINS_S for node in self._nodes.values())
@@ -105,7 +123,17 @@ class Watcher:
         name = re.sub("[^A-Za-z0-9._-]", "-", facts["NodeName"])[:50]
         if name in {node.name for node in self._nodes.values()}:
             name = f"{name}-{node_id[:6]}"
-        return _Node(name, facts, self._probe(node_id))
+        node = _Node(name, facts)
+        node.devices = self._devices(node_id, node)
+        if node.devices:
+            node.again = node.joined + _SILENT_S
+        return node
+
+    def _devices(self, node_id: str, node: _Node) -> list[_Device]:
+        resources = node.facts["Resources"]
+        hosts = 0 if node.compiles else int(resources.get("CPU", 0))
+        names = [f"cuda:{index}" for index in range(int(resources.get("GPU", 0)))] or ["host"][:hosts]
+        return [_Device(f"{node.name}/{name}", self._place(node_id, name, len(names))) for name in names]
 
     def _probe(self, node_id: str) -> _Asked:
         task = self._ray.remote(cluster.probe())
@@ -118,9 +146,9 @@ class Watcher:
         return NodeAffinitySchedulingStrategy(node_id, soft=False)
 
     def _probed(self, node_id: str, node: _Node) -> None:
-        """Take up a node whose probe answered; probe one again that was refused, as it may be mended."""
+        """Take up or refuse a node whose probe answered; probe one that is due."""
         if node.asked.ref is None:
-            if node.refused and time.monotonic() > node.again:
+            if node.due:
                 node.asked = self._probe(node_id)
             return
         ready, _ = self._ray.wait([node.asked.ref], timeout=0)
@@ -133,13 +161,13 @@ class Watcher:
                 f"node {node.name} could not be probed ({type(error).__name__}); try its 'ray status'"
             )
         node.asked.ref, node.again = None, time.monotonic() + _AGAIN_S
-        if node.refused is None:
-            resources = node.facts["Resources"]
-            hosts = 0 if node.compiles else int(resources.get("CPU", 0))
-            names = [f"cuda:{index}" for index in range(int(resources.get("GPU", 0)))] or ["host"][:hosts]
-            node.devices = [
-                _Device(f"{node.name}/{name}", self._place(node_id, name, len(names))) for name in names
-            ]
+        node.probed = not node.refused
+        if node.refused:
+            for device in node.devices:
+                self._ray.kill(device.actor, no_restart=True)
+            node.devices = []
+        elif not node.devices:
+            node.devices = self._devices(node_id, node)
 
     def _place(self, node_id: str, device: str, devices_of_node: int) -> Any:
         """The actor of a device, the same one for all services of a database; Ray starts it where it is not.
@@ -161,7 +189,8 @@ class Watcher:
             "scheduling_strategy": self._on(node_id),
         }
         local = "cuda:0" if kind == "cuda" else device
-        return self._ray.remote(DeviceActor).options(**options).remote(self._given, local, devices_of_node)
+        given = (__version__, self._given, local, devices_of_node)
+        return self._ray.remote(DeviceActor).options(**options).remote(*given)
 
     def _cancel(self, devices: list[_Device], job_id: str) -> None:
         for device in devices:
@@ -170,7 +199,7 @@ class Watcher:
 
     def _ask(self, devices: list[_Device]) -> None:
         now = time.monotonic()
-        compilers = [node_id for node_id, node in self._nodes.items() if node.compiles]
+        compilers = [node_id for node_id, node in self._nodes.items() if node.accepted and node.compiles]
         for device in devices:
             if device.asked.ref is None and now > device.again:
                 device.asked = _Asked(device.actor.state.remote(compilers), now)

@@ -20,10 +20,11 @@ import api_server
 import fleet_cluster
 import ray
 
+from service.fleet.actor import DeviceActor
 from service.fleet.compiling import FleetBuilder
 from service.settings import Settings
 from tilewright import Client, GemmProblem
-from tilewright.errors import ArtifactError
+from tilewright.errors import ArtifactError, DeviceUnavailable
 from tilewright.schema.job import JobStatus
 from tilewright.schema.trial import Trial
 from tuner.store import jobs
@@ -39,14 +40,15 @@ class Lab:
     """A cluster with a device on node ``d`` and compilers on node ``c``, each with a cache of its own."""
 
     def __init__(self, fleet: fleet_cluster.Fleet, folder: Path) -> None:
+        self.fleet = fleet
         self.caches = {name: folder / f"cache-{name}" for name in "cd"}
         self.compiler = self._add(fleet, "c", resources={"compile": 1})
-        self._add(fleet, "d")
         self.server = fleet.serve()
         self.client = Client(self.server.url, timeout=60.0)
         self.store = Store.open(f"sqlite:///{folder / 'fleet.db'}")
-        wait_for(lambda: bool(self.client.devices()))
         wait_for(lambda: "node c compiles" in self.server.log())
+        self._add(fleet, "d")
+        wait_for(lambda: bool(self.client.devices()))
 
     def _add(self, fleet: fleet_cluster.Fleet, name: str, **given: Any) -> Any:
         return fleet.add(name, TILEWRIGHT_CACHE_DIR=str(self.caches[name]), **given)
@@ -119,6 +121,24 @@ def test_a_compile_node_that_dies_costs_no_trial(lab: Lab) -> None:
     assert [trial.message for trial in trials if trial.outcome in ("compile_error", "timeout")] == []
     digests = {trial.artifact for trial in trials if trial.artifact}
     assert not digests <= lab.kept("d").keys(), "the last ones were built on the device's node"
+
+
+@pytest.mark.parametrize("given", [{}, {"resources": {"compile": 1}}])
+def test_a_node_of_another_release_neither_tunes_nor_compiles(
+    lab: Lab, given: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "tilewright").mkdir()
+    (tmp_path / "tilewright/__init__.py").write_text('__version__ = "0.0.9"\n')
+    name = f"old{len(given)}"
+    lab.fleet.add(name, PYTHONPATH=str(tmp_path), **given)
+    wait_for(lambda: f"node {name} has tilewright 0.0.9; install" in lab.server.log())
+    assert name not in "".join(device.name for device in lab.client.devices())
+    assert f"node {name} compiles" not in lab.server.log()
+
+
+def test_a_device_refuses_another_release() -> None:
+    with pytest.raises(DeviceUnavailable, match=r"this node has tilewright .*; install 0\.0\.9 here"):
+        DeviceActor("0.0.9", {}, "host", 1)
 
 
 @pytest.fixture
