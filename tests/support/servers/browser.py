@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import TimeoutException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.support.ui import WebDriverWait
 
@@ -62,6 +63,16 @@ def resize(found: webdriver.Chrome, width: int, height: int = 900) -> None:
     """Give the page a window of this size."""
     size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
     found.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+def beyond(found: webdriver.Chrome, width: int) -> int:
+    """By how many pixels the open page is wider than a window of this width, once its plots followed."""
+    resize(found, width)
+    script = "return document.documentElement.scrollWidth - innerWidth"
+    with contextlib.suppress(TimeoutException):
+        WebDriverWait(found, 2, 0.05).until(lambda driver: driver.execute_script(script) <= 0)
+    wider: int = found.execute_script(script)
+    return wider
 
 
 def prefer(found: webdriver.Chrome, scheme: str) -> None:
