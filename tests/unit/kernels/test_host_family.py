@@ -12,6 +12,7 @@ from host_samples import DEVICE, LARGE, config_of
 from sweeps import every
 
 from kernels.base.spec import CompileError
+from kernels.compiler import cc
 from kernels.compiler.build import build
 from kernels.compiler.cc import compile_c
 from kernels.host.family import HOST
@@ -54,8 +55,10 @@ ILLEGAL = [
 @pytest.mark.parametrize("drawn", [6, pytest.param(18, marks=pytest.mark.long)])
 @pytest.mark.parametrize(("dtype", "illegal"), [("float32", ILLEGAL), ("float64", ILLEGAL[-4:])])
 def test_valid_in_python_if_and_only_if_it_compiles(
-    dtype: str, illegal: list[dict[str, int]], drawn: int
+    dtype: str, illegal: list[dict[str, int]], drawn: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # NOTE: the source refuses a config before anything is optimised, which takes most of the time.
+    monkeypatch.setattr(cc, "_FLAGS", ("-O0", *cc._FLAGS[1:]))
     problem = dataclasses.replace(LARGE, dtype=dtype, out_dtype=None, acc_dtype=None)
     legal = [
         *_random_configs(drawn),
