@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import quick_worker
 from kernel_cache import share_compiled_kernels, share_host_kernels
 
 from tilewright.launch import driver
+from tuner.workers import bench
 
 GPU_TESTS = Path(__file__).parent / "gpu"
 HAS_GPU = driver.device_count() > 0
@@ -39,6 +41,7 @@ def _own_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("caches")))
         patch.setenv("TILEWRIGHT_LOCK_DIR", str(tmp_path_factory.mktemp("locks")))
+        patch.setattr(bench, "python", quick_worker.command)
         yield
 
 

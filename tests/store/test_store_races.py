@@ -153,7 +153,7 @@ with ThreadPoolExecutor(4) as pool:
 """
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(500, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [100, pytest.param(500, marks=pytest.mark.long)])
 def test_each_job_is_run_exactly_once(store: Store, url: str, count: int) -> None:
     with store.begin() as session:
         submitted = {jobs.submit(session, request(m), HOST)[0].id for m in range(1, count + 1)}

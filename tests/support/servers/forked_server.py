@@ -8,15 +8,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
-from service.cli.main import run
-from tuner.workers import bench, process
+import quick_worker
 
-QUICK_WORKER = Path(__file__).parent / "quick_worker.py"
+from service.cli.main import run
+from tuner.workers import bench
 
 
 class ForkedProcess:
@@ -80,11 +80,6 @@ def _serve(
     os.dup2(stdout.fileno(), 1)
     stdout.close()
     if quick:
-        bench.python = functools.partial(_python, process.python)
+        bench.python = quick_worker.command
     sys.argv[1:] = arguments
     run()
-
-
-def _python(command: Callable[..., list[str]], option: str, *rest: str) -> list[str]:
-    """The command, with the quick program in the place of a device's process."""
-    return command(str(QUICK_WORKER) if rest[0] == "tuner.workers.device_worker" else option, *rest)

@@ -1,17 +1,26 @@
 """The process of a host that samples a race for a tenth of the usual time.
 
-Servers of tests run ``quick_worker.py tuner.workers.device_worker --device host --pipes=...``. They show
-what becomes of a job; how races are timed is tested in ``tests/unit/measure``.
+``quick_worker.py tuner.workers.device_worker --device host --pipes=...``. Tests of jobs run it as they look at
+what becomes of them; how races are timed is tested in ``tests/unit/measure``.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 from tuner.devices.host import HostDevice
 from tuner.measure import interleave, timing
 from tuner.workers import device_worker
+from tuner.workers.process import python
+
+_WHOLE = ("-m", "tuner.workers.device_worker", "--device", "host")
+
+
+def command(*arguments: str) -> list[str]:
+    """What :func:`tuner.workers.process.python` returns, with this program as the host's process."""
+    return python(str(Path(__file__)), *arguments[1:]) if arguments == _WHOLE else python(*arguments)
 
 
 def fewer_launches(*of: Any) -> int:
