@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_server import context
 from set_clients import TUNED, one_of_many, product_is_right
 from set_server import SetService, config_set, entry, serving
 
@@ -199,11 +200,9 @@ def test_a_full_disk(service: SetService, tmp_path: Path) -> None:
 
 
 def test_many_processes_share_one_cache(service: SetService, tmp_path: Path) -> None:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tilewright.client", "numpy.testing"])
-    answers = context.SimpleQueue()
+    answers = context().SimpleQueue()
     arguments = (service.url, str(tmp_path), answers)
-    running = [context.Process(target=one_of_many, args=arguments) for _ in range(PROCESSES)]
+    running = [context().Process(target=one_of_many, args=arguments) for _ in range(PROCESSES)]
     for process in running:
         process.start()
     assert [answers.get() for _ in running] == [{"tuned: exact": 1}] * PROCESSES

@@ -239,7 +239,7 @@ def test_gemms_come_between_the_slices_of_a_race(bench: Bench) -> None:
     slow = artifact(bench.spec.arch, "usleep(100);")
     samples = []
     race = threading.Thread(
-        target=lambda: samples.append(bench.race([slow], PROBLEM, RaceRules(10, 1), 60.0))
+        target=lambda: samples.append(bench.race([slow], PROBLEM, RaceRules(100, 1), 60.0))
     )
     race.start()
     gemms = 0
@@ -251,7 +251,7 @@ def test_gemms_come_between_the_slices_of_a_race(bench: Bench) -> None:
         time.sleep(0.5)
     race.join()
     assert gemms > 1
-    assert [len(row) for row in samples[0].samples_us] == [10, 10]
+    assert [len(row) for row in samples[0].samples_us] == [100, 100]
 
 
 def test_a_race_starts_again_after_a_gemm_that_broke_the_process(bench: Bench) -> None:

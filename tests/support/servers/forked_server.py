@@ -28,10 +28,10 @@ class ForkedProcess:
 
     def __init__(self, arguments: Sequence[str], environ: dict[str, str], log: Path, quick: bool) -> None:
         """``quick``: its device's process is :mod:`quick_worker`."""
-        reader, writer = _context().Pipe(duplex=False)
+        reader, writer = context().Pipe(duplex=False)
         # NOTE: daemonic, so that the end of a test run that was interrupted ends it too.
         given = arguments, environ, log, quick, writer
-        self._process = _context().Process(target=_serve, args=given, daemon=True)
+        self._process = context().Process(target=_serve, args=given, daemon=True)
         self._process.start()
         writer.close()
         self.stdout = os.fdopen(os.dup(reader.fileno()))
@@ -64,10 +64,11 @@ class ForkedProcess:
 
 
 @functools.cache
-def _context() -> ForkServerContext:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["service.cli.serve", __name__])
-    return context
+def context() -> ForkServerContext:
+    """Forks from a process that has imported the service and the client; this process has but one of them."""
+    found = multiprocessing.get_context("forkserver")
+    found.set_forkserver_preload(["service.cli.serve", "tilewright.client", "numpy.testing", __name__])
+    return found
 
 
 def _serve(

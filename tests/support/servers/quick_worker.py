@@ -1,7 +1,7 @@
 """The process of a host that samples a race for a tenth of the usual time.
 
-``quick_worker.py tuner.workers.device_worker --device host --pipes=...``. Tests of jobs run it as they look at
-what becomes of them; how races are timed is tested in ``tests/unit/measure``.
+Tests of jobs run it, which look at what becomes of them. How races are timed is tested in
+``tests/unit/measure``.
 """
 
 from __future__ import annotations
