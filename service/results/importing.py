@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import dataclasses
 import itertools
 import logging
@@ -147,6 +148,7 @@ class _Merging:
             BadLine: one is damaged, or comes before what it needs.
         """
         self._joined.clear()
+        imports.alone(session)
         for run in runs:
             self._take(session, run)
         staging.go_on(session, self._staged, self._joined)
@@ -170,7 +172,7 @@ class _Merging:
             else:
                 self._count("best", merged == "in use")
         if is_new and not self._added.total() and not self._waiting:
-            with store.begin() as session:
+            with store.begin() as session, contextlib.suppress(StoreError):  # deleted meanwhile
                 imports.remove(session, entering.id)
 
     def _take(self, session: Session, run: _Run) -> None:

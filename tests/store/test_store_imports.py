@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 from store_samples import (
     ENTERED,
     HOST,
@@ -272,6 +276,31 @@ def test_a_set_that_names_what_is_gone_is_pinned_no_more(store: Store) -> None:
         sets.pin(session, HOST_CLASS, snapshot("1").digest)
         imports.remove(session, UNTRUSTED.id)
         assert sets.served(session, HOST_CLASS).pinned == snapshot("1").digest
+
+
+def test_winners_come_while_others_are_pinned_and_taken_out(store: Store) -> None:
+    """PostgreSQL would end one of two that wait for rows of each other."""
+    with store.begin() as session:
+        pinned = snapshot("3", artifact().digest)
+        sets.keep(session, pinned, "anything")
+
+    def often(step: Callable[[Session], object]) -> None:
+        for _ in range(25):
+            with store.begin() as session, contextlib.suppress(StoreError):
+                step(session)
+
+    def pin(session: Session) -> None:
+        imports.alone(session)
+        sets.pin(session, HOST_CLASS, pinned.digest)
+
+    steps = (
+        pin,
+        lambda session: winners.put(session, best(problem())),
+        lambda session: imports.remove_best(session, HOST_CLASS, problem()),
+        lambda session: winners.merge(session, best(problem(65)), ENTERED, TRUSTED),
+    )
+    with ThreadPoolExecutor(len(steps)) as pool:
+        list(pool.map(often, steps))
 
 
 def test_a_winner_is_taken_out_and_its_problem_untuned(store: Store) -> None:

@@ -6,6 +6,7 @@ Stale results among them: tuned again once for each state of services, never whi
 from __future__ import annotations
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -151,6 +152,19 @@ def test_classes_that_nobody_has_share_one_list(store: Store) -> None:
         session.execute(update(MissRow).values(last_seen=utc_now() - timedelta(days=31)))
     assert note(store, report(7), most=5, of="made-up-next") == 1, "what was not seen for a month makes room"
     assert len(ranked(store)) == 3
+
+
+def test_reports_of_the_same_problems_in_any_order_wait_for_each_other(store: Store) -> None:
+    """PostgreSQL would end one of two that wait for rows of each other."""
+    every = [report(m) for m in range(1, 41)]
+
+    def often(first: int) -> None:
+        for _ in range(10):
+            note(store, *(every[first:] + every[:first])[:: 1 if first % 2 else -1])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(often, (0, 11, 20, 31)))
+    assert {miss.count for miss in ranked(store)} == {40}
 
 
 def test_what_was_tuned_makes_room(store: Store) -> None:

@@ -37,7 +37,7 @@ from tilewright.schema.trial import BestConfig, Provenance
 from tuner.store import entities, exchange, records, sets
 from tuner.store.database import StoreError, insert_new, insert_or_update
 from tuner.store.faults import quarantine
-from tuner.store.imports import Import, has_entered
+from tuner.store.imports import Import, alone, has_entered
 from tuner.store.models import ArtifactRow, Base, BestConfigRow, ImportedBestRow, LadderRow, ProblemRow
 from tuner.store.records import RowReader, StoredBest, StoredKernel, Unreadable, WaitingBest, utc_now
 
@@ -58,6 +58,7 @@ def put(session: Session, best: BestConfig) -> bool:
     Raises:
         StoreError: its artifact is not kept, so that nobody could launch it.
     """
+    alone(session)
     if not entities.has_artifact(session, best.artifact):
         raise StoreError(f"artifact {best.artifact} of the best config is not stored; store it first")
     stored = [one.best for one in exact(session, best.device_class, best.problem)]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, delete, func, or_, select, text, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from tilewright.schema.codec import gathered
@@ -30,6 +30,7 @@ from tuner.store.models import (
 )
 
 _UNSYNCHRONIZED = {"synchronize_session": False}
+_LOCK = 0x1117  # of PostgreSQL
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,6 +59,13 @@ def enter(session: Session, entering: Import) -> bool:
         StoreError: there is one of this id that was signed otherwise.
     """
     return is_new(session, entering) and insert_new(session, ImportRow, dataclasses.asdict(entering))
+
+
+def alone(session: Session) -> None:
+    """Let no other transaction bring results in, take them out or choose which are served until the end of
+    this one: what the one refers to, the other may delete. It comes before any row of results is locked."""
+    if session.get_bind().dialect.name == "postgresql":  # SQLite has one writer
+        session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
 
 
 def is_new(session: Session, entering: Import) -> bool:
@@ -144,6 +152,7 @@ def remove(session: Session, import_id: str) -> Removed:
     Raises:
         StoreError: there is no import of this id.
     """
+    alone(session)
     if get(session, import_id) is None:
         raise StoreError(f"there is no import {import_id}; 'tilewright imports' lists those there are")
     session.execute(delete(ImportedBestRow).where(ImportedBestRow.import_id == import_id))
@@ -161,6 +170,7 @@ def remove_best(session: Session, target: str, problem: GemmProblem) -> Removed:
     Raises:
         StoreError: there are none.
     """
+    alone(session)
     there = or_(BestConfigRow.device_class == target, BestConfigRow.arch == target)
     this = BestConfigRow.problem_id == entities.find_problem(session, problem)
     count = _remove_winners(session, there & this)
@@ -176,6 +186,7 @@ def remove_problem(session: Session, problem: GemmProblem) -> Removed:
         InUse: a job of it waits or runs.
         StoreError: it was never seen.
     """
+    alone(session)
     problem_id = entities.find_problem(session, problem)
     if problem_id is None:
         raise StoreError(

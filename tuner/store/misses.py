@@ -78,7 +78,7 @@ def note(
     if free < len(reports) - len(known):
         _forget_closed(session, alike)
         free = most - _size(session, alike)
-    kept = []
+    kept = list[Report]()
     for report in reports:
         problem = records.canonical(report.problem.to_dict())
         if problem not in known:
@@ -86,9 +86,11 @@ def note(
                 continue
             free -= 1
         known.add(problem)
+        kept.append(report)
+    # NOTE: in one order for all, so that no two reports wait for each other's rows.
+    for report in sorted(kept, key=lambda one: records.canonical(one.problem.to_dict())):
         _count(session, device_class, report, reason)
-        kept.append(report.problem)
-    return kept
+    return [report.problem for report in kept]
 
 
 def ranked(

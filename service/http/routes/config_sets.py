@@ -30,7 +30,7 @@ from service.results.served import LoadedSet, unknown_set
 from tilewright import trust, wire
 from tilewright.artifact import bundle
 from tilewright.schema.codec import KeyName
-from tuner.store import entities, sets
+from tuner.store import entities, imports, sets
 from tuner.store.database import StoreError
 from tuner.store.upkeep import audit
 from tuner.store.upkeep.audit import Action
@@ -135,6 +135,7 @@ def post_current(
     """Serve a snapshot to its device class from now on, whatever is tuned."""
     try:
         with service.store.begin() as session:
+            imports.alone(session)
             _check_served(session, body.device_class, if_match)
             sets.pin(session, body.device_class, body.digest)
             audit.note(session, who(request), Action.PIN_SET, body.device_class, digest=body.digest)
@@ -156,6 +157,7 @@ def delete_current(
 ) -> None:
     """Serve the winners as they stand again. Repeating it is harmless."""
     with service.store.begin() as session:
+        imports.alone(session)
         _check_served(session, device_class, if_match)
         if pinned := sets.served(session, device_class).pinned:
             sets.pin(session, device_class, None)

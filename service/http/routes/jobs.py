@@ -28,6 +28,7 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import MOST_ROWS, Level, TuneRequest, ladder_of
 from tilewright.schema.problem import Extent, GemmProblem
 from tuner.store import best, jobs, misses, records, trials
+from tuner.store.database import IdempotencyConflict
 from tuner.store.jobs import submit
 from tuner.store.keys import once
 from tuner.store.records import EventRecord, JobRecord, Unreadable
@@ -56,7 +57,7 @@ def start_for_misses(
     with service.store.begin() as session:
         queue = functools.partial(_queue_top, service, session, bench, body, request)
         answer = once(session, key, digest, queue)
-        started = [jobs.known(session, job_id) for job_id in answer["jobs"]]
+        started = _started(session, answer["jobs"])
     service.engine.wake()
     return started
 
@@ -158,9 +159,18 @@ def start(service: Service, body: wire.TuneBody, key: str | None, request: Reque
     with service.store.begin() as session:
         queue = functools.partial(_queue, service, session, wanted, bench.spec, request)
         digest = records.request_digest(wanted, bench.spec.device_class.id)
-        job = jobs.known(session, once(session, key, digest, queue)["jobs"][0])
+        (job,) = _started(session, once(session, key, digest, queue)["jobs"])
     service.engine.wake()
     return job
+
+
+def _started(session: Session, ids: Sequence[str]) -> list[JobRecord]:
+    found = [jobs.get(session, job_id) for job_id in ids]
+    if None in found:
+        raise IdempotencyConflict(
+            "a job that a request with this idempotency key started was deleted since; use a new key"
+        )
+    return [job for job in found if job]
 
 
 def _queue(

@@ -8,9 +8,11 @@ import time
 
 import httpx2
 import pytest
-from api_server import TUNED
+from api_server import TUNED, Server, opened_database
 
 from tilewright import Client, GemmProblem, wire
+from tilewright.errors import ServiceError
+from tuner.store import imports
 
 SMALL = {"m": 32, "n": 32, "k": 32, "dtype": "float32", "layout": "nn", "max_trials": 2}
 UNKNOWN = "0" * 32
@@ -90,6 +92,16 @@ def test_idempotency_key_gives_the_same_job_after_its_end(client: Client, http: 
     response = http.post("/tune", json=SMALL, headers={"Idempotency-Key": "once"})
     assert response.status_code == 422
     assert response.json()["type"] == "urn:tilewright:problem:idempotency-mismatch"
+
+
+def test_a_key_whose_job_was_deleted_is_told_so(client: Client, server: Server) -> None:
+    problem = GemmProblem(24, 16, 16, "float32")
+    client.tune(problem, max_trials=1, idempotency_key="deleted")
+    with opened_database(server) as store, store.begin() as session:
+        imports.remove_problem(session, problem)
+    with pytest.raises(ServiceError, match="deleted since; use a new key") as refused:
+        client.tune(problem, max_trials=1, idempotency_key="deleted", wait=False)
+    assert refused.value.status == 422
 
 
 def test_a_running_job_is_cancelled_and_keeps_its_trials(long_job: wire.JobView, client: Client) -> None:

@@ -24,7 +24,7 @@ from tuner.store import best as winners
 from tuner.store import exchange, imports, jobs, trials
 from tuner.store.database import Store, WritersBusy
 from tuner.store.exchange import ArtifactData, Signed, Winner
-from tuner.store.models import ImportRow, JobRow
+from tuner.store.models import BestConfigRow, ImportedBestRow, ImportRow, JobRow
 from tuner.store.upkeep import staging
 from tuner.store.upkeep.retention import Kind, prune
 
@@ -58,6 +58,27 @@ def signed_winner(count: int) -> bytes:
     content = b"".join(json.dumps(exchange.to_plain(one)).encode() + b"\n" for one in lines)
     sign = Signed(signer(1).sign(About.EXPORT, hashlib.sha256(content).hexdigest()))
     return content + json.dumps(exchange.to_plain(sign), separators=(",", ":")).encode() + b"\n"
+
+
+def test_an_import_that_is_deleted_while_its_winners_come_leaves_none(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge_winners = staging.merge_winners
+
+    def deleting(store: Store, staged_id: str, entering: imports.Import) -> Any:
+        with store.begin() as session:
+            assert winners.merge_staged(session, staged_id, entering, 3) == ["in use"] * 3
+        with store.begin() as session:
+            imports.remove(session, entering.id)
+        return merge_winners(store, staged_id, entering)
+
+    monkeypatch.setattr(staging, "merge_winners", deleting)
+    assert merged(store, signed_winner(8), signer(1).public_key).trusted
+    assert staged(store) == []
+    with store.read() as session:
+        assert imports.listing(session) == []
+        assert session.scalars(select(BestConfigRow)).all() == []
+        assert session.scalars(select(ImportedBestRow)).all() == []
 
 
 def test_a_job_shows_with_all_of_its_trials_or_not_at_all(

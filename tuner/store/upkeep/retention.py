@@ -124,6 +124,7 @@ class _Run:
     def _step(self, kind: Kind, rule: _Rule, rows: Rows) -> int:
         with self.store.begin() as session:
             session.connection()  # which waits for the lock of SQLite
+            imports.alone(session)
             started = time.perf_counter()
             removed = rule.remove(session, rows)
             self._note(session, kind, removed)

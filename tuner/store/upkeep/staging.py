@@ -58,6 +58,7 @@ def go_on(session: Session, staged: Import, joined: Sequence[tuple[str, int]]) -
 def end(session: Session, staged: Import, entering: Import) -> bool:
     """Let the results show as those of ``entering``; gives whether that is a new import. Its winners follow
     by :func:`merge_winners`."""
+    imports.alone(session)
     is_new = imports.enter(session, entering)
     for table in (JobRow, ArtifactRow):
         session.execute(update(table).where(table.import_id == staged.id).values(import_id=entering.id))
@@ -67,10 +68,15 @@ def end(session: Session, staged: Import, entering: Import) -> bool:
 
 
 def merge_winners(store: Store, staged_id: str, entering: Import) -> list[Merged]:
-    """Merge the winners of an import that :func:`end` let show, and close it."""
+    """Merge the winners of an import that :func:`end` let show, and close it; those that are left go with an
+    import that was deleted meanwhile."""
     found = list[Merged]()
     while True:
         with store.begin() as session:
+            imports.alone(session)
+            if imports.get(session, entering.id) is None:
+                imports.remove(session, staged_id)
+                return found
             some = best.merge_staged(session, staged_id, entering, _WINNERS)
             if not some:
                 session.execute(delete(ImportRow).where(ImportRow.id == staged_id))
