@@ -293,14 +293,21 @@ def test_winners_come_while_others_are_pinned_and_taken_out(store: Store) -> Non
         imports.alone(session)
         sets.pin(session, HOST_CLASS, pinned.digest)
 
+    with store.begin() as session:
+        job, _ = jobs.submit(session, request(), HOST)
+        jobs.claim(session, HOST_CLASS, "me")
+    recorder = JobRecorder(store, job.id)
     steps = (
+        pin,
         pin,
         lambda session: winners.put(session, best(problem())),
         lambda session: imports.remove_best(session, HOST_CLASS, problem()),
         lambda session: winners.merge(session, best(problem(65)), ENTERED, TRUSTED),
     )
-    with ThreadPoolExecutor(len(steps)) as pool:
+    with ThreadPoolExecutor(len(steps) + 1) as pool:
+        stored = pool.submit(lambda: [recorder.set_best(best(problem()), artifact()) for _ in range(40)])
         list(pool.map(often, steps))
+        stored.result()
 
 
 def test_a_winner_is_taken_out_and_its_problem_untuned(store: Store) -> None:

@@ -20,7 +20,7 @@ from tuner.store import best as winners
 from tuner.store import entities, exchange, jobs, records
 from tuner.store.database import JobTaken, Store, Values, insert_many_new, insert_new, insert_row
 from tuner.store.faults import quarantine
-from tuner.store.imports import Import
+from tuner.store.imports import Import, alone
 from tuner.store.models import FamilySourceRow, TrialRow
 from tuner.store.records import RowReader, Unreadable, utc_now
 
@@ -262,6 +262,7 @@ class JobRecorder:
             JobTaken: the job is no longer this recorder's.
         """
         with self._store.begin() as session:
+            alone(session)
             jobs.hold(session, self._job_id, self._attempt)
             entities.put_artifact(session, artifact)
             found = dataclasses.replace(best, job_id=self._job_id)
