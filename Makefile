@@ -11,8 +11,10 @@ LOCKED += --no-emit-package tilewright --quiet
 PROJECTS := pyproject.toml client/pyproject.toml
 PYTEST := $(BIN)/python -m pytest
 APART := --ignore tests/gpu --ignore tests/fleet
-PARALLEL := $(PYTEST) --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(APART)
-# Some tests have limits in seconds, and four processes share the cores: what failed (1) runs once more, alone.
+# One process more than there are cores, since many tests wait for others; four at most.
+PROCESSES := $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? cores + 1 : 4)))
+PARALLEL := $(PYTEST) --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(APART)
+# Some tests have limits in seconds, and processes share the cores: what failed (1) runs once more, alone.
 ALONE := [ $$? = 1 ] && echo 'what failed beside other tests runs once more, alone' && \
 	$(PYTEST) --last-failed --last-failed-no-failures none $(APART)
 # NOTE: tests start hundreds of processes; without bytecode each compiles every source that it imports.

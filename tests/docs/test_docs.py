@@ -83,8 +83,10 @@ PYTHON = [block for page in (README, DOCS / "api.md") for block in python_blocks
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_service(tmp_path_factory.mktemp("service"), "host") as address:
-        yield address
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOST_KERNEL_FLAGS", "-O1")
+        with running_service(tmp_path_factory.mktemp("service"), "host") as address:
+            yield address
 
 
 GENERATED = [ROOT / "benchmarks" / "results" / name for name in ("suite.md", "ladder.md", "search.md")]

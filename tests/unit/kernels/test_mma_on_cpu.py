@@ -59,7 +59,7 @@ TRANSPOSED = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "layout", "knobs"), every(2, TRANSPOSED))
+@pytest.mark.parametrize(("dtype", "layout", "knobs"), every(3, TRANSPOSED))
 def test_a_stored_k_by_m(dtype: str, layout: str, knobs: dict[str, Any]) -> None:
     assert wrong(GemmProblem(45, 37, 85, dtype=dtype, layout=layout, batch=2, has_bias=True), **knobs) is None
 
@@ -81,7 +81,7 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "layout", "knobs"), every(2, OTHERS))
+@pytest.mark.parametrize(("dtype", "layout", "knobs"), every(3, OTHERS))
 def test_a_stored_m_by_k(dtype: str, layout: str, knobs: dict[str, Any]) -> None:
     assert wrong(GemmProblem(45, 37, 85, dtype=dtype, layout=layout, has_c=True), **knobs) is None
 
@@ -97,7 +97,7 @@ REPACKED = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "layout", "knobs"), every(2, REPACKED))
+@pytest.mark.parametrize(("dtype", "layout", "knobs"), every(3, REPACKED))
 def test_rows_are_repacked(dtype: str, layout: str, knobs: dict[str, Any]) -> None:
     problem = GemmProblem(45, 37, 333, dtype=dtype, layout=layout, batch=2)
     assert wrong(problem, repack=1, **knobs) is None
