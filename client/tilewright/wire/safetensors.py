@@ -102,7 +102,8 @@ def _header(read: Callable[[int, int], bytes], size: int) -> tuple[int, dict[str
     if size < _LENGTH_BYTES or length > min(_MOST_HEADER, size - _LENGTH_BYTES):
         raise _damaged(f"its header may have {_MOST_HEADER} bytes and must lie within the file")
     try:
-        data: Any = json.loads(read(_LENGTH_BYTES, length))
+        text = read(_LENGTH_BYTES, length).decode()
+        data: Any = json.loads(text, object_pairs_hook=_once)
         if isinstance(data, dict):
             data.pop("__metadata__", None)
         return _LENGTH_BYTES + length, _HEADER.validate_python(data)
@@ -112,6 +113,14 @@ def _header(read: Callable[[int, int], bytes], size: int) -> tuple[int, dict[str
         raise _damaged(f"header {where}: {first['msg']}, got {str(first['input'])[:80]}") from error
     except (ValueError, RecursionError) as error:
         raise _damaged("its header is not JSON") from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose names are all different: of two alike, others may take another one."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _damaged("its header has a name twice; use each once")
+    return found
 
 
 def _damaged(reason: str) -> InvalidProblem:

@@ -13,6 +13,9 @@ import httpx2
 import pytest
 from api_server import Server, finish, start
 
+from tilewright.errors import InvalidProblem
+from tilewright.wire import safetensors
+
 MOST_GROWTH = 50 * 2**20
 UNPACKED = 60 * 2**20  # NOTE: 60 KiB compressed, so that it is under the limit of a JSON body
 DEPTH = 10_000
@@ -95,3 +98,21 @@ def test_a_body_of_two_lengths_hides_no_second_request(server: Server) -> None:
     assert answers.count(b"HTTP/1.1 ") == 1, answers
     assert answers.startswith(b"HTTP/1.1 400 ")
     assert b"use one" in answers
+
+
+@pytest.mark.parametrize("header", ["a name twice", "UTF-16"])
+def test_a_header_that_others_may_read_otherwise_is_refused(header: str) -> None:
+    place = b'{"dtype":"F32","shape":[1],"data_offsets":[0,4]}'
+    text = b'{"a":%b}' % place
+    told = b'{"a":%b,"a":%b}' % (place, place) if header == "a name twice" else text.decode().encode("utf-16")
+    for content, refused in ((text, False), (told, True)):
+        file = len(content).to_bytes(8, "little") + content + bytes(4)
+
+        def read(offset: int, size: int, file: bytes = file) -> bytes:
+            return file[offset : offset + size]
+
+        if refused:
+            with pytest.raises(InvalidProblem, match="not a safetensors file"):
+                safetensors.places(read, len(file))
+        else:
+            assert safetensors.places(read, len(file))["a"].size == 4
