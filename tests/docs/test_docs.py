@@ -178,17 +178,16 @@ def test_the_methods_of_measurement_are_the_ones_in_use() -> None:
     assert f"`{race.METHOD}`" in page
     assert f"{timing.PRUNE_RATIO - 1:.0%}".replace("%", " %") in page
     assert f"{timing.FEWEST_SAMPLES} to {timing.MOST_SAMPLES}" in page
+    assert f"bursts of {1e3 * timing.BURST_S:g} ms, each after {1e3 * timing.REST_S:g} ms of rest" in page
 
 
 def test_the_constants_of_the_races_are_those_of_the_code() -> None:
     page = " ".join(text("measurement.md").split())
     assert f"within {selection.WITHIN - 1:.0%} of the best".replace("%", " %") in page
-    assert f"at most {selection.SEMIFINAL_CANDIDATES}, race for {selection.SEMIFINAL.fewest} rounds" in page
-    assert f"the {selection.FINAL_CANDIDATES} lowest medians go on" in page
+    assert f"at most {selection.MOST_CANDIDATES}, race interleaved" in page
     assert f"at most {selection.NEGLIGIBLE - 1:.1%} behind".replace("%", " %") in page
     stage = selection.HEAD_TO_HEAD
     assert f"{stage.fewest} to {stage.rules.rounds} rounds" in page
-    assert f"in slices of {selection.SEMIFINAL.rules.slice_s:g} s" in page
     assert f"by more than {BEHIND:g} standard errors" in page
     assert f"measures {QUICK_TRIALS} trials at most" in page
     assert f"runs alone for {race.RACE_SLICE_S:g} s" in page

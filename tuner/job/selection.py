@@ -1,9 +1,9 @@
 """The end of a job: the fastest candidates race each other and the vendor library, and one of them wins.
 
 The lowest of many noisy medians is too optimistic, and the search measures at clocks that the device does not
-hold. So the fastest trials run a semi-final under load, and the best of them a final interleaved with the
-vendor library. Both drop a candidate as soon as it is left behind (:func:`tuner.measure.stats.left_behind`).
-The winner and the vendor library then run a head-to-head. Its samples took no part in the
+hold. So the fastest trials run a final under load, interleaved with the vendor library, which drops a
+candidate as soon as it is left behind (:func:`tuner.measure.stats.left_behind`). The winner and the vendor
+library then run a head-to-head. Its samples took no part in the
 choice; they give the reported speed-up. The stored winner of the problem takes part in the final, so that
 one race compares it with its challengers. A final or head-to-head that others disturbed runs again, as long
 as the job may wait for a quiet device. A quick job has a short head-to-head of its fastest trial alone.
@@ -31,12 +31,10 @@ from tuner.measure.race import RaceRules, RaceSamples, overlapping
 from tuner.measure.stats import CONFIDENCE, median, median_interval, paired_ratio
 from tuner.workers.process import WorkerError
 
-SEMIFINAL_CANDIDATES = 12
-FINAL_CANDIDATES = 4
-WITHIN = 1.10
+MOST_CANDIDATES, FEWEST_CANDIDATES = 8, 4
+WITHIN = 1.05
 NEGLIGIBLE = 1.003
 RACE_SECONDS = 20.0
-SEMIFINAL_SECONDS = RACE_SECONDS / 4
 SLACK = 5.0
 STEADY = 1.25
 _PAUSE_S = 2.0
@@ -61,12 +59,10 @@ class Stage:
         return most if round_s * most <= RACE_SECONDS else max(self.fewest, int(RACE_SECONDS / round_s))
 
 
-# NOTE: after half of a slice of 0.1 s the clock has mostly settled, which is enough to choose who goes on.
-SEMIFINAL = Stage(RaceRules(6, 0, vendor=False, dropping=True, slice_s=0.1), fewest=6)
-FINAL = Stage(RaceRules(32, 1, dropping=True, slice_s=0.15), fewest=16)
-HEAD_TO_HEAD = Stage(RaceRules(48, 2), fewest=16)
-QUICK = Stage(RaceRules(32, 3, slice_s=0.1, quick=True), fewest=16)
-STAGES = (SEMIFINAL, FINAL, HEAD_TO_HEAD, QUICK)
+FINAL = Stage(RaceRules(32, 0, dropping=True, slice_s=0.15), fewest=16)
+HEAD_TO_HEAD = Stage(RaceRules(48, 1), fewest=16)
+QUICK = Stage(RaceRules(32, 2, slice_s=0.1, quick=True), fewest=16)
+STAGES = (FINAL, HEAD_TO_HEAD, QUICK)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -128,9 +124,7 @@ def _select_winner(context: JobContext, tracker: ProgressTracker) -> BestConfig 
         return None
     if context.request.level is Level.QUICK:
         return _quick(context, candidates)
-    candidates = _semifinal(context, semifinal_candidates(candidates))
-    if context.cancelled.is_set():
-        return None
+    candidates = affordable(candidates)
     stored = _stored_winner(context, candidates)
     if stored:
         tracker.artifacts[stored.artifact.digest] = stored.artifact
@@ -237,7 +231,7 @@ def _rebuilt(context: JobContext, trial: Trial, artifact: Artifact | None) -> Ca
 
 
 def shortlist(trials: Sequence[Trial]) -> list[Trial]:
-    """The fastest complete trials: at most 12, within 10 % of the best median, each kernel once."""
+    """The fastest complete trials: at most 8, within 5 % of the best median, each kernel once."""
     ranked = sorted(
         (t for t in trials if t.outcome is Outcome.OK), key=lambda t: (timed(t).median_us, t.number)
     )
@@ -245,31 +239,13 @@ def shortlist(trials: Sequence[Trial]) -> list[Trial]:
     for trial in ranked:
         if timed(trial).median_us <= timed(ranked[0]).median_us * WITHIN:
             by_kernel.setdefault(trial.artifact, trial)
-    return list(by_kernel.values())[:SEMIFINAL_CANDIDATES]
+    return list(by_kernel.values())[:MOST_CANDIDATES]
 
 
-def semifinal_candidates(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The fastest candidates whose samples together take at most 5 s, but at least 4 candidates."""
-    spent_s = itertools.accumulate(SEMIFINAL.fewest * one.sample_s for one in candidates)
-    return list(candidates[: max(FINAL_CANDIDATES, sum(seconds <= SEMIFINAL_SECONDS for seconds in spent_s))])
-
-
-def _semifinal(context: JobContext, candidates: list[Candidate]) -> list[Candidate]:
-    """The fastest candidates under load, from a race without the vendor library."""
-    if len(candidates) <= FINAL_CANDIDATES:
-        return candidates
-    candidates, samples = _raced(context, candidates, SEMIFINAL)
-    return advancing(candidates, samples.samples_us)
-
-
-def advancing(candidates: Sequence[Candidate], rows: Sequence[Sequence[float]]) -> list[Candidate]:
-    """The 4 candidates with the lowest medians of those that were not dropped; of equals, the earlier.
-
-    Args:
-        rows: one row of microseconds for each candidate.
-    """
-    ranked = sorted(finishers(rows), key=lambda i: (median(rows[i]), i))
-    return [candidates[i] for i in ranked[:FINAL_CANDIDATES]]
+def affordable(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The fastest candidates whose shortest final takes at most 20 s, but at least 4 candidates."""
+    spent_s = itertools.accumulate(FINAL.fewest * one.sample_s for one in candidates)
+    return list(candidates[: max(FEWEST_CANDIDATES, sum(seconds <= RACE_SECONDS for seconds in spent_s))])
 
 
 def _final(context: JobContext, candidates: list[Candidate], stored: Candidate | None) -> FinalResult:

@@ -1,7 +1,11 @@
-"""Timing of one kernel in a trial, at sustained clocks.
+"""Timing of one kernel in a trial, in bursts.
 
-An idle GPU runs its first milliseconds at clocks that it cannot hold, and swings for some seconds around
-those that it can. Samples taken after :func:`settle` are at sustained clocks.
+A GPU that rested runs its first 30 ms at its highest clock, whatever power the kernel draws. Then its power
+limit takes hold, and the clock swings for some seconds. On an H100 the samples of such a burst repeat within
+0.2 to 0.5 % and predict the sustained time up to 1 %, where samples after 50 ms of load scattered by 4 %
+(benchmarks/lab/2026-11-25-bursts.md). So trials of problems that power may limit are timed in bursts, which
+compare well with each other and are faster than what the GPU sustains. Samples taken after :func:`settle` are
+at sustained clocks.
 """
 
 from __future__ import annotations
@@ -51,12 +55,12 @@ def load(samplers: Sequence[Callable[[int], float]], seconds: float) -> None:
             sample(0)
 
 
-METHOD = "replay-v3"
+METHOD = "replay-v4, burst"
 SAMPLE_US = 3000.0
 WARM_UP_S = 0.02
 PROBES = 3
 PRUNE_RATIO = 1.15
-OWN_CLOCK_US = 50_000.0
+BURST_S, REST_S = 0.025, 0.06
 FEWEST_SAMPLES = 9
 MOST_SAMPLES = 31
 NARROW = 0.01
@@ -94,8 +98,8 @@ def measure(
     count = launches_per_sample(device, bound.launches)
     parts = of_samples(bound.launches, count)
     sample = sampler(device, parts)
-    load_us = OWN_CLOCK_US if device.spec.power_watts and not memory_bound(problem, device.spec) else 0.0
-    samples, pruned = take(sample, incumbent_us, fewest, load_us)
+    rest_s = REST_S if device.spec.power_watts and not memory_bound(problem, device.spec) else 0.0
+    samples, pruned = take(sample, incumbent_us, fewest, rest_s)
     timed = timing(device, samples)
 
     def replay() -> None:
@@ -111,26 +115,25 @@ def take(
     sample: Callable[[int], float],
     incumbent_us: float | None,
     fewest: int = FEWEST_SAMPLES,
-    load_us: float = 0.0,
+    rest_s: float = 0.0,
 ) -> tuple[list[float], bool]:
     """Samples of one candidate in microseconds, and whether it was stopped early as too slow.
 
     Takes ``fewest`` samples, and more until their confidence interval is narrow.
 
     Args:
-        load_us: microseconds of load before the samples that count, unless the candidate is stopped early.
+        rest_s: idle seconds before each burst of samples; 0 to take them without a rest.
     """
-    samples = [sample(number) for number in range(PROBES)]
-    if incumbent_us is not None and median(samples) > PRUNE_RATIO * incumbent_us:
-        return samples, True
-    first = 0
-    if load_us:
-        first = PROBES + math.ceil(load_us / max(SAMPLE_US, median(samples)))
-        for number in range(PROBES, first):
-            sample(number)
-        samples = []
+    samples: list[float] = []
+    limit_us = math.inf if incumbent_us is None else PRUNE_RATIO * incumbent_us
+    ends = -math.inf
     while len(samples) < fewest or (len(samples) < MOST_SAMPLES and not _narrow(samples)):
-        samples.append(sample(first + len(samples)))
+        if rest_s and time.monotonic() >= ends:
+            time.sleep(rest_s)
+            ends = time.monotonic() + BURST_S
+        samples.append(sample(len(samples)))
+        if len(samples) == PROBES and median(samples) > limit_us:
+            return samples, True
     return samples, False
 
 

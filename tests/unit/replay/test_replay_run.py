@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import types
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -146,21 +147,40 @@ def test_how_many_samples_a_candidate_deserves() -> None:
     assert (len(samples), pruned) == (timing_.MOST_SAMPLES, False)
 
 
-def test_samples_at_the_clock_of_another_do_not_count() -> None:
-    """A kernel of 3 ms runs for 50 ms first, in 17 samples after the probes; one of 20 ms in three."""
+def test_bursts_are_short_and_begin_after_a_rest(monkeypatch) -> None:
+    """Samples of 4 ms come in bursts of 7, those of 30 ms one by one; a slow kernel ends in the first."""
+    now, rests = [0.0], list[tuple[float, int]]()
+    taken: list[int] = []
+    monkeypatch.setattr(timing_.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(timing_.time, "sleep", lambda seconds: rests.append((seconds, len(taken))))
 
-    def throttled(number: int) -> float:
-        return 10.0 if number >= timing_.PROBES + 17 else 8.0
+    def lasting(seconds: float) -> Callable[[int], float]:
+        def sample(number: int) -> float:
+            taken.append(number)
+            now[0] += seconds
+            return 10.0
 
-    assert timing_.take(throttled, None, load_us=50_000.0) == ([10.0] * timing_.FEWEST_SAMPLES, False)
-    numbers: list[int] = []
-    timing_.take(lambda number: numbers.append(number) or 20_000.0, None, load_us=50_000.0)
-    assert numbers == list(range(timing_.PROBES + 3 + timing_.FEWEST_SAMPLES))
-    assert timing_.take(throttled, 6.0, load_us=50_000.0) == ([8.0] * timing_.PROBES, True)
+        return sample
+
+    def restless(seconds: float, incumbent_us: float | None = None) -> list[int]:
+        rests.clear()
+        taken.clear()
+        samples, _ = timing_.take(lasting(seconds), incumbent_us, rest_s=0.06)
+        assert taken == list(range(len(samples)))
+        assert all(rest == 0.06 for rest, _ in rests)
+        return [number for _, number in rests]
+
+    assert restless(0.004) == [0, 7]
+    assert restless(0.03) == list(range(timing_.FEWEST_SAMPLES))
+    assert restless(0.004, 8.0) == [0]
+    timing_.take(lasting(0.004), None)
+    assert len(rests) == 1, "without a power limit there is no rest"
 
 
-@pytest.mark.parametrize(("power_watts", "counted_from"), [(0, 0), (700, timing_.PROBES + 17)])
-def test_devices_with_a_power_limit_load_a_candidate_first(monkeypatch, power_watts, counted_from) -> None:
+@pytest.mark.parametrize(("power_watts", "rests"), [(0, 0), (700, 1)])
+def test_devices_with_a_power_limit_rest_before_a_burst(monkeypatch, power_watts, rests) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(timing_.time, "sleep", slept.append)
     device = types.SimpleNamespace(
         spec=dataclasses.replace(CUDA_DEVICE, power_watts=power_watts),
         telemetry=lambda: Telemetry(None, None),
@@ -171,7 +191,8 @@ def test_devices_with_a_power_limit_load_a_candidate_first(monkeypatch, power_wa
     monkeypatch.setattr(timing_, "sampler", lambda *_: lambda number: float(100 + number))
     monkeypatch.setattr(timing_, "check_replays", lambda *_: None)
     found = timing_.measure(device, None, PROBLEM, None)
-    assert found.timing.samples_us[0] == 100 + counted_from
+    assert found.timing.samples_us[0] == 100.0
+    assert slept == [timing_.REST_S] * rests
 
 
 def test_compilations_that_failed_fail_again() -> None:
