@@ -3,6 +3,7 @@ with which a GEMM failed."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Sequence
@@ -169,6 +170,8 @@ class Canary:
         """Keep a reading; one that shifted is first read again a while later."""
         now = reading(self._timings, self._bench.conditions(), self._bench.driver)
         self._done()
+        if winner.reference and winner.reference.method != now.method:
+            winner = dataclasses.replace(winner, reference=None)
         shifted = winner.reference and drift.cause_of(winner.reference, now) != winner.cause
         if shifted and winner.artifact not in self._suspects:
             self._suspects.add(winner.artifact)
@@ -205,6 +208,7 @@ def reading(timings: Sequence[Timing], conditions: Conditions, driver: str) -> R
         power_limit_watts=conditions.power_limit_watts,
         celsius=conditions.celsius,
         driver=driver,
+        method=timings[0].method,
     )
 
 

@@ -184,7 +184,7 @@ def test_the_methods_of_measurement_are_the_ones_in_use() -> None:
 def test_the_constants_of_the_races_are_those_of_the_code() -> None:
     page = " ".join(text("measurement.md").split())
     assert f"within {selection.WITHIN - 1:.0%} of the best".replace("%", " %") in page
-    assert f"at most {selection.MOST_CANDIDATES}, race interleaved" in page
+    assert f"at most {selection.FINAL_CANDIDATES}, race interleaved" in page
     assert f"at most {selection.NEGLIGIBLE - 1:.1%} behind".replace("%", " %") in page
     stage = selection.HEAD_TO_HEAD
     assert f"{stage.fewest} to {stage.rules.rounds} rounds" in page

@@ -85,8 +85,8 @@ def test_the_settings_page_has_the_defaults() -> None:
 
 
 def test_the_search_page_has_the_part_of_the_initial_configs() -> None:
-    assert search.INITIAL_FRACTION == 0.5
-    told = f"at most half of its budget (all of it up to {QUICK_TRIALS} trials)"
+    assert search.INITIAL_FRACTION == 1 / 3
+    told = f"at most a third of its budget, but up to {QUICK_TRIALS} trials"
     assert told in page("docs/search.md")
 
 

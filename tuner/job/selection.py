@@ -12,7 +12,6 @@ as the job may wait for a quiet device. A quick job has a short head-to-head of 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import logging
 import time
 from collections.abc import Sequence
@@ -31,8 +30,8 @@ from tuner.measure.race import RaceRules, RaceSamples, overlapping
 from tuner.measure.stats import CONFIDENCE, median, median_interval, paired_ratio
 from tuner.workers.process import WorkerError
 
-MOST_CANDIDATES, FEWEST_CANDIDATES = 8, 4
-WITHIN = 1.05
+FINAL_CANDIDATES = 4
+WITHIN = 1.03
 NEGLIGIBLE = 1.003
 RACE_SECONDS = 20.0
 SLACK = 5.0
@@ -124,7 +123,6 @@ def _select_winner(context: JobContext, tracker: ProgressTracker) -> BestConfig 
         return None
     if context.request.level is Level.QUICK:
         return _quick(context, candidates)
-    candidates = affordable(candidates)
     stored = _stored_winner(context, candidates)
     if stored:
         tracker.artifacts[stored.artifact.digest] = stored.artifact
@@ -231,7 +229,7 @@ def _rebuilt(context: JobContext, trial: Trial, artifact: Artifact | None) -> Ca
 
 
 def shortlist(trials: Sequence[Trial]) -> list[Trial]:
-    """The fastest complete trials: at most 8, within 5 % of the best median, each kernel once."""
+    """The fastest complete trials: at most 4, within 3 % of the best median, each kernel once."""
     ranked = sorted(
         (t for t in trials if t.outcome is Outcome.OK), key=lambda t: (timed(t).median_us, t.number)
     )
@@ -239,13 +237,7 @@ def shortlist(trials: Sequence[Trial]) -> list[Trial]:
     for trial in ranked:
         if timed(trial).median_us <= timed(ranked[0]).median_us * WITHIN:
             by_kernel.setdefault(trial.artifact, trial)
-    return list(by_kernel.values())[:MOST_CANDIDATES]
-
-
-def affordable(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The fastest candidates whose shortest final takes at most 20 s, but at least 4 candidates."""
-    spent_s = itertools.accumulate(FINAL.fewest * one.sample_s for one in candidates)
-    return list(candidates[: max(FEWEST_CANDIDATES, sum(seconds <= RACE_SECONDS for seconds in spent_s))])
+    return list(by_kernel.values())[:FINAL_CANDIDATES]
 
 
 def _final(context: JobContext, candidates: list[Candidate], stored: Candidate | None) -> FinalResult:

@@ -9,13 +9,13 @@ Each family is an arm with its own study, since their knobs differ. The rule:
    The weight of a family whose configs all failed falls as slowly.
 2. Ask for an initial config of that family, alternating between the caller's configs (winners of near
    shapes, then configs with the tiling of the vendor library's choice) and the family's heuristic configs.
-   Initial configs spend at most half of the budget, but every family tries one. A budget of at most a quick
-   job's is for initial configs alone: a model learns too little from the rest.
-3. When no initial config is left, or half of the budget is spent, ask the sampler, by default
+   Initial configs spend at most a third of the budget, or that of a quick job if it is more, but every family
+   tries one: a model learns too little from fewer trials.
+3. When no initial config is left, or their part of the budget is spent, ask the sampler, by default
    :class:`tuner.search.staged.StagedSampler`.
 
-So the sampler chooses half of every budget that is not very small. Failed configs count too: the model ranks
-them below every measured one. If the budget covers the whole space, the search tries every config.
+So the sampler chooses most of every budget that is not small. Failed configs count too: the model ranks them
+below every measured one. If the budget covers the whole space, the search tries every config.
 
 Several proposals may be pending, asked for and without a result: those that compile ahead of the device, and
 those on other devices. :attr:`Search.ready` keeps them at most ``depth``. The samplers take them into account
@@ -49,7 +49,7 @@ from tuner.search.pool import Pool
 
 DEPTH = 4
 INITIAL = "initial"
-INITIAL_FRACTION = 0.5
+INITIAL_FRACTION = 1 / 3
 RESULTS_PER_POWER = 4
 SHARPEST = 4.0
 LEAST_WEIGHT = 0.05
@@ -94,8 +94,7 @@ class Search:
         self._seed = seed
         self._open: dict[Proposal, Draw] = {}
         self.depth = depth
-        initial = budget if budget <= QUICK_TRIALS else int(INITIAL_FRACTION * budget)
-        self._initial_left = max(len(arms), initial)
+        self._initial_left = max(len(arms), QUICK_TRIALS, int(INITIAL_FRACTION * budget))
         self.size = sum(len(arm.pool) for arm in arms)
         self.budget = min(budget, self.size)
         self.measured = 0

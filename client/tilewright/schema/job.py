@@ -80,7 +80,7 @@ class SearchOptions:
     """
 
     families: Annotated[tuple[FamilyName, ...], MaxLength(8)] = ()
-    max_trials: Annotated[int, Bounds(1, 10_000)] = 100
+    max_trials: Annotated[int, Bounds(1, 10_000)] = 40
     max_seconds: Annotated[float, Bounds(0.0, 86_400.0)] = 0.0
     seed: Annotated[int, Bounds(0, 2**31 - 1)] = 0
     sampler: Sampler = dataclasses.field(

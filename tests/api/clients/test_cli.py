@@ -89,7 +89,7 @@ def test_options_have_the_ranges_of_their_records(run: Run) -> None:
     refused = run("misses", "--max-trials", "3")
     assert (refused.exit_code, "--tune" in refused.stderr) == (2, True)
     help_text = run("tune", "--help", COLUMNS=200).stdout
-    assert "100 by default" in help_text
+    assert "40 by default" in help_text
     assert "Kernel families to search" in help_text
 
 

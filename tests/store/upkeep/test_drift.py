@@ -75,6 +75,7 @@ class IdleBench(FakeBench):
     def __init__(self, name: str = "one") -> None:
         super().__init__(name)
         self.us, self.outcome, self.under = 2.0, Outcome.OK, Conditions(1980.0, 700.0, 40.0)
+        self.method = "lab"
         self.own_fault = True
         self.tried: list[float] = []
         self.takes_s = 0.0
@@ -86,7 +87,7 @@ class IdleBench(FakeBench):
         time.sleep(self.takes_s)
         if self.outcome is not Outcome.OK:
             return TrialResult(outcome=self.outcome, message="on purpose", own_fault=self.own_fault)
-        timing = Timing((self.us,), self.us, 0.99 * self.us, 1.01 * self.us, "lab", mhz=1900.0)
+        timing = Timing((self.us,), self.us, 0.99 * self.us, 1.01 * self.us, self.method, mhz=1900.0)
         return TrialResult(outcome=Outcome.OK, timing=timing)
 
     def conditions(self) -> Conditions:
@@ -249,6 +250,17 @@ def test_a_change_of_the_power_limit_is_told_and_marks_nothing(store: Store, won
     look(store, bench)
     assert [one["cause"] for one in events(store)] == ["power-limit"]
     assert not is_marked(store)
+
+
+def test_a_release_that_measures_in_another_way_starts_anew(store: Store, won: str) -> None:
+    assert won
+    bench = IdleBench()
+    look(store, bench)
+    for us, method, marked in ((1.7, "lab-v2", False), (1.9, "lab-v2", True)):
+        age(store)
+        bench.us, bench.method = us, method
+        look(store, bench)
+        assert is_marked(store) is marked
 
 
 def test_a_winner_that_was_raced_again_starts_anew(store: Store, won: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from toy_family import DEVICE, FAILED, PROBLEM, SLOW_TOY, TINY, TOY, Result, ToyFamily, drive, measure
 
 from tilewright.schema.config import Config
-from tilewright.schema.job import Sampler
+from tilewright.schema.job import QUICK_TRIALS, Sampler
 from tilewright.schema.trial import Outcome
 from tuner.search.arm import Arm
 from tuner.search.pool import Pool
@@ -44,10 +44,17 @@ def test_a_valid_seed_outside_of_the_searched_values_is_tried_once() -> None:
     assert search.measured == 20
 
 
-def test_initial_configs_spend_at_most_half_of_the_budget() -> None:
-    many = [TOY.make(16, stages, split=split) for stages in (1, 2, 3) for split in (1, 2, 4)]
-    told = drive(toy_search(18, initial_configs=many))
-    assert Counter(one.origin for one in told) == {"initial": 9, "search": 9}
+def test_initial_configs_spend_at_most_a_third_of_the_budget_or_that_of_a_quick_job() -> None:
+    many = [
+        TOY.make(tile, stages, split=split)
+        for tile in (16, 32)
+        for stages in (1, 2, 3)
+        for split in (1, 2, 4)
+    ]
+    third = drive(toy_search(51, initial_configs=many))
+    assert Counter(one.origin for one in third) == {"initial": 17, "search": 34}
+    told = drive(toy_search(30, initial_configs=many))
+    assert Counter(one.origin for one in told) == {"initial": QUICK_TRIALS, "search": 30 - QUICK_TRIALS}
     few = drive(toy_search(9, initial_configs=many))
     assert Counter(one.origin for one in few) == {"initial": 9}, "a model would learn too little"
 

@@ -43,6 +43,7 @@ class Reading:
         mhz, watts: mean clock and power.
         most_mhz, power_limit_watts, celsius: highest clock, power limit and temperature after it.
         driver: name and version.
+        method: of measurement; readings of different methods do not compare.
     """
 
     median_us: float
@@ -54,6 +55,7 @@ class Reading:
     power_limit_watts: float | None
     celsius: float | None
     driver: str
+    method: str = ""
 
 
 def cause_of(before: Reading, now: Reading) -> Cause | None:
