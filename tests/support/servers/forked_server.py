@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
@@ -74,6 +75,7 @@ def context() -> ForkServerContext:
 def _serve(
     arguments: Sequence[str], environ: dict[str, str], log: Path, quick: bool, stdout: Connection
 ) -> None:
+    threading.Thread(target=_end_with_the_tests, daemon=True).start()
     os.environ.clear()
     os.environ.update(environ)
     with log.open("a") as errors:
@@ -84,3 +86,10 @@ def _serve(
         bench.python = quick_worker.command
     sys.argv[1:] = arguments
     run()
+
+
+def _end_with_the_tests() -> None:
+    """A run that was killed ends no process."""
+    if tests := multiprocessing.parent_process():
+        tests.join()
+        os.kill(os.getpid(), signal.SIGTERM)
