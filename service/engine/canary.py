@@ -171,6 +171,8 @@ class Canary:
         now = reading(self._timings, self._bench.conditions(), self._bench.driver)
         self._done()
         if winner.reference and winner.reference.method != now.method:
+            if winner.cause:  # the mark stays until the next race: a reading of another method cannot end it
+                return
             winner = dataclasses.replace(winner, reference=None)
         shifted = winner.reference and drift.cause_of(winner.reference, now) != winner.cause
         if shifted and winner.artifact not in self._suspects:

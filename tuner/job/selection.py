@@ -31,7 +31,7 @@ from tuner.measure.stats import CONFIDENCE, median, median_interval, paired_rati
 from tuner.workers.process import WorkerError
 
 FINAL_CANDIDATES = 4
-WITHIN = 1.03
+WITHIN = 1.10
 NEGLIGIBLE = 1.003
 RACE_SECONDS = 20.0
 SLACK = 5.0
@@ -78,7 +78,7 @@ class Candidate:
 
     @property
     def sample_s(self) -> float:
-        """Seconds of one of its samples in the search, with its part of the warm-up."""
+        """Seconds of one of its samples in the search, with its part of the warm-up and of the rests."""
         return self.trial.measure_s / len(timed(self.trial).samples_us)
 
     @property
@@ -187,8 +187,8 @@ def _candidates(context: JobContext, tracker: ProgressTracker) -> list[Candidate
         candidates = _with_kernels(context, tracker, chosen)
         if candidates or context.cancelled.is_set():
             return candidates
-        slowest_us = timed(chosen[-1]).median_us
-        trials = [one for one in trials if one.timing is None or one.timing.median_us > slowest_us]
+        kernels = {trial.artifact for trial in chosen}
+        trials = [trial for trial in trials if trial.artifact not in kernels]
     return []
 
 
@@ -229,10 +229,22 @@ def _rebuilt(context: JobContext, trial: Trial, artifact: Artifact | None) -> Ca
 
 
 def shortlist(trials: Sequence[Trial]) -> list[Trial]:
-    """The fastest complete trials: at most 4, within 3 % of the best median, each kernel once."""
-    ranked = sorted(
-        (t for t in trials if t.outcome is Outcome.OK), key=lambda t: (timed(t).median_us, t.number)
-    )
+    """The fastest complete trials: at most 4, within 10 % of the best median, each kernel once.
+
+    Times of different methods do not compare. So a job that another release began has as many of each method,
+    the latest first.
+    """
+    complete = [trial for trial in trials if trial.outcome is Outcome.OK]
+    methods = dict.fromkeys(timed(trial).method for trial in reversed(complete))
+    return [
+        trial
+        for method in methods
+        for trial in _fastest([trial for trial in complete if timed(trial).method == method])
+    ]
+
+
+def _fastest(trials: Sequence[Trial]) -> list[Trial]:
+    ranked = sorted(trials, key=lambda trial: (timed(trial).median_us, trial.number))
     by_kernel: dict[str | None, Trial] = {}
     for trial in ranked:
         if timed(trial).median_us <= timed(ranked[0]).median_us * WITHIN:

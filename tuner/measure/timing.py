@@ -2,10 +2,11 @@
 
 A GPU that rested runs its first 30 ms at its highest clock, whatever power the kernel draws. Then its power
 limit takes hold, and the clock swings for some seconds. On an H100 the samples of such a burst repeat within
-0.2 to 0.5 % and predict the sustained time up to 1 %, where samples after 50 ms of load scattered by 4 %
+0.2 to 0.8 % and predict the sustained time up to 1.3 %, where samples after 50 ms of load scattered by 4 %
 (benchmarks/lab/2026-11-25-bursts.md). So trials of problems that power may limit are timed in bursts, which
-compare well with each other and are faster than what the GPU sustains. Samples taken after :func:`settle` are
-at sustained clocks.
+compare well with each other and are faster than what the GPU sustains. Their intervals hold what samples of
+a few bursts scatter. A launch longer than a burst is timed from rest into the limit. Samples taken after
+:func:`settle` are at sustained clocks.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ def load(samplers: Sequence[Callable[[int], float]], seconds: float) -> None:
             sample(0)
 
 
-METHOD = "replay-v4, burst"
+METHOD, IN_BURSTS = "replay-v4", ", burst"
 SAMPLE_US = 3000.0
 WARM_UP_S = 0.02
 PROBES = 3
 PRUNE_RATIO = 1.15
-BURST_S, REST_S = 0.025, 0.06
+BURST_S, REST_S = 0.03, 0.06
 FEWEST_SAMPLES = 9
 MOST_SAMPLES = 31
 NARROW = 0.01
@@ -100,7 +101,7 @@ def measure(
     sample = sampler(device, parts)
     rest_s = REST_S if device.spec.power_watts and not memory_bound(problem, device.spec) else 0.0
     samples, pruned = take(sample, incumbent_us, fewest, rest_s)
-    timed = timing(device, samples)
+    timed = timing(device, samples, METHOD + IN_BURSTS * bool(rest_s))
 
     def replay() -> None:
         for number in range(len(parts)):
@@ -126,12 +127,15 @@ def take(
     """
     samples: list[float] = []
     limit_us = math.inf if incumbent_us is None else PRUNE_RATIO * incumbent_us
-    ends = -math.inf
+    ends, last_s = -math.inf, 0.0
     while len(samples) < fewest or (len(samples) < MOST_SAMPLES and not _narrow(samples)):
-        if rest_s and time.monotonic() >= ends:
+        began = time.monotonic()
+        if rest_s and began + last_s > ends:  # a sample that would end later waits for the next burst
             time.sleep(rest_s)
-            ends = time.monotonic() + BURST_S
+            began = time.monotonic()
+            ends = began + BURST_S
         samples.append(sample(len(samples)))
+        last_s = time.monotonic() - began
         if len(samples) == PROBES and median(samples) > limit_us:
             return samples, True
     return samples, False
@@ -168,11 +172,11 @@ def sampler(device: Device, parts: Sequence[Sequence[Launch]]) -> Callable[[int]
     return lambda number: timers[number % len(timers)]()
 
 
-def timing(device: Device, samples: Sequence[float]) -> Timing:
+def timing(device: Device, samples: Sequence[float], method: str = METHOD) -> Timing:
     """The ``Timing`` of samples: median, confidence interval, and the device's clock and power."""
     interval = median_interval(samples)
     now = device.telemetry()
-    return Timing(tuple(samples), interval.value, interval.low, interval.high, METHOD, now.mhz, now.watts)
+    return Timing(tuple(samples), interval.value, interval.low, interval.high, method, now.mhz, now.watts)
 
 
 def _narrow(samples: Sequence[float]) -> bool:

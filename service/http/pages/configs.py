@@ -15,7 +15,6 @@ from service.http.routes.jobs import unknown_job
 from service.web import knobs
 from service.web.charts import Chart
 from service.web.knobs import KnobViews, Sample
-from tuner.measure import timing
 from tuner.store import jobs
 from tuner.store.records import JobRecord
 from tuner.store.reports import trials
@@ -88,4 +87,4 @@ def _chosen(names: list[str], family: str | None) -> str:
 def _method(job: JobRecord, m: int | None) -> str:
     when = job.finished or job.started or job.created
     row = f" at M = {m or job.request.problem.m}, ?m= for others," if job.request.ladder else ","
-    return f"medians of the search{row} method {timing.METHOD}, {when.date().isoformat()}"
+    return f"medians of the search{row} {when.date().isoformat()}"

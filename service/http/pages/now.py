@@ -27,7 +27,6 @@ from tilewright import wire
 from tilewright.errors import InvalidProblem
 from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import OPERAND_TYPES
-from tuner.measure import timing
 from tuner.store import best, jobs
 from tuner.store.faults import quarantine
 from tuner.store.records import JobRecord, Unreadable
@@ -174,7 +173,7 @@ def _convergence(service: Service, job: JobRecord) -> tuple[Chart, int]:
     with service.store.read() as session:
         points = trials.points(session, job.id, m)
     row = f" at M = {m}" if job.request.ladder else ""
-    chart = now.convergence(points, f"medians of the search{row}, method {timing.METHOD}")
+    chart = now.convergence(points, f"medians of the search{row}, in bursts where power may limit the clock")
     return chart, points[-1].number if points else -1
 
 

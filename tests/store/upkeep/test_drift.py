@@ -62,7 +62,8 @@ BEFORE = Reading(
         # More cycles at a lower clock.
         ({"low_us": 139.0, "high_us": 143.0, "mhz": 1710.0}, Cause.DRIFT),
         ({"low_us": 103.0, "high_us": 106.0, "mhz": None, "power_limit_watts": None}, Cause.DRIFT),
-        ({"power_limit_watts": 500.0, "mhz": 1000.0, "driver": "linux 7"}, None),
+        ({"mhz": 1000.0, "driver": "linux 7"}, None),
+        ({"power_limit_watts": 500.0}, Cause.POWER_LIMIT),
     ],
 )
 def test_what_a_shift_comes_of(changes: dict[str, Any], cause: Cause | None) -> None:
@@ -261,6 +262,11 @@ def test_a_release_that_measures_in_another_way_starts_anew(store: Store, won: s
         bench.us, bench.method = us, method
         look(store, bench)
         assert is_marked(store) is marked
+    age(store)
+    bench.method = "lab-v3"
+    look(store, bench)
+    assert is_marked(store), "a reading of another method cannot tell that the shift is gone"
+    assert len(events(store)) == 1
 
 
 def test_a_winner_that_was_raced_again_starts_anew(store: Store, won: str) -> None:

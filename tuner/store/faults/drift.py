@@ -59,11 +59,14 @@ class Reading:
 
 
 def cause_of(before: Reading, now: Reading) -> Cause | None:
-    """Why a winner's time shifted beyond the interval; None if the intervals overlap."""
-    if _overlap(before, now, 1.0):
-        return None
+    """Why a winner's time shifted beyond the interval; None if the intervals overlap.
+
+    A change of the power limit is told anyway: the bursts of a trial end before it takes hold.
+    """
     if _differ(before.power_limit_watts, now.power_limit_watts):
         return Cause.POWER_LIMIT
+    if _overlap(before, now, 1.0):
+        return None
     same_cycles = before.mhz and now.mhz and _overlap(before, now, now.mhz / before.mhz)
     if _differ(before.most_mhz, now.most_mhz) or (same_cycles and _differ(before.mhz, now.mhz)):
         return Cause.CLOCK
