@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -30,12 +31,14 @@ from store_samples import (
 
 from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import GemmProblem
-from tilewright.schema.trial import QUICK_METHOD, BestConfig
+from tilewright.schema.trial import QUICK_METHOD, BestConfig, Outcome
 from tuner.job import neighbours
 from tuner.store import best as winners
 from tuner.store import entities, exchange, imports, jobs, misses, sets, trials
 from tuner.store.database import Store, StoreError
 from tuner.store.exchange import EndedJob
+from tuner.store.faults import drift, quarantine
+from tuner.store.faults.drift import Cause, Reading, Watched
 from tuner.store.imports import Import, ImportCounts, InUse, Removed
 from tuner.store.models import Base, EventRow
 from tuner.store.sets import Snapshot
@@ -297,17 +300,47 @@ def test_winners_come_while_others_are_pinned_and_taken_out(store: Store) -> Non
         job, _ = jobs.submit(session, request(), HOST)
         jobs.claim(session, HOST_CLASS, "me")
     recorder = JobRecorder(store, job.id)
+    steady = Reading(2.0, 2.0, 2.0, None, None, None, None, None, "linux 6")
+    slow = dataclasses.replace(steady, median_us=3.0, low_us=3.0, high_us=3.0)
+    turns = itertools.cycle([(None, slow), (Cause.DRIFT, steady)])
+
+    def merge(session: Session) -> None:
+        imports.alone(session)
+        winners.merge(session, best(problem(65)), ENTERED, TRUSTED)
+
+    def read(session: Session) -> None:
+        imports.alone(session)
+        cause, now = next(turns)
+        watched = Watched(problem(), config(16), artifact().digest, steady, cause)
+        drift.keep(session, "one", HOST_CLASS, watched, now)
+
+    def release(session: Session) -> None:
+        imports.alone(session)
+        for entry in quarantine.listing(session):
+            quarantine.release(session, entry.id)
+
+    def fail(number: int) -> None:
+        wrong = dataclasses.replace(
+            trial(number), config=config(16), outcome=Outcome.WRONG_RESULT, timing=None
+        )
+        recorder.add_trial(dataclasses.replace(wrong, own_fault=True), artifact())
+        recorder.quarantine(wrong)
+
     steps = (
         pin,
         pin,
         lambda session: winners.put(session, best(problem())),
         lambda session: imports.remove_best(session, HOST_CLASS, problem()),
-        lambda session: winners.merge(session, best(problem(65)), ENTERED, TRUSTED),
+        merge,
+        read,
+        release,
     )
-    with ThreadPoolExecutor(len(steps) + 1) as pool:
+    with ThreadPoolExecutor(len(steps) + 2) as pool:
         stored = pool.submit(lambda: [recorder.set_best(best(problem()), artifact()) for _ in range(40)])
+        failed = pool.submit(lambda: [fail(number) for number in range(40)])
         list(pool.map(often, steps))
         stored.result()
+        failed.result()
 
 
 def test_a_winner_is_taken_out_and_its_problem_untuned(store: Store) -> None:

@@ -181,6 +181,8 @@ class JobRecorder:
         kernel = None if artifact is None else entities.prepared(artifact)
         values, event = {"job_id": self._job_id, **_values(trial, utc_now())}, _summary(trial)
         with self._store.begin() as session:
+            if trial.own_fault:
+                alone(session)
             job = jobs.hold(session, self._job_id, self._attempt)
             if kernel is not None:
                 entities.put_prepared(session, kernel)
@@ -207,6 +209,7 @@ class JobRecorder:
             JobTaken: the job is no longer this recorder's.
         """
         with self._store.begin() as session:
+            alone(session)
             jobs.hold(session, self._job_id, self._attempt)
             self._quarantine(session, trial)
 

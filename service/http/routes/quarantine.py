@@ -13,6 +13,7 @@ from service.http.openapi import errors
 from service.http.views import number_place, page_end
 from tilewright import wire
 from tilewright.schema.codec import gathered
+from tuner.store import imports
 from tuner.store.faults import quarantine
 from tuner.store.upkeep import audit
 from tuner.store.upkeep.audit import Action
@@ -47,6 +48,7 @@ def get_quarantine(
 def delete_entry(entry_id: EntryId, service: ServiceDep, request: Request) -> None:
     """Release a config: it is tried again, and its winners are served again."""
     with service.store.begin() as session:
+        imports.alone(session)
         if not quarantine.release(session, entry_id):
             raise Refusal(
                 Kind.NOT_FOUND, f"there is no entry {entry_id}; GET /quarantine lists those there are"
