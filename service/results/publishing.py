@@ -82,9 +82,14 @@ def _index(folder: Path) -> Index:
 
 
 def _merged(before: Index, found: list[SetAnswer]) -> tuple[dict[str, str], dict[str, str], list[str]]:
-    """Sets and serials of an index of what was found, with a later one of the same signer left as it is; and
-    the classes of those."""
+    """Sets and serials of an index of what was found, with a later one of the same signer left as it is, and
+    its classes that were not found; and the classes of the later ones."""
+    signers, names = {answer.key for answer in found}, {answer.config_set.device_class for answer in found}
     sets, served, kept = dict[str, str](), dict[str, str](), list[str]()
+    for name, digest in before.sets.items():
+        told = before.served.get(name, "")
+        if name not in names and any(served_serial(told, name, digest, key) for key in signers):
+            sets[name], served[name] = digest, told
     for answer in found:
         name = answer.config_set.device_class
         digest, header = answer.config_set.digest, answer.served

@@ -349,6 +349,26 @@ def test_a_publisher_that_was_overtaken_leaves_the_later_set(
         assert found.config_set.digest == service.digest
 
 
+def test_a_class_that_an_overtaking_publisher_added_stays(service: SetService, tmp_path: Path) -> None:
+    tree, service.serial = tmp_path / "tree", 5
+
+    def overtake() -> None:
+        signed = {name: signer(number) for name, number in (("added", 1), ("a stranger's", 2))}
+        served = {
+            name: f"3 {key.sign(About.SERVED, name, service.digest, '3')}" for name, key in signed.items()
+        }
+        sets = dict.fromkeys((*signed, "unsigned"), service.digest)
+        (tree / INDEX[1:]).parent.mkdir(parents=True)
+        (tree / INDEX[1:]).write_bytes(Index(sets, served).to_bytes())
+
+    with Overtaken(service.url, cache_dir=tmp_path / "slow") as slow:
+        slow.meanwhile = overtake
+        written = publish(slow, tree)
+    assert (written.kept, written.served) == ([], dict.fromkeys((HOST, "added"), service.digest))
+    index = Index.from_bytes((tree / INDEX[1:]).read_bytes())
+    assert (index.sets, index.served["added"][:2]) == (written.served, "3 ")
+
+
 @pytest.mark.parametrize("forged", ["unsigned", "another key", "another set", "nonsense", "no index"])
 def test_a_serial_that_the_service_did_not_sign_keeps_no_tree_back(
     service: SetService, source: Client, tree: Path, forged: str
