@@ -12,7 +12,7 @@ from benchmarks.common.pages import ReportError
 from benchmarks.common.results import write_json
 
 Row = dict[str, Any]
-ALIKE = ("driver", "method", "libraries")  # of what rows of one file rest on
+ALIKE = ("driver", "method", "libraries")  # of what rows rest on: one of another is measured again
 
 
 class RowFile:
@@ -32,26 +32,10 @@ class RowFile:
         self._rows = {self._key(row): row for row in _parsed(path, [])}
         self._facts: dict[str, Any] = _parsed(samples_path(path), {})
 
-    def check_resumable(self) -> None:
-        """Check that rows of this run may stand beside those that the file holds.
-
-        Raises:
-            ReportError: a row with a result rests on another of ``ALIKE``, or does not say on which.
-        """
-        for row in self._rows.values():
-            facts = self._facts.get(self._name(row), {})
-            for name in () if row["failure"] else ALIKE:
-                if facts.get(name) != self._run[name]:
-                    before, now = facts.get(name, "unknown"), self._run[name]
-                    raise ReportError(
-                        f"{self.path} has rows of another {name}, {before}, where it is now {now}; use --out"
-                        " with another folder, or move the file away"
-                    )
-
     def done(self, **identity: Any) -> bool:
-        """Whether there is a row with such fields that has a result."""
+        """Whether there is a row with such fields that has a result, which rests on what this run does."""
         row = self._rows.get(self._key(identity))
-        return row is not None and not row["failure"]
+        return row is not None and self._counts(row)
 
     def keep(self, row: Row, facts: Mapping[str, Any]) -> None:
         """Add or replace a row, with what it rests on."""
@@ -63,16 +47,20 @@ class RowFile:
         write_json(self.path, list(self._rows.values()))
 
     def rows_without(self, name: str, **fields: Any) -> list[Row]:
-        """The rows with a result and such fields that have no field ``name``."""
+        """The rows with such fields that have no field ``name``, of those that :meth:`done` counts."""
         return [
             row
             for row in self._rows.values()
-            if not row["failure"] and name not in row and fields.items() <= row.items()
+            if self._counts(row) and name not in row and fields.items() <= row.items()
         ]
 
     def extend(self, row: Row) -> None:
         """Replace a row by one with more fields, which rests on the same."""
         self.keep(row, self._facts.get(self._name(row), {}))
+
+    def _counts(self, row: Row) -> bool:
+        facts = self._facts.get(self._name(row), {})
+        return not row["failure"] and all(facts.get(name) == self._run[name] for name in ALIKE)
 
     def _name(self, row: Mapping[str, Any]) -> str:
         return "/".join(map(str, self._key(row)))

@@ -54,7 +54,7 @@ def run_model(request: ModelRequest, tell: Callable[[str], None]) -> BenchResult
 
     Raises:
         DeviceUnavailable: the device, its libraries or the compiler are missing.
-        ReportError: the file of an earlier run is damaged, or rests on another driver, method or libraries.
+        ReportError: the file of an earlier run is damaged.
     """
     ends, rows = request.run.ends(), list[Row]()
     with FreshTuner(request.run.device, request.compile_processes) as tuner:
@@ -62,7 +62,6 @@ def run_model(request: ModelRequest, tell: Callable[[str], None]) -> BenchResult
         file = RowFile(request.run.folder / f"model-{facts['device_class']}.json", _IDENTITY, facts)
         todo = list(request.weights)
         if request.run.resume:
-            file.check_resumable()
             rows_of = {weight: _rows(request, weight, facts["gpu"]) for weight in todo}
             todo = [weight for weight in todo if not all(file.done(**row) for row in rows_of[weight])]
         left = len(todo)

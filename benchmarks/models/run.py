@@ -60,7 +60,7 @@ def run_shapes(request: ShapesRequest, tell: Callable[[str], None]) -> BenchResu
 
     Raises:
         DeviceUnavailable: the device, its libraries or the compiler are missing.
-        ReportError: the file of an earlier run is damaged, or rests on another driver, method or libraries.
+        ReportError: the file of an earlier run is damaged.
     """
     run, ends, rows, left = request.run, request.run.ends(), list[Row](), 0
     with FreshTuner(run.device, request.compile_processes) as tuner:
@@ -71,7 +71,6 @@ def run_shapes(request: ShapesRequest, tell: Callable[[str], None]) -> BenchResu
         if omitted := [shape.name for shape in request.shapes if not shape.problem(request.dtype)]:
             tell(f"{request.dtype} has no kernels for {', '.join(omitted)}, which are left out")
         if run.resume:
-            file.check_resumable()
             todo = [shape for shape in todo if not file.done(**_row(request, shape, facts["gpu"]))]
         for number, shape in enumerate(todo, 1):
             if ends():

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from benchmarks import cli
 from benchmarks.common.options import RowOptions
-from benchmarks.common.pages import ReportError
 from benchmarks.common.shapes import HELD_OUT, SUITE, Shape
 from benchmarks.models import fresh
 from benchmarks.models.files import samples_path, summary
@@ -101,16 +100,19 @@ def test_resume_goes_on_after_the_rows_with_a_result(ran, tmp_path) -> None:
         ("libraries", None),
     ],
 )
-def test_rows_that_rest_on_something_else_are_not_added_to(ran, tmp_path, name: str, other: Any) -> None:
+def test_rows_that_rest_on_something_else_are_measured_again(ran, tmp_path, name: str, other: Any) -> None:
     request, result = ran
     again = running(request, out=tmp_path, resume=True)
     facts = json.loads(samples_path(result.path).read_text())
-    first = next(iter(facts.values()))
-    first[name] = other
-    (tmp_path / result.path.name).write_text(result.path.read_text())
-    samples_path(tmp_path / result.path.name).write_text(json.dumps(facts))
-    with pytest.raises(ReportError, match=rf"another {name}, .*; use --out with another folder"):
-        run_shapes(again, print)
+    first = next(iter(facts))
+    facts[first][name] = other
+    file = tmp_path / result.path.name
+    file.write_text(result.path.read_text())
+    samples_path(file).write_text(json.dumps(facts))
+    [row] = run_shapes(again, print).rows
+    assert json.loads(file.read_text()) == [row, result.rows[1]]
+    assert json.loads(samples_path(file).read_text())[first][name] != other
+    assert run_shapes(again, print).rows == []
 
 
 def test_a_shape_without_a_kernel_keeps_its_row(ran, tmp_path, monkeypatch) -> None:
