@@ -176,6 +176,22 @@ def test_of_each_caller_the_last_keys_are_kept(store: Store, monkeypatch: pytest
     assert ask(store, "an_id:k") == other
 
 
+def test_keys_that_stay_are_not_locked(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "MOST_KEYS", 3)
+    monkeypatch.setattr(keys, "_COUNTED_EACH", 10**9)
+    for number in range(5):
+        ask(store, f"me:{number}")
+    monkeypatch.setattr(keys, "_COUNTED_EACH", 1)
+    query = select(SubmissionRow.key).order_by(SubmissionRow.key).with_for_update(skip_locked=True)
+    with store.begin() as session:
+        keys.once(session, "me:5", "one", dict)
+        if store.engine.dialect.name == "postgresql":  # SQLite locks no rows
+            with store.engine.connect() as other:
+                assert list(other.scalars(query)) == ["me:2", "me:3", "me:4"]
+    with store.read() as session:
+        assert set(session.scalars(select(SubmissionRow.key))) == {f"me:{number}" for number in range(2, 6)}
+
+
 def test_without_a_key_the_work_is_done_each_time(store: Store) -> None:
     first = ask(store, None)
     assert ask(store, None) == first + 1

@@ -218,10 +218,13 @@ def _take(session: Session, key: str, request_digest: str) -> bool:
 
 def _forget_oldest(session: Session, caller: str) -> None:
     mine = SubmissionRow.key.startswith(f"{caller}:", autoescape=True)
-    newest_first = select(SubmissionRow.key).where(mine).order_by(SubmissionRow.created.desc())
-    # NOTE: others may be at the same rows.
-    oldest = newest_first.offset(MOST_KEYS).with_for_update(skip_locked=True)
-    session.execute(delete(SubmissionRow).where(SubmissionRow.key.in_(oldest)))
+    newest_first = select(SubmissionRow.created).where(mine).order_by(SubmissionRow.created.desc())
+    last = session.scalar(newest_first.offset(MOST_KEYS).limit(1))
+    if last is not None:
+        # NOTE: others may be at the same rows; those that stay are not locked.
+        oldest = select(SubmissionRow.key).where(mine, SubmissionRow.created <= last)
+        free = oldest.with_for_update(skip_locked=True)
+        session.execute(delete(SubmissionRow).where(SubmissionRow.key.in_(free)))
 
 
 def _earlier(session: Session, key: str, request_digest: str) -> Answer:

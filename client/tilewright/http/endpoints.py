@@ -417,7 +417,8 @@ class Endpoints:
     ) -> Call[wire.MissAnswer]:
         """Tell the service which problems ran without a tuned kernel, at most 250 at once.
 
-        A report that comes again with its ``idempotency_key`` within a day is counted once.
+        A report that comes again with its ``idempotency_key`` is counted once for 24 hours, the last 10,000
+        of each caller.
         """
         items = [miss_fields(miss) for miss in misses]
         body = checked(wire.MissesBody, {"device_class": device_class, "misses": items})

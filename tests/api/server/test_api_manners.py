@@ -9,6 +9,7 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,7 +19,7 @@ from api_server import Server
 from fastapi import Depends, FastAPI, Request
 
 from service.errors import Refusal
-from service.http import conditional, errors
+from service.http import conditional, deps, errors
 from service.server import middleware
 from service.settings import Settings
 from tilewright import Client, GemmProblem, wire
@@ -51,6 +52,20 @@ def test_a_key_in_flight_is_refused_until_its_request_ends() -> None:
         assert refused.value.status_code == 409
     with keys.claim("one"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("scope", "prefix"),
+    [
+        ({"client": ("10.0.0.1", 5)}, "10.0.0.1"),
+        ({"client": ("fd00::1", 5)}, "fd00--1"),
+        ({"client": ("10.0.0.1", 5), "key_id": "abc"}, "abc"),
+        ({"client": None}, ""),
+    ],
+)
+def test_callers_push_out_no_keys_of_others(scope: dict[str, Any], prefix: str) -> None:
+    request, service = Request({"type": "http", **scope}), SimpleNamespace(in_flight=conditional.InFlight())
+    assert list(deps._idempotency_key(request, service, "k:1")) == [f"{prefix}:k:1"]  # type: ignore[arg-type]
 
 
 def test_links_lead_through_a_list_with_its_filters(
