@@ -53,10 +53,11 @@ class DeviceActor:
         (self._queue,) = self._engine.queues.values()
         threading.Thread(target=self._watch, name="watched", daemon=True).start()
 
-    def state(self, compile_nodes: list[str]) -> dict[str, Any]:
-        """What the device is and does now, as plain data; from now on it compiles on these nodes."""
+    def state(self, compile_nodes: dict[str, int]) -> dict[str, Any]:
+        """What the device is and does now, as plain data; from now on it compiles on these nodes,
+        with so many CPUs of each."""
         self._seen = time.monotonic()
-        self._builder.nodes = tuple(compile_nodes)
+        self._builder.nodes = compile_nodes
         bench = self._queue.bench
         return {
             "spec": bench.spec.to_dict(),

@@ -50,7 +50,7 @@ class _Device:
 
 @dataclasses.dataclass(slots=True)
 class _Node:
-    """A node: its devices, the probe under way, and why it is refused.
+    """A node: its devices, the probe under way, why it is refused, and why its last probe failed.
 
     NOTE: a device refuses another release by itself. A probe before it would cost a node that joins seconds.
     """
@@ -62,6 +62,7 @@ class _Node:
     devices: list[_Device] = dataclasses.field(default_factory=list)
     probed: bool = False
     refused: str | None = None
+    probe_error: str | None = None
     again: float = 0.0
 
     @property
@@ -70,16 +71,26 @@ class _Node:
         return not self.refused and (self.probed or any(one.state for one in self.devices))
 
     @property
+    def complaint(self) -> str | None:
+        """What to mend at it, in a sentence."""
+        return self.refused or (None if self.accepted else self.probe_error)
+
+    @property
     def due(self) -> bool:
-        """Whether it is to be probed: it has no device, or one that failed or is silent; or it was refused,
-        and may be mended."""
-        failed = any(one.reason != _PLACING for one in self.devices)
+        """Whether it is to be probed: it has no device, or one that failed or is silent; or it was refused
+        or its probe failed, and may be mended."""
+        failed = not self.probe_error and any(one.reason != _PLACING for one in self.devices)
         return not self.accepted and (failed or time.monotonic() > self.again)
 
     @property
     def compiles(self) -> bool:
         """Whether it compiles for the devices of all nodes once it is accepted."""
-        return cluster.COMPILES in self.facts["Resources"]
+        return cluster.COMPILES in self.facts["Resources"] and self.cpus > 0
+
+    @property
+    def cpus(self) -> int:
+        """Those that Ray may use."""
+        return int(self.facts["Resources"].get("CPU", 0))
 
 
 class Watcher:
@@ -114,7 +125,7 @@ class Watcher:
         self._ask([device for node in self._nodes.values() for device in node.devices])
         compilers = [node.name for node in self._nodes.values() if node.accepted and node.compiles]
         told = [{"name": one.name, "state": one.state, "reason": one.reason} for one in devices]
-        refused = [node.refused for node in self._nodes.values() if node.refused]
+        refused = [node.complaint for node in self._nodes.values() if node.complaint]
         joining = any(time.monotonic() - node.joined < _JOINS_S for node in self._nodes.values())
         found_now = {"devices": told, "refused": refused, "compilers": compilers}
         return Frame({"kind": "ok", **found_now, "joining": joining})
@@ -131,7 +142,7 @@ class Watcher:
 
     def _devices(self, node_id: str, node: _Node) -> list[_Device]:
         resources = node.facts["Resources"]
-        hosts = 0 if node.compiles else int(resources.get("CPU", 0))
+        hosts = 0 if node.compiles else node.cpus
         names = [f"cuda:{index}" for index in range(int(resources.get("GPU", 0)))] or ["host"][:hosts]
         return [_Device(f"{node.name}/{name}", self._place(node_id, name, len(names))) for name in names]
 
@@ -154,13 +165,14 @@ class Watcher:
         ready, _ = self._ray.wait([node.asked.ref], timeout=0)
         if not ready:
             return
+        node.asked.ref, node.again = None, time.monotonic() + _AGAIN_S
         try:
-            node.refused = cluster.why_refused(node.name, self._ray.get(ready[0]))
+            node.refused, node.probe_error = cluster.why_refused(node.name, self._ray.get(ready[0])), None
         except Exception as error:  # NOTE: any error of a foreign machine is told, and tried again
-            node.refused = (
+            node.probe_error = (
                 f"node {node.name} could not be probed ({type(error).__name__}); try its 'ray status'"
             )
-        node.asked.ref, node.again = None, time.monotonic() + _AGAIN_S
+            return
         node.probed = not node.refused
         if node.refused:
             for device in node.devices:
@@ -199,7 +211,7 @@ class Watcher:
 
     def _ask(self, devices: list[_Device]) -> None:
         now = time.monotonic()
-        compilers = [node_id for node_id, node in self._nodes.items() if node.accepted and node.compiles]
+        compilers = self._shares(devices)
         for device in devices:
             if device.asked.ref is None and now > device.again:
                 device.asked = _Asked(device.actor.state.remote(compilers), now)
@@ -210,6 +222,12 @@ class Watcher:
                 self._answered(device)
             elif device.asked.ref is not None and now - device.asked.since > _LATE_S and device.state:
                 device.reason = f"it has not answered for {now - device.asked.since:.0f} s"
+
+    def _shares(self, devices: list[_Device]) -> dict[str, int]:
+        """The CPUs of each compile node for one of the devices that have a job, at least one."""
+        at_work = sum(bool(one.state and one.state["health"].get("job_id")) for one in devices)
+        nodes = {name: node for name, node in self._nodes.items() if node.accepted and node.compiles}
+        return {name: max(1, node.cpus // max(1, at_work)) for name, node in nodes.items()}
 
     def _answered(self, device: _Device) -> None:
         ref, device.asked.ref = device.asked.ref, None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import signal
 import time
@@ -11,26 +10,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import host_samples as host
 import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed: 'make test-fleet' installs it")
 
 import api_server
 import fleet_cluster
-import ray
 
 from service.fleet.actor import DeviceActor
-from service.fleet.compiling import FleetBuilder
-from service.settings import Settings
 from tilewright import Client, GemmProblem
-from tilewright.errors import ArtifactError, DeviceUnavailable
+from tilewright.errors import DeviceUnavailable
 from tilewright.schema.job import JobStatus
 from tilewright.schema.trial import Trial
 from tuner.store import jobs
 from tuner.store.database import Store
 from tuner.store.trials import JobRecorder
-from tuner.workers.builder import Compiled, compile_request
 
 PROBLEM = GemmProblem(64, 48, 32, "float32", "nn")
 TRIALS = 8
@@ -139,40 +133,3 @@ def test_a_node_of_another_release_neither_tunes_nor_compiles(
 def test_a_device_refuses_another_release() -> None:
     with pytest.raises(DeviceUnavailable, match=r"this node has tilewright .*; install 0\.0\.9 here"):
         DeviceActor("0.0.9", {}, "host", 1)
-
-
-@pytest.fixture
-def builder(tmp_path: Path) -> Iterator[FleetBuilder]:
-    settings = Settings(cache_dir=tmp_path, compile_processes=1)
-    with contextlib.closing(FleetBuilder(settings)) as made:
-        made.nodes = ("a", "b")
-        yield made
-
-
-def compiled(builder: FleetBuilder) -> Compiled:
-    return builder.submit("host", host.config_of(), PROBLEM, host.DEVICE).result(60.0)
-
-
-def test_nodes_that_fail_are_avoided_for_a_while(
-    builder: FleetBuilder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-
-    def fail(node: str, *_: object) -> None:
-        asked.append(node)
-        raise ray.exceptions.RayError("planted")
-
-    monkeypatch.setattr(builder, "_on", fail)
-    assert [compiled(builder).outcome for _ in range(2)] == ["ok", "ok"], "compiled on this node"
-    assert sorted(asked) == ["a", "b"]
-
-
-def test_a_kernel_of_other_sources_is_refused(builder: FleetBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = host.artifact_of(host.config_of(), PROBLEM)
-    other = dataclasses.replace(own, source_digest="0" * 64)
-    told = {one.digest: one for one in (own, other)}
-    monkeypatch.setattr(ray, "get", lambda ref: told[ref].to_bytes())
-    request = compile_request("host", host.config_of(), PROBLEM, host.DEVICE)
-    assert builder._fetched(own.digest, own.digest, request) == own
-    with pytest.raises(ArtifactError, match="install the same release there"):
-        builder._fetched(other.digest, other.digest, request)
