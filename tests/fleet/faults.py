@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import multiprocessing
+import multiprocessing.connection
 import sys
 import tempfile
 import time
@@ -19,6 +20,7 @@ import fleet_cluster
 import postgres_server
 from fleet_faults import KINDS, Count, Lab
 
+_ATTEMPTS = 20  # to meet a job at work
 _spawn = multiprocessing.get_context("spawn")
 
 
@@ -29,29 +31,34 @@ def strike(kinds: Sequence[str], clusters: int, seconds: float, told: Callable[[
     Returns:
         The errors that ended the work of a cluster; other clusters do the rest.
     """
-    todo, found = _spawn.SimpleQueue(), _spawn.SimpleQueue()
+    todo = _spawn.SimpleQueue()
     for kind in (*kinds, *[""] * clusters):
         todo.put(kind)
-    wrong = []
-    with contextlib.ExitStack() as started:
-        for _ in range(clusters):
-            process = _spawn.Process(target=_work, args=(todo, time.time() + seconds, found))
-            process.start()
-            started.callback(process.join)
-        going = clusters
-        while going:
-            said = found.get()
+    going, wrong = {}, []
+    for _ in range(clusters):
+        receiver, sender = _spawn.Pipe(duplex=False)
+        process = _spawn.Process(target=_work, args=(todo, time.time() + seconds, sender))
+        process.start()
+        sender.close()  # NOTE: else the pipe would not end with the process
+        going[receiver] = process
+    while going:
+        for receiver in multiprocessing.connection.wait(list(going)):
+            try:
+                said = receiver.recv()
+            except EOFError:
+                process = going.pop(receiver)
+                process.join()
+                wrong += [f"a cluster's process ended with {process.exitcode}"] if process.exitcode else []
+                continue
             if isinstance(said, Count):
                 told(said)
             else:
-                going -= 1
-                wrong += [said] if said else []
+                wrong.append(said)
     return wrong
 
 
 def _work(todo: Any, until: float, found: Any) -> None:
-    """Strike a cluster and a database of this process, and tell each moment and, at last, what went wrong."""
-    wrong = ""
+    """Strike a cluster and a database of this process, and tell each moment and what went wrong."""
     try:
         binaries = postgres_server.find_binaries()
         assert binaries is not None
@@ -62,14 +69,25 @@ def _work(todo: Any, until: float, found: Any) -> None:
             contextlib.closing(Lab(fleet, database)) as lab,
         ):
             while (kind := todo.get()) and time.time() < until:
-                count = Count(kind)
-                while not count.moments and time.time() < until:
-                    lab.strike(count)
-                found.put(count)
+                found.send(_struck(lab, kind, until))
     except Exception:
-        wrong = traceback.format_exc()
-    finally:
-        found.put(wrong)
+        found.send(traceback.format_exc())
+
+
+def _struck(lab: Lab, kind: str, until: float) -> Count:
+    """What a moment did; without one where ``until`` came before.
+
+    Raises:
+        RuntimeError: no job was met at work.
+    """
+    count = Count(kind)
+    for _ in range(_ATTEMPTS):
+        lab.strike(count)
+        if count.moments or time.time() > until:
+            return count
+    raise RuntimeError(
+        f"no job was met at work in {_ATTEMPTS} attempts with fault {kind!r}; see why none runs"
+    )
 
 
 def main() -> None:
