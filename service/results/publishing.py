@@ -49,26 +49,38 @@ def publish(client: Client, folder: Path) -> Written:
     Raises:
         NothingToPublish: the service serves nothing; the tree stays as it is.
         ServiceError, ServiceUnreachable: the service refused or did not answer.
+        TilewrightError: the folder cannot be written; the message names the file.
     """
     found = [answer for name in sorted(_classes(client)) if (answer := _current(client, name))]
     if not found:
         raise NothingToPublish(f"{client.url} serves no config set yet; tune first")
-    sizes = [size for answer in found for size in _add_kernels(client, folder, answer)]
-    contents = {set_path(answer.config_set.digest): answer.to_file() for answer in found}
-    new = [content for path, content in contents.items() if _write(folder, path, content)]
-    with _lock(folder):
-        sets, served, kept = _merged(_index(folder), found)
-        _write(folder, INDEX, Index(sets, served).to_bytes())
+    try:
+        with _lock_file(folder) as lock:
+            sizes = [size for answer in found for size in _add_kernels(client, folder, answer)]
+            contents = {set_path(answer.config_set.digest): answer.to_file() for answer in found}
+            new = [content for path, content in contents.items() if _write(folder, path, content)]
+            fcntl.flock(lock, fcntl.LOCK_EX)  # others change no index meanwhile
+            sets, served, kept = _merged(_index(folder), found)
+            _write(folder, INDEX, Index(sets, served).to_bytes())
+    except OSError as error:
+        where, why = error.filename or folder, error.strerror or error
+        raise TilewrightError(
+            f"cannot publish: {where}: {why}; use a folder that you may write to"
+        ) from error
     return Written(len(new), len(sizes), sum(sizes) + sum(map(len, new)), sets, kept)
 
 
 @contextlib.contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """Keep others from changing the index; ends with the process, however that ends."""
-    file = os.open(folder / ".publishing", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+def _lock_file(folder: Path) -> Iterator[int]:
+    """The file to lock before the index is changed, open; so a lock ends with its process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path, flags = folder / ".publishing", os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        file = os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o644)
+    except PermissionError:
+        file = os.open(path, os.O_RDONLY | flags)  # another user's
+    try:
+        yield file
     finally:
         os.close(file)
 

@@ -26,7 +26,7 @@ from service.results import publishing
 from service.results.publishing import NothingToPublish, publish
 from tilewright import AsyncClient, Client, GemmProblem, wire
 from tilewright.artifact.cache import default_folder
-from tilewright.errors import ArtifactError, InvalidProblem, ServiceError, TrustError
+from tilewright.errors import ArtifactError, InvalidProblem, ServiceError, TilewrightError, TrustError
 from tilewright.http import transport
 from tilewright.http.calls import Call, Reply
 from tilewright.http.fetch import Fetcher
@@ -402,6 +402,32 @@ def test_publishers_change_the_index_one_after_the_other(source: Client, tree: P
         os.close(lock)
         thread.join(30.0)
     assert (tree / INDEX[1:]).exists()
+
+
+def test_several_users_publish_to_a_folder(
+    source: Client, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, asked = os.open, list[bool]()
+
+    def of_another(path: Any, flags: int, *mode: int) -> int:
+        if Path(path).name == ".publishing" and flags & os.O_ACCMODE != os.O_RDONLY:
+            asked.append(True)
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, flags, *mode)
+
+    (tree / INDEX[1:]).unlink()
+    monkeypatch.setattr(publishing.os, "open", of_another)
+    assert publish(source, tree).served
+    assert (asked, (tree / INDEX[1:]).exists()) == ([True], True)
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_kernels_are_fetched(
+    service: SetService, source: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "tree/.publishing").mkdir(parents=True)
+    with pytest.raises(TilewrightError, match=r"tree/\.publishing: Is a directory; use a folder"):
+        publish(source, tmp_path / "tree")
+    assert not [asked for asked in service.asked if "artifacts" in asked]
 
 
 def test_nothing_more_of_a_tree_is_asked_for_after_a_failure(
