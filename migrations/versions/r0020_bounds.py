@@ -22,7 +22,15 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take back."""
+    """Take back; revokes the keys of which all sessions were ended."""
+    # NOTE: the release before takes the row of a key for that of one session: the others would open again.
+    op.execute(
+        sa.text(
+            "UPDATE api_key SET revoked = CURRENT_TIMESTAMP"
+            " WHERE revoked IS NULL"
+            " AND id IN (SELECT id FROM ended_sign_in WHERE expires > CURRENT_TIMESTAMP)"
+        )
+    )
     op.drop_index("ix_job_device_class_finished", "job")
     op.drop_index("ix_ended_sign_in_key_id", "ended_sign_in")
     op.drop_column("ended_sign_in", "key_id")

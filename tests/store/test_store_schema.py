@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,27 @@ def test_down_and_up_again(store: Store) -> None:
     assert tables(store) == {VERSION_TABLE}
     store.migrate()
     assert store.schema_state() == "head"
+
+
+def test_sessions_that_ended_with_all_of_a_key_stay_ended_in_the_release_before(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "_ENDED_EACH", 2)
+    hours = {"all": [3, 3, 3], "past": [-1, -1, -1], "some": [3]}
+    made = dict[str, str]()
+    with store.begin() as session:
+        for name, left in hours.items():
+            made[name] = keys.create(session, name, frozenset({"read"}))[0].id
+            for number, hour in enumerate(left):
+                ends = utc_now() + timedelta(hours=hour)
+                keys.end_sign_in(session, keys.SignedIn(f"{name}{number}", made[name], ends))
+    with store.engine.begin() as connection:
+        command.downgrade(alembic_config(connection), "0019_ended_sign_ins")
+    store.migrate()
+    with store.read() as session:
+        closed = {key.name: key.revoked for key in keys.listing(session)}
+    assert closed.pop("all") is not None
+    assert closed == {"past": None, "some": None}
 
 
 JOB = {
