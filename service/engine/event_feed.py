@@ -7,12 +7,12 @@ read again and again while nothing can be heard.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from fastapi.concurrency import run_in_threadpool
@@ -32,6 +32,7 @@ else:
 
 POLL_S = 0.2
 QUIET_S = 5.0  # NOTE: a process that dies after a commit tells nobody of it
+SILENT_S = 5.0  # until who follows a silent job is asked again whether the key still opens
 BATCH = 200
 _BURST_S = 0.01
 _MOST_KEPT = 1000  # events that wait for one follower
@@ -64,8 +65,10 @@ class Follower:
         self._told = asyncio.Event()
 
     async def news(self) -> News:
-        """Wait for what comes next; nothing where the feed ended."""
-        await self._told.wait()
+        """Wait for what comes next; nothing where the feed ended, or was silent for ``SILENT_S``."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SILENT_S):
+                await self._told.wait()
         self._told.clear()
         found, self._events = self._events, []
         return News(found, self._status)
@@ -153,7 +156,7 @@ class EventFeed:
         self._seen: int | None = None  # the stamp of the database that the last look began with
         self._look_at = 0.0  # when all jobs are looked at, heard of or not, by ``time.monotonic()``
 
-    @contextmanager
+    @contextlib.contextmanager
     def follow(self, job_id: str, last_id: int) -> Iterator[Follower]:
         """Be told of events of a job after ``last_id``, which there is. Those before the call may be left out
         where others follow it already; read them from the database in the block."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import ipaddress
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
@@ -28,6 +29,7 @@ from tuner.store.keys import KeyRecord, SignedIn
 _REMEMBER_S = 2.0  # NOTE: also how long a revoked key, or a session that ended elsewhere, may still work
 _REMEMBERED_KEYS = 1024
 _AGAIN_S = 5.0  # between two looks at the key of an answer that lasts
+log = logging.getLogger("tilewright.access")
 _ALWAYS = (
     "bringing results in and taking them out needs a key with scope admin, also while no other request needs "
     "one; on the service's machine the command line does both without"
@@ -261,15 +263,18 @@ class Admitted:
         self._ask, self._until = ask, time.monotonic() + _AGAIN_S
 
     async def still(self) -> bool:
-        """Whether it would let the request in now; it is asked every ``_AGAIN_S``."""
+        """Whether it would let the request in now; it is asked every ``_AGAIN_S``. A database that fails
+        is asked again then."""
         now = time.monotonic()
         if now < self._until:
             return True
         self._until = now + _AGAIN_S
         try:
             await self._ask()
-        except (Refusal, SQLAlchemyError):
+        except Refusal:
             return False
+        except SQLAlchemyError as error:
+            log.warning("whether a key still opens is asked again later: the database: %s", error)
         return True
 
 

@@ -362,7 +362,8 @@ async def get_events(
         while follower.ended is None:
             news = await follower.news()
             if not await admitted.still():
-                follower.end("key")
+                if follower.ended is None:
+                    follower.end("key")
                 continue
             for event in news.events:
                 if event.id > last_id:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 from store_samples import HOST, request
 
 from service.engine import event_feed
-from service.engine.event_feed import BATCH, EventFeed, Follower
+from service.engine.event_feed import BATCH, EventFeed, Follower, News
+from service.errors import Kind, Refusal
+from service.http import access
+from service.http.routes import jobs as job_routes
 from tuner.store import jobs
 from tuner.store.database import Changes, Store
 
@@ -97,3 +103,47 @@ def test_a_database_that_stalls_does_not_stall_the_loop(
     asyncio.run(ticks(feed, submitted(store)))
     feed.close()
     assert went_on[0]
+
+
+def test_a_database_that_fails_revokes_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "_AGAIN_S", 0.0)
+    answers = iter([OperationalError("SELECT 1", {}, Exception("gone")), Refusal(Kind.UNAUTHENTICATED, "x")])
+
+    async def ask() -> None:
+        raise next(answers)
+
+    async def asked() -> list[bool]:
+        admitted = access.Admitted(ask)
+        return [await admitted.still() for _ in range(2)]
+
+    assert asyncio.run(asked()) == [True, False]
+
+
+def test_news_of_a_silent_job_come_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_feed, "SILENT_S", 0.05, raising=False)
+
+    async def wait() -> News:
+        return await asyncio.wait_for(Follower().news(), 5.0)
+
+    assert asyncio.run(wait()) == News([], None)
+
+
+@pytest.mark.parametrize("reason", ["stopping", "slow", None])
+def test_a_stream_says_why_it_ended_also_where_its_key_opens_no_more(store: Store, reason: Any) -> None:
+    class Ending(Follower):
+        async def news(self) -> News:
+            if reason:
+                self.end(reason)
+            return News([], None)
+
+    async def closed() -> bool:
+        return False
+
+    async def told() -> list[Any]:
+        events = SimpleNamespace(follow=lambda *_: contextlib.nullcontext(Ending()))
+        service: Any = SimpleNamespace(store=store, events=events)
+        admitted: Any = SimpleNamespace(still=closed)
+        return [event async for event in job_routes.get_events(submitted(store), service, admitted)]
+
+    *_, last = asyncio.run(told())
+    assert last.data == {"detail": job_routes._ENDS[reason or "key"]}
