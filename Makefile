@@ -26,7 +26,7 @@ ARGS :=
 
 help:
 	@echo 'make demo    tune a GEMM on this machine and show the result, about two minutes'
-	@echo 'make test    static checks and the test suite, about twelve minutes on two cores'
+	@echo 'make test    static checks and the test suite, about nine minutes on two cores'
 	@echo 'make test-long  the long sweeps alone'
 	@echo 'make test-all   make test, make test-long and make test-fleet'
 	@echo 'make test-fleet  install Ray and test the fleet on a cluster of this machine'
