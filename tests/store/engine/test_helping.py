@@ -73,7 +73,7 @@ def test_an_idle_device_takes_trials_and_its_times_count_as_those_of_the_jobs_de
     lab.engine.start()
     trials = ended(lab, lab.submit(40))
     helped = of_helpers(trials)
-    assert 10 <= len(helped) <= 30
+    assert 5 <= len(helped) <= 30, "of 40; it joins once the search runs"
     (owner,) = {name for name, bench in lab.benches.items() if bench.races}
     factor = 1.04 if owner == "one" else 1 / 1.04
     for trial in trials:
