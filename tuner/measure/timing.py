@@ -1,12 +1,12 @@
 """Timing of one kernel in a trial, in bursts.
 
-A GPU that rested runs its first 30 ms at its highest clock, whatever power the kernel draws. Then its power
-limit takes hold, and the clock swings for some seconds. On an H100 the samples of such a burst repeat within
-0.2 to 0.8 % and predict the sustained time up to 1.3 %, where samples after 50 ms of load scattered by 4 %
-(benchmarks/lab/2026-11-25-bursts.md). So trials of problems that power may limit are timed in bursts, which
-compare well with each other and are faster than what the GPU sustains. Their intervals hold what samples of
-a few bursts scatter. A launch longer than a burst is timed from rest into the limit. Samples taken after
-:func:`settle` are at sustained clocks.
+A GPU that rested runs its first 30 ms at its highest clock, however much power the kernel draws. Then the
+power limit takes hold, and the clock swings for some seconds. On an H100 the samples of such a burst repeat
+within 0.2 to 0.8 % and predict the sustained time up to 1.3 %, where samples after 50 ms of load scattered by
+4 % (benchmarks/lab/2026-11-25-bursts.md). So trials of problems that power may limit are timed in bursts,
+which compare well with each other and are faster than what the GPU sustains. Their intervals hold what
+samples of a few bursts scatter. A launch longer than a burst is timed from rest into the limit. Samples taken
+after :func:`settle` are at sustained clocks.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from service.web.charts import Chart
 from service.web.now import JobNow
 from tilewright import wire
 from tilewright.errors import InvalidProblem
-from tilewright.schema.job import JobStatus
+from tilewright.schema.job import JobStatus, SearchOptions
 from tilewright.schema.problem import OPERAND_TYPES
 from tuner.store import best, jobs
 from tuner.store.faults import quarantine
@@ -57,6 +57,7 @@ def _start_page(
     kinds = {name: queue.bench.spec.kind for name, queue in service.engine.queues.items()}
     on_gpu = "cuda" in kinds.values()
     usual = {"dtype": "float16" if on_gpu else "float32", "layout": "nt" if on_gpu else "nn"}
+    usual["max_trials"] = str(SearchOptions().max_trials)
     if not found.gains:
         usual |= dict.fromkeys(("m", "n", "k"), "4096" if on_gpu else "512")
     return show(
