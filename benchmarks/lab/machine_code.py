@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.recorded_suite import load_rows
 from benchmarks.common.results import RESULTS, write_json
-from benchmarks.suite.files import load_rows
 from kernels.compiler.build import compile_spec, compiler_version
 from kernels.compiler.cubin import code_sections
 from kernels.registry import FAMILIES

@@ -17,9 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.recorded_suite import load_rows
 from benchmarks.common.results import RESULTS, device_facts, now, write_json
 from benchmarks.common.shapes import Shape
-from benchmarks.suite.files import load_rows
 from kernels.base.spec import CompileError
 from kernels.compiler.build import build
 from kernels.registry import FAMILIES

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.recorded_suite import Mean, load_rows, means
 from benchmarks.service import fleet_load
-from benchmarks.suite.files import load_rows
-from benchmarks.suite.means import Mean, means
 from service.engine import device_queue
 from service.settings import Settings
 from tilewright.config_sets.refresher import StartOptions

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from host_samples import config_of as host_config
 
+from benchmarks.common.recorded_suite import Row
 from benchmarks.common.results import write_json
 from benchmarks.lab import race_configs
-from benchmarks.suite.files import Row
 from kernels.registry import FAMILIES
 from kernels.wgmma_ws.family import WGMMA_WS
 from tilewright import Config, DeviceSpec, GemmProblem

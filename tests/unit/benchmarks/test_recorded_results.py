@@ -10,17 +10,14 @@ from typing import Any
 
 import pytest
 
+from benchmarks.common.recorded_suite import load_rows
 from benchmarks.common.results import RESULTS
-from benchmarks.suite.files import load_rows
 from kernels.registry import FAMILIES, RENAMED, completed
 from tilewright.schema.config import Config
 from tuner.replay.formats import from_t4, read_space, to_t4
 
 SPACES = sorted((RESULTS.parent / "spaces").glob("*.t4.json.gz"))
 FILES = sorted(RESULTS.glob("*.json"))
-GEMV_TRIALS = RESULTS / "gemv-bandwidth-sm_90-132sm-150gb-700w.json"
-# Knobs of gemv that came and went since its bandwidth was recorded.
-SINCE, GONE = {"prefetch", "release"}, {"weight_cache", "l2_fetch"}
 # Knobs that a recorded space has and its family of today lacks.
 NOT_TODAY = {"wgmma": {"in_flight", "l2_promotion"}}
 _TEXT = re.compile(r"\b(\w+)\((\w+=[^()]*)\)")
@@ -77,17 +74,6 @@ def test_rows_of_the_suite_load(path: Path) -> None:
     rows = load_rows(path)
     assert len(rows) > 10
     assert {row.family for row in rows} <= FAMILIES.keys()
-
-
-def test_trials_of_gemv_are_in_the_words_of_today() -> None:
-    legal = {knob.name: knob.legal for knob in FAMILIES["gemv"].knobs}
-    shapes = json.loads(GEMV_TRIALS.read_text())["shapes"]
-    found = [knobs for shape in shapes for _, knobs in shape["tried"]]
-    found += [one["detail"] for shape in shapes for one in shape["race"] if one["name"] == "gemv"]
-    assert len(found) > 200
-    for knobs in found:
-        assert knobs.keys() - {"registers"} == legal.keys() - SINCE | GONE
-        assert all(knobs[name] in legal[name] for name in legal.keys() - SINCE)
 
 
 @pytest.mark.parametrize("path", SPACES, ids=lambda path: path.name)

@@ -6,9 +6,8 @@ import dataclasses
 from datetime import UTC, datetime
 
 import pytest
-from suite_samples import best_of
+from store_samples import best
 
-from benchmarks.common.shapes import Shape
 from kernels.registry import FAMILIES
 from service.gemm.estimates import Estimates
 from service.http import conditional
@@ -61,16 +60,13 @@ def test_what_to_run_and_what_the_race_can_tell(
     verdict: str,
     use_vendor: bool,
 ) -> None:
-    found = best_of(Shape("squares", 512, 512, 512))
-    best = dataclasses.replace(
-        found,
-        timing=dataclasses.replace(found.timing, disturbed=disturbed),
+    found = dataclasses.replace(
+        best(GemmProblem(512, 512, 512), speedup=speedup, disturbed=disturbed),
         baseline=Baseline("cublaslt", 1.0, detail),
-        speedup=speedup,
         speedup_low=low,
         speedup_high=high,
     )
-    assert (best.verdict, best.use_vendor) == (verdict, use_vendor)
+    assert (found.verdict, found.use_vendor) == (verdict, use_vendor)
 
 
 def test_an_estimate_is_bound_by_arithmetic_or_by_memory() -> None:

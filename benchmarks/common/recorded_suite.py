@@ -1,15 +1,16 @@
-"""Recorded suites: the rows of ``suite-DEVICE-DTYPE.json``, and what each rests on."""
+"""The recorded suites: rows of ``suite-DEVICE-DTYPE.json``, and geometric means of their ratios."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common.pages import ReportError
-from benchmarks.common.shapes import Shape
+from benchmarks.common.shapes import SEED_GROUP, Shape
 from kernels import registry
 from tilewright.schema.config import Config
 from tilewright.schema.problem import DType, GemmProblem, Layout
@@ -65,14 +66,21 @@ class Row:
         return problem
 
 
-def provenance_path(path: Path) -> Path:
-    """Where what the rows rest on is kept."""
-    return path.with_suffix(".provenance.json")
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mean:
+    """A group of shapes that cuBLASLt computes too.
 
+    Attributes:
+        name: of the group.
+        shapes: how many there are.
+        ratio: geometric mean of the ratios.
+        worst: the shape with the lowest one.
+    """
 
-def tuning_path(path: Path) -> Path:
-    """Where it is kept what tuning and racing took."""
-    return path.with_suffix(".tuning.json")
+    name: str
+    shapes: int
+    ratio: float
+    worst: Row
 
 
 def load_rows(path: Path) -> list[Row]:
@@ -82,8 +90,8 @@ def load_rows(path: Path) -> list[Row]:
         ReportError: it is not such a file.
     """
     try:
-        return [_current(Row(**row)) for row in _parsed(path)]
-    except (TypeError, KeyError) as error:
+        return [_current(Row(**row)) for row in json.loads(path.read_text())]
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise ReportError(f"{path} is not a list of suite rows: {error}") from error
 
 
@@ -92,31 +100,26 @@ def _current(row: Row) -> Row:
     return dataclasses.replace(row, family=config.family, config=dict(config.knobs))
 
 
-def load_provenance(path: Path) -> dict[str, Any]:
-    """What the rows of a file rest on.
+def means(rows: Sequence[Row]) -> list[Mean]:
+    """The aligned shapes, all shapes, then each group.
 
-    Raises:
-        ReportError: the file beside it is missing or damaged.
+    Aligned are those whose row strides are multiples of 16 bytes, as the copies by tensor map need
+    them. The case of document 003 counts for itself only: its accumulate type is another one.
     """
-    data = _parsed(provenance_path(path))
-    if not isinstance(data, dict):
-        raise ReportError(f"{provenance_path(path)} is not the provenance of a suite")
-    return data
+    compared = [row for row in rows if row.ratio_vs_cublaslt_best is not None]
+    suite = [row for row in compared if row.group != SEED_GROUP]
+    found = {"aligned": [row for row in suite if aligned(row)], "all": suite}
+    for row in compared:
+        found.setdefault(row.group, []).append(row)
+    return [_mean(name, group) for name, group in found.items() if group]
 
 
-def load_log(path: Path) -> Sequence[dict[str, Any]]:
-    """The tuning log beside a file of rows; empty if there is none.
-
-    Raises:
-        ReportError: it is damaged.
-    """
-    log = tuning_path(path)
-    entries: Sequence[dict[str, Any]] = _parsed(log) if log.exists() else []
-    return entries
+def aligned(row: Row) -> bool:
+    """Every row stride is a multiple of 16 bytes."""
+    return all(row.problem.stride_alignment(operand) == 16 for operand in "abd")
 
 
-def _parsed(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ReportError(f"cannot read {path}: {error}; move it away to start anew") from error
+def _mean(name: str, rows: Sequence[Row]) -> Mean:
+    ratios = [row.ratio_vs_cublaslt_best or math.nan for row in rows]
+    worst = rows[ratios.index(min(ratios))]
+    return Mean(name, len(rows), math.exp(math.fsum(map(math.log, ratios)) / len(ratios)), worst)

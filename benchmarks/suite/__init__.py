@@ -1,1 +1,0 @@
-"""The suite: tuned kernels against cuBLASLt, cuBLAS and PyTorch."""
