@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import fcntl
 import json
 import os
 import platform
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,3 +57,37 @@ class Rows:
         """Keep a row."""
         self._found["rows"].append({"kind": kind, **row})
         write_json(self._path, self._found)
+
+
+class SharedRows:
+    """A list of rows on disk to which several processes add, one on each GPU for instance."""
+
+    def __init__(self, path: Path, names: Sequence[str]) -> None:
+        """A row replaces the one that has the same values under ``names``."""
+        self.path, self._names = path, names
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows that are there."""
+        return json.loads(self.path.read_text()) if self.path.exists() else []
+
+    def holds(self, values: dict[str, Any]) -> bool:
+        """Whether a row has all of these values."""
+        return any(all(row.get(name) == values[name] for name in values) for row in self.rows())
+
+    def keep(self, row: dict[str, Any]) -> None:
+        """Add a row or replace it, and write the file."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(self.path.parent):
+            others = [one for one in self.rows() if any(one[name] != row[name] for name in self._names)]
+            write_json(self.path, [*others, row])
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder; it ends with the process."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

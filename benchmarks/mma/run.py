@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import json
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.options import RunOptions
-from benchmarks.common.results import now, write_json
+from benchmarks.common.results import SharedRows, now
 from benchmarks.mma.opponents import Peers
 from benchmarks.mma.race import ROUNDS, Ours, configs, race
 from kernels.compiler.build import source_digest
@@ -30,7 +29,7 @@ TYPES = "float16 bfloat16 float16:float16 tfloat32 int8"
 LAYOUTS = "nt nn tn tt"
 MOST_CONFIGS = 20
 _AHEAD = 3  # problems whose configs compile while one is measured
-_IDENTITY = ("m", "n", "k", "layout", "dtype", "accumulate", "device", "driver", "source")
+_PROBLEM = ("m", "n", "k", "layout", "dtype", "accumulate")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,9 +90,10 @@ def run_mma(request: MmaRequest, tell: Callable[[str], None]) -> MmaResult:
     if device.spec.kind != "cuda":
         raise DeviceUnavailable(f"mma.sync needs CUDA; {run.device} is not an NVIDIA GPU, use cuda:0")
     peers = Peers(request.peers) if request.peers else None
-    file = _File(run.folder / f"mma-{device.spec.device_class.id}.json", _facts(device))
+    facts = _facts(device)
+    file = SharedRows(run.folder / f"mma-{device.spec.device_class.id}.json", _PROBLEM)
     if run.resume:
-        todo = [problem for problem in todo if not file.holds(problem)]
+        todo = [problem for problem in todo if not file.holds(_names(problem) | facts)]
     rows: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
     with contextlib.closing(Builder(request.processes, request.cache)) as builder:
@@ -106,7 +106,7 @@ def run_mma(request: MmaRequest, tell: Callable[[str], None]) -> MmaResult:
             except DeviceUnavailable as error:
                 failed[str(problem)] = str(error)
             else:
-                file.keep(problem, rows[-1])
+                file.keep(rows[-1] | facts | {"date": now()})
                 tell("  " + line(rows[-1]))
             operands.forget()
             correctness.forget()
@@ -157,28 +157,6 @@ def _compiled_ahead(
         if len(waiting) > _AHEAD:
             yield waiting.popleft()
     yield from waiting
-
-
-class _File:
-    """The rows on disk; a row replaces the one of the same problem."""
-
-    def __init__(self, path: Path, facts: dict[str, str]) -> None:
-        self.path = path
-        self._facts = facts
-        self._rows: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
-
-    def holds(self, problem: GemmProblem) -> bool:
-        """Whether there is a row of the problem, of this device, driver and source."""
-        wanted = _names(problem) | self._facts
-        return any(all(row.get(name) == wanted[name] for name in _IDENTITY) for row in self._rows)
-
-    def keep(self, problem: GemmProblem, row: dict[str, Any]) -> None:
-        """Add a row or replace it, and write the file."""
-        names = _names(problem)
-        self._rows = [one for one in self._rows if any(one[name] != names[name] for name in names)]
-        self._rows.append(row | self._facts | {"date": now()})
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self.path, self._rows)
 
 
 def _names(problem: GemmProblem) -> dict[str, Any]:
