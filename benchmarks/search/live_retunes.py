@@ -4,25 +4,21 @@
 
 Each re-tune is a job as the service runs it (:func:`tuner.job.tune.tune`), with a seed and an empty store of
 its own. It searches the configs of the recorded space, whose optimum is known, and tries the family's own
-heuristic configs like any job, recorded or not. The first ``--cold`` re-tunes each start their compilers with
-an empty cache: their wall clock is that of a first job. The others share the compilers and what was compiled
-before, in ``--cache`` where that is given. The device's process serves all, with the reference results of its
-checks.
+heuristic configs like any job, recorded or not. All share the device's process and what was compiled before.
 
 Recorded times are of another day, and a job's own figures of other moments. So every kernel that won and the
 ``--best`` fastest of the recording are then raced together (:mod:`tuner.measure.race`): interleaved, at
-sustained
-clocks. The fastest of that race is the optimum, and the regret of a re-tune is how much slower its winner was
-in the same rounds.
+sustained clocks. The fastest of that race is the optimum, and the regret of a re-tune is how much slower its
+winner was in the same rounds.
 
-Writes one JSON file, after every re-tune. Ctrl-C and ``--max-seconds`` end the re-tunes, and those that are
-done are raced; a second Ctrl-C leaves them without a race. ``python -m benchmarks.search.report`` puts the
-figures into benchmarks/results/search.md.
+Writes one JSON file, after every re-tune. Those that are done after ``--max-seconds`` are raced.
+``python -m benchmarks.search.report`` puts the figures into benchmarks/results/search.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
 import contextlib
 import dataclasses
 import hashlib
@@ -31,114 +27,338 @@ import os
 import shlex
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
+
+from benchmarks.common import pages
 from benchmarks.common.results import RESULTS, device_facts, now, write_json
-from benchmarks.search.live_retunes_job import Retune, retune, searching
-from benchmarks.search.live_retunes_race import raced, rebuilt
-from benchmarks.search.live_retunes_report import line, tables
+from kernels.base.family import Family
+from kernels.registry import FAMILIES
 from tilewright import __version__
-from tilewright.errors import TilewrightError
+from tilewright.artifact import Artifact
+from tilewright.errors import DeviceUnavailable, TilewrightError
+from tilewright.schema.config import Config
+from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import TuneRequest
-from tuner.measure.stats import CONFIDENCE, rounds_needed
+from tuner.job.tune import tune
+from tuner.measure.race import RaceRules
+from tuner.measure.stats import CONFIDENCE, median, paired_ratio, rounds_needed
+from tuner.replay.device import narrowed
 from tuner.replay.formats import read_space
-from tuner.replay.space import RecordedSpace
+from tuner.replay.space import RecordedSpace, SpaceError
+from tuner.search.pool import Pool
+from tuner.store import entities, jobs
+from tuner.store.database import Store
+from tuner.store.trials import JobRecorder
 from tuner.workers.bench import Bench, list_devices
 from tuner.workers.builder import Builder
 
+_OWNER = "live-retunes"
+_TIMEOUT_S = 600.0  # of one call of the device's process: a trial, or a second's slice of the race
 _LEAST = {"tunes": 1, "budget": 1, "best": 1, "rounds": rounds_needed(CONFIDENCE)}
-Keep = Callable[[dict[str, Any]], None]
-Tell = Callable[[str], None]
+_HEADERS = (
+    "space", "re-tunes x trials", "regret: median", "p95", "most", "tied with the optimum",
+    "different winners", "flip rate", "rank of the best recorded", "wall clock", "device",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
-    """What to run.
+class Retune:
+    """How one went.
 
     Attributes:
-        tunes: how many re-tunes; the first ``cold`` ones compile everything anew.
-        budget: measured trials of each.
-        best: fastest recorded configs that take part in the race.
-        rounds: of the race, 8 or more.
-        seed: of the first re-tune; each following one has the next.
-        max_seconds: no re-tune starts after so many; 0 for no limit.
+        seed: of its search.
+        config, artifact: the winner; None if it failed.
+        failure: the reason, empty if it went well.
+        measured, failed: trials.
+        seconds: ``wall``, and ``gpu`` of checks, measurements and races.
     """
 
-    tunes: int = 20
-    budget: int = 100
-    cold: int = 2
-    best: int = 8
-    rounds: int = 64
-    seed: int = 0
-    max_seconds: float = 0.0
+    seed: int
+    config: Config | None
+    artifact: Artifact | None
+    failure: str
+    measured: int
+    failed: int
+    seconds: dict[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, the kernel by its digest."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return fields | {
+            "config": self.config and self.config.to_dict(),
+            "artifact": self.artifact and self.artifact.digest,
+        }
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Tools:
-    """What it runs with: a device, and compilers that share a folder of compiled kernels."""
+class Regret:
+    """How much slower a kernel is than the fastest of its race, as a share: 0.01 is 1 %.
 
-    device: str
-    compile_processes: int
-    cache: Path
+    Attributes:
+        value: the median over the rounds of its time over that of the fastest, minus 1; just below 0 if
+            it was faster in more rounds although its own median is higher.
+        low, high: 99 % interval of that median.
+    """
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def tied(self) -> bool:
+        """The race could not tell it from the fastest."""
+        return self.low <= 0.0
 
 
-def run(space: RecordedSpace, plan: Plan, tools: Tools, keep: Keep, tell: Tell) -> bool:
-    """Re-tune, then race; ``keep`` receives what is new in the report, ``tell`` what people may want to read.
+@contextlib.contextmanager
+def searching(space: RecordedSpace, device: DeviceSpec) -> Iterator[None]:
+    """Have the jobs of this process search exactly the configs of ``space``.
 
-    Returns:
-        Whether the report has its figures: a re-tune found a winner.
+    Beside them a job tries the family's heuristic configs, recorded or not. Jobs name their families, so the
+    registry is where one is narrowed.
 
     Raises:
-        SpaceError: the space is not one of this device, or of these sources.
-        DeviceUnavailable: the device, its libraries or the compiler are missing.
+        SpaceError: the space is not one of this device, or its values give other configs now.
+        InvalidProblem: the family has lost a knob or a value.
+    """
+    recorded = space.device.device_class.id
+    if space.family not in FAMILIES:
+        raise SpaceError(f"{space.name} is of {space.family}, which is none of {', '.join(FAMILIES)}")
+    if device.device_class.id != recorded:
+        raise SpaceError(f"{space.name} was recorded on {recorded}, this is {device.device_class.id}")
+    whole = FAMILIES[space.family]
+    family = narrowed(whole, {knob.name: [str(value) for value in knob.values] for knob in space.knobs})
+    pool = Pool.of(family, space.problem, device)
+    if not np.array_equal(pool.points, space.points):
+        raise SpaceError(
+            f"{space.name} holds {len(space)} configs, the same values give {len(pool)} or other ones now:"
+            " record it anew"
+        )
+    # NOTE: narrowing keeps everything of a family but its searched values.
+    FAMILIES[space.family] = cast(Family[Any], family)
+    try:
+        yield
+    finally:
+        FAMILIES[space.family] = whole
+
+
+def retune(bench: Bench, builder: Builder, request: TuneRequest) -> Retune:
+    """Run a job to its end on a store of its own, so that it learns nothing from others.
+
+    Raises:
+        DeviceUnavailable: the compiler or the device's libraries are missing.
     """
     with (
-        contextlib.closing(Bench(tools.device)) as bench,
-        contextlib.closing(Builder(tools.compile_processes, tools.cache)) as builder,
-        searching(space, bench.spec),
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.closing(Store.open(f"sqlite:///{folder}/tilewright.db")) as store,
     ):
-        recorded = rebuilt(space, plan.best, bench, builder)
-        tunes: list[Retune] = []
-        facts = device_facts(bench.spec, bench.driver)
-        keep({**facts, "compile_processes": tools.compile_processes, "tunes": []})
+        store.migrate()
+        with store.begin() as session:
+            job, _ = jobs.submit(session, request, bench.spec)
+            jobs.claim(session, bench.spec.device_class.id, _OWNER)
+        started, failure, best = time.monotonic(), "", None
         try:
-            for one in _retunes(space, plan, tools, bench, builder):
-                tunes.append(one)
-                keep({"tunes": [tune.to_dict() for tune in tunes]})
-                tell(line(one.to_dict()))
-        except KeyboardInterrupt:
-            tell("interrupted; what is done is raced now")
-        if not any(tune.artifact for tune in tunes):
-            return False
-        keep(raced(bench, space, recorded, tunes, plan.rounds))
-        return True
+            best = tune(request, job.id, bench, builder, JobRecorder(store, job.id), threading.Event())
+            failure = "" if best else "no config compiled, ran and gave the right result"
+        except DeviceUnavailable:
+            raise
+        except TilewrightError as error:
+            failure = str(error)
+        wall_s = time.monotonic() - started
+        with store.read() as session:
+            record = jobs.get(session, job.id)
+            data = entities.get_artifact(session, best.artifact) if best else None
+    assert record is not None
+    assert record.progress is not None
+    progress = record.progress
+    gpu_s = progress.check_s + progress.measure_s + progress.race_s
+    return Retune(
+        seed=request.seed,
+        config=best.config if best else None,
+        artifact=Artifact.from_bytes(data) if data else None,
+        failure=failure,
+        measured=progress.measured,
+        failed=progress.failed,
+        seconds={"wall": round(wall_s, 3), "gpu": round(gpu_s, 3)},
+    )
 
 
-def _retunes(
-    space: RecordedSpace, plan: Plan, tools: Tools, bench: Bench, builder: Builder
-) -> Iterator[Retune]:
-    ends = time.monotonic() + plan.max_seconds if plan.max_seconds else math.inf
-    for number in range(plan.tunes):
-        if time.monotonic() >= ends:
-            return
-        request = TuneRequest(
-            space.problem, families=(space.family,), max_trials=plan.budget, seed=plan.seed + number
-        )
-        yield _cold(bench, tools, request) if number < plan.cold else retune(bench, builder, request, False)
+def rebuilt(space: RecordedSpace, count: int, bench: Bench, builder: Builder) -> dict[Config, Artifact]:
+    """The ``count`` recorded configs of the lowest times, the fastest first, compiled and checked anew.
+
+    Raises:
+        SpaceError: one does not compile, run or give the right result any more.
+        DeviceUnavailable: the compiler or the device's libraries are missing.
+    """
+    best = space.best(count)
+    compiling = [builder.submit(space.family, config, space.problem, bench.spec) for config in best]
+    found = {}
+    for config, future in zip(best, compiling, strict=True):
+        compiled = future.result()
+        message = compiled.message
+        if compiled.artifact:
+            message = bench.trial(compiled.artifact, space.problem, None, _TIMEOUT_S).message
+        if compiled.artifact is None or message:
+            raise SpaceError(f"{config} is among the best of {space.name} and fails now: {message}")
+        found[config] = compiled.artifact
+    return found
 
 
-def _cold(bench: Bench, tools: Tools, request: TuneRequest) -> Retune:
+def raced(
+    bench: Bench,
+    space: RecordedSpace,
+    recorded: Mapping[Config, Artifact],
+    tunes: Sequence[Retune],
+    rounds: int,
+) -> dict[str, Any]:
+    """``race`` and ``figures`` of the report, from one race of all winners, of ``recorded`` and of the vendor
+    library; a kernel that several configs compile to races once.
+
+    Raises:
+        DeviceUnavailable: there is no vendor library for the problem.
+        WorkerDied, WorkerTimeout, LaunchError: a kernel broke the device's process.
+    """
+    configs = [*recorded.items(), *((one.config, one.artifact) for one in tunes if one.artifact)]
+    kernels = {artifact.digest: artifact for _, artifact in configs}
+    samples = bench.race(list(kernels.values()), space.problem, RaceRules(rounds, 0), _TIMEOUT_S)
+    rows = dict(zip(samples.candidates, samples.samples_us, strict=True))
+    vendor_us = rows.pop("vendor")
+    found = regrets(rows)
+    candidates = [
+        {
+            "artifact": digest,
+            "configs": list(dict.fromkeys(str(one) for one, built in configs if built.digest == digest)),
+            "won_seeds": [one.seed for one in tunes if one.artifact and one.artifact.digest == digest],
+            "median_us": median(rows[digest]),
+            "regret": dataclasses.asdict(regret),
+            "samples_us": [round(us, 3) for us in rows[digest]],
+        }
+        for digest, regret in found.items()
+    ]
+    race = {
+        "method": samples.method,
+        "rounds": rounds,
+        "mhz": samples.mhz,
+        "watts": samples.watts,
+        "vendor": samples.vendor_name,
+        "vendor_us": median(vendor_us),
+        "candidates": candidates,
+    }
+    best_recorded = next(iter(recorded.values())).digest
+    return {"race": race, "figures": figures(tunes, found, best_recorded)}
+
+
+def regrets(samples_us: Mapping[str, Sequence[float]]) -> dict[str, Regret]:
+    """The regret of each candidate of a race, the one with the lowest median first: that one is the optimum.
+
+    The lowest of several noisy medians is flattered, so regrets err on the high side.
+
+    Raises:
+        ValueError: there are fewer than 8 rounds.
+    """
+    ranked = sorted(samples_us, key=lambda name: median(samples_us[name]))
+    fastest = samples_us[ranked[0]]
+    ratios = {name: paired_ratio(samples_us[name], fastest) for name in ranked}
+    return {name: Regret(one.value - 1, one.low - 1, one.high - 1) for name, one in ratios.items()}
+
+
+def flip_rate(winners: Sequence[str]) -> float | None:
+    """The share of pairs of re-tunes that ended with different kernels; None for fewer than two."""
+    pairs = math.comb(len(winners), 2)
+    same = sum(math.comb(count, 2) for count in collections.Counter(winners).values())
+    return 1 - same / pairs if pairs else None
+
+
+def figures(tunes: Sequence[Retune], found: Mapping[str, Regret], best_recorded: str) -> dict[str, Any]:
+    """The figures of ``tunes``, one of them successful at least.
+
+    ``found`` holds the regrets of a race, the optimum first; ``best_recorded`` is the kernel with the lowest
+    recorded time.
+    """
+    winners = [tune.artifact.digest for tune in tunes if tune.artifact]
+    shares = [found[digest].value for digest in winners]
+    return {
+        "tunes": len(tunes),
+        "failed": len(tunes) - len(winners),
+        "regret_median": median(shares),
+        "regret_p95": float(np.quantile(shares, 0.95)),
+        "regret_most": max(shares),
+        "in_tie_set": sum(found[digest].tied for digest in winners),
+        "different_winners": len(set(winners)),
+        "flip_rate": flip_rate(winners),
+        "best_recorded_rank": 1 + list(found).index(best_recorded),
+    }
+
+
+def table(reports: Sequence[Mapping[str, Any]]) -> str:
+    """Regret and seconds of reports with figures, in Markdown."""
+    return pages.table(_HEADERS, [_row(report) for report in reports]) + "\n"
+
+
+def _row(report: Mapping[str, Any]) -> tuple[str, ...]:
+    found, seconds = report["figures"], [one["seconds"] for one in report["tunes"]]
+    failed = f", {found['failed']} failed" if found["failed"] else ""
+    return (
+        report["space"]["name"],
+        f"{found['tunes']} x {report['plan']['budget']}{failed}",
+        *(f"{100 * found[name]:.2f} %" for name in ("regret_median", "regret_p95", "regret_most")),
+        f"{found['in_tie_set']} of {found['tunes'] - found['failed']}",
+        str(found["different_winners"]),
+        "" if found["flip_rate"] is None else f"{found['flip_rate']:.2f}",
+        f"{found['best_recorded_rank']} of {len(report['race']['candidates'])}",
+        *(_range([one[part] for one in seconds]) for part in ("wall", "gpu")),
+    )
+
+
+def _range(seconds: Sequence[float]) -> str:
+    return f"{median(seconds):.1f} ({min(seconds):.1f} .. {max(seconds):.1f})"
+
+
+def main(words: Sequence[str]) -> int:
+    """Command line; gives the exit code.
+
+    Raises:
+        SpaceError: the space cannot be read, is not one of this device, or not of these sources.
+        DeviceUnavailable: the device, its libraries or the compiler are missing.
+    """
+    plan = _arguments(words)
+    space = read_space(plan.space)
+    out = plan.out or RESULTS / f"live-retunes-{space.name}.json"
     with (
         tempfile.TemporaryDirectory() as folder,
-        contextlib.closing(Builder(tools.compile_processes, Path(folder))) as builder,
+        contextlib.closing(Bench(plan.device or list_devices()[0])) as bench,
+        contextlib.closing(Builder(plan.compile_processes, Path(folder))) as builder,
+        searching(space, bench.spec),
     ):
-        return retune(bench, builder, request, True)
+        report = _head(space, plan, words) | device_facts(bench.spec, bench.driver)
+        recorded = rebuilt(space, plan.best, bench, builder)
+        write_json(out, report)
+        tunes: list[Retune] = []
+        ends = time.monotonic() + plan.max_seconds if plan.max_seconds else math.inf
+        for seed in range(plan.seed, plan.seed + plan.tunes):
+            if time.monotonic() >= ends:
+                break
+            request = TuneRequest(space.problem, families=(space.family,), max_trials=plan.budget, seed=seed)
+            tunes.append(retune(bench, builder, request))
+            report["tunes"] = [one.to_dict() for one in tunes]
+            write_json(out, report)
+            print(f"{seed}: {tunes[-1].config or tunes[-1].failure}", file=sys.stderr, flush=True)  # noqa: T201
+        if not any(one.artifact for one in tunes):
+            print(f"no re-tune found a winner; {out} says why", file=sys.stderr)  # noqa: T201
+            return 1
+        report |= raced(bench, space, recorded, tunes, plan.rounds)
+    write_json(out, report)
+    print(table([report]))  # noqa: T201
+    return 0
 
 
-def _head(path: Path, space: RecordedSpace, plan: Plan, words: Sequence[str]) -> dict[str, Any]:
+def _head(space: RecordedSpace, plan: argparse.Namespace, words: Sequence[str]) -> dict[str, Any]:
     """What a report begins with."""
     return {
         "date": now(),
@@ -148,64 +368,29 @@ def _head(path: Path, space: RecordedSpace, plan: Plan, words: Sequence[str]) ->
             "name": space.name,
             "family": space.family,
             "configs": len(space),
-            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "sha256": hashlib.sha256(plan.space.read_bytes()).hexdigest(),
             "optimum_us": space.optimum_us,
             "provenance": dict(space.provenance),
         },
         "problem": space.problem.to_dict(),
-        "plan": dataclasses.asdict(plan),
+        "plan": {name: getattr(plan, name) for name in (*_LEAST, "seed", "max_seconds")},
+        "tunes": [],
     }
 
 
-def main(words: Sequence[str]) -> int:
-    """Command line; gives the exit code.
-
-    Raises:
-        TilewrightError: as :func:`run`, and where the space cannot be read.
-    """
-    arguments = _arguments(words)
-    space = read_space(arguments.space)
-    plan = Plan(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(Plan)})
-    out = arguments.out or RESULTS / f"live-retunes-{space.name}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    report = _head(arguments.space, space, plan, words)
-
-    def keep(known: dict[str, Any]) -> None:
-        report.update(known)
-        write_json(out, report)
-
-    def tell(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)  # noqa: T201
-
-    with tempfile.TemporaryDirectory() as folder:
-        tools = Tools(
-            arguments.device or list_devices()[0],
-            arguments.compile_processes,
-            arguments.cache or Path(folder),
-        )
-        found = run(space, plan, tools, keep, tell)
-    print(tables([report]) if found else f"no re-tune found a winner; {out} says why")  # noqa: T201
-    return 0 if found else 1
-
-
 def _arguments(words: Sequence[str]) -> argparse.Namespace:
-    plan = Plan()
     parser = argparse.ArgumentParser(
         description="Tunes the problem of a recorded space many times over, live."
     )
     parser.add_argument("space", type=Path, help="the recorded space")
-    parser.add_argument("--tunes", type=int, default=plan.tunes, help="how many re-tunes")
-    parser.add_argument("--budget", type=int, default=plan.budget, help="measured trials of each")
-    parser.add_argument("--cold", type=int, default=plan.cold, help="so many compile everything anew")
-    parser.add_argument("--best", type=int, default=plan.best, help="recorded configs in the race")
-    parser.add_argument("--rounds", type=int, default=plan.rounds, help="of the race, 8 or more")
-    parser.add_argument("--seed", type=int, default=plan.seed, help="of the first re-tune")
-    parser.add_argument(
-        "--max-seconds", type=float, default=plan.max_seconds, help="then none starts; 0: no limit"
-    )
+    parser.add_argument("--tunes", type=int, default=20, help="how many re-tunes")
+    parser.add_argument("--budget", type=int, default=100, help="measured trials of each")
+    parser.add_argument("--best", type=int, default=8, help="recorded configs in the race")
+    parser.add_argument("--rounds", type=int, default=64, help="of the race, 8 or more")
+    parser.add_argument("--seed", type=int, default=0, help="of the first re-tune; the next has the next")
+    parser.add_argument("--max-seconds", type=float, default=0.0, help="then none starts; 0: no limit")
     parser.add_argument("--device", help="cuda:0, host ...; the first here by default")
     parser.add_argument("--compile-processes", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--cache", type=Path, help="compiled kernels of the warm re-tunes; kept there")
     parser.add_argument("--out", type=Path, help="benchmarks/results/live-retunes-SPACE.json by default")
     arguments = parser.parse_args(words)
     for name, least in _LEAST.items():

@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.common import pages
 from benchmarks.common.results import RESULTS
-from benchmarks.search import live_retunes_report
+from benchmarks.search import live_retunes
 from tuner.replay.device import RecordedFamily
 from tuner.replay.formats import read_space
 from tuner.replay.report import NEAR
@@ -144,7 +144,7 @@ def heuristics_alone(space: RecordedSpace) -> dict[str, Any] | None:
 def live(folder: Path = RESULTS) -> str:
     """What live re-tunes found, as Markdown."""
     raced = [report for report in _read(folder, "live-retunes-*.json") if "figures" in report]
-    return live_retunes_report.tables(raced) if raced else "None was recorded yet.\n"
+    return live_retunes.table(raced) if raced else "None was recorded yet.\n"
 
 
 def renew(folder: Path = RESULTS) -> None:

@@ -14,14 +14,11 @@ from typer.testing import CliRunner
 
 from benchmarks.search import live_retunes
 from benchmarks.search import report as report_
-from benchmarks.search.live_retunes import Plan, Tools, _retunes
-from benchmarks.search.live_retunes_job import Retune, retune, searching
-from benchmarks.search.live_retunes_report import Regret, figures, flip_rate, regrets, spreads
+from benchmarks.search.live_retunes import Regret, Retune, figures, flip_rate, regrets, searching
 from kernels.registry import FAMILIES
 from service.cli.main import app
 from tilewright.artifact import Artifact, Grid, LaunchPlan, Resources, Serves
 from tilewright.schema.config import Config
-from tilewright.schema.job import TuneRequest
 from tilewright.schema.problem import GemmProblem
 from tuner.devices.host import query_host
 from tuner.replay.formats import read_space
@@ -34,9 +31,9 @@ def artifact(name: str) -> Artifact:
     return Artifact(plan, Resources(), "a" * 64, "cc", name.encode())
 
 
-def tuned(won: Artifact | None, wall_s: float = 10.0, cold: bool = False) -> Retune:
+def tuned(won: Artifact | None) -> Retune:
     config = Config.of("host", {"mr": 4}) if won else None
-    return Retune(0, cold, config, won, "" if won else "it failed", 6, 0, 8, "budget", {"wall": wall_s})
+    return Retune(0, config, won, "" if won else "it failed", 6, 0, {"wall": 10.0, "gpu": 5.0})
 
 
 def test_regret_is_paired_with_the_fastest_of_the_same_rounds() -> None:
@@ -83,8 +80,7 @@ def test_flips_are_the_share_of_pairs_that_differ(winners: str, rate: float | No
 def test_figures_are_those_of_the_winners() -> None:
     best, near, far = artifact("best"), artifact("near"), artifact("far")
     rows = {best.digest: [100.0] * 8, near.digest: [101.0] * 8, far.digest: [104.0] * 8}
-    tunes = [tuned(best, 30.0, cold=True), tuned(near, 8.0), tuned(near, 12.0), tuned(far, 9.0), tuned(None)]
-    found = figures(tunes, regrets(rows), near.digest)
+    found = figures([tuned(won) for won in (best, near, near, far, None)], regrets(rows), near.digest)
     assert (found["tunes"], found["failed"]) == (5, 1)
     # Regrets 0, 1, 1 and 4 %: the 95th percentile lies 0.95 * 3 = 2.85 steps up, at 1 + 0.85 * 3 %.
     assert found["regret_median"] == pytest.approx(0.01)
@@ -94,16 +90,6 @@ def test_figures_are_those_of_the_winners() -> None:
     assert found["different_winners"] == 3
     assert found["flip_rate"] == pytest.approx(5 / 6)
     assert found["best_recorded_rank"] == 2
-    assert found["seconds"] == {
-        "cold": {"wall": {"median": 30.0, "low": 30.0, "high": 30.0}},
-        "warm": {"wall": {"median": 9.0, "low": 8.0, "high": 12.0}},
-    }
-
-
-def test_spreads_are_of_each_part() -> None:
-    one = spreads([{"wall": 1.0, "race": 0.5}, {"wall": 3.0, "race": 0.25}])
-    assert one["wall"] == {"median": 2.0, "low": 1.0, "high": 3.0}
-    assert one["race"] == {"median": 0.375, "low": 0.25, "high": 0.5}
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +105,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def confirm(recorded: Path, out: Path, *options: str) -> tuple[int, dict[str, Any]]:
-    words = [str(recorded), "--device", "host", "--cache", str(recorded.parent / "cache"), "--out", str(out)]
+    words = [str(recorded), "--device", "host", "--out", str(out)]
     quick = ["--budget", "6", "--best", "3", "--rounds", "8", "--compile-processes", "2"]
     code = live_retunes.main([*words, *quick, *options])
     return code, json.loads(out.read_text())
@@ -128,31 +114,18 @@ def confirm(recorded: Path, out: Path, *options: str) -> tuple[int, dict[str, An
 @pytest.fixture(scope="module")
 def report(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("live") / "live-retunes-host.json"
-    code, found = confirm(recorded, out, "--tunes", "2", "--cold", "1", "--seed", "5")
+    code, found = confirm(recorded, out, "--tunes", "2", "--seed", "5")
     assert code == 0
-    assert report_.live(out.parent).count("| host |") == 3  # its regret, and both caches
+    assert report_.live(out.parent).count("| host |") == 1
     return found
 
 
 @pytest.mark.long
 def test_each_re_tune_is_a_job_of_its_own(report: dict[str, Any]) -> None:
-    assert [(one["seed"], one["cold"], one["failure"]) for one in report["tunes"]] == [
-        (5, True, ""),
-        (6, False, ""),
-    ]
+    assert [(one["seed"], one["failure"]) for one in report["tunes"]] == [(5, ""), (6, "")]
     for one in report["tunes"]:
-        assert (one["measured"] + one["failed"], one["valid_configs"]) == (6, 8)
-
-
-@pytest.mark.long
-def test_the_parts_add_up_to_the_wall_clock(report: dict[str, Any]) -> None:
-    for one in report["tunes"]:
-        seconds = one["seconds"]
-        parts = [seconds[part] for part in ("check", "measure", "idle", "search", "race")]
-        assert sum(parts) + seconds["other"] == pytest.approx(seconds["wall"], abs=0.01)
-        assert 0 <= seconds["other"] < 0.5 * seconds["wall"]
-        busy = seconds["check"] + seconds["measure"] + seconds["race"]
-        assert 0 < seconds["gpu"] == pytest.approx(busy, abs=0.01)
+        assert one["measured"] + one["failed"] == 6
+        assert 0 < one["seconds"]["gpu"] < one["seconds"]["wall"]
 
 
 @pytest.mark.long
@@ -169,7 +142,7 @@ def test_winners_and_the_best_recorded_race_together(report: dict[str, Any], rec
     medians = [one["median_us"] for one in race["candidates"]]
     assert medians == sorted(medians)
     assert race["candidates"][0]["regret"] == {"value": 0.0, "low": 0.0, "high": 0.0}
-    [best] = [one for one in race["candidates"] if one["recorded_us"] == space.optimum_us]
+    [best] = [one for one in race["candidates"] if str(space.best(1)[0]) in one["configs"]]
     rank = 1 + race["candidates"].index(best)
     assert report["figures"]["best_recorded_rank"] == rank
 
@@ -182,48 +155,6 @@ def test_the_report_says_what_it_rests_on(report: dict[str, Any], recorded: Path
     assert report["plan"]["rounds"] == 8
     assert report["race"]["vendor"] == "numpy"
     assert "--tunes 2" in report["command"]
-
-
-def test_the_first_ones_have_an_empty_cache_of_their_own(tmp_path: Path, monkeypatch) -> None:
-    class Compilers:
-        def __init__(self, _processes: int, folder: Path) -> None:
-            self.folder = folder
-
-        def close(self) -> None:
-            pass
-
-    caches: list[tuple[Path, bool]] = []
-
-    def fill(_bench: Any, builder: Compilers, request: TuneRequest, cold: bool) -> Retune:
-        caches.append((builder.folder, any(builder.folder.iterdir())))
-        (builder.folder / "kernel").touch()
-        return dataclasses.replace(tuned(None, cold=cold), seed=request.seed)
-
-    monkeypatch.setattr(live_retunes, "Builder", Compilers)
-    monkeypatch.setattr(live_retunes, "retune", fill)
-    plan, tools = Plan(tunes=4, cold=2, seed=7), Tools("host", 1, tmp_path)
-    tunes = list(_retunes(toy_space(), plan, tools, None, Compilers(1, tmp_path)))  # type: ignore[arg-type]
-    assert [(one.seed, one.cold) for one in tunes] == [(7, True), (8, True), (9, False), (10, False)]
-    (first, _), (second, _), *shared = caches
-    assert len({first, second, tmp_path}) == 3
-    assert [filled for _, filled in caches] == [False, False, False, True]
-    assert [folder for folder, _ in shared] == [tmp_path, tmp_path]
-    assert not first.exists()
-
-
-def test_ctrl_c_ends_the_re_tunes_and_races_those_that_are_done(
-    recorded: Path, tmp_path: Path, monkeypatch
-) -> None:
-    def second_is_interrupted(*arguments: Any) -> Retune:
-        if arguments[2].seed:
-            raise KeyboardInterrupt
-        return retune(*arguments)
-
-    monkeypatch.setattr(live_retunes, "retune", second_is_interrupted)
-    code, found = confirm(recorded, tmp_path / "live.json", "--tunes", "3", "--cold", "0")
-    assert code == 0
-    assert (len(found["tunes"]), found["figures"]["tunes"]) == (1, 1)
-    assert found["figures"]["flip_rate"] is None
 
 
 def test_nothing_starts_after_the_time_is_up(recorded: Path, tmp_path: Path) -> None:
