@@ -33,9 +33,16 @@ def report(m: int, count: int = 1, time_us: float = 10.0, measured: bool = False
     return Report(problem(m), count, time_us, measured)
 
 
-def note(store: Store, *reports: Report, most: int = 100, reason="missing", of: str = HOST_CLASS) -> int:
+def note(
+    store: Store,
+    *reports: Report,
+    most: int = 100,
+    reason="missing",
+    of: str = HOST_CLASS,
+    caller: str | None = None,
+) -> int:
     with store.begin() as session:
-        return len(misses.note(session, of, reports, most, reason))
+        return len(misses.note(session, of, reports, most, reason, caller))
 
 
 def ranked(store: Store, device_class: str | None = HOST_CLASS, limit: int = 100) -> list[MissRecord]:
@@ -154,6 +161,27 @@ def test_classes_that_nobody_has_share_one_list(store: Store) -> None:
     assert len(ranked(store)) == 3
 
 
+@pytest.mark.parametrize("of", [HOST_CLASS, "made-up"])
+def test_no_caller_fills_a_list_for_the_others(store: Store, of: str) -> None:
+    tune(store, 999)  # so that one class was seen
+    flood = [report(m, count=m, time_us=1e6) for m in range(1, 7)]
+    assert note(store, *flood, most=6, of=of, caller="flood") == 6
+    assert note(store, report(11), report(12), most=6, of=of, caller="one") == 2
+    assert note(store, report(21), most=6, of=of, caller="two") == 1
+    assert {one.problem.m for one in ranked(store, of)} == {4, 5, 6, 11, 12, 21}, "its least stakes go"
+    assert note(store, *(report(m) for m in range(30, 40)), most=6, of=of, caller="two") == 1
+    assert note(store, report(7), most=6, of=of, caller="flood") == 0, "all have the same now"
+    assert len(ranked(store, of)) == 6
+
+
+def test_stale_results_make_no_room(store: Store) -> None:
+    tune(store, 1)
+    note(store, report(1), most=2, reason="stale")
+    note(store, report(2), most=2, caller="one")
+    assert note(store, report(3), most=2, caller="two") == 0
+    assert {one.problem.m for one in ranked(store)} == {1, 2}
+
+
 def test_reports_of_the_same_problems_in_any_order_wait_for_each_other(store: Store) -> None:
     """PostgreSQL would end one of two that wait for rows of each other."""
     every = [report(m) for m in range(1, 41)]
@@ -165,6 +193,17 @@ def test_reports_of_the_same_problems_in_any_order_wait_for_each_other(store: St
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(often, (0, 11, 20, 31)))
     assert {miss.count for miss in ranked(store)} == {40}
+
+
+def test_callers_of_a_full_list_wait_for_each_other(store: Store) -> None:
+    def often(number: int) -> None:
+        for turn in range(10):
+            some = [report(100 * number + turn + m) for m in range(12)]
+            note(store, *(some if turn % 2 else reversed(some)), most=20, caller=f"caller {number}")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(often, range(1, 5)))
+    assert {one.problem.m // 100 for one in ranked(store)} == {1, 2, 3, 4}
 
 
 def test_what_was_tuned_makes_room(store: Store) -> None:

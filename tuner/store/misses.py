@@ -7,8 +7,10 @@ while that winner has not been replaced since. There is something to do about it
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, func, or_, select, update
@@ -23,6 +25,8 @@ from tuner.store.records import RowReader, utc_now
 
 AFTER_FAILURE = timedelta(days=1)  # until a problem whose retune failed is tuned again
 _REMEMBERED = timedelta(days=30)
+_at_stake = MissRow.count * MissRow.time_us
+_MISSING = MissRow.reason == "missing"
 Reason = Literal["missing", "stale"]
 Place = tuple[float, int]
 
@@ -63,34 +67,80 @@ class MissRecord:
 
 
 def note(
-    session: Session, device_class: str, reports: Sequence[Report], most: int, reason: Reason = "missing"
+    session: Session,
+    device_class: str,
+    reports: Sequence[Report],
+    most: int,
+    reason: Reason = "missing",
+    caller: str | None = None,
 ) -> list[GemmProblem]:
-    """Add up reports; gives the problems of those that were kept.
+    """Add up reports of a ``caller``, None for the service; gives the problems of those that were kept.
 
     The list of a device class holds ``most`` problems; the classes of which no device was ever seen share one
     list, as anyone may name any number of them, and what was not seen for a month makes room there. Beyond
-    that those that were tuned make room; where none was, new ones are dropped and known ones still counted. A
-    measured time replaces an estimated one, never the reverse.
+    that those that were tuned make room, then those of least stake of the caller who has most in the list,
+    for one who has less. Else new ones are dropped and known ones still counted. A measured time replaces an
+    estimated one, never the reverse.
     """
     known = _known(session, device_class, [records.canonical(item.problem.to_dict()) for item in reports])
     alike = _alike(session, device_class)
-    free = most - _size(session, alike)
-    if free < len(reports) - len(known):
-        _forget_closed(session, alike)
-        free = most - _size(session, alike)
+    room = _Room(session, alike, most, len(reports) - len(known))
     kept = list[Report]()
     for report in reports:
         problem = records.canonical(report.problem.to_dict())
-        if problem not in known:
-            if free <= 0:
-                continue
-            free -= 1
-        known.add(problem)
-        kept.append(report)
+        if problem in known or room.take(caller):
+            known.add(problem)
+            kept.append(report)
     # NOTE: in one order for all, so that no two reports wait for each other's rows.
     for report in sorted(kept, key=lambda one: records.canonical(one.problem.to_dict())):
-        _count(session, device_class, report, reason)
+        _count(session, device_class, report, reason, caller)
+    room.clear(session)
     return [report.problem for report in kept]
+
+
+class _Room:
+    """The free places of a list, and what makes room for new misses at the end of their transaction."""
+
+    def __init__(self, session: Session, alike: ColumnElement[bool], most: int, wanted: int) -> None:
+        self._alike = alike
+        self._going, self._holders = Counter[str | None](), Counter[str | None]()
+        self._free = most - _size(session, alike)
+        self._crowded = self._free < wanted
+        if self._crowded:
+            closed = _closed(alike)
+            self._free += _size(session, alike & closed)
+            held = select(MissRow.caller, func.count()).where(alike, ~closed, _MISSING)
+            for caller, count in session.execute(held.group_by(MissRow.caller)):
+                self._holders[caller] = count
+
+    def take(self, caller: str | None) -> bool:
+        """Take a place for a miss of a caller; False if there is none."""
+        if self._free > 0:
+            self._free -= 1
+        else:
+            largest, count = max(self._holders.items(), key=itemgetter(1), default=(caller, 0))
+            if count <= self._holders[caller] + 1:
+                return False
+            self._holders[largest] -= 1
+            self._going[largest] += 1
+        self._holders[caller] += 1
+        return True
+
+    def clear(self, session: Session) -> None:
+        """Forget what makes room."""
+        # NOTE: at the end, without rows that others count just now: no two reports wait for each other.
+        if self._crowded:
+            self._forget(session, select(MissRow.id).where(self._alike, _closed(self._alike)))
+        for caller, count in self._going.items():
+            own = MissRow.caller.is_not_distinct_from(caller)
+            least = (
+                select(MissRow.id).where(self._alike, _MISSING, own).order_by(_at_stake, MissRow.id.desc())
+            )
+            self._forget(session, least.limit(count))
+
+    def _forget(self, session: Session, which: Select[tuple[int]]) -> None:
+        ids = list(session.scalars(which.with_for_update(skip_locked=True)))
+        session.execute(delete(MissRow).where(MissRow.id.in_(ids)))
 
 
 def ranked(
@@ -98,30 +148,28 @@ def ranked(
 ) -> list[MissRecord]:
     """Open misses of a device class or of all that no job is at, the largest stake first, from the one that
     follows the place ``after``."""
-    stake = MissRow.count * MissRow.time_us
     query = _open().where(~_being_tuned())
     query = query if device_class is None else query.where(MissRow.device_class == device_class)
     if after:
         query = query.where(_behind(after))
-    both = query.order_by(stake.desc(), MissRow.id).with_only_columns(MissRow, ProblemRow.canonical)
+    both = query.order_by(_at_stake.desc(), MissRow.id).with_only_columns(MissRow, ProblemRow.canonical)
     return _READER.page(session, both, limit, _following)
 
 
 def _behind(place: Place) -> ColumnElement[bool]:
-    stake = MissRow.count * MissRow.time_us
-    return or_(stake < place[0], and_(stake == place[0], MissRow.id > place[1]))
+    return or_(_at_stake < place[0], and_(_at_stake == place[0], MissRow.id > place[1]))
 
 
 def _following(row: MissRow, _problem: str) -> ColumnElement[bool]:
     return _behind((row.count * row.time_us, row.id))
 
 
-def _count(session: Session, device_class: str, report: Report, reason: Reason) -> None:
+def _count(session: Session, device_class: str, report: Report, reason: Reason, caller: str | None) -> None:
     now, problem_id = utc_now(), entities.ensure_problem(session, report.problem)
     timed = {"time_us": report.time_us, "measured": report.measured}
     fresh = {"reason": reason, "count": report.count, "first_seen": now, "last_seen": now}
     identity = {"device_class": device_class, "problem_id": problem_id}
-    if insert_new(session, MissRow, {**identity, **fresh, **timed}):
+    if insert_new(session, MissRow, {**identity, **fresh, **timed, "caller": caller}):
         return
     mine = update(MissRow).where(MissRow.device_class == device_class, MissRow.problem_id == problem_id)
     if reason == "missing":
@@ -153,19 +201,16 @@ def _size(session: Session, alike: ColumnElement[bool]) -> int:
     return session.scalars(select(func.count()).select_from(MissRow).where(alike)).one()
 
 
-def _forget_closed(session: Session, alike: ColumnElement[bool]) -> None:
+def _closed(alike: ColumnElement[bool]) -> ColumnElement[bool]:
+    """What a list does without first: what was tuned, or is of a class never seen and was not for a month."""
     still = _open().with_only_columns(MissRow.id).where(alike)
-    old = _UNSEEN & (MissRow.last_seen < utc_now() - _REMEMBERED)
-    session.execute(
-        delete(MissRow).where(alike, or_(MissRow.id.not_in(still), old)),
-        execution_options={"synchronize_session": False},
-    )
+    return or_(MissRow.id.not_in(still), _UNSEEN & (MissRow.last_seen < utc_now() - _REMEMBERED))
 
 
 def open_stale(device_class: str) -> Select[Any]:
     """Open misses of stale winners that no job is at, the largest stake first."""
     query = _open().where(MissRow.device_class == device_class, MissRow.reason == "stale", ~_being_tuned())
-    return query.order_by((MissRow.count * MissRow.time_us).desc(), MissRow.id)
+    return query.order_by(_at_stake.desc(), MissRow.id)
 
 
 def _open() -> Select[Any]:

@@ -423,7 +423,8 @@ class ServedSetRow(Base):
 
 
 class MissRow(Base):
-    """A problem that ran without a current result, with how often and how long."""
+    """A problem that ran without a current result, with how often and how long. ``caller`` told of it first,
+    as in jobs; NULL in rows of releases that did not keep it, too."""
 
     __tablename__ = "miss"
     __table_args__ = (UniqueConstraint("device_class", "problem_id"),)
@@ -432,6 +433,7 @@ class MissRow(Base):
     device_class: Mapped[str] = mapped_column(String(128))
     problem_id: Mapped[int] = mapped_column(ForeignKey("problem.id"), index=True)
     reason: Mapped[str] = mapped_column(String(16))
+    caller: Mapped[str | None] = mapped_column(Text)
     count: Mapped[int] = mapped_column(BigInteger)
     time_us: Mapped[float]
     measured: Mapped[bool]

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from service.errors import Kind
 from service.gemm.estimates import Estimates
 from service.http.conditional import link_next
-from service.http.deps import IdempotencyKey, ServiceDep
+from service.http.deps import IdempotencyKey, ServiceDep, caller
 from service.http.openapi import errors
 from service.http.views import miss_place, miss_view, page_end
 from tilewright import wire
@@ -26,7 +26,7 @@ router = APIRouter(prefix="/misses", tags=["tuning"])
     responses=errors(Kind.INVALID_PROBLEM, Kind.IDEMPOTENCY_MISMATCH, Kind.IDEMPOTENCY_IN_FLIGHT),
 )
 def post_misses(
-    body: wire.MissesBody, service: ServiceDep, idempotency_key: IdempotencyKey
+    body: wire.MissesBody, service: ServiceDep, idempotency_key: IdempotencyKey, request: Request
 ) -> wire.MissAnswer:
     """Count problems that ran without a tuned kernel, with the vendor library's time where it is known."""
     with service.store.read() as session:
@@ -34,12 +34,12 @@ def post_misses(
     reports = [estimates.report(miss) for miss in body.misses]
     digest, most = records.digest(body.model_dump(mode="json")), service.settings.max_misses
     with service.store.begin() as session:
-        noted = once(
-            session,
-            idempotency_key,
-            digest,
-            lambda: {"noted": len(misses.note(session, body.device_class, reports, most))},
-        )["noted"]
+
+        def note() -> dict[str, int]:
+            kept = misses.note(session, body.device_class, reports, most, caller=caller(request))
+            return {"noted": len(kept)}
+
+        noted = once(session, idempotency_key, digest, note)["noted"]
     return wire.MissAnswer(noted=noted, dropped=len(reports) - noted)
 
 
