@@ -138,7 +138,7 @@ class _Room:
             )
             self._forget(session, least.limit(count))
 
-    def _forget(self, session: Session, which: Select[tuple[int]]) -> None:
+    def _forget(self, session: Session, which: Select[int]) -> None:
         ids = list(session.scalars(which.with_for_update(skip_locked=True)))
         session.execute(delete(MissRow).where(MissRow.id.in_(ids)))
 

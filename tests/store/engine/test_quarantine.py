@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from fastapi import Request
 from store_samples import (
     ENTERED,
     HOST,
@@ -14,6 +17,7 @@ from store_samples import (
     PROVENANCE,
     TRUSTED,
     artifact,
+    assert_waits_for_imports,
     best,
     config,
     problem,
@@ -21,6 +25,7 @@ from store_samples import (
     trial,
 )
 
+from service.http.routes.quarantine import delete_entry
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobStatus
@@ -138,6 +143,19 @@ def test_a_release_lets_it_be_tried_and_served_again(store: Store) -> None:
     assert recorder.why_quarantined(config(16), PROVENANCE) is None
     with store.read() as session:
         assert quarantine.listing(session) == []
+
+
+def test_a_release_over_http_waits_for_imports(store: Store) -> None:
+    """Both choose which winners are served; PostgreSQL would end one of two that wait for each other."""
+    with_winner(store)
+    started(store).add_trial(broken(), artifact())
+    service: Any = SimpleNamespace(store=store)
+    request = Request({"type": "http", "headers": []})
+    with store.read() as session:
+        (entry,) = quarantine.listing(session)
+    assert served(store) == []
+    assert_waits_for_imports(store, lambda: delete_entry(entry.id, service, request))
+    assert served(store) != []
 
 
 def test_a_winner_of_another_source_or_config_stays(store: Store) -> None:

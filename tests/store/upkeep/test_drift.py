@@ -160,6 +160,21 @@ def test_a_winner_is_read_once_a_day(store: Store, won: str) -> None:
     assert not is_marked(store)
 
 
+@pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.TIMEOUT])
+def test_what_is_found_waits_for_imports(store: Store, won: str, outcome: Outcome) -> None:
+    """Both choose which winners are served; PostgreSQL would end one of two that wait for each other."""
+    assert won
+    bench = IdleBench()
+    bench.outcome = outcome
+    samples.assert_waits_for_imports(store, lambda: look(store, bench))
+    assert served(store) == (outcome is Outcome.OK)
+
+
+def served(store: Store) -> bool:
+    with store.read() as session:
+        return bool(winners.exact(session, samples.HOST_CLASS, samples.problem()))
+
+
 def test_what_others_slow_down_is_read_once_they_are_gone(store: Store, won: str) -> None:
     assert won
     bench = IdleBench()

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+
+from sqlalchemy import text
 
 from tilewright.artifact import Artifact, Grid, LaunchPlan, Pointer, Preconditions, Resources, Scalar, Serves
 from tilewright.schema.config import Config
@@ -11,6 +16,8 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import TuneRequest
 from tilewright.schema.problem import DType, GemmProblem, Layout
 from tilewright.schema.trial import Baseline, BestConfig, Outcome, Provenance, Timing, Trial, VendorSamples
+from tuner.store import imports
+from tuner.store.database import Store
 from tuner.store.imports import Import
 
 HOST = DeviceSpec("host", "x86_64_v3", "Some CPU", sm_count=2, memory_bytes=8 << 30, l2_bytes=32 << 20)
@@ -23,6 +30,7 @@ TIMING = Timing((3.0, 1.0, 2.0), 2.0, 1.0, 3.0, "rotated-1", mhz=1700.5)
 
 VENDOR_SAMPLES = VendorSamples((2.6, 2.5, 2.4), (2.75, 2.625), (2.25, 2.125), 1650.5, 90.0)
 
+_WAITERS = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
 NEEDS_NOTHING = Preconditions()
 
 ENTERED = datetime(2026, 1, 2, tzinfo=UTC)
@@ -96,3 +104,17 @@ def best(
         resources=Resources(registers=16),
         vendor_samples=VENDOR_SAMPLES,
     )
+
+
+def assert_waits_for_imports(store: Store, step: Callable[[], object]) -> None:
+    """A step waits until the transaction that has the results for itself ends."""
+    with ThreadPoolExecutor(1) as pool:
+        with store.begin() as session:
+            imports.alone(session)
+            session.connection()  # SQLite has one writer
+            waiting = pool.submit(step)
+            while store.engine.dialect.name == "postgresql" and not session.scalar(_WAITERS):
+                assert not waiting.done(), "it waited for nobody"
+                time.sleep(0.01)
+            assert not waiting.done()
+        waiting.result(20.0)
