@@ -10,11 +10,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from benchmarks.common.options import RowOptions, RunOptions
+from benchmarks.common.options import RowOptions, RunOptions, ShapeOptions
 from benchmarks.common.pages import PlotUnavailable
-from benchmarks.common.results import RESULTS
 from benchmarks.common.shapes import HELD_OUT, SUITE, Shape, ShapesError, select
-from benchmarks.fleet.run import DEFAULT_SPACES, SPACES, FleetRequest, run_fleet
+from benchmarks.fleet.run import FleetOptions, run_fleet
 from benchmarks.ladder import report as ladder_report
 from benchmarks.ladder.run import LadderRequest, run_ladder
 from benchmarks.mma.run import LAYOUTS, MOST_CONFIGS, SHAPES, TYPES, MmaRequest, problems, run_mma, summary
@@ -36,10 +35,6 @@ app = typer.Typer(no_args_is_help=True, help="Benchmarks of this checkout, run h
 Document = Annotated[
     str | None, typer.Option(help="One reference document, for instance 000; all by default.")
 ]
-Out = Annotated[Path | None, typer.Option(help="Folder of the results; benchmarks/results by default.")]
-HeldOut = Annotated[bool, typer.Option("--held-out", help="Measure the shapes that are held out.")]
-Only = Annotated[list[str] | None, typer.Option(help="Only this group, MxNxK or MxNxK-LAYOUT; repeatable.")]
-ElementType = Annotated[DType, typer.Option("--dtype", help="Element type of A and B.")]
 
 
 @app.callback()
@@ -78,41 +73,29 @@ def ladder(
 
 
 @app.command()
-@takes("run", RowOptions)
+@takes("run", ShapeOptions)
 @takes("search", SearchOptions)
-def suite(
-    run: dict[str, Any],
-    search: dict[str, Any],
-    dtype: ElementType = DType.FLOAT16,
-    held_out: HeldOut = False,
-    only: Only = None,
-    as_json: AsJson = False,
-) -> None:
+def suite(run: dict[str, Any], search: dict[str, Any], as_json: AsJson = False) -> None:
     """Tune the shapes of the suite from an empty database and race the winners with the vendor library.
 
-    Each row is written when it is measured; --resume goes on after the last one.
+    In float16 by default. Each row is written when it is measured; --resume goes on after the last one.
     """
-    shapes = HELD_OUT if held_out else SUITE
-    _run_shapes("suite-v3-held-out" if held_out else "suite-v3", shapes, dtype, only, run, search, as_json)
+    options = ShapeOptions(**run)
+    name, shapes = ("suite-v3-held-out", HELD_OUT) if options.held_out else ("suite-v3", SUITE)
+    _run_shapes(name, shapes, options.dtype or DType.FLOAT16, options, search, as_json)
 
 
 @app.command()
-@takes("run", RowOptions)
+@takes("run", ShapeOptions)
 @takes("search", SearchOptions)
-def unseen(
-    run: dict[str, Any],
-    search: dict[str, Any],
-    dtype: ElementType = DType.BFLOAT16,
-    held_out: HeldOut = False,
-    only: Only = None,
-    as_json: AsJson = False,
-) -> None:
+def unseen(run: dict[str, Any], search: dict[str, Any], as_json: AsJson = False) -> None:
     """Tune shapes of public models from an empty database, as a user does, and race the winners.
 
-    Each row is written when it is measured; --resume goes on after the last one.
+    In bfloat16 by default. Each row is written when it is measured; --resume goes on after the last one.
     """
-    shapes = [one for one in UNSEEN if one.held_out == held_out]
-    _run_shapes("unseen", shapes, dtype, only, run, search, as_json)
+    options = ShapeOptions(**run)
+    shapes = [one for one in UNSEEN if one.held_out == options.held_out]
+    _run_shapes("unseen", shapes, options.dtype or DType.BFLOAT16, options, search, as_json)
 
 
 @app.command()
@@ -171,30 +154,13 @@ def mma(
 
 
 @app.command()
-def fleet(
-    devices: Annotated[str, typer.Option(help="Sizes of the fleet, separated by blanks.")] = "1 2 4 8 64",
-    space: Annotated[
-        list[Path] | None, typer.Option(help="A recorded space; repeatable, of one device class.")
-    ] = None,
-    jobs: Annotated[int, typer.Option(help="Jobs for each device.", min=1)] = 8,
-    trials: Annotated[int, typer.Option(help="Measured configs of a job.", min=1)] = 40,
-    database_url: Annotated[str | None, typer.Option(help="A scratch database; SQLite by default.")] = None,
-    real_time: Annotated[bool, typer.Option("--real-time", help="Sleep; no virtual clock.")] = False,
-    out: Out = None,
-    as_json: AsJson = False,
-) -> None:
+@takes("options", FleetOptions)
+def fleet(options: dict[str, Any], as_json: AsJson = False) -> None:
     """Simulate fleets whose devices replay recorded spaces, with the real search and a real database.
 
     On the virtual clock, PostgreSQL must run on this machine: the CPU time of its processes counts.
     """
-    spaces = tuple(space or [SPACES / name for name in DEFAULT_SPACES])
-    sizes = [int(text) for text in devices.split() if text.isdecimal() and int(text)]
-    if len(sizes) != len(devices.split()) or not sizes:
-        raise typer.BadParameter("use whole numbers, such as '1 8 64'", param_hint="--devices")
-    shown = f"tilewright bench fleet --devices '{devices}' --jobs {jobs} --trials {trials}"
-    command = shown + (" --database-url ..." if database_url else "") + (" --real-time" if real_time else "")
-    request = FleetRequest(sizes, spaces, jobs, trials, database_url, real_time, command, out or RESULTS)
-    rows, path = run_fleet(request, _tell())
+    rows, path = run_fleet(FleetOptions(**options), _tell())
     if as_json:
         print_json(rows)
     else:
@@ -210,18 +176,16 @@ def _run_shapes(
     name: str,
     shapes: Sequence[Shape],
     dtype: DType,
-    only: Sequence[str] | None,
-    run: dict[str, Any],
+    options: ShapeOptions,
     search: dict[str, Any],
     as_json: bool,
 ) -> None:
-    """Tune and race the shapes that ``only`` names, and print the result."""
+    """Tune and race the shapes that the options name, and print the result."""
     try:
-        chosen = select(shapes, only or ())
+        chosen = select(shapes, options.only)
     except ShapesError as error:
         raise typer.BadParameter(str(error), param_hint="--only") from error
-    processes = Settings().compile_processes
-    request = ShapesRequest(name, chosen, dtype, processes, RowOptions(**run), search)
+    request = ShapesRequest(name, chosen, dtype, Settings().compile_processes, options, search)
     _print_rows(run_shapes(request, _tell()), as_json)
 
 

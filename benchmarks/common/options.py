@@ -10,6 +10,7 @@ from typing import Annotated
 
 from benchmarks.common.results import RESULTS
 from tilewright.schema.codec import Bounds
+from tilewright.schema.problem import DType
 
 
 # NOTE: without slots, so that the command line reads the defaults from the class.
@@ -53,3 +54,18 @@ class RowOptions(RunOptions):
 
     repeat: Annotated[int, Bounds(1, 1000)] = 1
     peers: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShapeOptions(RowOptions):
+    """How a benchmark of single shapes runs, and of which.
+
+    Attributes:
+        dtype: element type of A and B; the benchmark's own by default.
+        held_out: measure the shapes that are held out.
+        only: this group, MxNxK or MxNxK-LAYOUT alone; repeatable.
+    """
+
+    dtype: DType | None = None
+    held_out: bool = False
+    only: tuple[str, ...] = ()

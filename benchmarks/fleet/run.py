@@ -14,14 +14,15 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from benchmarks.common.results import now, write_json
+from benchmarks.common.results import RESULTS, now, write_json
 from benchmarks.fleet.clock import MachineClock, VirtualClock
 from benchmarks.fleet.simulation import Fleet, Load, Outcome
 from tilewright.errors import TilewrightError
+from tilewright.schema.codec import Bounds
 from tuner.replay.formats import read_space
 from tuner.replay.report import estimate
 from tuner.replay.space import RecordedSpace
@@ -37,48 +38,69 @@ class FleetError(TilewrightError):
     """The fleet cannot be simulated as asked for."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class FleetRequest:
+# NOTE: without slots, so that the command line reads the defaults from the class.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FleetOptions:
     """What to simulate.
 
     Attributes:
-        devices: sizes of the fleet, each run by itself.
-        spaces: files of recorded spaces of one device class.
+        devices: sizes of the fleet, separated by blanks, each run by itself.
+        space: files of recorded spaces of one device class; repeatable.
         jobs: jobs for each device, so that a larger fleet has more to do.
-        trials: measured trials of a job.
-        database_url: a scratch database, as jobs stay in it; a new SQLite file if it is None.
-        machine_clock: whether devices sleep, all on this machine's cores, instead of a virtual clock.
-        command: how it was asked for.
-        out: folder of the result.
+        trials: measured configs of a job.
+        database_url: a scratch database, as jobs stay in it; a new SQLite file by default.
+        real_time: devices sleep, all on this machine's cores, instead of a virtual clock.
+        out: folder of the result; benchmarks/results by default.
     """
 
-    devices: Sequence[int]
-    spaces: Sequence[Path]
-    jobs: int
-    trials: int
-    database_url: str | None
-    machine_clock: bool
-    command: str
-    out: Path
+    devices: str = "1 2 4 8 64"
+    space: tuple[str, ...] = ()
+    jobs: Annotated[int, Bounds(1, 10_000)] = 8
+    trials: Annotated[int, Bounds(1, 10_000)] = 40
+    database_url: str | None = None
+    real_time: bool = False
+    out: Path | None = None
+
+    @property
+    def sizes(self) -> list[int]:
+        """Sizes of the fleet.
+
+        Raises:
+            FleetError: they are not numbers from 1 on.
+        """
+        sizes = [int(text) for text in self.devices.split() if text.isdecimal() and int(text)]
+        if len(sizes) != len(self.devices.split()) or not sizes:
+            raise FleetError(f"--devices takes whole numbers, such as '1 8 64', not {self.devices!r}")
+        return sizes
+
+    @property
+    def command(self) -> str:
+        """How it is asked for, without the credentials of a database."""
+        given = f"--devices '{self.devices}' --jobs {self.jobs} --trials {self.trials}"
+        given += (" --database-url ..." if self.database_url else "") + self.real_time * " --real-time"
+        return f"tilewright bench fleet {given}"
 
 
-def run_fleet(request: FleetRequest, tell: Callable[[str], None]) -> tuple[list[dict[str, Any]], Path]:
+def run_fleet(options: FleetOptions, tell: Callable[[str], None]) -> tuple[list[dict[str, Any]], Path]:
     """Run each size of the fleet and write the rows after each; gives the rows and the file.
 
     Raises:
-        FleetError: the spaces are of several device classes, or jobs wait in the database.
+        FleetError: a size is no number, the spaces are of several device classes, or jobs wait in the
+            database.
     """
-    spaces = tuple(read_space(path) for path in request.spaces)
+    sizes = options.sizes
+    files = [Path(file) for file in options.space] or [SPACES / name for name in DEFAULT_SPACES]
+    spaces = tuple(map(read_space, files))
     classes = {space.device.device_class.id for space in spaces}
     if len(classes) != 1 or len({space.problem for space in spaces}) != len(spaces):
         raise FleetError("the spaces must be of one device class and of different problems; use others")
-    path, rows = request.out / NAME, list[dict[str, Any]]()
-    with _store(request.database_url) as store:
-        facts = _facts(request, spaces, store)
-        for devices in request.devices:
-            load = Load(spaces, devices * request.jobs, request.trials)
+    path, rows = (options.out or RESULTS) / NAME, list[dict[str, Any]]()
+    with _store(options.database_url) as store:
+        facts = _facts(options, spaces, store)
+        for devices in sizes:
+            load = Load(spaces, devices * options.jobs, options.trials)
             callers = _submit(load, store)
-            clock = MachineClock() if request.machine_clock else VirtualClock()
+            clock = MachineClock() if options.real_time else VirtualClock()
             outcome = Fleet(load, callers, store, clock).run(devices)
             rows.append(_row(devices, outcome, clock, rows))
             tell(line(rows[-1]))
@@ -94,17 +116,17 @@ def _submit(load: Load, store: Store) -> dict[str, str]:
     return load.submit(store)
 
 
-def _facts(request: FleetRequest, spaces: Sequence[RecordedSpace], store: Store) -> dict[str, Any]:
+def _facts(options: FleetOptions, spaces: Sequence[RecordedSpace], store: Store) -> dict[str, Any]:
     return {
         "date": now(),
-        "command": request.command,
+        "command": options.command,
         "method": " ".join((__doc__ or "").split()),
-        "clock": "of the machine" if request.machine_clock else "virtual",
+        "clock": "of the machine" if options.real_time else "virtual",
         "database": store.engine.dialect.name,
         "device_class": spaces[0].device.device_class.id,
         "spaces": [space.name for space in spaces],
-        "jobs_a_device": request.jobs,
-        "trials_a_job": request.trials,
+        "jobs_a_device": options.jobs,
+        "trials_a_job": options.trials,
     }
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from tilewright.schema.codec import KnobValue
 from tilewright.schema.config import Config
@@ -83,6 +83,16 @@ class Knob:
         return self.values_were.get(value, value) if isinstance(value, str) else value
 
 
+class History(TypedDict, total=False):
+    """The fields of a :class:`Knob` that say what configs of earlier versions have in its place."""
+
+    absent: KnobValue
+    was: str
+    values_were: Mapping[str, str]
+    replaces: Mapping[str, str]
+    combined: Mapping[tuple[str, ...], str]
+
+
 def knob(
     base: KnobValue,
     legal: Iterable[KnobValue],
@@ -91,11 +101,7 @@ def knob(
     searched: Iterable[KnobValue] = (),
     macro: str | None = "",
     codes: Mapping[str, int] | None = None,
-    absent: KnobValue | None = None,
-    was: str = "",
-    values_were: Mapping[str, str] | None = None,
-    replaces: Mapping[str, str] | None = None,
-    combined: Mapping[tuple[str, ...], str] | None = None,
+    **history: Unpack[History],
 ) -> Any:
     """A dataclass field that declares a :class:`Knob`.
 
@@ -113,11 +119,7 @@ def knob(
         searched=tuple(searched),
         macro=macro,
         codes=positions if codes is None else codes,
-        absent=absent,
-        was=was,
-        values_were=values_were or {},
-        replaces=replaces or {},
-        combined=combined or {},
+        **history,
     )
     return dataclasses.field(default=base, metadata={"knob": declared})
 

@@ -1,4 +1,4 @@
-"""Views of results: did it pay, can I believe it, the roofline, and two sides compared."""
+"""Views of results: did it pay, can I believe it, the roofline, two sides compared, and the report."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kernels import limits
+from service.web import html
 from service.web.charts import Cell, Chart, Column
-from service.web.html import clip
+from tilewright import __version__
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import BestConfig, Trial
+from tuner.store.records import utc_now
 from tuner.store.reports.winners import Headline
 
 MOST_ROWS = 200
@@ -88,15 +90,15 @@ def payoff(found: Sequence[Headline]) -> Chart:
     rows: list[tuple[Cell, ...]] = [
         (
             str(one.problem),
-            clip(one.device_class, 60),
+            html.clip(one.device_class, 60),
             one.speedup,
             one.low,
             one.high,
             verdict_of(one),
             one.median_us,
             one.baseline_us,
-            clip(one.family, 40),
-            clip(one.method, 40),
+            html.clip(one.family, 40),
+            html.clip(one.method, 40),
             days_old(one.created),
             one.id,
         )
@@ -113,7 +115,7 @@ def methods(found: Sequence[Headline]) -> str:
     """The methods of measurement of results, the first few by name."""
     names = sorted({one.method for one in found})
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return clip(", ".join(names[:3]), 120) + more if names else "none"
+    return html.clip(", ".join(names[:3]), 120) + more if names else "none"
 
 
 def span(found: Sequence[Headline]) -> str:
@@ -153,8 +155,8 @@ class Row:
 def raced(best: BestConfig) -> list[Row]:
     """The rows of the races that a result comes from, as far as they are kept: those of the winner and of the
     vendor library took turns, at one clock and power."""
-    timing, vendor, name = best.timing, best.vendor_samples, clip(best.baseline.name, 20)
-    method = clip(timing.method, 40)
+    timing, vendor, name = best.timing, best.vendor_samples, html.clip(best.baseline.name, 20)
+    method = html.clip(timing.method, 40)
     rows = [Row("winner, head-to-head", timing.samples_us, timing.mhz, timing.watts, method)]
     if vendor:
         final = (vendor.final_mhz, vendor.final_watts, method)
@@ -214,14 +216,17 @@ def samples(best: BestConfig, tried: Sequence[Trial], age: str) -> Chart:
     rows: list[tuple[Cell, ...]] = []
     for row in [*raced(best), *searched][:12]:
         rows += [
-            (index, value, row.name, row.mhz, row.watts, clip(row.method, 40))
+            (index, value, row.name, row.mhz, row.watts, html.clip(row.method, 40))
             for index, value in enumerate(row.samples_us[:MOST_SAMPLES])
         ]
     note = (
         f"one mark a sample, in the order taken, {age}; the line is the vendor library's median in the race"
     )
     lines = [
-        {"name": f"{clip(best.baseline.name, 20)}, median", "points": _level(rows, best.baseline.median_us)}
+        {
+            "name": f"{html.clip(best.baseline.name, 20)}, median",
+            "points": _level(rows, best.baseline.median_us),
+        }
     ]
     options = {"x": 0, "y": 1, "group": 2, "lines": lines}
     return Chart("samples", "scatter", "Raw samples", _SAMPLES, rows, note, options)
@@ -278,7 +283,7 @@ def roofline(found: Sequence[Headline], devices: Mapping[str, DeviceSpec]) -> Ro
         rows.append(
             (
                 str(one.problem),
-                clip(one.device_class, 60),
+                html.clip(one.device_class, 60),
                 intensity,
                 one.tflops,
                 us,
@@ -286,8 +291,8 @@ def roofline(found: Sequence[Headline], devices: Mapping[str, DeviceSpec]) -> Ro
                 one.median_us - us if us else None,
                 us / one.median_us if us else None,
                 roof.name if roof else "unknown",
-                clip(one.family, 40),
-                clip(one.method, 40),
+                html.clip(one.family, 40),
+                html.clip(one.method, 40),
                 days_old(one.created),
                 one.id,
             )
@@ -369,4 +374,20 @@ def compared(left: Mapping[GemmProblem, Side], right: Mapping[GemmProblem, Side]
         shown,
         note,
         options,
+    )
+
+
+def report(found: Sequence[Headline], devices: Mapping[str, DeviceSpec], title: str) -> str:
+    """The results with their plots; scripts and styles are in the file."""
+    roof = roofline(found, devices)
+    charts = (payoff(found), roof.chart)
+    return html.page(
+        "report.html",
+        title=title,
+        charts={chart.name: chart for chart in charts},
+        **summary(found),
+        unknown=roof.unknown,
+        made=utc_now(),
+        version=__version__,
+        csv_query="",
     )

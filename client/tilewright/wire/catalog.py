@@ -1,4 +1,4 @@
-"""Answers about the service itself: problem documents (RFC 9457), health, families and devices."""
+"""Answers about the service itself: problem documents (RFC 9457), health, families, devices, quarantine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from tilewright.schema.codec import KeyName
 from tilewright.schema.device import DeviceFields
+from tilewright.schema.trial import QuarantineEntry
+from tilewright.wire.requests import PageQuery
 
 
 class ErrorItem(BaseModel):
@@ -115,3 +118,26 @@ class DeviceList(BaseModel):
     """Every device of this service."""
 
     items: list[DeviceView]
+
+
+class QuarantineQuery(PageQuery, frozen=True):
+    """``GET /quarantine``: a page of the entries of one device class, or of all."""
+
+    device_class: KeyName | None = None
+
+
+class QuarantineView(BaseModel, QuarantineEntry, frozen=True):
+    """A config that broke a device class, with the evidence.
+
+    Attributes:
+        staleness: ``fresh`` while it holds here; else what changed, so that the config is tried again.
+    """
+
+    staleness: str
+
+
+class QuarantineList(BaseModel):
+    """A page of entries, the newest first; ``next`` is the cursor of the next page."""
+
+    items: list[QuarantineView]
+    next: str | None = None

@@ -14,6 +14,9 @@ from tilewright.wire.catalog import (
     Health,
     KnobView,
     ProblemDocument,
+    QuarantineList,
+    QuarantineQuery,
+    QuarantineView,
     SupportView,
 )
 from tilewright.wire.exchange import (
@@ -31,7 +34,6 @@ from tilewright.wire.exchange import (
     TrustView,
     WaitingView,
 )
-from tilewright.wire.explain import ExplainQuery, ExplainView, ReportQuery
 from tilewright.wire.jobs import (
     JobList,
     JobView,
@@ -53,7 +55,6 @@ from tilewright.wire.misses import (
     MissView,
     TuneMissesBody,
 )
-from tilewright.wire.quarantine import QuarantineList, QuarantineQuery, QuarantineView
 from tilewright.wire.requests import (
     BestQuery,
     CancelQuery,
@@ -68,8 +69,11 @@ from tilewright.wire.requests import (
 from tilewright.wire.results import (
     BestConfigList,
     BestConfigView,
+    ExplainQuery,
+    ExplainView,
     MatchView,
     QualityView,
+    ReportQuery,
 )
 from tilewright.wire.sets import (
     BundleBody,

@@ -19,7 +19,7 @@ from service.http.views import number_place, page_end, tune_hint
 from service.results.answers import Answer
 from service.results.explaining import device_of, explained
 from service.results.served import Selection
-from service.web.report import report
+from service.web.results import report
 from tilewright import wire
 from tilewright.errors import InvalidProblem
 from tilewright.http.calls import JSON

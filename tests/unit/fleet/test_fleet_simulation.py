@@ -11,7 +11,7 @@ import pytest
 from toy_family import CUDA_DEVICE, toy_space
 
 from benchmarks.fleet.clock import MachineClock, VirtualClock
-from benchmarks.fleet.run import FleetError, FleetRequest, run_fleet
+from benchmarks.fleet.run import FleetError, FleetOptions, run_fleet
 from benchmarks.fleet.simulation import Outcome
 from benchmarks.search import pending
 from tilewright.schema.job import JobStatus
@@ -102,18 +102,17 @@ def test_fairness_counts_while_every_caller_waits() -> None:
     assert Outcome(worked=worked[:-1]).fairness is None
 
 
-def request(folder: Path, **given: object) -> FleetRequest:
+def options(folder: Path, **given: object) -> FleetOptions:
     space = folder / "toy.t4.json.gz"
     write_space(toy_space(noise=0.01), space)
-    usual = {"devices": [1, 4], "spaces": [space], "jobs": 8, "trials": 5, "database_url": None}
-    usual |= {"machine_clock": False, "command": "bench fleet", "out": folder}
-    return FleetRequest(**(usual | given))  # type: ignore[arg-type]
+    usual = {"devices": "1 4", "space": (str(space),), "jobs": 8, "trials": 5, "out": folder}
+    return FleetOptions(**(usual | given))  # type: ignore[arg-type]
 
 
 def test_more_devices_do_more_trials_a_minute_of_the_same_quality(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/kept.db"
     told = list[str]()
-    rows, path = run_fleet(request(tmp_path, database_url=url), told.append)
+    rows, path = run_fleet(options(tmp_path, database_url=url), told.append)
     assert json.loads(path.read_text())["rows"] == rows
     one, four = rows
     assert (one["devices"], one["trials"], one["jobs"]) == (1, 40, 8)
@@ -137,7 +136,7 @@ def test_a_database_with_waiting_jobs_is_refused(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/used.db"
     store = Store.open(url)
     store.migrate()
-    asked = request(tmp_path, database_url=url)
+    asked = options(tmp_path, database_url=url)
     with store.begin() as session:
         space = toy_space()
         jobs.submit(session, jobs.TuneRequest(space.problem, families=("toy",)), CUDA_DEVICE)
@@ -147,9 +146,15 @@ def test_a_database_with_waiting_jobs_is_refused(tmp_path: Path) -> None:
 
 
 def test_spaces_of_one_problem_are_refused(tmp_path: Path) -> None:
-    asked = request(tmp_path)
+    asked = options(tmp_path)
     with pytest.raises(FleetError, match="use others"):
-        run_fleet(request(tmp_path, spaces=[*asked.spaces, *asked.spaces]), lambda _line: None)
+        run_fleet(options(tmp_path, space=asked.space * 2), lambda _line: None)
+
+
+@pytest.mark.parametrize("devices", ["", "0", "1 two", "-1"])
+def test_sizes_that_are_no_numbers_are_refused(devices: str) -> None:
+    with pytest.raises(FleetError, match="takes whole numbers, such as"):
+        run_fleet(FleetOptions(devices=devices), lambda _line: None)
 
 
 def test_pending_configs_cost_trials_and_save_seconds() -> None:
