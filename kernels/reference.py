@@ -98,9 +98,9 @@ _FROM_SHARED = (
 )
 _BASE = "D goes through permuted shared memory here too; the operands lie as in the document's base"
 _UNROLLED = "the compiler unrolls loops of constant length without being told, in the kernels before too"
-_BOXES = (
-    "one TMA box of 64 elements by the rows of the tile loads an operand, where the document issues boxes of "
-    "64 x 8, and one lane of each warp frees a stage, where there all 128 threads do; the bytes are the same"
+_RELEASED = (
+    "all threads release a stage once its wgmma have ended; in the document they do when they have issued "
+    "them, and the first warp alone awaits their end"
 )
 _NEXT_STEP = "a step that the document leaves to do, by family wgmma_ws; {}"
 _TABLE = (
@@ -137,7 +137,7 @@ _ONE_MMA = _MMA | {
 _TYPE = _CROSSWISE | {"warps_m": 4, "fragment_load": "ldmatrix", "snake": 1, "epilogue": "direct"}
 _WGMMA: dict[str, KnobValue] = {
     "tile_m": 128, "tile_n": 128, "tile_k": 64, "stages": 3, "warpgroups": 1,
-    "epilogue": "direct", "raster": "n", "swizzle_size": 1,
+    "epilogue": "direct", "raster": "n", "swizzle_size": 1, "box_lines": 8, "arrivals": "threads",
 }  # fmt: skip
 # 16 x 16 threads, 2 x 4 warps, registers straight to D: what the kernels of 004 share.
 _ADA_MMA = _MMA | {"warps_m": 2, "warps_n": 4, "stages": 1, "epilogue": "direct"}
@@ -257,14 +257,14 @@ REFERENCE_KERNELS: tuple[ReferenceKernel, ...] = (
     _of_type("b1.xor-s32", DType.SIGN1, 512, accumulate="s32"),
     ReferenceKernel(
         "003-tma-wgmma", _wgmma(), _003,
-        "TMA into three stages, wgmma m64n128k16 by one warpgroup, f16 accumulators", _H200, note=_BOXES),
+        "TMA into three stages, wgmma m64n128k16 by one warpgroup, f16 accumulators", _H200, note=_RELEASED),
     ReferenceKernel(
         "003-block-swizzle", _wgmma(swizzle_size=8), _003,
-        "neighbouring CTAs share columns of B in the L2", _H200),
+        "neighbouring CTAs share columns of B in the L2", _H200, note=_RELEASED),
     ReferenceKernel(
         "003-stmatrix", _wgmma(swizzle_size=8, epilogue="stmatrix"), _003,
         "D by stmatrix through swizzled shared memory: the document's kernel", _H200, 0.191733, 716.823,
-        _BOXES),
+        _RELEASED),
     ReferenceKernel(
         "003-warp-specialised", Config.of("wgmma_ws", _WGMMA_WS), _003,
         "a warp that loads beside two warpgroups that multiply one tile", _H200,

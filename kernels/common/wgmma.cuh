@@ -23,14 +23,18 @@ template <class T, int EXTENT, int DEPTH, bool K_MAJOR, int SLICES = 1> struct W
     static_assert(lines % 8 == 0, "tiles are multiples of 1024 bytes");
     static_assert(K_MAJOR || sizeof(T) == 2, "wgmma transposes 16-bit elements only");
 
-    // One box a panel; x0 is where the tile starts along EXTENT.
+    // One box for LINES lines of a panel, or for all if that is 0; x0 is where the tile starts along EXTENT.
+    template <int LINES>
     static __device__ __forceinline__ void load(unsigned smem, const TensorMap* map, unsigned barrier, int x0, int k0,
                                                 int batch) {
+        constexpr int box_lines = LINES ? LINES : lines;
 #pragma unroll
-        for (int p = 0; p < panels; ++p) {
-            const int column = (K_MAJOR ? k0 : x0) + p * panel;
-            tma_load(smem + p * panel_bytes, map, barrier, column, K_MAJOR ? x0 : k0, batch);
-        }
+        for (int p = 0; p < panels; ++p)
+#pragma unroll
+            for (int line = 0; line < lines; line += box_lines) {
+                const int column = (K_MAJOR ? k0 : x0) + p * panel, row = (K_MAJOR ? x0 : k0) + line;
+                tma_load(smem + p * panel_bytes + line * 128, map, barrier, column, row, batch);
+            }
     }
 
     // Loads slice `slice` of k tile `index` into all CTAs of `ctas`, or the whole tile into this CTA if SLICES is 1.

@@ -3,6 +3,8 @@
 //   STAGES            k tiles in shared memory
 //   ACCUMULATE        0 f32, 1 f16
 //   EPILOGUE          0 direct, 1 stmatrix and 16-byte stores
+//   BOX_LINES         lines of 128 bytes of a TMA box; 0 for as many as the tile has
+//   ARRIVALS          what releases a stage: 0 a lane of each warp, 1 all threads
 #pragma once
 #include "common/config.cuh"
 
@@ -10,6 +12,8 @@ namespace cfg {
 constexpr int warpgroups = WARPGROUPS, stages = STAGES;
 constexpr bool accumulate_f16 = ACCUMULATE, epilogue_smem = EPILOGUE;
 constexpr int threads = 128 * warpgroups, warps = 4 * warpgroups;
+constexpr int box_lines = BOX_LINES;
+constexpr bool all_arrive = ARRIVALS;
 constexpr int atoms = tile_m / 64 / warpgroups; // of 64 rows, of a warpgroup
 constexpr int k_steps = tile_k / 16;
 } // namespace cfg
@@ -28,4 +32,6 @@ static_assert(cfg::stages >= 2 && cfg::stages <= 8, "STAGES is in 2 .. 8");
 static_assert(ACCUMULATE == 0 || ACCUMULATE == 1, "ACCUMULATE is 0 (f32) or 1 (f16)");
 static_assert(!cfg::accumulate_f16 || IsF16<In>::value, "f16 accumulation needs f16 inputs");
 static_assert(!cfg::epilogue_smem || sizeof(Out) == 2, "stmatrix stores 16-bit elements");
+static_assert(cfg::box_lines == 0 || cfg::box_lines == 8, "BOX_LINES is 0 or 8");
+static_assert(ARRIVALS == 0 || ARRIVALS == 1, "ARRIVALS is 0 (warps) or 1 (threads)");
 static_assert(cfg::split_k == 1, "family wgmma does not split k");

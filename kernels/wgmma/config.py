@@ -10,6 +10,7 @@ from kernels.common.wgmma import OperandTile
 from tilewright.schema.problem import DType, GemmProblem
 
 EPILOGUES = ("direct", "stmatrix")
+ARRIVALS = ("warps", "threads")
 
 # Registers of a thread beside the accumulators: descriptors, addresses, bounds, loop state.
 _OTHER_REGISTERS = 40
@@ -30,6 +31,11 @@ class Knobs:
     tile_k: int = knob(64, (64, 128), "k of one stage")
     stages: int = knob(4, (2, 3, 4, 5, 6, 7, 8), "k tiles in shared memory", searched=(3, 4, 5, 6, 8))
     epilogue: str = knob("stmatrix", EPILOGUES, "registers to D")
+    box_lines: int = knob(0, (0, 8), "lines of a TMA box; 0 for all", searched=(0,), absent=0)
+    arrivals: str = knob(
+        "warps", ARRIVALS, "what releases a stage",
+        searched=("warps",), absent="warps",
+    )  # fmt: skip
     raster: str = knob("m", RASTER_AXES, "axis along which consecutive tiles lie")
     swizzle_size: int = knob(
         1,

@@ -50,11 +50,10 @@ class Wgmma(cuda.CudaFamily[Knobs]):
 
     def leading_arguments(self, k: Knobs, problem: GemmProblem) -> tuple[Argument, ...]:
         """Tensor maps of A and B."""
-        a, b = operand_tiles(k, problem)
-        return (
-            TensorMap("a", a.box, promotion=128),
-            TensorMap("b", b.box, promotion=128),
+        a, b = (
+            tile.box if not k.box_lines else (k.box_lines, tile.panel) for tile in operand_tiles(k, problem)
         )
+        return (TensorMap("a", a, promotion=128), TensorMap("b", b, promotion=128))
 
     def smem_bytes(self, k: Knobs, problem: GemmProblem) -> int:
         """Dynamic shared memory in bytes."""

@@ -11,7 +11,7 @@
 // Compiles as it lies here:  nvcc -cubin -arch=sm_90a -I. -DIN_TYPE=f16 -DOUT_TYPE=f16 -DA_TRANSPOSED=0
 //   -DB_TRANSPOSED=1 -DTILE_M=128 -DTILE_N=256 -DTILE_K=64 -DRASTER=0 -DRASTER_SNAKE=0 -DSWIZZLE_SIZE=8 -DSPLIT_K=1 -DALIGN_D=16
 //   -DACTIVATION=0 -DHAS_BIAS=0 -DHAS_C=0 -DWARPGROUPS=2 -DSTAGES=4 -DACCUMULATE=0
-//   -DEPILOGUE=1 wgmma/kernel.cu
+//   -DEPILOGUE=1 -DBOX_LINES=0 -DARRIVALS=0 wgmma/kernel.cu
 #include "common/ptx/cp_async.cuh"
 #include "common/ptx/control.cuh"
 #include "common/epilogue.cuh"
@@ -39,8 +39,8 @@ struct MainLoop {
     // Called by one lane.
     __device__ __forceinline__ void load_tile(int index, int stage) const {
         mbarrier_arrive_expect(ring.full(stage), Stages::stage_bytes);
-        TileA::load(ring.tile_a(stage), map_a, ring.full(stage), row0, index * cfg::tile_k, batch);
-        TileB::load(ring.tile_b(stage), map_b, ring.full(stage), col0, index * cfg::tile_k, batch);
+        TileA::load<cfg::box_lines>(ring.tile_a(stage), map_a, ring.full(stage), row0, index * cfg::tile_k, batch);
+        TileB::load<cfg::box_lines>(ring.tile_b(stage), map_b, ring.full(stage), col0, index * cfg::tile_k, batch);
     }
 
     __device__ __forceinline__ void multiply_tile(Accumulator& acc, int stage) const {
@@ -56,10 +56,10 @@ struct MainLoop {
         wgmma_commit();
     }
 
-    // Releases k tile `index` in `state` for this warp; the first warp loads the next k tile of the stage once all warps have
+    // Releases k tile `index` in `state` for this warp or thread; the first warp loads the next k tile of the stage once all warps have
     // released it.
     __device__ __forceinline__ void release_tile(int index, RingState state) const {
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(ring.empty(state.stage));
+        if (cfg::all_arrive || threadIdx.x % 32 == 0) mbarrier_arrive(ring.empty(state.stage));
         if (warp == 0 && index + cfg::stages < k_tiles && elect_lane()) {
             mbarrier_wait(ring.empty(state.stage), state.phase);
             load_tile(index + cfg::stages, state.stage);
@@ -104,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, 1)
     if (warp == 0 && elect_lane()) {
         tma_prefetch_map(&map_a);
         tma_prefetch_map(&map_b);
-        loop.ring.init(cfg::warps);
+        loop.ring.init(cfg::all_arrive ? cfg::threads : cfg::warps);
     }
     await_previous_kernel();
     if (warp == 0 && elect_lane()) {
