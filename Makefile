@@ -11,18 +11,21 @@ LOCKED += --no-emit-package tilewright --quiet
 PROJECTS := pyproject.toml client/pyproject.toml
 PYTEST := $(BIN)/python -m pytest
 APART := --ignore tests/gpu --ignore tests/fleet
-# One process more than there are cores, since many tests wait for others; four at most.
-PROCESSES := $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? cores + 1 : 4)))
+# Two processes a core, since many tests wait for others; eight at most.
+PROCESSES := $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? 2 * cores : 8)))
 PARALLEL := $(PYTEST) --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(APART)
 # Some tests have limits in seconds, and processes share the cores: what failed (1) runs once more, alone.
 ALONE := [ $$? = 1 ] && echo 'what failed beside other tests runs once more, alone' && \
 	$(PYTEST) --last-failed --last-failed-no-failures none $(APART)
+# Whole files side by side; the argument chooses more than the short tests.
+side_by_side = @$(PARALLEL) $(1) $(ARGS) || { $(ALONE) $(1) $(ARGS); }
+gpu_tests = @$(if $(GPU),$(PYTEST) tests/gpu)
 # NOTE: tests start hundreds of processes; without bytecode each compiles every source that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 # Options for the program of demo, test, bench and serve, for instance: make test ARGS=tests/unit
 ARGS :=
 
-.PHONY: help demo test test-long test-all test-fleet fuzz bench pictures serve lint lock faults faults-fleet soak sbom audit clean
+.PHONY: help demo test test-long test-short-and-long test-all test-fleet fuzz bench pictures serve lint lock faults faults-fleet soak sbom audit clean
 
 help:
 	@echo 'make demo    tune a GEMM on this machine and show the result, about two minutes'
@@ -46,19 +49,26 @@ help:
 demo: $(READY)
 	@$(BIN)/python -m service.cli.demo $(ARGS)
 
-# Whole files side by side; the GPU tests, one at a time, where there is a GPU.
+# The GPU tests run last, one at a time, where there is a GPU.
 test: lint
-	@$(PARALLEL) $(ARGS) || { $(ALONE) $(ARGS); }
-	@$(if $(GPU),$(PYTEST) tests/gpu)
+	$(call side_by_side)
+	$(gpu_tests)
 
 test-long: $(READY)
-	@$(PARALLEL) -m long $(ARGS) || { $(ALONE) -m long $(ARGS); }
+	$(call side_by_side,-m long)
 
-test-all: test test-long test-fleet
+# Short and long tests in one run, and the fleet's beside it.
+test-all: lint .venv/.ready-requirements-fleet.lock
+	@$(MAKE) --no-print-directory --jobs 2 test-short-and-long test-fleet
+	$(gpu_tests)
+
+test-short-and-long: $(READY)
+	$(call side_by_side,-m 'not alone')
 
 # Ray is in the extra `fleet` alone; nothing else needs it.
+# NOTE: a cache of its own, as pytest keeps there which tests failed last.
 test-fleet: .venv/.ready-requirements-fleet.lock
-	@timeout 900 $(PYTEST) tests/fleet $(ARGS)
+	@timeout 1500 $(PYTEST) tests/fleet -o cache_dir=.venv/.pytest-fleet $(ARGS)
 
 .venv/.ready-requirements-fleet.lock: requirements-fleet.lock $(READY)
 	@$(PIP) install --require-hashes -r $<
