@@ -20,6 +20,7 @@ from tuner.store import keys
 from tuner.store.database import Store
 
 STOP_S = 20
+QUICK_KERNELS = {"HOST_KERNEL_FLAGS": "-O1"}  # NOTE: -O3 compiles for twice as long
 SMALL_LIMITS = {"max_extent": 2048, "max_body_bytes": 2**20, "max_queue": 3}
 TUNED = GemmProblem(64, 48, 32, "float32", "nn")
 # Every operation of the service, and the scope that it asks for; None: it needs no key.
@@ -114,8 +115,7 @@ def environment(folder: Path, **settings: object) -> dict[str, str]:
         **settings,
     }
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TILEWRIGHT_")}
-    kept["HOST_KERNEL_FLAGS"] = "-O1"  # NOTE: -O3 compiles for twice as long
-    return kept | {f"TILEWRIGHT_{name.upper()}": str(value) for name, value in chosen.items()}
+    return kept | QUICK_KERNELS | {f"TILEWRIGHT_{name.upper()}": str(value) for name, value in chosen.items()}
 
 
 def start(folder: Path, *under: str, **settings: object) -> Server:

@@ -14,7 +14,7 @@ import api_server
 # NOTE: the second keeps every port on loopback, as Ray does on the systems of its name; read at its import.
 # The third runs devices at the priority of other processes, which Ray's workers otherwise give way to.
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-os.environ |= {"RAY_worker_niceness": "0"}
+os.environ |= {"RAY_worker_niceness": "0", **api_server.QUICK_KERNELS}
 from ray.cluster_utils import Cluster
 
 _SMALL = {"include_dashboard": False, "object_store_memory": 80 * 2**20}
