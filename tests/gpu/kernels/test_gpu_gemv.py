@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import random
-
 import gate
 import pytest
 from gpu_samples import EPILOGUES, GEMV_BASE
 
 from kernels.gemv.family import GEMV
 from tilewright import Config, GemmProblem
-from tuner.search.points import valid_points
 
 LAYOUTS = ["nn", "nt", "tn", "tt"]
 
@@ -84,14 +81,3 @@ def test_gemv_epilogues(device, extra, layout) -> None:
         for split in (1, 4):
             problem = GemmProblem(*size, dtype="bfloat16", layout=layout, **extra)
             assert wrong(device, {"split_k": split}, problem) is None
-
-
-@pytest.mark.parametrize("problem", [
-    GemmProblem(1, 6144, 4096), GemmProblem(16, 4096, 14336), GemmProblem(8, 4096, 1024, layout="nn"),
-    GemmProblem(2048, 3, 1000, dtype="bfloat16", layout="tt"), GemmProblem(7, 4097, 4093),
-], ids=str)  # fmt: skip
-def test_random_valid_configs_of_gemv_are_right(device, problem) -> None:
-    points = list(valid_points(GEMV, problem, device.spec))
-    configs = [GEMV.at(point) for point in random.Random(1).sample(points, min(8, len(points)))]
-    for config in configs + GEMV.heuristic_configs(problem, device.spec):
-        assert wrong(device, dict(config.knobs), problem) is None, str(config)

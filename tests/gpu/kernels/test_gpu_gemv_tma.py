@@ -16,7 +16,6 @@ from tilewright import Config, GemmProblem
 from tuner.devices.base import Tensors
 from tuner.measure.correctness import check
 from tuner.measure.operands import bind, make_tensors
-from tuner.search.points import valid_points
 
 TYPES = ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8"]
 BASE = dataclasses.asdict(Knobs(stages=4))
@@ -207,14 +206,3 @@ def test_each_kernel_reads_what_the_one_before_wrote(hopper, knobs) -> None:
         replay()
         assert numpy.array_equal(buffers[STEPS % 3].get(), numpy.roll(start, STEPS, axis=2))
     kernel.close()
-
-
-@pytest.mark.parametrize("problem", [
-    GemmProblem(1, 6144, 4096), GemmProblem(16, 4096, 14336), GemmProblem(8, 4096, 1024, dtype="int8"),
-    GemmProblem(2048, 3, 1000, dtype="bfloat16"), GemmProblem(7, 4104, 4096, dtype="float8_e4m3fn", batch=2),
-], ids=str)  # fmt: skip
-def test_random_valid_configs_of_gemv_tma_are_right(hopper, problem) -> None:
-    points = list(valid_points(GEMV_TMA, problem, hopper.spec))
-    configs = [GEMV_TMA.at(point) for point in random.Random(1).sample(points, min(8, len(points)))]
-    for one in configs + GEMV_TMA.heuristic_configs(problem, hopper.spec):
-        assert gate.wrong(hopper, GEMV_TMA, one, problem) is None, str(one)

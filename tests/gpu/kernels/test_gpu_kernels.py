@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from kernels.simt.config import Knobs as SimtKnobs
 from kernels.simt.family import SIMT
 from tilewright import Config, GemmProblem
 from tilewright.launch import load
-from tuner.search.points import valid_points
 
 SIZES = [
     (1, 1, 1), (1, 129, 33), (17, 8, 5), (127, 255, 63), (128, 128, 64), (129, 257, 65), (300, 520, 1000),
@@ -147,19 +145,6 @@ def test_simt_computes_every_type_and_layout(device, dtype, layout) -> None:
 def test_every_knob_of_simt(device, variant) -> None:
     problem = GemmProblem(257, 300, 1000, dtype="float32", batch=2, has_c=True, activation="gelu")
     assert wrong(device, SIMT, Config.of("simt", {**SIMT_BASE, **variant}), problem) is None
-
-
-@pytest.mark.parametrize("problem", [
-    GemmProblem(333, 777, 555), GemmProblem(64, 1024, 4096, layout="nn"),
-    GemmProblem(344, 520, 808, layout="tn"), GemmProblem(333, 777, 555, layout="tt"),
-    GemmProblem(1, 4096, 1024, dtype="bfloat16"), GemmProblem(200, 300, 400, dtype="float64", layout="tt"),
-], ids=str)  # fmt: skip
-def test_random_valid_configs_are_right(device, problem) -> None:
-    for family in (MMA_SYNC, SIMT):
-        points = list(valid_points(family, problem, device.spec))
-        for point in random.Random(1).sample(points, min(6, len(points))):
-            config = family.at(point)
-            assert wrong(device, family, config, problem) is None, str(config)
 
 
 def test_a_wrong_kernel_is_caught(device) -> None:

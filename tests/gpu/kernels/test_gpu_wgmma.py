@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import random
-
 import gate
 import pytest
 
-from kernels.compiler.build import build
 from kernels.wgmma.family import WGMMA
 from tilewright import Config, GemmProblem
-from tilewright.launch import load
-from tuner.search.points import valid_points
 
 # The kernel of document 003.
 BASE = {
@@ -19,25 +14,10 @@ BASE = {
     "raster": "n", "swizzle_size": 8,
 }  # fmt: skip
 LAYOUTS = ["nn", "nt", "tn", "tt"]
-# Rows of A and B are multiples of 8 elements in every layout; less than a tile, exact, and ragged.
-SIZES = [(8, 8, 8), (8, 264, 72), (128, 128, 64), (136, 248, 200), (304, 520, 1000), (512, 384, 2048)]
 
 
 def wrong(device, problem: GemmProblem, **knobs) -> str | None:
     return gate.wrong(device, WGMMA, Config.of("wgmma", {**BASE, **knobs}), problem)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("size", SIZES, ids=str)
-def test_every_size_type_and_layout(hopper, size, dtype, layout) -> None:
-    assert wrong(hopper, GemmProblem(*size, dtype=dtype, layout=layout)) is None
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("size", SIZES, ids=str)
-def test_f16_accumulators(hopper, size, layout) -> None:
-    assert wrong(hopper, GemmProblem(*size, layout=layout, acc_dtype="float16")) is None
 
 
 @pytest.mark.parametrize("epilogue", ["direct", "stmatrix"])
@@ -96,55 +76,3 @@ EPILOGUES = [
 def test_epilogues_and_batches(hopper, extra, size, epilogue) -> None:
     problem = GemmProblem(*size, dtype="bfloat16", **extra)
     assert wrong(hopper, problem, epilogue=epilogue, warpgroups=2) is None
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_float32_results(hopper, layout) -> None:
-    problem = GemmProblem(136, 264, 200, layout=layout, out_dtype="float32", has_c=True)
-    assert wrong(hopper, problem, epilogue="direct") is None
-
-
-@pytest.mark.parametrize("layout", ["nn", "nt"])
-def test_a_batch_of_ragged_matrices_does_not_bleed(hopper, layout) -> None:
-    """Boxes that reach past the last row of one matrix must not see the first rows of the next."""
-    assert wrong(hopper, GemmProblem(40, 72, 24, layout=layout, batch=5)) is None
-
-
-@pytest.mark.parametrize("layout", ["nn", "nt"])
-def test_many_runs_give_the_same_bits(hopper, layout) -> None:
-    """A stage that is refilled too early, or read too early, shows as a rare difference."""
-    import cupy
-
-    from tuner.measure.operands import bind, make_tensors
-
-    problem = GemmProblem(1024, 1024, 4096, layout=layout)
-    config = Config.of("wgmma", {**BASE, "warpgroups": 2, "stages": 2})
-    kernel = load(build(WGMMA, config, problem, hopper.spec))
-    tensors = make_tensors(hopper, problem, 1, "normal")
-    launch = bind(hopper, kernel, problem, [tensors]).launches[0]
-    launch()
-    hopper.synchronize()
-    first = tensors.d.copy()
-    for _ in range(300):
-        tensors.d.fill(0)
-        cupy.cuda.get_current_stream().synchronize()
-        launch()
-        hopper.synchronize()
-        assert bool((tensors.d == first).all())
-    kernel.close()
-
-
-@pytest.mark.parametrize(
-    "problem",
-    [
-        GemmProblem(333, 777, 1024),
-        GemmProblem(64, 1024, 4096, layout="nn", acc_dtype="float16"),
-        GemmProblem(1000, 1000, 512, layout="tt", dtype="bfloat16", has_bias=True),
-    ],
-    ids=str,
-)
-def test_heuristic_and_random_valid_configs_are_right(hopper, problem) -> None:
-    points = list(valid_points(WGMMA, problem, hopper.spec))
-    configs = [WGMMA.at(point) for point in random.Random(1).sample(points, 8)]
-    for config in WGMMA.heuristic_configs(problem, hopper.spec) + configs:
-        assert wrong(hopper, problem, **dict(config.knobs)) is None, str(config)

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 
 import gate
 import pytest
 from gpu_samples import WGMMA_WS_BASE as BASE
 
-from kernels.compiler.build import build
 from kernels.wgmma_ws.config import L2_HINTS
 from kernels.wgmma_ws.family import WGMMA_WS
 from tilewright import Config, GemmProblem
-from tilewright.launch import load
-from tuner.search.points import valid_points
 
 PINGPONG = {"schedule": "pingpong", "consumers_m": 1}
 SWAPPED = {"swap_ab": 1, "tile_m": 64, "consumers_m": 1, "consumers_n": 2}
 REDUCE_SCATTER = {"split_k": 4, "reduction": "reduce_scatter"}
 SMALL = {"tile_m": 64, "tile_n": 64, "consumers_m": 1}
 LAYOUTS = ["nn", "nt", "tn", "tt"]
-SIZES = [(8, 8, 8), (8, 264, 72), (128, 128, 64), (136, 248, 200), (304, 520, 1000), (1024, 2304, 2048)]
 
 
 def wrong(device, problem: GemmProblem, **knobs) -> str | None:
@@ -42,19 +37,6 @@ def do_not_wait(monkeypatch) -> None:
         return dataclasses.replace(spec, defines=(*spec.defines, ("SEMAPHORE_CLOCKS", 0)))
 
     monkeypatch.setattr(WGMMA_WS, "build_spec", build_spec)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("size", SIZES, ids=str)
-def test_every_size_type_and_layout(hopper, size, dtype, layout) -> None:
-    assert wrong(hopper, GemmProblem(*size, dtype=dtype, layout=layout)) is None
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("size", SIZES, ids=str)
-def test_f16_accumulators(hopper, size, layout) -> None:
-    assert wrong(hopper, GemmProblem(*size, layout=layout, acc_dtype="float16")) is None
 
 
 @pytest.mark.parametrize("epilogue", ["direct", "stmatrix"])
@@ -337,57 +319,6 @@ def test_reduce_scatter_whatever_the_ring_holds(hopper, variant, ring) -> None:
         assert wrong(hopper, GemmProblem(*size), **variant, **ring) is None
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_float32_results(hopper, layout) -> None:
-    problem = GemmProblem(136, 264, 200, layout=layout, out_dtype="float32", has_c=True)
-    assert wrong(hopper, problem, epilogue="direct", store_stages=1) is None
-
-
-@pytest.mark.parametrize("layout", ["nn", "nt"])
-def test_a_batch_of_ragged_matrices_does_not_bleed(hopper, layout) -> None:
-    """Boxes that reach past the last row of one matrix must not see the first rows of the next."""
-    assert wrong(hopper, GemmProblem(40, 72, 24, layout=layout, batch=5)) is None
-
-
-@pytest.mark.parametrize(
-    "variant",
-    [
-        {"stages": 2},
-        {"cluster_m": 2, "stages": 3},
-        {**PINGPONG, "stages": 3},
-        {"split_k": 4, "reduction": "kernel"},
-        {**PINGPONG, "split_k": 4, "reduction": "kernel", "cluster_m": 2},
-        REDUCE_SCATTER,
-        {**REDUCE_SCATTER, "cluster_m": 2, "cta_order": "gpc"},
-        {**REDUCE_SCATTER, "tile_n": 256, "stages": 3, "store_stages": 1},
-        {"reverse_k": 1, "split_k": 4, "reduction": "kernel"},
-        {"cluster_m": 2, "cta_order": "gpc", "tile_n": 256, "stages": 3, "reverse_k": 1},
-        {**PINGPONG, "cluster_m": 2, "tile_n": 176, "sector_aligned_store": 1, "store_stages": 4},
-    ],
-    ids=str,
-)
-def test_many_runs_give_the_same_bits(hopper, variant) -> None:
-    """A stage refilled or read too early, or a subtile overwritten too early, shows as a rare difference."""
-    import cupy
-
-    from tuner.measure.operands import bind, make_tensors
-
-    problem = GemmProblem(1536, 1280, 4096)
-    kernel = load(build(WGMMA_WS, Config.of("wgmma_ws", {**BASE, **variant}), problem, hopper.spec))
-    tensors = make_tensors(hopper, problem, 1, "normal")
-    launch = bind(hopper, kernel, problem, [tensors]).launches[0]
-    launch()
-    hopper.synchronize()
-    first = tensors.d.copy()
-    for _ in range(300):
-        tensors.d.fill(0)
-        cupy.cuda.get_current_stream().synchronize()
-        launch()
-        hopper.synchronize()
-        assert bool((tensors.d == first).all())
-    kernel.close()
-
-
 def launched(device, problem: GemmProblem, **knobs):
     """D of a second launch on operands of N(0, 1), and its time in us."""
     from tuner.measure.operands import bind, make_tensors
@@ -444,21 +375,3 @@ def test_loads_wait_for_the_load_interval(hopper, monkeypatch) -> None:
     monkeypatch.setattr(WGMMA_WS, "derived_macros", lambda *of: defines(*of) | {"LOAD_INTERVAL": 512})
     least = 255 * 512 / hopper.spec.clock_mhz
     assert launched(hopper, problem, **knobs)[1] > least > without
-
-
-@pytest.mark.parametrize(
-    "problem",
-    [
-        GemmProblem(333, 777, 1024),
-        GemmProblem(64, 1024, 4096, layout="nn", acc_dtype="float16"),
-        GemmProblem(1000, 1000, 512, layout="tt", dtype="bfloat16", has_bias=True),
-        GemmProblem(16, 4096, 4096),
-        GemmProblem(1024, 2048, 4096, dtype="float8_e4m3fn", out_dtype="bfloat16"),
-    ],
-    ids=str,
-)
-def test_heuristic_and_random_valid_configs_are_right(hopper, problem) -> None:
-    points = list(valid_points(WGMMA_WS, problem, hopper.spec))
-    configs = [WGMMA_WS.at(point) for point in random.Random(1).sample(points, 12)]
-    for config in WGMMA_WS.heuristic_configs(problem, hopper.spec) + configs:
-        assert wrong(hopper, problem, **dict(config.knobs)) is None, str(config)

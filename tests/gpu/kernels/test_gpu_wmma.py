@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 from typing import Any
 
 import gate
@@ -13,7 +12,6 @@ from gpu_samples import EPILOGUES
 from kernels.wmma.config import Knobs
 from kernels.wmma.family import WMMA
 from tilewright import Config, GemmProblem
-from tuner.search.points import valid_points
 
 SIZES = [
     (1, 1, 1), (1, 129, 33), (17, 8, 5), (127, 255, 63), (128, 128, 64), (129, 257, 65), (300, 520, 1000),
@@ -90,15 +88,3 @@ def test_wmma_epilogues(device, extra, size, smem_layout) -> None:
     for split in (1, 4):
         problem = GemmProblem(*size, dtype="bfloat16", **extra)
         assert wrong(device, {"smem_layout": smem_layout, "split_k": split}, problem) is None
-
-
-@pytest.mark.parametrize("problem", [
-    GemmProblem(333, 777, 555), GemmProblem(64, 1024, 4096, layout="nn"),
-    GemmProblem(344, 520, 808, layout="tn"), GemmProblem(333, 777, 555, layout="tt"),
-    GemmProblem(1, 4096, 1024, dtype="bfloat16"), GemmProblem(200, 304, 400, acc_dtype="float16"),
-], ids=str)  # fmt: skip
-def test_random_valid_configs_of_wmma_are_right(device, problem) -> None:
-    points = list(valid_points(WMMA, problem, device.spec))
-    configs = [WMMA.at(point) for point in random.Random(1).sample(points, min(6, len(points)))]
-    for config in configs + WMMA.heuristic_configs(problem, device.spec):
-        assert wrong(device, dict(config.knobs), problem) is None, str(config)
