@@ -17,6 +17,7 @@ from kernels.base.spec import CompileError
 from kernels.common.cuda import TARGETS
 from kernels.compiler.build import build, compile_spec
 from kernels.mma_sync.family import MMA_SYNC
+from kernels.registry import FAMILIES
 from kernels.simt.family import SIMT
 from kernels.wgmma.family import WGMMA
 from kernels.wmma.family import WMMA
@@ -97,50 +98,60 @@ def test_what_is_read_once_is_not_copied_first() -> None:
     assert loads(4096, 4097, 4096, layout="nn") == [1]
 
 
+HALF, NN = GemmProblem(256, 256, 256), GemmProblem(256, 256, 256, layout="nn")
+SINGLE, DOUBLE = (GemmProblem(256, 256, 256, dtype=dtype) for dtype in ("float32", "float64"))
+DECODE, SIXTEEN = GemmProblem(1, 6144, 4096), GemmProblem(16, 4096, 14336)
+# Family, changes of its base config, problem, what Python says, what the source says.
 BROKEN = [
-    ("mma_sync", {"tile_m": 96, "warps_m": 4}, "tile_m must be a multiple", "rows of a warp"),
-    ("mma_sync", {"tile_n": 16, "warps_n": 4}, "tile_n must be a multiple", "columns of a warp"),
-    ("mma_sync", {"tile_k": 16, "warps_k": 2}, "tile_k must be a multiple", "k of a warp"),
-    ("mma_sync", {"stages": 1}, "double buffering", "double buffering"),
-    ("mma_sync", {"tile_k": 32, "warps_k": 2, "stages": 2}, "double buffering", "double buffering"),
-    ("simt", {"tile_m": 16, "tile_n": 16, "thread_m": 8, "thread_n": 8}, "whole warps", "whole warps"),
-    ("simt", {"thread_m": 2}, "multiples of 4", "16-byte groups"),
-    ("simt", {"tile_m": 16, "tile_k": 8, "thread_m": 2, "thread_n": 2, "dtype": "float64"},
-     "evenly", "same number"),
+    ("mma_sync", {"tile_m": 96, "warps_m": 4}, HALF, "tile_m must be a multiple", "rows of a warp"),
+    ("mma_sync", {"tile_n": 16, "warps_n": 4}, HALF, "tile_n must be a multiple", "columns of a warp"),
+    ("mma_sync", {"tile_k": 16, "warps_k": 2}, HALF, "tile_k must be a multiple", "k of a warp"),
+    ("mma_sync", {"stages": 1}, HALF, "double buffering", "double buffering"),
+    ("mma_sync", {"tile_k": 32, "warps_k": 2, "stages": 2}, HALF, "double buffering", "double buffering"),
+    ("simt", {"tile_m": 16, "tile_n": 16, "thread_m": 8, "thread_n": 8}, SINGLE, "whole warps", "whole w"),
+    ("simt", {"thread_m": 2}, SINGLE, "multiples of 4", "16-byte groups"),
+    ("simt", {"tile_m": 16, "tile_k": 8, "thread_m": 2, "thread_n": 2}, DOUBLE, "evenly", "same number"),
+    ("wmma", {"tile_m": 96, "warps_m": 4}, NN, "tile_m must be a multiple", "rows of a warp"),
+    ("wmma", {"tile_n": 16, "warps_n": 4}, NN, "tile_n must be a multiple", "columns of a warp"),
+    ("wmma", {"tile_m": 256, "tile_n": 256, "warps_m": 8, "warps_n": 8}, NN, "at most 1024", "1 to 32 warps"),
+    ("wmma", {"tile_n": 96}, NN, "12 chunks of a row of the B tile", "16-byte chunks of a tile row"),
+    ("wgmma", {"warpgroups": 3}, HALF, "64 * warpgroups", "rows of a warpgroup"),
+    ("wgmma", {"tile_n": 96}, NN, "multiple of 64 if B", "multiple of 64 if B"),
+    ("wgmma", {}, GemmProblem(256, 256, 256, out_dtype="float32"), "16-bit", "16-bit"),
+    ("gemv", {"warps_rows": 8, "warps_k": 8}, DECODE, "at most 1024", "1 to 32 warps"),
+    ("gemv", {"warp_tiles": 4, "warps_rows": 8}, SIXTEEN, "shared memory", "48 KiB"),
+    ("gemv", {}, GemmProblem(1, 64, 64, dtype="float64"), "does not multiply", "up to 4 bytes"),
+    ("gemv", {}, GemmProblem(1, 64, 64, dtype="float32"), "does not multiply", "float is not tf32|float "),
+    ("gemv", {}, GemmProblem(1, 64, 64, dtype="int8", layout="nn"), "16-bit types", "16-bit types only"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "change", "python", "static_assert"), BROKEN, ids=str)
-def test_both_sides_refuse_for_the_same_reason(name, change, python, static_assert) -> None:
-    family = {"mma_sync": MMA_SYNC, "simt": SIMT}[name]
-    dtype = change.get("dtype", "float16" if name == "mma_sync" else "float32")
-    problem = GemmProblem(256, 256, 256, dtype=dtype)
-    knobs = {key: value for key, value in change.items() if key != "dtype"}
-    config = family.config(family.knobs_type(**knobs))
-    reason = family.why_invalid(config, problem, gpu("sm_80"))
-    spec = family.build_spec(config, problem, gpu("sm_80"))
-    assert python in (reason or "")
+@pytest.mark.parametrize(("name", "change", "problem", "python", "static_assert"), BROKEN, ids=str)
+def test_both_sides_refuse_for_the_same_reason(name, change, problem, python, static_assert) -> None:
+    family, device = FAMILIES[name], gpu("sm_90" if name == "wgmma" else "sm_80")
+    config = family.config(family.knobs_type(**change))
+    assert python in (family.why_invalid(config, problem, device) or "")
     with pytest.raises(CompileError, match=static_assert):
-        compile_spec(spec)
+        compile_spec(family.build_spec(config, problem, device))
 
 
-def test_random_structures_agree() -> None:
+@pytest.mark.parametrize(
+    ("family", "problem", "seed"), [(MMA_SYNC, HALF, 7), (WMMA, NN, 11)], ids=["mma_sync", "wmma"]
+)
+def test_random_structures_agree(family, problem, seed) -> None:
     """Knobs drawn blindly: the rules marked as compiled say the same as the compiler."""
-    random_ = random.Random(7)
-    problem, device = GemmProblem(256, 256, 256), gpu("sm_90")
+    source, device = random.Random(seed), gpu("sm_90")
     agreed = {True: 0, False: 0}
-    while min(agreed.values()) < 2:
-        config = Config.of("mma_sync", {knob.name: random_.choice(knob.legal) for knob in MMA_SYNC.knobs})
-        if config["accumulate"] == "f16":
-            continue
-        knobs = MMA_SYNC.knob_values(config)
-        if knobs.warp_m * knobs.warp_n > 2048 and knobs.tile_m % knobs.warps_m == 0:
-            continue  # legal but slow to compile: thousands of accumulators
-        valid = all(rule.why(knobs, problem, device) is None for rule in MMA_SYNC.rules if rule.compiled)
-        if agreed[valid] >= 2:
+    while min(agreed.values()) < 3:
+        config = Config.of(family.name, {knob.name: source.choice(knob.legal) for knob in family.knobs})
+        knobs = family.knob_values(config)
+        if config["accumulate"] == "f16" or knobs.warp_m * knobs.warp_n > 2048:
+            continue  # another accumulate type; thousands of accumulators compile slowly
+        valid = all(rule.why(knobs, problem, device) is None for rule in family.rules if rule.compiled)
+        if agreed[valid] >= 3:
             continue
         try:
-            compile_spec(MMA_SYNC.build_spec(config, problem, device))
+            compile_spec(family.build_spec(config, problem, device))
             compiled = True
         except CompileError:
             compiled = False

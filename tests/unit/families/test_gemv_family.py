@@ -11,7 +11,6 @@ import pytest
 from device_samples import HOPPER, gpu
 from sweeps import every, on_generations
 
-from kernels.base.spec import CompileError
 from kernels.common.cuda import TARGETS
 from kernels.compiler.build import build, compile_spec
 from kernels.gemv import layout
@@ -130,23 +129,6 @@ def test_gemv_joins_where_a_side_is_short() -> None:
     assert "gemv" in families_for(GemmProblem(16, 4096, 64), HOPPER)
     assert "gemv" in families_for(GemmProblem(4096, 1, 64, dtype="float64"), HOPPER)
     assert "gemv" not in families_for(GemmProblem(64, 64, 64), HOPPER)
-
-
-BROKEN = [
-    ({"warps_rows": 8, "warps_k": 8}, DECODE, "at most 1024", "1 to 32 warps"),
-    ({"warp_tiles": 4, "warps_rows": 8}, SIXTEEN, "shared memory", "48 KiB"),
-    ({}, GemmProblem(1, 64, 64, dtype="float64"), "does not multiply", "up to 4 bytes"),
-    ({}, GemmProblem(1, 64, 64, dtype="float32"), "does not multiply", "float is not tf32|float "),
-    ({}, GemmProblem(1, 64, 64, dtype="int8", layout="nn"), "16-bit types", "16-bit types only"),
-]
-
-
-@pytest.mark.parametrize(("changes", "problem", "python", "static_assert"), BROKEN, ids=str)
-def test_both_sides_refuse_for_the_same_reason(changes, problem, python, static_assert) -> None:
-    config = Config.of("gemv", BASE | changes)
-    assert python in (GEMV.why_invalid(config, problem, HOPPER) or "")
-    with pytest.raises(CompileError, match=static_assert):
-        compile_spec(GEMV.build_spec(config, problem, HOPPER))
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from kernels.base.spec import CompileError
 from kernels.common.smem import bank_conflicts, chunk_offset, row_stride
-from kernels.compiler.build import build, compile_spec
+from kernels.compiler.build import build
 from kernels.wmma.config import LAYOUTS, PADDING, Knobs, register_estimate, smem_bytes
 from kernels.wmma.family import WMMA
 from tilewright import Config, DeviceSpec, GemmProblem
@@ -117,42 +115,6 @@ def test_registers_of_what_was_compiled(changes, problem) -> None:
 def test_budgets_and_problems(changes, problem, reason) -> None:
     said = why(changes, problem)
     assert said is None if reason is None else reason in (said or "")
-
-
-BROKEN = [
-    ({"tile_m": 96, "warps_m": 4}, "tile_m must be a multiple", "rows of a warp"),
-    ({"tile_n": 16, "warps_n": 4}, "tile_n must be a multiple", "columns of a warp"),
-    ({"tile_m": 256, "tile_n": 256, "warps_m": 8, "warps_n": 8}, "at most 1024", "1 to 32 warps"),
-    ({"tile_n": 96}, "12 chunks of a row of the B tile", "16-byte chunks of a tile row"),
-]
-
-
-@pytest.mark.parametrize(("changes", "python", "static_assert"), BROKEN, ids=str)
-def test_both_sides_refuse_for_the_same_reason(changes, python, static_assert) -> None:
-    assert python in (why(changes, NN) or "")
-    with pytest.raises(CompileError, match=static_assert):
-        compile_spec(WMMA.build_spec(Config.of("wmma", FOUR_STAGES | changes), NN, A100))
-
-
-def test_random_structures_agree() -> None:
-    """Knobs drawn blindly: the rules marked as compiled say the same as the compiler."""
-    random_ = random.Random(11)
-    agreed = {True: 0, False: 0}
-    while min(agreed.values()) < 4:
-        config = Config.of("wmma", {knob.name: random_.choice(knob.legal) for knob in WMMA.knobs})
-        drawn = WMMA.knob_values(config)
-        if drawn.accumulate == "f16" or drawn.warp_m * drawn.warp_n > 3072:
-            continue  # another accumulate type; hundreds of accumulators compile slowly
-        valid = all(rule.why(drawn, NN, A100) is None for rule in WMMA.rules if rule.compiled)
-        if agreed[valid] >= 4:
-            continue
-        try:
-            compile_spec(WMMA.build_spec(config, NN, A100))
-            compiled = True
-        except CompileError:
-            compiled = False
-        assert compiled == valid, str(config)
-        agreed[valid] += 1
 
 
 @pytest.mark.long
