@@ -3,7 +3,7 @@
 Needs Kernel Tuner 1.5 or newer with scikit-learn, in a virtual environment of its own:
 
     python -m venv kt && kt/bin/pip install kernel_tuner scikit-learn
-    kt/bin/python benchmarks/search/kernel_tuner.py SPACE.json.gz ... --runs 45 --out benchmarks/results
+    kt/bin/python benchmarks/search/kernel_tuner.py SPACE.json.gz ... --runs 45
 
 Kernel Tuner runs in its simulation mode, each strategy with its default options and ``max_fevals`` as the
 budget of *unique valid* evaluations; its search space is exactly the configs in the cache, so that no
@@ -49,6 +49,7 @@ STRATEGIES = (
     "adaptive_tabu_greywolf",
     "bayes_opt",
 )
+RESULTS = Path(__file__).parents[1] / "results"
 CHECKPOINTS = (10, 25, 50, 100, 200)
 NEAR = 0.95
 RESAMPLES = 2000
@@ -203,7 +204,7 @@ def main() -> None:
     parser.add_argument(
         "--strategies", default=",".join(STRATEGIES), help="commas between; others stay in the file"
     )
-    parser.add_argument("--out", type=Path, default=Path(), help="folder of the results")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     for path in arguments.spaces:

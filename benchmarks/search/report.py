@@ -3,12 +3,13 @@
     python -m benchmarks.search.report
 
 One table a recorded space, each mean with its 95 % interval: replays of tilewright
-(``replay-SPACE-*.json``, written by ``tilewright replay --out``), then Kernel Tuner's strategies
-(``kernel-tuner-SPACE.json``, written by ``benchmarks/search/kernel_tuner.py``), the best at 100 trials
-first. Then live re-tunes (``live-retunes-SPACE.json``, written by ``benchmarks/search/live_retunes.py``).
+(``replay-SPACE-*.json``, written by ``tilewright replay --out``), what the heuristic configs alone reach,
+then Kernel Tuner's strategies (``kernel-tuner-SPACE.json``, written by
+``benchmarks/search/kernel_tuner.py``), the best at 100 trials first. Then live re-tunes
+(``live-retunes-SPACE.json``, written by ``benchmarks/search/live_retunes.py``).
 
-``search-summary.json`` gets the same figures as a list of objects, one for each space and sampler, and what
-the heuristic configs alone reach on the spaces of ``benchmarks/spaces``, without a search.
+``search-summary.json`` gets the same figures as a list of objects, one for each space and sampler. Heuristic
+configs alone are those of the spaces of ``benchmarks/spaces``, in their order, without a search.
 """
 
 from __future__ import annotations
@@ -63,11 +64,20 @@ def simulated(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return [row for _, row in sorted(rows, reverse=True)]
 
 
+def unsearched(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """A row of what heuristic configs alone reach."""
+    at = {trials: row[f"at{trials}"] for trials in TRIALS[1:]}
+    fractions = {trials: (value, value, value) for trials, value in at.items()}
+    near = {trials: float(value >= NEAR) for trials, value in at.items()}
+    return _row(f"{row['initial_configs']} {row['sampler']}", row["runs"], fractions, near, 0.0)
+
+
 def table(space: str, folder: Path = RESULTS) -> str:
     """Everything that was measured on a space, as Markdown."""
     own = [data for data in _read(folder, "replay-*.json") if data["space"] == space]
     own.sort(key=lambda data: (bool(data["plan"]["initial_configs"]), -_at_hundred(data)))
     rows = [replayed(data) for data in own]
+    rows += [unsearched(row) for row in recorded_heuristics() if row["space"] == space]
     other = folder / f"kernel-tuner-{space}.json"
     rows += simulated(json.loads(other.read_text())) if other.exists() else []
     head = f"### {space}: {own[0]['configs']} configs, {own[0]['working']} of them work"

@@ -136,3 +136,12 @@ def test_heuristic_configs_alone_are_the_best_of_them_by_true_times() -> None:
         found["at25"] == found["at200"] == pytest.approx(max(space.fraction(space.row(one)) for one in own))
     )
     assert report_.heuristics_alone(toy_space()) is None
+
+
+def test_the_table_of_a_space_shows_what_heuristic_configs_reach_without_a_search() -> None:
+    row = next(one for one in report_.recorded_heuristics() if one["space"] == "wgmma-64x4096x14336-h200")
+    head, *lines = report_.table(row["space"]).splitlines()
+    alone = f"| {row['initial_configs']} heuristic configs alone | 1 |  | {row['at25']:.3f} ("
+    assert [line for line in lines if line.startswith(alone)]
+    assert not any("alone" in line for line in report_.table("gemm_RTX_3090").splitlines())
+    assert row["space"] in head
