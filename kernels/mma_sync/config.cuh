@@ -4,10 +4,10 @@
 //   MMA_K             8 | 16: m16n8k8 or m16n8k16; types that are not 16 bits wide take 16, which is
 //                     their mma over 32 bytes of k (m16n8k8 of tf32, m16n8k32, k64 and k256 of 8, 4 and 1
 //                     bit, m16n8k4 of double)
-//   FRAGMENT_LOAD     0 direct loads, 1 ldmatrix, 2 mixed (A direct, B ldmatrix), 3 ldmatrix with A
-//                     reloaded for every column of mma tiles: fewer registers, more shared-memory traffic, 4 ldmatrix; in 3
-//                     and 4 B stored N x K by an x2 for each column of mma tiles, elsewhere by an x4 for two;
-//                     tf32 stored K x M or K x N is always loaded directly
+//   FRAGMENT_LOAD     0 direct loads, 1 ldmatrix, 2 mixed (A direct, B ldmatrix), 3 ldmatrix before every mma of A, and of B
+//                     stored N x K: fewer registers, more shared-memory traffic, 4 ldmatrix; in 3 and 4 B stored N x K by an
+//                     x2 for each column of mma tiles, elsewhere by an x4 for two; tf32 stored K x M or K x N is always loaded
+//                     directly
 //   SMEM_LAYOUT       0 blocked, 1 padded, 2 xor, 3 permuted, 4 plain, where neighbouring threads copy neighbouring accesses of
 //                     a row; elsewhere a thread copies 16 bytes of a row
 //   COPY_STEP         the k step before which the copies of a stage are issued, unless DOUBLE_BUFFER

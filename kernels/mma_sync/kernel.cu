@@ -84,15 +84,14 @@ struct MainLoop {
 #pragma unroll
                 for (int pair = 0; pair < FragmentLoader::groups_n; ++pair) fragments.load_b(f.b, stage, pair, step);
 #pragma unroll
-            for (int j = 0; j < cfg::mma_tiles_n; ++j) {
-                if constexpr (cfg::b_by_x2) fragments.load_b_x2(f.b[j], stage, j, step);
-                __syncwarp(); // NOTE: without it ptxas loads A once and keeps it
+            for (int j = 0; j < cfg::mma_tiles_n; ++j)
 #pragma unroll
                 for (int i = 0; i < cfg::mma_tiles_m; ++i) {
+                    __syncwarp(); // NOTE: without it ptxas loads fragments once and keeps them
+                    if constexpr (cfg::b_by_x2) fragments.load_b_x2(f.b[j], stage, j, step);
                     fragments.load_a(f.a[i], stage, i, step);
                     acc.multiply(i, j, f);
                 }
-            }
         } else {
             fragments.load(f, stage, step);
 #pragma unroll

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 import pytest
 from device_samples import gpu
@@ -10,9 +12,11 @@ from sweeps import every, on_generations
 from benchmarks.ladder.bank_conflicts import LANES, a_element, accumulator_element, b_element
 from kernels.common.cuda import TARGETS
 from kernels.compiler.build import build
+from kernels.compiler.cubin import code_sections
 from kernels.mma_sync.family import MMA_SYNC
 from kernels.reference import BASELINES, REFERENCE_KERNELS, reference_kernels
 from kernels.registry import FAMILIES
+from tilewright.artifact import TensorMap
 
 BY_NAME = {reference.name: reference for reference in REFERENCE_KERNELS}
 
@@ -125,6 +129,33 @@ def test_ctas_of_the_documents() -> None:
 def test_002_is_one_mma(name) -> None:
     knobs = MMA_SYNC.knob_values(BY_NAME[name].config)
     assert (knobs.warp_m, knobs.warp_n, knobs.tile_k, knobs.threads) == (16, 8, 16, 32)
+
+
+# Operations in the low 9 bits of an instruction of 16 bytes; the numbers were read from nvdisasm.
+LOAD_FRAGMENT, HMMA, TMA_LOAD = 0x03B, 0x03C, 0x1B4
+
+
+def operations(name: str, target: str) -> list[int]:
+    """The operations of a reference kernel's machine code."""
+    reference = BY_NAME[name]
+    artifact = build(FAMILIES[reference.family], reference.config, reference.problem, gpu(target))
+    code = code_sections(artifact.binary)[f".text.{artifact.plan.entry}"]
+    return [low & 0x1FF for low, _ in struct.iter_unpack("<QQ", code)]
+
+
+# A warp computes 2 x 2 mma in a k step of 16. Kernel 2 loads A and B before each; then two of each serve all.
+@pytest.mark.parametrize(("name", "loads"), [("004-2-permuted", 2), ("004-2b-load-a-once", 1)])
+def test_fragment_loads_of_004(name: str, loads: int) -> None:
+    found = operations(name, "sm_89")
+    assert found.count(LOAD_FRAGMENT) == loads * found.count(HMMA) > 0
+
+
+def test_003_loads_boxes_of_64_by_8() -> None:
+    """128 x 64 of A and 64 x 128 of B for a stage are 16 boxes each, in the prologue and in the loop."""
+    reference = BY_NAME["003-stmatrix"]
+    plan = FAMILIES["wgmma"].plan(reference.config, reference.problem, gpu("sm_90"))
+    assert [item.box for item in plan.args if isinstance(item, TensorMap)] == [(8, 64), (8, 64)]
+    assert operations("003-stmatrix", "sm_90").count(TMA_LOAD) % (16 + 16) == 0
 
 
 # "Device Results" of document 002.
