@@ -158,7 +158,7 @@ def mma(
 def fleet(options: dict[str, Any], as_json: AsJson = False) -> None:
     """Simulate fleets whose devices replay recorded spaces, with the real search and a real database.
 
-    On the virtual clock, PostgreSQL must run on this machine: the CPU time of its processes counts.
+    PostgreSQL must run on this machine: the CPU time of its processes counts.
     """
     rows, path = run_fleet(FleetOptions(**options), _tell())
     if as_json:

@@ -1,8 +1,7 @@
-"""Clocks of a simulated fleet: a virtual one, on which one thread runs at a time, and that of the machine."""
+"""The virtual clock of a simulated fleet, on which one thread runs at a time."""
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import heapq
 import threading
@@ -15,55 +14,6 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 Body = Callable[[], None]
-
-
-class Clock(abc.ABC):
-    """The seconds of devices, each of them a thread."""
-
-    @property
-    @abc.abstractmethod
-    def now(self) -> float:
-        """Seconds since the start, as the calling device sees it."""
-
-    @abc.abstractmethod
-    def spend(self, seconds: float) -> None:
-        """Let the calling device work for so long."""
-
-    @abc.abstractmethod
-    def run(self, bodies: Sequence[Body]) -> float:
-        """Run one thread for each body; the seconds until the last one ended. Raises what a body raised."""
-
-    @abc.abstractmethod
-    def transaction(self) -> contextlib.AbstractContextManager[Callable[[Session], None]]:
-        """Count what the block takes in the database; call the given function once its session is open."""
-
-
-class MachineClock(Clock):
-    """The clock of this machine: devices sleep, and all of them share its cores."""
-
-    def __init__(self) -> None:
-        self._started = time.monotonic()
-
-    @property
-    def now(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self._started
-
-    def spend(self, seconds: float) -> None:
-        """Sleep."""
-        time.sleep(seconds)
-
-    def run(self, bodies: Sequence[Body]) -> float:
-        """Run all threads at once."""
-        self._started = time.monotonic()
-        with ThreadPoolExecutor(len(bodies)) as threads:
-            for ended in [threads.submit(body) for body in bodies]:
-                ended.result()
-        return self.now
-
-    def transaction(self) -> contextlib.AbstractContextManager[Callable[[Session], None]]:
-        """Count nothing: time passes by itself."""
-        return contextlib.nullcontext(lambda _session: None)
 
 
 class _Device:
@@ -81,7 +31,7 @@ class _Device:
         self.time, self.cpu = self.time + cpu - self.cpu, cpu
 
 
-class VirtualClock(Clock):
+class VirtualClock:
     """A clock for any number of devices on few cores: the one that is the furthest behind runs alone, until
     another one is behind it.
 
@@ -119,7 +69,7 @@ class VirtualClock(Clock):
         mine.turn.acquire()
 
     def run(self, bodies: Sequence[Body]) -> float:
-        """Run all bodies in turns; the virtual seconds of the last one."""
+        """Run all bodies in turns; the virtual seconds of the last one. Raises what a body raised."""
         devices = [_Device(number) for number in range(len(bodies))]
         self._behind = [(0.0, one.number, one) for one in devices]
 
@@ -142,7 +92,8 @@ class VirtualClock(Clock):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Callable[[Session], None]]:
-        """Execute the block when the database is free, and occupy it for the CPU time it takes there."""
+        """Execute the block when the database is free, and occupy it for the CPU time it takes there. The
+        block calls the given function once its session is open."""
         self.spend(0.0)  # those that are behind come first
         mine, server = self._mine, _Server()
         began, waited_s = mine.time, max(0.0, self._free_at - mine.time)

@@ -3,7 +3,7 @@
 Real: the search (ask and tell), the tuning loop and selection, and the store: jobs are claimed under
 leases, and trials, progress and winners are committed. The CPU time of all this counts. Simulated: a trial
 and a race take their recorded seconds on the device; nothing is compiled, kernels are a few bytes, and Ray
-and the network take no time. On the virtual clock the database is one core that executes one transaction
+and the network take no time. The database is one core that executes one transaction
 at a time, and a commit does not wait for the disk.
 """
 
@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from benchmarks.common.results import RESULTS, now, write_json
-from benchmarks.fleet.clock import MachineClock, VirtualClock
+from benchmarks.fleet.clock import VirtualClock
 from benchmarks.fleet.simulation import Fleet, Load, Outcome
 from tilewright.errors import TilewrightError
 from tilewright.schema.codec import Bounds
@@ -49,7 +49,6 @@ class FleetOptions:
         jobs: jobs for each device, so that a larger fleet has more to do.
         trials: measured configs of a job.
         database_url: a scratch database, as jobs stay in it; a new SQLite file by default.
-        real_time: devices sleep, all on this machine's cores, instead of a virtual clock.
         out: folder of the result; benchmarks/results by default.
     """
 
@@ -58,7 +57,6 @@ class FleetOptions:
     jobs: Annotated[int, Bounds(1, 10_000)] = 8
     trials: Annotated[int, Bounds(1, 10_000)] = 40
     database_url: str | None = None
-    real_time: bool = False
     out: Path | None = None
 
     @property
@@ -77,8 +75,7 @@ class FleetOptions:
     def command(self) -> str:
         """How it is asked for, without the credentials of a database."""
         given = f"--devices '{self.devices}' --jobs {self.jobs} --trials {self.trials}"
-        given += (" --database-url ..." if self.database_url else "") + self.real_time * " --real-time"
-        return f"tilewright bench fleet {given}"
+        return f"tilewright bench fleet {given}" + (" --database-url ..." if self.database_url else "")
 
 
 def run_fleet(options: FleetOptions, tell: Callable[[str], None]) -> tuple[list[dict[str, Any]], Path]:
@@ -100,7 +97,7 @@ def run_fleet(options: FleetOptions, tell: Callable[[str], None]) -> tuple[list[
         for devices in sizes:
             load = Load(spaces, devices * options.jobs, options.trials)
             callers = _submit(load, store)
-            clock = MachineClock() if options.real_time else VirtualClock()
+            clock = VirtualClock()
             outcome = Fleet(load, callers, store, clock).run(devices)
             rows.append(_row(devices, outcome, clock, rows))
             tell(line(rows[-1]))
@@ -121,7 +118,6 @@ def _facts(options: FleetOptions, spaces: Sequence[RecordedSpace], store: Store)
         "date": now(),
         "command": options.command,
         "method": " ".join((__doc__ or "").split()),
-        "clock": "of the machine" if options.real_time else "virtual",
         "database": store.engine.dialect.name,
         "device_class": spaces[0].device.device_class.id,
         "spaces": [space.name for space in spaces],
@@ -137,16 +133,16 @@ def line(row: dict[str, Any]) -> str:
         f"{row['speedup']:.1f} x of {row['speedup_over']}, quality {row['quality']:.4f}, "
         f"{row['device_busy']:.0%} of the devices busy"
     )
-    return text + (f", {row['database_busy']:.0%} of the database" if "database_busy" in row else "")
+    return f"{text}, {row['database_busy']:.0%} of the database"
 
 
 def _row(
-    devices: int, outcome: Outcome, clock: MachineClock | VirtualClock, before: Sequence[dict[str, Any]]
+    devices: int, outcome: Outcome, clock: VirtualClock, before: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     quality, rate = estimate(np.asarray(outcome.winners)), 60 * outcome.trials / outcome.seconds
     fairness = outcome.fairness
     first = before[0] if before else {"devices": devices, "trials_per_minute": rate}
-    row = {
+    return {
         "devices": devices,
         "trials_per_minute": round(rate, 1),
         "quality": round(quality.value, 4),
@@ -159,13 +155,7 @@ def _row(
         "seconds": round(outcome.seconds, 1),
         "device_busy": round(outcome.device_s / outcome.seconds / devices, 4),
         "fairness": None if fairness is None else round(fairness, 3),
-    }
-    return row | (_costs(outcome, clock) if isinstance(clock, VirtualClock) else {})
-
-
-def _costs(outcome: Outcome, clock: VirtualClock) -> dict[str, Any]:
-    """What a trial takes beside the device, and how much of the database's core all of them take."""
-    return {
+        # What a trial takes beside the device, and how much of the database's core all of them take.
         "transactions_a_trial": round(clock.transactions / outcome.trials, 2),
         "host_ms_a_trial": round(1e3 * clock.cpu_s / outcome.trials, 2),
         "database_ms_a_trial": round(1e3 * clock.busy_s / outcome.trials, 3),

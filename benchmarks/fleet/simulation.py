@@ -11,7 +11,7 @@ from typing import cast
 
 from sqlalchemy.orm import Session
 
-from benchmarks.fleet.clock import Clock
+from benchmarks.fleet.clock import VirtualClock
 from service.engine.device_queue import LOOK_S
 from tilewright.artifact import Artifact
 from tilewright.schema.job import JobStatus, TuneRequest
@@ -107,7 +107,7 @@ class Outcome:
 class CountedStore:
     """A store whose transactions a clock counts."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: VirtualClock) -> None:
         self._store, self._clock = store, clock
 
     @contextlib.contextmanager
@@ -171,7 +171,7 @@ class ClockedBench(ReplayBench):
 class Fleet:
     """Devices that claim jobs from one database until none waits; ``callers`` has the caller of each job."""
 
-    def __init__(self, load: Load, callers: Mapping[str, str], store: Store, clock: Clock) -> None:
+    def __init__(self, load: Load, callers: Mapping[str, str], store: Store, clock: VirtualClock) -> None:
         self._load, self._callers = load, callers
         self._spaces = {one.problem: (one, RecordedFamily(one)) for one in load.spaces}
         self.clock = clock

@@ -31,8 +31,9 @@ from urllib.parse import urlsplit
 from sqlalchemy import text
 
 from benchmarks.common.results import machine_facts, now, write_json
+from benchmarks.common.serving import Serving, serving
 from benchmarks.service.lookup_fill import CLASS, DEVICE, PROVENANCE, Filled, fill
-from benchmarks.service.lookup_load import Ask, Serving, answer, get, load, post, serving
+from benchmarks.service.lookup_load import Ask, answer, get, load, post
 from tilewright import Config, GemmProblem
 from tilewright.artifact import Resources
 from tilewright.schema.job import TuneRequest
@@ -284,7 +285,7 @@ def main() -> None:
         "machine": machine_facts(),
         "seconds": arguments.seconds,
     }
-    with serving(arguments.database_url, "host") as server:
+    with serving(arguments.database_url, "--device", "host") as server:
         result["clients"] = of_clients(server, database, filled, arguments.seconds)
         result["followers"] = of_followers(server, database)
     result["devices"] = of_devices(database, arguments.seconds)

@@ -30,7 +30,7 @@ from urllib.parse import urlencode, urlsplit
 import httpx2
 import numpy as np
 
-from benchmarks.service.lookup_load import serving
+from benchmarks.common.serving import serving
 from tilewright import Client, GemmProblem
 from tilewright.http.gemm_calls import GemmAnswer
 from tilewright.http.tensors import numpy_type
@@ -167,10 +167,11 @@ def main() -> None:
     parser.add_argument("--device", default="")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    device = ("--device", arguments.device) if arguments.device else ()
     os.environ["TILEWRIGHT_SHARED_MEMORY"] = "1"
     with (
         tempfile.TemporaryDirectory() as folder,
-        serving(f"sqlite:///{folder}/empty.db", arguments.device) as server,
+        serving(f"sqlite:///{folder}/empty.db", *device) as server,
     ):
         found = measure(server.url, arguments.repeats)
     result = {

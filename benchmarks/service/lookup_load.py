@@ -20,19 +20,16 @@ import asyncio
 import dataclasses
 import datetime
 import json
-import os
 import random
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from benchmarks.common.results import machine_facts
+from benchmarks.common.serving import Serving, serving
 from benchmarks.service.lookup_fill import ARCH, CLASS, Filled, fill, improve
 from tilewright import GemmProblem
 
@@ -43,50 +40,6 @@ LOOKUPS_A_SECOND = 100
 STEADY_A_SECOND = 1000
 CHANGES = 5
 Ask = Callable[[random.Random], bytes]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Serving:
-    """A running service."""
-
-    url: str
-    pid: int
-
-    def cpu_seconds(self) -> float:
-        """Processor time that it has spent so far, its children's not."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def peak_mib(self) -> int:
-        """The most memory that it has had."""
-        [line] = [
-            line for line in Path(f"/proc/{self.pid}/status").read_text().splitlines() if "VmHWM" in line
-        ]
-        return round(int(line.split()[1]) / 1024)
-
-
-@contextmanager
-def serving(database_url: str, device: str) -> Iterator[Serving]:
-    """A service on a database and a device (the machine's own choice for an empty name), on a free port."""
-    command = [sys.executable, "-m", "service.cli.main", "serve", "--json", "--port", "0"]
-    command += ["--database-url", database_url, *(["--device", device] if device else [])]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        yield Serving(_url(process), process.pid)
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def _url(process: subprocess.Popen[str]) -> str:
-    printed = ""
-    for line in process.stdout or ():
-        printed += line
-        try:
-            return str(json.loads(printed)["url"])
-        except ValueError:
-            continue
-    raise RuntimeError(f"the service did not start: {printed}")
 
 
 def get(path: str, **headers: str) -> bytes:
@@ -306,7 +259,7 @@ def _changes(winners: int, clients: int) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/winners.db"
         filled = fill(url, 10 * winners, trials_a_job=10)
-        with serving(url, "host") as server:
+        with serving(url, "--device", "host") as server:
             return [asyncio.run(change(server, url, filled, clients, one)) for one in range(CHANGES)]
 
 
@@ -324,7 +277,7 @@ def main() -> None:
         path = Path(folder) / "filled.db"
         filled = fill(f"sqlite:///{path}", arguments.trials)
         size = path.stat().st_size
-        with serving(f"sqlite:///{path}", "host") as server:
+        with serving(f"sqlite:///{path}", "--device", "host") as server:
             loads = asyncio.run(measure(server, filled, arguments.seconds))
     result = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -35,7 +35,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.common.results import machine_facts, now, write_json
-from benchmarks.service.lookup_load import Serving, get, serving
+from benchmarks.common.serving import Serving, serving
+from benchmarks.service.lookup_load import get
 from tilewright import Client, GemmProblem
 from tuner.measure.stats import median_interval
 
@@ -165,7 +166,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         database = Path(folder) / "tilewright.db"
         os.environ |= {"TILEWRIGHT_CACHE_DIR": f"{folder}/cache", "TILEWRIGHT_LOCK_DIR": folder}
-        with serving(f"sqlite:///{database}", "host") as server, Client(server.url, timeout=60.0) as client:
+        with (
+            serving(f"sqlite:///{database}", "--device", "host") as server,
+            Client(server.url, timeout=60.0) as client,
+        ):
             runs = []
             for number in range(arguments.runs + 1):
                 run = Run(server, database, arguments.windows, arguments.window)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import secrets
 import signal
@@ -15,12 +14,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from benchmarks.common.serving import serving
 from tilewright import Client
 
 # NOTE: the first keeps Ray on loopback, the second its workers at the priority of other processes.
 _RAY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 _OBJECT_BYTES = 100 << 20  # of shared memory for Ray, to which devices send little
-_END_S = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -148,29 +147,13 @@ def service(
     """A client of a service on the Ray cluster at an address, of this machine's devices for None; it keeps
     its database in a new folder unless one is given."""
     folder.mkdir()
-    command = [sys.executable, "-m", "service.cli.main", "serve", "--json", "--port", "0"]
-    command += ["--engine", "ray", "--ray-address", address] if address else []
-    command += ["--database-url", database_url or f"sqlite:///{folder / 'fleet.db'}"]
-    with subprocess.Popen(
-        command, env=os.environ | _RAY | environment, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        text = ""
-        while not text.endswith("}\n") and (line := process.stdout.readline()):
-            text += line
-        try:
-            with Client(json.loads(text)["url"], timeout=600.0) as client:
-                yield client
-        finally:
-            process.terminate()
-            _end(process)
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    try:
-        process.wait(_END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
+    database_url = database_url or f"sqlite:///{folder / 'fleet.db'}"
+    options = ("--engine", "ray", "--ray-address", address) if address else ()
+    with (
+        serving(database_url, *options, log=True, **_RAY | environment) as running,
+        Client(running.url, timeout=600.0) as client,
+    ):
+        yield client
 
 
 def wait(condition: Callable[[], bool], seconds: float = 240.0) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from toy_family import CUDA_DEVICE, toy_space
 
-from benchmarks.fleet.clock import MachineClock, VirtualClock
+from benchmarks.fleet.clock import VirtualClock
 from benchmarks.fleet.run import FleetError, FleetOptions, run_fleet
 from benchmarks.fleet.simulation import Outcome
 from benchmarks.search import pending
@@ -85,12 +85,6 @@ def test_an_error_of_one_device_is_raised_when_the_others_have_ended() -> None:
     with pytest.raises(RuntimeError, match="planted"):
         clock.run([bad, good])
     assert ended.is_set()
-
-
-def test_the_clock_of_the_machine_sleeps() -> None:
-    clock = MachineClock()
-    took = clock.run([lambda: clock.spend(0.2)] * 4)
-    assert 0.2 <= took < 2.0
 
 
 def test_fairness_counts_while_every_caller_waits() -> None:
