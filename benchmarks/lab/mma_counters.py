@@ -114,11 +114,9 @@ def measure(folder: Path, device: str) -> Iterator[dict[str, Any]]:
 def counters(output: str) -> list[dict[str, float]]:
     """The counters of every kernel in what ncu printed: lines of its own, names, units, rows."""
     _, mark, table = output.partition('"ID",')
-    rows = list(csv.DictReader(io.StringIO(mark + table)))
-    return [
-        {name: value for name, text in row.items() if (value := _number(text)) is not None}
-        for row in rows[1:]
-    ]
+    rows = [row for row in csv.DictReader(io.StringIO(mark + table)) if row["ID"].isdigit()]
+    numbers = ({name: _number(text) for name, text in row.items()} for row in rows)
+    return [{name: value for name, value in row.items() if value is not None} for row in numbers]
 
 
 def _number(text: str | None) -> float | None:

@@ -49,6 +49,7 @@ launched two
 "","","ns","%","%","","","inst"
 "0","mma_sync","319,822","71.5","0","1,024","16","123456"
 "1","mma_sync","300000","80","0","0","0","100000"
+==WARNING== Not all kernels were replayed
 """
 
 
