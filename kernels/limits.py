@@ -7,9 +7,10 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.explanation import Limit
 from tilewright.schema.problem import DType, GemmProblem
 
-# Multiply-adds of an SM in a clock on tensor cores for 16-bit types, from NVIDIA's data sheets of A100, H100
-# and, with float16 accumulators, RTX 3090, RTX 4090 and RTX 5090 (330.3 TFLOP/s of 128 SMs at 2.52 GHz).
-_TENSOR = {"sm_80": 1024, "sm_86": 512, "sm_89": 512, "sm_90": 2048, "sm_120": 512}
+# Multiply-adds of an SM in a clock on tensor cores for 16-bit types, from NVIDIA's data sheets of A100, H100,
+# B200 (by tcgen05; mma.sync stays below it) and, with float16 accumulators, RTX 3090, RTX 4090 and RTX 5090
+# (330.3 TFLOP/s of 128 SMs at 2.52 GHz).
+_TENSOR = {"sm_80": 1024, "sm_86": 512, "sm_89": 512, "sm_90": 2048, "sm_100": 4096, "sm_120": 512}
 # Of these, GeForce cards add up in float32 at half the rate: 165.2 TFLOP/s of an RTX 4090.
 _HALVED = ("sm_86", "sm_89", "sm_120")
 _TIMES: dict[DType, float] = {
@@ -21,13 +22,12 @@ _TIMES: dict[DType, float] = {
     DType.FLOAT8_E4M3FN: 2.0,
     DType.FLOAT8_E5M2: 2.0,
 }
-_FLOAT8_ARCHS = ("sm_89", "sm_90", "sm_120")
+_FLOAT8_ARCHS = ("sm_89", "sm_90", "sm_100", "sm_120")
 _FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
-_OTHERS = {
-    ("sm_80", DType.FLOAT32): 64,
-    ("sm_80", DType.FLOAT64): 64,
-    ("sm_90", DType.FLOAT32): 128,
-    ("sm_90", DType.FLOAT64): 128,
+# The same of float32 and float64, which GeForce cards compute at 1/64 of that.
+_OTHERS: dict[DType, dict[str, float]] = {
+    DType.FLOAT32: {"sm_80": 64, "sm_86": 128, "sm_89": 128, "sm_90": 128, "sm_100": 128, "sm_120": 128},
+    DType.FLOAT64: {"sm_80": 64, "sm_86": 2, "sm_89": 2, "sm_90": 128, "sm_100": 64, "sm_120": 2},
 }
 # Of the cost model of wgmma_ws, fitted to cycle counts on an H200.
 L2_BYTES = {"sm_90": 64}
@@ -39,7 +39,7 @@ def multiply_adds(dtype: DType, device: DeviceSpec, accumulate: DType = DType.FL
     """Multiply-adds of an SM in a clock at most; None if the rate of the architecture is unknown."""
     arch = device.arch
     if arch not in _TENSOR or dtype not in _TIMES or (dtype in _FLOAT8 and arch not in _FLOAT8_ARCHS):
-        return _OTHERS.get((arch, dtype))
+        return _OTHERS.get(dtype, {}).get(arch)
     halved = arch in _HALVED and "GeForce" in device.name and accumulate is DType.FLOAT32
     return _TIMES[dtype] * _TENSOR[arch] * (0.5 if halved else 1.0)
 

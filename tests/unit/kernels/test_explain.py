@@ -136,6 +136,26 @@ def test_the_data_sheet_s_peak_of_an_h100() -> None:
 
 
 @pytest.mark.parametrize(
+    ("arch", "sms", "mhz", "dtype", "tflops"),
+    [
+        # NVIDIA's figures: A100, B200 (dense, tensor cores at 1860 MHz), RTX 3090, RTX 4090, RTX 5090
+        ("sm_80", 108, 1410, DType.FLOAT16, 312.0),
+        ("sm_80", 108, 1410, DType.FLOAT64, 19.5),
+        ("sm_100", 148, 1860, DType.BFLOAT16, 2250.0),
+        ("sm_100", 148, 1860, DType.FLOAT8_E4M3FN, 4500.0),
+        ("sm_86", 82, 1695, DType.FLOAT32, 35.6),
+        ("sm_89", 128, 2520, DType.FLOAT32, 82.6),
+        ("sm_89", 128, 2520, DType.FLOAT64, 1.29),
+        ("sm_120", 170, 2407, DType.FLOAT32, 104.8),
+    ],
+)
+def test_the_data_sheets_of_other_gpus(arch: str, sms: int, mhz: int, dtype: DType, tflops: float) -> None:
+    rate = limits.multiply_adds(dtype, dataclasses.replace(H200, arch=arch, sm_count=sms))
+    assert rate is not None
+    assert math.isclose(2 * rate * sms * mhz * 1e6, tflops * 1e12, rel_tol=5e-3)
+
+
+@pytest.mark.parametrize(
     ("dtype", "accumulate", "tflops"),
     [
         # NVIDIA's figures of an RTX 4090: 128 SMs at 2520 MHz
