@@ -114,6 +114,7 @@ def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         proxy_headers=False,  # NOTE: any process of this machine could name any address in them
         log_config=None,
         access_log=False,
+        timeout_keep_alive=connections.IDLE_S,
         timeout_graceful_shutdown=_GRACE_S,
     )
 

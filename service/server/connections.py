@@ -15,6 +15,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 BACKLOG = 128
 PATIENCE_S = 10.0
+# NOTE: an idle connection is closed in order before that, and later than the 5 s for which many clients use
+# one again: a request that is on its way then is lost.
+IDLE_S = 8
 _SLOWEST_BYTES = 64 * 1024
 _SLOWEST_GEMM_BYTES = 1024 * 1024  # NOTE: a GEMM holds its operands or its result meanwhile, 1 GiB at most
 # NOTE: the event loop accepts a whole backlog a turn, and takes three more turns to make and close the first.

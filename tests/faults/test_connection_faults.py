@@ -124,3 +124,16 @@ def test_peers_that_send_or_read_too_slowly_are_cut(server: Server) -> None:
                     one.sendall(b"x" if one is not slow["no header"] else b"")
             assert kept.get("/health/live").status_code == 200
             time.sleep(0.25)
+
+
+def test_an_idle_connection_outlives_those_of_clients_and_is_closed_in_order(server: Server) -> None:
+    """httpx2 and others send over one that was idle for 5 s; what comes while it is closed is lost."""
+    with contextlib.ExitStack() as opened:
+        get = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        idle = connected(opened, server, get)
+        answered = time.monotonic()
+        answer = b""
+        while got := idle.recv(4096):  # the end, and no reset
+            answer += got
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert 6.0 < time.monotonic() - answered < PATIENCE_S + SLACK_S

@@ -32,6 +32,8 @@ NDJSON = "application/x-ndjson"
 
 # The most bytes of an answer: about one thing, or an error; a page of a list or a config set; a kernel.
 ONE_BYTES, MANY_BYTES, KERNEL_BYTES = 2**20, 2**26, 2**22
+_IDEMPOTENCY_KEY = "Idempotency-Key"
+_PURE = frozenset({"/gemm", "/best-config/lookup"})  # a POST for the sake of its body
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,6 +67,11 @@ class Call(Generic[T]):
     answer_bytes: int = ONE_BYTES
     delay_s: float = 0.0
     sink: Callable[[bytes], object] | None = None
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether sending it twice changes no more than sending it once."""
+        return self.method == "GET" or self.path in _PURE or _IDEMPOTENCY_KEY in self.headers
 
     def __iter__(self) -> Generator[Call[Any], Any, T]:
         """The answer: ``yield from call`` in an endpoint."""
@@ -220,7 +227,7 @@ def post(
     """``POST path`` with a JSON body, without the fields that have their defaults."""
     headers = {"Content-Type": JSON}
     if idempotency_key is not None:
-        headers["Idempotency-Key"] = str(idempotency_key)
+        headers[_IDEMPOTENCY_KEY] = str(idempotency_key)
     content = body.model_dump_json(exclude_defaults=True).encode()
     return Call("POST", path, parse, content=content, headers=headers, answer_bytes=answer_bytes)
 

@@ -160,19 +160,19 @@ class Fetcher(Endpoints, Sender):
         return {name: by_name[name] for name in want if name in by_name}
 
     def _part(self, want: Sequence[str], connection: CancellableConnection) -> list[bytes]:
-        def read(http: httpx2.Client, **options: Any) -> list[bytes]:
+        def read(http: httpx2.Client, follow: transport.Follower) -> list[bytes]:
             found = []
             for name in want:
                 call = Call("GET", kernel_path(name), lambda reply: reply.content, answer_bytes=KERNEL_BYTES)
                 with contextlib.suppress(ServiceError):  # the others are worth having
-                    found.append(transport.send(http, call, **options))
+                    found.append(transport.send(http, call, follow))
             return found
 
         return self._bounded(read, connection)
 
     def _send(self, call: Call[T]) -> T:
-        def send(http: httpx2.Client, **options: Any) -> T:
-            return transport.send(http, call, **options)
+        def send(http: httpx2.Client, follow: transport.Follower) -> T:
+            return transport.send(http, call, follow)
 
         return self._bounded(send, CancellableConnection())
 
@@ -202,4 +202,4 @@ class Fetcher(Endpoints, Sender):
     def _connected(self, exchange: Callable[..., T], connection: CancellableConnection) -> T:
         connect_s = min(_CONNECT_S, self._seconds)
         with transport.connect(self.url, self._seconds, self._headers, connect_s) as http:
-            return exchange(http, extensions={"trace": connection.follow})
+            return exchange(http, connection.follow)

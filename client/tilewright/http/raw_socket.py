@@ -61,9 +61,7 @@ class RawSocketSender:
         """
         with contextlib.ExitStack() as broken:
             try:
-                connection = self._connection()
-                broken.callback(connection.close)
-                reply = self._exchange(connection, call)
+                connection, reply = self._answered(call, broken)
             # NOTE: a port that is none and lengths that no memory has are a ValueError or a MemoryError.
             except (OSError, http.client.HTTPException, ValueError, MemoryError) as error:
                 raise unreachable(self._url.geturl(), error) from error
@@ -86,6 +84,19 @@ class RawSocketSender:
                 connection.close()
         host, port = self._url.hostname or "", self._url.port or 80
         return _Connection(host, port, timeout=self._timeout)
+
+    def _answered(self, call: Call[Any], broken: contextlib.ExitStack) -> tuple[_Connection, Reply]:
+        """The answer, and the connection that it came over; ``broken`` closes all that were tried."""
+        while True:
+            connection = self._connection()
+            kept = connection.sock is not None
+            broken.callback(connection.close)
+            try:
+                return connection, self._exchange(connection, call)
+            except ConnectionError:
+                # NOTE: the service closes idle connections, also while a request is on its way.
+                if not (kept and call.repeatable):
+                    raise
 
     def _exchange(self, connection: _Connection, call: Call[Any]) -> Reply:
         moved = sum(map(len, call.content)) if isinstance(call.content, list) else len(call.content or b"")

@@ -20,7 +20,11 @@ from tilewright.http.calls import MANY_BYTES, ONE_BYTES, Call, Reply, answer, un
 from tilewright.http.sets import PUBLISHED
 
 T = TypeVar("T")
+Follower = Callable[[str, dict[str, Any]], None]
 _PLAIN = {"Accept-Encoding": "identity"}
+# NOTE: services keep an idle connection longer, those of earlier releases for 5 s.
+_LIMITS = httpx2.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=3.0)
+_LOST = (httpx2.NetworkError, httpx2.RemoteProtocolError)
 
 
 def connect(url: str, timeout: float, headers: Mapping[str, str], connect_s: float = 0.0) -> httpx2.Client:
@@ -36,7 +40,9 @@ def connect(url: str, timeout: float, headers: Mapping[str, str], connect_s: flo
         # NOTE: no matter of trust: plain HTTP has no certificate, and reading the authorities takes long.
         verify = not url.startswith("http://")
         each = httpx2.Timeout(timeout, connect=connect_s or timeout)
-        return httpx2.Client(base_url=url, timeout=each, headers={**headers, **_PLAIN}, verify=verify)
+        return httpx2.Client(
+            base_url=url, timeout=each, headers={**headers, **_PLAIN}, verify=verify, limits=_LIMITS
+        )
 
 
 def connect_async(url: str, timeout: float, headers: Mapping[str, str]) -> httpx2.AsyncClient:
@@ -48,11 +54,16 @@ def connect_async(url: str, timeout: float, headers: Mapping[str, str]) -> httpx
     with forks.importing(), _reaching(url):
         if url.startswith("file:"):
             return httpx2.AsyncClient(base_url=url, transport=_Files(url))
-        return httpx2.AsyncClient(base_url=url, timeout=timeout, headers={**headers, **_PLAIN})
+        return httpx2.AsyncClient(
+            base_url=url, timeout=timeout, headers={**headers, **_PLAIN}, limits=_LIMITS
+        )
 
 
-def send(http: httpx2.Client, call: Call[T], **options: Any) -> T:
-    """The answer of a call; ``options`` are those of a request of httpx2.
+def send(http: httpx2.Client, call: Call[T], follow: Follower | None = None) -> T:
+    """The answer of a call, whose connection ``follow`` learns of as the extension ``trace`` of httpx2.
+
+    A call that is lost on a connection that was kept is sent again if it is repeatable: the service may have
+    closed that one just then.
 
     Raises:
         ServiceUnreachable: the transport failed, or what answered is not tilewright.
@@ -60,13 +71,20 @@ def send(http: httpx2.Client, call: Call[T], **options: Any) -> T:
     """
     time.sleep(call.delay_s)
     body = _Body(call)
-    with (
-        _reaching(http.base_url),
-        http.stream(**_request(call, http.timeout), **options) as response,
-    ):
-        take = body.taker(response)
-        for piece in response.iter_bytes():
-            take(piece)
+    with _reaching(http.base_url):
+        while True:
+            way = _Way(follow)
+            request = http.build_request(**_request(call, http.timeout), extensions={"trace": way.follow})
+            try:
+                response = http.send(request, stream=True)
+                break
+            except _LOST:
+                if way.is_new or not call.repeatable:
+                    raise
+        with contextlib.closing(response):
+            take = body.taker(response)
+            for piece in response.iter_bytes():
+                take(piece)
     return answer(call, Reply(response.status_code, response.headers, body.content))
 
 
@@ -79,15 +97,40 @@ async def send_async(http: httpx2.AsyncClient, call: Call[T]) -> T:
     """
     await asyncio.sleep(call.delay_s)
     body = _Body(call)
-    request = _request(call, http.timeout)
-    if isinstance(call.content, list):
-        request["content"] = _each(call.content)
     with _reaching(http.base_url):
-        async with http.stream(**request) as response:
+        while True:
+            way, given = _Way(), _request(call, http.timeout)
+            if isinstance(call.content, list):
+                given["content"] = _each(call.content)
+            request = http.build_request(**given, extensions={"trace": way.follow_async})
+            try:
+                response = await http.send(request, stream=True)
+                break
+            except _LOST:
+                if way.is_new or not call.repeatable:
+                    raise
+        async with contextlib.aclosing(response):
             take = body.taker(response)
             async for piece in response.aiter_bytes():
                 take(piece)
     return answer(call, Reply(response.status_code, response.headers, body.content))
+
+
+class _Way:
+    """Learns whether a request opened a connection of its own."""
+
+    def __init__(self, follow: Follower | None = None) -> None:
+        self.is_new, self._follow = False, follow
+
+    def follow(self, event: str, info: dict[str, Any]) -> None:
+        """Learn of an event of httpx2."""
+        self.is_new |= event.endswith(".connect_tcp.started")
+        if self._follow:
+            self._follow(event, info)
+
+    async def follow_async(self, event: str, info: dict[str, Any]) -> None:
+        """The same for coroutines."""
+        self.follow(event, info)
 
 
 class _Files(httpx2.BaseTransport, httpx2.AsyncBaseTransport):

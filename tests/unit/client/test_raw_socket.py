@@ -60,6 +60,10 @@ class Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RD)
             return
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        if mode == "lose" and self.client_address[1] in {seen[0] for seen in self.server.seen}:
+            self.close_connection = True
+            self.server.lost += 1
+            return
         if mode in LIES:
             self.close_connection = True
             self._lie(*LIES[mode])
@@ -103,6 +107,7 @@ class Handler(BaseHTTPRequestHandler):
 def server() -> Iterator[Any]:
     running: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     running.mode, running.seen, running.ended, running.sent = "ok", [], threading.Event(), 0
+    running.lost = 0
     running.daemon_threads = True
     thread = threading.Thread(target=running.serve_forever, args=(0.02,))
     thread.start()
@@ -141,6 +146,50 @@ def test_a_connection_that_ended_meanwhile_is_replaced(server: Any, sender: RawS
         sender.send(call())
         time.sleep(0.05)
     assert len({seen[0] for seen in server.seen}) == 3
+
+
+Send = Callable[[Call[Any]], Any]
+
+
+@pytest.fixture(params=["raw", "httpx2", "httpx2 of coroutines"])
+def send(request: pytest.FixtureRequest, server: Any, sender: RawSocketSender) -> Iterator[Send]:
+    url = f"http://127.0.0.1:{server.server_port}"
+    if request.param == "raw":
+        yield sender.send
+    elif request.param == "httpx2":
+        with Client(url) as client:
+            yield lambda one: transport.send(client._http.get(), one)
+    else:
+        coroutines = AsyncClient(url)
+        with asyncio.Runner() as runner:
+            yield lambda one: runner.run(coroutines._send(one))
+            runner.run(coroutines.close())
+
+
+def test_a_request_is_sent_again_if_its_connection_was_closed_just_then(server: Any, send: Send) -> None:
+    send(call())
+    server.mode = "lose"
+    assert send(call()).ran == "numpy"
+    assert server.lost == 1
+    keyed = dataclasses.replace(call(), path="/tune", headers=call().headers | {"Idempotency-Key": "one"})
+    assert send(keyed).ran == "numpy"
+    assert server.lost == 2
+
+
+def test_what_would_be_done_twice_is_not_sent_again(server: Any, send: Send) -> None:
+    send(call())
+    server.mode = "lose"
+    with pytest.raises(ServiceUnreachable, match="no answer from http"):
+        send(dataclasses.replace(call(), path="/tune"))
+    assert (server.lost, len(server.seen)) == (1, 1)
+
+
+def test_a_request_that_a_new_connection_lost_is_not_sent_again(server: Any, send: Send) -> None:
+    server.mode = "never"
+    server.ended.set()
+    with pytest.raises(ServiceUnreachable, match="no answer from http"):
+        send(call())
+    assert len(server.seen) == 1
 
 
 def test_a_refusal_before_the_body_has_gone_is_read(server: Any, sender: RawSocketSender) -> None:
