@@ -43,8 +43,9 @@ from tilewright.schema.codec import encode
 from tilewright.trust import checked_key
 from tilewright.wire import Counts, Format, ImportView
 from tuner.store import imports, keys
+from tuner.store.database import Store
 from tuner.store.imports import Removed
-from tuner.store.upkeep import audit
+from tuner.store.upkeep import audit, staging
 from tuner.store.upkeep.audit import Action
 
 Kind = Annotated[Format, typer.Option("--format", help="ndjson has everything, t4 the trials.")]
@@ -179,8 +180,7 @@ def delete_import(
         url,
         database_url,
         lambda client: client.delete_import(import_id),
-        lambda session: imports.remove(session, import_id),
-        (Action.DELETE_IMPORT, import_id),
+        lambda store: staging.remove(store, import_id, user()),
     )
     _print_removed(removed, as_json)
 
@@ -203,8 +203,11 @@ def delete_best(
         url,
         database_url,
         lambda client: client.delete_best(problem, device_class=target),
-        lambda session: imports.remove_best(session, target, problem),
-        (Action.DELETE_BEST, f"{problem} on {target}"),
+        _noted(
+            lambda session: imports.remove_best(session, target, problem),
+            Action.DELETE_BEST,
+            f"{problem} on {target}",
+        ),
     )
     _print_removed(removed, as_json)
 
@@ -226,8 +229,7 @@ def delete_problem(
         url,
         database_url,
         lambda client: client.delete_problem(problem),
-        lambda session: imports.remove_problem(session, problem),
-        (Action.DELETE_PROBLEM, str(problem)),
+        _noted(lambda session: imports.remove_problem(session, problem), Action.DELETE_PROBLEM, str(problem)),
     )
     _print_removed(removed, as_json)
 
@@ -236,17 +238,26 @@ def _removed(
     url: str | None,
     database_url: str | None,
     by_service: Callable[[Client], Counts],
-    here: Callable[[Session], Removed],
-    change: tuple[Action, str],
+    here: Callable[[Store], Removed],
 ) -> Counts:
     """What was deleted, by a service or in the database here."""
     if asks_service(url):
         with connect(url) as client:
             return by_service(client)
-    with open_store(database_url) as store, store.begin() as session:
-        removed = encode(here(session))
-        audit.note(session, user(), *change, **removed)
-        return Counts(**removed)
+    with open_store(database_url) as store:
+        return Counts(**encode(here(store)))
+
+
+def _noted(remove: Callable[[Session], Removed], action: Action, target: str) -> Callable[[Store], Removed]:
+    """Removes in one transaction, and notes it."""
+
+    def removing(store: Store) -> Removed:
+        with store.begin() as session:
+            removed = remove(session)
+            audit.note(session, user(), action, target, **encode(removed))
+            return removed
+
+    return removing
 
 
 def _print_removed(removed: Counts, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, or_, select, text, tuple_, update
+from sqlalchemy import ColumnElement, Select, delete, func, or_, select, text, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from tilewright.schema.codec import gathered
@@ -72,9 +72,11 @@ def is_new(session: Session, entering: Import) -> bool:
     """Whether there is no import of this id yet.
 
     Raises:
-        StoreError: there is one that was signed otherwise.
+        StoreError: there is one that was signed otherwise, or is being deleted.
     """
-    there = get(session, entering.id)
+    there = session.get(ImportRow, entering.id)
+    if there and there.staged is not None:
+        raise StoreError(f"import {entering.id} is being deleted; import the file again once it is gone")
     if there and (there.trusted, there.signer) != (entering.trusted, entering.signer):
         raise StoreError(
             f"import {entering.id} began with other signatures: its file was changed or put together; import"
@@ -84,9 +86,9 @@ def is_new(session: Session, entering: Import) -> bool:
 
 
 def get(session: Session, import_id: str) -> Import | None:
-    """The import of an id, or None."""
+    """The import of an id, or None also while it enters or is deleted."""
     row = session.get(ImportRow, import_id)
-    return None if row is None else Import(**gathered(Import, row))
+    return None if row is None or row.staged is not None else Import(**gathered(Import, row))
 
 
 def listing(session: Session, limit: int = 50, before: str | None = None) -> list[Import]:
@@ -153,15 +155,30 @@ def remove(session: Session, import_id: str) -> Removed:
         StoreError: there is no import of this id.
     """
     alone(session)
-    if get(session, import_id) is None:
-        raise StoreError(f"there is no import {import_id}; 'tilewright imports' lists those there are")
-    session.execute(delete(ImportedBestRow).where(ImportedBestRow.import_id == import_id))
-    winners = _remove_winners(session, BestConfigRow.import_id == import_id)
+    if session.get(ImportRow, import_id) is None:
+        raise unknown(import_id)
+    winners = remove_winners(session, import_id)
     ids = list(session.scalars(select(JobRow.id).where(JobRow.import_id == import_id)))
     trials = remove_jobs(session, ids)
-    kernels = _remove_kernels(session, import_id)
+    kernels = remove_kernels(session, import_id)
+    needed = _needing().scalar_subquery()
+    session.execute(
+        update(ArtifactRow).where(ArtifactRow.import_id == import_id).values(import_id=needed),
+        execution_options=_UNSYNCHRONIZED,
+    )
     session.execute(delete(ImportRow).where(ImportRow.id == import_id))
     return Removed(len(ids), trials, kernels, winners)
+
+
+def unknown(import_id: str) -> StoreError:
+    """The error for an import that is not there."""
+    return StoreError(f"there is no import {import_id}; 'tilewright imports' lists those there are")
+
+
+def remove_winners(session: Session, import_id: str) -> int:
+    """Delete the winners of an import, and those that wait to be raced; gives how many were in use."""
+    session.execute(delete(ImportedBestRow).where(ImportedBestRow.import_id == import_id))
+    return _remove_winners(session, BestConfigRow.import_id == import_id)
 
 
 def remove_best(session: Session, target: str, problem: GemmProblem) -> Removed:
@@ -251,12 +268,13 @@ def _remove_winners(session: Session, which: ColumnElement[bool]) -> int:
     return len(found)
 
 
-def _remove_kernels(session: Session, import_id: str) -> int:
-    """Delete the kernels of an import; those that other winners need go to the imports of these."""
-    needed = select(BestConfigRow.import_id).where(BestConfigRow.artifact == ArtifactRow.digest).limit(1)
-    mine = ArtifactRow.import_id == import_id
-    gone = delete(ArtifactRow).where(mine, ~needed.exists()).returning(ArtifactRow.digest)
-    count = len(session.execute(gone, execution_options=_UNSYNCHRONIZED).all())
-    other = update(ArtifactRow).where(mine).values(import_id=needed.scalar_subquery())
-    session.execute(other, execution_options=_UNSYNCHRONIZED)
-    return count
+def remove_kernels(session: Session, import_id: str, most: int | None = None) -> int:
+    """Delete kernels of an import that no winner needs; gives how many."""
+    free = select(ArtifactRow.digest).where(ArtifactRow.import_id == import_id, ~_needing().exists())
+    gone = delete(ArtifactRow).where(ArtifactRow.digest.in_(free.limit(most))).returning(ArtifactRow.digest)
+    return len(session.execute(gone, execution_options=_UNSYNCHRONIZED).all())
+
+
+def _needing() -> Select[Any]:
+    """The imports of winners that need a kernel."""
+    return select(BestConfigRow.import_id).where(BestConfigRow.artifact == ArtifactRow.digest).limit(1)

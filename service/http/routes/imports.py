@@ -20,7 +20,7 @@ from tilewright.schema.codec import encode, gathered
 from tuner.store import best, imports, keys
 from tuner.store.database import StoreError
 from tuner.store.imports import InUse, Removed
-from tuner.store.upkeep import audit
+from tuner.store.upkeep import audit, staging
 from tuner.store.upkeep.audit import Action
 
 router = APIRouter(tags=["imports"])
@@ -81,8 +81,10 @@ def get_audit(
 @router.delete("/imports/{import_id}", operation_id="delete_import", responses=errors(Kind.NOT_FOUND))
 def delete_import(import_id: ImportId, service: ServiceDep, request: Request) -> wire.Counts:
     """Take out everything that an import brought; what was raced here stands as before."""
-    remove = partial(imports.remove, import_id=import_id)
-    return _removed(service, Kind.NOT_FOUND, remove, who(request), Action.DELETE_IMPORT, import_id)
+    try:
+        return wire.Counts(**encode(staging.remove(service.store, import_id, who(request))))
+    except StoreError as error:
+        raise Refusal(Kind.NOT_FOUND, str(error)) from error
 
 
 @router.delete(

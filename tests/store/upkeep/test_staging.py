@@ -21,11 +21,11 @@ from service.results.uploads import BadLine
 from tilewright.trust import About
 from tilewright.wire import Format, ImportAnswer
 from tuner.store import best as winners
-from tuner.store import exchange, imports, jobs, trials
-from tuner.store.database import Store, WritersBusy
+from tuner.store import entities, exchange, imports, jobs, trials
+from tuner.store.database import Store, StoreError, WritersBusy
 from tuner.store.exchange import ArtifactData, Signed, Winner
 from tuner.store.models import BestConfigRow, ImportedBestRow, ImportRow, JobRow
-from tuner.store.upkeep import staging
+from tuner.store.upkeep import audit, staging
 from tuner.store.upkeep.retention import Kind, prune
 
 JOB, OTHER = "b" * 32, "c" * 32
@@ -186,6 +186,54 @@ def die(store: Store) -> None:
         for row in session.scalars(select(ImportRow).where(ImportRow.staged.is_not(None))):
             owner = jobs.new_owner().split("/")
             row.staged = {**(row.staged or {}), "owner": "/".join([*owner[:-2], "0", owner[-1]])}
+
+
+def test_what_is_deleted_shows_no_more_and_goes_in_small_steps(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import_id = merged(store, b"".join(PARTS)).import_id
+    assert import_id
+    step, shown = staging._step, list[int]()
+
+    def watched(store: Store) -> Any:
+        with store.read() as session:
+            shown.append(len(imports.listing(session)) + len(jobs.listing(session)))
+            assert imports.get(session, import_id) is None
+        return step(store)
+
+    monkeypatch.setattr(staging, "_step", watched)
+    monkeypatch.setattr(staging, "_TRIALS", 100)
+    assert staging.remove(store, import_id, "me") == imports.Removed(jobs=1, trials=ALL)
+    assert len(shown) > ALL / 100
+    assert set(shown) == {0}
+    with store.read() as session:
+        entry = audit.listing(session)[0]
+    assert (entry.who, entry.action, entry.target) == ("me", "delete import", import_id)
+    assert entry.data == {"jobs": 1, "trials": ALL, "artifacts": 0, "best": 0}
+    with pytest.raises(StoreError, match="'tilewright imports' lists"):
+        staging.remove(store, import_id, "me")
+
+
+def test_a_delete_whose_process_died_comes_to_its_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = signer(1).public_key
+    import_id = merged(store, signed_winner(60), own).import_id
+    assert import_id
+    with monkeypatch.context() as patch:
+        break_off(patch, "_step", 1)
+        with pytest.raises(Killed):
+            staging.remove(store, import_id, "me")
+    with store.read() as session:
+        assert winners.for_arch(session, HOST_CLASS) == []
+    with pytest.raises(BadLine, match="is being deleted"):
+        importing.merge(store, io.BytesIO(signed_winner(60)), Format.NDJSON, own, "me", import_id)
+    die(store)
+    staging.settle_lost(store)
+    with store.read() as session:
+        assert session.scalars(select(ImportRow)).all() == []
+        assert not entities.has_artifact(session, KERNEL.digest)
+    assert importing.merge(
+        store, io.BytesIO(signed_winner(60)), Format.NDJSON, own, "me", import_id
+    ).added.best
 
 
 def test_one_whose_process_died_is_taken_back_at_the_next_start(

@@ -1,31 +1,37 @@
-"""Imports on their way in: they enter in short transactions, and show at their end as a whole or not at all.
+"""Imports on their way in and out: short transactions, while they show as a whole or not at all.
 
-What an import brings is kept under an id of its own until then. One that does not end is taken back; one that
-has ended but whose process died before its winners were merged is brought to its end.
+What an import brings is kept under an id of its own until its end. One that does not end is taken back; one
+that has ended but whose process died before its winners were merged is brought to its end. One that is
+deleted shows no more from the first step on, and is taken back like one that did not end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import logging
 import secrets
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
+from tilewright.schema.codec import encode
 from tuner.store import best, imports, jobs
 from tuner.store.best import Merged
 from tuner.store.database import Store, StoreError, insert_row
-from tuner.store.imports import Import
+from tuner.store.imports import Import, Removed
 from tuner.store.models import ArtifactRow, ImportRow, JobRow, TrialRow
 from tuner.store.records import utc_now
+from tuner.store.upkeep import audit
+from tuner.store.upkeep.audit import Action
 
-_STEP = 1000  # trials that one transaction deletes
+_TRIALS, _JOBS, _KERNELS = 1000, 20, 20  # that one transaction deletes
 _WINNERS = 50  # that one transaction merges
 _GIVEN_UP = timedelta(hours=1)
 _owner = functools.cache(jobs.new_owner)
@@ -84,6 +90,31 @@ def merge_winners(store: Store, staged_id: str, entering: Import) -> list[Merged
         found += some
 
 
+def remove(store: Store, import_id: str, who: str) -> Removed:
+    """Take out everything that an import brought: what is served of it at once, the rest in small steps.
+
+    Winners that were raced here stand as before, since no import takes their place. A pinned config set that
+    names a winner of the import is pinned no more.
+
+    Args:
+        who: asked for it, as the audit log has it.
+
+    Raises:
+        StoreError: there is no import of this id.
+    """
+    with store.begin() as session:
+        imports.alone(session)
+        if imports.get(session, import_id) is None:
+            raise imports.unknown(import_id)
+        winners = imports.remove_winners(session, import_id)
+        session.execute(update(ImportRow).where(ImportRow.id == import_id).values(staged=_state([])))
+        entry = audit.note(session, who, Action.DELETE_IMPORT, import_id, best=winners)
+    removed = dataclasses.replace(_take_back(store, import_id, []), best=winners)
+    with store.begin() as session:
+        audit.amend(session, entry, **encode(removed))
+    return removed
+
+
 def settle(store: Store, staged_id: str) -> None:
     """Take an import back, or bring it to its end if it shows already."""
     with store.read() as session:
@@ -110,27 +141,48 @@ def settle_lost(store: Store) -> None:
             )
 
 
-def _take_back(store: Store, staged_id: str, joined: Iterable[tuple[str, int, int]]) -> None:
+def _take_back(store: Store, staged_id: str, joined: Iterable[tuple[str, int, int]]) -> Removed:
     with store.read() as session:
         ids = list(session.scalars(select(JobRow.id).where(JobRow.import_id == staged_id)))
-    for job_id in ids:
-        _delete_trials(store, job_id)
+    trials = sum(_delete_trials(store, job_id) for job_id in ids)
     for job_id, first, last in joined:
         _delete_trials(store, job_id, first, last)
+    for start in range(0, len(ids), _JOBS):
+        with _step(store) as session:
+            imports.remove_jobs(session, ids[start : start + _JOBS])
+    kernels, some = 0, 1
+    while some:
+        with _step(store) as session:
+            some = imports.remove_kernels(session, staged_id, _KERNELS)
+        kernels += some
     with store.begin() as session:
         imports.remove(session, staged_id)
+    return Removed(len(ids), trials, kernels)
 
 
-def _delete_trials(store: Store, job_id: str, first: int = 0, last: int = 2**31 - 1) -> None:
+def _delete_trials(store: Store, job_id: str, first: int = 0, last: int = 2**31 - 1) -> int:
     some = select(TrialRow.number).where(TrialRow.job_id == job_id, TrialRow.number.between(first, last))
-    gone = delete(TrialRow).where(TrialRow.job_id == job_id, TrialRow.number.in_(some.limit(_STEP)))
+    gone = delete(TrialRow).where(TrialRow.job_id == job_id, TrialRow.number.in_(some.limit(_TRIALS)))
+    count = 0
     while True:
-        with store.begin() as session:
+        with _step(store) as session:
             found = session.execute(
                 gone.returning(TrialRow.number), execution_options={"synchronize_session": False}
             ).all()
-        if len(found) < _STEP:
-            return
+        count += len(found)
+        if len(found) < _TRIALS:
+            return count
+
+
+@contextlib.contextmanager
+def _step(store: Store) -> Iterator[Session]:
+    """A short transaction that has the results for itself; the others have as long after it."""
+    with store.begin() as session:
+        session.connection()  # which waits for the lock of SQLite
+        imports.alone(session)
+        started = time.monotonic()
+        yield session
+    time.sleep(time.monotonic() - started)
 
 
 def _staged(session: Session, staged_id: str) -> dict[str, Any]:
