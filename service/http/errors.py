@@ -132,7 +132,8 @@ def _gone(request: Request, _error: Exception) -> Response:
 def _internal(request: Request, error: Exception) -> Response:
     log.error("request %s failed", request.scope.get("request_id"), exc_info=error)
     detail = "the service failed; its log has the reason under this request_id"
-    return respond(request, Kind.INTERNAL.document(detail))
+    # NOTE: uvicorn closes the connection then, and the next request on it would be lost.
+    return respond(request, Kind.INTERNAL.document(detail), {"Connection": "close"})
 
 
 _HANDLERS: dict[type[Exception], Callable[[Request, Exception], Response]] = {

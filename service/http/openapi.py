@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from fastapi import FastAPI
@@ -68,16 +69,18 @@ GEMM_BODY: dict[str, Any] = {
 
 def install(app: FastAPI) -> None:
     """Give ``app`` its document."""
+    making = threading.Lock()  # NOTE: FastAPI breaks where two threads make one
 
     def document() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            schema = get_openapi(
-                title=app.title, version=app.version, description=app.description, routes=app.routes
-            )
-            _add_problem(schema)
-            _add_security(schema)
-            app.openapi_schema = schema
-        return app.openapi_schema
+        with making:
+            if app.openapi_schema is None:
+                schema = get_openapi(
+                    title=app.title, version=app.version, description=app.description, routes=app.routes
+                )
+                _add_problem(schema)
+                _add_security(schema)
+                app.openapi_schema = schema
+            return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]
 

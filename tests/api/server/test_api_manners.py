@@ -9,6 +9,7 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,9 +18,11 @@ import httpx2
 import pytest
 from api_server import Server
 from fastapi import Depends, FastAPI, Request
+from fastapi.testclient import TestClient
 
 from service.errors import Refusal
-from service.http import conditional, deps, errors
+from service.http import conditional, deps, errors, openapi
+from service.http.routes import routers
 from service.server import middleware
 from service.settings import Settings
 from tilewright import Client, GemmProblem, wire
@@ -249,3 +252,32 @@ def test_a_body_that_stops_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert time.monotonic() - started < 4
     assert (stopped.status_code, stopped.headers["content-type"]) == (408, PROBLEM)
     assert "after 1 bytes" in stopped.json()["detail"]
+
+
+def test_a_fault_of_the_service_says_that_the_connection_ends() -> None:
+    """uvicorn closes it, and a request that is sent over it is lost."""
+    app = FastAPI()
+    errors.install(app)
+
+    @app.get("/fault")
+    async def fault() -> None:
+        raise KeyError("on purpose")
+
+    answer = TestClient(app, raise_server_exceptions=False).get("/fault")
+    assert (answer.status_code, answer.headers["connection"]) == (500, "close")
+    assert "on purpose" not in answer.text
+
+
+def test_the_document_is_made_once_for_all_who_ask_at_once() -> None:
+    app, together = FastAPI(), Barrier(8)
+    for router in routers():
+        app.include_router(router)
+    openapi.install(app)
+
+    def ask(_: int) -> Any:
+        together.wait()
+        return app.openapi()
+
+    with ThreadPoolExecutor(8) as pool:
+        first, *others = pool.map(ask, range(8))
+    assert all(one is first for one in others)
