@@ -56,8 +56,8 @@ class FleetBuilder(Builder):
     are late, or have no CPU left for this device.
 
     It has at most as many under way as processes. A kernel is fetched by its digest, once for all devices of
-    this node, into the node's artifact cache; one of other sources or another compiler than this node has is
-    compiled here.
+    this node, into the node's artifact cache; one that this node would not have built just so is compiled
+    here.
 
     Attributes:
         nodes: ids of the nodes that compile, all of this release, with the CPUs of each for this device.
@@ -120,7 +120,8 @@ class FleetBuilder(Builder):
         Raises:
             RayError: the node, its Ray worker or the task failed.
             TimeoutError: it did not answer in time.
-            ArtifactError: its sources or its compiler are not those of this node.
+            ArtifactError: its sources or its compiler are not those of this node, or its kernel is of another
+            architecture or to be launched otherwise.
         """
         strategy = NodeAffinitySchedulingStrategy(node, soft=False)
         deadline = time.monotonic() + limit_s + _SPARE_S
@@ -139,14 +140,18 @@ class FleetBuilder(Builder):
         _check_origin(answer.origin, ours)
         if answer.compiled.outcome is Outcome.INVALID:
             return answer.compiled
-        return dataclasses.replace(answer.compiled, artifact=self._fetched(answer, ours))
+        return dataclasses.replace(answer.compiled, artifact=self._fetched(answer, request, ours))
 
-    def _fetched(self, answer: Answer, ours: tuple[str, str]) -> Artifact:
+    def _fetched(self, answer: Answer, request: dict[str, Any], ours: tuple[str, str]) -> Artifact:
         artifact = self._kernels.get(answer.digest)
         fetched = artifact is None
         if artifact is None:
             artifact = Artifact.from_bytes(ray.get(answer.kernel, timeout=_SPARE_S), answer.digest)
         _check_origin((artifact.source_digest, artifact.compiler), ours)
+        if artifact.plan != FAMILIES[request["family"]].plan(*_given(request)):
+            raise ArtifactError(
+                f"its kernel is another one, for {artifact.plan.target}; empty its artifact cache"
+            )
         if fetched:
             self._kernels.put(answer.digest, artifact)
         return artifact
@@ -158,9 +163,14 @@ def origin_of(request: dict[str, Any]) -> tuple[str, str]:
     Raises:
         DeviceUnavailable: the compiler is not installed.
     """
-    given = Config.from_dict(request["config"]), GemmProblem.from_dict(request["problem"])
-    spec = FAMILIES[request["family"]].build_spec(*given, DeviceSpec.from_dict(request["device"]))
+    spec = FAMILIES[request["family"]].build_spec(*_given(request))
     return source_digest(spec.source), compiler_version(spec.language)
+
+
+def _given(request: dict[str, Any]) -> tuple[Config, GemmProblem, DeviceSpec]:
+    """What a request is of."""
+    of = Config.from_dict(request["config"]), GemmProblem.from_dict(request["problem"])
+    return *of, DeviceSpec.from_dict(request["device"])
 
 
 def _check_origin(theirs: tuple[str, str], ours: tuple[str, str]) -> None:

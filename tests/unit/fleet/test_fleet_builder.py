@@ -158,10 +158,13 @@ def test_other_sources_or_compilers_are_refused(
     assert ray.asked == ["a"]
 
 
-@pytest.mark.parametrize("change", OTHERS)
+OTHER_PLAN = dataclasses.replace(host.artifact_of(host.config_of(), PROBLEM).plan, target="aarch64")
+
+
+@pytest.mark.parametrize("change", [*OTHERS, {"plan": OTHER_PLAN}])
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_kernel_is_checked_itself(
-    compiling: Any, builder: Any, ray: FakeRay, change: dict[str, str], kept: bool
+    compiling: Any, builder: Any, ray: FakeRay, change: dict[str, Any], kept: bool
 ) -> None:
     """Fetched or kept: a node may have it from a cache that others wrote."""
     other = dataclasses.replace(host.artifact_of(host.config_of(), PROBLEM), **change)
