@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -111,6 +114,40 @@ def test_a_hang_is_a_timeout(faulty_cc: Callable[[str], None], tmp_path: Path) -
     assert _ends(compiler), "the hanging compiler outlives its worker"
     assert_good(builder)
     builder.close()
+
+
+MEMORY = 300 * 2**20
+EATS_MEMORY = "\n".join(
+    ("#define A0 1,", *(f"#define A{i} {f'A{i - 1} ' * 10}" for i in range(1, 9)), "int a[] = {A8};")
+)
+
+
+def test_a_compiler_that_eats_memory_is_refused_it(faulty_cc: Callable[[str], None], tmp_path: Path) -> None:
+    source = tmp_path / "eats.c"
+    source.write_text(EATS_MEMORY)
+    faulty_cc(f"exec {shutil.which('cc')} -c -o /dev/null {source}")
+    with contextlib.closing(Builder(1, tmp_path / "cache", memory_bytes=MEMORY)) as builder:
+        result = compiled(builder, configs()[0])
+        assert result.outcome is Outcome.COMPILE_ERROR
+        assert "memory" in result.message
+        assert_good(builder)
+
+
+def test_nvrtc_is_refused_memory_as_well() -> None:
+    """It lives in the process that compiles, which goes on."""
+    program = f"""
+import resource
+from kernels.base.spec import CompileError
+from kernels.compiler.nvrtc import compile_text
+resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}))
+entry = 'extern "C" __global__ void k(int* p) {{ *p = 0; }}'
+try:
+    compile_text({EATS_MEMORY!r}.replace("int a", "__device__ int a") + entry, "sm_90", entry="k")
+except CompileError as error:
+    assert "memory" in str(error), error
+compile_text(entry, "sm_90", entry="k")
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_a_refusal_carries_the_log(faulty_cc: Callable[[str], None], builder: Builder) -> None:

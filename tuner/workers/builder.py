@@ -23,6 +23,7 @@ from tilewright.schema.trial import Outcome
 from tuner.workers.process import WorkerDied, WorkerProcess, WorkerTimeout, python
 
 _STARTS = 3
+_MEMORY_BYTES = 2 * 2**30  # NOTE: ten times what a compilation of the largest kernels takes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,7 +74,8 @@ class _Job:
 class Builder:
     """A first-in first-out queue in front of ``processes`` compile processes.
 
-    A crash of the compiler gives ``compile_error``, a hang ``timeout``, for its own config only. A missing
+    A crash of the compiler or a need for more than ``memory_bytes`` of memory gives ``compile_error``, a hang
+    ``timeout``, for its own config only. A missing
     compiler or a programming error is raised by the future.
     """
 
@@ -83,12 +85,13 @@ class Builder:
         cache_folder: Path,
         limit: CompileLimit | None = None,
         cache_bytes: int = CACHE_BYTES,
+        memory_bytes: int = _MEMORY_BYTES,
     ) -> None:
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._limit = limit or CompileLimit()
         self._seconds: collections.deque[float] = collections.deque(maxlen=200)
         self._closed = False
-        self._processes = [compile_process(cache_folder, cache_bytes) for _ in range(processes)]
+        self._processes = [compile_process(cache_folder, cache_bytes, memory_bytes) for _ in range(processes)]
         self._threads = [
             threading.Thread(target=self._work, args=(process,), name="compile", daemon=True)
             for process in self._processes
@@ -158,10 +161,11 @@ def compile_request(
     }
 
 
-def compile_process(cache_folder: Path, cache_bytes: int) -> WorkerProcess:
+def compile_process(cache_folder: Path, cache_bytes: int, memory_bytes: int = _MEMORY_BYTES) -> WorkerProcess:
     """A process that compiles, with a cache of built artifacts; it starts with its first call."""
     cache = ("--cache", str(cache_folder), "--cache-bytes", str(cache_bytes))
-    return WorkerProcess(python("-m", "tuner.workers.compile_worker", *cache))
+    memory = ("--memory-bytes", str(memory_bytes))
+    return WorkerProcess(python("-m", "tuner.workers.compile_worker", *cache, *memory))
 
 
 def compile_in(process: WorkerProcess, request: dict[str, Any], limit_s: float) -> Compiled:

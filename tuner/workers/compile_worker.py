@@ -1,11 +1,13 @@
 """A process that compiles: ``python -m tuner.workers.compile_worker --cache FOLDER --cache-bytes MOST``.
 
-A compiler that crashes or hangs ends this process only; see :mod:`tuner.workers.builder`.
+A compiler that crashes, hangs or needs too much memory ends this process only; see
+:mod:`tuner.workers.builder`.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +53,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compiles kernels; started by the tuner.")
     parser.add_argument("--cache", required=True, type=Path, help="folder of built artifacts")
     parser.add_argument("--cache-bytes", required=True, type=int, help="most bytes in it")
+    parser.add_argument("--memory-bytes", required=True, type=int, help="most of a compiler")
     parser.add_argument("--pipes", required=True, help="file descriptors READ,WRITE")
     arguments = parser.parse_args()
+    # NOTE: NVRTC is in this process, and the C compiler inherits the limit.
+    resource.setrlimit(resource.RLIMIT_AS, (arguments.memory_bytes, arguments.memory_bytes))
     serve(arguments.pipes, lambda: CompileServer(ArtifactCache(arguments.cache, arguments.cache_bytes)))
 
 
