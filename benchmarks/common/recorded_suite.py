@@ -18,18 +18,14 @@ from tilewright.schema.problem import DType, GemmProblem, Layout
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """One shape; the fields are the keys of the JSON file, times are medians in microseconds.
+    """One shape; the fields are keys of the JSON file, which has more.
 
     Attributes:
         m, n, k, dtype, layout: the problem.
-        ours_us, cublas_us, cublaslt_best_us, torch_us: None for who took no part; on the host NumPy's BLAS
-            stands in the place of ``cublaslt_best``.
-        ours_tflops: TFLOP/s of our kernel.
-        ratio_vs_cublaslt_best: median over the rounds of cuBLASLt's time over ours; above 1 we are faster.
-        ci_low, ci_high: its interval at 99 %.
+        ours_us: median time of our kernel.
+        ratio_vs_cublaslt_best: median over the rounds of cuBLASLt's time over ours; above 1 we are faster;
+            None where cuBLASLt took no part.
         config, family: our kernel.
-        sm_mhz, watts: mean over the rounds; None if unknown.
-        state: ``settled``, ``drifting`` or ``clock unknown``: the clocks when the rounds began.
         accumulate, group, shape: type of the sum, what the shape is an example of, its name.
     """
 
@@ -39,18 +35,9 @@ class Row:
     dtype: str
     layout: str
     ours_us: float
-    cublas_us: float | None
-    cublaslt_best_us: float | None
-    torch_us: float | None
-    ours_tflops: float
     ratio_vs_cublaslt_best: float | None
-    ci_low: float | None
-    ci_high: float | None
     config: dict[str, Any]
     family: str
-    sm_mhz: float | None
-    watts: float | None
-    state: str
     accumulate: str
     group: str
     shape: str
@@ -90,12 +77,13 @@ def load_rows(path: Path) -> list[Row]:
         ReportError: it is not such a file.
     """
     try:
-        return [_current(Row(**row)) for row in json.loads(path.read_text())]
+        return [_current(row) for row in json.loads(path.read_text())]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ReportError(f"{path} is not a list of suite rows: {error}") from error
 
 
-def _current(row: Row) -> Row:
+def _current(found: dict[str, Any]) -> Row:
+    row = Row(**{field.name: found[field.name] for field in dataclasses.fields(Row)})
     config = registry.completed(Config.of(row.family, row.config))
     return dataclasses.replace(row, family=config.family, config=dict(config.knobs))
 

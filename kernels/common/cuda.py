@@ -201,13 +201,12 @@ def preconditions(problem: GemmProblem, align_a: int, align_b: int) -> Precondit
     return Preconditions(align_a, align_b, problem.stride_alignment("d"), MIN_DRIVER, MAX_EXTENT)
 
 
-def wave_efficiency(problem: GemmProblem, grid: Grid, device: DeviceSpec, ctas_per_sm: int = 1) -> float:
+def wave_efficiency(problem: GemmProblem, grid: Grid, device: DeviceSpec) -> float:
     """Fraction of the SMs' time that computes D, 0 .. 1: tile edges and the last wave are lost."""
     ctas = grid.tiles(problem) * grid.split_k * problem.batch
-    resident = device.sm_count * ctas_per_sm
-    waves = -(-ctas // resident)
+    waves = -(-ctas // device.sm_count)
     covered = grid.tiles(problem) * grid.tile_m * grid.tile_n
-    return problem.m * problem.n / covered * ctas / (waves * resident)
+    return problem.m * problem.n / covered * ctas / (waves * device.sm_count)
 
 
 class CudaFamily(Family[K]):

@@ -147,11 +147,10 @@ def _tunes(m: int) -> ColumnElement[bool]:
     return or_(alone, exists().where(LadderRow.job_id == JobRow.id, LadderRow.m == m))
 
 
-def queued_count(session: Session, device_class: str | None = None, caller: str | None = None) -> int:
-    """How many jobs wait, of a device class or of all, of a caller or of all."""
+def queued_count(session: Session, device_class: str | None = None) -> int:
+    """How many jobs wait, of a device class or of all."""
     query = select(func.count()).select_from(JobRow).where(JobRow.status == JobStatus.QUEUED)
     query = query if device_class is None else query.where(JobRow.device_class == device_class)
-    query = query if caller is None else query.where(JobRow.caller == caller)
     return session.scalars(query).one()
 
 

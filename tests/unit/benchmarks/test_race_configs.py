@@ -74,8 +74,8 @@ def test_the_base_of_a_suite_is_the_row_of_the_problem(tmp_path: Path) -> None:
     config = WGMMA_WS.heuristic_configs(SQUARE, H200)[0]
     knobs = {name: value for name, value in config.knobs if name != "cta_order"}
     row = Row(
-        4096, 4096, 4096, "float16", "nt", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, knobs, "wgmma_ws",
-        None, None, "settled", "float32", "squares", "4096x4096x4096-nt",
+        4096, 4096, 4096, "float16", "nt", 1.0, 1.0, knobs, "wgmma_ws", "float32", "squares",
+        "4096x4096x4096-nt",
     )  # fmt: skip
     path = tmp_path / f"suite-{H200.device_class.id}-float16.json"
     write_json(path, [dataclasses.asdict(row)])
