@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from benchmarks.common.fresh import FreshTuner, Tuned
 from benchmarks.common.options import RowOptions
 from benchmarks.models.files import Row, RowFile
-from benchmarks.models.fresh import FreshTuner, Tuned
 from benchmarks.models.peers import add_peers, merged
 from benchmarks.models.run import UNKNOWN, BenchResult, measured
 from tilewright.schema.job import Level, TuneRequest

@@ -18,8 +18,8 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from benchmarks.common.fresh import FreshTuner
 from benchmarks.models.files import Row, RowFile
-from benchmarks.models.fresh import FreshTuner
 from kernels.base.tile_hint import TileHint
 from tilewright.errors import DeviceUnavailable, TilewrightError
 from tilewright.schema.problem import GemmProblem

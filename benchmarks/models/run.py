@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.fresh import ROUNDS, FreshTuner
 from benchmarks.common.options import RowOptions
 from benchmarks.common.shapes import Shape
 from benchmarks.models.files import Row, RowFile
-from benchmarks.models.fresh import ROUNDS, FreshTuner
 from benchmarks.models.peers import add_peers, merged
 from tilewright.errors import DeviceUnavailable, TilewrightError
 from tilewright.schema.job import Level, TuneRequest

@@ -2,9 +2,10 @@
 
     python -m benchmarks.search.live_retunes benchmarks/spaces/SPACE.t4.json.gz --tunes 20 --device cuda:0
 
-Each re-tune is a job as the service runs it (:func:`tuner.job.tune.tune`), with a seed and an empty store of
-its own. It searches the configs of the recorded space, whose optimum is known, and tries the family's own
-heuristic configs like any job, recorded or not. All share the device's process and what was compiled before.
+Each re-tune is a job as the service runs it (:mod:`benchmarks.common.fresh`), with a seed and an empty
+database of its own. It searches the configs of the recorded space, whose optimum is known, and tries the
+family's own heuristic configs like any job, recorded or not. All share the device's process and what was
+compiled before.
 
 Recorded times are of another day, and a job's own figures of other moments. So every kernel that won and the
 ``--best`` fastest of the recording are then raced together (:mod:`tuner.measure.race`): interleaved, at
@@ -26,8 +27,6 @@ import math
 import os
 import shlex
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -36,29 +35,24 @@ from typing import Any, cast
 import numpy as np
 
 from benchmarks.common import pages
+from benchmarks.common.fresh import FreshTuner
 from benchmarks.common.results import RESULTS, device_facts, now, write_json
 from kernels.base.family import Family
 from kernels.registry import FAMILIES
 from tilewright import __version__
 from tilewright.artifact import Artifact
-from tilewright.errors import DeviceUnavailable, TilewrightError
+from tilewright.errors import TilewrightError
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import TuneRequest
-from tuner.job.tune import tune
 from tuner.measure.race import RaceRules
 from tuner.measure.stats import CONFIDENCE, median, paired_ratio, rounds_needed
 from tuner.replay.device import narrowed
 from tuner.replay.formats import read_space
 from tuner.replay.space import RecordedSpace, SpaceError
 from tuner.search.pool import Pool
-from tuner.store import entities, jobs
-from tuner.store.database import Store
-from tuner.store.trials import JobRecorder
 from tuner.workers.bench import Bench, list_devices
-from tuner.workers.builder import Builder
 
-_OWNER = "live-retunes"
 _TIMEOUT_S = 600.0  # of one call of the device's process: a trial, or a second's slice of the race
 _LEAST = {"tunes": 1, "budget": 1, "best": 1, "rounds": rounds_needed(CONFIDENCE)}
 _HEADERS = (
@@ -75,7 +69,7 @@ class Retune:
         seed: of its search.
         config, artifact: the winner; None if it failed.
         failure: the reason, empty if it went well.
-        measured, failed: trials.
+        trials: measured and failed ones.
         seconds: ``wall``, and ``gpu`` of checks, measurements and races.
     """
 
@@ -83,8 +77,7 @@ class Retune:
     config: Config | None
     artifact: Artifact | None
     failure: str
-    measured: int
-    failed: int
+    trials: int
     seconds: dict[str, float]
 
     def to_dict(self) -> dict[str, Any]:
@@ -148,48 +141,26 @@ def searching(space: RecordedSpace, device: DeviceSpec) -> Iterator[None]:
         FAMILIES[space.family] = whole
 
 
-def retune(bench: Bench, builder: Builder, request: TuneRequest) -> Retune:
-    """Run a job to its end on a store of its own, so that it learns nothing from others.
+def retune(tuner: FreshTuner, request: TuneRequest) -> Retune:
+    """Run a job to its end on an empty database, so that it learns nothing from others.
 
     Raises:
         DeviceUnavailable: the compiler or the device's libraries are missing.
     """
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        contextlib.closing(Store.open(f"sqlite:///{folder}/tilewright.db")) as store,
-    ):
-        store.migrate()
-        with store.begin() as session:
-            job, _ = jobs.submit(session, request, bench.spec)
-            jobs.claim(session, bench.spec.device_class.id, _OWNER)
-        started, failure, best = time.monotonic(), "", None
-        try:
-            best = tune(request, job.id, bench, builder, JobRecorder(store, job.id), threading.Event())
-            failure = "" if best else "no config compiled, ran and gave the right result"
-        except DeviceUnavailable:
-            raise
-        except TilewrightError as error:
-            failure = str(error)
-        wall_s = time.monotonic() - started
-        with store.read() as session:
-            record = jobs.get(session, job.id)
-            data = entities.get_artifact(session, best.artifact) if best else None
-    assert record is not None
-    assert record.progress is not None
-    progress = record.progress
-    gpu_s = progress.check_s + progress.measure_s + progress.race_s
+    tuner.forget()
+    tuned = tuner.tune(request)
+    best = tuned.winners.get(request.problem.m)
     return Retune(
         seed=request.seed,
         config=best.config if best else None,
-        artifact=Artifact.from_bytes(data) if data else None,
-        failure=failure,
-        measured=progress.measured,
-        failed=progress.failed,
-        seconds={"wall": round(wall_s, 3), "gpu": round(gpu_s, 3)},
+        artifact=tuner.kernel_of(best) if best else None,
+        failure=tuned.failure,
+        trials=tuned.trials,
+        seconds={"wall": tuned.seconds, "gpu": tuned.device_s},
     )
 
 
-def rebuilt(space: RecordedSpace, count: int, bench: Bench, builder: Builder) -> dict[Config, Artifact]:
+def rebuilt(space: RecordedSpace, count: int, tuner: FreshTuner) -> dict[Config, Artifact]:
     """The ``count`` recorded configs of the lowest times, the fastest first, compiled and checked anew.
 
     Raises:
@@ -197,16 +168,12 @@ def rebuilt(space: RecordedSpace, count: int, bench: Bench, builder: Builder) ->
         DeviceUnavailable: the compiler or the device's libraries are missing.
     """
     best = space.best(count)
-    compiling = [builder.submit(space.family, config, space.problem, bench.spec) for config in best]
-    found = {}
-    for config, future in zip(best, compiling, strict=True):
-        compiled = future.result()
-        message = compiled.message
-        if compiled.artifact:
-            message = bench.trial(compiled.artifact, space.problem, None, _TIMEOUT_S).message
-        if compiled.artifact is None or message:
-            raise SpaceError(f"{config} is among the best of {space.name} and fails now: {message}")
-        found[config] = compiled.artifact
+    found = tuner.built(best, space.problem)
+    for config in best:
+        if config not in found:
+            raise SpaceError(
+                f"{config} is among the best of {space.name} and does not run right now: record it anew"
+            )
     return found
 
 
@@ -330,14 +297,10 @@ def main(words: Sequence[str]) -> int:
     plan = _arguments(words)
     space = read_space(plan.space)
     out = plan.out or RESULTS / f"live-retunes-{space.name}.json"
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        contextlib.closing(Bench(plan.device or list_devices()[0])) as bench,
-        contextlib.closing(Builder(plan.compile_processes, Path(folder))) as builder,
-        searching(space, bench.spec),
-    ):
-        report = _head(space, plan, words) | device_facts(bench.spec, bench.driver)
-        recorded = rebuilt(space, plan.best, bench, builder)
+    device = plan.device or list_devices()[0]
+    with FreshTuner(device, plan.compile_processes) as tuner, searching(space, tuner.bench.spec):
+        report = _head(space, plan, words) | device_facts(tuner.bench.spec, tuner.bench.driver)
+        recorded = rebuilt(space, plan.best, tuner)
         write_json(out, report)
         tunes: list[Retune] = []
         ends = time.monotonic() + plan.max_seconds if plan.max_seconds else math.inf
@@ -345,14 +308,14 @@ def main(words: Sequence[str]) -> int:
             if time.monotonic() >= ends:
                 break
             request = TuneRequest(space.problem, families=(space.family,), max_trials=plan.budget, seed=seed)
-            tunes.append(retune(bench, builder, request))
+            tunes.append(retune(tuner, request))
             report["tunes"] = [one.to_dict() for one in tunes]
             write_json(out, report)
             print(f"{seed}: {tunes[-1].config or tunes[-1].failure}", file=sys.stderr, flush=True)  # noqa: T201
         if not any(one.artifact for one in tunes):
             print(f"no re-tune found a winner; {out} says why", file=sys.stderr)  # noqa: T201
             return 1
-        report |= raced(bench, space, recorded, tunes, plan.rounds)
+        report |= raced(tuner.bench, space, recorded, tunes, plan.rounds)
     write_json(out, report)
     print(table([report]))  # noqa: T201
     return 0

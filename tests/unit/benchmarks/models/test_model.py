@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.common import fresh
 from benchmarks.common.options import RowOptions
-from benchmarks.models import fresh, model
+from benchmarks.models import model
 from benchmarks.models.files import samples_path
 from benchmarks.models.model import ModelRequest, run_model
 from benchmarks.models.peers import Peer

@@ -12,11 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks import cli
+from benchmarks.common import fresh
+from benchmarks.common.fresh import FreshTuner
 from benchmarks.common.options import RowOptions
 from benchmarks.common.shapes import HELD_OUT, SUITE, Shape
-from benchmarks.models import fresh
 from benchmarks.models.files import samples_path, summary
-from benchmarks.models.fresh import FreshTuner
 from benchmarks.models.run import BenchResult, ShapesRequest, run_shapes
 from benchmarks.models.shapes import UNSEEN
 from service.cli.main import app

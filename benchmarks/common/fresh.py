@@ -49,13 +49,14 @@ class Tuned:
 
     Attributes:
         winners: by M; empty if it failed.
-        seconds: from its submission to its end.
+        seconds: from its submission to its end; device_s: of its checks, measurements and races.
         trials: measured and failed ones; of_row: those of each M of a ladder.
         failure: the reason, empty if it went well.
     """
 
     winners: dict[int, BestConfig]
     seconds: float
+    device_s: float
     trials: int
     failure: str
     of_row: Mapping[int, int] = dataclasses.field(default_factory=dict)
@@ -122,9 +123,8 @@ class FreshTuner:
             stack.callback(self.bench.close)
             self._builder = Builder(compile_processes, Path(folder) / "cache")
             stack.callback(self._builder.close)
-            self._store = Store.open(f"sqlite:///{folder}/tilewright.db")
-            stack.callback(self._store.close)
-            self._store.migrate()
+            self._folder, self._store = Path(folder), _empty_store(folder)
+            stack.callback(lambda: self._store.close())
             self._stack = stack.pop_all()
 
     def __enter__(self) -> FreshTuner:
@@ -132,6 +132,11 @@ class FreshTuner:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def forget(self) -> None:
+        """Go on with an empty database; what is compiled stays."""
+        self._store.close()
+        self._store = _empty_store(self._folder)
 
     def tune(self, request: TuneRequest) -> Tuned:
         """Run a job to its end, as a service does.
@@ -160,6 +165,7 @@ class FreshTuner:
         return Tuned(
             seconds=seconds,
             of_row=Counter(trial.m for trial in known if trial.m),
+            device_s=round(progress.check_s + progress.measure_s + progress.race_s, 2) if progress else 0.0,
             trials=progress.measured + progress.failed if progress else 0,
             **outcome,
         )
@@ -172,15 +178,30 @@ class FreshTuner:
         Raises:
             TilewrightError: the kernel or the vendor library does not run.
         """
-        with self._store.read() as session:
-            data = entities.get_artifact(session, best.artifact)
-        assert data is not None
         rules = RaceRules(rounds, seed, every=True)
-        samples = self.bench.race([Artifact.from_bytes(data)], problem, rules, _RACE_TIMEOUT_S)
+        samples = self.bench.race([self.kernel_of(best)], problem, rules, _RACE_TIMEOUT_S)
         back_to_back = _ratio(samples.samples_us)
         return Comparison(
             samples, back_to_back, _ratio(samples.apart_us) if samples.apart_us else back_to_back
         )
+
+    def kernel_of(self, best: BestConfig) -> Artifact:
+        """The kernel of a winner."""
+        with self._store.read() as session:
+            data = entities.get_artifact(session, best.artifact)
+        assert data is not None
+        return Artifact.from_bytes(data)
+
+    def built(self, configs: Iterable[Config], problem: GemmProblem) -> dict[Config, Artifact]:
+        """The kernels of those configs that compile and give the right result."""
+        spec = self.bench.spec
+        builds = [(one, self._builder.submit(one.family, one, problem, spec)) for one in configs]
+        compiled = {config: artifact for config, build in builds if (artifact := build.result().artifact)}
+        return {
+            config: artifact
+            for config, artifact in compiled.items()
+            if self.bench.trial(artifact, problem, None, _RACE_TIMEOUT_S).outcome is Outcome.OK
+        }
 
     def race_hints(self, problem: GemmProblem, hints: Iterable[TileHint]) -> tuple[list[str], RaceSamples]:
         """Race the first config of each family that follows each hint with the vendor library; gives the
@@ -190,23 +211,20 @@ class FreshTuner:
             InvalidProblem: none of them compiles and gives the right result.
             TilewrightError: the race failed.
         """
-        spec, kernels = self.bench.spec, dict[str, Artifact]()
-        families = families_for(problem, spec).items()
+        spec = self.bench.spec
+        families = families_for(problem, spec).values()
         configs = dict.fromkeys(
-            (name, config)
+            config
             for hint in hints
-            for name, family in families
+            for family in families
             for config in family.configs_from_hint(hint, problem, spec)[:1]
         )
-        builds = [(config, self._builder.submit(name, config, problem, spec)) for name, config in configs]
-        for config, build in builds:
-            artifact = build.result().artifact
-            if artifact and self.bench.trial(artifact, problem, None, _RACE_TIMEOUT_S).outcome is Outcome.OK:
-                kernels[str(config)] = artifact
+        kernels = self.built(configs, problem)
         if not kernels:
             raise InvalidProblem("no config that follows a hint compiles and gives the right result")
         rules = RaceRules(ROUNDS // 2, 0)
-        return list(kernels), self.bench.race(list(kernels.values()), problem, rules, _RACE_TIMEOUT_S)
+        samples = self.bench.race(list(kernels.values()), problem, rules, _RACE_TIMEOUT_S)
+        return list(map(str, kernels)), samples
 
     def facts(self) -> dict[str, Any]:
         """What every row of this run rests on."""
@@ -247,6 +265,12 @@ class FreshTuner:
             outcome["failure"] = "" if outcome["winners"] else outcome["failure"]
             with self._store.begin() as session:
                 jobs.finish(session, job_id, status, outcome["failure"] or None)
+
+
+def _empty_store(folder: str | Path) -> Store:
+    store = Store.open(f"sqlite:///{tempfile.mkdtemp(dir=folder)}/tilewright.db")
+    store.migrate()
+    return store
 
 
 def _libraries() -> dict[str, str]:
