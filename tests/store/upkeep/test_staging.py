@@ -236,6 +236,23 @@ def test_a_delete_whose_process_died_comes_to_its_end(store: Store, monkeypatch:
     ).added.best
 
 
+def test_a_delete_that_broke_off_goes_on_when_it_is_asked_for_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import_id = merged(store, b"".join(PARTS)).import_id
+    assert import_id
+    with monkeypatch.context() as patch:
+        break_off(patch, "_step", 1)
+        with pytest.raises(Killed):
+            staging.remove(store, import_id, "me")
+    assert staging.remove(store, import_id, "me").jobs == 1
+    with store.begin() as session:
+        assert session.scalars(select(ImportRow)).all() == []
+        entering = staging.begin(session, imports.Import("d" * 32, False, None, None, ENTERED))
+    with pytest.raises(StoreError, match="there is no import"):
+        staging.remove(store, entering.id, "me")
+
+
 def test_one_whose_process_died_is_taken_back_at_the_next_start(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,7 +94,8 @@ def remove(store: Store, import_id: str, who: str) -> Removed:
     """Take out everything that an import brought: what is served of it at once, the rest in small steps.
 
     Winners that were raced here stand as before, since no import takes their place. A pinned config set that
-    names a winner of the import is pinned no more.
+    names a winner of the import is pinned no more. A removal that broke off goes on where it is asked for
+    again, else by :func:`settle_lost`.
 
     Args:
         who: asked for it, as the audit log has it.
@@ -104,10 +105,11 @@ def remove(store: Store, import_id: str, who: str) -> Removed:
     """
     with store.begin() as session:
         imports.alone(session)
-        if imports.get(session, import_id) is None:
+        row = session.get(ImportRow, import_id)
+        if row is None or not (row.staged is None or row.staged.get("leaving")):
             raise imports.unknown(import_id)
         winners = imports.remove_winners(session, import_id)
-        session.execute(update(ImportRow).where(ImportRow.id == import_id).values(staged=_state([])))
+        row.staged = _state([]) | {"leaving": True}
         entry = audit.note(session, who, Action.DELETE_IMPORT, import_id, best=winners)
     removed = dataclasses.replace(_take_back(store, import_id, []), best=winners)
     with store.begin() as session:
