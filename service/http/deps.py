@@ -21,7 +21,7 @@ from service.gemm.run import GemmRunner
 from service.http.access import Admitted
 from service.http.conditional import InFlight
 from service.metrics import Metrics
-from service.results.answers import Answers
+from service.results.answer_cache import AnswerCache
 from service.results.quality import ResultQuality
 from service.results.served import ServedSets
 from service.settings import Settings
@@ -51,7 +51,7 @@ class Service:
         events: of jobs that are followed.
         quality: what stored results are worth today.
         served: what device classes are served.
-        answers: of ``GET /best-config``, which are given again while nothing changed.
+        answer_cache: of ``GET /best-config``, which are given again while nothing changed.
         metrics: what ``GET /metrics`` tells.
         in_flight: idempotency keys of requests in work.
         stale: notes stale results that are served.
@@ -73,7 +73,7 @@ class Service:
     events: EventFeed
     quality: ResultQuality
     served: ServedSets
-    answers: Answers
+    answer_cache: AnswerCache
     stale: StaleResults
     metrics: Metrics
     in_flight: InFlight

@@ -26,7 +26,7 @@ from service.http.deps import Service
 from service.http.routes import routers
 from service.http.sessions import Sessions
 from service.metrics import Metrics
-from service.results.answers import Answers
+from service.results.answer_cache import AnswerCache
 from service.results.quality import ResultQuality
 from service.results.served import ServedSets
 from service.server import gauges, middleware
@@ -108,7 +108,7 @@ def _service(settings: Settings, store: Store, metrics: Metrics, signer: Signer)
         EventFeed(store, engine.stopping.is_set),
         quality,
         served,
-        Answers(served),
+        AnswerCache(served),
         stale,
         metrics,
         InFlight(),

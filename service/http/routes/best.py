@@ -16,7 +16,7 @@ from service.http.conditional import link_next
 from service.http.deps import IfNoneMatch, Service, ServiceDep
 from service.http.openapi import errors
 from service.http.views import number_place, page_end, tune_hint
-from service.results.answers import Answer
+from service.results.answer_cache import Answer
 from service.results.explaining import device_of, explained
 from service.results.served import Selection
 from service.web.results import report
@@ -39,7 +39,7 @@ class _RememberingRoute(APIRoute):
 
         async def answer(request: Request) -> Response:
             service: Service = request.app.state.service
-            found = service.answers.known(request.scope["query_string"])
+            found = service.answer_cache.known(request.scope["query_string"])
             if found is None:
                 return await handle(request)
             await access.authorize(request)
@@ -80,7 +80,7 @@ def get_best_config(
         link_next(request, response, page.next)
         return response
     work = functools.partial(_answer, service, query, problem)
-    found = service.answers.find(request.scope["query_string"], query.target, work)
+    found = service.answer_cache.find(request.scope["query_string"], query.target, work)
     return _sent(service, found, if_none_match)
 
 

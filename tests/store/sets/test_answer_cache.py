@@ -14,7 +14,7 @@ from sqlalchemy import event
 from store_samples import HOST, HOST_CLASS, artifact, best, problem, request
 
 from service.http.deps import Service
-from service.results import answers
+from service.results import answer_cache
 from service.server.app import create_app
 from service.settings import Settings
 from tuner.store import best as winners
@@ -152,14 +152,14 @@ def test_what_is_remembered_needs_its_key_too(http: TestClient, other: Store) ->
 def test_as_many_answers_are_kept_as_may(
     app: FastAPI, http: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = app.state.service.answers
+    kept = app.state.service.answer_cache
     assert speedup(http, max_regret=0.0) == 1.25
-    monkeypatch.setattr(answers, "_MOST_BYTES", 3 * kept._bytes + 100)
+    monkeypatch.setattr(answer_cache, "_MOST_BYTES", 3 * kept._bytes + 100)
     for number in range(8):
         assert speedup(http, max_regret=number / 100) == 1.25
         assert len(kept._kept) == min(3, number + 1)
         assert b"max_regret=%s" % str(number / 100).encode() in list(kept._kept)[-1], "the oldest one went"
-    assert kept._bytes == sum(answers._size(query, one[2]) for query, one in kept._kept.items())
+    assert kept._bytes == sum(answer_cache._size(query, one[2]) for query, one in kept._kept.items())
     known = set(kept._kept)
     assert http.get(PATH, params=OF_64 | {"max_regret": f"0.{'0' * 512}"}).status_code == 200
     assert set(kept._kept) == known, "a long query is not kept"

@@ -43,7 +43,7 @@ class Answer:
         return cls(content, hashlib.sha256(content).hexdigest(), *told, stale)
 
 
-class Answers:
+class AnswerCache:
     """The answers to the latest queries, some megabytes of them; safe to share.
 
     An answer follows from its query and from the version of the target's winners, see
