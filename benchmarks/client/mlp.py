@@ -1,25 +1,23 @@
 """A transformer's MLP in torch with and without ``tilewright.torch.use``: results, then times.
 
-    python -m benchmarks.client.mlp --out FILE [--budget 40] [--folder FOLDER]
+    python -m benchmarks.client.mlp --out FILE [--budget 40]
 
 A service is started on loopback and tunes the model's products with ``--budget`` trials each; a client of it
 then launches what it answers. For each element type and number of tokens the plain model, the routed one, and
 both captured in CUDA graphs are checked against float64 and only then timed, see
-:mod:`benchmarks.client.mlp_report`. With ``--folder`` the database stays, and the next run tunes only what is
-missing. FILE is written anew after each case.
+:mod:`benchmarks.client.mlp_report`. FILE is written anew after each case.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import copy
 import functools
 import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -206,22 +204,10 @@ def tell(line: str) -> None:
     sys.stderr.flush()
 
 
-@contextlib.contextmanager
-def kept(folder: Path | None) -> Iterator[Path]:
-    """A folder that stays, or one that goes where none is given."""
-    if folder is None:
-        with tempfile.TemporaryDirectory() as name:
-            yield Path(name)
-    else:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield folder
-
-
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--folder", type=Path, help="keep the service's database here")
     parser.add_argument("--budget", type=int, default=40, help="trials a product")
     parser.add_argument("--dtypes", nargs="+", default=["float16", "bfloat16"])
     parser.add_argument("--tokens", nargs="+", type=int, default=[16, 512, 4096])
@@ -229,9 +215,9 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     arguments = parser.parse_args()
     with (
-        kept(arguments.folder) as folder,
-        running_service(folder, "cuda:0") as url,
-        Client(url, timeout=60.0, cache_dir=folder / "client") as client,
+        tempfile.TemporaryDirectory() as folder,
+        running_service(Path(folder), "cuda:0") as url,
+        Client(url, timeout=60.0, cache_dir=f"{folder}/client") as client,
     ):
         run(arguments, CudaDevice(0), client)
 

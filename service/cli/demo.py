@@ -16,7 +16,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from service.cli.gemm import checked_gemm
 from tilewright import Client, wire
@@ -67,32 +66,6 @@ def speed(problem: GemmProblem, micros: float) -> str:
     return f"{micros:.1f} us, {rate}"
 
 
-@contextlib.contextmanager
-def shown_progress(problem: GemmProblem, max_trials: int) -> Iterator[OnProgress]:
-    """Show a job's progress on stderr: a live bar on a terminal, now and then a line elsewhere."""
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        yield _lines(console, problem)
-        return
-    columns = (
-        TextColumn("{task.description:<10}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[best]}"),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("waiting", total=max_trials, best="")
-
-        def show(news: wire.JobProgress) -> None:
-            total = news.measured if news.phase in ("race", "done") else news.planned
-            bar.update(
-                task, description=news.phase, completed=news.measured, total=total, best=_best(problem, news)
-            )
-
-        yield show
-
-
 def _environment(folder: Path, device: str | None) -> dict[str, str]:
     ours = {name for name in os.environ if name.startswith("TILEWRIGHT_") and name != "TILEWRIGHT_LOCK_DIR"}
     kept = {name: value for name, value in os.environ.items() if name not in ours}
@@ -126,23 +99,18 @@ def _stop(process: subprocess.Popen[str]) -> int:
         process.stdout.close()
 
 
-def _lines(console: Console, problem: GemmProblem) -> OnProgress:
-    shown: set[int] = set()
+def _progress(problem: GemmProblem) -> OnProgress:
+    """Tells the progress of a job on stderr, some lines in all."""
+    console, shown = Console(stderr=True, highlight=False), set[int]()
 
     def show(news: wire.JobProgress) -> None:
         step = news.measured * _LOG_STEPS // max(1, news.planned)
         if step not in shown and news.best_us:
             shown.add(step)
-            count = f"{news.measured:>4} of {news.planned}"
-            console.print(
-                f"            {count}, {news.elapsed_s:.0f} s, {_best(problem, news)}", soft_wrap=True
-            )
+            count = f"{news.measured:>4} of {news.planned}, {news.elapsed_s:.0f} s"
+            console.print(f"            {count}, best {speed(problem, news.best_us)}", soft_wrap=True)
 
     return show
-
-
-def _best(problem: GemmProblem, news: wire.JobProgress) -> str:
-    return f"best {speed(problem, news.best_us)}" if news.best_us else ""
 
 
 _SEARCH_S = 60.0
@@ -173,8 +141,9 @@ class Demo:
             DemoFailed: there is no winner.
         """
         self.say("tune", f"POST /tune {problem}: {max_trials} configs, {_SEARCH_S:.0f} s of search at most")
-        with shown_progress(problem, max_trials) as show:
-            job = self.client.tune(problem, on_progress=show, max_trials=max_trials, max_seconds=_SEARCH_S)
+        job = self.client.tune(
+            problem, on_progress=_progress(problem), max_trials=max_trials, max_seconds=_SEARCH_S
+        )
         if job.best is None or job.progress is None:
             raise DemoFailed(f"job {job.id} ended {job.status} without a winner; it was not cancelled here")
         progress = job.progress

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -150,7 +149,12 @@ def _record(plan: RecordPlan, device: str | None, out: Path, resume: bool) -> Co
     path = out.with_name(out.name + ".journal")
     if out.exists() and not path.exists():
         raise SpaceError(f"{out} holds a complete recording; remove it to record anew")
-    with _bench(device) as bench, _builder(settings) as builder:
+    with (
+        contextlib.closing(Bench(device or list_devices()[0])) as bench,
+        contextlib.closing(
+            Builder(settings.compile_processes, settings.cache_dir, cache_bytes=settings.cache_bytes)
+        ) as builder,
+    ):
         too_large = why_too_large(plan.problem, bench.spec)
         if too_large:
             raise typer.BadParameter(too_large)
@@ -216,21 +220,3 @@ def _tell(counts: Counts, out: Path, as_json: bool) -> None:
     typer.echo(f"{counts.done} of {counts.planned} configs, {counts.failed} of them failed{best}: {out}")
     if counts.done < counts.planned:
         typer.echo("run it again with --resume for the others", err=True)
-
-
-@contextmanager
-def _bench(device: str | None) -> Iterator[Bench]:
-    bench = Bench(device or list_devices()[0])
-    try:
-        yield bench
-    finally:
-        bench.close()
-
-
-@contextmanager
-def _builder(settings: Settings) -> Iterator[Builder]:
-    builder = Builder(settings.compile_processes, settings.cache_dir, cache_bytes=settings.cache_bytes)
-    try:
-        yield builder
-    finally:
-        builder.close()
