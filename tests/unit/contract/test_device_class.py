@@ -6,32 +6,20 @@ import dataclasses
 from typing import Any
 
 import pytest
+from device_samples import H200
 
 from tilewright import DeviceClass, DeviceSpec
 
-H200 = DeviceSpec(
-    kind="cuda",
-    arch="sm_90",
-    name="NVIDIA H200",
-    sm_count=132,
-    memory_bytes=150_754_820_096,
-    l2_bytes=62_914_560,
-    smem_per_block=232_448,
-    smem_per_sm=233_472,
-    memory_gbps=4_800,
-    clock_mhz=1_980,
-    power_watts=700,
-)
 CPU = DeviceSpec("host", "x86_64_v4", "Some CPU @ 2.5 GHz", 2, 8 << 30, 32 << 20)
 
 
 def test_class_of_a_gpu() -> None:
-    # 150.75e9 bytes round to 151 GB.
-    assert H200.device_class == DeviceClass("sm_90", "sm_90-132sm-151gb-700w")
+    # 150.11e9 bytes round to 150 GB.
+    assert H200.device_class == DeviceClass("sm_90", "sm_90-132sm-150gb-700w")
 
 
 def test_unknown_power_and_mig() -> None:
-    assert dataclasses.replace(H200, power_watts=0).device_class.id == "sm_90-132sm-151gb"
+    assert dataclasses.replace(H200, power_watts=0).device_class.id == "sm_90-132sm-150gb"
     slice_ = dataclasses.replace(H200, sm_count=16, memory_bytes=18_000_000_000, mig="1g.18gb")
     assert slice_.device_class.id == "sm_90-16sm-18gb-700w-1g.18gb"
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from device_samples import A100, ADA
 
 from kernels.common.smem import bank_conflicts, chunk_offset, row_stride
 from kernels.compiler.build import build
@@ -14,8 +15,6 @@ from kernels.wmma.config import LAYOUTS, PADDING, Knobs, register_estimate, smem
 from kernels.wmma.family import WMMA
 from tilewright import Config, DeviceSpec, GemmProblem
 
-A100 = DeviceSpec("cuda", "sm_80", "A100", 108, 40 << 30, 40 << 20, 163 << 10, 164 << 10)
-ADA = DeviceSpec("cuda", "sm_89", "L40S", 142, 48 << 30, 96 << 20, 99 << 10, 100 << 10)
 NT = GemmProblem(5376, 5376, 2048)
 NN = dataclasses.replace(NT, layout="nn")
 F16 = dataclasses.replace(NT, acc_dtype="float16")

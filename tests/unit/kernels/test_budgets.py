@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from device_samples import HOPPER
+from device_samples import A100, ADA, HOPPER
 
 from kernels.common import cuda
 from kernels.mma_sync import layout
@@ -19,8 +19,6 @@ from tilewright import Config, DeviceSpec, DType, GemmProblem, Layout
 from tilewright.artifact import Grid, Workspace
 
 # KiB of shared memory: the most that one CTA may have, all of an SM.
-A100 = DeviceSpec("cuda", "sm_80", "A100", 108, 40 << 30, 40 << 20, 163 << 10, 164 << 10)
-ADA = DeviceSpec("cuda", "sm_89", "L40S", 142, 48 << 30, 96 << 20, 99 << 10, 100 << 10)
 
 NT = GemmProblem(4096, 4096, 4096)
 NN = GemmProblem(4096, 4096, 4096, layout=Layout.NN)

@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 import pytest
+from device_samples import H200
 
 from kernels import limits
 from kernels.explain import explain
@@ -18,9 +19,6 @@ from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import Timing
 
 SQUARE = GemmProblem(4096, 4096, 4096)
-H200 = DeviceSpec(
-    "cuda", "sm_90", "NVIDIA H200", 132, 150109880320, 62914560, 232448, 233472, 4814, 1980, 700
-)
 TIMING = Timing((212.5,), 212.5, 212.0, 213.0, "interleaved-v5, sustained", mhz=1500.0)
 HOST = DeviceSpec("host", "x86_64_v3", "Some CPU", sm_count=2, memory_bytes=8 << 30, l2_bytes=32 << 20)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from device_samples import A100 as GPU
 from device_samples import gpu
 
 from kernels import registry
@@ -23,7 +24,6 @@ from tilewright.errors import DeviceUnavailable
 from tilewright.launch.host import host_arch
 from tuner.search.points import valid_points
 
-GPU = DeviceSpec("cuda", "sm_80", "A100", 108, 40 << 30, 40 << 20, 163 << 10, 164 << 10)
 CPU = DeviceSpec("host", host_arch(), "CPU", 2, 8 << 30, 32 << 20)
 HALF = GemmProblem(512, 768, 4096)
 SINGLE = GemmProblem(100, 2000, 512, dtype=DType.FLOAT32)

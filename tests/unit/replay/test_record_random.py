@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from device_samples import H200
 
 from benchmarks.lab import record_random
 from kernels.registry import FAMILIES
@@ -11,9 +12,6 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
 from tuner.replay.formats import read_space
 
-H200 = DeviceSpec(
-    "cuda", "sm_90", "NVIDIA H200", 132, 150 * 10**9, 60 * 2**20, 232448, 233472, 4814, 1980, 700
-)
 SMALL = GemmProblem(96, 128, 64, DType.FLOAT32)
 
 
