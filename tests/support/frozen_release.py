@@ -1,4 +1,4 @@
-"""The database that the release of 2026-11-23 left (``store/frozen/make.py``)."""
+"""The database of the release of 2026-11-23, made by ``tests/store/frozen/make.py`` of commit ef042cf."""
 
 from __future__ import annotations
 
