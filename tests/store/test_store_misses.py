@@ -174,6 +174,13 @@ def test_no_caller_fills_a_list_for_the_others(store: Store, of: str) -> None:
     assert len(ranked(store, of)) == 6
 
 
+def test_a_list_that_grew_too_long_is_cut_back(store: Store) -> None:
+    note(store, *(report(m, count=m) for m in range(1, 9)), most=8, caller="one")
+    note(store, report(20), report(21), most=10, caller="two")
+    assert note(store, report(1), most=6, caller="two") == 1
+    assert {one.problem.m for one in ranked(store)} == {5, 6, 7, 8, 20, 21}
+
+
 def test_stale_results_make_no_room(store: Store) -> None:
     tune(store, 1)
     note(store, report(1), most=2, reason="stale")

@@ -112,18 +112,23 @@ class _Room:
             held = select(MissRow.caller, func.count()).where(alike, ~closed, _MISSING)
             for caller, count in session.execute(held.group_by(MissRow.caller)):
                 self._holders[caller] = count
+            for _ in range(-self._free):  # NOTE: others add to the list at the same time
+                self._displace(0)
 
     def take(self, caller: str | None) -> bool:
         """Take a place for a miss of a caller; False if there is none."""
-        if self._free > 0:
-            self._free -= 1
-        else:
-            largest, count = max(self._holders.items(), key=itemgetter(1), default=(caller, 0))
-            if count <= self._holders[caller] + 1:
-                return False
-            self._holders[largest] -= 1
-            self._going[largest] += 1
-        self._holders[caller] += 1
+        taken = self._free > 0 or self._displace(self._holders[caller] + 1)
+        self._free -= self._free > 0
+        self._holders[caller] += taken
+        return taken
+
+    def _displace(self, least: int) -> bool:
+        """Take a place from the caller who has most, if those are more than ``least``."""
+        largest, count = max(self._holders.items(), key=itemgetter(1), default=(None, 0))
+        if count <= least:
+            return False
+        self._holders[largest] -= 1
+        self._going[largest] += 1
         return True
 
     def clear(self, session: Session) -> None:
