@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+from collections import defaultdict
 from typing import Any
 
 import h11
@@ -24,6 +25,7 @@ _SLOWEST_GEMM_BYTES = 1024 * 1024  # NOTE: a GEMM holds its operands or its resu
 _UNMADE = 4 * BACKLOG
 _OTHER_FILES = 256  # of the database, the workers and the log
 _LEAST = 16
+_FEW = 8  # an eighth of the connections
 log = logging.getLogger("tilewright.connections")
 
 
@@ -46,14 +48,15 @@ def most_connections(wanted: int) -> int:
 class Connections:
     """The connections of a service; calling it makes one, as uvicorn makes its protocols.
 
-    Where there are too many, the one that has sent no whole request for the longest time is cut; where all
-    are at work, the newcomer.
+    Where there are too many, the one that has sent no whole request for the longest time is cut; where nearly
+    all are at work, the one that is for the longest time of the caller who has most of them. So nobody keeps
+    the others out by streams that do not end. Where all are of different callers, the newcomer is cut.
     """
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._busy: set[BoundedConnection] = set()
-        self._waiting: dict[BoundedConnection, None] = {}  # the oldest first
+        self._most, self._few = most, most // _FEW
+        self._busy: dict[BoundedConnection, None] = {}  # the oldest first, as in the next one
+        self._waiting: dict[BoundedConnection, None] = {}
 
     def __call__(self, **options: Any) -> BoundedConnection:
         """A new connection."""
@@ -63,17 +66,25 @@ class Connections:
         """A connection has a whole request in work, or waits for one."""
         if busy:
             self._waiting.pop(connection, None)
-            self._busy.add(connection)
+            self._busy.setdefault(connection)
             return
-        self._busy.discard(connection)
+        self._busy.pop(connection, None)
         self._waiting.setdefault(connection)
         if len(self._waiting) + len(self._busy) > self._most:
-            next(iter(self._waiting)).cut()
+            group = self._largest() if len(self._waiting) <= self._few else []
+            next(iter(group if len(group) > self._few else self._waiting)).cut()
+
+    def _largest(self) -> list[BoundedConnection]:
+        """The connections at work of the caller who has most of them."""
+        by_caller = defaultdict[str, list[BoundedConnection]](list)
+        for one in self._busy:
+            by_caller[one.caller].append(one)
+        return max(by_caller.values(), key=len, default=[])
 
     def forget(self, connection: BoundedConnection) -> None:
         """A connection ends."""
         self._waiting.pop(connection, None)
-        self._busy.discard(connection)
+        self._busy.pop(connection, None)
 
 
 class BoundedConnection(H11Protocol):
@@ -88,6 +99,11 @@ class BoundedConnection(H11Protocol):
         self._read_by: asyncio.TimerHandle | None = None
         # What the peer has read of this answer, and for how many seconds it kept it waiting.
         self._read_bytes, self._buffered, self._blocked_s, self._paused_at = 0, 0, 0.0, 0.0
+
+    @property
+    def caller(self) -> str:
+        """Whose request it has in work: the id of a key, else an address."""
+        return str((self.scope or {}).get("key_id") or (self.client[0] if self.client else ""))
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for its first request."""

@@ -7,6 +7,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx2
@@ -15,6 +16,7 @@ from api_server import Server, finish, opened_database, start
 from store_samples import ENTERED, OTHER_HOST, request
 
 from service.engine.event_feed import Follower, News
+from service.server.connections import Connections
 from tilewright.schema.job import JobStatus
 from tuner.store import jobs, keys
 from tuner.store.database import Store
@@ -138,3 +140,64 @@ def test_a_follower_that_reads_too_slowly_is_let_go() -> None:
         assert (await follower.news()).events == []
 
     asyncio.run(run())
+
+
+def test_followers_of_one_caller_keep_nobody_out(tmp_path: Path) -> None:
+    server = start(tmp_path, max_connections=16)
+    try:
+        with opened_database(server) as store, contextlib.ExitStack() as opened:
+            [job_id] = queued(store, 1)
+            every = [follow(opened, server, job_id) for _ in range(16)]
+            for one in every:
+                read_until(one, b"follow")
+            for _ in range(3):
+                assert httpx2.get(f"{server.url}/devices", timeout=20).status_code == 200
+            with contextlib.suppress(ConnectionResetError):
+                while every[0].recv(65536):
+                    pass  # the oldest made room
+            every[-1].settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                while every[-1].recv(65536):
+                    pass
+    finally:
+        finish(server)
+
+
+class Peer:
+    """A connection of a caller."""
+
+    def __init__(self, connections: Connections, caller: str) -> None:
+        self.caller, self.is_cut, self._all = caller, False, connections
+        self.note(busy=False)
+
+    def note(self, busy: bool) -> None:
+        self._all.note(self, busy)  # type: ignore[arg-type]
+
+    def cut(self) -> None:
+        self.is_cut = True
+        self._all.forget(self)  # type: ignore[arg-type]
+
+
+def test_who_has_most_at_work_makes_room() -> None:
+    every = Connections(24)
+    greedy, others = [], []
+    for number in range(24):
+        peer = Peer(every, "greedy" if number < 4 else f"caller {number}")
+        (greedy if number < 4 else others).append(peer)
+        peer.note(busy=True)
+    new = Peer(every, "new")
+    assert [one.is_cut for one in greedy] == [True, False, False, False]
+    new.note(busy=True)
+    last = Peer(every, "last")
+    assert last.is_cut, "all have few now"
+    assert not any(one.is_cut for one in (*others, new))
+
+
+def test_those_that_wait_make_room_first() -> None:
+    every = Connections(24)
+    work = [Peer(every, "greedy") for _ in range(16)]
+    for one in work:
+        one.note(busy=True)
+    waiting = [Peer(every, f"caller {number}") for number in range(9)]
+    assert [one.is_cut for one in waiting] == [True] + 8 * [False]
+    assert not any(one.is_cut for one in work)
