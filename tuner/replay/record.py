@@ -91,12 +91,28 @@ class Journal:
     def _load(self, head: Mapping[str, Any]) -> None:
         data = self._path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
+        try:
+            self._take_all(head, *map(json.loads, whole.splitlines()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SpaceError(
+                f"{self._path} is no journal of a recording, or damaged ({error}): remove it"
+            ) from error
         # NOTE: a kill may have truncated the last line; the next event must not be appended to it.
         os.truncate(self._path, len(whole))
         if not whole:
             self._append(head)
+
+    def _take_all(
+        self, head: Mapping[str, Any], first: Mapping[str, Any] | None = None, *events: Any
+    ) -> None:
+        """Take what the lines of a journal say.
+
+        Raises:
+            SpaceError: it records something else.
+            ValueError, KeyError, TypeError, AttributeError: a line is damaged.
+        """
+        if first is None:
             return
-        first, *events = map(json.loads, whole.splitlines())
         differing = [key for key, value in json.loads(json.dumps(head)).items() if first.get(key) != value]
         if differing:
             names = ", ".join(differing)
@@ -106,7 +122,7 @@ class Journal:
 
     def _take(self, event: Mapping[str, Any]) -> None:
         if "provenance" in event:
-            self.provenance = event["provenance"]
+            self.provenance = dict(event["provenance"])
         else:
             self.entries[Config.of(self._family, event["configuration"])] = formats.entry(event)
 

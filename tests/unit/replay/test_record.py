@@ -173,6 +173,21 @@ def test_a_torn_line_costs_one_result(tmp_path: Path) -> None:
     assert all(json.loads(line) for line in path.read_text().splitlines())
 
 
+@pytest.mark.parametrize(
+    "damage", [b"[]\n", b'{"provenance":1}\n', b"not JSON\n", b"{}\n", b'{"configuration": 3}\n', b"\xff\n"]
+)
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_journal_that_is_none_is_left_as_it_is(tmp_path: Path, damage: bytes, begun: bool) -> None:
+    lab, path = Surroundings(), tmp_path / "j"
+    if begun:
+        journal(path, lab)
+    content = (path.read_bytes() if begun else b"") + damage + b"half a line"
+    path.write_bytes(content)
+    with pytest.raises(SpaceError, match=r"is no journal of a recording, or damaged|records another"):
+        journal(path, lab, resume=True)
+    assert path.read_bytes() == content
+
+
 def test_a_journal_is_never_overwritten_by_accident(tmp_path: Path) -> None:
     journal(tmp_path / "j", Surroundings())
     with pytest.raises(SpaceError, match="--resume"):
