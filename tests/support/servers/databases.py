@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 import shutil
+from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 
 import psycopg
@@ -14,6 +15,7 @@ from postgres_server import Server
 from tuner.store.database import Store
 
 Prepare = Callable[[str], None]
+_KEPT = 20  # databases of a PostgreSQL server; an older one, whose test is over, makes room
 
 
 class Databases:
@@ -23,12 +25,13 @@ class Databases:
         self._folder = folder
         self._server = server
         self._prepared: dict[Prepare, str] = {}
+        self._created: deque[str] = deque()
 
     def empty(self) -> str:
         """The URL of a new database with nothing in it."""
         name = _new_name()
         if self._server is not None:
-            _create(self._server, name, "template1")
+            self._create(self._server, name, "template1")
         return self._url(name)
 
     def copy(self, prepare: Prepare) -> str:
@@ -39,10 +42,19 @@ class Databases:
             self._prepared[prepare] = original.rpartition("/")[2]
         source, name = self._prepared[prepare], _new_name()
         if self._server is not None:
-            _create(self._server, name, source)
+            self._create(self._server, name, source)
         else:
             shutil.copyfile(self._folder / source, self._folder / name)
         return self._url(name)
+
+    def _create(self, server: Server, name: str, template: str) -> None:
+        self._created.append(name)
+        old = self._created.popleft() if len(self._created) > _KEPT else None
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
+            if old and old not in self._prepared.values():
+                with suppress(psycopg.errors.ObjectInUse):
+                    connection.execute(f"DROP DATABASE {old}".encode())
 
     def _url(self, name: str) -> str:
         return self._server.url(name) if self._server else f"sqlite:///{self._folder / name}"
@@ -50,11 +62,6 @@ class Databases:
 
 def _new_name() -> str:
     return f"t{secrets.token_hex(8)}"
-
-
-def _create(server: Server, name: str, template: str) -> None:
-    with psycopg.connect(server.dsn, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
 
 
 def opened(url: str) -> AbstractContextManager[Store]:

@@ -15,6 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+_MEMORY = Path("/dev/shm")
+_ROOM = 2 << 30  # bytes; a container may have less there
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Server:
@@ -50,7 +53,9 @@ def running(binaries: Path, also: str = "", services: int = 1) -> Iterator[Serve
     """Start a server for so many services, which listens on loopback and at the address ``also``, and stop it
     at the end."""
     # NOTE: not under pytest's folder, which no other user may enter; and a socket's path must be short.
-    folder = Path(tempfile.mkdtemp(prefix="twpg"))
+    # NOTE: in memory where that has room, since each database is hundreds of files to make and to remove.
+    in_memory = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM
+    folder = Path(tempfile.mkdtemp(prefix="twpg", dir=_MEMORY if in_memory else None))
     account = _unprivileged()
     if account:
         os.chown(folder, account["user"], account["group"])
