@@ -150,7 +150,7 @@ class FleetBuilder(Builder):
         _check_origin((artifact.source_digest, artifact.compiler), ours)
         if artifact.plan != FAMILIES[request["family"]].plan(*_given(request)):
             raise ArtifactError(
-                f"its kernel is another one, for {artifact.plan.target}; empty its artifact cache"
+                f"its kernel is another one, for {artifact.plan.target}; remove its artifact cache"
             )
         if fetched:
             self._kernels.put(answer.digest, artifact)

@@ -557,25 +557,6 @@ def _running(device_class: str) -> ColumnElement[bool]:
     return (JobRow.device_class == device_class) & (JobRow.status == JobStatus.RUNNING)
 
 
-__all__ = [
-    "claim",
-    "finish",
-    "get",
-    "hold",
-    "known",
-    "listing",
-    "queued_count",
-    "queued_work",
-    "renew",
-    "request_cancel",
-    "requeue_interrupted",
-    "requeue_lost",
-    "set_progress",
-    "set_result",
-    "submit",
-]
-
-
 def set_progress(session: Session, job_id: str, progress: JobProgress) -> None:
     """Keep where a job stands."""
     session.execute(_SET_PROGRESS, {"job_id": job_id, "progress": encode(progress)})

@@ -1,167 +1,20 @@
 """The names of all models of the wire, and of the records in answers."""
 
-from tilewright.schema.config import Config
-from tilewright.schema.config_set import ConfigSet, RegretBand, SetEntry
-from tilewright.schema.job import JobProgress, JobStatus
-from tilewright.schema.match import Match
-from tilewright.schema.trial import Timing, Trial
-from tilewright.wire.catalog import (
-    DeviceList,
-    DeviceView,
-    ErrorItem,
-    FamilyList,
-    FamilyView,
-    Health,
-    KnobView,
-    ProblemDocument,
-    QuarantineList,
-    QuarantineQuery,
-    QuarantineView,
-    SupportView,
-)
-from tilewright.wire.exchange import (
-    AuditEntry,
-    AuditList,
-    Counts,
-    ExportQuery,
-    Format,
-    ImportAnswer,
-    ImportDetails,
-    ImportList,
-    ImportQuery,
-    ImportView,
-    TrustedKeyView,
-    TrustView,
-    WaitingView,
-)
-from tilewright.wire.jobs import (
-    JobList,
-    JobView,
-    LadderRange,
-    LadderRowView,
-    RowOutcome,
-    TrialList,
-    UnreadableJob,
-)
-from tilewright.wire.misses import (
-    AnyTuneBody,
-    FromMisses,
-    MissAnswer,
-    MissesBody,
-    MissList,
-    MissQuery,
-    MissReason,
-    MissReport,
-    MissView,
-    TuneMissesBody,
-)
-from tilewright.wire.requests import (
-    BestQuery,
-    CancelQuery,
-    DeviceName,
-    GemmQuery,
-    PageQuery,
-    ProblemBody,
-    ProblemQuery,
-    TuneBody,
-    WinnerQuery,
-)
-from tilewright.wire.results import (
-    BestConfigList,
-    BestConfigView,
-    ExplainQuery,
-    ExplainView,
-    MatchView,
-    QualityView,
-    ReportQuery,
-)
-from tilewright.wire.sets import (
-    BundleBody,
-    LookupAnswer,
-    LookupBody,
-    LookupView,
-    PinBody,
-    SetChange,
-    SetDiff,
-    SetInfo,
-    SetList,
-)
+# ruff: noqa: F403
 
-__all__ = [
-    "AnyTuneBody",
-    "AuditEntry",
-    "AuditList",
-    "BestConfigList",
-    "BestConfigView",
-    "BestQuery",
-    "BundleBody",
-    "CancelQuery",
-    "Config",
-    "ConfigSet",
-    "Counts",
-    "DeviceList",
-    "DeviceName",
-    "DeviceView",
-    "ErrorItem",
-    "ExplainQuery",
-    "ExplainView",
-    "ExportQuery",
-    "FamilyList",
-    "FamilyView",
-    "Format",
-    "FromMisses",
-    "GemmQuery",
-    "Health",
-    "ImportAnswer",
-    "ImportDetails",
-    "ImportList",
-    "ImportQuery",
-    "ImportView",
-    "JobList",
-    "JobProgress",
-    "JobStatus",
-    "JobView",
-    "KnobView",
-    "LadderRange",
-    "LadderRowView",
-    "LookupAnswer",
-    "LookupBody",
-    "LookupView",
-    "Match",
-    "MatchView",
-    "MissAnswer",
-    "MissList",
-    "MissQuery",
-    "MissReason",
-    "MissReport",
-    "MissView",
-    "MissesBody",
-    "PageQuery",
-    "PinBody",
-    "ProblemBody",
-    "ProblemDocument",
-    "ProblemQuery",
-    "QualityView",
-    "QuarantineList",
-    "QuarantineQuery",
-    "QuarantineView",
-    "RegretBand",
-    "ReportQuery",
-    "RowOutcome",
-    "SetChange",
-    "SetDiff",
-    "SetEntry",
-    "SetInfo",
-    "SetList",
-    "SupportView",
-    "Timing",
-    "Trial",
-    "TrialList",
-    "TrustView",
-    "TrustedKeyView",
-    "TuneBody",
-    "TuneMissesBody",
-    "UnreadableJob",
-    "WaitingView",
-    "WinnerQuery",
-]
+from tilewright.schema.config import Config as Config
+from tilewright.schema.config_set import ConfigSet as ConfigSet
+from tilewright.schema.config_set import RegretBand as RegretBand
+from tilewright.schema.config_set import SetEntry as SetEntry
+from tilewright.schema.job import JobProgress as JobProgress
+from tilewright.schema.job import JobStatus as JobStatus
+from tilewright.schema.match import Match as Match
+from tilewright.schema.trial import Timing as Timing
+from tilewright.schema.trial import Trial as Trial
+from tilewright.wire.catalog import *
+from tilewright.wire.exchange import *
+from tilewright.wire.jobs import *
+from tilewright.wire.misses import *
+from tilewright.wire.requests import *
+from tilewright.wire.results import *
+from tilewright.wire.sets import *

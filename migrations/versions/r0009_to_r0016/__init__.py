@@ -1,0 +1,1 @@
+"""The revisions 0009 to 0016."""
