@@ -5,7 +5,8 @@
 32 writers add a trial every 0.1 s each while 200 lookups a second are asked of a service on the same SQLite
 file: no request may fail, and no writer may be told that the database is locked. Then 16 claimers take, renew
 and end queued jobs, on SQLite and, where it is installed, on PostgreSQL: each job is ended once, by the only
-one that claimed it. What was found so far is written after each part.
+one that claimed it. Then lookups are asked of a service that compiles for a job of 200 trials. What was found
+so far is written after each part.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import contextlib
 import datetime
 import json
 import multiprocessing
+import os
 import tempfile
 import threading
 import time
@@ -31,6 +33,7 @@ from sqlalchemy import func, select
 from store_samples import HOST, HOST_CLASS, artifact, best, problem, request, trial
 
 from benchmarks.common.results import machine_facts
+from tilewright import Client, GemmProblem
 from tilewright.schema.job import JobStatus
 from tuner.store import best as winners
 from tuner.store import entities, jobs
@@ -39,6 +42,7 @@ from tuner.store.models import JobRow, TrialRow
 from tuner.store.trials import JobRecorder
 
 WRITERS, READS_A_SECOND, CLAIMERS = 32, 200, 16
+TRIALS = 200  # of the job that is compiled for
 PAUSE_S = 0.1
 _spawn = multiprocessing.get_context("spawn")
 _ready: Any = None  # NOTE: else the start of 33 interpreters on a few cores is what the first seconds measure
@@ -112,8 +116,8 @@ def spread(costs: list[float]) -> dict[str, float]:
     return {f"{name}_ms": round(1e3 * ordered[place], 1) for name, place in places.items()}
 
 
-def writers_and_readers(folder: Path, seconds: float, pool: Any, writers: int) -> dict[str, Any]:
-    """What writers and a service's callers were told by a pool of ``writers`` processes and one more."""
+def filled(folder: Path) -> tuple[str, Store]:
+    """The database of a service with the winners that are looked up."""
     url = f"sqlite:///{folder / 'tilewright.db'}"
     store = Store.open(url)
     store.migrate()
@@ -121,6 +125,36 @@ def writers_and_readers(folder: Path, seconds: float, pool: Any, writers: int) -
         entities.put_artifact(session, artifact())
         for m in range(64, 72):
             winners.put(session, best(problem(m)))
+    return url, store
+
+
+def compilations_and_readers(folder: Path, seconds: float, trials: int, pool: Any) -> dict[str, Any]:
+    """What the callers of a service were told by a pool of one process while it compiles on all cores."""
+    filled(folder)[1].close()
+    cores = os.cpu_count() or 1
+    server = start(folder, retune_stale=False, compile_processes=cores, cache_dir=folder / "cache")
+    try:
+        with Client(server.url, timeout=60.0, offline=True) as client:
+            of = GemmProblem(256, 256, 256, "float32", "nn")
+            job = client.tune(of, wait=False, max_trials=trials, sampler="random")
+            read_ = pool.apply(read, (server.url, seconds))
+            client.cancel(job.id)
+    finally:
+        finish(server)
+    assert set(read_["codes"]) == {200}, read_["codes"]
+    compiled = sum(1 for _ in (folder / "cache").glob("??/*"))
+    return {
+        "compile_processes": cores,
+        "seconds": seconds,
+        "compiled": compiled,
+        "lookups": sum(read_["codes"].values()),
+        "lookup": spread(read_["costs"]),
+    }
+
+
+def writers_and_readers(folder: Path, seconds: float, pool: Any, writers: int) -> dict[str, Any]:
+    """What writers and a service's callers were told by a pool of ``writers`` processes and one more."""
+    url, store = filled(folder)
     server = start(folder, retune_stale=False)
     try:
         reading = pool.apply_async(read, (server.url, seconds))
@@ -213,6 +247,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--seconds", type=float, default=600.0, help="of the writers; 0: none")
     parser.add_argument("--jobs", type=int, default=10_000, help="for the claimers; 0: none")
+    parser.add_argument("--compiling", type=float, default=60.0, help="seconds of it; 0: none")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     found: dict[str, Any] = {
@@ -233,6 +268,10 @@ def main() -> None:
             with postgresql() as other:
                 if other:
                     tell("claims on PostgreSQL", claims(other, arguments.jobs, pool, CLAIMERS))
+    if arguments.compiling:
+        with tempfile.TemporaryDirectory() as folder, processes(1) as pool:
+            found_ = compilations_and_readers(Path(folder), arguments.compiling, TRIALS, pool)
+            tell("lookups beside compilations", found_)
     if arguments.seconds:
         with tempfile.TemporaryDirectory() as folder, processes(WRITERS + 1) as pool:
             found_ = writers_and_readers(Path(folder), arguments.seconds, pool, WRITERS)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contention import claims, postgresql, processes, writers_and_readers
+from contention import claims, compilations_and_readers, postgresql, processes, writers_and_readers
 from sqlalchemy import event
 from store_samples import HOST, HOST_CLASS, artifact, request, trial
 
@@ -31,6 +31,13 @@ def test_writers_and_lookups_are_never_told_that_the_database_is_locked(tmp_path
     found = writers_and_readers(tmp_path, 3.0, pool, PROCESSES - 1)
     assert found["trials"] > 4
     assert found["lookups"] == 600
+
+
+def test_lookups_are_answered_while_kernels_are_compiled(tmp_path: Path) -> None:
+    with processes(1) as one:
+        found = compilations_and_readers(tmp_path, 2.0, 8, one)
+    assert found["compiled"] > 0
+    assert found["lookups"] == 400
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
