@@ -127,6 +127,7 @@ def main() -> int:
                 client.tune(TUNED, max_trials=2)
             ask_in_chains(server.url, key, options.cases // 2, options.seed, record)
             ask_each(server.url, key, options.cases, options.seed, record)
+            ask_in_chains(server.url, key, options.cases, options.seed + 1, record)  # those left over
         finally:
             finish(server)
     found = {
