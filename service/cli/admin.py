@@ -16,7 +16,7 @@ import typer
 from sqlalchemy import make_url
 from sqlalchemy.orm import Session
 
-from service.cli.output import AsJson, DatabaseUrl, connect, only_one, print_json, print_table
+from service.cli.output import AsJson, DatabaseUrl, connect, echo, only_one, print_json, print_table
 from service.engine.upkeep import kept_days
 from service.http.access import Scope
 from service.settings import Settings
@@ -88,7 +88,7 @@ def upgrade(database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json({"database_url": shown, "before": before, "after": after})
     else:
-        typer.echo(f"{shown}: was {before}, is {after}")
+        echo(f"{shown}: was {before}, is {after}")
 
 
 @database_app.command()
@@ -100,9 +100,9 @@ def check(database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json({"damaged": damaged, "unreadable": unread})
     else:
-        typer.echo("\n".join([*damaged, *unread]) or "nothing is wrong")
+        echo("\n".join([*damaged, *unread]) or "nothing is wrong")
     if damaged:
-        typer.echo("error: restore a backup with 'tilewright restore'", err=True)
+        echo("error: restore a backup with 'tilewright restore'", err=True)
         raise typer.Exit(1)
 
 
@@ -115,7 +115,7 @@ def vacuum(database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json({"bytes_before": before, "bytes_after": after})
     else:
-        typer.echo(f"{before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after")
+        echo(f"{before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after")
 
 
 @database_app.command("prune")
@@ -147,7 +147,7 @@ def back_up_database(
     if as_json:
         print_json({"file": str(file), "bytes": written})
     else:
-        typer.echo(f"{file}: {written / 1e6:.1f} MB")
+        echo(f"{file}: {written / 1e6:.1f} MB")
 
 
 def restore_database(
@@ -164,7 +164,7 @@ def restore_database(
     if as_json:
         print_json({"file": str(file), "database_url": shown})
     else:
-        typer.echo(f"{shown} holds what {file} held")
+        echo(f"{shown} holds what {file} held")
 
 
 keys_app = typer.Typer(no_args_is_help=True, help="API keys.")
@@ -190,8 +190,8 @@ def create(
     if as_json:
         print_json(_plain(record) | {"key": text})
         return
-    typer.echo(text)
-    typer.echo(f"key {record.id} of {name}: {', '.join(record.scopes)}; it is not shown again", err=True)
+    echo(text)
+    echo(f"key {record.id} of {name}: {', '.join(record.scopes)}; it is not shown again", err=True)
 
 
 @keys_app.command("set")
@@ -247,7 +247,7 @@ def revoke(
     if as_json:
         print_json(_plain(record))
     else:
-        typer.echo(f"key {whole} of {record.name} is revoked")
+        echo(f"key {whole} of {record.name} is revoked")
 
 
 def list_audit(

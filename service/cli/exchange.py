@@ -29,6 +29,7 @@ from service.cli.output import (
     OperandLayout,
     Url,
     connect,
+    echo,
     print_json,
     print_table,
     problem_of,
@@ -90,7 +91,7 @@ def export_results(
     if as_json:
         print_json({"file": str(file), "bytes": written})
     else:
-        typer.echo(f"{file}: {written} bytes")
+        echo(f"{file}: {written} bytes")
 
 
 def import_results(
@@ -116,13 +117,13 @@ def import_results(
         print_json(answer)
         return
     for name, new in answer.added.model_dump().items():
-        typer.echo(f"{name:9} {new} new, {getattr(answer.known, name)} known already")
+        echo(f"{name:9} {new} new, {getattr(answer.known, name)} known already")
     if answer.import_id:
-        typer.echo(f"import    {answer.import_id}")
+        echo(f"import    {answer.import_id}")
     if answer.waiting:
-        typer.echo(f"waiting   {answer.waiting} winners, to be built and raced here")
+        echo(f"waiting   {answer.waiting} winners, to be built and raced here")
     if answer.reason:
-        typer.echo(f"{answer.dropped} kernels were left out: {answer.reason}", err=True)
+        echo(f"{answer.dropped} kernels were left out: {answer.reason}", err=True)
 
 
 def publish_kernels(
@@ -136,13 +137,11 @@ def publish_kernels(
     if as_json:
         print_json(dataclasses.asdict(written))
         return
-    typer.echo(
-        f"{folder}: {written.sets} config sets and {written.kernels} kernels, {written.bytes} bytes, new"
-    )
+    echo(f"{folder}: {written.sets} config sets and {written.kernels} kernels, {written.bytes} bytes, new")
     for device_class, digest in written.served.items():
-        typer.echo(f"{device_class}  {digest}")
+        echo(f"{device_class}  {digest}")
     for device_class in written.kept:
-        typer.echo(
+        echo(
             f"{device_class}: the folder has a later set than {client.url} served, and keeps it; to go back,"
             " use 'tilewright sets pin' and publish again",
             err=True,
@@ -265,7 +264,7 @@ def _print_removed(removed: Counts, as_json: bool) -> None:
         print_json(removed)
         return
     for name, count in removed.model_dump().items():
-        typer.echo(f"{name:9} {count} deleted")
+        echo(f"{name:9} {count} deleted")
 
 
 def _own_key() -> str | None:
@@ -285,7 +284,7 @@ def show(as_json: AsJson = False) -> None:
     if as_json:
         print_json({"key": key})
     else:
-        typer.echo(key)
+        echo(key)
 
 
 @trust_app.command("ls")
@@ -315,7 +314,7 @@ def add(
     if as_json:
         print_json({"key": key, "name": name})
     else:
-        typer.echo(f"{key} is trusted; import its results again for those that were left out")
+        echo(f"{key} is trusted; import its results again for those that were left out")
 
 
 @trust_app.command()
@@ -326,9 +325,9 @@ def remove(key: PublicKey, database_url: DatabaseUrl = None, as_json: AsJson = F
         if there:
             audit.note(session, user(), Action.DISTRUST, key)
     if not there:
-        typer.echo(f"error: {key} is not trusted; 'tilewright trust ls' lists the keys that are", err=True)
+        echo(f"error: {key} is not trusted; 'tilewright trust ls' lists the keys that are", err=True)
         raise typer.Exit(1)
     if as_json:
         print_json({"key": key, "trusted": False})
     else:
-        typer.echo(f"{key} is not trusted any more")
+        echo(f"{key} is not trusted any more")

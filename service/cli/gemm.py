@@ -19,6 +19,7 @@ from service.cli.output import (
     Url,
     connect,
     device_named,
+    echo,
     print_json,
     problem_of,
 )
@@ -47,10 +48,8 @@ def gemm(
     if as_json:
         print_json(report)
     else:
-        typer.echo(
-            f"{problem}: {report['kernel_us']:.2f} us, {report['tflops']:.3f} TFLOP/s, by {report['ran']}"
-        )
-        typer.echo(f"largest error {report['error_ratio']:.3f} of what float64 allows: {report['verdict']}")
+        echo(f"{problem}: {report['kernel_us']:.2f} us, {report['tflops']:.3f} TFLOP/s, by {report['ran']}")
+        echo(f"largest error {report['error_ratio']:.3f} of what float64 allows: {report['verdict']}")
     if report["verdict"] != "right":
         raise typer.Exit(1)
 

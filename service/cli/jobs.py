@@ -21,7 +21,9 @@ from service.cli.output import (
     Url,
     connect,
     device_named,
+    echo,
     only_one,
+    plain,
     print_best,
     print_json,
     print_table,
@@ -62,23 +64,21 @@ def tune(
 
 
 def _follow(client: Client, job: wire.JobView) -> wire.JobView:
-    console = Console(stderr=True)
-    console.print(f"job {job.id} on {job.device_class}", highlight=False)
+    echo(f"job {job.id} on {job.device_class}", err=True)
     if job.waiting:
-        console.print(f"it waits: {job.waiting}", highlight=False, soft_wrap=True)
+        echo(f"it waits: {job.waiting}", err=True)
     for one in job.neighbours:
-        console.print(f"slower while this job runs: {one}", highlight=False, soft_wrap=True)
+        echo(f"slower while this job runs: {one}", err=True)
     if job.stored and not job.status.final:
-        told = f"tuned before: {_short(job.stored)}; that kernel is in this job's race"
-        console.print(told, highlight=False, soft_wrap=True)
+        echo(f"tuned before: {_short(job.stored)}; that kernel is in this job's race", err=True)
     columns = (
-        TextColumn("{task.fields[phase]:9}"),
+        TextColumn("{task.fields[phase]:9}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[best]}"),
     )
-    with Progress(*columns, console=console) as bar:
+    with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("", total=job.max_trials, phase=job.status.value, best="")
 
         def show(progress: wire.JobProgress) -> None:
@@ -88,21 +88,22 @@ def _follow(client: Client, job: wire.JobView) -> wire.JobView:
                 else ""
             )
             row = f" m={progress.m}" if progress.m else ""
-            phase = f"{progress.phase}{row}"
+            phase = plain(f"{progress.phase}{row}")
             bar.update(task, total=progress.planned, completed=progress.measured, phase=phase, best=best)
 
         try:
             return client.wait(job.id, show)
         except KeyboardInterrupt:
             follow, cancel = (f"'tilewright jobs {verb} {job.id}'" for verb in ("watch", "cancel"))
-            console.print(f"job {job.id} goes on; {follow} follows it, {cancel} stops it", soft_wrap=True)
+            bar.stop()
+            echo(f"job {job.id} goes on; {follow} follows it, {cancel} stops it", err=True)
             raise
 
 
 def _tell(job: wire.JobView, as_json: bool) -> None:
     """How the job ended; the exit code is 1 where it did not succeed."""
     if job.progress and job.progress.stopped:
-        typer.echo(f"search ended: {job.progress.stopped}", err=True)
+        echo(f"search ended: {job.progress.stopped}", err=True)
     if as_json:
         print_json(job)
     elif job.best:
@@ -110,9 +111,9 @@ def _tell(job: wire.JobView, as_json: bool) -> None:
     elif job.ladder:
         _print_rows(job)
     if job.best and job.stored:
-        typer.echo(f"stored is another race: {_short(job.stored)}", err=True)
+        echo(f"stored is another race: {_short(job.stored)}", err=True)
     if job.status is not wire.JobStatus.SUCCEEDED:
-        typer.echo(f"job {job.id} was {job.status}; its trials are kept", err=True)
+        echo(f"job {job.id} was {job.status}; its trials are kept", err=True)
         raise typer.Exit(1)
 
 
@@ -138,12 +139,10 @@ def _print_rows(job: wire.JobView) -> None:
     )
     for one in job.ranges:
         rows = str(one.first) if one.first == one.last else f"{one.first}..{one.last}"
-        typer.echo(f"kernel {kernels[_kernel(one)]} for M = {rows}, regret {one.regret:.2%}: {one.config}")
+        echo(f"kernel {kernels[_kernel(one)]} for M = {rows}, regret {one.regret:.2%}: {one.config}")
     for outcome in job.outcomes:
         if outcome.outcome != "tuned":
-            typer.echo(
-                f"M = {outcome.m}: {': '.join(filter(None, (outcome.outcome, outcome.error)))}", err=True
-            )
+            echo(f"M = {outcome.m}: {': '.join(filter(None, (outcome.outcome, outcome.error)))}", err=True)
 
 
 def _kernel(one: wire.LadderRowView | wire.LadderRange) -> str:
@@ -225,7 +224,7 @@ def cancel(
     if as_json:
         print_json(found)
     else:
-        typer.echo(f"{found.jobs} jobs cancelled")
+        echo(f"{found.jobs} jobs cancelled")
 
 
 def trials(job_id: JobId, limit: Limit = 1000, url: Url = None, as_json: AsJson = False) -> None:
@@ -237,7 +236,7 @@ def trials(job_id: JobId, limit: Limit = 1000, url: Url = None, as_json: AsJson 
         return
     print_table(("trial", "outcome", "us", "from", "config", "message"), map(_trial_row, found.items))
     if found.next:
-        typer.echo(f"there are more than {limit} trials; --limit shows up to 1000", err=True)
+        echo(f"there are more than {limit} trials; --limit shows up to 1000", err=True)
 
 
 def _trial_row(trial: wire.Trial) -> tuple[object, ...]:
@@ -259,11 +258,11 @@ def _print(job: wire.JobView, as_json: bool) -> None:
         return
     print_table(("id", "status", "problem", "device class", "trials", "best us"), [_row(job)])
     if job.error:
-        typer.echo(job.error.detail)
+        echo(job.error.detail)
     if job.waiting:
-        typer.echo(f"it waits: {job.waiting}")
+        echo(f"it waits: {job.waiting}")
     for one in job.neighbours:
-        typer.echo(f"slower while it runs: {one}")
+        echo(f"slower while it runs: {one}")
     if job.best:
         print_best(job.best)
     if job.rows:
@@ -297,7 +296,7 @@ def misses(
         if tune:
             name = device_class or client.devices()[0].device_class
             started = client.tune_misses(name, tune, **search)
-            typer.echo(f"{len(started)} jobs: {' '.join(job.id for job in started)}", err=True)
+            echo(f"{len(started)} jobs: {' '.join(job.id for job in started)}", err=True)
         found = client.misses(device_class, limit=limit)
     if as_json:
         print_json(found)

@@ -83,7 +83,9 @@ class _Group(typer.core.TyperGroup):
         try:
             return super().invoke(ctx)
         except TilewrightError as error:
-            typer.echo(f"error: {error}", err=True)
+            from service.cli.output import echo  # NOTE: late, as it imports what draws tables
+
+            echo(f"error: {error}", err=True)
             raise typer.Exit(1) from error
         except ValidationError as error:
             if error.title != Settings.__name__:

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from service.settings import Settings
 from tilewright import Client, wire
@@ -78,6 +79,19 @@ def only_one(start: str, found: Sequence[str], what: str, listing: str) -> str:
     return found[0]
 
 
+def plain(text: object) -> str:
+    """A text of others for a terminal, with what would steer it escaped."""
+    return "".join(
+        one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode()
+        for one in str(text)
+    )
+
+
+def echo(text: object, err: bool = False) -> None:
+    """A line on stdout or stderr."""
+    typer.echo(plain(text), err=err)
+
+
 def print_json(data: BaseModel | Sequence[BaseModel] | dict[str, Any] | list[dict[str, Any]]) -> None:
     """JSON on stdout."""
     typer.echo(to_json(data, indent=2).decode())
@@ -89,7 +103,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     for header in headers:
         table.add_column(header, overflow="fold")
     for row in rows:
-        table.add_row(*(str(value) for value in row))
+        table.add_row(*(Text(plain(value)) for value in row))  # as it is: a bracket is no markup
     # NOTE: rich takes a pipe for 80 columns and would fold cells that a script reads.
     terminal = Console()
     (terminal if terminal.is_terminal else Console(width=_PIPE_COLUMNS)).print(table)
@@ -109,16 +123,16 @@ def print_best(best: wire.BestConfigView) -> None:
         "tie": "no difference",
         "disturbed": f"the race settles nothing, as {timing.disturbed}; tune again on a quiet device",
     }
-    typer.echo(f"problem    {best.problem} on {best.device_class} ({best.match.kind} match)")
-    typer.echo(f"winner     {best.config}")
-    typer.echo(
+    echo(f"problem    {best.problem} on {best.device_class} ({best.match.kind} match)")
+    echo(f"winner     {best.config}")
+    echo(
         f"time       {timing.median_us:.2f} us [{timing.low_us:.2f}, {timing.high_us:.2f}], "
         f"{best.tflops:.3f} TFLOP/s"
     )
-    typer.echo(f"baseline   {best.baseline.name}: {best.baseline.median_us:.2f} us in the same race")
-    typer.echo(
+    echo(f"baseline   {best.baseline.name}: {best.baseline.median_us:.2f} us in the same race")
+    echo(
         f"speed-up   {speedup.value:.3f} [{speedup.low:.3f}, {speedup.high:.3f}] at "
         f"{speedup.confidence:.0%} confidence: {verdict[best.verdict]}"
     )
-    typer.echo(f"run        {to_run(best)}")
-    typer.echo(f"artifact   {best.artifact.digest}")
+    echo(f"run        {to_run(best)}")
+    echo(f"artifact   {best.artifact.digest}")

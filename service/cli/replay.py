@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from kernels.base.family import ConfigSpace
 from kernels.registry import FAMILIES
-from service.cli.output import AsJson, ElementType, OperandLayout, print_json, print_table, problem_of
+from service.cli.output import AsJson, ElementType, OperandLayout, echo, print_json, print_table, problem_of
 from service.settings import Settings
 from tilewright.schema.job import Sampler
 from tuner.measure.operands import why_too_large
@@ -65,39 +65,39 @@ def replay(
     recorded = read_space(space)
     initial = recorded.best_of(read_space(initial_from), TRANSFERRED) if initial_from else []
     plan = ReplayPlan(sampler, runs, budget, seed, tuple(initial), min_gain_per_s)
-    console = Console(stderr=True)
     for doubt in recorded.doubts:
-        _warn(console, doubt)
-    results = _watch(console, space, plan, min(runs, processes or len(os.sched_getaffinity(0))))
+        echo(doubt, err=True)
+    results = _watch(space, plan, min(runs, processes or len(os.sched_getaffinity(0))))
     result = report.Report.of(recorded, plan, summarize(results, budget), results)
-    stored = _store(result, out, console) if out else ""
+    stored = _store(result, out) if out else ""
     if as_json:
         print_json(result.to_dict())
         return
     print_table(report.HEADERS, report.rows(result.summary))
     for line in (*report.lines(result.summary), *([stored] if stored else [])):
-        typer.echo(line)
+        echo(line)
 
 
-def _store(result: report.Report, folder: Path, console: Console) -> str:
+def _store(result: report.Report, folder: Path) -> str:
     path = result.write(folder)
     try:
         title = f"{result.space}: {result.plan.runs} runs"
         plot({result.plan.sampler: result.summary}, title, folder / result.stem)
     except PlotUnavailable as error:
-        _warn(console, str(error))
+        echo(error, err=True)
     return f"stored      {path}"
 
 
-def _watch(console: Console, space: Path, plan: ReplayPlan, processes: int) -> list[RunResult]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as bar:
+def _watch(space: Path, plan: ReplayPlan, processes: int) -> list[RunResult]:
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(f"{space_name(space)} {plan.sampler}", total=plan.runs)
         return replay_file(space, plan, processes, lambda _result: bar.advance(task))
-
-
-def _warn(console: Console, text: str) -> None:
-    console.print(text, highlight=False)
 
 
 FamilyName = Annotated[
@@ -194,7 +194,7 @@ def _write(plan: RecordPlan, bench: Bench, journal: Journal, counts: Counts, out
 
 def _watch_recording(recording: Recording, processes: int, title: str) -> None:
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
@@ -217,6 +217,6 @@ def _tell(counts: Counts, out: Path, as_json: bool) -> None:
         print_json(dataclasses.asdict(counts) | {"file": str(out)})
         return
     best = f", the best at {counts.best_us:.2f} us" if counts.best_us else ""
-    typer.echo(f"{counts.done} of {counts.planned} configs, {counts.failed} of them failed{best}: {out}")
+    echo(f"{counts.done} of {counts.planned} configs, {counts.failed} of them failed{best}: {out}")
     if counts.done < counts.planned:
-        typer.echo("run it again with --resume for the others", err=True)
+        echo("run it again with --resume for the others", err=True)

@@ -19,6 +19,7 @@ from service.cli.output import (
     Url,
     connect,
     device_named,
+    echo,
     only_one,
     print_best,
     print_json,
@@ -87,7 +88,7 @@ def _show_list(client: Client, options: dict[str, Any], as_json: bool) -> None:
     if not found:
         elsewhere = client.config_list(**options).archs
         told = f"there are winners on {', '.join(elsewhere)}" if elsewhere else "'tilewright tune' makes them"
-        typer.echo(f"no winner on {' '.join(map(str, options.values()))}; {told}", err=True)
+        echo(f"no winner on {' '.join(map(str, options.values()))}; {told}", err=True)
     if as_json:
         print_json(found)
         return
@@ -144,32 +145,32 @@ def explain(
 
 def _print_explanation(found: Explanation, every: bool) -> None:
     if found.outdated:
-        typer.echo(f"outdated   this release would not build the config: {found.outdated}")
+        echo(f"outdated   this release would not build the config: {found.outdated}")
     for limit in found.limits:
         time = "unknown" if limit.us is None else f"{limit.us:.2f} us"
-        typer.echo(f"{limit.name:<10} {time}: {limit.basis}")
+        echo(f"{limit.name:<10} {time}: {limit.basis}")
     if found.reached is not None:
-        typer.echo(f"reached    {found.reached:.0%} of the {found.nearest_limit} limit")
+        echo(f"reached    {found.reached:.0%} of the {found.nearest_limit} limit")
     if found.waves:
         waves = found.waves
-        typer.echo(
+        echo(
             f"waves      {waves.work_tiles} work tiles, {waves.at_once} at once: {waves.waves} waves, last"
             f" {waves.last_filled:.0%} full; {waves.useful:.0%} of the SMs' time computes D"
         )
     if found.occupancy:
         held = found.occupancy
-        typer.echo(
+        echo(
             f"occupancy  {held.ctas} CTAs of {held.threads} threads per SM, by {held.binding}: "
             f"{held.registers} registers a thread, {held.smem_bytes} of {held.smem_limit} bytes of shared "
             "memory"
         )
     needed, loaded = found.traffic.needed, found.traffic.loaded
     more = "" if loaded is None else f", {loaded / 1e6:.2f} MB loaded by the tiles"
-    typer.echo(f"bytes      {needed / 1e6:.2f} MB at least{more}")
+    echo(f"bytes      {needed / 1e6:.2f} MB at least{more}")
     shown = [one for one in found.alternatives if every or one.valid]
     print_table(("knob", "value", "time", "verdict"), map(_alternative_row, shown))
     if len(shown) < len(found.alternatives):
-        typer.echo(f"{len(found.alternatives) - len(shown)} more are excluded by a rule: --all shows them")
+        echo(f"{len(found.alternatives) - len(shown)} more are excluded by a rule: --all shows them")
 
 
 def _alternative_row(one: Alternative) -> tuple[object, ...]:
@@ -211,7 +212,7 @@ def rollback(device_class: Class = None, url: Url = None, as_json: AsJson = Fals
         found = client.config_sets(name, limit=_SCAN).items
         serving = [index for index, item in enumerate(found) if item.serving]
         if not serving or serving[0] + 1 >= len(found):
-            typer.echo(f"error: {name} has no snapshot before the one that is served", err=True)
+            echo(f"error: {name} has no snapshot before the one that is served", err=True)
             raise typer.Exit(1)
         _print_set(client.pin(name, found[serving[0] + 1].digest), as_json)
 
@@ -225,7 +226,7 @@ def unpin(device_class: Class = None, url: Url = None, as_json: AsJson = False) 
     if as_json:
         print_json({"device_class": name, "pinned": None})
     else:
-        typer.echo(f"{name} is served its latest winners")
+        echo(f"{name} is served its latest winners")
 
 
 def diff(
@@ -245,7 +246,7 @@ def diff(
     rows = [("+", change) for change in found.added] + [("-", change) for change in found.removed]
     rows += [("~", change) for change in found.changed]
     print_table(("", "problem", "before us", "after us", "times as fast", "config"), map(_change_row, rows))
-    typer.echo(f"{found.unchanged} unchanged")
+    echo(f"{found.unchanged} unchanged")
 
 
 def _current_digest(client: Client, device_class: str) -> str:
@@ -296,7 +297,7 @@ def write_report(
     if as_json:
         print_json({"file": str(file), "bytes": written})
     else:
-        typer.echo(f"{file}: {written} bytes")
+        echo(f"{file}: {written} bytes")
 
 
 def families(url: Url = None, as_json: AsJson = False) -> None:
@@ -307,13 +308,13 @@ def families(url: Url = None, as_json: AsJson = False) -> None:
         print_json(found)
         return
     for family in found:
-        typer.echo(f"{family.name} ({family.device_kind}): {family.doc}")
+        echo(f"{family.name} ({family.device_kind}): {family.doc}")
         print_table(
             ("  knob", "legal values", ""),
             ((f"  {knob.name}", " ".join(map(str, knob.legal)), knob.doc) for knob in family.knobs),
         )
         for support in family.support:
-            typer.echo(f"  {_support(support)}")
+            echo(f"  {_support(support)}")
 
 
 quarantine_app = typer.Typer(no_args_is_help=True, help="Configs that broke a device class.")
@@ -353,7 +354,7 @@ def release_quarantined(
     if as_json:
         print_json({"released": what})
     else:
-        typer.echo(f"{what} is released")
+        echo(f"{what} is released")
 
 
 def devices(url: Url = None, as_json: AsJson = False) -> None:

@@ -1,0 +1,35 @@
+"""What the command line prints of others: it does not steer the terminal, and brackets stay brackets."""
+
+from __future__ import annotations
+
+import pytest
+from rich.errors import MarkupError
+from rich.text import Text
+from typer.testing import CliRunner
+
+from service.cli import main, output
+from tilewright.errors import TilewrightError
+
+HOSTILE = "a[/b] [red]x \x1b[2J\x1b]0;title\x07 \u202etxt\x9b1m"
+SHOWN = r"a[/b] [red]x \x1b[2J\x1b]0;title\x07 \u202etxt\x9b1m"
+
+
+def test_a_table_shows_what_it_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(MarkupError):
+        Text.from_markup(HOSTILE)
+    output.print_table(("name", "count"), [(HOSTILE, 3)])
+    assert SHOWN in capsys.readouterr().out
+
+
+def test_lines_and_indents_of_a_message_stay(capsys: pytest.CaptureFixture[str]) -> None:
+    output.echo(f"first\n\t{HOSTILE}\r")
+    assert capsys.readouterr().out == f"first\n\t{SHOWN}\\r\n"
+
+
+def test_an_error_of_a_service_is_shown_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lying(*_: object) -> None:
+        raise TilewrightError(HOSTILE)
+
+    monkeypatch.setattr("service.cli.results.connect", lying)
+    answer = CliRunner().invoke(main.app, ["families"])
+    assert (answer.exit_code, answer.stderr) == (1, f"error: {SHOWN}\n")
