@@ -11,6 +11,8 @@ from typing import Literal, TextIO
 import structlog
 from structlog.types import Processor
 
+from tilewright.errors import printable
+
 LogFormat = Literal["auto", "json", "text"]
 _BURST = 1000
 _LINES_PER_S = 100.0
@@ -72,6 +74,6 @@ def _formatter(as_text: bool) -> structlog.stdlib.ProcessorFormatter:
         foreign_pre_chain=always,
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            *([console] if as_text else renderers),
+            *([console, lambda _logger, _method, text: printable(text)] if as_text else renderers),
         ],
     )

@@ -61,3 +61,11 @@ class ServiceError(TilewrightError):
         super().__init__(f"{status} {title}: {detail}" if detail else f"{status} {title}")
         self.status = status
         self.problem = problem
+
+
+def printable(text: object) -> str:
+    """A text of others with what would steer a terminal escaped."""
+    return "".join(
+        one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode()
+        for one in str(text)
+    )

@@ -23,13 +23,13 @@ from service.cli.output import (
     device_named,
     echo,
     only_one,
-    plain,
     print_best,
     print_json,
     print_table,
     problem_of,
 )
 from tilewright import Client, wire
+from tilewright.errors import printable
 from tilewright.schema.job import SearchOptions, parse_rows
 from tilewright.schema.problem import GemmProblem
 
@@ -88,7 +88,7 @@ def _follow(client: Client, job: wire.JobView) -> wire.JobView:
                 else ""
             )
             row = f" m={progress.m}" if progress.m else ""
-            phase = plain(f"{progress.phase}{row}")
+            phase = printable(f"{progress.phase}{row}")
             bar.update(task, total=progress.planned, completed=progress.measured, phase=phase, best=best)
 
         try:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from service.settings import Settings
 from tilewright import Client, wire
+from tilewright.errors import printable
 from tilewright.schema.problem import DType, GemmProblem, Layout
 
 M = Annotated[int, typer.Argument(help="Rows of D.", min=1)]
@@ -79,17 +80,9 @@ def only_one(start: str, found: Sequence[str], what: str, listing: str) -> str:
     return found[0]
 
 
-def plain(text: object) -> str:
-    """A text of others for a terminal, with what would steer it escaped."""
-    return "".join(
-        one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode()
-        for one in str(text)
-    )
-
-
 def echo(text: object, err: bool = False) -> None:
     """A line on stdout or stderr."""
-    typer.echo(plain(text), err=err)
+    typer.echo(printable(text), err=err)
 
 
 def print_json(data: BaseModel | Sequence[BaseModel] | dict[str, Any] | list[dict[str, Any]]) -> None:
@@ -103,7 +96,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     for header in headers:
         table.add_column(header, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(plain(value)) for value in row))  # as it is: a bracket is no markup
+        table.add_row(*(Text(printable(value)) for value in row))  # as it is: a bracket is no markup
     # NOTE: rich takes a pipe for 80 columns and would fold cells that a script reads.
     terminal = Console()
     (terminal if terminal.is_terminal else Console(width=_PIPE_COLUMNS)).print(table)

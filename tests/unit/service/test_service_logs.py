@@ -44,3 +44,18 @@ def test_a_flood_is_cut_short_and_hides_no_other_logger(
     )
     assert told[0][1] == "9000 lines of this logger were left out: more than 100 a second"
     assert told[1] == ("tw.flood", "bad request")
+
+
+def test_text_of_others_does_not_steer_the_terminal_of_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("info", "text")
+    log = logging.getLogger("tw.requests")
+    log.info("request", extra={"path": "/\x1b[2J\x1b]0;title\x07\ninfo fake"})
+    try:
+        raise ValueError("\x9b1m")
+    except ValueError:
+        log.exception("request %s failed", "\u202e1")
+    told = capsys.readouterr().err
+    assert not set("\x1b\x07\x9b\u202e") & set(told)
+    assert "[2J" in told
+    assert r"ValueError: \x9b1m" in told
+    assert not any(line.startswith("info fake") for line in told.splitlines())
