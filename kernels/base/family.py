@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
 
-from kernels.base.knobs import Knob, completed
+from kernels.base.knobs import Knob, completed, knobs_of
 from kernels.base.spec import BuildSpec, Language
 from kernels.base.tile_hint import TileHint
 from tilewright.artifact import LaunchPlan
@@ -129,7 +129,7 @@ class ConfigSpace(abc.ABC, Generic[K]):
 
 
 class Family(ConfigSpace[K]):
-    """A kernel source with its config space.
+    """A kernel source with its config space, whose knobs are the fields of ``knobs_type``.
 
     Subclasses also give ``doc`` (one line for people), ``device_kind`` and ``source``, a file under
     ``kernels``.
@@ -138,6 +138,12 @@ class Family(ConfigSpace[K]):
     doc: str
     device_kind: DeviceKind
     source: str
+
+    def __init_subclass__(cls) -> None:
+        """Derive the knobs."""
+        super().__init_subclass__()
+        if "knobs_type" in cls.__dict__:
+            cls.knobs = knobs_of(cls.knobs_type)
 
     @property
     def language(self) -> Language:

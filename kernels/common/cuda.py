@@ -213,11 +213,16 @@ class CudaFamily(Family[K]):
     """A family of CUDA kernels: compiled by NVRTC with the macros of its knobs and of the problem.
 
     Subclasses give ``entry`` (the symbol of the kernel) and the hooks below; a hook receives the config as
-    the family's own dataclass.
+    the family's own dataclass. The source is ``kernel.cu`` in the folder of the family's name.
     """
 
     device_kind = "cuda"
     entry: str
+
+    def __init_subclass__(cls) -> None:
+        """Derive the source."""
+        super().__init_subclass__()
+        cls.source = f"{cls.name}/kernel.cu"
 
     def build_spec(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> BuildSpec:
         """One compilation of the family's source for the architecture of a device."""

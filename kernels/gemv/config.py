@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kernels.base.knobs import knob, knobs_of
+from kernels.base.knobs import knob
 
 MATHS = ("fma", "mma")
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
@@ -51,6 +51,3 @@ class Knobs:
     def threads(self) -> int:
         """Threads of a CTA."""
         return 32 * self.warps_rows * self.warps_k
-
-
-KNOBS = knobs_of(Knobs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernels.common import cuda
 from kernels.gemv import layout, validity
-from kernels.gemv.config import KNOBS, Knobs
+from kernels.gemv.config import Knobs
 from kernels.gemv.heuristics import SEARCH_RULES, heuristic_configs
 from kernels.gemv.shape import GemvShape
 from tilewright.artifact import Grid, Preconditions, Workspace
@@ -21,8 +21,6 @@ class Gemv(cuda.CudaFamily[Knobs]):
     name = "gemv"
     doc = "m or n up to 16: the long operand read once at memory speed; sm_80 and later, any type and size"
     entry = "gemv"
-    source = "gemv/kernel.cu"
-    knobs = KNOBS
     knobs_type = Knobs
     rules = validity.RULES
     search_rules = SEARCH_RULES

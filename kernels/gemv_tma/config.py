@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kernels.base.knobs import knob, knobs_of
+from kernels.base.knobs import knob
 
 SPLITS = (1, 2, 3, 4, 6, 8, 11, 12)
 CLUSTERS = (1, 2, 4, 8)
@@ -49,6 +49,3 @@ class Knobs:
     def stage_bytes(self) -> int:
         """Bytes of weights in a stage."""
         return self.stage_k_chunks * self.tile_weight_rows * K_CHUNK_BYTES
-
-
-KNOBS = knobs_of(Knobs)

@@ -8,7 +8,7 @@ import dataclasses
 from kernels.common import cuda
 from kernels.gemv.shape import GemvShape
 from kernels.gemv_tma import layout, validity
-from kernels.gemv_tma.config import K_CHUNK_BYTES, KNOBS, Knobs
+from kernels.gemv_tma.config import K_CHUNK_BYTES, Knobs
 from kernels.gemv_tma.heuristics import SEARCH_RULES, heuristic_configs
 from tilewright.artifact import Argument, Grid, Preconditions, Scalar, TensorMap, Workspace
 from tilewright.schema.config import Config
@@ -22,8 +22,6 @@ class GemvTma(cuda.CudaFamily[Knobs]):
     name = "gemv_tma"
     doc = "m or n up to 16: the long operand streamed by TMA; sm_90, 8- and 16-bit types, layout nt"
     entry = "gemv_tma"
-    source = "gemv_tma/kernel.cu"
-    knobs = KNOBS
     knobs_type = Knobs
     rules = validity.RULES
     search_rules = SEARCH_RULES

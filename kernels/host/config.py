@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kernels.base.knobs import knob, knobs_of
+from kernels.base.knobs import knob
 from tilewright.artifact import Grid
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
@@ -60,9 +60,6 @@ class Knobs:
     def grid(self, problem: GemmProblem, device: DeviceSpec) -> Grid:
         """Cache tiles over D."""
         return Grid(self.tile_rows(), self.tile_columns(problem.dtype, device))
-
-
-KNOBS = knobs_of(Knobs)
 
 
 def thread_counts(device: DeviceSpec) -> list[int]:

@@ -8,7 +8,7 @@ from kernels.base.family import Family
 from kernels.base.knobs import defines
 from kernels.base.spec import BuildSpec
 from kernels.host import validity
-from kernels.host.config import KNOBS, VECTOR_UNITS, Knobs, thread_counts
+from kernels.host.config import VECTOR_UNITS, Knobs, thread_counts
 from tilewright.artifact import Argument, LaunchPlan, Pointer, Preconditions, Scalar, Serves, Workspace
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceKind, DeviceSpec
@@ -44,7 +44,6 @@ class HostFamily(Family[Knobs]):
     device_kind: DeviceKind = "host"
     source = "host/kernel.c"
     knobs_type = Knobs
-    knobs = KNOBS
     rules = validity.RULES
 
     def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kernels.base.knobs import knob, knobs_of
+from kernels.base.knobs import knob
 from kernels.common import cuda
 from kernels.common.cuda import RASTER_AXES
 from tilewright.schema.problem import GemmProblem
@@ -31,9 +31,6 @@ class Knobs:
     def threads(self) -> int:
         """Threads of a CTA."""
         return (self.tile_m // self.thread_m) * (self.tile_n // self.thread_n)
-
-
-KNOBS = knobs_of(Knobs)
 
 
 def smem_bytes(config: Knobs, problem: GemmProblem) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernels.base.family import Rule
 from kernels.common import cuda
-from kernels.simt.config import KNOBS, Knobs, register_estimate, smem_bytes
+from kernels.simt.config import Knobs, register_estimate, smem_bytes
 from tilewright.artifact import Grid, Preconditions, Workspace
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
@@ -55,8 +55,6 @@ class Simt(cuda.CudaFamily[Knobs]):
     name = "simt"
     doc = "ordinary FMA units: every type, layout, alignment and size; the fallback and float64"
     entry = "simt"
-    source = "simt/kernel.cu"
-    knobs = KNOBS
     knobs_type = Knobs
     rules = (
         Rule(("tile_m", "tile_n", "thread_m", "thread_n"), _why_threads),

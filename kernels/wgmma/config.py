@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kernels.base.knobs import knob, knobs_of
+from kernels.base.knobs import knob
 from kernels.common.cuda import RASTER_AXES
 from kernels.common.wgmma import OperandTile
 from tilewright.schema.problem import DType, GemmProblem
@@ -49,9 +49,6 @@ class Knobs:
     def threads(self) -> int:
         """Threads of a CTA."""
         return 128 * self.warpgroups
-
-
-KNOBS = knobs_of(Knobs)
 
 
 def operand_tiles(knobs: Knobs, problem: GemmProblem) -> tuple[OperandTile, OperandTile]:

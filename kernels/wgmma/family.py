@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from kernels.base.tile_hint import TileHint
 from kernels.common import cuda
-from kernels.wgmma.config import KNOBS, Knobs, operand_tiles, smem_bytes
+from kernels.wgmma.config import Knobs, operand_tiles, smem_bytes
 from kernels.wgmma.validity import RULES, SEARCH_RULES
 from tilewright.artifact import Argument, Grid, Preconditions, TensorMap
 from tilewright.schema.config import Config
@@ -21,8 +21,6 @@ class Wgmma(cuda.CudaFamily[Knobs]):
     name = "wgmma"
     doc = "warpgroup tensor cores fed by TMA: sm_90, f16 and bf16, all layouts, rows of 16-byte multiples"
     entry = "wgmma_gemm"
-    source = "wgmma/kernel.cu"
-    knobs = KNOBS
     knobs_type = Knobs
     rules = RULES
     search_rules = SEARCH_RULES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kernels.base.knobs import knob, knobs_of
+from kernels.base.knobs import knob
 from kernels.common.cuda import RASTER_AXES
 
 SCHEDULES = ("cooperative", "pingpong")
@@ -126,6 +126,3 @@ class Knobs:
         """Extents of the tile of one consumer along the M and along the N of wgmma."""
         rows, columns = self.tile_m // self.consumers_m, self.tile_n // self.consumers_n
         return (columns, rows) if self.swap_ab else (rows, columns)
-
-
-KNOBS = knobs_of(Knobs)

@@ -12,7 +12,7 @@ from typing import Literal
 
 from kernels.base.tile_hint import TileHint
 from kernels.common import cuda
-from kernels.wgmma_ws.config import KNOBS, L2_HINTS, TMA_STORES, Knobs
+from kernels.wgmma_ws.config import L2_HINTS, TMA_STORES, Knobs
 from kernels.wgmma_ws.heuristics import candidates, completed, cycles, following_hint
 from kernels.wgmma_ws.layout import (
     grid,
@@ -56,8 +56,6 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
     name = "wgmma_ws"
     doc = "warp-specialised persistent wgmma: sm_90, 16-bit types in all layouts, 8-bit types in nt, any size"
     entry = "wgmma_ws_gemm"
-    source = "wgmma_ws/kernel.cu"
-    knobs = KNOBS
     knobs_type = Knobs
     # NOTE: l2_promotion, load_interval and even_waves (full_bands_only) are gone whatever their value was.
     removed = MappingProxyType({"stream_k": 0, "in_flight": 1})

@@ -7,9 +7,10 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from kernels.base.knobs import knobs_of
 from kernels.base.tile_hint import TileHint
 from kernels.common import cuda
-from kernels.wgmma_ws.config import KNOBS, TMA_STORES, Knobs
+from kernels.wgmma_ws.config import TMA_STORES, Knobs
 from kernels.wgmma_ws.layout import (
     MULTIPLY_ADDS,
     SMALL,
@@ -298,7 +299,7 @@ def _prefers_gpc_order(problem: GemmProblem, reduction: str, cluster: int) -> bo
     return worth and cluster > 1
 
 
-_SPLITS = [int(value) for knob in KNOBS if knob.name == "split_k" for value in knob.values]
+_SPLITS = [int(value) for knob in knobs_of(Knobs) if knob.name == "split_k" for value in knob.values]
 
 # (schedule, consumers along the M of wgmma, consumers along its N); the tile decides which are valid.
 _CONSUMERS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kernels.base.knobs import knob, knobs_of
+from kernels.base.knobs import knob
 from kernels.common import tiling
 from kernels.common.cuda import RASTER_AXES
 from kernels.common.smem import tile_bytes
@@ -73,9 +73,6 @@ class Knobs:
     def warp_n(self) -> int:
         """Columns of D that a warp computes."""
         return self.tile_n // self.warps_n
-
-
-KNOBS = knobs_of(Knobs)
 
 
 def smem_bytes(config: Knobs, problem: GemmProblem) -> int:

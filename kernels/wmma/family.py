@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from kernels.common import cuda, tiling
 from kernels.wmma import validity
-from kernels.wmma.config import KNOBS, Knobs, smem_bytes
+from kernels.wmma.config import Knobs, smem_bytes
 from kernels.wmma.heuristics import SEARCH_RULES, heuristic_configs
 from tilewright.artifact import Grid, Preconditions, Workspace
 from tilewright.schema.config import Config
@@ -21,8 +21,6 @@ class Wmma(cuda.CudaFamily[Knobs]):
     name = "wmma"
     doc = "tensor cores through wmma 16x16x16: sm_80 and later, f16 and bf16, all layouts, any size"
     entry = "wmma"
-    source = "wmma/kernel.cu"
-    knobs = KNOBS
     knobs_type = Knobs
     rules = validity.RULES
     search_rules = SEARCH_RULES
