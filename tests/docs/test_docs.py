@@ -14,11 +14,11 @@ from typing import Any
 import click
 import pytest
 import typer
+from api_server import finish, start
 
 from kernels.knob_tables import with_tables
 from kernels.registry import FAMILIES
 from service.cli import main
-from service.cli.demo import running_service
 from service.engine import canary, device_queue
 from service.errors import Kind
 from service.server.app import create_app
@@ -83,10 +83,9 @@ PYTHON = [block for page in (README, DOCS / "api.md") for block in python_blocks
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOST_KERNEL_FLAGS", "-O1")
-        with running_service(tmp_path_factory.mktemp("service"), "host") as address:
-            yield address
+    server = start(tmp_path_factory.mktemp("service"))
+    yield server.url
+    finish(server)
 
 
 GENERATED = [ROOT / "benchmarks" / "results" / name for name in ("suite.md", "ladder.md", "search.md")]
