@@ -19,21 +19,8 @@ import typer
 from sqlalchemy.orm import Session
 
 from service.cli.admin import Service, asks_service, open_store, user
-from service.cli.output import (
-    AsJson,
-    DatabaseUrl,
-    ElementType,
-    K,
-    M,
-    N,
-    OperandLayout,
-    Url,
-    connect,
-    echo,
-    print_json,
-    print_table,
-    problem_of,
-)
+from service.cli.options import Asked, asks
+from service.cli.output import AsJson, DatabaseUrl, Url, connect, echo, print_json, print_table
 from service.results import importing, optuna_export, publishing
 from service.results.spool import Spool
 from service.settings import Settings
@@ -185,19 +172,16 @@ def delete_import(
 
 
 @delete_app.command("best")
+@asks()
 def delete_best(
-    m: M,
-    n: N,
-    k: K,
+    asked: Asked,
     target: Annotated[str, typer.Option("--on", help="Device class, or an architecture such as sm_90.")],
-    dtype: ElementType = None,
-    layout: OperandLayout = None,
     url: Service = None,
     database_url: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete the winner of a problem: the vendor library runs until it is tuned again."""
-    problem = problem_of((m, n, k), dtype, layout, "cuda" if target.startswith("sm_") else "host")
+    problem = asked.on("cuda" if target.startswith("sm_") else "host")
     removed = _removed(
         url,
         database_url,
@@ -212,18 +196,12 @@ def delete_best(
 
 
 @delete_app.command("problem")
+@asks()
 def delete_problem(
-    m: M,
-    n: N,
-    k: K,
-    dtype: ElementType = None,
-    layout: OperandLayout = None,
-    url: Service = None,
-    database_url: DatabaseUrl = None,
-    as_json: AsJson = False,
+    asked: Asked, url: Service = None, database_url: DatabaseUrl = None, as_json: AsJson = False
 ) -> None:
     """Delete a problem on all devices: its jobs, trials, winners and misses."""
-    problem = problem_of((m, n, k), dtype, layout, "cuda" if driver.device_count() else "host")
+    problem = asked.on("cuda" if driver.device_count() else "host")
     removed = _removed(
         url,
         database_url,

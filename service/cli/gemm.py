@@ -8,21 +8,8 @@ import ml_dtypes
 import numpy as np
 import typer
 
-from service.cli.output import (
-    AsJson,
-    Device,
-    ElementType,
-    K,
-    M,
-    N,
-    OperandLayout,
-    Url,
-    connect,
-    device_named,
-    echo,
-    print_json,
-    problem_of,
-)
+from service.cli.options import Asked, asks
+from service.cli.output import AsJson, Device, Url, connect, device_named, echo, print_json
 from tilewright import Client
 from tilewright.http.gemm_calls import GemmAnswer
 from tilewright.http.tensors import numpy_type
@@ -31,19 +18,11 @@ from tilewright.schema.problem import DType, GemmProblem
 _SAFETY = 4.0
 
 
-def gemm(
-    m: M,
-    n: N,
-    k: K,
-    dtype: ElementType = None,
-    layout: OperandLayout = None,
-    device: Device = None,
-    url: Url = None,
-    as_json: AsJson = False,
-) -> None:
+@asks(more=False)
+def gemm(asked: Asked, device: Device = None, url: Url = None, as_json: AsJson = False) -> None:
     """Run a GEMM with random operands on the service and check the result against float64."""
     with connect(url) as client:
-        problem = problem_of((m, n, k), dtype, layout, device_named(client, device).kind)
+        problem = asked.on(device_named(client, device).kind)
         report = checked_gemm(client, problem, device)
     if as_json:
         print_json(report)

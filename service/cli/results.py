@@ -7,14 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.options import takes
+from service.cli.options import Asked, asks, takes
 from service.cli.output import (
     PROBLEM_ARGUMENTS,
     AsJson,
     ElementType,
-    K,
-    M,
-    N,
     OperandLayout,
     Url,
     connect,
@@ -114,14 +111,9 @@ def _show_list(client: Client, options: dict[str, Any], as_json: bool) -> None:
 Every = Annotated[bool, typer.Option("--all", help="Also alternatives that a rule excludes.")]
 
 
-@takes("more", GemmProblem, *PROBLEM_ARGUMENTS)
+@asks()
 def explain(
-    more: dict[str, Any],
-    m: M,
-    n: N,
-    k: K,
-    dtype: ElementType = None,
-    layout: OperandLayout = None,
+    asked: Asked,
     arch: Arch = None,
     nearest: Nearest = False,
     every: Every = False,
@@ -132,7 +124,7 @@ def explain(
     with connect(url) as client:
         first = device_named(client, None)
         kind = first.kind if arch is None else "cuda" if arch.startswith("sm_") else "host"
-        problem = problem_of([m, n, k], dtype, layout, kind, **more)
+        problem = asked.on(kind)
         match = wire.Match.NEAREST if nearest else wire.Match.EXACT
         device_class = None if arch else first.device_class
         found = client.explain_result(problem, match=match, arch=arch, device_class=device_class)
