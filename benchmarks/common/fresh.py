@@ -68,8 +68,8 @@ class Comparison:
 
     Attributes:
         samples: of the race.
-        back_to_back, apart: the vendor's time over ours. Launches of a kernel that does not overlap the one
-            before are apart anyway, so that both are the same.
+        back_to_back, apart: the vendor's time over ours, where launches follow each other, and where each
+            follows an empty step, whose time counts in both.
     """
 
     samples: RaceSamples
@@ -93,7 +93,7 @@ class Comparison:
     def facts(self) -> dict[str, Any]:
         """What the row rests on: the samples of both, and the vendor's algorithm."""
         ours, vendor = self.samples.samples_us
-        apart = dict(zip(("ours", "vendor"), self.samples.apart_us, strict=False))
+        apart = dict(zip(("ours", "vendor"), self.samples.apart_us, strict=True))
         return {
             "samples_us": {"ours": ours, "vendor": vendor},
             "apart_us": apart,
@@ -178,12 +178,9 @@ class FreshTuner:
         Raises:
             TilewrightError: the kernel or the vendor library does not run.
         """
-        rules = RaceRules(rounds, seed, every=True)
+        rules = RaceRules(rounds, seed, every=True, apart=True)
         samples = self.bench.race([self.kernel_of(best)], problem, rules, _RACE_TIMEOUT_S)
-        back_to_back = _ratio(samples.samples_us)
-        return Comparison(
-            samples, back_to_back, _ratio(samples.apart_us) if samples.apart_us else back_to_back
-        )
+        return Comparison(samples, _ratio(samples.samples_us), _ratio(samples.apart_us))
 
     def kernel_of(self, best: BestConfig) -> Artifact:
         """The kernel of a winner."""

@@ -60,7 +60,8 @@ def launch_all(folder: Path, device: Device) -> Iterator[str]:
     for name in names(folder):
         artifact, problem = read(folder, name)
         kernel = load(artifact)
-        bound = bind(device, kernel, problem, [_operands(device, problem)])
+        tensors = _operands(device, problem)  # a launch has their addresses alone
+        bound = bind(device, kernel, problem, [tensors])
         device.synchronize()
         bound.launches[0]()
         device.synchronize()

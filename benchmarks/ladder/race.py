@@ -33,8 +33,7 @@ from tuner.measure.correctness import check
 from tuner.measure.interleave import equal_samplers, mean_of_known, shuffled_rounds
 from tuner.measure.operands import bind, rotated_sets
 from tuner.measure.stats import median
-from tuner.measure.timing import load as load_device
-from tuner.measure.timing import measure
+from tuner.measure.timing import keep_busy, measure
 from tuner.measure.vendor import fastest, vendor_choices
 
 ROUNDS, RUNS = 31, 5
@@ -171,7 +170,7 @@ def _race(device: Device, group: list[Measurement], rounds: int, runs: int) -> l
         vendors, refusal = _vendor_entries(device, group[0])
         running = vendors + entries
         samplers = equal_samplers(device, [entry.launches for entry in running])
-        load_device(samplers, device.settle_s)
+        keep_busy(samplers, device.settle_s)
         each = max(_FEWEST_ROUNDS, rounds // runs)
         taken = [shuffled_rounds(device, samplers, each, random.Random(run)) for run in range(runs)]
     finally:

@@ -25,7 +25,7 @@ def built(device: Device, family: Family[Any], config: Config, problem: GemmProb
     key = family.build_spec(config, problem, device.spec), family.plan(config, problem, device.spec)
     if key not in _BUILT:
         _BUILT[key] = build(family, config, problem, device.spec)
-    return load(_BUILT[key])
+    return load(_BUILT[key], overlap=True)
 
 
 def wrong(device: Device, family: Family[Any], config: Config, problem: GemmProblem) -> str | None:

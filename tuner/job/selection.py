@@ -26,7 +26,7 @@ from tuner.job.context import JobContext
 from tuner.job.loop import why_outdated
 from tuner.job.progress import ProgressTracker, timed
 from tuner.measure.interleave import finishers
-from tuner.measure.race import RaceRules, RaceSamples, overlapping
+from tuner.measure.race import RaceRules, RaceSamples
 from tuner.measure.stats import CONFIDENCE, median, median_interval, paired_ratio
 from tuner.workers.process import WorkerError
 
@@ -59,7 +59,7 @@ class Stage:
 
 
 FINAL = Stage(RaceRules(32, 0, dropping=True, slice_s=0.15), fewest=16)
-HEAD_TO_HEAD = Stage(RaceRules(48, 1), fewest=16)
+HEAD_TO_HEAD = Stage(RaceRules(32, 1), fewest=16)
 QUICK = Stage(RaceRules(32, 2, slice_s=0.1, quick=True), fewest=16)
 STAGES = (FINAL, HEAD_TO_HEAD, QUICK)
 
@@ -310,8 +310,6 @@ def _race(context: JobContext, candidates: Sequence[Candidate], stage: Stage) ->
     rules = stage.rules
     each_s = [candidate.sample_s for candidate in candidates]
     round_s = sum(each_s) + max(each_s)
-    if rules.vendor and overlapping([candidate.artifact for candidate in candidates]):
-        round_s *= 2  # which is timed apart as well
     rules = dataclasses.replace(
         rules, rounds=stage.rounds(round_s), seed=len(STAGES) * context.request.seed + rules.seed
     )
@@ -324,16 +322,9 @@ def _race(context: JobContext, candidates: Sequence[Candidate], stage: Stage) ->
 
 
 def best_config(context: JobContext, won: FinalResult, head_to_head: RaceSamples) -> BestConfig:
-    """The result of the job: the winner with its speed-up over the vendor library in a head-to-head.
-
-    If launches were also timed apart, the speed-up and both ends of its interval are the lower ones of the
-    two. The times are of launches back to back; the detail of the baseline holds the medians of launches
-    apart.
-    """
-    both = [head_to_head.samples_us] + ([head_to_head.apart_us] if head_to_head.apart_us else [])
-    ratios = [paired_ratio(vendor, kernel) for kernel, vendor in both]
-    apart = dict(zip(("kernel", "vendor"), map(median, head_to_head.apart_us), strict=False))
-    detail = head_to_head.vendor_detail | ({"apart_us": apart} if apart else {})
+    """The result of the job: the winner with its speed-up over the vendor library in a head-to-head."""
+    kernel_us, vendor_us = head_to_head.samples_us
+    ratio = paired_ratio(vendor_us, kernel_us)
     artifact = won.winner.artifact
     return BestConfig(
         problem=context.problem,
@@ -343,10 +334,10 @@ def best_config(context: JobContext, won: FinalResult, head_to_head: RaceSamples
         artifact=artifact.digest,
         timing=_winner_timing(head_to_head, "; ".join(company(won, head_to_head))),
         ties=won.ties,
-        baseline=Baseline(head_to_head.vendor_name, median(head_to_head.samples_us[1]), detail),
-        speedup=min(ratio.value for ratio in ratios),
-        speedup_low=min(ratio.low for ratio in ratios),
-        speedup_high=min(ratio.high for ratio in ratios),
+        baseline=Baseline(head_to_head.vendor_name, median(vendor_us), head_to_head.vendor_detail),
+        speedup=ratio.value,
+        speedup_low=ratio.low,
+        speedup_high=ratio.high,
         confidence=CONFIDENCE,
         provenance=context.provenance(artifact, head_to_head.method),
         resources=artifact.resources,
@@ -358,9 +349,6 @@ def best_config(context: JobContext, won: FinalResult, head_to_head: RaceSamples
 
 def _vendor_samples(won: FinalResult, head_to_head: RaceSamples) -> VendorSamples:
     kept = VendorSamples(head_to_head.samples_us[1])
-    if head_to_head.apart_us:
-        winner_us, vendor_us = head_to_head.apart_us
-        kept = dataclasses.replace(kept, apart_us=vendor_us, winner_apart_us=winner_us)
     if won.race is None:
         return kept
     rows = won.race.samples_us

@@ -11,7 +11,7 @@ shares the device with work that leaves room for a few CTAs at a time, so that a
 order or the speed of its CTAs is found.
 
 After it, :func:`check_replays` looks at what the timed launches left: they follow each other without a pause,
-may overlap, alternate between operands, and share one workspace.
+alternate between operands, and share one workspace; and at what they leave where they may overlap.
 
 A correct kernel may give different bits from launch to launch; :func:`repeats` measures that.
 """
@@ -107,7 +107,7 @@ def check_replays(
     problem: GemmProblem,
     sets: Sequence[Tensors],
     launches: Sequence[Launch],
-    replay: Callable[[], None],
+    replay: Callable[[], object],
 ) -> str | None:
     """The reason the launches of a replay are wrong, or None: each must give what it gives alone.
 
@@ -136,7 +136,7 @@ def check_replays(
             allowed = 2 * _tolerance(device.xp, problem, alone)
             reason = _difference(device.xp, problem, decode(replayed, problem.out), alone, allowed)
             if reason:
-                return f"timed launches, which follow each other without a pause: {reason}"
+                return f"launches that follow each other without a pause: {reason}"
     return None
 
 

@@ -10,6 +10,7 @@ the memory bounds needs none of that: its time hardly depends on the clock.
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
 import time
@@ -28,6 +29,7 @@ FEWEST_SLICES = 3  # if the rounds are too few for an interval: the race only re
 FIRST_LOOK, FIRST_LOOK_AT_SLICES = 4, 2  # rounds before a candidate may be dropped; slices scatter less
 Rows = list[list[float]]
 States = list[tuple[float | None, float | None]]
+Groups = Sequence[Sequence[int]]  # of candidates, by index
 
 
 def equal_samplers(device: Device, candidates: Sequence[Sequence[Launch]]) -> list[Callable[[int], float]]:
@@ -44,15 +46,13 @@ def interleave(
     samplers: Sequence[Callable[[int], float]],
     rounds: int,
     seed: int,
+    groups: Groups = (),
     *,
-    droppable: int = 0,
     slice_s: float = SLICE_S,
 ) -> tuple[Rows, States]:
     """:func:`shuffled_rounds` after loading the device until its clock has settled."""
     settle(device, samplers, power_matters=slice_s > 0)
-    return shuffled_rounds(
-        device, samplers, rounds, random.Random(seed), droppable=droppable, slice_s=slice_s
-    )
+    return shuffled_rounds(device, samplers, rounds, random.Random(seed), groups, slice_s=slice_s)
 
 
 def shuffled_rounds(
@@ -60,8 +60,8 @@ def shuffled_rounds(
     samplers: Sequence[Callable[[int], float]],
     rounds: int,
     order: random.Random,
+    groups: Groups = (),
     *,
-    droppable: int = 0,
     slice_s: float = SLICE_S,
 ) -> tuple[Rows, States]:
     """One row of microseconds for each sampler, and the clock in MHz and power in watts after each round.
@@ -70,7 +70,7 @@ def shuffled_rounds(
     """
     rows: Rows = [[] for _ in samplers]
     states: States = []
-    for _ in each_round(device, samplers, rounds, order, (rows, states), slice_s, droppable=droppable):
+    for _ in each_round(device, samplers, rounds, order, (rows, states), slice_s, groups=groups):
         pass
     return rows, states
 
@@ -83,15 +83,15 @@ def each_round(
     into: tuple[Rows, States],
     slice_s: float,
     *,
-    droppable: int = 0,
+    groups: Groups = (),
     ways: int = 1,
 ) -> Iterator[None]:
     """Run one round at each step, and append its samples and the device's state to ``into``.
 
     The device is under load. Each round has a fresh random order. There are ``rounds`` of them or, at the
-    power limit of the device, :func:`slices` with turns of ``slice_s`` seconds, unless that is 0. The first
-    ``droppable`` candidates compete: those that are left behind take no part in the rounds that follow, so
-    that their rows are shorter. Once one of them remains, there is one round more.
+    power limit of the device, :func:`slices` with turns of ``slice_s`` seconds, unless that is 0. The
+    candidates of a group compete: those that are left behind take no part in the rounds that follow, so that
+    their rows are shorter. Once one of each group remains, there is one round more.
 
     Args:
         samplers: one for each candidate; if its launches are timed in several ``ways``, those of all
@@ -105,9 +105,10 @@ def each_round(
         first_of_turn = [_sliced(sample, half, half / ways) for sample in samplers]
         later_of_turn = [_sliced(sample, 0.0, half / ways) for sample in samplers]
         rounds, first_look = slices(rounds), FIRST_LOOK_AT_SLICES
-    competing, others = list(range(droppable)), list(range(droppable, count))
+    competing = [list(group) for group in groups]
+    others = sorted(set(range(count)).difference(*competing))
     for number in range(rounds):
-        sequence = competing + others
+        sequence = [*itertools.chain(*competing), *others]
         order.shuffle(sequence)
         # NOTE: the clock has settled for the way that comes first, so they take turns at that.
         places = range(0, len(samplers), count)[:: -1 if number % 2 else 1]
@@ -119,11 +120,15 @@ def each_round(
         states.append((now.mhz, now.watts))
         loaded(device)
         yield
-        if len(competing) == 1:
+        if competing and all(len(group) == 1 for group in competing):
             return
-        if competing and first_look <= number + 1 < rounds:
-            left = left_behind([rows[index] for index in competing])
-            competing = [index for index, gone in zip(competing, left, strict=True) if not gone]
+        if first_look <= number + 1 < rounds:
+            competing = [_still_competing(group, rows) for group in competing]
+
+
+def _still_competing(group: list[int], rows: Rows) -> list[int]:
+    left = left_behind([rows[index] for index in group])
+    return [index for index, gone in zip(group, left, strict=True) if not gone]
 
 
 def slices(rounds: int) -> int:

@@ -7,9 +7,8 @@ not compute the problem, it runs the same product in float16 instead, and the re
 loaded until its clock has settled before the first round, and again after others used it, and never idles in
 between, so the times are sustained ones.
 
-A kernel that may start while the previous one ends (programmatic dependent launch) looks faster in a stream
-of its own launches than between other kernels. So its head-to-head with the vendor library is timed in two
-ways, in the same rounds: launches back to back, and *apart*, each after an empty step.
+Launches do not overlap the kernel before them, as those of the vendor library do not; a benchmark also times
+them *apart*, each after an empty step.
 """
 
 from __future__ import annotations
@@ -23,18 +22,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernels.limits import memory_bound
-from tilewright.artifact import Artifact
 from tilewright.launch import Kernel, Launch
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import QUICK_METHOD
-from tuner.devices.base import Device
+from tuner.devices.base import Device, VendorChoice
 from tuner.measure.company import Company
 from tuner.measure.interleave import Rows, States, each_round, equal_samplers, mean_of_known
 from tuner.measure.operands import bind_all, rotated_sets
 from tuner.measure.timing import settle
-from tuner.measure.vendor import fastest_for
+from tuner.measure.vendor import candidates_for, fastest_for, fastest_row, remember
 
-METHOD = "interleaved-v6, sustained"
+METHOD = "interleaved-v7, sustained"
 RACE_SLICE_S = 0.2  # at the power limit: 0.1 s until the clock has settled, 0.1 s that count, in all ways
 
 
@@ -46,10 +44,12 @@ class RaceRules:
         rounds: of short samples; fewer at the power limit (:func:`tuner.measure.interleave.slices`).
         seed: of the order of candidates in each round.
         vendor: whether the vendor library takes part.
-        dropping: whether kernels that are left behind by another take no part in the rounds that follow.
+        dropping: whether kernels that are left behind by another take no part in the rounds that follow. So
+            do algorithms of the vendor library, of which all that may be the fastest take part.
         slice_s: seconds of a candidate's turn at the power limit, unless the memory bounds the problem.
         quick: whether a few launches choose among the vendor library's algorithms.
         every: whether to choose among all algorithms of the vendor library, with those it does not propose.
+        apart: whether to time each launch after an empty step as well.
     """
 
     rounds: int
@@ -59,6 +59,7 @@ class RaceRules:
     slice_s: float = RACE_SLICE_S
     quick: bool = False
     every: bool = False
+    apart: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,8 +70,7 @@ class RaceSamples:
         candidates: digests of the artifacts in the order given, then ``vendor`` if it took part.
         samples_us: one row a candidate, one column a round, in microseconds; shorter rows of those that were
             dropped.
-        apart_us: the same rows with each launch apart, for a head-to-head of a kernel whose launches overlap;
-            empty for other races.
+        apart_us: the same rows with each launch apart; empty if that was not asked for.
         vendor_name: the vendor library; empty if it did not take part.
         vendor_detail: attributes of its fastest algorithm.
         mhz, watts: means over the rounds; None if unknown.
@@ -121,28 +121,33 @@ class Race:
             LaunchError, DeviceUnavailable: as :func:`race`.
         """
         self._bound = bind_all(device, kernels, problem, rotated_sets(device, problem))
-        self._vendor = (
-            fastest_for(device, problem, quick=rules.quick, every=rules.every) if rules.vendor else None
-        )
-        vendor_launches = [self._vendor.launches] if self._vendor else []
-        candidates = [*(one.launches for one in self._bound), *vendor_launches]
-        self._candidates = (*(kernel.artifact.digest for kernel in kernels), *["vendor"] * rules.vendor)
+        self._vendors = _vendors(device, problem, rules)
+        self._digests = [kernel.artifact.digest for kernel in kernels]
+        candidates = [*(one.launches for one in self._bound), *(one.launches for one in self._vendors)]
         self._samplers, ways = equal_samplers(device, candidates), 1
-        if rules.vendor and overlapping([kernel.artifact for kernel in kernels]):
+        if rules.apart:
             device.pause()
             self._samplers += equal_samplers(device, [_apart(device, launches) for launches in candidates])
             ways = 2
-        self._device, self._method = device, METHOD + QUICK_METHOD * rules.quick
+        self._device, self._problem, self._method = device, problem, METHOD + QUICK_METHOD * rules.quick
         self._company = Company(device)
         self._rows: Rows = [[] for _ in self._samplers]
         self._states: States = []
         order = random.Random(rules.seed)
         into = self._rows, self._states
-        droppable = len(kernels) if rules.dropping else 0
+        self._chooses = bool(rules.dropping and self._vendors)
+        groups = [range(len(kernels)), range(len(kernels), len(candidates))]
         slice_s = 0.0 if memory_bound(problem, device.spec) else rules.slice_s
         self._power_matters = slice_s > 0
         self._rounds = each_round(
-            device, self._samplers, rules.rounds, order, into, slice_s, droppable=droppable, ways=ways
+            device,
+            self._samplers,
+            rules.rounds,
+            order,
+            into,
+            slice_s,
+            groups=[group for group in groups if group] if rules.dropping else (),
+            ways=ways,
         )
         self.done = rules.rounds == 0
 
@@ -160,15 +165,26 @@ class Race:
                 if time.monotonic() >= end:
                     return
         self.done = True
+        if self._chooses:
+            remember(self._device, self._problem, self._vendors[self._vendor])
+
+    @property
+    def _vendor(self) -> int:
+        """The algorithm of the vendor library that is the fastest so far."""
+        rows = self._rows[len(self._digests) :][: len(self._vendors)]
+        return fastest_row(rows) if any(rows) else 0
 
     def samples(self) -> RaceSamples:
         """The samples measured so far."""
+        kernels, count = len(self._digests), len(self._digests) + len(self._vendors)
+        chosen = self._vendors[self._vendor] if self._vendors else None
+        shown = [row for row in range(count) if row < kernels or row == kernels + self._vendor]
         return RaceSamples(
-            candidates=self._candidates,
-            samples_us=tuple(map(tuple, self._rows[: len(self._candidates)])),
-            apart_us=tuple(map(tuple, self._rows[len(self._candidates) :])),
-            vendor_name=self._vendor.name if self._vendor else "",
-            vendor_detail=self._vendor.detail if self._vendor else {},
+            candidates=(*self._digests, *["vendor"] * bool(chosen)),
+            samples_us=tuple(tuple(self._rows[row]) for row in shown),
+            apart_us=tuple(tuple(self._rows[count + row]) for row in shown) if self._rows[count:] else (),
+            vendor_name=chosen.name if chosen else "",
+            vendor_detail=chosen.detail if chosen else {},
             mhz=mean_of_known([mhz for mhz, _ in self._states]),
             watts=mean_of_known([watts for _, watts in self._states]),
             method=self._method,
@@ -176,9 +192,13 @@ class Race:
         )
 
 
-def overlapping(artifacts: Sequence[Artifact]) -> bool:
-    """Whether there is one candidate only, and it may start while the previous kernel ends."""
-    return [artifact.plan.programmatic for artifact in artifacts] == [True]
+def _vendors(device: Device, problem: GemmProblem, rules: RaceRules) -> Sequence[VendorChoice]:
+    """The algorithms of the vendor library that take part."""
+    if not rules.vendor:
+        return ()
+    if rules.dropping:
+        return candidates_for(device, problem)
+    return [fastest_for(device, problem, quick=rules.quick, every=rules.every)]
 
 
 def _apart(device: Device, launches: Sequence[Launch]) -> list[Launch]:

@@ -19,10 +19,11 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from kernels.limits import memory_bound
-from tilewright.launch import Kernel, Launch
+from tilewright.launch import Kernel, Launch, load
+from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Timing
-from tuner.devices.base import Device
+from tuner.devices.base import Device, Tensors
 from tuner.measure.correctness import check_replays
 from tuner.measure.operands import bind, rotated_sets
 from tuner.measure.stats import median, median_interval
@@ -39,7 +40,7 @@ def settle(device: Device, samplers: Sequence[Callable[[int], float]], *, power_
     tells the mean power of the last second, by which a race decides how to time.
     """
     idle_s = time.monotonic() - _loaded_until.get(device, -math.inf)
-    load(samplers, device.settle_s * (1.0 if power_matters or idle_s > STILL_WARM_S else RESETTLE))
+    keep_busy(samplers, device.settle_s * (1.0 if power_matters or idle_s > STILL_WARM_S else RESETTLE))
     loaded(device)
 
 
@@ -48,7 +49,7 @@ def loaded(device: Device) -> None:
     _loaded_until[device] = time.monotonic()
 
 
-def load(samplers: Sequence[Callable[[int], float]], seconds: float) -> None:
+def keep_busy(samplers: Sequence[Callable[[int], float]], seconds: float) -> None:
     """Keep the device busy for ``seconds``."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -56,7 +57,7 @@ def load(samplers: Sequence[Callable[[int], float]], seconds: float) -> None:
             sample(0)
 
 
-METHOD, IN_BURSTS = "replay-v4", ", burst"
+METHOD, IN_BURSTS = "replay-v5", ", burst"
 SAMPLE_US = 3000.0
 WARM_UP_S = 0.02
 PROBES = 3
@@ -99,7 +100,7 @@ def measure(
     count = launches_per_sample(device, bound.launches)
     parts = of_samples(bound.launches, count)
     sample = sampler(device, parts)
-    rest_s = REST_S if device.spec.power_watts and not memory_bound(problem, device.spec) else 0.0
+    rest_s = 0.0 if memory_bound(problem, device.spec) else rest_before_bursts(device.spec)
     samples, pruned = take(sample, incumbent_us, fewest, rest_s)
     timed = timing(device, samples, METHOD + IN_BURSTS * bool(rest_s))
 
@@ -109,7 +110,28 @@ def measure(
 
     seen = sets[: count * len(parts)]
     wrong = None if pruned else check_replays(device, problem, seen, bound.launches, replay)
+    if not (pruned or wrong) and kernel.artifact.plan.programmatic:
+        wrong = _wrong_overlap(device, kernel, problem, seen, count)
     return Measurement(timed, pruned, wrong)
+
+
+def _wrong_overlap(
+    device: Device, kernel: Kernel, problem: GemmProblem, sets: Sequence[Tensors], count: int
+) -> str | None:
+    """The reason the launches of a sample are wrong where each may start while the one before ends, as
+    clients may have it; None if they are right."""
+    overlapping = load(kernel.artifact, overlap=True)
+    try:
+        bound = bind(device, overlapping, problem, sets)
+        timers = [device.timer(part) for part in of_samples(bound.launches, count)]
+        return check_replays(device, problem, sets, bound.launches, lambda: [timer() for timer in timers])
+    finally:
+        overlapping.close()
+
+
+def rest_before_bursts(device: DeviceSpec) -> float:
+    """Seconds of rest before each burst of samples on a device whose power is limited, else 0."""
+    return REST_S if device.power_watts else 0.0
 
 
 def take(

@@ -14,14 +14,16 @@ from tilewright.launch import Launch
 from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import STANDS_IN
 from tuner.devices.base import Device, VendorChoice
-from tuner.measure.interleave import SLICE_S, equal_samplers, finishers, interleave
+from tuner.measure.interleave import SLICE_S, Rows, equal_samplers, finishers, interleave
 from tuner.measure.operands import rotated_sets
 from tuner.measure.stats import median
+from tuner.measure.timing import rest_before_bursts, take
 
 _ROUNDS = 32
 _KNOWN = 8
 _SCREENS = ((48, 200.0), (8, 2000.0))  # (algorithms that stay, microseconds of each)
 _SCREEN_RATIO = 1.12
+_MOST_CANDIDATES, _NEAR = 4, 1.03  # what bursts predict is within 1.3 % of a race
 _STAND_IN_OUT = {2: DType.FLOAT16, 4: DType.FLOAT32}  # by bytes of an element of D
 
 
@@ -36,16 +38,44 @@ def fastest_for(
     Raises:
         DeviceUnavailable: as :func:`vendor_choices`.
     """
-    choices, known, asked = vendor_choices(device, problem, every=every), _known(device), (problem, every)
-    same = [choice for choice in choices if choice.detail == known.get(asked)]
-    if not same and quick:
+    choices = vendor_choices(device, problem, every=every)
+    same = _remembered(device, problem, choices, every)
+    if same:
+        return same
+    if quick:
         return min(_screened(device, choices), key=lambda choice: _quick_us(device, choice.launches))
-    if not same:
-        same = [fastest(device, choices, slice_s=0.0 if memory_bound(problem, device.spec) else SLICE_S)]
-        while len(known) >= _KNOWN:
-            del known[next(iter(known))]
-        known[asked] = same[0].detail
-    return same[0]
+    chosen = fastest(device, choices, slice_s=0.0 if memory_bound(problem, device.spec) else SLICE_S)
+    remember(device, problem, chosen, every=every)
+    return chosen
+
+
+def candidates_for(device: Device, problem: GemmProblem) -> Sequence[VendorChoice]:
+    """The library's algorithms that may be the fastest for a problem, for a race that then remembers which
+    was (:func:`remember`): that one alone, if the process knows it.
+
+    Raises:
+        DeviceUnavailable: as :func:`vendor_choices`.
+    """
+    choices = vendor_choices(device, problem)
+    same = _remembered(device, problem, choices, False)
+    return (
+        [same] if same else candidates(device, choices, power_matters=not memory_bound(problem, device.spec))
+    )
+
+
+def remember(device: Device, problem: GemmProblem, choice: VendorChoice, *, every: bool = False) -> None:
+    """Note which of the library's algorithms is the fastest for a problem."""
+    known = _known(device)
+    while len(known) >= _KNOWN:
+        del known[next(iter(known))]
+    known[problem, every] = choice.detail
+
+
+def _remembered(
+    device: Device, problem: GemmProblem, choices: Sequence[VendorChoice], every: bool
+) -> VendorChoice | None:
+    detail = _known(device).get((problem, every))
+    return next((choice for choice in choices if choice.detail == detail), None)
 
 
 @functools.lru_cache(maxsize=1)
@@ -55,17 +85,37 @@ def _known(_device: Device) -> dict[tuple[GemmProblem, bool], dict[str, Any]]:
 
 
 def fastest(device: Device, choices: Sequence[VendorChoice], *, slice_s: float = SLICE_S) -> VendorChoice:
-    """The choice with the lowest median of interleaved samples under load.
+    """The choice with the lowest median of interleaved samples under load, among :func:`candidates`.
 
-    A few launches of each rule out the slow ones. The others race for as many rounds as candidates do, or
-    until they are left behind.
+    They race for as many rounds as candidates do, or until they are left behind.
     """
+    choices = candidates(device, choices, power_matters=slice_s > 0)
     if len(choices) == 1:
         return choices[0]
-    choices = _screened(device, choices)
     samplers = equal_samplers(device, [choice.launches for choice in choices])
-    rows, _ = interleave(device, samplers, _ROUNDS, seed=0, droppable=len(choices), slice_s=slice_s)
-    return choices[min(finishers(rows), key=lambda index: median(rows[index]))]
+    rows, _ = interleave(device, samplers, _ROUNDS, 0, [range(len(choices))], slice_s=slice_s)
+    return choices[fastest_row(rows)]
+
+
+def fastest_row(rows: Rows) -> int:
+    """The row with the lowest median, of those that took part to the end."""
+    return min(finishers(rows), key=lambda index: median(rows[index]))
+
+
+def candidates(
+    device: Device, choices: Sequence[VendorChoice], *, power_matters: bool
+) -> Sequence[VendorChoice]:
+    """The choices that may be the fastest: at most 4, within 3 % of the fastest.
+
+    A few launches of each rule out the slow ones; the others are timed as trials are.
+    """
+    if len(choices) == 1:
+        return choices
+    choices, rest_s = _screened(device, choices), rest_before_bursts(device.spec) if power_matters else 0.0
+    samplers = equal_samplers(device, [choice.launches for choice in choices])
+    times = [median(take(sample, None, rest_s=rest_s)[0]) for sample in samplers]
+    ranked = sorted(range(len(choices)), key=lambda index: times[index])
+    return [choices[index] for index in ranked[:_MOST_CANDIDATES] if times[index] <= _NEAR * min(times)]
 
 
 def _screened(device: Device, choices: Sequence[VendorChoice]) -> Sequence[VendorChoice]:

@@ -261,9 +261,9 @@ class LaunchPlan:
         block: threads of a CTA in x, y, z; on the host x is the number of threads.
         cluster: CTAs of a cluster in x, y, z; the grid must be a multiple.
         dynamic_smem: dynamic shared memory of a CTA in bytes.
-        programmatic: whether the kernel may start while the previous kernel of the stream ends (programmatic
-            dependent launch). It waits for that end before it reads or writes memory; until then it may
-            prefetch operands into the L2.
+        programmatic: whether the kernel can be launched to start while the previous kernel of the stream ends
+            (programmatic dependent launch). It waits for that end before it reads or writes memory; until
+            then it may prefetch operands into the L2.
         repacks: launches before the kernel.
         finish: the launch after the kernel, if there is one.
         grid, args, workspace, serves, preconditions: see their classes.

@@ -48,6 +48,7 @@ class LocalOptions(TypedDict, total=False):
     kernel_bytes: int
     max_regret: float | None
     deterministic: bool
+    overlap: bool
 
 
 @dataclasses.dataclass(slots=True)
@@ -65,6 +66,7 @@ class StartOptions:
         cache_bytes, cache_days, bounds: how much of it is kept, for how long.
         kernel_bytes: most bytes of kernels that stay loaded while no launch uses them.
         max_regret, deterministic, limits: what may answer for a problem.
+        overlap: whether a launch may start while the kernel before it on the stream ends.
 
     Raises:
         InvalidProblem: an option has another type or is out of range, or the pin is no digest.
@@ -81,12 +83,13 @@ class StartOptions:
     kernel_bytes: int = KERNEL_BYTES
     max_regret: float | None = 0.1
     deterministic: bool = False
+    overlap: bool = False
     bounds: Bounds = dataclasses.field(init=False)
     limits: MatchLimits = dataclasses.field(init=False)
     folder: Path = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        for name in ("offline", "deterministic"):
+        for name in ("offline", "deterministic", "overlap"):
             value = getattr(self, name)
             plain = value.item() if getattr(value, "ndim", None) == 0 else value  # of NumPy
             if not isinstance(plain, bool):

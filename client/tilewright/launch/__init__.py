@@ -78,11 +78,17 @@ class Kernel(Protocol):
         """Unload the kernel; later launches are an error."""
 
 
-def load(artifact: Artifact) -> Kernel:
+def load(artifact: Artifact, overlap: bool = False) -> Kernel:
     """Load a verified artifact onto the current device.
+
+    Args:
+        overlap: whether launches may start while the kernel before them on the stream ends, where the plan
+            allows it (programmatic dependent launch). After another such launch that saves 0.2 to 1.4 us on
+            an H100; after a kernel that does not release them early it costs 0.2 us
+            (benchmarks/lab/2026-11-25-overlap.md).
 
     Raises:
         DeviceUnavailable: there is no driver or device for it.
         LaunchError: the driver refused the binary.
     """
-    return cuda.CudaKernel(artifact) if artifact.plan.format == "cubin" else HostKernel(artifact)
+    return cuda.CudaKernel(artifact, overlap) if artifact.plan.format == "cubin" else HostKernel(artifact)

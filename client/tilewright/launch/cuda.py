@@ -40,10 +40,15 @@ _NEVER_CAPTURED = (
 
 
 class CudaKernel:
-    """A cubin loaded into the current context (device 0's primary context if there is none)."""
+    """A cubin loaded into the current context (device 0's primary context if there is none).
 
-    def __init__(self, artifact: Artifact) -> None:
+    Attributes:
+        overlap: whether launches may start while the kernel before them ends.
+    """
+
+    def __init__(self, artifact: Artifact, overlap: bool = False) -> None:
         self.artifact = artifact
+        self.overlap = overlap and artifact.plan.programmatic
         self.held = False
         device = driver.ensure_context()
         _check_device(artifact.plan, device)
@@ -121,14 +126,18 @@ class CudaLaunch:
         self._kernel = kernel  # keeps the module loaded
         values = _argument_values(plan, problem, operands, kernel.other)
         shape = (plan.grid.ctas(problem), plan.block, plan.dynamic_smem)
-        main = Step(kernel.function, plan.entry, values, shape, _attributes(plan))
-        repacks = [_repack(kernel, step, problem, operands) for step in plan.repacks]
+        repacks = [
+            _repack(kernel, step, problem, operands, after_another=number > 0)
+            for number, step in enumerate(plan.repacks)
+        ]
+        attributes = [*_overlapping(kernel, bool(repacks)), *clustered(*plan.cluster)]
+        main = Step(kernel.function, plan.entry, values, shape, attributes)
         self._steps = [*repacks, main]
         if plan.finish:
             rest = [value for value in values if not isinstance(value, (Descriptor, Order))]
             shape = (plan.finish.ctas(problem), plan.finish.block, 0)
             function = kernel.other(plan.finish.entry)
-            self._steps.append(Step(function, plan.finish.entry, rest, shape, _overlapping(plan)))
+            self._steps.append(Step(function, plan.finish.entry, rest, shape, _overlapping(kernel, True)))
         slots = _slots(plan, problem, operands, main)
         for step, repack in zip(plan.repacks, repacks, strict=True):
             slots.append(PointerSlot(step.operand, repack.values[0]))
@@ -157,7 +166,9 @@ class CudaLaunch:
         self._kernel.held |= stream not in _NEVER_CAPTURED
 
 
-def _repack(kernel: CudaKernel, step: Repack, problem: GemmProblem, operands: Operands) -> Step:
+def _repack(
+    kernel: CudaKernel, step: Repack, problem: GemmProblem, operands: Operands, after_another: bool
+) -> Step:
     packed = kernel.artifact.plan.packed(problem, step.operand)
     assert packed is not None
     rows, columns = step.shape(problem)
@@ -171,15 +182,13 @@ def _repack(kernel: CudaKernel, step: Repack, problem: GemmProblem, operands: Op
     values += [ctypes.c_int64(size) for size in (stride, packed[1], stride * rows, packed[1] * rows)]
     function = kernel.other(step.entry)
     shape = (step.ctas(problem), step.block, 0)
-    return Step(function, step.entry, values, shape, _overlapping(kernel.artifact.plan))
+    return Step(function, step.entry, values, shape, _overlapping(kernel, after_another))
 
 
-def _overlapping(plan: LaunchPlan) -> list[driver.LaunchAttribute]:
-    return programmatic() if plan.programmatic else []
-
-
-def _attributes(plan: LaunchPlan) -> list[driver.LaunchAttribute]:
-    return [*_overlapping(plan), *clustered(*plan.cluster)]
+def _overlapping(kernel: CudaKernel, after_another: bool) -> list[driver.LaunchAttribute]:
+    """Launch attributes of a step: within a launch, steps always start while the one before them ends."""
+    wanted = kernel.artifact.plan.programmatic if after_another else kernel.overlap
+    return programmatic() if wanted else []
 
 
 def _argument_values(

@@ -30,7 +30,7 @@ class LocalKernels:
     """
 
     def __init__(self, fetcher: Fetcher, options: StartOptions) -> None:
-        self.matmul = LocalMatmul(self.choose, options.kernel_bytes)
+        self.matmul = LocalMatmul(self.choose, options.kernel_bytes, options.overlap)
         self._fetcher, self._options = fetcher, options
         self._refreshers: dict[str, ConfigSetRefresher] = {}
         self.after_fork()

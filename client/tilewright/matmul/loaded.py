@@ -33,11 +33,12 @@ class LoadedKernels:
     """Kernels by artifact and device. Safe to share between threads.
 
     Beyond ``most`` bytes of binaries, kernels that no plan uses are unloaded when another one is loaded, the
-    longest unused first. A kernel that a CUDA graph may hold stays.
+    longest unused first. A kernel that a CUDA graph may hold stays. ``overlap`` is that of
+    :func:`tilewright.launch.load`.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, overlap: bool) -> None:
+        self._most, self._overlap = most, overlap
         self._lock = threading.RLock()
         # NOTE: a dict keeps its order, so the first is the least recent.
         self._loaded: dict[tuple[str, int], _Loaded] = {}
@@ -60,7 +61,7 @@ class LoadedKernels:
                 # NOTE: the stream may be captured into a graph during the first product of a shape.
                 with driver.outside_capture() if device >= 0 else contextlib.nullcontext():
                     self._make_room(len(artifact.binary), device)
-                    loaded = _Loaded(load(artifact))
+                    loaded = _Loaded(load(artifact, self._overlap))
             self._loaded[key] = loaded
             plan = make(loaded.kernel)
             loaded.plans.add(plan)

@@ -65,12 +65,13 @@ class LocalMatmul:
         lookup: returns the kernel for a problem and a device (an ordinal, -1 for the host). It is called once
             for each problem and device until :meth:`forget`.
         kernel_bytes: most bytes of kernels that stay loaded while no launch uses them.
+        overlap: whether a launch may start while the kernel before it on the stream ends.
     """
 
-    def __init__(self, lookup: Lookup, kernel_bytes: int = KERNEL_BYTES) -> None:
+    def __init__(self, lookup: Lookup, kernel_bytes: int = KERNEL_BYTES, overlap: bool = False) -> None:
         self._lookup = lookup
         self._threads = _Threads()
-        self._kernels = LoadedKernels(kernel_bytes)
+        self._kernels = LoadedKernels(kernel_bytes, overlap)
         self._counters: dict[tuple[str, GemmProblem | None, int], LaunchCounter] = {}
         self._lock = threading.RLock()
 

@@ -177,8 +177,8 @@ class VendorSamples:
         final_us: in the final, which chose the winner; empty if one config was left.
         winner_final_us: the winner in the same rounds.
         final_mhz, final_watts: mean core clock and power during the final; None if unknown.
-        apart_us, winner_apart_us: of the head-to-head, each launch apart; empty for kernels whose launches do
-            not overlap.
+        apart_us, winner_apart_us: with each launch after an empty step, by an earlier release, whose launches
+            overlapped; the lower speed-up counted. Empty today.
     """
 
     head_to_head_us: tuple[float, ...]

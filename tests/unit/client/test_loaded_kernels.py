@@ -30,8 +30,8 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The digests of the kernels that were unloaded, in their order."""
     found = list[str]()
 
-    def load(artifact: Artifact) -> Kernel:
-        kernel = real(artifact)
+    def load(artifact: Artifact, overlap: bool) -> Kernel:
+        kernel = real(artifact, overlap)
         close = kernel.close
 
         def noted() -> None:
@@ -91,7 +91,7 @@ def test_a_kernel_in_use_stays_whatever_the_bound(closed: list[str]) -> None:
 
 
 def test_a_kernel_that_a_graph_may_hold_stays(closed: list[str]) -> None:
-    kernels = LoadedKernels(1)
+    kernels = LoadedKernels(1, False)
 
     class Plan:
         pass

@@ -163,7 +163,7 @@ def test_the_lead_comes_from_a_second_race_of_two() -> None:
     assert best.speedup == pytest.approx(VENDOR_US / TOY.cost(best.config), rel=0.01)
     assert best.speedup_low < best.speedup < best.speedup_high
     assert best.timing.low_us < best.timing.median_us < best.timing.high_us
-    assert (len(best.timing.samples_us), best.timing.method) == (48, "lab race")
+    assert (len(best.timing.samples_us), best.timing.method) == (32, "lab race")
     assert (best.timing.mhz, best.timing.watts, best.confidence) == (1500.0, 300.0, 0.99)
     assert best.artifact == lab.builder.artifact(best.config).digest
     assert (best.job_id, best.provenance.method) == ("job-1", "lab race")
@@ -401,6 +401,3 @@ def test_the_samples_of_the_vendor_library_stay_with_the_winner() -> None:
     kept = _vendor_samples(FinalResult(candidate(1), (), final, 1), pair)
     assert kept == VendorSamples((7.5,), (7.0,), (8.0,), 1500.0, 80.0)
     assert _vendor_samples(FinalResult(candidate(1), ()), pair) == VendorSamples((7.5,))
-    apart = dataclasses.replace(pair, apart_us=((8.75,), (7.75,)))
-    kept = _vendor_samples(FinalResult(candidate(1), ()), apart)
-    assert (kept.apart_us, kept.winner_apart_us) == ((7.75,), (8.75,))

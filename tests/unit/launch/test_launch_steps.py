@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -133,6 +134,8 @@ def test_the_grids_of_repack_and_finish() -> None:
 class Recorder:
     """Stands in for libcuda: keeps what it was asked to encode."""
 
+    cuLaunchKernelEx = None
+
     def __init__(self, status: int = 0) -> None:
         self.status = status
         self.calls: list[dict[str, Any]] = []
@@ -196,16 +199,6 @@ def test_a_refused_map_says_what_it_was(library: Recorder) -> None:
         encode(TensorMap("a", (64, 64)), ODD, 256, 154)
 
 
-def test_launch_attributes() -> None:
-    """A cluster and programmatic launch are attributes; a kernel without either has none."""
-    kinds = [attribute.id for attribute in cuda._attributes(PLAN)]
-    assert kinds == [
-        driver.LAUNCH_ATTRIBUTE_PROGRAMMATIC_SERIALIZATION,
-        driver.LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-    ]
-    assert cuda._attributes(dataclasses.replace(PLAN, cluster=(1, 1, 1), programmatic=False)) == []
-
-
 def test_pointers_pass_what_the_caller_gave(library: Recorder) -> None:
     """The kernel after reads the workspace and C itself, whatever was repacked."""
     plan = dataclasses.replace(PLAN, args=(Pointer("a"), Pointer("workspace")))
@@ -240,10 +233,35 @@ def test_a_copy_has_no_gaps_in_the_batch() -> None:
         check_preconditions(COPIES, ODD, dataclasses.replace(OPERANDS, stride_b=1 << 20))
 
 
+def attributes(plan: LaunchPlan, overlap: bool) -> list[list[int]]:
+    """Launch attributes of each step of a launch: two copies, the kernel, and what finishes it."""
+    kernel: Any = SimpleNamespace(
+        artifact=SimpleNamespace(plan=plan),
+        overlap=overlap and plan.programmatic,
+        function=ctypes.c_void_p(),
+        other=lambda _entry: ctypes.c_void_p(),
+    )
+    return [
+        [given.id for given in step._attributes] for step in cuda.CudaLaunch(kernel, ODD, OPERANDS)._steps
+    ]
+
+
+EARLY, CLUSTER = driver.LAUNCH_ATTRIBUTE_PROGRAMMATIC_SERIALIZATION, driver.LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+
+
+@pytest.mark.usefixtures("library")
+def test_steps_overlap_each_other_and_the_kernel_before_where_that_is_wanted() -> None:
+    assert attributes(PLAN, False) == [[], [EARLY], [EARLY, CLUSTER], [EARLY]]
+    assert attributes(PLAN, True) == [[EARLY], [EARLY], [EARLY, CLUSTER], [EARLY]]
+    alone = dataclasses.replace(PLAN, repacks=(), finish=None)
+    assert (attributes(alone, False), attributes(alone, True)) == ([[CLUSTER]], [[EARLY, CLUSTER]])
+
+
+@pytest.mark.usefixtures("library")
 def test_steps_overlap_only_if_the_kernel_does() -> None:
-    """GPUs before sm_90 have no programmatic launch: the steps before and after must not ask for it."""
-    assert len(cuda._overlapping(PLAN)) == 1
-    assert cuda._overlapping(dataclasses.replace(PLAN, programmatic=False)) == []
+    """GPUs before sm_90 have no programmatic launch: no step must ask for it."""
+    plain = dataclasses.replace(PLAN, programmatic=False, cluster=(1, 1, 1))
+    assert attributes(plain, True) == [[], [], [], []]
 
 
 def test_an_order_of_blocks_is_data_too() -> None:

@@ -52,7 +52,11 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Driver:
 def bound(workspace: Workspace) -> cuda.CudaLaunch:
     function = ctypes.c_void_p(1)
     kernel: Any = SimpleNamespace(
-        artifact=artifact(workspace), function=function, other=lambda _entry: function, held=False
+        artifact=artifact(workspace),
+        function=function,
+        other=lambda _entry: function,
+        held=False,
+        overlap=False,
     )
     return cuda.CudaLaunch(kernel, PROBLEM, OPERANDS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from tilewright.artifact import Grid, Operand, Pointer, Resources, Scalar, Serve
 from tilewright.launch import Kernel, Launch, Operands, load
 from tilewright.launch.host import host_arch
 from tuner.devices.host import HostDevice
+from tuner.measure import timing
 from tuner.measure.correctness import check
 from tuner.measure.timing import measure
 
@@ -142,5 +144,24 @@ def test_timed_launches_are_looked_at(tmp_path: Path, right: bool) -> None:
     if right:
         assert reason is None
     else:
-        assert "timed launches" in str(reason)
+        assert "without a pause" in str(reason)
         assert "5 of 30 elements are off" in str(reason)
+
+
+def test_launches_that_may_overlap_are_looked_at_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client may let each launch start while the one before ends, which the timed ones do not."""
+    wanted: list[bool] = []
+
+    def overlapping(_artifact: Artifact, overlap: bool = False) -> Kernel:
+        wanted.append(overlap)
+        return load(artifact(tmp_path, FIRST="changes > 4 ? before : a"))
+
+    monkeypatch.setattr(timing, "load", overlapping)
+    with loaded(tmp_path, FIRST="a") as kernel:
+        assert measure(HostDevice(), kernel, PROBLEM, None).wrong is None
+        assert wanted == [], "its launches never overlap"
+        plan = dataclasses.replace(kernel.artifact.plan, programmatic=True)
+        kernel.artifact = dataclasses.replace(kernel.artifact, plan=plan)
+        reason = measure(HostDevice(), kernel, PROBLEM, None).wrong
+    assert wanted == [True]
+    assert "5 of 30 elements are off" in str(reason)

@@ -1,8 +1,8 @@
-"""A head_to_head of launches that overlap is run in two ways; the lesser lead counts."""
+"""What a race binds, which of its candidates compete, and in which ways it times them."""
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import json
 import math
 import time
@@ -11,15 +11,14 @@ from typing import Any
 
 import host_kernels
 import pytest
-from toy_family import TOY
-from tune_lab import Lab, LabBench
 
-from kernels.registry import FAMILIES
-from tilewright import Artifact
-from tilewright.launch import load
+from tilewright.launch import Launch, load
+from tilewright.launch.host import host_arch
 from tilewright.schema.codec import decode, encode
+from tilewright.schema.problem import GemmProblem
+from tuner.devices.base import Tensors, VendorChoice
 from tuner.devices.host import HostDevice
-from tuner.measure import interleave, timing
+from tuner.measure import interleave, timing, vendor
 from tuner.measure import race as races
 from tuner.measure.operands import bind_all, rotated_sets
 from tuner.measure.race import Race, RaceRules, RaceSamples
@@ -36,15 +35,15 @@ class Pausing(HostDevice):
         time.sleep(PAUSE_S)
 
 
-class Overlapping:
-    """A host kernel that says its launches overlap."""
+class Named:
+    """A host kernel that notes when it is bound."""
 
-    def __init__(self, arch: str) -> None:
-        self._kernel = load(host_kernels.artifact(arch, ""))
-        plan = dataclasses.replace(self._kernel.artifact.plan, programmatic=True)
-        self.artifact = dataclasses.replace(self._kernel.artifact, plan=plan)
+    def __init__(self, name: str, order: list[str]) -> None:
+        self._kernel = load(host_kernels.artifact(host_arch(), ""))
+        self._name, self._order, self.artifact = name, order, self._kernel.artifact
 
     def bind(self, *given: Any) -> Any:
+        self._order.append(self._name)
         return self._kernel.bind(*given)
 
 
@@ -58,26 +57,16 @@ def device(monkeypatch) -> HostDevice:
 def test_kernels_are_bound_in_turns(device) -> None:
     """Launches that are bound first lie on more pages: bound one after the other, the second kernel won."""
     order: list[str] = []
-
-    class Named(Overlapping):
-        def __init__(self, name: str) -> None:
-            super().__init__(device.spec.arch)
-            self.name = name
-
-        def bind(self, *given: Any) -> Any:
-            order.append(self.name)
-            return super().bind(*given)
-
-    kernels: Any = [Named("first"), Named("second")]
+    kernels: Any = [Named("first", order), Named("second", order)]
     sets = rotated_sets(device, host_kernels.PROBLEM)
     bound = bind_all(device, kernels, host_kernels.PROBLEM, sets)
     assert order == ["first", "second"] * len(sets)
     assert [len(one.launches) for one in bound] == [len(sets)] * 2
 
 
-def test_a_head_to_head_of_launches_that_overlap_is_run_apart_as_well(device) -> None:
-    kernel: Any = Overlapping(device.spec.arch)
-    samples = races.race(device, [kernel], host_kernels.PROBLEM, RaceRules(8, 0))
+def test_a_race_times_launches_apart_as_well_if_asked(device) -> None:
+    kernel = load(host_kernels.artifact(device.spec.arch, ""))
+    samples = races.race(device, [kernel], host_kernels.PROBLEM, RaceRules(8, 0, apart=True))
     assert samples.candidates == (kernel.artifact.digest, "vendor")
     assert decode(RaceSamples, json.loads(json.dumps(encode(samples)))) == samples
     ours, vendor, ours_apart, vendor_apart = map(median, (*samples.samples_us, *samples.apart_us))
@@ -85,15 +74,45 @@ def test_a_head_to_head_of_launches_that_overlap_is_run_apart_as_well(device) ->
     assert vendor_apart - vendor > PAUSE_S * 1e6 / 2
 
 
-def test_other_races_are_not(device) -> None:
-    overlapping: Any = Overlapping(device.spec.arch)
-    plain = load(host_kernels.artifact(device.spec.arch, ""))
-    for kernels in ([plain], [overlapping, plain]):
-        samples = races.race(device, kernels, host_kernels.PROBLEM, RaceRules(2, 0))
-        assert (len(samples.samples_us), samples.apart_us) == (len(kernels) + 1, ())
-    alone = Race(device, [overlapping], host_kernels.PROBLEM, RaceRules(2, 0, vendor=False))
+def test_other_races_do_not(device) -> None:
+    kernel = load(host_kernels.artifact(device.spec.arch, ""))
+    samples = races.race(device, [kernel, kernel], host_kernels.PROBLEM, RaceRules(2, 0))
+    assert (len(samples.samples_us), samples.apart_us) == (3, ())
+    alone = Race(device, [kernel], host_kernels.PROBLEM, RaceRules(2, 0, vendor=False))
     alone.run(math.inf)
     assert (len(alone.samples().samples_us), alone.samples().apart_us) == (1, ())
+
+
+class Choosing(Pausing):
+    """A host whose vendor library proposes three algorithms, the second of which takes the longest."""
+
+    def vendor(self, problem: GemmProblem, sets: Sequence[Tensors]) -> list[VendorChoice]:
+        (plain,) = super().vendor(problem, sets)
+
+        def slower(seconds: float) -> list[Launch]:
+            def launch(run: Launch, stream: int = 0) -> None:
+                time.sleep(seconds)
+                run(stream)
+
+            return [functools.partial(launch, run) for run in plain.launches]
+
+        return [VendorChoice("blas", slower(s), {"algorithm": s}) for s in (2e-3, 9e-3, 1e-3)]
+
+
+@pytest.mark.usefixtures("device")
+def test_algorithms_of_the_vendor_library_that_may_be_the_fastest_race_with_the_kernels(monkeypatch) -> None:
+    monkeypatch.setattr(vendor, "_SCREEN_RATIO", 4.0)
+    monkeypatch.setattr(vendor, "_NEAR", 4.0)
+    device, kernel = Choosing(), load(host_kernels.artifact(host_arch(), ""))
+    final = Race(device, [kernel, kernel], host_kernels.PROBLEM, RaceRules(16, 0, dropping=True))
+    assert [choice.detail["algorithm"] for choice in final._vendors] == [1e-3, 2e-3]
+    final.run(math.inf)
+    samples = final.samples()
+    assert (samples.candidates[-1], samples.vendor_detail) == ("vendor", {"algorithm": 1e-3})
+    assert len(samples.samples_us) == 3
+    assert len(samples.samples_us[-1]) == max(map(len, samples.samples_us)), "it took part to the end"
+    after = Race(device, [kernel], host_kernels.PROBLEM, RaceRules(2, 0))
+    assert [choice.detail["algorithm"] for choice in after._vendors] == [1e-3], "the final has chosen"
 
 
 def test_a_turn_is_long_enough_for_the_clock_unless_memory_is_the_limit(device, monkeypatch) -> None:
@@ -110,40 +129,3 @@ def test_a_turn_is_long_enough_for_the_clock_unless_memory_is_the_limit(device, 
         Race(device, [plain], host_kernels.PROBLEM, RaceRules(2, 0, vendor=False))
     assert taken == [races.RACE_SLICE_S, 0.0]
     assert races.RACE_SLICE_S == 2 * interleave.SLICE_S
-
-
-class HeadToHeadBench(LabBench):
-    """Head-to-heads have the rows that the test wants."""
-
-    rows: tuple[float, ...] = ()
-    apart: tuple[float, ...] = ()
-
-    def race(self, artifacts: Sequence[Artifact], *given: Any, **options: Any) -> RaceSamples:
-        samples = super().race(artifacts, *given, **options)
-        if len(artifacts) > 1:
-            return samples
-        rows = (tuple((us,) * 16 for us in which) for which in (self.rows, self.apart))
-        return dataclasses.replace(samples, **dict(zip(("samples_us", "apart_us"), rows, strict=True)))
-
-
-@pytest.mark.parametrize(
-    ("apart", "speedup"),
-    [
-        ((), 1.1),
-        ((125.0, 120.0), 0.96),  # it led by its overlap alone
-        ((110.0, 132.0), 1.1),
-    ],
-)
-def test_the_lesser_lead_counts_and_times_are_back_to_back(apart, speedup, monkeypatch) -> None:
-    monkeypatch.setitem(FAMILIES, "toy", TOY)
-    lab = Lab()
-    lab.bench = HeadToHeadBench()
-    lab.bench.rows, lab.bench.apart = (100.0, 110.0), apart
-    best = lab.tune()
-    assert best is not None
-    assert best.speedup == pytest.approx(speedup)
-    assert (best.speedup_low, best.speedup_high) == pytest.approx((speedup, speedup))
-    assert (best.timing.median_us, best.baseline.median_us) == (100.0, 110.0)
-    kept = best.baseline.detail.get("apart_us")
-    assert kept == (dict(zip(("kernel", "vendor"), apart, strict=True)) if apart else None)
-    assert best.use_vendor is (speedup < 1.0)

@@ -162,12 +162,12 @@ def test_who_is_left_behind_is_dropped(watts, taken, monkeypatch) -> None:
     short = {"slice_s": 1e-9}
     samplers = [lambda _number, us=us: us for us in (100.0, 100.1, 105.0, 50.0)]
     rows, states = interleave.shuffled_rounds(
-        Drawing(watts), samplers, 12, random.Random(0), droppable=3, **short
+        Drawing(watts), samplers, 12, random.Random(0), [range(3)], **short
     )
     assert [len(row) for row in rows] == taken
     assert (interleave.finishers(rows[:3]), len(states)) == ([0, 1], max(taken))
     alone, _ = interleave.shuffled_rounds(
-        Drawing(watts), samplers[1:], 12, random.Random(0), droppable=2, **short
+        Drawing(watts), samplers[1:], 12, random.Random(0), [range(2)], **short
     )
     # One is left to compete: a round more, so that its row is the longest.
     assert [len(row) for row in alone] == [taken[2] + 1, taken[2], taken[2] + 1]
@@ -183,7 +183,7 @@ def test_few_algorithms_all_race() -> None:
 def test_a_device_that_was_busy_until_just_now_settles_sooner(monkeypatch) -> None:
     device, clock, spent = HostDevice(), [100.0], list[float]()
     monkeypatch.setattr(timing, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(timing, "load", lambda _samplers, seconds: spent.append(seconds))
+    monkeypatch.setattr(timing, "keep_busy", lambda _samplers, seconds: spent.append(seconds))
     for idle_s in (0.0, timing.STILL_WARM_S / 2, 2 * timing.STILL_WARM_S):
         clock[0] += idle_s
         timing.settle(device, [], power_matters=False)
