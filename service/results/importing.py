@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import contextlib
 import dataclasses
 import itertools
@@ -233,5 +232,5 @@ def _run(named: Named) -> str:
 def _decoded(line: ArtifactData) -> bytes:
     try:
         return base64.b64decode(line.data, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise ArtifactError(f"artifact {line.digest} is not base64; export it again") from error

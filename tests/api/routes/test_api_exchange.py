@@ -199,6 +199,7 @@ def test_what_is_damaged_is_refused_whole_and_by_line(
         damage(trial, compile_s="@").replace('"@"', "1e999"): "beyond float64",
         damage(kernel, digest="d" * 64): "does not match its digest",
         damage(kernel, digest="d" * 64, data="%%%"): "not base64",
+        damage(kernel, digest="d" * 64, data="\u0661\u0662"): "not base64",
         damage(best, job_id="e" * 32): "there is no job",
         damage(best, problem=best["problem"] | {"dtype": "int32"}): "results only",
         damage(best, speedup=0): "speedup",
