@@ -46,8 +46,10 @@ _EPSILON = {
 }
 # Tensor cores for 8-bit floats keep about 13 bits of each product below the largest.
 _EPSILON_FLOAT8 = 2**-13
-# Tensor cores truncate while they add, so float32 accumulators drift more than by rounding alone.
+# Tensor cores truncate while they add, so float32 accumulators drift more than by rounding alone: by up to an
+# epsilon of the sum, which grows with sqrt(k), in each step of 16 products, of 8 in tfloat32.
 _SUM_FACTOR = {DType.FLOAT16: 1.0, DType.FLOAT32: 8.0, DType.FLOAT64: 8.0, DType.INT32: 0.0}
+_DRIFT_FACTOR = 1.5
 # Of gelu in float32 by ex2.approx and rcp.approx: relative to its value, and beside that.
 GELU_ERROR = (2**-20, 2**-24)
 _POISON = {DType.INT32: -(2**31)}
@@ -215,7 +217,11 @@ def _sum_error(problem: GemmProblem) -> float:
     """The largest drift allowed for the running sum of N(0, 1) products."""
     if problem.dtype in (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2):
         return _EPSILON_FLOAT8 * problem.k
-    return _EPSILON[problem.accumulate] * _SUM_FACTOR[problem.accumulate] * problem.k
+    factor = _SUM_FACTOR[problem.accumulate]
+    if problem.accumulate is DType.FLOAT32:
+        step = 8 if problem.dtype is DType.TFLOAT32 else 16
+        factor = max(factor, _DRIFT_FACTOR * math.sqrt(problem.k) / step)
+    return _EPSILON[problem.accumulate] * factor * problem.k
 
 
 def _check(device: Device, kernel: Kernel, problem: GemmProblem, case: _Case) -> str | None:

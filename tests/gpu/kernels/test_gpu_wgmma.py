@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import gate
 import pytest
 
+from kernels.wgmma.config import Knobs
 from kernels.wgmma.family import WGMMA
 from tilewright import Config, GemmProblem
 
 # The kernel of document 003.
-BASE = {
-    "tile_m": 128, "tile_n": 128, "warpgroups": 1, "tile_k": 64, "stages": 3, "epilogue": "stmatrix",
-    "raster": "n", "swizzle_size": 8,
-}  # fmt: skip
+BASE = dataclasses.asdict(Knobs(warpgroups=1, stages=3, raster="n", swizzle_size=8))
 LAYOUTS = ["nn", "nt", "tn", "tt"]
 
 
@@ -43,6 +43,8 @@ VARIANTS = [
     {"tile_m": 64, "tile_n": 64, "stages": 8},
     {"epilogue": "direct"},
     {"epilogue": "direct", "warpgroups": 2, "tile_m": 256},
+    {"box_lines": 8, "arrivals": "threads"},
+    {"box_lines": 8, "warpgroups": 2, "tile_k": 128},
     *({"raster": x, "swizzle_size": y} for x in "mn" for y in (1, 2, 16)),
 ]
 
