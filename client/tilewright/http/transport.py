@@ -79,7 +79,7 @@ def send(http: httpx2.Client, call: Call[T], follow: Follower | None = None) -> 
                 response = http.send(request, stream=True)
                 break
             except _LOST:
-                if way.is_new or not call.repeatable:
+                if not (way.is_kept and call.repeatable):
                     raise
         with contextlib.closing(response):
             take = body.taker(response)
@@ -107,7 +107,7 @@ async def send_async(http: httpx2.AsyncClient, call: Call[T]) -> T:
                 response = await http.send(request, stream=True)
                 break
             except _LOST:
-                if way.is_new or not call.repeatable:
+                if not (way.is_kept and call.repeatable):
                     raise
         async with contextlib.aclosing(response):
             take = body.taker(response)
@@ -117,14 +117,20 @@ async def send_async(http: httpx2.AsyncClient, call: Call[T]) -> T:
 
 
 class _Way:
-    """Learns whether a request opened a connection of its own."""
+    """Learns whether a request went over a connection that was kept; files have none."""
 
     def __init__(self, follow: Follower | None = None) -> None:
-        self.is_new, self._follow = False, follow
+        self._is_opened, self._is_sent, self._follow = False, False, follow
+
+    @property
+    def is_kept(self) -> bool:
+        """It was sent without a connection of its own."""
+        return self._is_sent and not self._is_opened
 
     def follow(self, event: str, info: dict[str, Any]) -> None:
         """Learn of an event of httpx2."""
-        self.is_new |= event.endswith(".connect_tcp.started")
+        self._is_opened |= event.endswith(".connect_tcp.started")
+        self._is_sent |= event.endswith(".send_request_headers.started")
         if self._follow:
             self._follow(event, info)
 

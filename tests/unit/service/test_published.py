@@ -443,11 +443,11 @@ def test_nothing_more_of_a_tree_is_asked_for_after_a_failure(
 
     asked, send = list[str](), transport.send
 
-    def fails(connection: Any, call: Call[Any], **options: Any) -> Any:
+    def fails(connection: Any, call: Call[Any], *options: Any) -> Any:
         asked.append(call.path)
         if call.path == kernel_path("0" * 64):
             raise MemoryError
-        return send(connection, call, **options)
+        return send(connection, call, *options)
 
     monkeypatch.setattr(transport, "send", fails)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Slow, directory=str(tree)))
