@@ -58,12 +58,12 @@ def test_launches_are_timed_apart_as_well_if_asked(device, kernel) -> None:
 
 @pytest.mark.alone
 def test_a_launch_overlaps_the_one_before_where_that_is_asked(hopper) -> None:
-    """Launches that follow each other are shorter by it; the smaller the product, the more that is."""
-    problem = GemmProblem(1024, 1024, 1024)
+    """Launches of few CTAs that follow each other are shorter by it: 2.00 for 2.58 us were seen on an H100."""
+    problem = GemmProblem(256, 256, 256)
     artifact = build(WGMMA, WGMMA.heuristic_configs(problem, hopper.spec)[0], problem, hopper.spec)
     plain, overlapping = load(artifact), load(artifact, overlap=True)
     samples = races.race(hopper, [plain, overlapping], problem, RaceRules(16, 0, vendor=False, slice_s=0.0))
-    assert 1.02 < paired_ratio(*samples.samples_us).value < 1.5
+    assert 1.05 < paired_ratio(*samples.samples_us).value < 2.0
 
 
 @pytest.mark.parametrize(
