@@ -58,7 +58,7 @@ def test_launches_are_timed_apart_as_well_if_asked(device, kernel) -> None:
 
 @pytest.mark.alone
 def test_a_launch_overlaps_the_one_before_where_that_is_asked(hopper) -> None:
-    """Launches of few CTAs that follow each other are shorter by it: 2.00 for 2.58 us were seen on an H100."""
+    """Launches of few CTAs that follow each other are shorter by it: 2.00 for 2.58 us on an H100."""
     problem = GemmProblem(256, 256, 256)
     artifact = build(WGMMA, WGMMA.heuristic_configs(problem, hopper.spec)[0], problem, hopper.spec)
     plain, overlapping = load(artifact), load(artifact, overlap=True)
