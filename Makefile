@@ -14,8 +14,9 @@ APART := --ignore tests/gpu --ignore tests/fleet
 # Two processes a core, since many tests wait for others; eight at most.
 PROCESSES := $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? 2 * cores : 8)))
 PARALLEL := $(PYTEST) --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(APART)
-# Some tests have limits in seconds, and processes share the cores: what failed (1) runs once more, alone.
-ALONE := [ $$? = 1 ] && echo 'what failed beside other tests runs once more, alone' && \
+# Some tests have limits in seconds, and processes share the cores: what failed (1) runs once more, one at a
+# time.
+ALONE := [ $$? = 1 ] && echo 'what failed beside other tests runs once more, one at a time' && \
 	$(PYTEST) --last-failed --last-failed-no-failures none $(APART)
 # Whole files side by side; the argument chooses more than the short tests.
 side_by_side = @$(PARALLEL) $(1) $(ARGS) || { $(ALONE) $(1) $(ARGS); }

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-_END_S = 10.0
+_END_S = 30.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
