@@ -102,6 +102,8 @@ def test_a_finding_is_told_of_the_kernel_that_has_it(tmp_path: Path, cases: list
     assert not run.done(dataclasses.replace(cases[0], name="host-4"))
     said = sanitize.summary(file.rows()).splitlines()
     assert said[0] == "memcheck: 3 kernels, 1 with findings host-2-bad"
+    file.keep(file.rows()[0] | {"errors": None, "said": "was stopped"})
+    assert [run.done(case) for case in cases] == [False, True, True], "what was stopped runs again"
 
 
 def test_a_process_that_ends_early_is_no_clean_one() -> None:
