@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import insert, select, update
 from sqlalchemy.exc import OperationalError
 from store_samples import HOST, HOST_CLASS, OTHER_CLASS, artifact, best, problem, request
 
@@ -159,6 +159,22 @@ def test_classes_that_nobody_has_share_one_list(store: Store) -> None:
         session.execute(update(MissRow).values(last_seen=utc_now() - timedelta(days=31)))
     assert note(store, report(7), most=5, of="made-up-next") == 1, "what was not seen for a month makes room"
     assert len(ranked(store)) == 3
+
+
+def test_any_number_makes_room_at_once(store: Store) -> None:
+    """Of a statement's parameters PostgreSQL takes 65,535."""
+    note(store, report(1), of="made-up-0")
+    with store.begin() as session:
+        [one] = session.scalars(select(MissRow))
+        same = {
+            column.key: getattr(one, column.key) for column in MissRow.__table__.columns if column.key != "id"
+        }
+        long_ago = same | {"last_seen": utc_now() - timedelta(days=31)}
+        session.execute(
+            insert(MissRow), [long_ago | {"device_class": f"made-up-{n}"} for n in range(1, 66_000)]
+        )
+    assert note(store, report(2), most=2, of="made-up-0") == 1
+    assert len(ranked(store, None)) == 2
 
 
 @pytest.mark.parametrize("of", [HOST_CLASS, "made-up"])

@@ -147,8 +147,10 @@ class _Room:
             self._forget(session, least.limit(count))
 
     def _forget(self, session: Session, which: Select[int]) -> None:
-        ids = list(session.scalars(which.with_for_update(skip_locked=True)))
-        session.execute(delete(MissRow).where(MissRow.id.in_(ids)))
+        going = select(which.with_for_update(skip_locked=True).cte().c.id)
+        session.execute(
+            delete(MissRow).where(MissRow.id.in_(going)), execution_options={"synchronize_session": False}
+        )
 
 
 def ranked(
