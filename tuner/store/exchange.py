@@ -212,7 +212,7 @@ def has_job(session: Session, job_id: str) -> bool:
 
 
 def need_ended(session: Session, job_id: str, entering: imports.Import) -> None:
-    """Return unless a job is of another import that has not ended, and so may be taken back.
+    """Return unless a job is of another import that is on its way in or out, and so may be taken back.
 
     Raises:
         StoreError: it is.
@@ -220,8 +220,8 @@ def need_ended(session: Session, job_id: str, entering: imports.Import) -> None:
     ended = imports.has_entered() | (JobRow.import_id == entering.id)
     if session.scalar(select(JobRow.id).where(JobRow.id == job_id, ~ended)):
         raise StoreError(
-            f"another import of job {job_id} has not ended; try again when it has, which is within two hours "
-            "where its process was lost"
+            f"job {job_id} belongs to another import, which is on its way in or being deleted; try again when"
+            " it is done"
         )
 
 
