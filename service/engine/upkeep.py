@@ -50,7 +50,7 @@ class Upkeep:
     def prune(self) -> None:
         """Settle lost imports and prune, once."""
         try:
-            settle_lost(self._store)
+            settle_lost(self._store, stopping=self._stopping)
             removed = prune(self._store, kept_days(self._settings), stopping=self._stopping)
         except (SQLAlchemyError, StoreError) as error:
             log.warning("pruning stopped early and goes on within an hour: %s", error)

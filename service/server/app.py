@@ -125,7 +125,7 @@ def _engine(store: Store, settings: Settings, metrics: Metrics) -> Engine:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
-    await run_in_threadpool(staging.settle_lost, service.store)
+    await run_in_threadpool(staging.settle_lost, service.store, leaving=False)
     await run_in_threadpool(service.engine.start)
     await run_in_threadpool(service.health.start)
     await run_in_threadpool(service.upkeep.start)

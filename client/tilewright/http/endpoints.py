@@ -63,6 +63,7 @@ _LOOKUPS = 250  # problems a request
 _ARTIFACTS = 250  # artifacts a request
 _USUAL_BYTES, _MOST_BYTES = 2**18, 2**30  # a kernel has 30 to 150 KB; all kernels of a set
 _PAGE = 1000
+_DELETE_S = 600.0  # results go in small steps, with pauses for others
 
 
 class Endpoints:
@@ -287,7 +288,8 @@ class Endpoints:
     @endpoint
     def delete_import(self, import_id: str) -> Call[wire.Counts]:
         """Take out everything that an import brought; what the service raced itself stands as before."""
-        return Call("DELETE", path_of("imports", import_id), model_of(wire.Counts))
+        path = path_of("imports", import_id)
+        return Call("DELETE", path, model_of(wire.Counts), answer_s=_DELETE_S)
 
     @endpoint
     def delete_best(self, problem: GemmProblem, **target: Unpack[TargetOptions]) -> Call[wire.Counts]:

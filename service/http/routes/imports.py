@@ -78,11 +78,16 @@ def get_audit(
     return wire.AuditList(items=items, next=following)
 
 
-@router.delete("/imports/{import_id}", operation_id="delete_import", responses=errors(Kind.NOT_FOUND))
+@router.delete(
+    "/imports/{import_id}", operation_id="delete_import", responses=errors(Kind.NOT_FOUND, Kind.NOT_READY)
+)
 def delete_import(import_id: ImportId, service: ServiceDep, request: Request) -> wire.Counts:
     """Take out everything that an import brought; what was raced here stands as before."""
     try:
-        return wire.Counts(**encode(staging.remove(service.store, import_id, who(request))))
+        removed = staging.remove(service.store, import_id, who(request), service.engine.stopping)
+        return wire.Counts(**encode(removed))
+    except staging.BrokeOff as error:
+        raise Refusal(Kind.NOT_READY, str(error)) from error
     except StoreError as error:
         raise Refusal(Kind.NOT_FOUND, str(error)) from error
 

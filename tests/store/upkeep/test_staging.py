@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -36,6 +37,10 @@ PARTS = [job_line(JOB), *trial_lines(JOB, ALL)]
 
 def merged(store: Store, content: bytes, own_key: str | None = None) -> ImportAnswer:
     return importing.merge(store, io.BytesIO(content), Format.NDJSON, own_key, "me")
+
+
+def merged_as(store: Store, import_id: str) -> ImportAnswer:
+    return importing.merge(store, io.BytesIO(b"".join(PARTS)), Format.NDJSON, None, "me", import_id)
 
 
 def numbers(store: Store, job_id: str) -> list[int]:
@@ -195,11 +200,11 @@ def test_what_is_deleted_shows_no_more_and_goes_in_small_steps(
     assert import_id
     step, shown = staging._step, list[int]()
 
-    def watched(store: Store) -> Any:
+    def watched(*arguments: Any) -> Any:
         with store.read() as session:
             shown.append(len(imports.listing(session)) + len(jobs.listing(session)))
             assert imports.get(session, import_id) is None
-        return step(store)
+        return step(*arguments)
 
     monkeypatch.setattr(staging, "_step", watched)
     monkeypatch.setattr(staging, "_TRIALS", 100)
@@ -251,6 +256,79 @@ def test_a_delete_that_broke_off_goes_on_when_it_is_asked_for_again(
         entering = staging.begin(session, imports.Import("d" * 32, False, None, None, ENTERED))
     with pytest.raises(StoreError, match="there is no import"):
         staging.remove(store, entering.id, "me")
+
+
+def test_two_deletes_at_once_each_say_what_they_took(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    import_id = merged(store, b"".join(PARTS)).import_id
+    assert import_id
+    delete_trials, others = staging._delete_trials, list[imports.Removed]()
+
+    def faster(*arguments: Any) -> None:
+        delete_trials(*arguments)
+        if not others:
+            others.append(imports.Removed())
+            others[:] = [staging.remove(store, import_id, "other")]
+            assert merged_as(store, import_id).added.jobs == 1
+
+    monkeypatch.setattr(staging, "_delete_trials", faster)
+    assert staging.remove(store, import_id, "me") == imports.Removed(trials=ALL)
+    assert others == [imports.Removed(jobs=1)]
+    assert len(numbers(store, JOB)) == ALL, "what was brought again stays"
+    with store.read() as session:
+        told = {entry.who: entry.data for entry in audit.listing(session) if entry.action == "delete import"}
+    assert (told["me"]["trials"], told["other"]["jobs"]) == (ALL, 1)
+
+
+def test_what_another_service_settles_first_is_left_to_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        break_off(patch, "go_on", 2)
+        with pytest.raises(Killed):
+            merged(store, b"".join(PARTS))
+    die(store)
+    settle = staging.settle
+
+    def slower(*arguments: Any) -> None:
+        settle(*arguments)
+        settle(*arguments)
+
+    monkeypatch.setattr(staging, "settle", slower)
+    staging.settle_lost(store)
+    assert (staged(store), numbers(store, JOB)) == ([], [])
+
+
+def test_a_delete_at_work_is_no_lost_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    import_id = merged(store, b"".join(PARTS)).import_id
+    assert import_id
+    with monkeypatch.context() as patch:
+        break_off(patch, "_step", 1)
+        with pytest.raises(Killed):
+            staging.remove(store, import_id, "me")
+    with store.begin() as session:
+        [state] = session.scalars(select(ImportRow.staged))
+        session.execute(update(ImportRow).values(staged=state | {"at": ENTERED.isoformat()}))
+    with staging._step(store, import_id, None):
+        pass
+    staging.settle_lost(store)
+    assert len(staged(store)) == 1
+
+
+def test_a_delete_ends_with_its_service_and_goes_on_after_the_next_start(store: Store) -> None:
+    import_id = merged(store, b"".join(PARTS)).import_id
+    assert import_id
+    stopping = threading.Event()
+    stopping.set()
+    with pytest.raises(staging.BrokeOff, match="goes after its next start"):
+        staging.remove(store, import_id, "me", stopping)
+    die(store)
+    staging.settle_lost(store, leaving=False)
+    assert len(staged(store)) == 1, "a start does not wait for it"
+    with pytest.raises(staging.BrokeOff):
+        staging.settle_lost(store, stopping=stopping)
+    die(store)
+    staging.settle_lost(store)
+    assert (staged(store), numbers(store, JOB)) == ([], [])
 
 
 def test_one_whose_process_died_is_taken_back_at_the_next_start(

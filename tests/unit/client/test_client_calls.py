@@ -61,6 +61,10 @@ def test_parameters_are_text() -> None:
     assert call.params["dtype"] == "float32"
 
 
+def test_a_delete_of_an_import_has_time_for_its_pauses() -> None:
+    assert first(Endpoints.delete_import(None, "0" * 32)).answer_s > 60
+
+
 @pytest.mark.parametrize("dtype", [
     "float16", "float32", "float64", ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2,
     "int8", "uint8", "int32",

@@ -13,8 +13,11 @@ import functools
 import itertools
 import logging
 import secrets
+import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -35,7 +38,16 @@ _TRIALS, _JOBS, _KERNELS = 1000, 20, 20  # that one transaction deletes
 _WINNERS = 50  # that one transaction merges
 _GIVEN_UP = timedelta(hours=1)
 _owner = functools.cache(jobs.new_owner)
+_Step = Callable[[], AbstractContextManager[Session]]
 log = logging.getLogger("tilewright.imports")
+
+
+class BrokeOff(StoreError):
+    """The service stops; :func:`settle_lost` does the rest."""
+
+
+class _Settled(Exception):
+    """Another process took back what was left of the import."""
 
 
 def begin(session: Session, entering: Import) -> Import:
@@ -81,7 +93,8 @@ def merge_winners(store: Store, staged_id: str, entering: Import) -> list[Merged
         with store.begin() as session:
             imports.alone(session)
             if imports.get(session, entering.id) is None:
-                imports.remove(session, staged_id)
+                if session.get(ImportRow, staged_id):
+                    imports.remove(session, staged_id)
                 return found
             some = best.merge_staged(session, staged_id, entering, _WINNERS)
             if not some:
@@ -90,17 +103,19 @@ def merge_winners(store: Store, staged_id: str, entering: Import) -> list[Merged
         found += some
 
 
-def remove(store: Store, import_id: str, who: str) -> Removed:
+def remove(store: Store, import_id: str, who: str, stopping: threading.Event | None = None) -> Removed:
     """Take out everything that an import brought: what is served of it at once, the rest in small steps.
 
     Winners that were raced here stand as before, since no import takes their place. A pinned config set that
     names a winner of the import is pinned no more. A removal that broke off goes on where it is asked for
-    again, else by :func:`settle_lost`.
+    again, else by :func:`settle_lost`. Of several at once each counts what it took.
 
     Args:
         who: asked for it, as the audit log has it.
+        stopping: ends it after a step.
 
     Raises:
+        BrokeOff: ``stopping`` was set before its end.
         StoreError: there is no import of this id.
     """
     with store.begin() as session:
@@ -111,78 +126,120 @@ def remove(store: Store, import_id: str, who: str) -> Removed:
         winners = imports.remove_winners(session, import_id)
         row.staged = _state([]) | {"leaving": True}
         entry = audit.note(session, who, Action.DELETE_IMPORT, import_id, best=winners)
-    removed = dataclasses.replace(_take_back(store, import_id, []), best=winners)
+    removed = dataclasses.replace(_take_back(store, import_id, [], stopping), best=winners)
     with store.begin() as session:
         audit.amend(session, entry, **encode(removed))
     return removed
 
 
-def settle(store: Store, staged_id: str) -> None:
-    """Take an import back, or bring it to its end if it shows already."""
+def settle(store: Store, staged_id: str, stopping: threading.Event | None = None) -> None:
+    """Take an import back, or bring it to its end if it shows already; nothing if another process did.
+
+    Raises:
+        BrokeOff: ``stopping`` was set before its end.
+    """
     with store.read() as session:
-        state = _staged(session, staged_id)
-        entering = imports.get(session, state.get("into", ""))
+        row = session.get(ImportRow, staged_id)
+        state = row and row.staged
+        entering = imports.get(session, state.get("into", "")) if state else None
     if entering:
         merge_winners(store, staged_id, entering)
-    else:
-        _take_back(store, staged_id, state["joined"])
+    elif state:
+        _take_back(store, staged_id, state["joined"], stopping)
 
 
-def settle_lost(store: Store) -> None:
-    """Settle the imports whose processes ended, or were not heard of for an hour."""
+def settle_lost(store: Store, *, leaving: bool = True, stopping: threading.Event | None = None) -> None:
+    """Settle the imports whose processes ended, or were not heard of for an hour.
+
+    Args:
+        leaving: those too that are being deleted, which show nowhere meanwhile.
+        stopping: ends it after a step.
+
+    Raises:
+        BrokeOff: ``stopping`` was set before its end.
+    """
     with store.read() as session:
         found = session.execute(
             select(ImportRow.id, ImportRow.staged).where(ImportRow.staged.is_not(None))
         ).all()
     for staged_id, state in found:
         silent = utc_now() - datetime.fromisoformat(state["at"])
-        if jobs.is_gone(state["owner"]) or silent > _GIVEN_UP:
-            settle(store, staged_id)
+        lost = jobs.is_gone(state["owner"]) or silent > _GIVEN_UP
+        if lost and (leaving or not state.get("leaving")):
+            settle(store, staged_id, stopping)
             log.info(
                 "import %s had not ended; it was %s", staged_id, "finished" if "into" in state else "undone"
             )
 
 
-def _take_back(store: Store, staged_id: str, joined: Iterable[tuple[str, int, int]]) -> Removed:
+def _take_back(
+    store: Store, staged_id: str, joined: Iterable[tuple[str, int, int]], stopping: threading.Event | None
+) -> Removed:
+    """Delete what an import brought; gives how much of it this process did."""
+    taken = Counter[str]()
+    with contextlib.suppress(_Settled):
+        _take_steps(functools.partial(_step, store, staged_id, stopping), store, staged_id, joined, taken)
+    return Removed(**taken)
+
+
+def _take_steps(
+    step: _Step, store: Store, staged_id: str, joined: Iterable[tuple[str, int, int]], taken: Counter[str]
+) -> None:
+    own = select(JobRow.id).where(JobRow.import_id == staged_id)
     with store.read() as session:
-        ids = list(session.scalars(select(JobRow.id).where(JobRow.import_id == staged_id)))
-    trials = sum(_delete_trials(store, job_id) for job_id in ids)
+        ids = list(session.scalars(own))
+    for job_id in ids:
+        _delete_trials(step, taken, job_id)
     for job_id, first, last in joined:
-        _delete_trials(store, job_id, first, last)
-    for start in range(0, len(ids), _JOBS):
-        with _step(store) as session:
-            imports.remove_jobs(session, ids[start : start + _JOBS])
-    kernels, some = 0, 1
+        _delete_trials(step, taken, job_id, first, last)
+    while ids:
+        with step() as session:
+            ids = list(session.scalars(own.limit(_JOBS)))
+            imports.remove_jobs(session, ids)
+        taken["jobs"] += len(ids)
+    some = 1
     while some:
-        with _step(store) as session:
+        with step() as session:
             some = imports.remove_kernels(session, staged_id, _KERNELS)
-        kernels += some
-    with store.begin() as session:
+        taken["artifacts"] += some
+    with step() as session:
         imports.remove(session, staged_id)
-    return Removed(len(ids), trials, kernels)
 
 
-def _delete_trials(store: Store, job_id: str, first: int = 0, last: int = 2**31 - 1) -> int:
+def _delete_trials(
+    step: _Step, taken: Counter[str], job_id: str, first: int = 0, last: int = 2**31 - 1
+) -> None:
     some = select(TrialRow.number).where(TrialRow.job_id == job_id, TrialRow.number.between(first, last))
     gone = delete(TrialRow).where(TrialRow.job_id == job_id, TrialRow.number.in_(some.limit(_TRIALS)))
-    count = 0
-    while True:
-        with _step(store) as session:
+    count = _TRIALS
+    while count == _TRIALS:
+        with step() as session:
             found = session.execute(
                 gone.returning(TrialRow.number), execution_options={"synchronize_session": False}
             ).all()
-        count += len(found)
-        if len(found) < _TRIALS:
-            return count
+        count = len(found)
+        taken["trials"] += count
 
 
 @contextlib.contextmanager
-def _step(store: Store) -> Iterator[Session]:
-    """A short transaction that has the results for itself; the others have as long after it."""
+def _step(store: Store, staged_id: str, stopping: threading.Event | None) -> Iterator[Session]:
+    """A short transaction that has the results for itself; the others have as long after it.
+
+    Raises:
+        BrokeOff: ``stopping`` is set.
+        _Settled: the import is gone, or was brought again.
+    """
+    if stopping and stopping.is_set():
+        raise BrokeOff(f"the service stops; what is left of import {staged_id} goes after its next start")
     with store.begin() as session:
         session.connection()  # which waits for the lock of SQLite
         imports.alone(session)
         started = time.monotonic()
+        row = session.get(ImportRow, staged_id)
+        if row is None or row.staged is None:
+            raise _Settled
+        row.staged = row.staged | _state(row.staged["joined"])
+        session.flush()
         yield session
     time.sleep(time.monotonic() - started)
 
