@@ -161,11 +161,7 @@ def remove(session: Session, import_id: str) -> Removed:
     ids = list(session.scalars(select(JobRow.id).where(JobRow.import_id == import_id)))
     trials = remove_jobs(session, ids)
     kernels = remove_kernels(session, import_id)
-    needed = _needing().scalar_subquery()
-    session.execute(
-        update(ArtifactRow).where(ArtifactRow.import_id == import_id).values(import_id=needed),
-        execution_options=_UNSYNCHRONIZED,
-    )
+    hand_on_kernels(session, import_id, func.coalesce(*(one.scalar_subquery() for one in _needing())))
     session.execute(delete(ImportRow).where(ImportRow.id == import_id))
     return Removed(len(ids), trials, kernels, winners)
 
@@ -269,12 +265,27 @@ def _remove_winners(session: Session, which: ColumnElement[bool]) -> int:
 
 
 def remove_kernels(session: Session, import_id: str, most: int | None = None) -> int:
-    """Delete kernels of an import that no winner needs; gives how many."""
-    free = select(ArtifactRow.digest).where(ArtifactRow.import_id == import_id, ~_needing().exists())
+    """Delete kernels of an import that no winner needs, nor will that of another on its way in; gives how
+    many."""
+    needed = or_(*(one.exists() for one in _needing()))
+    free = select(ArtifactRow.digest).where(ArtifactRow.import_id == import_id, ~needed)
     gone = delete(ArtifactRow).where(ArtifactRow.digest.in_(free.limit(most))).returning(ArtifactRow.digest)
     return len(session.execute(gone, execution_options=_UNSYNCHRONIZED).all())
 
 
-def _needing() -> Select[Any]:
-    """The imports of winners that need a kernel."""
-    return select(BestConfigRow.import_id).where(BestConfigRow.artifact == ArtifactRow.digest).limit(1)
+def hand_on_kernels(session: Session, import_id: str, to: str | ColumnElement[Any]) -> None:
+    """Let the kernels of an import be those of another."""
+    kernels = update(ArtifactRow).where(ArtifactRow.import_id == import_id).values(import_id=to)
+    session.execute(kernels, execution_options=_UNSYNCHRONIZED)
+
+
+def _needing() -> tuple[Select[Any], Select[Any]]:
+    """The imports of winners that need a kernel, and those on their way in whose winners will."""
+    entering = select(ImportRow.id).where(ImportRow.staged.is_not(None), ImportRow.trusted)
+    served = select(BestConfigRow.import_id).where(BestConfigRow.artifact == ArtifactRow.digest)
+    coming = select(ImportedBestRow.import_id).where(
+        ImportedBestRow.artifact == ArtifactRow.digest,
+        ImportedBestRow.import_id != ArtifactRow.import_id,
+        ImportedBestRow.import_id.in_(entering),
+    )
+    return served.limit(1), coming.limit(1)

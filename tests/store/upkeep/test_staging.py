@@ -168,6 +168,27 @@ def test_a_job_of_an_import_that_has_not_ended_is_not_joined(store: Store) -> No
     assert merged(store, b"".join(PARTS)).added.trials == ALL
 
 
+@pytest.mark.parametrize(("where", "name"), [(importing._Merging, "end"), (staging, "merge_winners")])
+def test_an_import_keeps_kernels_whose_own_import_is_deleted_meanwhile(
+    store: Store, monkeypatch: pytest.MonkeyPatch, where: Any, name: str
+) -> None:
+    own = signer(1).public_key
+    first = merged(store, signed_winner(3), own).import_id
+    assert first
+    step = getattr(where, name)
+
+    def deleting(*arguments: Any) -> Any:
+        assert staging.remove(store, first, "me") == imports.Removed(best=3)
+        return step(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(where, name, deleting)
+        answer = merged(store, signed_winner(5), own)
+    assert (answer.known.artifacts, answer.added.best, answer.waiting) == (1, 5, 0)
+    assert answer.import_id
+    assert staging.remove(store, answer.import_id, "me") == imports.Removed(artifacts=1, best=5)
+
+
 class Killed(BaseException):
     """The process ends here."""
 

@@ -29,7 +29,7 @@ from tuner.store import best, imports, jobs
 from tuner.store.best import Merged
 from tuner.store.database import Store, StoreError, insert_row
 from tuner.store.imports import Import, Removed
-from tuner.store.models import ArtifactRow, ImportRow, JobRow, TrialRow
+from tuner.store.models import ImportRow, JobRow, TrialRow
 from tuner.store.records import utc_now
 from tuner.store.upkeep import audit
 from tuner.store.upkeep.audit import Action
@@ -78,8 +78,8 @@ def end(session: Session, staged: Import, entering: Import) -> bool:
     by :func:`merge_winners`."""
     imports.alone(session)
     is_new = imports.enter(session, entering)
-    for table in (JobRow, ArtifactRow):
-        session.execute(update(table).where(table.import_id == staged.id).values(import_id=entering.id))
+    session.execute(update(JobRow).where(JobRow.import_id == staged.id).values(import_id=entering.id))
+    imports.hand_on_kernels(session, staged.id, entering.id)
     ended = _staged(session, staged.id) | {"into": entering.id}
     session.execute(update(ImportRow).where(ImportRow.id == staged.id).values(staged=ended))
     return is_new
@@ -98,6 +98,7 @@ def merge_winners(store: Store, staged_id: str, entering: Import) -> list[Merged
                 return found
             some = best.merge_staged(session, staged_id, entering, _WINNERS)
             if not some:
+                imports.hand_on_kernels(session, staged_id, entering.id)
                 session.execute(delete(ImportRow).where(ImportRow.id == staged_id))
                 return found
         found += some
