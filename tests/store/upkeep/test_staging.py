@@ -12,17 +12,22 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from engine_lab import FakeBench
+from fastapi.testclient import TestClient
 from large_export import job_line, large_export, trial_lines
 from signers import signer
 from sqlalchemy import select, update
 from store_samples import ENTERED, HOST_CLASS, artifact, best, problem
 
+from service.engine import device_queue
 from service.results import importing
 from service.results.uploads import BadLine
+from service.server.app import create_app
+from service.settings import Settings
 from tilewright.trust import About
 from tilewright.wire import Format, ImportAnswer
 from tuner.store import best as winners
-from tuner.store import entities, exchange, imports, jobs, trials
+from tuner.store import entities, exchange, imports, jobs, keys, trials
 from tuner.store.database import Store, StoreError, WritersBusy
 from tuner.store.exchange import ArtifactData, Signed, Winner
 from tuner.store.models import BestConfigRow, ImportedBestRow, ImportRow, JobRow
@@ -350,6 +355,26 @@ def test_a_delete_ends_with_its_service_and_goes_on_after_the_next_start(store: 
     die(store)
     staging.settle_lost(store)
     assert (staged(store), numbers(store, JOB)) == ([], [])
+
+
+def test_neither_the_stop_nor_the_start_of_a_service_waits_for_a_delete(
+    url: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_queue, "Bench", FakeBench)
+    import_id = merged(store, b"".join(PARTS)).import_id
+    with store.begin() as session:
+        _, key = keys.create(session, "me", frozenset({"admin"}))
+    settings = Settings(database_url=url, devices=("host",), compile_processes=1)
+    with TestClient(create_app(settings), base_url="http://localhost") as visitor:
+        visitor.app.state.service.engine.begin_stop()  # type: ignore[attr-defined]
+        answer = visitor.delete(f"/imports/{import_id}", headers={"Authorization": f"Bearer {key}"})
+        assert answer.status_code == 503
+        assert "goes after its next start" in answer.json()["detail"]
+    die(store)
+    with TestClient(create_app(settings), base_url="http://localhost") as visitor:
+        assert len(staged(store)) == 1
+        visitor.app.state.service.upkeep.prune()  # type: ignore[attr-defined]
+        assert (staged(store), numbers(store, JOB)) == ([], [])
 
 
 def test_one_whose_process_died_is_taken_back_at_the_next_start(
