@@ -28,6 +28,7 @@ from tilewright.schema.job import QUICK_TRIALS
 from tilewright.schema.trial import Outcome
 from tuner.job import selection
 from tuner.measure import race, timing
+from tuner.measure.interleave import slices
 from tuner.measure.stats import BEHIND, CONFIDENCE
 from tuner.store.faults import drift
 from tuner.store.models import Base
@@ -186,8 +187,11 @@ def test_the_constants_of_the_races_are_those_of_the_code() -> None:
     assert f"at most {selection.FINAL_CANDIDATES}, race interleaved" in page
     assert f"at most {selection.NEGLIGIBLE - 1:.1%} behind".replace("%", " %") in page
     stage = selection.HEAD_TO_HEAD
-    assert f"{stage.fewest} to {stage.rules.rounds} rounds" in page
-    assert f"by more than {BEHIND:g} standard errors" in page
+    assert (
+        f"{stage.fewest} to {stage.rules.rounds} rounds, at the power limit {slices(stage.rules.rounds)}"
+        in page
+    )
+    assert f"by over {BEHIND:g} standard errors" in page
     assert f"measures {QUICK_TRIALS} trials at most" in page
     assert f"runs alone for {race.RACE_SLICE_S:g} s" in page
     assert f"ends within about {selection.RACE_SECONDS:g} s" in page

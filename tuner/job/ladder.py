@@ -344,7 +344,7 @@ class _Row:
     def times(self) -> dict[str, Trial]:
         """The fastest trial of each kernel that was measured."""
         found: dict[str, Trial] = {}
-        for trial in self.tracker.trials:
+        for trial in self.tracker.comparable:
             if trial.outcome in MEASURED and trial.artifact is not None:
                 before = found.setdefault(trial.artifact, trial)
                 if timed(trial).median_us < timed(before).median_us:

@@ -49,9 +49,16 @@ class ProgressTracker:
         return time.monotonic() - self._started
 
     @property
+    def comparable(self) -> list[Trial]:
+        """The measured trials whose times compare: those by the method of the latest, as a job that another
+        release began has times of two."""
+        measured = [trial for trial in self.trials if trial.timing is not None]
+        return [trial for trial in measured if timed(trial).method == timed(measured[-1]).method]
+
+    @property
     def best(self) -> Trial | None:
         """The fastest complete trial."""
-        complete = [trial for trial in self.trials if trial.outcome is Outcome.OK]
+        complete = [trial for trial in self.comparable if trial.outcome is Outcome.OK]
         return min(complete, key=lambda trial: timed(trial).median_us, default=None)
 
     @property

@@ -78,7 +78,8 @@ class Candidate:
 
     @property
     def sample_s(self) -> float:
-        """Seconds of one of its samples in the search, with its part of the warm-up and of the rests."""
+        """Seconds of one of its samples in the search, with its part of all that the trial took beside them:
+        an upper bound."""
         return self.trial.measure_s / len(timed(self.trial).samples_us)
 
     @property

@@ -47,7 +47,7 @@ _EPSILON = {
 # Tensor cores for 8-bit floats keep about 13 bits of each product below the largest.
 _EPSILON_FLOAT8 = 2**-13
 # Tensor cores truncate while they add, so float32 accumulators drift more than by rounding alone: by up to an
-# epsilon of the sum, which grows with sqrt(k), in each step of 16 products, of 8 in tfloat32.
+# epsilon of the sum, which grows with sqrt(k), in each step of 8 products, of 4 in tfloat32, or twice that.
 _SUM_FACTOR = {DType.FLOAT16: 1.0, DType.FLOAT32: 8.0, DType.FLOAT64: 8.0, DType.INT32: 0.0}
 _DRIFT_FACTOR = 1.5
 # Of gelu in float32 by ex2.approx and rcp.approx: relative to its value, and beside that.
@@ -218,8 +218,8 @@ def _sum_error(problem: GemmProblem) -> float:
     if problem.dtype in (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2):
         return _EPSILON_FLOAT8 * problem.k
     factor = _SUM_FACTOR[problem.accumulate]
-    if problem.accumulate is DType.FLOAT32:
-        step = 8 if problem.dtype is DType.TFLOAT32 else 16
+    if problem.accumulate is DType.FLOAT32 and problem.dtype is not DType.FLOAT32:
+        step = 4 if problem.dtype is DType.TFLOAT32 else 8
         factor = max(factor, _DRIFT_FACTOR * math.sqrt(problem.k) / step)
     return _EPSILON[problem.accumulate] * factor * problem.k
 

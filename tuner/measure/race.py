@@ -30,7 +30,7 @@ from tuner.measure.company import Company
 from tuner.measure.interleave import Rows, States, each_round, equal_samplers, mean_of_known
 from tuner.measure.operands import bind_all, rotated_sets
 from tuner.measure.timing import settle
-from tuner.measure.vendor import candidates_for, fastest_for, fastest_row, remember
+from tuner.measure.vendor import fastest_for, fastest_row, forget, leading_for, remember
 
 METHOD = "interleaved-v7, sustained"
 RACE_SLICE_S = 0.2  # at the power limit: 0.1 s until the clock has settled, 0.1 s that count, in all ways
@@ -44,8 +44,8 @@ class RaceRules:
         rounds: of short samples; fewer at the power limit (:func:`tuner.measure.interleave.slices`).
         seed: of the order of candidates in each round.
         vendor: whether the vendor library takes part.
-        dropping: whether kernels that are left behind by another take no part in the rounds that follow. So
-            do algorithms of the vendor library, of which all that may be the fastest take part.
+        dropping: whether candidates that are left behind leave the race: kernels compete with kernels, and
+            those algorithms of the vendor library that may be its fastest with each other.
         slice_s: seconds of a candidate's turn at the power limit, unless the memory bounds the problem.
         quick: whether a few launches choose among the vendor library's algorithms.
         every: whether to choose among all algorithms of the vendor library, with those it does not propose.
@@ -60,6 +60,12 @@ class RaceRules:
     quick: bool = False
     every: bool = False
     apart: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dropping and (self.quick or self.every):
+            raise ValueError(
+                "a race that drops candidates chooses the vendor's algorithm itself; use one rule"
+            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -120,22 +126,23 @@ class Race:
         Raises:
             LaunchError, DeviceUnavailable: as :func:`race`.
         """
+        self._company = Company(device)
         self._bound = bind_all(device, kernels, problem, rotated_sets(device, problem))
-        self._vendors = _vendors(device, problem, rules)
+        with self._company.watched():
+            self._algorithms = _algorithms(device, problem, rules)
         self._digests = [kernel.artifact.digest for kernel in kernels]
-        candidates = [*(one.launches for one in self._bound), *(one.launches for one in self._vendors)]
+        candidates = [*(one.launches for one in self._bound), *(one.launches for one in self._algorithms)]
         self._samplers, ways = equal_samplers(device, candidates), 1
         if rules.apart:
             device.pause()
             self._samplers += equal_samplers(device, [_apart(device, launches) for launches in candidates])
             ways = 2
         self._device, self._problem, self._method = device, problem, METHOD + QUICK_METHOD * rules.quick
-        self._company = Company(device)
         self._rows: Rows = [[] for _ in self._samplers]
         self._states: States = []
         order = random.Random(rules.seed)
         into = self._rows, self._states
-        self._chooses = bool(rules.dropping and self._vendors)
+        self._chooses = bool(rules.dropping and self._algorithms)
         groups = [range(len(kernels)), range(len(kernels), len(candidates))]
         slice_s = 0.0 if memory_bound(problem, device.spec) else rules.slice_s
         self._power_matters = slice_s > 0
@@ -165,20 +172,22 @@ class Race:
                 if time.monotonic() >= end:
                     return
         self.done = True
-        if self._chooses:
-            remember(self._device, self._problem, self._vendors[self._vendor])
+        if self._company.reasons():
+            forget(self._device, self._problem)  # what was chosen in company is chosen again
+        elif self._chooses:
+            remember(self._device, self._problem, self._algorithms[self._fastest_algorithm()])
 
-    @property
-    def _vendor(self) -> int:
-        """The algorithm of the vendor library that is the fastest so far."""
-        rows = self._rows[len(self._digests) :][: len(self._vendors)]
+    def _fastest_algorithm(self) -> int:
+        """The index of the algorithm of the vendor library that is the fastest so far."""
+        rows = self._rows[len(self._digests) :][: len(self._algorithms)]
         return fastest_row(rows) if any(rows) else 0
 
     def samples(self) -> RaceSamples:
         """The samples measured so far."""
-        kernels, count = len(self._digests), len(self._digests) + len(self._vendors)
-        chosen = self._vendors[self._vendor] if self._vendors else None
-        shown = [row for row in range(count) if row < kernels or row == kernels + self._vendor]
+        kernels, count = len(self._digests), len(self._digests) + len(self._algorithms)
+        fastest = self._fastest_algorithm()
+        chosen = self._algorithms[fastest] if self._algorithms else None
+        shown = [row for row in range(count) if row < kernels or row == kernels + fastest]
         return RaceSamples(
             candidates=(*self._digests, *["vendor"] * bool(chosen)),
             samples_us=tuple(tuple(self._rows[row]) for row in shown),
@@ -192,12 +201,12 @@ class Race:
         )
 
 
-def _vendors(device: Device, problem: GemmProblem, rules: RaceRules) -> Sequence[VendorChoice]:
+def _algorithms(device: Device, problem: GemmProblem, rules: RaceRules) -> Sequence[VendorChoice]:
     """The algorithms of the vendor library that take part."""
     if not rules.vendor:
         return ()
     if rules.dropping:
-        return candidates_for(device, problem)
+        return leading_for(device, problem)
     return [fastest_for(device, problem, quick=rules.quick, every=rules.every)]
 
 

@@ -81,7 +81,7 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
     return Interval(value, float(ordered[rank - 1]), float(ordered[-rank]), _coverage(count, rank))
 
 
-def paired_ratio(base: Sequence[float], candidate: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
+def paired_ratio(base: Sequence[float], candidate: Sequence[float]) -> Ratio:
     """The speed of ``candidate`` relative to ``base``, from times taken in the same rounds.
 
     The ratio within a round cancels effects on both (clocks, other processes). The interval is that of the
@@ -90,16 +90,16 @@ def paired_ratio(base: Sequence[float], candidate: Sequence[float], confidence: 
 
     Raises:
         ValueError: the rows differ in length, hold a time that is not positive, or have too few
-            rounds to reach ``confidence``.
+            rounds to reach :data:`CONFIDENCE`.
     """
     if len(base) != len(candidate):
         raise ValueError(f"paired rows must be equally long, got {len(base)} and {len(candidate)} rounds")
     if not all(time > 0 for time in (*base, *candidate)):
         raise ValueError("times must be positive")
-    if len(base) < rounds_needed(confidence):
-        needed = rounds_needed(confidence)
-        raise ValueError(f"confidence {confidence} needs {needed} rounds or more, got {len(base)}")
-    interval = median_interval([b / c for b, c in zip(base, candidate, strict=True)], confidence)
+    needed = rounds_needed(CONFIDENCE)
+    if len(base) < needed:
+        raise ValueError(f"confidence {CONFIDENCE} needs {needed} rounds or more, got {len(base)}")
+    interval = median_interval([b / c for b, c in zip(base, candidate, strict=True)])
     return Ratio(interval.value, interval.low, interval.high)
 
 

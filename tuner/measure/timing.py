@@ -11,6 +11,7 @@ after :func:`settle` are at sustained clocks.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -19,6 +20,7 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from kernels.limits import memory_bound
+from tilewright.errors import LaunchError
 from tilewright.launch import Kernel, Launch, load
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
@@ -121,12 +123,17 @@ def _wrong_overlap(
     """The reason the launches of a sample are wrong where each may start while the one before ends, as
     clients may have it; None if they are right."""
     overlapping = load(kernel.artifact, overlap=True)
-    try:
+
+    def checked() -> str | None:  # what it makes is gone when the kernel is unloaded
         bound = bind(device, overlapping, problem, sets)
         timers = [device.timer(part) for part in of_samples(bound.launches, count)]
         return check_replays(device, problem, sets, bound.launches, lambda: [timer() for timer in timers])
+
+    try:
+        return checked()
     finally:
-        overlapping.close()
+        with contextlib.suppress(LaunchError):  # a device that broke has said so
+            overlapping.close()
 
 
 def rest_before_bursts(device: DeviceSpec) -> float:

@@ -23,7 +23,7 @@ _ROUNDS = 32
 _KNOWN = 8
 _SCREENS = ((48, 200.0), (8, 2000.0))  # (algorithms that stay, microseconds of each)
 _SCREEN_RATIO = 1.12
-_MOST_CANDIDATES, _NEAR = 4, 1.03  # what bursts predict is within 1.3 % of a race
+_LEADING, _NEAR = 4, 1.03  # what bursts predict is within 1.3 % of a race
 _STAND_IN_OUT = {2: DType.FLOAT16, 4: DType.FLOAT32}  # by bytes of an element of D
 
 
@@ -49,7 +49,7 @@ def fastest_for(
     return chosen
 
 
-def candidates_for(device: Device, problem: GemmProblem) -> Sequence[VendorChoice]:
+def leading_for(device: Device, problem: GemmProblem) -> Sequence[VendorChoice]:
     """The library's algorithms that may be the fastest for a problem, for a race that then remembers which
     was (:func:`remember`): that one alone, if the process knows it.
 
@@ -58,17 +58,22 @@ def candidates_for(device: Device, problem: GemmProblem) -> Sequence[VendorChoic
     """
     choices = vendor_choices(device, problem)
     same = _remembered(device, problem, choices, False)
-    return (
-        [same] if same else candidates(device, choices, power_matters=not memory_bound(problem, device.spec))
-    )
+    return [same] if same else leading(device, choices, power_matters=not memory_bound(problem, device.spec))
 
 
 def remember(device: Device, problem: GemmProblem, choice: VendorChoice, *, every: bool = False) -> None:
     """Note which of the library's algorithms is the fastest for a problem."""
     known = _known(device)
+    known.pop((problem, every), None)
     while len(known) >= _KNOWN:
         del known[next(iter(known))]
     known[problem, every] = choice.detail
+
+
+def forget(device: Device, problem: GemmProblem) -> None:
+    """Let the next race choose the fastest algorithm for a problem anew."""
+    for every in (False, True):
+        _known(device).pop((problem, every), None)
 
 
 def _remembered(
@@ -85,11 +90,11 @@ def _known(_device: Device) -> dict[tuple[GemmProblem, bool], dict[str, Any]]:
 
 
 def fastest(device: Device, choices: Sequence[VendorChoice], *, slice_s: float = SLICE_S) -> VendorChoice:
-    """The choice with the lowest median of interleaved samples under load, among :func:`candidates`.
+    """The choice with the lowest median of interleaved samples under load, among :func:`leading`.
 
     They race for as many rounds as candidates do, or until they are left behind.
     """
-    choices = candidates(device, choices, power_matters=slice_s > 0)
+    choices = leading(device, choices, power_matters=slice_s > 0)
     if len(choices) == 1:
         return choices[0]
     samplers = equal_samplers(device, [choice.launches for choice in choices])
@@ -102,7 +107,7 @@ def fastest_row(rows: Rows) -> int:
     return min(finishers(rows), key=lambda index: median(rows[index]))
 
 
-def candidates(
+def leading(
     device: Device, choices: Sequence[VendorChoice], *, power_matters: bool
 ) -> Sequence[VendorChoice]:
     """The choices that may be the fastest: at most 4, within 3 % of the fastest.
@@ -115,7 +120,7 @@ def candidates(
     samplers = equal_samplers(device, [choice.launches for choice in choices])
     times = [median(take(sample, None, rest_s=rest_s)[0]) for sample in samplers]
     ranked = sorted(range(len(choices)), key=lambda index: times[index])
-    return [choices[index] for index in ranked[:_MOST_CANDIDATES] if times[index] <= _NEAR * min(times)]
+    return [choices[index] for index in ranked[:_LEADING] if times[index] <= _NEAR * min(times)]
 
 
 def _screened(device: Device, choices: Sequence[VendorChoice]) -> Sequence[VendorChoice]:

@@ -3,18 +3,20 @@
 import dataclasses
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from toy_family import DEVICE, PROBLEM, TOY, ToyKnobs, toy_artifact
-from tune_lab import VENDOR_US, Lab, config_of
+from tune_lab import VENDOR_US, Lab, LabRecorder, config_of
 
 from kernels.base.family import Rule
 from kernels.registry import FAMILIES
 from tilewright.artifact import Artifact
 from tilewright.schema.config import Config
-from tilewright.schema.job import QUICK_TRIALS, Level
+from tilewright.schema.job import QUICK_TRIALS, Level, TuneRequest
 from tilewright.schema.trial import Outcome, Timing, Trial, VendorSamples
 from tuner.job import selection
+from tuner.job.progress import ProgressTracker
 from tuner.job.selection import (
     Candidate,
     FinalResult,
@@ -393,6 +395,24 @@ def test_a_candidate_from_before_a_change_of_knobs_is_built_by_those_of_today(ag
     assert again.artifact == best.artifact
     assert resumed.builder.submitted == [TOY.completed(trial.config) for trial in shortlist(kept)]
     assert all(TOY.why_invalid(one, PROBLEM, DEVICE) is None for one in resumed.builder.submitted)
+
+
+def test_a_job_that_another_release_began_is_not_pruned_by_its_times() -> None:
+    """Times of another method may be shorter by more than a trial may be slower."""
+
+    def by_today(one: Trial) -> Trial:
+        assert one.timing is not None
+        return dataclasses.replace(one, timing=dataclasses.replace(one.timing, method="today"))
+
+    nothing: Any = None
+    tracker = ProgressTracker(TuneRequest(PROBLEM), LabRecorder(), nothing, 0.0)
+    for number, us in enumerate((2.0, 2.1)):
+        tracker.replay(trial(number, us))
+    assert tracker.incumbent_us == 2.0
+    tracker.add(by_today(trial(2, 2.6, Outcome.PRUNED)), None)
+    assert tracker.incumbent_us is None, "those before do not compare, and it did not run to the end"
+    tracker.add(by_today(trial(3, 2.5)), None)
+    assert (tracker.incumbent_us, [one.number for one in tracker.comparable]) == (2.5, [2, 3])
 
 
 def test_the_samples_of_the_vendor_library_stay_with_the_winner() -> None:

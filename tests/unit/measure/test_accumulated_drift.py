@@ -30,7 +30,9 @@ def drift(k: int, step: int) -> float:
 
 
 @pytest.mark.parametrize("k", [1024, 28672])
-@pytest.mark.parametrize(("dtype", "step"), [("float16", 16), ("tfloat32", 8)])
+@pytest.mark.parametrize(
+    ("dtype", "step"), [("float16", 8), ("float16", 16), ("tfloat32", 4), ("tfloat32", 8)]
+)
 def test_products_that_drift_as_those_of_tensor_cores_are_right(k: int, dtype: str, step: int) -> None:
     """With k = 28,672 right tfloat32 kernels were taken for wrong."""
     found, allowed = drift(k, step), _sum_error(GemmProblem(64, 64, k, dtype))

@@ -101,18 +101,32 @@ class Choosing(Pausing):
 
 @pytest.mark.usefixtures("device")
 def test_algorithms_of_the_vendor_library_that_may_be_the_fastest_race_with_the_kernels(monkeypatch) -> None:
+    monkeypatch.setattr(races.Company, "reasons", lambda _self: ())
     monkeypatch.setattr(vendor, "_SCREEN_RATIO", 4.0)
     monkeypatch.setattr(vendor, "_NEAR", 4.0)
     device, kernel = Choosing(), load(host_kernels.artifact(host_arch(), ""))
     final = Race(device, [kernel, kernel], host_kernels.PROBLEM, RaceRules(16, 0, dropping=True))
-    assert [choice.detail["algorithm"] for choice in final._vendors] == [1e-3, 2e-3]
+    assert [choice.detail["algorithm"] for choice in final._algorithms] == [1e-3, 2e-3]
     final.run(math.inf)
     samples = final.samples()
     assert (samples.candidates[-1], samples.vendor_detail) == ("vendor", {"algorithm": 1e-3})
     assert len(samples.samples_us) == 3
     assert len(samples.samples_us[-1]) == max(map(len, samples.samples_us)), "it took part to the end"
+    monkeypatch.setattr(vendor, "fastest", None)
     after = Race(device, [kernel], host_kernels.PROBLEM, RaceRules(2, 0))
-    assert [choice.detail["algorithm"] for choice in after._vendors] == [1e-3], "the final has chosen"
+    assert [choice.detail["algorithm"] for choice in after._algorithms] == [1e-3], "the final has chosen"
+
+
+@pytest.mark.usefixtures("device")
+def test_what_was_chosen_in_company_is_chosen_again(monkeypatch) -> None:
+    """A final that others disturbed runs again, and its vendor library must not be what they left."""
+    monkeypatch.setattr(races.Company, "reasons", lambda _self: ("others kept 2.00 cores busy",))
+    device, kernel = Choosing(), load(host_kernels.artifact(host_arch(), ""))
+    vendor.remember(device, host_kernels.PROBLEM, VendorChoice("blas", [], {"algorithm": 2e-3}))
+    final = Race(device, [kernel, kernel], host_kernels.PROBLEM, RaceRules(8, 0, dropping=True))
+    assert [choice.detail["algorithm"] for choice in final._algorithms] == [2e-3]
+    final.run(math.inf)
+    assert vendor._known(device) == {}
 
 
 def test_a_turn_is_long_enough_for_the_clock_unless_memory_is_the_limit(device, monkeypatch) -> None:
@@ -129,3 +143,9 @@ def test_a_turn_is_long_enough_for_the_clock_unless_memory_is_the_limit(device, 
         Race(device, [plain], host_kernels.PROBLEM, RaceRules(2, 0, vendor=False))
     assert taken == [races.RACE_SLICE_S, 0.0]
     assert races.RACE_SLICE_S == 2 * interleave.SLICE_S
+
+
+def test_a_race_that_drops_chooses_the_vendors_algorithm_itself() -> None:
+    for rule in ("quick", "every"):
+        with pytest.raises(ValueError, match="use one rule"):
+            RaceRules(8, 0, dropping=True, **{rule: True})

@@ -6,6 +6,7 @@ import dataclasses
 import random
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -171,6 +172,34 @@ def test_who_is_left_behind_is_dropped(watts, taken, monkeypatch) -> None:
     )
     # One is left to compete: a round more, so that its row is the longest.
     assert [len(row) for row in alone] == [taken[2] + 1, taken[2], taken[2] + 1]
+
+
+def test_a_race_ends_when_every_group_is_decided() -> None:
+    """The first group is decided at once, the second never."""
+    samplers = [lambda _number, us=us: us for us in (100.0, 150.0, 80.0, 80.0)]
+    rows, _ = interleave.shuffled_rounds(
+        Drawing(600.0), samplers, 12, random.Random(0), [range(2), range(2, 4)]
+    )
+    assert [len(row) for row in rows] == [12, interleave.FIRST_LOOK, 12, 12]
+
+
+def test_few_algorithms_may_be_the_fastest() -> None:
+    device: Any = Timed()
+    choices = [
+        VendorChoice("blas", [us], {"us": us}) for us in (100.0, 101.0, 99.0, 105.0, 100.5, 102.0, 99.5)
+    ]
+    near = vendor.leading(device, choices, power_matters=False)
+    assert [choice.detail["us"] for choice in near] == [99.0, 99.5, 100.0, 100.5]
+    few = vendor.leading(device, choices[2:4], power_matters=False)
+    assert [choice.detail["us"] for choice in few] == [99.0], "6 % slower"
+
+
+def test_the_last_problems_are_remembered() -> None:
+    device, choice = HostDevice(), VendorChoice("blas", [], {"us": 1.0})
+    problems = [GemmProblem(m, 8, 8, "float32") for m in range(1, 10)]
+    for problem in (*problems[:8], problems[0], problems[8]):
+        vendor.remember(device, problem, choice)
+    assert [problem.m for problem, _ in vendor._known(device)] == [3, 4, 5, 6, 7, 8, 1, 9]
 
 
 def test_few_algorithms_all_race() -> None:
