@@ -299,8 +299,10 @@ class _Row:
         Raises:
             InvalidProblem: no config of any family is valid for its problem.
         """
-        first = self._first if again else ()
+        followed = [trial.config for trial in self._known() if trial.origin == ORIGIN]
+        first = [config for config in self._first if config not in followed] if again else ()
         self._search, ahead = open_for(self.context, self._job.bench, self._known_configs, first)
+        self._search.reserve(followed)  # a row that is searched on measures nothing twice
         self.tracker = self.new_tracker()
         if again:
             Loop(self.context, self._search, self.tracker, first, ahead).run()
