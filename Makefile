@@ -11,8 +11,8 @@ LOCKED += --no-emit-package tilewright --quiet
 PROJECTS := pyproject.toml client/pyproject.toml
 PYTEST := $(BIN)/python -m pytest
 APART := --ignore tests/gpu --ignore tests/fleet
-# Two processes a core, since many tests wait for others; eight at most.
-PROCESSES := $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? 2 * cores : 8)))
+# One process more than there are cores, since many tests wait for others; four at most.
+PROCESSES := $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? cores + 1 : 4)))
 PARALLEL := $(PYTEST) --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(APART)
 # Some tests have limits in seconds, and processes share the cores: what failed (1) runs once more, one at a
 # time.
@@ -33,7 +33,7 @@ help:
 	@echo 'make test    static checks and the test suite, about nine minutes on two cores'
 	@echo 'make test-long  the long sweeps alone'
 	@echo 'make test-short-and-long  the short tests and the long sweeps in one run'
-	@echo 'make test-all   static checks, then make test-short-and-long and make test-fleet side by side'
+	@echo 'make test-all   static checks, then make test-short-and-long and make test-fleet'
 	@echo 'make test-fleet  install Ray and test the fleet on a cluster of this machine'
 	@echo 'make fuzz    ask a service 10,000 generated requests and compare answers with its API description'
 	@echo 'make bench   race a kernel with itself on a quiet machine, and compare times on its GPU'
@@ -59,18 +59,18 @@ test: lint
 test-long: $(READY)
 	$(call side_by_side,-m long)
 
-# Short and long tests in one run, and the fleet's beside it.
-test-all: lint .venv/.ready-requirements-fleet.lock
-	@$(MAKE) --no-print-directory --jobs 2 test-short-and-long test-fleet
+# NOTE: the fleet's tests have limits in seconds too, and keep two cores busy.
+test-all: lint
+	@$(MAKE) --no-print-directory test-short-and-long
+	@$(MAKE) --no-print-directory test-fleet
 	$(gpu_tests)
 
 test-short-and-long: $(READY)
 	$(call side_by_side,-m 'not alone')
 
 # Ray is in the extra `fleet` alone; nothing else needs it.
-# NOTE: a cache of its own, as pytest keeps there which tests failed last.
 test-fleet: .venv/.ready-requirements-fleet.lock
-	@timeout 1500 $(PYTEST) tests/fleet -o cache_dir=.venv/.pytest-fleet $(ARGS)
+	@timeout 900 $(PYTEST) tests/fleet $(ARGS)
 
 .venv/.ready-requirements-fleet.lock: requirements-fleet.lock $(READY)
 	@$(PIP) install --require-hashes -r $<
