@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from service.settings import Settings
 from tilewright import __version__
-from tilewright.errors import TilewrightError
+from tilewright.errors import TilewrightError, printable
 
 # Where each verb is: a function, or a group of verbs. A module is imported when its verb is called, since a
 # client's verb needs neither the service nor the database.
@@ -83,9 +83,7 @@ class _Group(typer.core.TyperGroup):
         try:
             return super().invoke(ctx)
         except TilewrightError as error:
-            from service.cli.output import echo  # NOTE: late, as it imports what draws tables
-
-            echo(f"error: {error}", err=True)
+            typer.echo(printable(f"error: {error}"), err=True)
             raise typer.Exit(1) from error
         except ValidationError as error:
             if error.title != Settings.__name__:

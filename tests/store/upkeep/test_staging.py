@@ -345,7 +345,7 @@ def test_a_delete_ends_with_its_service_and_goes_on_after_the_next_start(store: 
     assert import_id
     stopping = threading.Event()
     stopping.set()
-    with pytest.raises(staging.BrokeOff, match="goes after its next start"):
+    with pytest.raises(staging.BrokeOff, match="what is left of import"):
         staging.remove(store, import_id, "me", stopping)
     die(store)
     staging.settle_lost(store, leaving=False)
@@ -369,7 +369,7 @@ def test_neither_the_stop_nor_the_start_of_a_service_waits_for_a_delete(
         visitor.app.state.service.engine.begin_stop()  # type: ignore[attr-defined]
         answer = visitor.delete(f"/imports/{import_id}", headers={"Authorization": f"Bearer {key}"})
         assert answer.status_code == 503
-        assert "goes after its next start" in answer.json()["detail"]
+        assert "what is left of import" in answer.json()["detail"]
     die(store)
     with TestClient(create_app(settings), base_url="http://localhost") as visitor:
         assert len(staged(store)) == 1

@@ -165,7 +165,8 @@ PLANTED = {
         "const Out *bias", "const Out *__restrict__ bias", "mma_sync loads by ld.global.nc",
     ),
     "wgmma loads before it waits": (
-        "wgmma", SQUARE, "wgmma/kernel.cu", "        loop.ring.init(cfg::warps);\n",
+        "wgmma", SQUARE, "wgmma/kernel.cu",
+        "        loop.ring.init(cfg::all_arrive ? cfg::threads : cfg::warps);\n",
         "        loop.ring.init(cfg::warps);\n        loop.load_tile(0, 0);\n", r"wgmma_gemm .*\(UTMALDG\)",
     ),
     "the consumers of wgmma_ws do not wait": (

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from toy_family import CUDA_DEVICE, DEVICE, PROBLEM, TINY, TOY, toy_space
+from toy_family import CUDA_DEVICE, DEVICE, PROBLEM, TINY, TOY, toy_artifact, toy_space
 
 from kernels.base.knobs import Knob
 from kernels.host.family import HOST
@@ -190,7 +190,8 @@ def test_devices_with_a_power_limit_rest_before_a_burst(monkeypatch, power_watts
     monkeypatch.setattr(timing_, "launches_per_sample", lambda *_: 1)
     monkeypatch.setattr(timing_, "sampler", lambda *_: lambda number: float(100 + number))
     monkeypatch.setattr(timing_, "check_replays", lambda *_: None)
-    found = timing_.measure(device, None, PROBLEM, None)
+    kernel = types.SimpleNamespace(artifact=toy_artifact(TOY.make(16, 1)))
+    found = timing_.measure(device, kernel, PROBLEM, None)
     assert found.timing.samples_us[0] == 100.0
     assert slept == [timing_.REST_S] * rests
 
