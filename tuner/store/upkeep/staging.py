@@ -231,7 +231,9 @@ def _step(store: Store, staged_id: str, stopping: threading.Event | None) -> Ite
         _Settled: the import is gone, or was brought again.
     """
     if stopping and stopping.is_set():
-        raise BrokeOff(f"the service stops before what is left of import {staged_id} is gone; ask again once it runs")
+        raise BrokeOff(
+            f"the service stops before what is left of import {staged_id} is gone; ask again once it runs"
+        )
     with store.begin() as session:
         session.connection()  # which waits for the lock of SQLite
         imports.alone(session)
