@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import enum
 import functools
 import json
 import logging
@@ -163,7 +164,22 @@ MIGRATIONS = Path(__file__).parents[2] / "migrations"
 VERSION_TABLE = "tilewright_schema"
 State = Literal["empty", "older", "head", "newer"]
 
-_MIGRATION_LOCK = 0x7117E
+
+class Lock(enum.IntEnum):
+    """Locks of PostgreSQL that a transaction holds until its end."""
+
+    MIGRATION = 0x7117E
+    RESULTS = 0x1117
+    MISSES = 0x3155
+
+
+_TAKE = text("SELECT pg_advisory_xact_lock(:key)")
+
+
+def hold(session: Session, lock: Lock) -> None:
+    """Let no other transaction hold a lock until the end of this one."""
+    if session.get_bind().dialect.name == "postgresql":  # SQLite has one writer
+        session.execute(_TAKE, {"key": lock})
 
 
 def alembic_config(connection: Connection) -> Config:
@@ -197,7 +213,7 @@ def upgrade(engine: Engine) -> None:
     """See :meth:`tuner.store.database.Store.migrate`."""
     with engine.begin() as connection:
         if connection.dialect.name == "postgresql":
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+            connection.execute(_TAKE, {"key": Lock.MIGRATION})
         found = state(connection)
         if found == "newer":
             raise SchemaTooNew(

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, delete, func, or_, select, text, tuple_, update
+from sqlalchemy import ColumnElement, Select, delete, func, or_, select, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from tilewright.schema.codec import gathered
 from tilewright.schema.problem import GemmProblem
 from tuner.store import entities, sets
-from tuner.store.database import StoreError, insert_new
+from tuner.store.database import Lock, StoreError, hold, insert_new
 from tuner.store.models import (
     ArtifactRow,
     BestConfigRow,
@@ -30,7 +30,6 @@ from tuner.store.models import (
 )
 
 _UNSYNCHRONIZED = {"synchronize_session": False}
-_LOCK = 0x1117  # of PostgreSQL
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,8 +63,7 @@ def enter(session: Session, entering: Import) -> bool:
 def alone(session: Session) -> None:
     """Let no other transaction bring results in, take them out or choose which are served until the end of
     this one: what the one refers to, the other may delete. It comes before any row of results is locked."""
-    if session.get_bind().dialect.name == "postgresql":  # SQLite has one writer
-        session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+    hold(session, Lock.RESULTS)
 
 
 def is_new(session: Session, entering: Import) -> bool:

@@ -13,19 +13,18 @@ from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, func, or_, select, text, update
+from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import GemmProblem
 from tuner.store import entities, records
-from tuner.store.database import insert_new
+from tuner.store.database import Lock, hold, insert_new
 from tuner.store.models import BestConfigRow, DeviceRow, JobRow, LadderRow, MissRow, ProblemRow, RetuneRow
 from tuner.store.records import RowReader, utc_now
 
 AFTER_FAILURE = timedelta(days=1)  # until a problem whose retune failed is tuned again
 _REMEMBERED = timedelta(days=30)
-_LOCK = 0x3155  # of PostgreSQL
 _at_stake = MissRow.count * MissRow.time_us
 _MISSING = MissRow.reason == "missing"
 Reason = Literal["missing", "stale"]
@@ -105,13 +104,13 @@ class _Room:
     def __init__(self, session: Session, alike: ColumnElement[bool], most: int, wanted: int) -> None:
         self._alike = alike
         self._going, self._holders = Counter[str | None](), Counter[str | None]()
-        self._crowded = most - _size(session, alike) < wanted
-        if self._crowded:
-            _alone(session)  # else two reports would each make room for what both add
         self._free = most - _size(session, alike)
+        self._crowded = self._free < wanted
         if self._crowded:
+            # NOTE: before any miss is locked. Else two reports would each make room for what both add.
+            hold(session, Lock.MISSES)
             closed = _closed(alike)
-            self._free += _size(session, alike & closed)
+            self._free = most - _size(session, alike & ~closed)
             held = select(MissRow.caller, func.count()).where(alike, ~closed, _MISSING)
             for caller, count in session.execute(held.group_by(MissRow.caller)):
                 self._holders[caller] = count
@@ -196,13 +195,6 @@ def _known(session: Session, device_class: str, texts: list[str]) -> set[str]:
     query = select(ProblemRow.canonical).join(MissRow, MissRow.problem_id == ProblemRow.id)
     query = query.where(MissRow.device_class == device_class, ProblemRow.canonical.in_(texts))
     return set(session.scalars(query))
-
-
-def _alone(session: Session) -> None:
-    """Let no other transaction make room in a list until the end of this one. It comes before any miss is
-    locked."""
-    if session.get_bind().dialect.name == "postgresql":  # SQLite has one writer
-        session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
 
 
 _UNSEEN = MissRow.device_class.not_in(select(DeviceRow.device_class))

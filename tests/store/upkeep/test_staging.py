@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import hashlib
 import io
 import json
 import threading
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -198,8 +200,9 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-def break_off(monkeypatch: pytest.MonkeyPatch, name: str, after: int) -> None:
-    """End this process in a step of the import, so that nothing is taken back either."""
+@contextlib.contextmanager
+def broken_off(monkeypatch: pytest.MonkeyPatch, name: str, after: int) -> Iterator[None]:
+    """This process ends in a step of the block's import, so that nothing is taken back either."""
     step, calls = getattr(staging, name), iter(range(after + 1))
 
     def breaking(*arguments: Any) -> Any:
@@ -207,8 +210,11 @@ def break_off(monkeypatch: pytest.MonkeyPatch, name: str, after: int) -> None:
             raise Killed
         return step(*arguments)
 
-    monkeypatch.setattr(staging, name, breaking)
-    monkeypatch.setattr(staging, "settle", lambda *_: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(staging, name, breaking)
+        patch.setattr(staging, "settle", lambda *_: None)
+        with pytest.raises(Killed):
+            yield
 
 
 def die(store: Store) -> None:
@@ -249,10 +255,8 @@ def test_a_delete_whose_process_died_comes_to_its_end(store: Store, monkeypatch:
     own = signer(1).public_key
     import_id = merged(store, signed_winner(60), own).import_id
     assert import_id
-    with monkeypatch.context() as patch:
-        break_off(patch, "_step", 1)
-        with pytest.raises(Killed):
-            staging.remove(store, import_id, "me")
+    with broken_off(monkeypatch, "_step", 1):
+        staging.remove(store, import_id, "me")
     with store.read() as session:
         assert winners.for_arch(session, HOST_CLASS) == []
     with pytest.raises(BadLine, match="is being deleted"):
@@ -272,10 +276,8 @@ def test_a_delete_that_broke_off_goes_on_when_it_is_asked_for_again(
 ) -> None:
     import_id = merged(store, b"".join(PARTS)).import_id
     assert import_id
-    with monkeypatch.context() as patch:
-        break_off(patch, "_step", 1)
-        with pytest.raises(Killed):
-            staging.remove(store, import_id, "me")
+    with broken_off(monkeypatch, "_step", 1):
+        staging.remove(store, import_id, "me")
     assert staging.remove(store, import_id, "me").jobs == 1
     with store.begin() as session:
         assert session.scalars(select(ImportRow)).all() == []
@@ -308,10 +310,8 @@ def test_two_deletes_at_once_each_say_what_they_took(store: Store, monkeypatch: 
 def test_what_another_service_settles_first_is_left_to_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patch:
-        break_off(patch, "go_on", 2)
-        with pytest.raises(Killed):
-            merged(store, b"".join(PARTS))
+    with broken_off(monkeypatch, "go_on", 2):
+        merged(store, b"".join(PARTS))
     die(store)
     settle = staging.settle
 
@@ -327,10 +327,8 @@ def test_what_another_service_settles_first_is_left_to_it(
 def test_a_delete_at_work_is_no_lost_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     import_id = merged(store, b"".join(PARTS)).import_id
     assert import_id
-    with monkeypatch.context() as patch:
-        break_off(patch, "_step", 1)
-        with pytest.raises(Killed):
-            staging.remove(store, import_id, "me")
+    with broken_off(monkeypatch, "_step", 1):
+        staging.remove(store, import_id, "me")
     with store.begin() as session:
         [state] = session.scalars(select(ImportRow.staged))
         session.execute(update(ImportRow).values(staged=state | {"at": ENTERED.isoformat()}))
@@ -381,10 +379,8 @@ def test_one_whose_process_died_is_taken_back_at_the_next_start(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     merged(store, b"".join(PARTS[:11]))
-    with monkeypatch.context() as patch:
-        break_off(patch, "go_on", 3)
-        with pytest.raises(Killed):
-            merged(store, large_export(OTHER, 100_000) + b"".join(PARTS[11:]))
+    with broken_off(monkeypatch, "go_on", 3):
+        merged(store, large_export(OTHER, 100_000) + b"".join(PARTS[11:]))
     assert numbers(store, OTHER) != []
     staging.settle_lost(store)
     assert len(staged(store)) == 1, "its process lives"
@@ -397,10 +393,8 @@ def test_one_whose_process_died_is_taken_back_at_the_next_start(
 def test_one_that_was_not_heard_of_for_an_hour_is_taken_back(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patch:
-        break_off(patch, "go_on", 2)
-        with pytest.raises(Killed):
-            merged(store, b"".join(PARTS))
+    with broken_off(monkeypatch, "go_on", 2):
+        merged(store, b"".join(PARTS))
     monkeypatch.setattr(staging, "_GIVEN_UP", timedelta(0))
     staging.settle_lost(store)
     assert (staged(store), numbers(store, JOB)) == ([], [])
@@ -408,10 +402,8 @@ def test_one_that_was_not_heard_of_for_an_hour_is_taken_back(
 
 def test_one_that_shows_already_is_brought_to_its_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     content, own = signed_winner(120), signer(1).public_key
-    with monkeypatch.context() as patch:
-        break_off(patch, "merge_winners", 0)
-        with pytest.raises(Killed):
-            merged(store, content, own)
+    with broken_off(monkeypatch, "merge_winners", 0):
+        merged(store, content, own)
     with store.read() as session:
         assert winners.for_arch(session, HOST_CLASS) == []
         assert winners.waiting_problem(session, HOST_CLASS) is None
