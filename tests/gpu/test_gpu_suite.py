@@ -19,6 +19,7 @@ PROBLEMS = [
     GemmProblem(64, 512, 4096),
     GemmProblem(127, 65, 33),
     GemmProblem(1, 512, 4096),
+    GemmProblem(1, 1, 4096, dtype="bfloat16"),
 ]
 
 
@@ -37,6 +38,18 @@ def test_every_algorithm_computes_the_product(device, cublaslt, problem) -> None
         device.once(choice.launches[0])
         error = device.xp.abs(decode(tensors.d, problem.out) - expected)
         assert float(error.max()) <= 0.01 * float(device.xp.abs(expected).max()), choice.detail
+
+
+def test_no_algorithm_keeps_another_from_its_launch(device, cublaslt) -> None:
+    """The heuristics propose algorithms without a tile here, whose splits of k are not forced."""
+    problem = GemmProblem(1, 1, 4096, dtype="bfloat16")
+    sets = [make_tensors(device, problem, 3, "normal")]
+    proposed = cublaslt.choices(problem, sets, device.spec)
+    every = cublaslt.every_choice(problem, sets, device.spec)
+    assert "TILE_UNDEFINED" in {choice.detail["tile"] for choice in proposed}
+    assert [choice.detail for choice in every[: len(proposed)]] == [choice.detail for choice in proposed]
+    for choice in every:
+        device.once(choice.launches[0])
 
 
 def test_forced_split_k_adds_algorithms(device, cublaslt) -> None:

@@ -24,6 +24,7 @@ _SPLIT_SCHEMES = (_SCHEMES.COMPUTE_TYPE, _SCHEMES.OUTPUT_TYPE, _SCHEMES.INPLACE)
 _MOST_BASES = 24
 _MOST_PLANS = 32
 _MOST_WAVES = 4.0
+_NO_TILE = "TILE_UNDEFINED"
 
 
 def choices(problem: GemmProblem, sets: Sequence[Tensors], device: DeviceSpec) -> list[VendorChoice]:
@@ -41,10 +42,10 @@ def choices(problem: GemmProblem, sets: Sequence[Tensors], device: DeviceSpec) -
 
 
 def every_choice(problem: GemmProblem, sets: Sequence[Tensors], device: DeviceSpec) -> list[VendorChoice]:
-    """:func:`choices`, and the same algorithms with every split-K count in 2 .. 16 that the library accepts.
+    """:func:`choices`, and those with a tile with every split-K count in 2 .. 16 that the library accepts.
 
     Counts that give more than four waves of CTAs are left out: splitting never pays there. Each algorithm
-    with a forced count runs once here, because a launch may fail although the library's check passed.
+    runs once here, because a launch may fail although the library proposed or accepted it.
     """
     if problem.dtype not in DATA:
         return []
@@ -52,8 +53,9 @@ def every_choice(problem: GemmProblem, sets: Sequence[Tensors], device: DeviceSp
     found = {result["algo"].tobytes(): result for result in _proposed(matmul)}
     proposed = [_choice(matmul, sets, result, workspace) for result in found.values()]
     forced = {result["algo"].tobytes(): result for result in _split(matmul, found.values())}
-    added = (_choice(matmul, sets, result, workspace) for key, result in forced.items() if key not in found)
-    return proposed + [choice for choice in added if _runs(choice)]
+    added = [_choice(matmul, sets, result, workspace) for key, result in forced.items() if key not in found]
+    running = [choice for choice in added if _runs(choice)]  # first: they may leave the library changed
+    return [choice for choice in proposed if _runs(choice)] + running
 
 
 def default_choice(problem: GemmProblem, tensors: Tensors) -> VendorChoice | None:
@@ -110,9 +112,14 @@ def _proposed(matmul: Matmul) -> Iterator[Any]:
 
 
 def _split(matmul: Matmul, proposed: Iterable[Any]) -> Iterator[Any]:
-    """Heuristic results with their split-K count replaced by others."""
+    """Heuristic results with their split-K count replaced by others.
+
+    Algorithms without a tile count their splits in another way: after one with a count of ours the library
+    refuses to launch those that it proposed.
+    """
+    tiled = (result for result in proposed if _describe(result)["tile"] != _NO_TILE)
     wholes = {
-        whole.tobytes(): whole for result in proposed if (whole := _with_split(result["algo"], 1)) is not None
+        whole.tobytes(): whole for result in tiled if (whole := _with_split(result["algo"], 1)) is not None
     }
     for whole in list(wholes.values())[:_MOST_BASES]:
         unsplit = matmul.accepted(whole)
