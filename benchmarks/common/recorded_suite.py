@@ -1,16 +1,14 @@
-"""The recorded suites: rows of ``suite-DEVICE-DTYPE.json``, and geometric means of their ratios."""
+"""The recorded suites: rows of ``suite-DEVICE-DTYPE.json``."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common.pages import ReportError
-from benchmarks.common.shapes import SEED_GROUP, Shape
+from benchmarks.common.shapes import Shape
 from kernels import registry
 from tilewright.schema.config import Config
 from tilewright.schema.problem import DType, GemmProblem, Layout
@@ -53,23 +51,6 @@ class Row:
         return problem
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Mean:
-    """A group of shapes that cuBLASLt computes too.
-
-    Attributes:
-        name: of the group.
-        shapes: how many there are.
-        ratio: geometric mean of the ratios.
-        worst: the shape with the lowest one.
-    """
-
-    name: str
-    shapes: int
-    ratio: float
-    worst: Row
-
-
 def load_rows(path: Path) -> list[Row]:
     """The rows of a ``suite-DEVICE-DTYPE.json``, families and knobs under today's names.
 
@@ -86,28 +67,3 @@ def _current(found: dict[str, Any]) -> Row:
     row = Row(**{field.name: found[field.name] for field in dataclasses.fields(Row)})
     config = registry.completed(Config.of(row.family, row.config))
     return dataclasses.replace(row, family=config.family, config=dict(config.knobs))
-
-
-def means(rows: Sequence[Row]) -> list[Mean]:
-    """The aligned shapes, all shapes, then each group.
-
-    Aligned are those whose row strides are multiples of 16 bytes, as the copies by tensor map need
-    them. The case of document 003 counts for itself only: its accumulate type is another one.
-    """
-    compared = [row for row in rows if row.ratio_vs_cublaslt_best is not None]
-    suite = [row for row in compared if row.group != SEED_GROUP]
-    found = {"aligned": [row for row in suite if aligned(row)], "all": suite}
-    for row in compared:
-        found.setdefault(row.group, []).append(row)
-    return [_mean(name, group) for name, group in found.items() if group]
-
-
-def aligned(row: Row) -> bool:
-    """Every row stride is a multiple of 16 bytes."""
-    return all(row.problem.stride_alignment(operand) == 16 for operand in "abd")
-
-
-def _mean(name: str, rows: Sequence[Row]) -> Mean:
-    ratios = [row.ratio_vs_cublaslt_best or math.nan for row in rows]
-    worst = rows[ratios.index(min(ratios))]
-    return Mean(name, len(rows), math.exp(math.fsum(map(math.log, ratios)) / len(ratios)), worst)
