@@ -1,7 +1,7 @@
 // The raster order: which tile of D has number `index`. The grid of tiles is cut into strips of SWIZZLE_SIZE rows (along m)
 // or columns (along n) of tiles, so that CTAs that run together share operands in the L2:
 // RASTER 0 and 1 take the SWIZZLE_SIZE tiles of a strip along m and n, then go one step across. With RASTER_SNAKE every other
-// strip is reversed. Mirrored by tests/support/raster_order.py.
+// strip is reversed. Mirrored by tests/unit/kernels/test_raster.py.
 #pragma once
 #include "common/config.cuh"
 

@@ -26,6 +26,7 @@ _KEPT_BEFORE_D_HAD_A_HINT = {
     ("normal", "evict_last", "normal"): "keep_b",
 }
 CTA_ORDERS = ("free", "gpc")
+SEARCHED_TILE_M = (*range(8, 129, 8), 192, 256)
 SEARCHED_TILE_N = (
     *(16, 32, 48, 64, 72, 80, 88, 96, 104, 112, 120, 128),
     *(144, 160, 168, 176, 192, 200, 208, 224, 240, 256),
@@ -40,7 +41,7 @@ class Knobs:
         "cooperative", SCHEDULES, "whether the consumers compute one tile together or alternate tiles"
     )
     swap_ab: int = knob(0, (0, 1), "compute the transpose of D, so that tile_n is the M of wgmma")
-    tile_m: int = knob(128, (8, 16, 24, 32, 48, 64, 96, 128, 192, 256), "rows of a tile of D")
+    tile_m: int = knob(128, range(8, 257, 8), "rows of a tile of D", searched=SEARCHED_TILE_M)
     tile_n: int = knob(256, range(8, 257, 8), "columns of a tile of D", searched=SEARCHED_TILE_N)
     consumers_m: int = knob(2, (1, 2, 3), "consumer warpgroups along the rows of a tile")
     consumers_n: int = knob(1, (1, 2, 3), "consumer warpgroups along its columns", searched=(1, 2))

@@ -133,7 +133,9 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
 
         None is more than 25 % slower than the first.
         """
-        timed = sorted(((cycles(k, problem, device), k) for k in candidates(problem)), key=itemgetter(0))
+        timed = sorted(
+            ((cycles(k, problem, device), k) for k in candidates(problem, device)), key=itemgetter(0)
+        )
         chosen: list[Config] = []
         of_schedule: Counter[str] = Counter()
         spreads: dict[tuple[str, int, int, int], dict[tuple[int, ...], set[str]]] = defaultdict(dict)

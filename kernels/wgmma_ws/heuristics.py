@@ -15,6 +15,7 @@ from kernels.wgmma_ws.layout import (
     MULTIPLY_ADDS,
     SMALL,
     accumulator_registers,
+    clusters,
     clusters_at_once,
     grid,
     pending_registers,
@@ -43,6 +44,7 @@ _L2_BYTES = 64
 _SMEM_BYTES = 128
 _PARTIAL_BYTES = 18  # of the partials of split-K, written and read again
 _DRAM_BYTES = 20
+_FROM_DRAM = 2  # cost of a request that DRAM serves, in requests that the L2 serves
 _TURNAROUND_CYCLES = 1500  # prologue and epilogue of a tile, without overlap
 _STORE_CYCLES = 20  # store of one accumulator register, without overlap
 _HIDDEN = (
@@ -52,6 +54,7 @@ _POWER_BYTES = 250  # bytes whose load into a CTA takes the power of one clock, 
 _UNSHARED = 0.1  # fraction of that power that a multicast spends once per cluster
 _UNHIDDEN = 0.1  # fraction of the shorter of DRAM time and busy time that the longer does not hide
 _LAUNCH_CYCLES = 3000
+_SEVERAL_CONSUMERS_CYCLES = 1500  # of a launch: its warpgroups wait until they have their registers
 # reduction=kernel: fixed cost, and the delay of its start if several consumers leave no registers for it.
 _REDUCE_CYCLES, _LATE_REDUCE_CYCLES = 2000, 1500
 # reduction=reduce_scatter: fixed cost, and bytes per clock without and with staggered consumers.
@@ -67,7 +70,7 @@ def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
     depth = -(-problem.k // (k.split_k * k.cluster_k)) * problem.dtype.size
     extent, width = k.warpgroup_tile
     multiplied = k.tile_m * k.tile_n * depth / 2 / (_REACHED * MULTIPLY_ADDS)
-    loaded = (k.tile_m / k.cluster_n + k.tile_n / k.cluster_m) * depth / _L2_BYTES
+    loaded = _loaded(k, problem, device) * depth / _L2_BYTES
     if row_alignment(problem) < 128:
         loaded *= 2  # a row of a tile crosses a cache line
     read = k.consumers * (extent + extent // 64 * width) * depth / _SMEM_BYTES
@@ -75,7 +78,7 @@ def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
         read /= k.consumers  # they alternate
     store = _STORE_CYCLES * accumulator_registers(k, problem)
     turnaround = _TURNAROUND_CYCLES + store + (1000 if k.cluster_k > 1 else 0)
-    start = _LAUNCH_CYCLES + 100 * (k.cluster - 1)
+    start = _LAUNCH_CYCLES + 100 * (k.cluster - 1) + (_SEVERAL_CONSUMERS_CYCLES if k.consumers > 1 else 0)
     hidden = 0.0
     if k.schedule == "pingpong":
         hidden = _HIDDEN * turnaround
@@ -92,6 +95,22 @@ def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
     return main + _reduction_cycles(k, problem, device) + start
 
 
+def _loaded(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
+    """Rows of A and B that a CTA requests from the L2 for each k.
+
+    In a single wave all rows of the larger operand come from DRAM at once, which makes their requests the
+    slower ones. Two CTAs that follow each other in the raster order share them, unless they are in clusters,
+    which share by multicast alone.
+    """
+    requested = k.tile_m / k.cluster_n, k.tile_n / k.cluster_m
+    rows, columns = clusters(problem, (k.tile_m, k.tile_n))
+    extent = (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n)
+    if k.split_k > 1 or min(rows, columns) == 1 or not single_wave(problem, device, extent, k.cluster):
+        return sum(requested)
+    larger, other = reversed(requested) if problem.n >= problem.m else requested
+    return other + larger * (1 if k.cluster == 1 else _FROM_DRAM)
+
+
 def _reduction_cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
     """Estimated clocks to reduce the partials of split-K."""
     if k.split_k == 1:
@@ -104,6 +123,8 @@ def _reduction_cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> flo
     late = _LATE_REDUCE_CYCLES if k.consumers > 1 else 0
     return _REDUCE_CYCLES + late + k.split_k * partials / _PARTIAL_BYTES
 
+
+Shape = tuple[int, str, int, int, int, int]  # swap_ab, schedule, tile_m, tile_n, consumers_m, consumers_n
 
 # schedule, tile_m, tile_n, consumers_m, consumers_n: those of CUTLASS and cuBLAS, and widths in between.
 _SHAPES = (
@@ -174,6 +195,7 @@ _SWAPPED = (
     (64, 64, 1),
 )
 
+_SWAPPED_ROWS = 8 * SMALL  # of D, up to which a hint is followed with swap_ab
 _PREFETCHED = 4  # k tiles, if any
 _LONG_FLOPS = 2**34
 _ENOUGH_STAGES = 5  # no fewer are left for more store stages
@@ -182,7 +204,7 @@ _CLUSTERS = (
 )  # fmt: skip
 
 
-def candidates(problem: GemmProblem) -> Iterator[Knobs]:
+def candidates(problem: GemmProblem, device: DeviceSpec) -> Iterator[Knobs]:
     """Configs of every known shape, cluster and split_k, as far as :func:`cycles` reads them.
 
     :func:`completed` sets their other knobs. Not all are valid.
@@ -190,6 +212,7 @@ def candidates(problem: GemmProblem) -> Iterator[Knobs]:
     shapes = [(0, *shape) for shape in _SHAPES]
     if problem.m <= 2 * SMALL:
         shapes += [(1, "cooperative", tile_m, tile_n, 1, n) for tile_m, tile_n, n in _SWAPPED]
+    shapes = list(dict.fromkeys([*shapes, *_filling_shapes(problem, device)]))
     deep = 256 // problem.dtype.size
     # NOTE: the model rates both depths alike and the first of equals wins: weights that are read once are
     # loaded in the longest rows.
@@ -202,16 +225,27 @@ def candidates(problem: GemmProblem) -> Iterator[Knobs]:
         yield from variants(problem, shape, tile_k, (*cluster, split))
 
 
+def _filling_shapes(problem: GemmProblem, device: DeviceSpec) -> Iterator[Shape]:
+    """Shapes that cut an axis of D evenly, into as many tiles as the SMs can compute at once."""
+    for extent, consumers in ((64, 1), (128, 1), (256, 2)):
+        for swap, along, across in ((0, problem.m, problem.n), (1, problem.n, problem.m)):
+            tiles = max(1, device.sm_count // (-(-along // extent) * problem.batch))
+            width = -(-across // tiles)
+            if width <= 128:
+                width = -(-width // 8) * 8
+                tile = (width, extent, 1, consumers) if swap else (extent, width, consumers, 1)
+                yield swap, "cooperative", *tile
+
+
 def variants(
     problem: GemmProblem,
-    shape: tuple[int, str, int, int, int, int],
+    shape: Shape,
     tile_k: int,
     spread: tuple[int, int, int, int],
 ) -> Iterator[Knobs]:
     """Candidates of a shape with each epilogue and reduction that may suit.
 
     Args:
-        shape: swap_ab, schedule, tile_m, tile_n, consumers_m, consumers_n.
         spread: cluster_m, cluster_n, cluster_k, split_k.
     """
     swap, schedule, tile_m, tile_n, consumers_m, consumers_n = shape
@@ -333,7 +367,7 @@ def following_hint(
 
 
 def _variants_of_hint(hint: TileHint, problem: GemmProblem, device: DeviceSpec) -> Iterator[Knobs]:
-    swaps = (0, 1) if problem.m <= 2 * SMALL else (0,)
+    swaps = (0, 1) if problem.m <= _SWAPPED_ROWS else (0,)
     deep = 256 // problem.dtype.size
     split_k = min(_SPLITS, key=lambda split: abs(split - hint.split_k))
     spread = (*(hint.cluster or (1, 1)), 1, split_k)

@@ -199,7 +199,8 @@ def raster_order(
     orders = [(raster, swizzle_size) for raster, swizzle_size in itertools.product("mn", _SWIZZLE_SIZES)]
     possible = [one for one in orders if one[1] <= (rows if one[0] == "m" else columns)]
     if single_wave(problem, device, extent, ctas):
-        possible = [("m", GPC_CLUSTERS)] if rows >= GPC_CLUSTERS else []
+        # The clusters that read the same part of the larger operand follow each other.
+        possible = [("m", min(GPC_CLUSTERS, 2 ** (rows - 1).bit_length() if problem.n >= problem.m else 1))]
     raster, swizzle_size = min(
         possible or [("m", 1)],
         key=lambda one: _moved(problem, device, extent if one[0] == "m" else extent[::-1], ctas, *one),

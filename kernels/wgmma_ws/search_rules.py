@@ -41,12 +41,8 @@ def _why_raster(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     turns = k.swizzle_size > 1 and along > k.swizzle_size
     if k.snake != turns:
         return "snake=1 costs nothing here" if turns else "snake=1 changes nothing here"
-    if (
-        single_wave(p, d, extent, k.cluster)
-        and (k.raster, k.swizzle_size) != ("m", 1)
-        and k.swizzle_size != GPC_CLUSTERS
-    ):
-        return "the raster order hardly matters in a single wave"
+    if k.raster == "n" and single_wave(p, d, extent, k.cluster):
+        return "in a single wave raster=m has every order that matters"
     return None
 
 
@@ -139,16 +135,22 @@ def _why_oversized(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     return None
 
 
-def _why_swap(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    if k.swap_ab and (p.m > 2 * SMALL or k.tile_m > SMALL):
-        return "swap_ab pays only for few rows of D"
-    if k.swap_ab and k.tile_n % 64:
+def _why_swap(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    if not k.swap_ab:
+        return None
+    if k.tile_n % 64:
         return "with swap_ab tile_n is the M of wgmma: a multiple of 64"
+    if k.tile_m > 2 * SMALL or (k.tile_m > SMALL and k.tile_m % 64 == 0):
+        return "the same tile without swap_ab is as fast"
+    extent = (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n)
+    if p.m > 2 * SMALL and not single_wave(p, d, extent, k.cluster, k.split_k):
+        return "swap_ab pays only for few rows of D or in a single wave"
     return None
 
 
 def _why_small(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    if k.tile_m * k.tile_n < 64 * 96 and Grid(128, 128).tiles(p) * p.batch >= d.sm_count:
+    whole = k.tile_m >= p.m or k.tile_n >= p.n
+    if not whole and k.tile_m * k.tile_n < 64 * 96 and Grid(128, 128).tiles(p) * p.batch >= d.sm_count:
         return "larger tiles fill all SMs"
     return None
 
@@ -261,7 +263,7 @@ def _why_pingpong(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 
 SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("swap_ab", "tile_m", "tile_n"), _why_oversized),
-    Rule(("swap_ab", "tile_m", "tile_n"), _why_swap),
+    Rule(("swap_ab", "tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k"), _why_swap),
     Rule(("tile_m", "tile_n"), _why_small),
     Rule(("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k"), _why_cluster),
     Rule(STAGING, _why_store),

@@ -74,11 +74,11 @@ def test_what_the_l2_cannot_keep_is_not_asked_for() -> None:
 
 
 def test_what_comes_first_for_a_small_d_of_a_long_k() -> None:
-    """Eight splits fill the SMs; operands stream through the L2, which partials go through."""
+    """Splits fill the SMs; operands stream through the L2, which partials go through."""
     problem = GemmProblem(512, 512, 16384)
     best = WGMMA_WS.heuristic_configs(problem, HOPPER)[0]
-    assert (best["tile_m"], best["tile_n"], best["consumers_m"]) == (128, 128, 2)
-    assert (best["split_k"], best["reduction"], best["cta_order"]) == (8, "reduce_scatter", "gpc")
+    ctas = (512 // best["tile_m"]) * (512 // best["tile_n"]) * best["split_k"]
+    assert (ctas, best["reduction"], best["cta_order"]) == (128, "reduce_scatter", "gpc")
     assert best["l2_hints"] == "stream_ab"
     assert searched(best, problem) == searched(best, problem, l2_hints="normal") == []
 
@@ -108,7 +108,7 @@ def test_sector_alignment_is_not_tried_in_vain() -> None:
 def test_ping_pong_is_tried_if_d_is_not_sector_aligned(changes: dict[str, Any], widths: set[int]) -> None:
     """Rows of 8200 elements start in the middle of a sector; float32 is not staged."""
     problem = dataclasses.replace(LARGE, **changes)
-    pingpong = [k for k in candidates(problem) if k.schedule == "pingpong" and k.tile_m == 128]
+    pingpong = [k for k in candidates(problem, HOPPER) if k.schedule == "pingpong" and k.tile_m == 128]
     tried = [completed(k, problem, HOPPER) for k in pingpong]
     valid = [k for k in tried if WGMMA_WS.why_invalid(WGMMA_WS.config(k), problem, HOPPER) is None]
     assert widths <= {k.tile_n for k in valid}
@@ -139,6 +139,16 @@ def test_where_k_is_not_reversed(problem: GemmProblem, knobs: dict[str, Any], ex
     assert any(expected in said for said in searched(config, problem, reverse_k=1))
 
 
+def test_tiles_that_cut_a_single_wave_evenly_come_first() -> None:
+    """4 x 32 tiles of 80 x 64 on 132 SMs: with one consumer, without a cluster, those of a column together."""
+    problem = GemmProblem(320, 2048, 1024)
+    first = [WGMMA_WS.knob_values(config) for config in WGMMA_WS.heuristic_configs(problem, HOPPER)[:3]]
+    even = next(k for k in first if (k.swap_ab, k.tile_m, k.tile_n) == (1, 80, 64))
+    assert (even.consumers, even.cluster, even.raster, even.swizzle_size) == (1, 1, "m", 4)
+    narrow = WGMMA_WS.heuristic_configs(GemmProblem(65536, 24, 24), HOPPER)
+    assert {(config["tile_m"], config["tile_n"]) for config in narrow} == {(256, 24)}
+
+
 ORDERS = [
     # 4096 x 1536 of A stay in the L2, so a small swizzle size along n loads B once.
     (GemmProblem(4096, 24576, 1536), (256, 200), 2, ("n", 4, 1)),
@@ -149,9 +159,12 @@ ORDERS = [
     (GemmProblem(16384, 2048, 8192), (256, 256), 2, ("m", 4, 1)),
     # 132 clusters of two CTAs are two waves.
     (GemmProblem(2048, 4608, 3584), (192, 384), 2, ("n", 2, 1)),
-    # A single wave: of 16 rows of tiles, of 4, of one.
+    # A single wave: of 16 rows of tiles, of 5, of 4, of one. Those that read the same columns of B follow each
+    # other, or the same rows of A if that is larger.
     (GemmProblem(2048, 2048, 2048), (128, 256), 1, ("m", 8, 1)),
-    (GemmProblem(512, 512, 16384), (128, 128), 1, ("m", 1, 0)),
+    (GemmProblem(320, 2048, 1024), (64, 80), 1, ("m", 8, 0)),
+    (GemmProblem(512, 512, 16384), (128, 128), 1, ("m", 4, 0)),
+    (GemmProblem(2048, 512, 1024), (128, 64), 1, ("m", 1, 0)),
     (DECODE, (64, 64), 1, ("m", 1, 0)),
     # Fewer SMs than a cluster has CTAs.
     (dataclasses.replace(LARGE, batch=3), (128, 128), 8, ("m", 8, 1)),
