@@ -56,7 +56,8 @@ template <int DEPTH, int SPLITS> __device__ __forceinline__ KTiles split_range(i
 
 // Loads the k tiles of an operand's EXTENT rows (K_MAJOR) or columns into shared memory, one at a time. COPY is the width of an
 // access in bytes; it divides addresses, row stride and row length, so that an access lies inside a row or outside it.
-// Copies of 4 bytes and more are asynchronous if ASYNC is set; all others pass through registers. A thread takes THREAD_BYTES
+// Copies of 4 bytes and more are asynchronous if ASYNC is set; all others pass through registers, from which one store takes
+// those of a round: so a thread has all its loads in flight. A thread takes THREAD_BYTES
 // neighbouring bytes of a row in each of `rounds` rounds, in accesses of COPY.
 // Rows or columns outside the matrix are read from inside it: what they multiply into lies outside D and is never stored.
 // NOTE: so that no access of a k tile after the first has a bound to check, and each takes one address calculation.
@@ -105,20 +106,25 @@ struct TileLoader {
 
     // Loads round `i` of the current k tile, with zeros for its first `zeros` rows or bytes of rows, or everywhere unless `wanted`.
     __device__ __forceinline__ void load_round(char* smem, int at, int i, int zeros, bool wanted) const {
-        using Wide = typename Access<COPY>::type;
         const int row = i * rows_per_round;
         if (tile_rows % rows_per_round != 0 && row + first_row() >= tile_rows) return;
         const char* from = kept < rounds ? source[0] + pinned(source_row(i)) * row_bytes : source[i];
+        const int to = at + target(row);
+        using Word = typename Access<COPY>::type;
+        union { Word words[THREAD_BYTES / COPY]; typename Access<THREAD_BYTES>::type all; } loaded;
 #pragma unroll
         for (int piece = 0; piece < THREAD_BYTES; piece += COPY) {
             bool valid = wanted && (K_MAJOR ? first_byte() + piece : row + first_row()) >= zeros;
             if constexpr (checks_columns) valid = valid && piece < inside;
-            const int to = at + target(row) + piece;
+            Word& word = loaded.words[piece / COPY];
             if constexpr (ASYNC && COPY >= 4)
-                cp_async<COPY>(smem_address(smem) + to, from + piece, valid);
+                cp_async<COPY>(smem_address(smem) + to + piece, from + piece, valid);
+            else if constexpr (COPY == 2)
+                word = load_global_16(from + piece, valid);
             else
-                *reinterpret_cast<Wide*>(smem + to) = valid ? *reinterpret_cast<const Wide*>(from + piece) : Wide{};
+                word = valid ? *reinterpret_cast<const Word*>(from + piece) : Word{};
         }
+        if constexpr (!ASYNC || COPY < 4) *reinterpret_cast<decltype(loaded.all)*>(smem + to) = loaded.all;
     }
 
     // Makes the next k tile the current one. NOTE: where k runs along the rows, several of these in a row fold into the copies.

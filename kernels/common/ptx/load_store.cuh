@@ -50,6 +50,15 @@ __device__ __forceinline__ void load_global_128_once(unsigned (&x)[4], const voi
                  : "l"(from), "r"(int(wanted)));
 }
 
+// Two bytes of global memory, or 0 unless `wanted`; then nothing is read. NOTE: of a generic load the compiler knows neither that
+// stores to shared memory leave its bytes alone nor how to do without a branch.
+__device__ __forceinline__ unsigned short load_global_16(const void* from, bool wanted) {
+    unsigned short x;
+    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %2, 0;\n mov.b16 %0, 0;\n @p ld.global.b16 %0, [%1];\n}"
+                 : "=h"(x) : "l"(from), "r"(int(wanted)));
+    return x;
+}
+
 // Prefetches `bytes` into the L2 (sm_90+; does nothing before); `from` and `bytes` are multiples of 16. No instruction
 // sees the data, so the previous kernel may still write it: all writes meet in the L2.
 __device__ __forceinline__ void l2_prefetch(const void* from, unsigned bytes) {
