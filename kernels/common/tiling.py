@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol, TypeVar
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeVar, cast
 
 from kernels.common import cuda
 from tilewright.artifact import Grid, Preconditions
@@ -30,6 +31,13 @@ class Tiling(Protocol):
 
 
 T = TypeVar("T", bound=Tiling)
+
+LEAST_ASYNC = 4  # bytes of a copy that does not pass through registers
+_WIDE = 8  # bytes of an access that costs no more per byte than one of 16
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+# Clocks: of a 16-bit product per byte of k, of a load, and of the last arrival at a counter.
+_CLOCKS_PER_PRODUCT, _LOAD_CLOCKS, _ARRIVE_CLOCKS = 1 / 2048, 700, 2000
+_SM_BYTES_PER_CLOCK = 32  # between an SM and the L2
 
 
 def grid(k: Tiling) -> Grid:
@@ -63,22 +71,43 @@ def preconditions(k: Tiling, problem: GemmProblem) -> Preconditions:
     return cuda.preconditions(problem, copy_bytes(k, problem, "a"), copy_bytes(k, problem, "b"))
 
 
-def ranked(configs: Iterable[T], problem: GemmProblem, device: DeviceSpec) -> list[T]:
-    """The configs, the one with the highest wave efficiency times operand reuse first."""
+def clocks(k: Tiling, problem: GemmProblem, device: DeviceSpec, widths: Iterable[int]) -> float:
+    """An estimate of the clocks of a launch, for comparison with others of the problem.
 
-    def score(k: T) -> float:
-        reuse = k.tile_m * k.tile_n / (k.tile_m + k.tile_n)
-        return cuda.wave_efficiency(problem, grid(k), device) * reuse / (reuse + 32)
+    The SM with the most CTAs copies and multiplies their k tiles, one by one, and stores their tiles.
+    A byte of an operand costs as much as 16 products of 16-bit elements, or more if its copies are narrow.
+    Copies through registers expose a load in each k tile. The last CTA of a split tile reads all partials.
 
-    return sorted(configs, key=score, reverse=True)
+    Args:
+        widths: bytes of a global access to A and to B.
+    """
+    width_a, width_b = widths
+    tile = k.tile_m * k.tile_n
+    ctas = -(-grid(k).tiles(problem) * k.split_k * problem.batch // device.sm_count)
+    k_tiles = tiles_per_split(k, problem)
+    copies = k.tile_m * _clocks_per_byte(width_a) + k.tile_n * _clocks_per_byte(width_b)
+    main_loop = k_tiles * problem.dtype.nbytes(k.tile_k) * (tile * _CLOCKS_PER_PRODUCT + copies)
+    stores = tile * problem.out.size * _clocks_per_byte(problem.stride_alignment("d"))
+    exposed = k_tiles * _LOAD_CLOCKS if min(width_a, width_b) < LEAST_ASYNC else 0
+    partials = (1 + k.split_k) * tile * cuda.accumulator_bytes(problem) / _SM_BYTES_PER_CLOCK
+    reduction = _ARRIVE_CLOCKS + partials if k.split_k > 1 else 0
+    return ctas * (main_loop + stores) + exposed + reduction
 
 
-def filling_split_k(k: Tiling, problem: GemmProblem, device: DeviceSpec, ctas_per_sm: int = 1) -> int:
-    """The most splits, up to 8, that all run at once, so many CTAs an SM, and have four k tiles each."""
-    tiles = Grid(k.tile_m, k.tile_n).tiles(problem) * problem.batch
-    room = device.sm_count * ctas_per_sm
-    fitting = (s for s in (8, 4, 2) if tiles * s <= room and problem.k >= 4 * s * k.tile_k)
-    return next(fitting, 1)
+def _clocks_per_byte(width: int) -> float:
+    """Clocks of an SM for a byte of accesses so wide; their number limits narrow ones."""
+    return 1 / 64 if width >= _WIDE else 1 / (6 * width)
+
+
+def tiles_per_split(k: Tiling, problem: GemmProblem) -> int:
+    """The k tiles of the longest split."""
+    return -(-problem.k // (k.tile_k * k.split_k))
+
+
+def with_best_split(k: T, problem: GemmProblem, device: DeviceSpec, cost: Callable[[T], float]) -> T:
+    """The config with the number of splits that costs least, of those that may pay."""
+    split: list[T] = [dataclasses.replace(cast(Any, k), split_k=splits) for splits in SPLITS]
+    return min((one for one in split if why_split(one, problem, device) is None), key=cost)
 
 
 def why_copies(k: Tiling, problem: GemmProblem, _device: DeviceSpec) -> str | None:
@@ -102,9 +131,14 @@ def why_split(k: Tiling, problem: GemmProblem, device: DeviceSpec) -> str | None
     """The reason why split-K cannot pay, or None."""
     if k.split_k == 1:
         return None
-    tiles = Grid(k.tile_m, k.tile_n).tiles(problem) * problem.batch
-    if tiles * (k.split_k - 1) >= 2 * device.sm_count or problem.k < 4 * k.split_k * k.tile_k:
-        return "split-K pays only if the tiles leave SMs idle and k is long"
+    ctas = Grid(k.tile_m, k.tile_n).tiles(problem) * problem.batch * k.split_k
+    k_tiles = -(-problem.k // k.tile_k)
+    if (k.split_k - 1) * tiles_per_split(k, problem) >= k_tiles:
+        return "a split would have no k"
+    if ctas - ctas // k.split_k >= 2 * device.sm_count:
+        return "split-K pays only if the tiles leave SMs idle"
+    if k_tiles < 4 * k.split_k and ctas > 2 * device.sm_count:
+        return "short splits pay only if all run at once"
     return None
 
 

@@ -9,13 +9,13 @@ from kernels.base.tile_hint import TileHint
 from kernels.common import cuda, tiling
 from kernels.mma_sync import layout, validity
 from kernels.mma_sync.config import KNOBS, Knobs
-from kernels.mma_sync.heuristics import SEARCH_RULES, config_from_hint, heuristic_configs, with_other_loads
+from kernels.mma_sync.heuristics import SEARCH_RULES, config_from_hint, heuristic_configs
 from tilewright.artifact import Grid, LaunchPlan, PackedPointer, Pointer, Preconditions, Repack, Workspace
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
 
-_MOST_CONFIGS, _MOST_OTHERS = 8, 2
+_MOST_CONFIGS, _FEWEST_OTHERS = 8, 2
 _OPERANDS: tuple[Literal["a", "b"], ...] = ("a", "b")
 
 
@@ -39,16 +39,16 @@ class MmaSync(cuda.CudaFamily[Knobs]):
         return validity.why_unsupported(problem, device)
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
-        """Valid configs to try first, ranked by wave efficiency and operand reuse.
+        """Valid configs to try first, those of the fewest estimated clocks first.
 
-        Where rows are not aligned, the first of them also with the other way to load.
+        Where rows are not aligned, at least two load them in another way than the first.
         """
         if self.why_unsupported(problem, device):
             return []
-        ranked = tiling.ranked(heuristic_configs(problem, device), problem, device)
-        others = self.valid(with_other_loads(ranked, problem, device), problem, device)[:_MOST_OTHERS]
-        first = self.valid(ranked, problem, device)[: _MOST_CONFIGS - len(others)]
-        return [self.config(k) for k in (*first, *others)]
+        ranked = self.valid(heuristic_configs(problem, device), problem, device)
+        others = [k for k in ranked if k.repack != ranked[0].repack][:_FEWEST_OTHERS]
+        usual = [k for k in ranked if k not in others][: _MOST_CONFIGS - len(others)]
+        return [self.config(k) for k in ranked if k in others or k in usual]
 
     def configs_from_hint(self, hint: TileHint, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
         """The config with the tile of a hint if it is valid; none for a kernel with clusters, which uses

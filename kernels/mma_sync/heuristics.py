@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterator
 
 from kernels.base.family import Rule
 from kernels.base.tile_hint import TileHint
 from kernels.common import tiling
 from kernels.mma_sync.config import ACCUMULATE_OF, Knobs
-from kernels.mma_sync.layout import ROW_ALIGNMENT
+from kernels.mma_sync.layout import ROW_ALIGNMENT, copy_bytes, repacks
 from kernels.mma_sync.validity import why_registers, why_smem
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
@@ -23,36 +24,73 @@ _SHAPES = (
     (128, 128, 64, 4, 2, 3),
     (128, 256, 64, 2, 4, 3),
     (256, 128, 64, 4, 2, 3),
+    (128, 96, 64, 2, 2, 3),
     (128, 64, 64, 2, 2, 3),
     (64, 128, 64, 2, 2, 4),
+    (64, 96, 64, 2, 2, 4),
     (64, 64, 64, 2, 2, 5),
+    (64, 64, 128, 2, 2, 3),
+    (64, 32, 64, 2, 2, 5),
     (32, 128, 64, 1, 4, 4),
     (32, 64, 64, 1, 2, 5),
+    (32, 64, 128, 2, 2, 3),
+    (32, 32, 64, 2, 2, 5),
+    (32, 32, 128, 2, 2, 4),
     (16, 128, 64, 1, 4, 5),
     (16, 64, 64, 1, 2, 5),
 )
 _HINTED_TILE_K, _HINTED_STAGES = 32, 3  # if a hint has none
-_ASYNC_BYTES = 8  # copies at least as wide keep up with the products for any rows
-_REUSE = 128  # products of an element that pay for its copy to aligned rows
+_LEAST_TILE_K = 32  # of 16-bit elements: two k steps, for double_buffer
+_REPACK_CLOCKS = 5000  # of the launches before, some 3 us
+_MEMORY_BYTES_PER_CLOCK = 16  # of an SM
+_CLOSE = 1.5  # times the fewest clocks: another way to load may be faster
+_SMALL_TILE = 64 * 64
 
 
 def heuristic_configs(problem: GemmProblem, device: DeviceSpec) -> list[Knobs]:
-    """Configs of tile shapes that are fast on other problems; some may be invalid."""
-    filled = (_filled(problem, device, *shape) for shape in _SHAPES)
-    return [config for config in filled if _why_spills(config, problem, device) is None]
+    """Configs of tile shapes that are fast on other problems, those of the fewest clocks first.
+
+    Where rows are not aligned, each shape has a config that copies them before and one that does not; they
+    alternate if neither way is much slower. Some configs may be invalid.
+    """
+
+    def cost(config: Knobs) -> float:
+        return clocks(config, problem, device)
+
+    filled = (config for shape in _SHAPES for config in _filled(problem, device, *shape))
+    split = (tiling.with_best_split(config, problem, device, cost) for config in filled)
+    unique: dict[tuple[int, ...], Knobs] = {}
+    for config in sorted(split, key=cost):
+        if _why_spills(config, problem, device) is None:
+            unique.setdefault(_shape(config), config)
+    ranked = list(unique.values())
+    usual = [config for config in ranked if config.repack == ranked[0].repack]
+    others = [config for config in ranked if config not in usual]
+    if others and cost(others[0]) < _CLOSE * cost(usual[0]):
+        pairs = itertools.chain(*itertools.zip_longest(usual, others))
+        ranked = [config for config in pairs if config]
+    return [_trimmed(config, problem) for config in ranked]
 
 
-def repack_pays(problem: GemmProblem) -> bool:
-    """Whether rows of A or B that allow only narrow copies are read often enough to be copied before."""
-    uses = {"a": problem.n, "b": problem.m}
-    narrow = [operand for operand in uses if problem.stride_alignment(operand) < _ASYNC_BYTES]
-    return bool(narrow) and all(uses[operand] >= _REUSE for operand in narrow)
+def _shape(config: Knobs) -> tuple[int, ...]:
+    """What makes configs alike: of small tiles, any depth and warps."""
+    tile = (config.repack, config.tile_m, config.tile_n)
+    return tile if config.tile_m * config.tile_n <= _SMALL_TILE else (*tile, config.tile_k, config.warps_m)
 
 
-def with_other_loads(configs: Iterable[Knobs], problem: GemmProblem, device: DeviceSpec) -> Iterator[Knobs]:
-    """The same tiles, with rows that are not aligned copied before, or else not copied before."""
-    others = (dataclasses.replace(config, repack=1 - config.repack) for config in configs)
-    return (config for config in others if _why_spills(config, problem, device) is None)
+def clocks(config: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
+    """An estimate of the clocks of a launch and of the copies before it, for comparison only."""
+    widths = (copy_bytes(config, problem, operand) for operand in ("a", "b"))
+    return tiling.clocks(config, problem, device, widths) + _repack_clocks(config, problem, device)
+
+
+def _repack_clocks(config: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
+    if not config.repack:
+        return 0
+    rows = {"a": problem.m, "b": problem.n}
+    elements = sum(rows[x] * problem.k * problem.batch for x in rows if repacks(config, problem, x))
+    moved = 3 * problem.dtype.nbytes(elements)  # read, written and read again
+    return _REPACK_CLOCKS + moved / (_MEMORY_BYTES_PER_CLOCK * device.sm_count)
 
 
 def config_from_hint(hint: TileHint, problem: GemmProblem, device: DeviceSpec) -> Knobs:
@@ -60,7 +98,9 @@ def config_from_hint(hint: TileHint, problem: GemmProblem, device: DeviceSpec) -
     tile_k = (hint.tile_k or _HINTED_TILE_K) * problem.dtype.bits // 16
     warps = (_warps(hint.tile_m), _warps(hint.tile_n))
     shape = (hint.tile_m, hint.tile_n, tile_k, *warps, hint.stages or _HINTED_STAGES)
-    return dataclasses.replace(_filled(problem, device, *shape), split_k=hint.split_k)
+    split_k = min(tiling.SPLITS, key=lambda split: abs(split - hint.split_k))
+    configs = (dataclasses.replace(one, split_k=split_k) for one in _filled(problem, device, *shape))
+    return _trimmed(min(configs, key=lambda one: clocks(one, problem, device)), problem)
 
 
 def _warps(tile: int) -> int:
@@ -68,26 +108,36 @@ def _warps(tile: int) -> int:
     return max(1, tile // (64 if tile >= 128 else 32))
 
 
-def _filled(problem: GemmProblem, device: DeviceSpec, *shape: int) -> Knobs:
+def _filled(problem: GemmProblem, device: DeviceSpec, *shape: int) -> Iterator[Knobs]:
+    """Configs of a shape without splits, for each way to load rows that are not aligned."""
     tile_m, tile_n, depth, warps_m, warps_n, stages = shape
-    config = Knobs(
-        tile_m=tile_m,
-        tile_n=tile_n,
-        warps_m=warps_m,
-        warps_n=warps_n,
-        tile_k=depth * 16 // problem.dtype.bits,
-        stages=stages,
-        fragment_load="direct" if problem.dtype is DType.FLOAT64 else "ldmatrix",
-        accumulate=ACCUMULATE_OF[problem.accumulate],
-        swizzle_size=8 if -(-problem.m // tile_m) >= 8 else 1,
-        repack=int(repack_pays(problem)),
-    )
-    ctas_per_sm = 2 if _fits_twice(config, problem, device) else 1
-    return dataclasses.replace(
-        config,
-        split_k=tiling.filling_split_k(config, problem, device, ctas_per_sm),
-        min_ctas_per_sm=ctas_per_sm,
-    )
+    while depth > _LEAST_TILE_K and depth * 8 // problem.dtype.bits >= problem.k:
+        depth //= 2
+    narrow = any(problem.stride_alignment(operand) < ROW_ALIGNMENT for operand in ("a", "b"))
+    for repack in (0, 1) if narrow else (0,):
+        config = Knobs(
+            tile_m=tile_m,
+            tile_n=tile_n,
+            warps_m=warps_m,
+            warps_n=warps_n,
+            tile_k=depth * 16 // problem.dtype.bits,
+            stages=stages,
+            fragment_load="direct" if problem.dtype is DType.FLOAT64 else "ldmatrix",
+            accumulate=ACCUMULATE_OF[problem.accumulate],
+            swizzle_size=8 if -(-problem.m // tile_m) >= 8 else 1,
+            repack=repack,
+        )
+        ctas_per_sm = 2 if _fits_twice(config, problem, device) else 1
+        yield dataclasses.replace(config, min_ctas_per_sm=ctas_per_sm)
+
+
+def _trimmed(config: Knobs, problem: GemmProblem) -> Knobs:
+    """The config with no more stages than its k tiles fill, as the rest would be filled with zeros."""
+    k_tiles = tiling.tiles_per_split(config, problem)
+    in_registers = any(copy_bytes(config, problem, x) < tiling.LEAST_ASYNC for x in ("a", "b"))
+    if k_tiles == 1 and in_registers:
+        return dataclasses.replace(config, stages=1, double_buffer=0)
+    return dataclasses.replace(config, stages=min(config.stages, k_tiles + 1))
 
 
 def _fits_twice(c: Knobs, p: GemmProblem, d: DeviceSpec) -> bool:
@@ -97,8 +147,9 @@ def _fits_twice(c: Knobs, p: GemmProblem, d: DeviceSpec) -> bool:
 
 
 def _why_depth(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    if not 64 <= p.dtype.nbytes(c.tile_k) <= 128:
-        return "rows of 64 and 128 bytes a stage: shorter rows copy too little, longer ones cost stages"
+    most = 256 if c.tile_m + c.tile_n <= 128 else 128
+    if not 64 <= p.dtype.nbytes(c.tile_k) <= most:
+        return "rows of 64 and 128 bytes a stage, 256 of a small tile: others copy too little or cost stages"
     return None
 
 
@@ -111,7 +162,7 @@ def _why_slow_loads(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 def _why_odd_warps(c: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
     if c.warp_m > 64 or not 16 <= c.warp_n <= 64:
         return "warp tiles beyond 64 x 64 spill, and of fewer than 16 columns leave ldmatrix half idle"
-    if c.warp_m * c.warp_n < min(1024, c.tile_m * c.tile_n // 2):
+    if c.warp_m * c.warp_n < min(1024, c.tile_m * c.tile_n // 4):
         return "warp tiles this small load more than they multiply"
     return None
 
@@ -134,7 +185,7 @@ def _why_spills(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 
 SEARCH_RULES: tuple[Rule[Knobs], ...] = (
-    Rule(("tile_k",), _why_depth),
+    Rule(("tile_m", "tile_n", "tile_k"), _why_depth),
     Rule(("fragment_load",), _why_slow_loads),
     Rule(("tile_m", "tile_n"), tiling.why_oversized),
     Rule(("tile_m", "tile_n", "warps_m", "warps_n"), _why_odd_warps),

@@ -30,11 +30,11 @@ class Wmma(cuda.CudaFamily[Knobs]):
         return validity.why_unsupported(problem, device)
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
-        """Valid configs to try first, ranked by wave efficiency and operand reuse."""
+        """Valid configs to try first, those of the fewest estimated clocks first."""
         if self.why_unsupported(problem, device):
             return []
-        ranked = tiling.ranked(heuristic_configs(problem, device), problem, device)
-        return [self.config(k) for k in self.valid(ranked, problem, device)[:_MOST_CONFIGS]]
+        valid = self.valid(heuristic_configs(problem, device), problem, device)
+        return [self.config(k) for k in valid[:_MOST_CONFIGS]]
 
     def grid(self, k: Knobs, _problem: GemmProblem, _device: DeviceSpec) -> Grid:
         """One CTA a tile and split."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from kernels.base.family import Rule
 from kernels.common import tiling
 from kernels.wmma.config import Knobs
@@ -26,13 +24,20 @@ _SHAPES = (
 
 
 def heuristic_configs(problem: GemmProblem, device: DeviceSpec) -> list[Knobs]:
-    """Configs of the tile shapes for the problem, the most promising first; some may be invalid."""
-    return [_filled(problem, device, *shape) for shape in _SHAPES]
+    """Configs of the tile shapes for the problem, those of the fewest clocks first; some may be invalid."""
+
+    def clocks(config: Knobs) -> float:
+        widths = (tiling.copy_bytes(config, problem, operand) for operand in ("a", "b"))
+        return tiling.clocks(config, problem, device, widths)
+
+    filled = (_filled(problem, *shape) for shape in _SHAPES)
+    split = (tiling.with_best_split(config, problem, device, clocks) for config in filled)
+    return sorted(split, key=clocks)
 
 
-def _filled(problem: GemmProblem, device: DeviceSpec, *shape: int) -> Knobs:
+def _filled(problem: GemmProblem, *shape: int) -> Knobs:
     tile_m, tile_n, tile_k, warps_m, warps_n, stages = shape
-    config = Knobs(
+    return Knobs(
         tile_m=tile_m,
         tile_n=tile_n,
         warps_m=warps_m,
@@ -42,7 +47,6 @@ def _filled(problem: GemmProblem, device: DeviceSpec, *shape: int) -> Knobs:
         accumulate=accumulate_of(problem),
         swizzle_size=8 if -(-problem.m // tile_m) >= 8 else 1,
     )
-    return dataclasses.replace(config, split_k=tiling.filling_split_k(config, problem, device))
 
 
 def _why_odd_warps(c: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:

@@ -98,6 +98,21 @@ def test_what_is_read_once_is_not_copied_first() -> None:
     assert loads(4096, 4097, 4096, layout="nn") == [1]
 
 
+SMALL = [(127, 129, 1023), (255, 257, 511), (33, 65, 129)]
+
+
+@pytest.mark.parametrize(("size", "step"), every(99, [(SMALL[0], 7), *((size, 1) for size in SMALL)]))
+def test_small_products_with_odd_rows_try_both_loads_and_splits(size, step) -> None:
+    problem, device = GemmProblem(*size, dtype="bfloat16"), gpu("sm_90", 132)
+    configs = MMA_SYNC.heuristic_configs(problem, device)
+    assert {config["repack"] for config in configs[:2]} == {0, 1}
+    assert len({(config["tile_m"], config["tile_n"]) for config in configs}) >= 4
+    assert max(int(config["split_k"]) for config in configs[:2]) >= 3
+    assert all(MMA_SYNC.why_not_searched(config, problem, device) is None for config in configs)
+    for config in configs[::step]:
+        assert build(MMA_SYNC, config, problem, device).resources.spill_bytes == 0, str(config)
+
+
 HALF, NN = GemmProblem(256, 256, 256), GemmProblem(256, 256, 256, layout="nn")
 SINGLE, DOUBLE = (GemmProblem(256, 256, 256, dtype=dtype) for dtype in ("float32", "float64"))
 DECODE, SIXTEEN = GemmProblem(1, 6144, 4096), GemmProblem(16, 4096, 14336)

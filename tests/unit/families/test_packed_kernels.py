@@ -195,7 +195,7 @@ def test_a_k_step_is_32_bytes(dtype: DType) -> None:
     problem = GemmProblem(32, 32, 4096, dtype=dtype)
     assert step_k(problem) == MMA_K[dtype.bits]
     depths = {MMA_SYNC.at(point)["tile_k"] for point in valid_points(MMA_SYNC, problem, gpu("sm_80"))}
-    assert depths == {2 * MMA_K[dtype.bits], 4 * MMA_K[dtype.bits]}
+    assert depths == {k for steps in (2, 4, 8) if (k := steps * MMA_K[dtype.bits]) <= 1024}
 
 
 @pytest.mark.parametrize("dtype", PACKED)

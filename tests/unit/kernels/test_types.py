@@ -84,7 +84,7 @@ VARIANTS = [
     ("tfloat32", "nn", {"smem_layout": "blocked"}),
     ("tfloat32", "nt", {"fragment_load": "direct", "smem_layout": "padded", "epilogue": "direct"}),
     ("tfloat32", "nt", {"accumulate": "f32_outside", "double_buffer": 0}),
-    ("tfloat32", "tn", {"smem_layout": "permuted", "tile_m": 128}),
+    ("tfloat32", "tn", {"smem_layout": "permuted", "tile_m": 128, "stages": 3}),
     ("float16", "tn", {"fragment_load": "mixed", "smem_layout": "padded"}),
     ("bfloat16", "tt", {"fragment_load": "direct", "smem_layout": "blocked"}),
     ("float64", "tt", {"warps_k": 2, "double_buffer": 0, "split_k": 2}),
@@ -144,10 +144,10 @@ def test_operands_of_8_bits_must_have_k_in_their_rows(dtype: str, layout: str) -
 
 
 def test_depths_are_searched_in_bytes() -> None:
-    """64 and 128 bytes of a row whatever the type."""
-    for dtype, layout, depths in (("float64", "nt", {8, 16}), ("tfloat32", "nt", {16, 32}),
-                                  ("float16", "nt", {32, 64}), ("int8", "nt", {64, 128})):  # fmt: skip
-        small = dataclasses.replace(problem(dtype, layout), m=32, n=32)
+    """64 to 256 bytes of a row whatever the type, as the tiles are small."""
+    for dtype, depths in (("float64", {8, 16, 32}), ("tfloat32", {16, 32, 64}),
+                          ("float16", {32, 64, 128}), ("int8", {64, 128, 256})):  # fmt: skip
+        small = dataclasses.replace(problem(dtype, "nt"), m=32, n=32)
         points = valid_points(MMA_SYNC, small, gpu("sm_80"))
         assert {MMA_SYNC.at(point)["tile_k"] for point in points} == depths
 
