@@ -10,7 +10,6 @@ from kernels.base.family import Rule
 from kernels.common import cuda
 from kernels.wgmma_ws.config import TMA_STORES, Knobs
 from kernels.wgmma_ws.layout import (
-    GPC_CLUSTERS,
     SMALL,
     clusters,
     clusters_at_once,
