@@ -12,6 +12,7 @@ from kernels.common import tiling
 from kernels.mma_sync.config import ACCUMULATE_OF, Knobs
 from kernels.mma_sync.layout import ROW_ALIGNMENT, copy_bytes, repacks
 from kernels.mma_sync.validity import why_registers, why_smem
+from tilewright.artifact import Grid
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
 
@@ -146,10 +147,13 @@ def _fits_twice(c: Knobs, p: GemmProblem, d: DeviceSpec) -> bool:
     return why_smem(twice, p, d) is None and why_registers(twice, p, d) is None
 
 
-def _why_depth(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    most = 256 if c.tile_m + c.tile_n <= 128 else 128
+def _why_depth(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    few = Grid(128, 128).tiles(p) * p.batch < d.sm_count
+    most = 256 if few and c.tile_m + c.tile_n <= 128 else 128
     if not 64 <= p.dtype.nbytes(c.tile_k) <= most:
-        return "rows of 64 and 128 bytes a stage, 256 of a small tile: others copy too little or cost stages"
+        return (
+            "rows of 64 and 128 bytes a stage, in a small D also 256: others copy too little or cost stages"
+        )
     return None
 
 

@@ -67,7 +67,8 @@ REPACK = "common/repack.cuh"
 MMA, MMA_LOAD, MMA_STORE = "mma_sync/kernel.cu", "mma_sync/compute.cuh", "mma_sync/epilogue.cuh"
 WS, WS_STORE, WS_ORDER = "wgmma_ws/kernel.cu", "wgmma_ws/epilogue.cuh", "wgmma_ws/scheduler.cuh"
 WS_SPLIT = "wgmma_ws/split_k.cuh"
-SNAKE = {"snake": 1, "cluster_m": 1, "cluster_n": 1, "split_k": 1, "reduction": "none"}
+ONE_STRIP = {"swizzle_size": 16}
+SNAKE = {"snake": 1, "swizzle_size": 1, "cluster_m": 1, "cluster_n": 1, "split_k": 1, "reduction": "none"}
 ONE_PART = {"split_k": 1, "reduction": "none"}
 ONE_CLUSTER = {
     "cluster_k": 2,
@@ -98,7 +99,7 @@ FAULTS = (
     ),
     # The raster order.
     Fault("wgmma_ws", RASTER, "j = across - 1 - j;", "j = across - j;", PLAIN, SNAKE),
-    Fault("mma_sync", RASTER, "min(along - first, cfg::swizzle_size)", "cfg::swizzle_size", PLAIN),
+    Fault("mma_sync", RASTER, "min(along - first, cfg::swizzle_size)", "cfg::swizzle_size", PLAIN, ONE_STRIP),
     Fault(
         "mma_sync",
         RASTER,

@@ -140,7 +140,7 @@ def test_where_k_is_not_reversed(problem: GemmProblem, knobs: dict[str, Any], ex
 
 
 def test_tiles_that_cut_a_single_wave_evenly_come_first() -> None:
-    """4 x 32 tiles of 80 x 64 on 132 SMs: with one consumer, without a cluster, those of a column together."""
+    """4 x 32 tiles of 80 x 64 on 132 SMs: one consumer, no cluster, those of a column together."""
     problem = GemmProblem(320, 2048, 1024)
     first = [WGMMA_WS.knob_values(config) for config in WGMMA_WS.heuristic_configs(problem, HOPPER)[:3]]
     even = next(k for k in first if (k.swap_ab, k.tile_m, k.tile_n) == (1, 80, 64))
@@ -159,7 +159,7 @@ ORDERS = [
     (GemmProblem(16384, 2048, 8192), (256, 256), 2, ("m", 4, 1)),
     # 132 clusters of two CTAs are two waves.
     (GemmProblem(2048, 4608, 3584), (192, 384), 2, ("n", 2, 1)),
-    # A single wave: of 16 rows of tiles, of 5, of 4, of one. Those that read the same columns of B follow each
+    # A single wave: of 16 rows of tiles, of 5, of 4, of 32. Tiles that read the same columns of B follow each
     # other, or the same rows of A if that is larger.
     (GemmProblem(2048, 2048, 2048), (128, 256), 1, ("m", 8, 1)),
     (GemmProblem(320, 2048, 1024), (64, 80), 1, ("m", 8, 0)),
