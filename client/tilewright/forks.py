@@ -1,10 +1,12 @@
-"""Fork safety: replaces locks that another thread held and lost threads; protects imports in progress."""
+"""Fork safety: replaces locks that another thread held and lost threads; a fork waits for imports in progress
+and for the end of threads."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
@@ -19,7 +21,10 @@ class ForkAware(Protocol):
         """Called in the child, in which only the forking thread exists."""
 
 
+_END_S = 1.0  # longest that a fork waits for threads that end
+
 _importing = threading.RLock()
+_ending: set[int] = set()  # native ids of threads with nothing left to run
 _watched: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 
 
@@ -34,6 +39,26 @@ def importing() -> contextlib.AbstractContextManager[object]:
     Otherwise the child would wait for ever for a module whose import a lost thread had begun.
     """
     return _importing
+
+
+def start_thread(target: Callable[[], object], name: str) -> threading.Thread:
+    """Start a daemon thread; a fork waits until it is gone once ``target`` has returned.
+
+    NOTE: at the end of a thread, after Python is done with it, OpenSSL removes what it kept for the thread,
+    under a lock of the process. A child forked meanwhile would wait for that lock for ever.
+    """
+
+    def run() -> None:
+        try:
+            target()
+        finally:
+            with _importing:  # not while a fork is under way
+                _ending.difference_update(_gone())
+                _ending.add(threading.get_native_id())
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 class PerProcess(Generic[T]):
@@ -60,11 +85,24 @@ class PerProcess(Generic[T]):
             return self.made
 
 
+def _gone() -> list[int]:
+    """Which of the threads that were about to end did, as far as the system tells."""
+    return [one for one in _ending if not os.path.exists(f"/proc/self/task/{one}")]
+
+
+def _before() -> None:
+    _importing.acquire()
+    until = time.monotonic() + _END_S
+    while len(_gone()) < len(_ending) and time.monotonic() < until:
+        time.sleep(0.0001)
+    _ending.clear()
+
+
 def _reset() -> None:
     for one in list(_watched):
         one.after_fork()
 
 
-os.register_at_fork(before=_importing.acquire, after_in_parent=_importing.release)
+os.register_at_fork(before=_before, after_in_parent=_importing.release)
 os.register_at_fork(after_in_child=_importing.release)
 os.register_at_fork(after_in_child=_reset)

@@ -3,10 +3,13 @@ it always answers within its timeout, with the right product, and without an exc
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 import multiprocessing
 import os
 import resource
+import signal
 import socket
 import threading
 import time
@@ -24,6 +27,7 @@ from kernels.host.family import HOST
 from tilewright import Client, forks
 from tilewright.errors import ServiceUnreachable
 from tilewright.http.fetch import Fetcher
+from tilewright.matmul import loaded
 from tilewright.trust import ServiceKey
 from tuner.devices.host import query_host
 
@@ -243,9 +247,72 @@ def test_a_fork_waits_for_an_import_and_the_child_may_import() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_child_runs_new_products_though_another_thread_was_at_one(
+    service: SetService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loading, goes_on = threading.Event(), threading.Event()
+    load = loaded.load
+
+    def slow_load(*arguments: Any) -> Any:
+        loading.set()
+        if threading.current_thread() is not threading.main_thread():
+            assert goes_on.wait(30)
+        return load(*arguments)
+
+    monkeypatch.setattr(loaded, "load", slow_load)
+    with Client(service.url, cache_dir=tmp_path, start_timeout=20.0).start() as tw:
+        thread = threading.Thread(target=product_is_right, args=(tw,))
+        thread.start()
+        assert loading.wait(30)
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(10)
+            with contextlib.suppress(BaseException):
+                product_is_right(tw)
+                os._exit(0)
+            os._exit(1)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        goes_on.set()
+        thread.join()
+        assert code == 0
+
+
+def _ends_slowly() -> None:
+    """Make the end of this thread take 0.3 s in C, as a preempted one of OpenSSL does under its lock."""
+    libc, key = ctypes.CDLL(None), ctypes.c_uint()
+    assert libc.pthread_key_create(ctypes.byref(key), libc.usleep) == 0
+    assert libc.pthread_setspecific(key, ctypes.c_void_p(300_000)) == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="the system does not list threads")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_fork_waits_until_threads_with_nothing_left_to_run_are_gone() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        _ends_slowly()
+        ended.set()
+
+    waiting = forks.start_thread(lambda: begun.wait(10), "waits")
+    ending = forks.start_thread(work, "ends")
+    assert ended.wait(10)
+    while ending.is_alive():
+        time.sleep(0.001)
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    assert not os.path.exists(f"/proc/self/task/{ending.native_id}")
+    assert waiting.is_alive()  # a thread that goes on is not waited for
+    begun.set()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_fork_after_start_goes_on_in_both(service: SetService, tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
-    with started_in_time(service.url, tmp_path) as tw:
+    with Client(service.url, cache_dir=tmp_path, start_timeout=20.0).start() as tw:
+        product_is_right(tw)
         answers = context.SimpleQueue()
         children = [context.Process(target=_in_child, args=(tw, service.url, answers)) for _ in range(3)]
         for child in children:

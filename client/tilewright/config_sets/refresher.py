@@ -215,10 +215,7 @@ class ConfigSetRefresher:
     def _ensure_thread(self, delay: float) -> None:
         with self._condition:
             if self._thread is None and not self._closed:
-                self._thread = threading.Thread(
-                    target=self._run, args=(delay,), name="tilewright-sets", daemon=True
-                )
-                self._thread.start()
+                self._thread = forks.start_thread(lambda: self._run(delay), "tilewright-sets")
 
     def _wait(self, rounds: int, timeout: float) -> bool:
         with self._condition:

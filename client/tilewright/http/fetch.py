@@ -6,10 +6,10 @@ import contextlib
 import hashlib
 import queue
 import socket
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from tilewright import forks
 from tilewright.artifact import bundle
 from tilewright.errors import ArtifactError, ServiceError, ServiceUnreachable
 from tilewright.http.calls import KERNEL_BYTES, Call, Sender
@@ -144,7 +144,7 @@ class Fetcher(Endpoints, Sender):
 
         # NOTE: no pool of concurrent.futures: the process would wait for its threads before it ends.
         for _ in range(min(_AT_ONCE, count)):
-            threading.Thread(target=fetch, name="tilewright-files", daemon=True).start()
+            forks.start_thread(fetch, "tilewright-files")
         found, failures = list[bytes](), list[ServiceUnreachable]()
         for _ in range(count):
             part = arrived.get()
@@ -187,7 +187,7 @@ class Fetcher(Endpoints, Sender):
             except Exception as error:  # raised where the answer is waited for
                 outcome.put((None, error))
 
-        threading.Thread(target=request, name="tilewright-request", daemon=True).start()
+        forks.start_thread(request, "tilewright-request")
         try:
             answer, failure = outcome.get(timeout=self._seconds)
         except queue.Empty:

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
+from tilewright import forks
 from tilewright.artifact import Artifact
 from tilewright.errors import LaunchError
 from tilewright.launch import Kernel, driver, load
@@ -39,9 +40,14 @@ class LoadedKernels:
 
     def __init__(self, most: int, overlap: bool) -> None:
         self._most, self._overlap = most, overlap
-        self._lock = threading.RLock()
         # NOTE: a dict keeps its order, so the first is the least recent.
         self._loaded: dict[tuple[str, int], _Loaded] = {}
+        self.after_fork()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """Make a new lock in a forked child: a lost thread may hold the old one."""
+        self._lock = threading.RLock()
 
     @property
     def size(self) -> int:

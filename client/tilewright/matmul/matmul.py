@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
+from tilewright import forks
 from tilewright.artifact import Artifact
 from tilewright.artifact.cache import KERNEL_BYTES
 from tilewright.config_sets.counters import LaunchCounter
@@ -73,6 +74,11 @@ class LocalMatmul:
         self._threads = _Threads()
         self._kernels = LoadedKernels(kernel_bytes, overlap)
         self._counters: dict[tuple[str, GemmProblem | None, int], LaunchCounter] = {}
+        self.after_fork()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """Make a new lock in a forked child: a lost thread may hold the old one."""
         self._lock = threading.RLock()
 
     def __call__(

@@ -14,7 +14,7 @@ from typing import Any
 
 from signers import signer
 
-from tilewright import Artifact, GemmProblem, trust
+from tilewright import Artifact, GemmProblem, forks, trust
 from tilewright.artifact import bundle
 from tilewright.http.sets import Index
 from tilewright.launch import local_device
@@ -126,9 +126,7 @@ class SetService:
 def serving(service: SetService) -> Iterator[SetService]:
     """Listen on a free port of loopback."""
     handler = type("Handler", (_Handler,), {"service": service})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    server.block_on_close = False
+    server = _Server(("127.0.0.1", 0), handler)
     service.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
@@ -139,6 +137,12 @@ def serving(service: SetService) -> Iterator[SetService]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    def process_request(self, request: Any, client_address: Any) -> None:
+        # NOTE: tests fork beside it, and its threads end while OpenSSL holds a lock, as those of a client do.
+        forks.start_thread(lambda: self.process_request_thread(request, client_address), "set-server")
 
 
 class _Handler(BaseHTTPRequestHandler):
