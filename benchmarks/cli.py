@@ -195,6 +195,11 @@ def _print_rows(result: BenchResult, as_json: bool) -> None:
     else:
         for line in (summary_of(result.rows, RATIOS + PEER_RATIOS), result.path, samples_path(result.path)):
             typer.echo(line)
+    for row in result.rows:
+        if row["failure"]:
+            typer.echo(f"no result for {row['m']}x{row['n']}x{row['k']}: {row['failure']}", err=True)
+    if result.stopped:
+        typer.echo(result.stopped, err=True)
     _tell_left(result.left)
     if any(row["failure"] for row in result.rows):
         raise typer.Exit(1)

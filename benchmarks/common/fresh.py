@@ -38,6 +38,7 @@ from tuner.workers.builder import Builder
 
 ROUNDS = 48
 QUIET_WAIT_S = 20.0  # as a service's jobs
+FAILURES = (TilewrightError, RuntimeError)  # of a shape; the latter is a programming error in a worker
 _OWNER = "bench-fresh"
 _RACE_TIMEOUT_S = 600.0
 _DISTRIBUTIONS = ("numpy", "cupy-cuda13x", "nvmath-python", "nvidia-cublas", "torch")
@@ -51,7 +52,7 @@ class Tuned:
         winners: by M; empty if it failed.
         seconds: from its submission to its end; device_s: of its checks, measurements and races.
         trials: measured and failed ones; of_row: those of each M of a ladder.
-        failure: the reason, empty if it went well.
+        failure: the reason, empty if it went well; traceback: of an error of a worker.
     """
 
     winners: dict[int, BestConfig]
@@ -59,6 +60,7 @@ class Tuned:
     device_s: float
     trials: int
     failure: str
+    traceback: str = ""
     of_row: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
 
@@ -255,13 +257,23 @@ class FreshTuner:
             yield outcome
         except DeviceUnavailable:
             raise
-        except TilewrightError as error:
-            outcome["failure"] = str(error)
+        except FAILURES as error:
+            outcome |= {"failure": reason(error), "traceback": worker_traceback(error)}
         finally:
             status = JobStatus.SUCCEEDED if outcome["winners"] else JobStatus.FAILED
             outcome["failure"] = "" if outcome["winners"] else outcome["failure"]
             with self._store.begin() as session:
                 jobs.finish(session, job_id, status, outcome["failure"] or None)
+
+
+def worker_traceback(error: Exception) -> str:
+    """The traceback that came with an error of a worker; empty without one."""
+    return "".join(getattr(error, "__notes__", ())).strip()
+
+
+def reason(error: Exception) -> str:
+    """An error in words; that of a worker ends with the last line of its traceback."""
+    return ": ".join(filter(None, (str(error), worker_traceback(error).rpartition("\n")[2])))
 
 
 def _empty_store(folder: str | Path) -> Store:

@@ -10,16 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.fresh import ROUNDS, FreshTuner
+from benchmarks.common.fresh import FAILURES, ROUNDS, FreshTuner, reason, worker_traceback
 from benchmarks.common.options import RowOptions
 from benchmarks.common.shapes import Shape
 from benchmarks.models.files import Row, RowFile
 from benchmarks.models.peers import add_peers, merged
-from tilewright.errors import DeviceUnavailable, TilewrightError
+from tilewright.errors import DeviceUnavailable
 from tilewright.schema.job import Level, TuneRequest
 from tilewright.schema.problem import DType
 from tilewright.schema.trial import BestConfig
 
+MOST_FAILURES = 3  # in a row; more tell of the device or the program, not of the shapes
 RATIOS = ("ratio_back_to_back", "ratio_apart")
 _SHAPE = ("m", "n", "k", "layout", "accumulate")
 _IDENTITY = (*_SHAPE, "level", "repeat", "gpu")
@@ -46,23 +47,26 @@ class ShapesRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BenchResult:
-    """Where the rows are, those of this run, and how many were not started."""
+    """Where the rows are, those of this run, and how many were not started; ``stopped`` says why the run
+    ended by itself."""
 
     path: Path
     rows: list[Row]
     left: int
+    stopped: str = ""
 
 
 def run_shapes(request: ShapesRequest, tell: Callable[[str], None]) -> BenchResult:
     """Tune and race shape by shape on one database; each row is written as soon as it is measured.
 
-    Shapes that the element type does not have are left out.
+    Shapes that the element type does not have are left out. A shape that fails gets a row with the reason,
+    and the next one follows, until :data:`MOST_FAILURES` failed in a row.
 
     Raises:
         DeviceUnavailable: the device, its libraries or the compiler are missing.
         ReportError: the file of an earlier run is damaged.
     """
-    run, ends, rows, left = request.run, request.run.ends(), list[Row](), 0
+    run, ends, rows, left, stopped = request.run, request.run.ends(), list[Row](), 0, ""
     with FreshTuner(run.device, request.compile_processes) as tuner:
         facts = tuner.facts()
         name = f"{request.name}-{facts['device_class']}-{request.dtype}.json"
@@ -81,7 +85,11 @@ def run_shapes(request: ShapesRequest, tell: Callable[[str], None]) -> BenchResu
             rows.append(_row(request, shape, facts["gpu"]) | row)
             file.keep(rows[-1], samples)
             tell("  " + _line(rows[-1]))
-        if run.peers:
+            left = len(todo) - number
+            if left and len(rows) >= MOST_FAILURES and all(one["failure"] for one in rows[-MOST_FAILURES:]):
+                stopped = f"stopped: {MOST_FAILURES} shapes in a row failed"
+                break
+        if run.peers and not stopped:
             problems = {
                 tuple(_row(request, shape, "")[name] for name in _SHAPE): shape.problem(request.dtype)
                 for shape in request.shapes
@@ -92,7 +100,7 @@ def run_shapes(request: ShapesRequest, tell: Callable[[str], None]) -> BenchResu
                 if (problem := problems.get(tuple(row.get(name) for name in _SHAPE)))
             ]
             rows = merged(rows, add_peers(file, lacking, tuner, ends, tell))
-    return BenchResult(file.path, rows, left)
+    return BenchResult(file.path, rows, left, stopped)
 
 
 def _row(request: ShapesRequest, shape: Shape, gpu: str) -> Row:
@@ -109,7 +117,9 @@ def _measured(request: ShapesRequest, tuner: FreshTuner, shape: Shape) -> tuple[
     spent = {"tune_s": tuned.seconds, "trials": tuned.trials}
     best = tuned.winners.get(problem.m)
     if best is None:
-        return UNKNOWN | spent | {"failure": tuned.failure, "kernel": ""}, {}
+        return UNKNOWN | spent | {"failure": tuned.failure, "kernel": ""}, _why(
+            tuned.failure, tuned.traceback
+        )
     figures, samples = measured(tuner, best, request.run.rounds, seed=request.run.repeat)
     return figures | spent, samples
 
@@ -117,15 +127,21 @@ def _measured(request: ShapesRequest, tuner: FreshTuner, shape: Shape) -> tuple[
 def measured(
     tuner: FreshTuner, best: BestConfig, rounds: int | None, seed: int = 0
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The figures of a winner in a race on its problem, and the samples; ``failure`` says why not."""
+    """The figures of a winner in a race on its problem, and the samples; ``failure`` in both says why not."""
     row = UNKNOWN | {"kernel": str(best.config), "failure": ""}
     try:
         compared = tuner.compare(best, best.problem, rounds or ROUNDS, seed)
     except DeviceUnavailable:
         raise
-    except TilewrightError as error:
-        return row | {"failure": str(error)}, {}
+    except FAILURES as error:
+        why = reason(error)
+        return row | {"failure": why}, _why(why, worker_traceback(error))
     return row | compared.row(), compared.facts()
+
+
+def _why(failure: str, traceback: str) -> dict[str, Any]:
+    """What a row without a result rests on."""
+    return {"failure": failure} | ({"traceback": traceback} if traceback else {})
 
 
 def _line(row: Row) -> str:

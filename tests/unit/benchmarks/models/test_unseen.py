@@ -16,11 +16,13 @@ from benchmarks.common import fresh
 from benchmarks.common.fresh import FreshTuner
 from benchmarks.common.options import RowOptions
 from benchmarks.common.shapes import HELD_OUT, SUITE, Shape
-from benchmarks.models.files import samples_path, summary
+from benchmarks.models import run
+from benchmarks.models.files import Row, samples_path, summary
 from benchmarks.models.run import BenchResult, ShapesRequest, run_shapes
 from benchmarks.models.shapes import UNSEEN
 from service.cli.main import app
 from tilewright.schema.problem import DType, Layout
+from tuner.workers.process import WorkerProcess
 
 SMALL = Shape("small or odd", 24, 20, 16, Layout.NT)
 OTHER = dataclasses.replace(SMALL, m=9, layout=Layout.TN)
@@ -123,6 +125,72 @@ def test_a_shape_without_a_kernel_keeps_its_row(ran, tmp_path, monkeypatch) -> N
     assert [row["ours_us"] for row in rows] == [None, None]
     assert all("simt does not support" in row["failure"] for row in rows)
     assert summary(rows, ["ratio_apart"]) == "2 rows, 2 failed"
+
+
+def test_a_shape_whose_job_breaks_in_a_worker_fails_alone(ran, tmp_path, monkeypatch) -> None:
+    """A programming error in the device's process: a row with the reason, and the next shape follows."""
+    request, _ = ran
+    call = WorkerProcess.call
+
+    def breaks(self: WorkerProcess, header: dict[str, Any], *arguments: Any, **options: Any) -> Any:
+        if header.get("op") == "trial" and header["problem"]["m"] == SMALL.m:
+            header = {"op": "trial"}  # its worker misses a key
+        return call(self, header, *arguments, **options)
+
+    monkeypatch.setattr(WorkerProcess, "call", breaks)
+    heard = list[str]()
+    result = run_shapes(running(request, out=tmp_path), heard.append)
+    assert (result.left, result.stopped) == (0, "")
+    broken, other = result.rows
+    assert broken["failure"] == "a worker process failed: KeyError: 'problem'"
+    assert any(broken["failure"] in line for line in heard)
+    assert (broken["ratio_apart"], broken["kernel"], other["failure"]) == (None, "", "")
+    assert json.loads(result.path.read_text()) == result.rows
+    facts, _ = json.loads(samples_path(result.path).read_text()).values()
+    assert facts["failure"] == broken["failure"]
+    assert facts["traceback"].startswith("Traceback (most recent call last)")
+    assert summary(result.rows, ["ratio_apart"]) == (
+        f"2 rows, 1 failed; ratio_apart {other['ratio_apart']:.3f} (geometric mean), "
+        f"{other['ratio_apart']:.3f} (least)"
+    )
+    monkeypatch.undo()
+    [again] = run_shapes(running(request, out=tmp_path, resume=True), print).rows
+    assert (again["m"], again["failure"]) == (SMALL.m, "")
+
+
+def test_a_race_that_breaks_in_a_worker_keeps_what_its_job_found(ran, tmp_path, monkeypatch) -> None:
+    request, _ = ran
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(FreshTuner, "compare", broken)
+    rows = run_shapes(running(request, out=tmp_path), print).rows
+    assert [(row["failure"], row["trials"], row["ours_us"]) for row in rows] == [("a bug", 2, None)] * 2
+    assert all(row["kernel"].startswith("host") for row in rows)
+
+
+def test_several_failures_in_a_row_stop_the_run_and_its_exit_status_says_so(tmp_path, monkeypatch) -> None:
+    shapes = tuple(dataclasses.replace(SMALL, m=m) for m in (1, 2, 3, 4, 5, 6))
+    failing = {1, 2, 4, 5, 6}
+
+    def measured(_request: ShapesRequest, _tuner: FreshTuner, shape: Shape) -> tuple[Row, Row]:
+        figures = dict.fromkeys(run.UNKNOWN, 1.0) | {"tune_s": 1.0, "trials": 1, "failure": ""}
+        return figures | (run.UNKNOWN | {"failure": "it broke"} if shape.m in failing else {}), {}
+
+    monkeypatch.setattr(cli, "SUITE", shapes)
+    monkeypatch.setattr(run, "_measured", measured)
+    options = f"bench suite --device host --dtype float32 --out {tmp_path}".split()
+    whole = CliRunner().invoke(app, options)
+    assert whole.exit_code == 1
+    assert whole.stdout.startswith("6 rows, 5 failed; ratio_back_to_back 1.000 (geometric mean)")
+    assert "no result for 1x20x16: it broke" in whole.stderr
+    assert "stopped" not in whole.stderr
+    failing.add(3)
+    stopped = CliRunner().invoke(app, options)
+    assert (stopped.exit_code, stopped.stdout.splitlines()[0]) == (1, "3 rows, 3 failed")
+    assert "stopped: 3 shapes in a row failed" in stopped.stderr
+    assert "3 are left; --resume goes on with them" in stopped.stderr
 
 
 @pytest.mark.parametrize("name", ["suite", "unseen"])
