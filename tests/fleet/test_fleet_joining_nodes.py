@@ -27,19 +27,20 @@ WITHIN_S = 5.0
 
 
 def test_a_node_that_joins_takes_a_waiting_job_within_5_s(tmp_path: Path) -> None:
-    """The fastest of three: each runs a job from then on, so that the last one has the least of the cores.
+    """One of three at least: each runs a job from then on, so that the last has the least of the cores.
 
     On a machine that others load as well, it may take three times as long as Python to import what it runs.
     """
     with fleet_cluster.running(tmp_path) as fleet:
         server = fleet.serve()
         import_s = importing()
+        within_s = max(WITHIN_S, 3 * import_s)
         try:
-            seconds = joins(fleet, server.url, f"sqlite:///{tmp_path / 'fleet.db'}")
+            seconds = joins(fleet, server.url, f"sqlite:///{tmp_path / 'fleet.db'}", within_s)
         finally:
             api_server.finish(server)
     print(f"seconds from a node's start to its first job: {seconds}; an import took {import_s:.2f}")  # noqa: T201
-    assert min(seconds) < max(WITHIN_S, 3 * import_s), seconds
+    assert min(seconds) < within_s, seconds
 
 
 def importing() -> float:
@@ -48,8 +49,8 @@ def importing() -> float:
     return time.monotonic() - started
 
 
-def joins(fleet: fleet_cluster.Fleet, url: str, database: str) -> list[float]:
-    """The seconds of each node, with as many jobs as there are nodes."""
+def joins(fleet: fleet_cluster.Fleet, url: str, database: str, within_s: float) -> list[float]:
+    """The seconds of each node until one takes less than ``within_s``, with a job for each."""
     seconds = []
     with Client(url, timeout=60.0) as client, contextlib.closing(Store.open(database)) as store:
         fleet.add("n0")
@@ -61,6 +62,8 @@ def joins(fleet: fleet_cluster.Fleet, url: str, database: str) -> list[float]:
             started = time.monotonic()
             wait_for(lambda joined=joined: running(store, ids) > joined)
             seconds.append(round(time.monotonic() - started, 2))
+            if seconds[-1] < within_s:
+                break
         client.cancel_jobs(m=PROBLEM.m)
     return seconds
 

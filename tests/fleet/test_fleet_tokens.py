@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,10 @@ JOIN = "from service.fleet import cluster; cluster.join({!r}, 'test')"
 def test_only_who_has_the_token_joins(tmp_path: Path) -> None:
     given = TOKEN | {"TILEWRIGHT_CACHE_DIR": str(tmp_path / "cache"), "TILEWRIGHT_LOCK_DIR": str(tmp_path)}
     with head(0, **given) as address:
-        for wrong in ({}, TOKEN | {"RAY_AUTH_TOKEN": "f" * 64}):
-            assert "RAY_AUTH_TOKEN, else restart it" in refused(address, wrong)
+        wrong = ({}, TOKEN | {"RAY_AUTH_TOKEN": "f" * 64})
+        with ThreadPoolExecutor(len(wrong)) as pool:
+            said = list(pool.map(lambda environment: refused(address, environment), wrong))
+        assert all("RAY_AUTH_TOKEN, else restart it" in line for line in said), said
         with service(tmp_path / "service", address, **given) as client:
             wait(lambda: bool(client.devices()))
             assert client.tune(PROBLEM, level="quick", max_trials=2).best
