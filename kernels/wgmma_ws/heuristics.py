@@ -44,7 +44,8 @@ _L2_BYTES = 64
 _SMEM_BYTES = 128
 _PARTIAL_BYTES = 18  # of the partials of split-K, written and read again
 _DRAM_BYTES = 20
-_FROM_DRAM = 2  # cost of a request that DRAM serves, in requests that the L2 serves
+# Cost of a request that DRAM serves, in requests that the L2 serves: alone, and of two CTAs that share it.
+_FROM_DRAM, _SHARED = 2.0, 0.7
 _TURNAROUND_CYCLES = 1500  # prologue and epilogue of a tile, without overlap
 _STORE_CYCLES = 20  # store of one accumulator register, without overlap
 _HIDDEN = (
@@ -78,7 +79,8 @@ def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
         read /= k.consumers  # they alternate
     store = _STORE_CYCLES * accumulator_registers(k, problem)
     turnaround = _TURNAROUND_CYCLES + store + (1000 if k.cluster_k > 1 else 0)
-    start = _LAUNCH_CYCLES + 100 * (k.cluster - 1) + (_SEVERAL_CONSUMERS_CYCLES if k.consumers > 1 else 0)
+    start = _LAUNCH_CYCLES + (200 if k.split_k == 1 else 100) * (k.cluster - 1)
+    start += _SEVERAL_CONSUMERS_CYCLES if k.consumers > 1 else 0
     hidden = 0.0
     if k.schedule == "pingpong":
         hidden = _HIDDEN * turnaround
@@ -108,7 +110,7 @@ def _loaded(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
     if k.split_k > 1 or min(rows, columns) == 1 or not single_wave(problem, device, extent, k.cluster):
         return sum(requested)
     larger, other = reversed(requested) if problem.n >= problem.m else requested
-    return other + larger * (1 if k.cluster == 1 else _FROM_DRAM)
+    return other + larger * (_SHARED if k.cluster == 1 else _FROM_DRAM)
 
 
 def _reduction_cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
