@@ -24,6 +24,7 @@ class ForkAware(Protocol):
 _END_S = 1.0  # longest that a fork waits for threads that end
 
 _importing = threading.RLock()
+_before_logging = True  # whether only hooks that were registered before those of logging hold imports up
 _ending: set[int] = set()  # native ids of threads with nothing left to run
 _watched: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 
@@ -38,6 +39,16 @@ def importing() -> contextlib.AbstractContextManager[object]:
 
     Otherwise the child would wait for ever for a module whose import a lost thread had begun.
     """
+    global _before_logging
+    with _importing:
+        if _before_logging:
+            # NOTE: hooks run in reverse, and an import may ask for a logger. A fork that held the lock of
+            # logging while it waits for that import would wait for ever.
+            import logging  # noqa: F401  # registers its hooks
+
+            os.register_at_fork(before=_importing.acquire, after_in_parent=_importing.release)
+            os.register_at_fork(after_in_child=_importing.release)
+            _before_logging = False
     return _importing
 
 
@@ -95,7 +106,7 @@ def _before() -> None:
     until = time.monotonic() + _END_S
     while len(_gone()) < len(_ending) and time.monotonic() < until:
         time.sleep(0.0001)
-    _ending.clear()
+    _ending.difference_update(_gone())
 
 
 def _reset() -> None:

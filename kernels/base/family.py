@@ -99,6 +99,11 @@ class ConfigSpace(abc.ABC, Generic[K]):
         """Those of some configs that are valid."""
         return [k for k in chosen if self.why_invalid(self.config(k), problem, device) is None]
 
+    def worth_a_trial(self, chosen: Sequence[K], problem: GemmProblem, device: DeviceSpec) -> list[K]:
+        """Those of some configs that no search rule refuses, or all if it refuses all."""
+        worth = [k for k in chosen if not any(rule.why(k, problem, device) for rule in self.search_rules)]
+        return worth or list(chosen)
+
     def why_not_searched(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> str | None:
         """The reason why a valid config is not worth a trial, or None."""
         knobs = self.knob_values(config)

@@ -158,8 +158,7 @@ def markdown_table(knobs: Iterable[Knob]) -> str:
     """The knobs as a Markdown table for ``docs/families.md``."""
     rows = ["| knob | meaning | values |", "| --- | --- | --- |"]
     for k in knobs:
-        searched = "" if k.values == k.legal else f"; searched: {_listed(k.values)}"
-        rows.append(f"| `{k.name}` | {k.doc} | {_listed(k.legal)}{searched} |")
+        rows.append(f"| `{k.name}` | {k.doc} | {_listed(k.legal)}{_searched(k)} |")
     return "\n".join(rows)
 
 
@@ -167,8 +166,21 @@ def _macro(name: str, given: str | None) -> str | None:
     return name.upper() if given == "" else given
 
 
+def _searched(k: Knob) -> str:
+    """Which of the legal values the tuner tries, in the fewest words."""
+    left = tuple(value for value in k.legal if value not in k.values)
+    if not left:
+        return ""
+    return f"; not searched: {_listed(left)}" if len(left) <= 2 else f"; searched: {_listed(k.values)}"
+
+
 def _listed(values: tuple[KnobValue, ...]) -> str:
-    """``1, 2, 4``; a long even run is written as its ends: ``8, 16 .. 256``."""
-    if len(values) > 12:
-        return f"{values[0]}, {values[1]} .. {values[-1]}"
-    return ", ".join(map(str, values))
+    """``1, 2, 4``; of many, a long even run is written as its ends: ``8, 16 .. 256``."""
+    numbers = [value for value in values if isinstance(value, int)]
+    even = next(
+        (i for i in range(2, len(numbers)) if numbers[i] - numbers[i - 1] != numbers[1] - numbers[0]),
+        len(numbers),
+    )
+    if len(values) <= 12 or even < 4:
+        return ", ".join(map(str, values))
+    return ", ".join([f"{values[0]}, {values[1]} .. {values[even - 1]}", *map(str, values[even:])])

@@ -1,4 +1,4 @@
-"""Grid, copies, heuristics and search rules of ``mma_sync`` and ``wmma``, whose threads copy tiles."""
+"""Grid, copies, cost model and search rules of ``mma_sync`` and ``wmma``, whose threads copy tiles."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ T = TypeVar("T", bound=Tiling)
 LEAST_ASYNC = 4  # bytes of a copy that does not pass through registers
 _WIDE = 8  # bytes of an access that costs no more per byte than one of 16
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
-# Clocks: of a 16-bit product per byte of k, of a load, and of the last arrival at a counter.
+# Clocks: of a product of two bytes, for each byte; of a load; of the last arrival at a counter.
 _CLOCKS_PER_PRODUCT, _LOAD_CLOCKS, _ARRIVE_CLOCKS = 1 / 2048, 700, 2000
 _SM_BYTES_PER_CLOCK = 32  # between an SM and the L2
 
@@ -76,7 +76,8 @@ def clocks(k: Tiling, problem: GemmProblem, device: DeviceSpec, widths: Iterable
 
     The SM with the most CTAs copies and multiplies their k tiles, one by one, and stores their tiles.
     A byte of an operand costs as much as 16 products of 16-bit elements, or more if its copies are narrow.
-    Copies through registers expose a load in each k tile. The last CTA of a split tile reads all partials.
+    Copies through registers expose a load in each k tile of the first CTA; later CTAs hide theirs. The last
+    CTA of a split tile reads all partials.
 
     Args:
         widths: bytes of a global access to A and to B.
@@ -105,9 +106,12 @@ def tiles_per_split(k: Tiling, problem: GemmProblem) -> int:
 
 
 def with_best_split(k: T, problem: GemmProblem, device: DeviceSpec, cost: Callable[[T], float]) -> T:
-    """The config with the number of splits that costs least, of those that may pay."""
+    """The config with the number of splits that costs least, of those that may pay; in plain raster order
+    where that does not matter."""
     split: list[T] = [dataclasses.replace(cast(Any, k), split_k=splits) for splits in SPLITS]
-    return min((one for one in split if why_split(one, problem, device) is None), key=cost)
+    best = min((one for one in split if why_split(one, problem, device) is None), key=cost)
+    plain: T = dataclasses.replace(cast(Any, best), swizzle_size=1)
+    return plain if why_raster(best, problem, device) else best
 
 
 def why_copies(k: Tiling, problem: GemmProblem, _device: DeviceSpec) -> str | None:
@@ -131,19 +135,23 @@ def why_split(k: Tiling, problem: GemmProblem, device: DeviceSpec) -> str | None
     """The reason why split-K cannot pay, or None."""
     if k.split_k == 1:
         return None
-    ctas = Grid(k.tile_m, k.tile_n).tiles(problem) * problem.batch * k.split_k
+    tiles = Grid(k.tile_m, k.tile_n).tiles(problem) * problem.batch
     k_tiles = -(-problem.k // k.tile_k)
     if (k.split_k - 1) * tiles_per_split(k, problem) >= k_tiles:
         return "a split would have no k"
-    if ctas - ctas // k.split_k >= 2 * device.sm_count:
+    if tiles * (k.split_k - 1) >= 2 * device.sm_count:
         return "split-K pays only if the tiles leave SMs idle"
-    if k_tiles < 4 * k.split_k and ctas > 2 * device.sm_count:
+    if k_tiles < 4 * k.split_k and tiles * k.split_k > 2 * device.sm_count:
         return "short splits pay only if all run at once"
     return None
 
 
-def why_swizzle_size(k: Tiling, problem: GemmProblem, _device: DeviceSpec) -> str | None:
-    """The reason why swizzle_size exceeds the grid of tiles, or None."""
+def why_raster(k: Tiling, problem: GemmProblem, device: DeviceSpec) -> str | None:
+    """The reason why the raster order cannot matter or exceeds the grid of tiles, or None."""
+    ctas = Grid(k.tile_m, k.tile_n).tiles(problem) * k.split_k * problem.batch
+    small = ctas <= device.sm_count and problem.operand_bytes <= device.l2_bytes // 4
+    if small and (k.raster, k.swizzle_size) != ("m", 1):
+        return "all CTAs run at once on operands that the L2 holds: raster=m, swizzle_size=1"
     along = -(-problem.m // k.tile_m) if k.raster == "m" else -(-problem.n // k.tile_n)
     if k.swizzle_size > 1 and k.swizzle_size >= 2 * along:
         return "swizzle_size exceeds the grid of tiles"

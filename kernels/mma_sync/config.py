@@ -7,6 +7,7 @@ import dataclasses
 from kernels.base.knobs import knob, knobs_of
 from kernels.common.cuda import RASTER_AXES
 from kernels.common.smem import LAYOUTS
+from kernels.common.tiling import SPLITS
 from tilewright.schema.problem import DType
 
 FRAGMENT_LOADS = ("direct", "ldmatrix", "mixed", "ldmatrix_reload", "ldmatrix_x2")
@@ -37,7 +38,7 @@ class Knobs:
     tile_k: int = knob(64, (8, 16, 32, 64, 128, 256, 512, 1024), "k of one stage, in elements")
     warps_k: int = knob(1, (1, 2, 4), "warps of a CTA along k, which split each k tile", searched=(1, 2))
     stages: int = knob(
-        3, (1, 2, 3, 4, 5, 6), "k tiles in shared memory; 1 loads synchronously", searched=(2, 3, 4, 5)
+        3, (1, 2, 3, 4, 5, 6), "k tiles in shared memory; 1 loads synchronously", searched=(1, 2, 3, 4, 5)
     )
     smem_layout: str = knob(
         "xor", LAYOUTS, "layout of the tiles in shared memory", searched=("xor", "permuted")
@@ -73,9 +74,7 @@ class Knobs:
     )  # fmt: skip
     copy_bytes: int = knob(16, (2, 4, 8, 16), "widest global load", searched=(16,), macro=None)
     snake: int = knob(1, (0, 1), "serpentine order: odd rows of mma tiles run backwards through n")
-    split_k: int = knob(
-        1, (1, 2, 3, 4, 6, 8, 12, 16, 32), "CTAs that split the k of a tile", searched=(1, 2, 4, 8)
-    )
+    split_k: int = knob(1, (*SPLITS, 32), "CTAs that split the k of a tile", searched=SPLITS)
     raster: str = knob("m", RASTER_AXES, "axis along which consecutive tiles lie")
     swizzle_size: int = knob(
         1,

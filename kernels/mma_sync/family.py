@@ -45,7 +45,8 @@ class MmaSync(cuda.CudaFamily[Knobs]):
         """
         if self.why_unsupported(problem, device):
             return []
-        ranked = self.valid(heuristic_configs(problem, device), problem, device)
+        valid = self.valid(heuristic_configs(problem, device), problem, device)
+        ranked = self.worth_a_trial(valid, problem, device)
         others = [k for k in ranked if k.repack != ranked[0].repack][:_FEWEST_OTHERS]
         usual = [k for k in ranked if k not in others][: _MOST_CONFIGS - len(others)]
         return [self.config(k) for k in ranked if k in others or k in usual]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from kernels.base.family import Rule
 from kernels.base.tile_hint import TileHint
 from kernels.common import tiling
-from kernels.mma_sync.config import ACCUMULATE_OF, Knobs
+from kernels.mma_sync.config import ACCUMULATE_OF, KNOBS, Knobs
 from kernels.mma_sync.layout import ROW_ALIGNMENT, copy_bytes, repacks
 from kernels.mma_sync.validity import why_registers, why_smem
 from tilewright.artifact import Grid
@@ -40,6 +40,7 @@ _SHAPES = (
     (16, 128, 64, 1, 4, 5),
     (16, 64, 64, 1, 2, 5),
 )
+_LEGAL_SPLITS = [int(value) for one in KNOBS if one.name == "split_k" for value in one.legal]
 _HINTED_TILE_K, _HINTED_STAGES = 32, 3  # if a hint has none
 _LEAST_TILE_K = 32  # of 16-bit elements: two k steps, for double_buffer
 _REPACK_CLOCKS = 5000  # of the launches before, some 3 us
@@ -99,7 +100,7 @@ def config_from_hint(hint: TileHint, problem: GemmProblem, device: DeviceSpec) -
     tile_k = (hint.tile_k or _HINTED_TILE_K) * problem.dtype.bits // 16
     warps = (_warps(hint.tile_m), _warps(hint.tile_n))
     shape = (hint.tile_m, hint.tile_n, tile_k, *warps, hint.stages or _HINTED_STAGES)
-    split_k = min(tiling.SPLITS, key=lambda split: abs(split - hint.split_k))
+    split_k = min(_LEGAL_SPLITS, key=lambda split: abs(split - hint.split_k))
     configs = (dataclasses.replace(one, split_k=split_k) for one in _filled(problem, device, *shape))
     return _trimmed(min(configs, key=lambda one: clocks(one, problem, device)), problem)
 
@@ -152,7 +153,8 @@ def _why_depth(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     most = 256 if few and c.tile_m + c.tile_n <= 128 else 128
     if not 64 <= p.dtype.nbytes(c.tile_k) <= most:
         return (
-            "rows of 64 and 128 bytes a stage, in a small D also 256: others copy too little or cost stages"
+            "rows of 64 and 128 bytes a stage, of a small tile and D also 256: others copy too little or "
+            "cost stages"
         )
     return None
 
@@ -188,6 +190,12 @@ def _why_spills(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     return None
 
 
+def _why_one_stage(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if c.stages == 1 and tiling.tiles_per_split(c, p) > 1:
+        return "one stage loads each k tile after the products of the one before: it pays for a single k tile"
+    return None
+
+
 SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("tile_m", "tile_n", "tile_k"), _why_depth),
     Rule(("fragment_load",), _why_slow_loads),
@@ -196,5 +204,6 @@ SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("tile_m", "tile_n", "warps_m", "warps_n", "warps_k"), _why_few_warps),
     Rule(("tile_m", "tile_n", "tile_k", "warps_m", "warps_n", "warps_k", "repack"), _why_spills),
     Rule(("tile_m", "tile_n", "tile_k", "split_k"), tiling.why_split),
-    Rule(("tile_m", "tile_n", "raster", "swizzle_size"), tiling.why_swizzle_size),
+    Rule(("tile_k", "split_k", "stages"), _why_one_stage),
+    Rule(("tile_m", "tile_n", "split_k", "raster", "swizzle_size"), tiling.why_raster),
 )

@@ -28,7 +28,7 @@ _KEPT_BEFORE_D_HAD_A_HINT = {
 CTA_ORDERS = ("free", "gpc")
 SEARCHED_TILE_M = (*range(8, 129, 8), 192, 256)
 SEARCHED_TILE_N = (
-    *(16, 32, 48, 64, 72, 80, 88, 96, 104, 112, 120, 128),
+    *range(8, 129, 8),
     *(144, 160, 168, 176, 192, 200, 208, 224, 240, 256),
 )
 

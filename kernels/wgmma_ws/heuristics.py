@@ -31,6 +31,7 @@ from kernels.wgmma_ws.search_rules import (
     why_prefetch,
     why_reverse_k,
     why_stream_d,
+    why_streamed,
     why_unaligned_anyway,
 )
 from kernels.wgmma_ws.validity import why_sector_aligned_store
@@ -44,7 +45,9 @@ _L2_BYTES = 64
 _SMEM_BYTES = 128
 _PARTIAL_BYTES = 18  # of the partials of split-K, written and read again
 _DRAM_BYTES = 20
-# Cost of a request that DRAM serves, in requests that the L2 serves: alone, and of two CTAs that share it.
+# Cost of a request of the larger operand in a single wave, relative to one of the other: of a CTA in a
+# cluster, and of one of two CTAs without clusters that follow each other
+# (benchmarks/lab/2026-11-26-single-wave.md).
 _FROM_DRAM, _SHARED = 2.0, 0.7
 _TURNAROUND_CYCLES = 1500  # prologue and epilogue of a tile, without overlap
 _STORE_CYCLES = 20  # store of one accumulator register, without overlap
@@ -100,16 +103,16 @@ def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
 def _loaded(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
     """Rows of A and B that a CTA requests from the L2 for each k.
 
-    In a single wave all rows of the larger operand come from DRAM at once, which makes their requests the
-    slower ones. Two CTAs that follow each other in the raster order share them, unless they are in clusters,
-    which share by multicast alone.
+    In a single wave all of the larger operand comes from DRAM at once, so its requests are slower. CTAs that
+    follow each other in the raster order share them, unless they are in clusters, which share by multicast
+    alone.
     """
     requested = k.tile_m / k.cluster_n, k.tile_n / k.cluster_m
     rows, columns = clusters(problem, (k.tile_m, k.tile_n))
     extent = (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n)
     if k.split_k > 1 or min(rows, columns) == 1 or not single_wave(problem, device, extent, k.cluster):
         return sum(requested)
-    larger, other = reversed(requested) if problem.n >= problem.m else requested
+    larger, other = reversed(requested) if cuda.weights(problem) == "b" else requested
     return other + larger * (_SHARED if k.cluster == 1 else _FROM_DRAM)
 
 
@@ -201,6 +204,7 @@ _SWAPPED_ROWS = 8 * SMALL  # of D, up to which a hint is followed with swap_ab
 _PREFETCHED = 4  # k tiles, if any
 _LONG_FLOPS = 2**34
 _ENOUGH_STAGES = 5  # no fewer are left for more store stages
+_CANDIDATE_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 _CLUSTERS = (
     (1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 4, 1), (4, 1, 1), (2, 2, 1), (4, 2, 1), (2, 4, 1), (1, 1, 2),
 )  # fmt: skip
@@ -219,9 +223,7 @@ def candidates(problem: GemmProblem, device: DeviceSpec) -> Iterator[Knobs]:
     # NOTE: the model rates both depths alike and the first of equals wins: weights that are read once are
     # loaded in the longest rows.
     depths = (deep, deep // 2) if problem.m <= 2 * SMALL and problem.k >= deep else (deep // 2,)
-    for shape, tile_k, cluster, split in itertools.product(
-        shapes, depths, _CLUSTERS, (1, 2, 3, 4, 6, 8, 12, 16)
-    ):
+    for shape, tile_k, cluster, split in itertools.product(shapes, depths, _CLUSTERS, _CANDIDATE_SPLITS):
         if shape[1] == "pingpong" and split > 1:
             continue
         yield from variants(problem, shape, tile_k, (*cluster, split))
@@ -229,12 +231,14 @@ def candidates(problem: GemmProblem, device: DeviceSpec) -> Iterator[Knobs]:
 
 def _filling_shapes(problem: GemmProblem, device: DeviceSpec) -> Iterator[Shape]:
     """Shapes that cut an axis of D evenly, into as many tiles as the SMs can compute at once."""
+    integers = problem.dtype in (DType.INT8, DType.UINT8)
     for extent, consumers in ((64, 1), (128, 1), (256, 2)):
         for swap, along, across in ((0, problem.m, problem.n), (1, problem.n, problem.m)):
             tiles = max(1, device.sm_count // (-(-along // extent) * problem.batch))
-            width = -(-across // tiles)
-            if width <= 128:
-                width = -(-width // 8) * 8
+            contiguous = problem.layout.a_transposed if swap else not problem.layout.b_transposed
+            step = 64 if contiguous else 16 if integers else 8
+            width = -(-across // (tiles * step)) * step
+            if width < 128 or (width == 128 and not swap):
                 tile = (width, extent, 1, consumers) if swap else (extent, width, consumers, 1)
                 yield swap, "cooperative", *tile
 
@@ -291,6 +295,7 @@ def completed(candidate: Knobs, problem: GemmProblem, device: DeviceSpec) -> Kno
 # The value that a knob of a candidate takes if a rule refuses the value it has.
 _FALLBACKS: tuple[tuple[Callable[[Knobs, GemmProblem, DeviceSpec], str | None], dict[str, Any]], ...] = (
     (why_stream_d, {"l2_hints": "normal"}),
+    (why_streamed, {"l2_hints": "normal"}),
     (why_cta_order, {"cta_order": "free"}),
     (why_reverse_k, {"reverse_k": 0}),
     (why_sector_aligned_store, {"sector_aligned_store": 0}),

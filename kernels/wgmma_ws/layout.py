@@ -154,7 +154,7 @@ def workspace(k: Knobs) -> Workspace:
     return Workspace()
 
 
-SMALL = 64  # rows of D up to which swap_ab pays: weights fill the M of wgmma
+SMALL = 64  # rows of D up to which swap_ab always pays: weights fill the M of wgmma
 GPC_CLUSTERS = 8  # clusters that a GPC holds, about
 _SWIZZLE_SIZES = (GPC_CLUSTERS, 4, 16, 2)
 _REQUEST = 0.1  # cost of a byte from the L2 relative to one from DRAM
@@ -200,7 +200,9 @@ def raster_order(
     possible = [one for one in orders if one[1] <= (rows if one[0] == "m" else columns)]
     if single_wave(problem, device, extent, ctas):
         # The clusters that read the same part of the larger operand follow each other.
-        possible = [("m", min(GPC_CLUSTERS, 2 ** (rows - 1).bit_length() if problem.n >= problem.m else 1))]
+        possible = [
+            ("m", min(GPC_CLUSTERS, 2 ** (rows - 1).bit_length() if cuda.weights(problem) == "b" else 1))
+        ]
     raster, swizzle_size = min(
         possible or [("m", 1)],
         key=lambda one: _moved(problem, device, extent if one[0] == "m" else extent[::-1], ctas, *one),

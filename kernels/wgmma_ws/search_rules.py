@@ -45,7 +45,7 @@ def _why_raster(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     return None
 
 
-def _why_streamed(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+def why_streamed(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     extent = (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n)
     if k.split_k > 1 and single_wave(p, d, extent, k.cluster, k.split_k):
         return None
@@ -113,7 +113,7 @@ TRAFFIC_RULES: tuple[Rule[Knobs], ...] = (
     ),
     Rule(
         ("tile_m", "tile_n", "cluster_m", "cluster_n", "cluster_k", "split_k", "l2_hints"),
-        _why_streamed,
+        why_streamed,
     ),
     Rule(("l2_hints",), _why_kept),
     Rule(("epilogue", "reduction", "l2_hints"), why_stream_d),
@@ -140,7 +140,7 @@ def _why_swap(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     if k.tile_n % 64:
         return "with swap_ab tile_n is the M of wgmma: a multiple of 64"
     if k.tile_m > 2 * SMALL or (k.tile_m > SMALL and k.tile_m % 64 == 0):
-        return "the same tile without swap_ab is as fast"
+        return "swap_ab pays only for narrow tiles that wgmma has in no other way"
     extent = (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n)
     if p.m > 2 * SMALL and not single_wave(p, d, extent, k.cluster, k.split_k):
         return "swap_ab pays only for few rows of D or in a single wave"

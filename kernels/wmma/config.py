@@ -47,9 +47,7 @@ class Knobs:
     accumulate: str = knob("f32", ACCUMULATES, "type of the accumulators")
     copy_bytes: int = knob(16, (2, 4, 8, 16), "widest global load", searched=(16,), macro=None)
     snake: int = knob(1, (0, 1), "serpentine order: odd rows of wmma tiles run backwards through n")
-    split_k: int = knob(
-        1, (1, 2, 3, 4, 6, 8, 12, 16, 32), "CTAs that split the k of a tile", searched=(1, 2, 4, 8)
-    )
+    split_k: int = knob(1, (*tiling.SPLITS, 32), "CTAs that split the k of a tile", searched=tiling.SPLITS)
     raster: str = knob("m", RASTER_AXES, "axis along which consecutive tiles lie")
     swizzle_size: int = knob(
         1,

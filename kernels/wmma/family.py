@@ -34,7 +34,7 @@ class Wmma(cuda.CudaFamily[Knobs]):
         if self.why_unsupported(problem, device):
             return []
         valid = self.valid(heuristic_configs(problem, device), problem, device)
-        return [self.config(k) for k in valid[:_MOST_CONFIGS]]
+        return [self.config(k) for k in self.worth_a_trial(valid, problem, device)[:_MOST_CONFIGS]]
 
     def grid(self, k: Knobs, _problem: GemmProblem, _device: DeviceSpec) -> Grid:
         """One CTA a tile and split."""

@@ -63,5 +63,5 @@ SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("tile_m", "tile_n"), tiling.why_oversized),
     Rule(WARP_TILES, _why_odd_warps),
     Rule(("tile_m", "tile_n", "tile_k", "split_k"), tiling.why_split),
-    Rule(("tile_m", "tile_n", "raster", "swizzle_size"), tiling.why_swizzle_size),
+    Rule(("tile_m", "tile_n", "split_k", "raster", "swizzle_size"), tiling.why_raster),
 )

@@ -11,6 +11,8 @@ import os
 import resource
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -244,6 +246,31 @@ def test_a_fork_waits_for_an_import_and_the_child_may_import() -> None:
         thread.join(10)
         os._exit(0 if done.is_set() and not thread.is_alive() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+LOGGED_IMPORT = """
+import os, sys, threading, time
+from tilewright import forks
+assert "logging" not in sys.modules
+begun = threading.Event()
+def slow_import():
+    with forks.importing():
+        import logging
+        begun.set()
+        time.sleep(0.3)
+        logging.getLogger("httpx2")
+threading.Thread(target=slow_import).start()
+begun.wait()
+child = os.fork()
+if child == 0:
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_a_fork_waits_for_an_import_that_asks_for_a_logger() -> None:
+    """The hooks of logging, imported later than the client, held its lock while the fork waited."""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", LOGGED_IMPORT], check=True, timeout=30)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

@@ -50,7 +50,7 @@ __device__ __forceinline__ void load_global_128_once(unsigned (&x)[4], const voi
                  : "l"(from), "r"(int(wanted)));
 }
 
-// Two bytes of global memory, or 0 unless `wanted`; then nothing is read. NOTE: of a generic load the compiler knows neither that
+// Two bytes of global memory. Unless `wanted`, 0, and nothing is read. NOTE: of a generic load the compiler knows neither that
 // stores to shared memory leave its bytes alone nor how to do without a branch.
 __device__ __forceinline__ unsigned short load_global_16(const void* from, bool wanted) {
     unsigned short x;

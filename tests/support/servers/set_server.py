@@ -141,7 +141,7 @@ def serving(service: SetService) -> Iterator[SetService]:
 
 class _Server(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
-        # NOTE: tests fork beside it, and its threads end while OpenSSL holds a lock, as those of a client do.
+        # NOTE: tests fork beside it, and as its threads end, OpenSSL takes a lock, as those of a client do.
         forks.start_thread(lambda: self.process_request_thread(request, client_address), "set-server")
 
 

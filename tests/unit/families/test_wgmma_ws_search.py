@@ -149,6 +149,13 @@ def test_tiles_that_cut_a_single_wave_evenly_come_first() -> None:
     assert {(config["tile_m"], config["tile_n"]) for config in narrow} == {(256, 24)}
 
 
+def test_few_rows_may_be_cut_into_several_tiles() -> None:
+    """Weights that later rows of tiles read again are not evicted first."""
+    problem = GemmProblem(100, 1024, 1024)
+    best = WGMMA_WS.heuristic_configs(problem, HOPPER)[0]
+    assert (best["swap_ab"], best["tile_m"], best["tile_n"], best["l2_hints"]) == (1, 16, 64, "normal")
+
+
 ORDERS = [
     # 4096 x 1536 of A stay in the L2, so a small swizzle size along n loads B once.
     (GemmProblem(4096, 24576, 1536), (256, 200), 2, ("n", 4, 1)),
@@ -159,7 +166,7 @@ ORDERS = [
     (GemmProblem(16384, 2048, 8192), (256, 256), 2, ("m", 4, 1)),
     # 132 clusters of two CTAs are two waves.
     (GemmProblem(2048, 4608, 3584), (192, 384), 2, ("n", 2, 1)),
-    # A single wave: of 16 rows of tiles, of 5, of 4, of 32. Tiles that read the same columns of B follow each
+    # A single wave: of 16 rows of tiles, 5, 4, 16 and 1. Tiles that read the same columns of B follow each
     # other, or the same rows of A if that is larger.
     (GemmProblem(2048, 2048, 2048), (128, 256), 1, ("m", 8, 1)),
     (GemmProblem(320, 2048, 1024), (64, 80), 1, ("m", 8, 0)),

@@ -116,7 +116,7 @@ def test_at_gives_the_searched_values() -> None:
     point = (1,) + (0,) * (len(MMA_SYNC.knobs) - 1)
     config = MMA_SYNC.at(point)
     assert config.family == "mma_sync"
-    assert (config["tile_m"], config["tile_n"], config["stages"]) == (32, 32, 2)
+    assert (config["tile_m"], config["tile_n"], config["stages"]) == (32, 32, 1)
     with pytest.raises(ValueError, match="zip"):
         MMA_SYNC.at(point[:-1])
 
@@ -252,3 +252,24 @@ def test_an_unknown_family_is_refused() -> None:
 )
 def test_families_for(problem: GemmProblem, device: DeviceSpec, names: set[str]) -> None:
     assert set(families_for(problem, device)) == names
+
+
+HEURISTICS = [
+    *(GemmProblem(*size, dtype="bfloat16") for size in ((127, 129, 1023), (33, 65, 129), (65536, 24, 24))),
+    *(GemmProblem(320, 2048, 1024, layout=layout) for layout in Layout),
+    GemmProblem(100, 1024, 1024, dtype="int8"),
+    GemmProblem(1023, 1025, 31),
+]
+
+
+@pytest.mark.parametrize("problem", HEURISTICS, ids=str)
+def test_a_search_can_learn_from_heuristic_configs(problem: GemmProblem) -> None:
+    """Their values are searched: a config outside of the pool has no neighbours in it."""
+    device = gpu("sm_90")
+    for family in families_for(problem, device).values():
+        for config in family.heuristic_configs(problem, device):
+            values = dict(config.knobs)
+            outside = {
+                knob.name: values[knob.name] for knob in family.knobs if values[knob.name] not in knob.values
+            }
+            assert not outside, (family.name, outside)
