@@ -70,14 +70,8 @@ WS_SPLIT = "wgmma_ws/split_k.cuh"
 ONE_STRIP = {"swizzle_size": 16}
 SNAKE = {"snake": 1, "swizzle_size": 1, "cluster_m": 1, "cluster_n": 1, "split_k": 1, "reduction": "none"}
 ONE_PART = {"split_k": 1, "reduction": "none"}
-ONE_CLUSTER = {
-    "cluster_k": 2,
-    "cluster_m": 1,
-    "cluster_n": 1,
-    "split_k": 1,
-    "reduction": "none",
-    "tile_n": 64,
-}
+SQUARE_TILE = {"swap_ab": 0, "tile_m": 64, "tile_n": 64, "consumers_m": 1, "consumers_n": 1}
+ONE_CLUSTER = SQUARE_TILE | ONE_PART | {"cluster_k": 2, "cluster_m": 1, "cluster_n": 1}
 
 FAULTS = (
     # The epilogue that most families share.
@@ -269,7 +263,7 @@ FAULTS = (
         "split < cfg::split_k; ++split) add(sum,",
         "split < cfg::split_k - 1; ++split) add(sum,",
         LONG,
-        {"split_k": 2, "reduction": "reduce_scatter"},
+        SQUARE_TILE | {"split_k": 2, "reduction": "reduce_scatter"},
     ),
     Fault("wgmma_ws", WS_SPLIT, "x.x + other.a, x.y + other.b", "x.x, x.y", LONG, ONE_CLUSTER),
 )

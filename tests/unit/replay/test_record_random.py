@@ -62,7 +62,7 @@ def test_a_recording_goes_on_and_measures_the_fastest_again(
 
 
 def test_heuristic_configs_that_the_search_rules_leave_out_are_recorded() -> None:
-    family, problem = FAMILIES["mma_sync"], GemmProblem(16, 28672, 4096)
+    family, problem = FAMILIES["simt"], GemmProblem(16, 28672, 4096)
     configs, _ = record_random.drawn(family, problem, H200, 50, seed=7)
     own = family.heuristic_configs(problem, H200)
     assert configs[: len(own)] == own
