@@ -168,5 +168,6 @@ def test_health_costs_no_line_and_little_time(server: Server, http: httpx2.Clien
     for _ in range(REQUESTS):
         assert ready(http).status_code == 200
     assert (server.folder / "log").stat().st_size == size
-    # Half a millisecond on a quiet machine; a look at the database for each took ten times that.
-    assert (server.cpu_s() - cpu_s) / REQUESTS < 0.002
+    # Half a millisecond on a quiet machine, five times that at most on a busy one; a look at the database for
+    # each took ten times that.
+    assert (server.cpu_s() - cpu_s) / REQUESTS < 0.004
