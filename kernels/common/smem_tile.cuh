@@ -118,7 +118,7 @@ struct TileLoader {
             Word& word = loaded.words[piece / COPY];
             if constexpr (ASYNC && COPY >= 4)
                 cp_async<COPY>(smem_address(smem) + to + piece, from + piece, valid);
-            else if constexpr (COPY == 2)
+            else if constexpr (COPY == 2 && THREAD_BYTES > 2) // NOTE: single elements of many rounds would spill
                 word = load_global_16(from + piece, valid);
             else
                 word = valid ? *reinterpret_cast<const Word*>(from + piece) : Word{};

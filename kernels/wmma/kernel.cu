@@ -48,7 +48,6 @@ struct MainLoop {
     // Loads the k tiles in order.
     __device__ __forceinline__ void load_tile(int index, int stage) {
         loader_a.load(smem, stage * stage_bytes, index == 0);
-        if constexpr (cfg::copy_a == 2) __syncwarp(); // NOTE: else the assembler has both operands in registers, which spills
         loader_b.load(smem, stage * stage_bytes + TileA::bytes, index == 0);
         loader_a.advance();
         loader_b.advance();
