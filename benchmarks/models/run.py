@@ -66,7 +66,7 @@ def run_shapes(request: ShapesRequest, tell: Callable[[str], None]) -> BenchResu
         DeviceUnavailable: the device, its libraries or the compiler are missing.
         ReportError: the file of an earlier run is damaged.
     """
-    run, ends, rows, left, stopped = request.run, request.run.ends(), list[Row](), 0, ""
+    run, ends, rows, stopped = request.run, request.run.ends(), list[Row](), ""
     with FreshTuner(run.device, request.compile_processes) as tuner:
         facts = tuner.facts()
         name = f"{request.name}-{facts['device_class']}-{request.dtype}.json"
@@ -76,16 +76,16 @@ def run_shapes(request: ShapesRequest, tell: Callable[[str], None]) -> BenchResu
             tell(f"{request.dtype} has no kernels for {', '.join(omitted)}, which are left out")
         if run.resume:
             todo = [shape for shape in todo if not file.done(**_row(request, shape, facts["gpu"]))]
+        left = len(todo)
         for number, shape in enumerate(todo, 1):
             if ends():
-                left = len(todo) - number + 1
                 break
             tell(f"[{number}/{len(todo)}] {shape.name} {request.dtype} ({shape.source or shape.group})")
             row, samples = _measured(request, tuner, shape)
             rows.append(_row(request, shape, facts["gpu"]) | row)
             file.keep(rows[-1], samples)
             tell("  " + _line(rows[-1]))
-            left = len(todo) - number
+            left -= 1
             if left and len(rows) >= MOST_FAILURES and all(one["failure"] for one in rows[-MOST_FAILURES:]):
                 stopped = f"stopped: {MOST_FAILURES} shapes in a row failed"
                 break

@@ -25,7 +25,7 @@ class ForkAware(Protocol):
 _END_S = 1.0  # longest that a fork waits for threads that end
 
 _importing = threading.RLock()
-_before_logging = True  # whether only hooks that were registered before those of logging hold imports up
+_before_logging = True  # until there are hooks that were registered after those of logging
 _ending: set[int] = set()  # native ids of threads with nothing left to run
 _watched: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 

@@ -101,7 +101,7 @@ class ConfigSpace(abc.ABC, Generic[K]):
 
     def worth_a_trial(self, chosen: Sequence[K], problem: GemmProblem, device: DeviceSpec) -> list[K]:
         """Those of some configs that no search rule refuses, or all if it refuses all."""
-        worth = [k for k in chosen if not any(rule.why(k, problem, device) for rule in self.search_rules)]
+        worth = [k for k in chosen if self.why_not_searched(self.config(k), problem, device) is None]
         return worth or list(chosen)
 
     def why_not_searched(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> str | None:

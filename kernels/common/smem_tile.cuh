@@ -57,7 +57,8 @@ template <int DEPTH, int SPLITS> __device__ __forceinline__ KTiles split_range(i
 // Loads the k tiles of an operand's EXTENT rows (K_MAJOR) or columns into shared memory, one at a time. COPY is the width of an
 // access in bytes; it divides addresses, row stride and row length, so that an access lies inside a row or outside it.
 // Copies of 4 bytes and more are asynchronous if ASYNC is set; all others pass through registers, from which one store takes
-// those of a round, so that its loads do not wait for each other. A thread takes THREAD_BYTES neighbouring bytes of a row in each of `rounds` rounds, in accesses of COPY.
+// those of a round, so that its loads do not wait for each other. A thread takes THREAD_BYTES neighbouring bytes of a row in each
+// of `rounds` rounds, in accesses of COPY.
 // Rows or columns outside the matrix are read from inside it: what they multiply into lies outside D and is never stored.
 // NOTE: so that no access of a k tile after the first has a bound to check, and each takes one address calculation.
 template <class T, int EXTENT, bool K_MAJOR, int DEPTH, int THREADS, int COPY, bool ASYNC, SmemLayout LAYOUT, int THREAD_BYTES = 16, int SHIFT = 1>

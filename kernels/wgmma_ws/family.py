@@ -167,9 +167,9 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
         return [self.config(k) for k in worth or followers]
 
     def _worth_a_trial(self, k: Knobs, problem: GemmProblem, device: DeviceSpec) -> bool:
-        if any(rule.why(k, problem, device) for rule in self.search_rules):
-            return False
-        return self.why_invalid(self.config(k), problem, device) is None
+        config = self.config(k)
+        refused = self.why_not_searched(config, problem, device) or self.why_invalid(config, problem, device)
+        return refused is None
 
 
 def _alignment(problem: GemmProblem, operand: str) -> int:

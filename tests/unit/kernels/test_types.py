@@ -144,7 +144,7 @@ def test_operands_of_8_bits_must_have_k_in_their_rows(dtype: str, layout: str) -
 
 
 def test_depths_are_searched_in_bytes() -> None:
-    """64 to 256 bytes of a row whatever the type, as the tiles are small."""
+    """64 to 256 bytes of a row of any type, as the tiles are small."""
     for dtype, depths in (("float64", {8, 16, 32}), ("tfloat32", {16, 32, 64}),
                           ("float16", {32, 64, 128}), ("int8", {64, 128, 256})):  # fmt: skip
         small = dataclasses.replace(problem(dtype, "nt"), m=32, n=32)
