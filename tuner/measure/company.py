@@ -18,25 +18,28 @@ from tuner.devices.base import Device
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limit:
-    """The most of one kind of company that leaves a race undisturbed, and how more than that is told."""
+    """The most of one kind of company that leaves a race undisturbed, and how more than that is told.
+
+    Attributes:
+        counted_to_s: seconds by which the system's count of a race may be off: it counts whole ticks of a
+            hundredth of a second.
+    """
 
     most: float
     text: str
+    counted_to_s: float = 0.0
 
 
 LIMITS = {
-    "busy": Limit(0.10, "others kept {:.2f} cores busy"),
-    "stolen": Limit(0.05, "the hypervisor took {:.2f} cores"),
+    "busy": Limit(0.10, "others kept {:.2f} cores busy", counted_to_s=0.02),
+    "stolen": Limit(0.05, "the hypervisor took {:.2f} cores", counted_to_s=0.02),
     "waited": Limit(0.05, "it waited for a core for {:.0%} of its time"),
     "gpu": Limit(0.05, "other processes used {:.0%} of the GPU"),
 }
 
 
 class Company:
-    """Adds up what :meth:`tuner.devices.base.Device.others` tells, over stretches of time.
-
-    The stretches should last half a second in all: operating systems count in hundredths of a second.
-    """
+    """Adds up what :meth:`tuner.devices.base.Device.others` tells, over stretches of time."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -62,5 +65,5 @@ class Company:
         return tuple(
             limit.text.format(rates[kind])
             for kind, limit in LIMITS.items()
-            if rates.get(kind, 0.0) > limit.most
+            if self._taken.get(kind, 0.0) > limit.most * self._seconds + limit.counted_to_s
         )

@@ -58,6 +58,8 @@ def test_only_what_happens_in_the_stretches_counts(monkeypatch: pytest.MonkeyPat
         (QUIET, ()),
         ({"busy": -0.02}, ()),  # what is counted in ticks may run behind
         ({"busy": 0.1, "stolen": 0.05, "waited": 0.05, "gpu": 0.05}, ()),
+        ({"busy": 0.12, "stolen": 0.07}, ()),  # two ticks more than the limits
+        ({"busy": 0.13}, ("others kept 0.13 cores busy",)),
         ({"busy": 0.97}, ("others kept 0.97 cores busy",)),
         ({"stolen": 0.2}, ("the hypervisor took 0.20 cores",)),
         ({"waited": 0.11}, ("it waited for a core for 11% of its time",)),
