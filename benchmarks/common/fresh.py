@@ -7,6 +7,7 @@ import dataclasses
 import tempfile
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
@@ -52,7 +53,7 @@ class Tuned:
         winners: by M; empty if it failed.
         seconds: from its submission to its end; device_s: of its checks, measurements and races.
         trials: measured and failed ones; of_row: those of each M of a ladder.
-        failure: the reason, empty if it went well; traceback: of an error of a worker.
+        failure: the reason, empty if it went well; traceback: of a programming error.
     """
 
     winners: dict[int, BestConfig]
@@ -258,7 +259,7 @@ class FreshTuner:
         except DeviceUnavailable:
             raise
         except FAILURES as error:
-            outcome |= {"failure": reason(error), "traceback": worker_traceback(error)}
+            outcome |= {"failure": reason(error), "traceback": traceback_of(error)}
         finally:
             status = JobStatus.SUCCEEDED if outcome["winners"] else JobStatus.FAILED
             outcome["failure"] = "" if outcome["winners"] else outcome["failure"]
@@ -266,14 +267,22 @@ class FreshTuner:
                 jobs.finish(session, job_id, status, outcome["failure"] or None)
 
 
-def worker_traceback(error: Exception) -> str:
-    """The traceback that came with an error of a worker; empty without one."""
-    return "".join(getattr(error, "__notes__", ())).strip()
+def traceback_of(error: Exception) -> str:
+    """The traceback of a programming error, a worker's or of this process; empty for any other error."""
+    notes = _notes(error)
+    if notes or isinstance(error, TilewrightError):
+        return notes
+    return "".join(traceback.format_exception(error)).strip()
 
 
 def reason(error: Exception) -> str:
     """An error in words; that of a worker ends with the last line of its traceback."""
-    return ": ".join(filter(None, (str(error), worker_traceback(error).rpartition("\n")[2])))
+    return ": ".join(filter(None, (str(error), _notes(error).rpartition("\n")[2])))
+
+
+def _notes(error: Exception) -> str:
+    """The traceback that came with an error of a worker; empty without one."""
+    return "".join(getattr(error, "__notes__", ())).strip()
 
 
 def _empty_store(folder: str | Path) -> Store:

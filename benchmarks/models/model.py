@@ -10,7 +10,7 @@ from benchmarks.common.fresh import FreshTuner, Tuned
 from benchmarks.common.options import RowOptions
 from benchmarks.models.files import Row, RowFile
 from benchmarks.models.peers import add_peers, merged
-from benchmarks.models.run import UNKNOWN, BenchResult, measured
+from benchmarks.models.run import UNKNOWN, BenchResult, measured, without_result
 from tilewright.schema.job import Level, TuneRequest
 from tilewright.schema.problem import DType, GemmProblem, Layout
 
@@ -111,7 +111,8 @@ def _raced(
         "trials": tuned.of_row.get(row["m"], 0),
     }
     if best is None:
-        missing = {"failure": tuned.failure or "the row has no winner", "kernel": "", "regret": None}
-        return UNKNOWN | spent | missing, {}
+        failure = tuned.failure or "the row has no winner"
+        missing = {"failure": failure, "kernel": "", "regret": None}
+        return UNKNOWN | spent | missing, without_result(failure, tuned.traceback)
     figures, samples = measured(tuner, best, request.run.rounds)
     return figures | spent | {"regret": best.regret}, samples

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.fresh import FAILURES, ROUNDS, FreshTuner, reason, worker_traceback
+from benchmarks.common.fresh import FAILURES, ROUNDS, FreshTuner, reason, traceback_of
 from benchmarks.common.options import RowOptions
 from benchmarks.common.shapes import Shape
 from benchmarks.models.files import Row, RowFile
@@ -117,7 +117,7 @@ def _measured(request: ShapesRequest, tuner: FreshTuner, shape: Shape) -> tuple[
     spent = {"tune_s": tuned.seconds, "trials": tuned.trials}
     best = tuned.winners.get(problem.m)
     if best is None:
-        return UNKNOWN | spent | {"failure": tuned.failure, "kernel": ""}, _why(
+        return UNKNOWN | spent | {"failure": tuned.failure, "kernel": ""}, without_result(
             tuned.failure, tuned.traceback
         )
     figures, samples = measured(tuner, best, request.run.rounds, seed=request.run.repeat)
@@ -135,11 +135,11 @@ def measured(
         raise
     except FAILURES as error:
         why = reason(error)
-        return row | {"failure": why}, _why(why, worker_traceback(error))
+        return row | {"failure": why}, without_result(why, traceback_of(error))
     return row | compared.row(), compared.facts()
 
 
-def _why(failure: str, traceback: str) -> dict[str, Any]:
+def without_result(failure: str, traceback: str) -> dict[str, Any]:
     """What a row without a result rests on."""
     return {"failure": failure} | ({"traceback": traceback} if traceback else {})
 

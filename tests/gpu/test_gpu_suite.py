@@ -41,13 +41,17 @@ def test_every_algorithm_computes_the_product(device, cublaslt, problem) -> None
 
 
 def test_no_algorithm_keeps_another_from_its_launch(device, cublaslt) -> None:
-    """The heuristics propose algorithms without a tile here, whose splits of k are not forced."""
+    """The heuristics propose algorithms without a tile here, whose splits of k are not forced. After other
+    products the library may refuse one that it proposes; that one is left out."""
     problem = GemmProblem(1, 1, 4096, dtype="bfloat16")
     sets = [make_tensors(device, problem, 3, "normal")]
     proposed = cublaslt.choices(problem, sets, device.spec)
     every = cublaslt.every_choice(problem, sets, device.spec)
     assert "TILE_UNDEFINED" in {choice.detail["tile"] for choice in proposed}
-    assert [choice.detail for choice in every[: len(proposed)]] == [choice.detail for choice in proposed]
+    details = [choice.detail for choice in every]
+    launched = [choice.detail for choice in proposed if choice.detail in details]
+    assert launched
+    assert details[: len(launched)] == launched
     for choice in every:
         device.once(choice.launches[0])
 

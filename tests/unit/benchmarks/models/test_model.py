@@ -70,6 +70,17 @@ def test_each_row_of_a_weight_has_its_figures(ran: BenchResult, earlier) -> None
     assert (again.rows, again.left) == ([], 0)
 
 
+def test_the_rows_of_a_ladder_that_breaks_say_why_and_where(tmp_path, monkeypatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(fresh, "tune_ladder", broken)
+    result = run_model(tiny(tmp_path), print)
+    assert [(row["m"], row["failure"]) for row in result.rows] == [(4, "a bug"), (8, "a bug")]
+    for facts in json.loads(samples_path(result.path).read_text()).values():
+        assert "in broken" in facts["traceback"]
+
+
 def test_rows_of_an_earlier_run_get_what_the_others_do(ran: BenchResult, earlier, monkeypatch) -> None:
     monkeypatch.setattr(Peer, "ask", lambda self, _problem: ANSWERS[self._command[3]])
     monkeypatch.setattr(FAMILIES["host"].__class__, "configs_from_hint", follow)

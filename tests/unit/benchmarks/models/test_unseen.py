@@ -158,15 +158,19 @@ def test_a_shape_whose_job_breaks_in_a_worker_fails_alone(ran, tmp_path, monkeyp
     assert (again["m"], again["failure"]) == (SMALL.m, "")
 
 
-def test_a_race_that_breaks_in_a_worker_keeps_what_its_job_found(ran, tmp_path, monkeypatch) -> None:
+def test_a_race_that_breaks_keeps_what_its_job_found_and_where_it_broke(ran, tmp_path, monkeypatch) -> None:
     request, _ = ran
 
     def broken(*_: Any) -> None:
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(FreshTuner, "compare", broken)
-    rows = run_shapes(running(request, out=tmp_path), print).rows
+    result = run_shapes(running(request, out=tmp_path), print)
+    rows = result.rows
     assert [(row["failure"], row["trials"], row["ours_us"]) for row in rows] == [("a bug", 2, None)] * 2
+    for facts in json.loads(samples_path(result.path).read_text()).values():
+        assert "in broken" in facts["traceback"]
+        assert facts["traceback"].endswith("RuntimeError: a bug")
     assert all(row["kernel"].startswith("host") for row in rows)
 
 
