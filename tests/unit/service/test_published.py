@@ -484,17 +484,20 @@ def test_a_process_ends_while_kernels_of_a_tree_do_not_come(tree: Path, tmp_path
     threading.Thread(target=server.serve_forever).start()
     url = f"http://127.0.0.1:{server.server_address[1]}"
     program = (
-        f"import tilewright; tilewright.Client({url!r}, cache_dir={str(tmp_path / 'c')!r}).start('host')"
+        "import sys, tilewright; "
+        f"tilewright.Client({url!r}, cache_dir={str(tmp_path / 'c')!r}).start('host'); sys.stdin.read()"
     )
     try:
-        began = time.monotonic()
-        subprocess.run([sys.executable, "-c", program], check=True, timeout=60.0)
+        with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as process:
+            assert asked.wait(30.0)
+            began = time.monotonic()
+            process.communicate(timeout=60.0)
         took = time.monotonic() - began
     finally:
         over.set()
         server.shutdown()
         server.server_close()
-    assert asked.is_set()
+    assert process.returncode == 0
     assert took < 15.0, f"the process ended after {took:.1f} s"
 
 
