@@ -13,7 +13,8 @@ from pathlib import Path
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from tuner.store.database import Store, StoreError, WritersBusy
+from tilewright.errors import TilewrightError
+from tuner.store.database import Store, WritersBusy
 
 
 class Outage(StrEnum):
@@ -115,7 +116,7 @@ class DatabaseHealth:
                 return f"its schema is {schema}"
             with self._store.begin() as session:
                 session.connection()  # which takes the writer's lock of SQLite
-        except (SQLAlchemyError, StoreError, OSError) as error:
+        except (SQLAlchemyError, TilewrightError, OSError) as error:
             return outage(error) or f"{Outage.DOWN} ({type(error).__name__})"
         return "ok" if self._free_bytes() >= _LEAST_FREE_BYTES else Outage.FULL
 

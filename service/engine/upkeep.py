@@ -8,7 +8,8 @@ import threading
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.settings import Settings
-from tuner.store.database import Store, StoreError
+from tilewright.errors import TilewrightError
+from tuner.store.database import Store
 from tuner.store.upkeep.retention import Kind, prune
 from tuner.store.upkeep.staging import settle_lost
 
@@ -52,7 +53,7 @@ class Upkeep:
         try:
             settle_lost(self._store, stopping=self._stopping)
             removed = prune(self._store, kept_days(self._settings), stopping=self._stopping)
-        except (SQLAlchemyError, StoreError) as error:
+        except (SQLAlchemyError, TilewrightError) as error:
             log.warning("pruning stopped early and goes on within an hour: %s", error)
         else:
             if any(removed.values()):

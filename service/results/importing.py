@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from service.results import uploads
 from service.results.uploads import BadLine, Named
 from tilewright.artifact import Artifact
-from tilewright.errors import ArtifactError, InvalidProblem
+from tilewright.errors import ArtifactError, InvalidProblem, TilewrightError
 from tilewright.wire import Counts, Format, ImportAnswer
 from tuner.store import best, entities, exchange, imports, keys, trials
 from tuner.store.database import Store, StoreError, Values
@@ -83,7 +83,7 @@ def _settle(store: Store, staged: Import) -> None:
     """Settle an import that broke off; what ended it is what its sender is told, also if this fails."""
     try:
         staging.settle(store, staged.id)
-    except (SQLAlchemyError, StoreError) as error:
+    except (SQLAlchemyError, TilewrightError) as error:
         log.warning("what import %s brought is taken back within an hour: %s", staged.id, error)
 
 

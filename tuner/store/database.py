@@ -77,8 +77,8 @@ class JobTaken(StoreError):
     """The job is not, or no longer, this recorder's to write: stop working on it."""
 
 
-class WritersBusy(StoreError):
-    """As many writers as may wait for the database wait already."""
+class WritersBusy(TilewrightError):
+    """As many writers as may wait for the database wait already; what was asked of it breaks no rule."""
 
 
 _START = datetime(1970, 1, 1, tzinfo=UTC)

@@ -7,19 +7,24 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import ExitStack, closing
+from pathlib import Path
 
 import httpx2
 import numpy as np
 import pytest
 from api_server import Server, children, finish, start
 from fastapi import FastAPI
+from fastapi.testclient import TestClient
 
 from service.http import errors, openapi
 from service.metrics import Metrics
 from service.server import middleware
+from service.server.app import create_app
 from service.settings import Settings
 from tilewright import Client, GemmProblem
 from tilewright.http.tensors import MEDIA_TYPE, from_array, pieces
+from tuner.store import database, keys
 
 BODY = b"".join(pieces({name: from_array(name, np.ones((4, 4))) for name in "ab"}))
 SAFETENSORS = {"Content-Type": MEDIA_TYPE}
@@ -65,6 +70,35 @@ def test_too_many_gemms_at_once_are_refused(impatient: Server) -> None:
     assert int(refused.headers["retry-after"]) > 0
     assert "max_gemms" in refused.json()["detail"]
     assert other.result().status_code == gemm(impatient).status_code == 200
+
+
+_SIZE = {"m": 8, "n": 8, "k": 8}
+_NDJSON = {"Content-Type": "application/x-ndjson"}
+
+
+def test_a_change_that_finds_too_many_writers_is_told_to_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that there is nothing to delete, or that the file is damaged."""
+    monkeypatch.setattr(database, "_TURN_S", 0.0)
+    app = create_app(Settings(database_url=f"sqlite:///{tmp_path / 'x.db'}", cache_dir=tmp_path))
+    store = app.state.service.store
+    with store.begin() as session:
+        _, key = keys.create(session, "test", frozenset({"admin"}))
+    http = TestClient(app, base_url="http://localhost", headers={"Authorization": f"Bearer {key}"})
+    with closing(store), closing(app.state.service.served), ExitStack() as others:
+        while store.writers.acquire(blocking=False):
+            others.callback(store.writers.release)
+        answers = [
+            http.delete("/problems", params=_SIZE),
+            http.delete("/best-config", params=_SIZE | {"arch": "sm_90"}),
+            http.delete(f"/imports/{'0' * 32}"),
+            http.post("/trials", content=b"", headers=_NDJSON),
+        ]
+    for answer in answers:
+        assert answer.status_code == 503, answer.text
+        assert answer.json()["type"] == "urn:tilewright:problem:database-unavailable"
+        assert int(answer.headers["retry-after"]) > 0
 
 
 def test_a_programming_error_is_told_without_its_inside() -> None:
