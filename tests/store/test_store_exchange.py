@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from databases import Databases, migrate, opened
+from signers import signer
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from store_samples import (
@@ -20,14 +25,18 @@ from store_samples import (
     trial,
 )
 
-from tilewright.schema.job import JobStatus
+from service.results import export, importing
+from tilewright.schema.job import JobStatus, TuneRequest
 from tilewright.schema.preconditions import Preconditions
+from tilewright.wire import ExportQuery, Format, ImportAnswer
 from tuner.store import best as winners
 from tuner.store import entities, exchange, imports, jobs, trials
 from tuner.store.database import Store
 from tuner.store.exchange import EndedJob
 from tuner.store.models import FamilySourceRow
 from tuner.store.records import StoredKernel
+from tuner.store.trials import JobRecorder
+from tuner.store.upkeep import staging
 
 THEN = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 JOB = EndedJob("a" * 32, request(), HOST, JobStatus.FAILED, THEN, THEN + timedelta(minutes=1), error="broke")
@@ -147,3 +156,34 @@ def test_winners_are_listed_by_class_and_time(store: Store) -> None:
         assert winners.listing(session, "sm_90", None, 10) == []
         kept = StoredKernel(len(artifact().to_bytes()), Preconditions())
         assert winners.kernels(session, [artifact().digest]) == {artifact().digest: kept}
+
+
+def imported(databases: Databases, lines: Iterable[bytes]) -> ImportAnswer:
+    """What becomes of an export in another store."""
+    with opened(databases.copy(migrate)) as other:
+        own = signer(1).public_key
+        return importing.merge(other, io.BytesIO(b"".join(lines)), Format.NDJSON, own, "me")
+
+
+def test_the_winners_of_a_ladder_that_runs_leave_without_its_job(store: Store, databases: Databases) -> None:
+    """Else the whole file could not be imported."""
+    with store.begin() as session:
+        job, _ = jobs.submit(session, TuneRequest(problem(64), (32, 64), max_trials=20), HOST)
+        assert jobs.claim(session, HOST_CLASS, "me")
+    JobRecorder(store, job.id).set_best(best(problem(32)), artifact())
+    answer = imported(databases, export.ndjson(store, ExportQuery(), signer(1)))
+    assert (answer.added.jobs, answer.added.artifacts, answer.added.best) == (0, 1, 1)
+
+
+def test_a_winner_that_is_deleted_meanwhile_spoils_no_export(store: Store, databases: Databases) -> None:
+    with store.begin() as session:
+        for m, binary in ((64, b"one"), (65, b"two")):
+            kernel = artifact(binary)
+            entities.put_artifact_bytes(session, kernel.to_bytes(), TRUSTED.id)
+            won = dataclasses.replace(best(problem(m)), artifact=kernel.digest)
+            assert winners.merge(session, won, THEN, TRUSTED) == "in use"
+    lines = export.ndjson(store, ExportQuery(), signer(1))
+    first = next(lines)
+    assert staging.remove(store, TRUSTED.id, "me").artifacts == 2
+    answer = imported(databases, [first, *lines])
+    assert (answer.added.artifacts, answer.added.best) == (1, 1)
