@@ -392,3 +392,22 @@ def test_a_quick_race_leaves_what_waits(store: Store) -> None:
         assert winners.waiting_problem(session, HOST_CLASS) == of
         assert winners.put(session, won)
         assert winners.waiting_problem(session, HOST_CLASS) is None
+
+
+@pytest.mark.parametrize("ended", [JobStatus.FAILED, JobStatus.SUCCEEDED])
+def test_what_a_job_left_waiting_is_raced_again_later(
+    store: Store, monkeypatch: pytest.MonkeyPatch, ended: JobStatus
+) -> None:
+    """As it failed, or others disturbed its race."""
+    of = problem()
+    with store.begin() as session:
+        assert winners.merge(session, foreign(of), ENTERED, UNTRUSTED) == "waiting"
+        assert winners.take_waiting(session, HOST_CLASS, of)
+        job, _ = jobs.submit(session, request(), HOST)
+        winners.put(session, best(of, disturbed="another process ran"))
+        jobs.finish(session, job.id, ended)
+        assert winners.waiting_problem(session, HOST_CLASS) is None, "not at once"
+        monkeypatch.setattr(misses, "AFTER_FAILURE", timedelta(seconds=-1))
+        assert winners.waiting_problem(session, HOST_CLASS) == of
+        assert winners.take_waiting(session, HOST_CLASS, of)
+        assert winners.waiting_problem(session, HOST_CLASS) is None

@@ -24,7 +24,7 @@ from tuner.store import best as winners
 from tuner.store import entities, imports, jobs, misses
 from tuner.store.database import Store
 from tuner.store.misses import MissRecord, Report
-from tuner.store.models import MissRow
+from tuner.store.models import BestConfigRow, MissRow
 from tuner.store.records import StoredBest, utc_now
 from tuner.store.trials import JobRecorder
 
@@ -464,6 +464,51 @@ def test_what_failed_is_tuned_again_later(store: Store, monkeypatch: pytest.Monk
     assert [queue_stalest(store), queue_stalest(store), queue_stalest(store)] == [True, True, False]
     end_all(store, JobStatus.CANCELLED)
     assert stalest(store) is None, "that was no failure"
+
+
+def test_what_others_disturbed_is_tuned_again_later(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its job succeeds, and the stale winner stays."""
+    tune(store, 65)
+    tuned_ladder(store)
+    note_stale(store, (65, 9.0), (32, 5.0))
+    assert [queue_stalest(store), queue_stalest(store)] == [True, True]
+    with store.begin() as session:
+        assert not winners.put(session, best(problem(65), disturbed="another process ran"))
+    end_all(store, JobStatus.SUCCEEDED)
+    assert stalest(store) is None, "not at once"
+    monkeypatch.setattr(misses, "AFTER_FAILURE", timedelta(seconds=-1))
+    assert stalest(store) == 65
+    tune(store, 65)
+    assert stalest(store) == 32
+    note_stale(store, (65, 9.0))
+    assert stalest(store) == 32, "what settled it is stale to another service, not to this one"
+
+
+def test_what_took_the_place_of_a_deleted_result_is_tuned_again(store: Store) -> None:
+    tune(store, 64)
+    note_stale(store, (64, 5.0))
+    assert take(store, 64)
+    with store.begin() as session:
+        imports.remove_best(session, HOST_CLASS, problem(64))
+    tune(store, 64)
+    note_stale(store, (64, 5.0))
+    assert stalest(store) == 64
+
+
+def test_what_drifts_anew_is_tuned_anew(store: Store) -> None:
+    tune(store, 64)
+    note_stale(store, (64, 5.0))
+    assert queue_stalest(store)
+    tune(store, 64)
+    end_all(store, JobStatus.SUCCEEDED)
+    note_stale(store, (64, 5.0))
+    assert stalest(store) is None
+    with store.begin() as session:
+        session.execute(update(BestConfigRow).values(drifted=utc_now()))
+    assert stalest(store) == 64
+    assert queue_stalest(store)
+    end_all(store, JobStatus.CANCELLED)
+    assert stalest(store) is None
 
 
 def test_a_stale_row_that_is_left_of_its_ladder_is_tuned_alone(store: Store) -> None:

@@ -21,6 +21,7 @@ from sqlalchemy import (
     bindparam,
     cast,
     delete,
+    exists,
     func,
     or_,
     select,
@@ -30,15 +31,23 @@ from sqlalchemy.orm import Session
 
 from tilewright.schema.codec import decode
 from tilewright.schema.config import Config
-from tilewright.schema.job import ladder_of
+from tilewright.schema.job import JobStatus, ladder_of
 from tilewright.schema.preconditions import Preconditions
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Provenance
-from tuner.store import entities, exchange, records, sets
+from tuner.store import entities, exchange, misses, records, sets
 from tuner.store.database import StoreError, insert_new, insert_or_update
 from tuner.store.faults import quarantine
 from tuner.store.imports import Import, alone, has_entered
-from tuner.store.models import ArtifactRow, Base, BestConfigRow, ImportedBestRow, LadderRow, ProblemRow
+from tuner.store.models import (
+    ArtifactRow,
+    Base,
+    BestConfigRow,
+    ImportedBestRow,
+    JobRow,
+    LadderRow,
+    ProblemRow,
+)
 from tuner.store.records import RowReader, StoredBest, StoredKernel, Unreadable, WaitingBest, utc_now
 
 T = TypeVar("T")
@@ -147,9 +156,10 @@ def waits(session: Session, import_id: str, limit: int) -> list[WaitingBest]:
 
 
 def waiting_problem(session: Session, device_class: str) -> GemmProblem | None:
-    """The problem whose waiting config claims most; None if no config waits."""
+    """The problem whose waiting config claims most; None if no config waits, or each was taken up. One whose
+    job settled nothing is raced again a day later."""
     query = select(ProblemRow.canonical).join(ImportedBestRow, ImportedBestRow.problem_id == ProblemRow.id)
-    query = query.where(ImportedBestRow.device_class == device_class, ImportedBestRow.queued.is_(None))
+    query = query.where(ImportedBestRow.device_class == device_class, _untaken())
     query = query.where(has_entered(ImportedBestRow.import_id))
     query = query.order_by(ImportedBestRow.speedup.desc(), ImportedBestRow.id).limit(1)
     found = session.scalars(query).one_or_none()
@@ -161,10 +171,22 @@ def take_waiting(session: Session, device_class: str, problem: GemmProblem) -> b
     mine = update(ImportedBestRow).where(
         ImportedBestRow.device_class == device_class,
         ImportedBestRow.problem_id == entities.find_problem(session, problem),
-        ImportedBestRow.queued.is_(None),
+        _untaken(),
         has_entered(ImportedBestRow.import_id),
     )
     return session.execute(mine.values(queued=utc_now()).returning(ImportedBestRow.id)).first() is not None
+
+
+def _untaken() -> ColumnElement[bool]:
+    """Whether no device took a waiting config up, or the job for it left it waiting a day ago."""
+    job = exists().where(
+        JobRow.device_class == ImportedBestRow.device_class,
+        JobRow.problem_id == ImportedBestRow.problem_id,
+        JobRow.status.in_((JobStatus.FAILED, JobStatus.SUCCEEDED)),
+        JobRow.created >= ImportedBestRow.queued,
+        JobRow.finished < utc_now() - misses.AFTER_FAILURE,
+    )
+    return or_(ImportedBestRow.queued.is_(None), job)
 
 
 def _same(session: Session, best: BestConfig) -> tuple[ColumnElement[bool], ColumnElement[bool]]:

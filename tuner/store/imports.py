@@ -176,15 +176,18 @@ def remove_winners(session: Session, import_id: str) -> int:
 
 
 def remove_best(session: Session, target: str, problem: GemmProblem) -> Removed:
-    """Take out the winners of a problem on a device class or an architecture.
+    """Take out the winners of a problem on a device class or an architecture, and that they were tuned again.
 
     Raises:
         StoreError: there are none.
     """
     alone(session)
     there = or_(BestConfigRow.device_class == target, BestConfigRow.arch == target)
-    this = BestConfigRow.problem_id == entities.find_problem(session, problem)
-    count = _remove_winners(session, there & this)
+    problem_id = entities.find_problem(session, problem)
+    this = there & (BestConfigRow.problem_id == problem_id)
+    classes = RetuneRow.device_class.in_(select(BestConfigRow.device_class).where(this))
+    session.execute(delete(RetuneRow).where(RetuneRow.problem_id == problem_id, classes))
+    count = _remove_winners(session, this)
     if not count:
         raise StoreError(f"{problem} has no winner on {target}; 'tilewright best' lists those there are")
     return Removed(best=count)

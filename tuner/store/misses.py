@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, func, or_, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import GemmProblem
@@ -23,7 +23,7 @@ from tuner.store.database import Lock, hold, insert_new
 from tuner.store.models import BestConfigRow, DeviceRow, JobRow, LadderRow, MissRow, ProblemRow, RetuneRow
 from tuner.store.records import RowReader, utc_now
 
-AFTER_FAILURE = timedelta(days=1)  # until a problem whose retune failed is tuned again
+AFTER_FAILURE = timedelta(days=1)  # until a problem is tuned again whose job settled nothing
 _REMEMBERED = timedelta(days=30)
 _at_stake = MissRow.count * MissRow.time_us
 _MISSING = MissRow.reason == "missing"
@@ -270,7 +270,7 @@ def ask(session: Session, device_class: str, found: Iterable[GemmProblem], wante
 
 def top(session: Session, device_class: str, wanted: str) -> GemmProblem | None:
     """The problem that was asked for with the largest stake; None if each was tuned again already, or is
-    being tuned for any other reason. One whose job failed is tuned again a day later."""
+    being tuned for any other reason. One whose job settled nothing is tuned again a day later."""
     mine = and_(RetuneRow.device_class == MissRow.device_class, RetuneRow.problem_id == MissRow.problem_id)
     query = open_stale(device_class).join(RetuneRow, mine)
     query = query.where(RetuneRow.wanted == wanted, _untaken())
@@ -279,24 +279,31 @@ def top(session: Session, device_class: str, wanted: str) -> GemmProblem | None:
 
 
 def take(session: Session, device_class: str, problem: GemmProblem, wanted: str) -> bool:
-    """Claim a problem, until its job fails; False if another device claimed it before."""
+    """Claim a problem, until its job settles nothing; False if another device claimed it before."""
     this = _this(session, device_class, problem, wanted)
     taken = update(RetuneRow).where(this, _untaken()).values(queued=utc_now())
     return session.execute(taken.returning(RetuneRow.wanted)).first() is not None
 
 
 def _untaken() -> ColumnElement[bool]:
-    """Whether no service took a problem up, or the job that tuned it failed, or its row there, a day ago."""
+    """Whether no service took a problem up, its job or its row there settled nothing a day ago, or its winner
+    drifted since."""
+    won = aliased(BestConfigRow)
+    winner = and_(won.device_class == RetuneRow.device_class, won.problem_id == RetuneRow.problem_id)
     row = and_(LadderRow.job_id == JobRow.id, LadderRow.problem_id == RetuneRow.problem_id)
-    of_row = and_(row, or_(JobRow.status == JobStatus.FAILED, LadderRow.error.is_not(None)))
-    alone = and_(JobRow.problem_id == RetuneRow.problem_id, JobRow.status == JobStatus.FAILED)
+    # NOTE: the result of a disturbed race does not take the place of one that others did not disturb.
+    kept = exists().where(winner, won.created >= JobRow.created).correlate(RetuneRow, JobRow)
+    in_vain = or_(JobRow.status == JobStatus.FAILED, and_(JobRow.status == JobStatus.SUCCEEDED, ~kept))
+    of_row = and_(row, or_(in_vain, LadderRow.error.is_not(None)))
+    alone = and_(JobRow.problem_id == RetuneRow.problem_id, in_vain)
     after = and_(
         JobRow.device_class == RetuneRow.device_class,
         JobRow.created >= RetuneRow.queued,
         JobRow.finished < utc_now() - AFTER_FAILURE,
     )
     failed = or_(exists().where(after, alone), exists().where(after, of_row))
-    return or_(RetuneRow.queued.is_(None), failed)
+    drifted = exists().where(winner, won.drifted > RetuneRow.queued)
+    return or_(RetuneRow.queued.is_(None), failed, drifted)
 
 
 def withdraw(session: Session, device_class: str, problem: GemmProblem, wanted: str) -> None:
