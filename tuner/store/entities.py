@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from sqlalchemy import ColumnElement, bindparam, select, update
 from sqlalchemy.orm import Session
@@ -16,6 +16,8 @@ from tilewright.schema.problem import GemmProblem
 from tuner.store.database import Values, insert_new, insert_or_update
 from tuner.store.models import ArtifactRow, DeviceRow, ProblemRow
 from tuner.store.records import DeviceRecord, RowReader, canonical, utc_now
+
+_PART = 500  # digests that one statement names
 
 
 def see_device(session: Session, spec: DeviceSpec) -> int:
@@ -133,6 +135,15 @@ def note_need(session: Session, which: ColumnElement[bool]) -> bool:
 def has_artifact(session: Session, digest: str) -> bool:
     """Whether an artifact is kept."""
     return session.scalar(select(ArtifactRow.digest).where(ArtifactRow.digest == digest)) is not None
+
+
+def lacking(session: Session, digests: Iterable[str]) -> list[str]:
+    """Those of the artifacts that are not kept."""
+    wanted, there = list(digests), set[str]()
+    for start in range(0, len(wanted), _PART):
+        part = ArtifactRow.digest.in_(wanted[start : start + _PART])
+        there.update(session.scalars(select(ArtifactRow.digest).where(part)))
+    return [digest for digest in wanted if digest not in there]
 
 
 def get_artifact(session: Session, digest: str) -> bytes | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -132,11 +132,14 @@ async def get_current(
 def post_current(
     body: wire.PinBody, service: ServiceDep, request: Request, if_match: IfMatch = None
 ) -> wire.SetInfo:
-    """Serve a snapshot to its device class from now on, whatever is tuned."""
+    """Serve a snapshot to its device class from now on, whatever is tuned; not one of which a kernel was
+    deleted."""
+    wanted = service.served.loaded(body.digest)
     try:
         with service.store.begin() as session:
             imports.alone(session)
             _check_served(session, body.device_class, if_match)
+            _check_kernels(session, wanted.digest, wanted.artifacts)
             sets.pin(session, body.device_class, body.digest)
             audit.note(session, who(request), Action.PIN_SET, body.device_class, digest=body.digest)
     except StoreError as error:
@@ -188,7 +191,7 @@ def get_diff(a: SetDigest, b: SetDigest, service: ServiceDep) -> wire.SetDiff:
 @router.get("/{digest}/bundle", operation_id="config_set_bundle", response_class=Response, responses=_BUNDLE)
 def get_bundle(digest: SetDigest, service: ServiceDep) -> StreamingResponse:
     """Every artifact of a set in one answer."""
-    return _bundle(service, service.served.loaded(digest).artifacts, conditional.FOREVER)
+    return _bundle(service, digest, service.served.loaded(digest).artifacts, conditional.FOREVER)
 
 
 @router.post(
@@ -196,7 +199,8 @@ def get_bundle(digest: SetDigest, service: ServiceDep) -> StreamingResponse:
 )
 def post_bundle(digest: SetDigest, body: wire.BundleBody, service: ServiceDep) -> StreamingResponse:
     """Those artifacts of a set that the caller lacks, in one answer."""
-    return _bundle(service, config_sets.wanted(service.served.loaded(digest), body.want), "no-store")
+    wanted = config_sets.wanted(service.served.loaded(digest), body.want)
+    return _bundle(service, digest, wanted, "no-store")
 
 
 def _check_served(session: Session, device_class: str, if_match: str | None) -> None:
@@ -212,6 +216,19 @@ def _check_served(session: Session, device_class: str, if_match: str | None) -> 
         raise Refusal(Kind.PRECONDITION, detail)
 
 
+def _check_kernels(session: Session, digest: str, kernels: Iterable[str]) -> None:
+    """Refuse to hand out a set without some of its kernels.
+
+    Raises:
+        Refusal: one was deleted, with the import that brought it.
+    """
+    if gone := entities.lacking(session, kernels):
+        detail = (
+            f"kernel {gone[0]} of {digest} was deleted with its import; use another one of GET /config-sets"
+        )
+        raise Refusal(Kind.NOT_FOUND, detail)
+
+
 def _set(service: Service, found: LoadedSet, accept_encoding: str | None, caching: str) -> Response:
     device_class = found.catalog.config_set.device_class
     headers = conditional.of(found.digest, caching) | {
@@ -223,7 +240,9 @@ def _set(service: Service, found: LoadedSet, accept_encoding: str | None, cachin
     return Response(sets.unpack(found.packed), media_type=_JSON, headers=headers)
 
 
-def _bundle(service: Service, sizes: Mapping[str, int], caching: str) -> StreamingResponse:
+def _bundle(service: Service, digest: str, sizes: Mapping[str, int], caching: str) -> StreamingResponse:
+    with service.store.read() as session:
+        _check_kernels(session, digest, sizes)
     length = sum(sizes.values()) + bundle.HEAD_BYTES * len(sizes)
     headers = {"Content-Length": str(length), "Cache-Control": caching}
     return StreamingResponse(

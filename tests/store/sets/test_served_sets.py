@@ -18,7 +18,7 @@ from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, event, update
-from store_samples import HOST_CLASS, artifact, best, problem
+from store_samples import ENTERED, HOST_CLASS, TRUSTED, artifact, best, problem
 
 from service.http.deps import Service
 from service.results.quality import ResultQuality
@@ -28,7 +28,7 @@ from service.settings import Settings
 from tilewright.schema.config_set import ConfigSet
 from tilewright.schema.match import MatchLimits
 from tuner.store import best as winners
-from tuner.store import entities, sets
+from tuner.store import entities, imports, sets
 from tuner.store.database import Store
 from tuner.store.models import BestConfigRow
 
@@ -232,3 +232,30 @@ def test_a_set_made_of_what_changed_is_the_one_made_of_everything(
         assert found.digest == afresh.snapshot.digest
         sent = ConfigSet.from_bytes(sets.unpack(found.packed), found.digest)
         assert sent == dataclasses.replace(found.catalog.config_set, created_at=sent.created_at)
+
+
+def test_a_set_whose_kernels_were_deleted_is_neither_pinned_nor_sent_in_part(
+    app: FastAPI, service: Service
+) -> None:
+    """Clients would be served a set that they cannot load."""
+    kernel, http = artifact(b"of an import"), TestClient(app, "http://localhost")
+    with service.store.begin() as session:
+        imports.enter(session, TRUSTED)
+        entities.put_artifact_bytes(session, kernel.to_bytes(), TRUSTED.id)
+        won = dataclasses.replace(best(problem(67)), artifact=kernel.digest)
+        assert winners.merge(session, won, ENTERED, TRUSTED) == "in use"
+    digest = http.get(CURRENT, params=WHERE).json()["digest"]
+    pin, bundle = WHERE | {"digest": digest}, f"/config-sets/{digest}/bundle"
+    assert (http.post(CURRENT, json=pin).status_code, http.get(bundle).status_code) == (200, 200)
+    with service.store.begin() as session:
+        imports.remove(session, TRUSTED.id)
+    refused = (
+        http.post(CURRENT, json=pin),
+        http.get(bundle),
+        http.post(bundle, json={"want": [artifact().digest, kernel.digest]}),
+    )
+    for answer in refused:
+        assert answer.status_code == 404
+        assert f"kernel {kernel.digest} of {digest} was deleted" in answer.json()["detail"]
+    assert http.post(bundle, json={"want": [artifact().digest]}).status_code == 200
+    assert shapes(service.served.current(HOST_CLASS).catalog.config_set) == [64, 65, 66]
