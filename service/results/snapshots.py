@@ -58,14 +58,14 @@ class SnapshotMaker:
         self._changes = 0  # of winners since the regret was estimated
 
     def make(self, session: Session) -> Made:
-        """The set of the winners as they stand; an empty one if all were deleted.
+        """The set of the winners as they stand; an empty one if all were deleted or are quarantined.
 
         Raises:
             Refusal: there never was a winner.
         """
         self._read_changes(session)
         parts = sorted(self._parts.values(), key=lambda part: part.order)
-        if not parts and sets.served(session, self._device_class).latest is None:
+        if not parts and not self._had_winners(session):
             detail = f"nothing was tuned on {self._device_class} yet; POST /tune or report misses"
             raise Refusal(Kind.NOT_FOUND, detail)
         near, arch = self._regret(session), self._device_class.partition("-")[0]
@@ -81,6 +81,10 @@ class SnapshotMaker:
         made = ConfigSet(digest, self._device_class, arch, now, entries, tuple(near), FORMAT)
         snapshot = Snapshot(digest, self._device_class, arch, len(entries), packed, now)
         return Made(made, snapshot, [part.stale for part in parts if part.stale])
+
+    def _had_winners(self, session: Session) -> bool:
+        had_set = sets.served(session, self._device_class).latest is not None
+        return had_set or bool(best.classes(session, self._device_class))
 
     def _read_changes(self, session: Session) -> None:
         """Read the winners that are new, changed or judged by another source, compiler or driver."""

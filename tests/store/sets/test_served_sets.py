@@ -18,7 +18,19 @@ from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, event, update
-from store_samples import ENTERED, HOST_CLASS, TRUSTED, artifact, best, problem
+from store_samples import (
+    ENTERED,
+    HOST,
+    HOST_CLASS,
+    OTHER_CLASS,
+    OTHER_HOST,
+    PROVENANCE,
+    TRUSTED,
+    artifact,
+    best,
+    failed_trial,
+    problem,
+)
 
 from service.http.deps import Service
 from service.results.quality import ResultQuality
@@ -30,6 +42,7 @@ from tilewright.schema.match import MatchLimits
 from tuner.store import best as winners
 from tuner.store import entities, imports, sets
 from tuner.store.database import Store
+from tuner.store.faults import quarantine
 from tuner.store.models import BestConfigRow
 
 ASKING = 20
@@ -259,3 +272,23 @@ def test_a_set_whose_kernels_were_deleted_is_neither_pinned_nor_sent_in_part(
         assert f"kernel {kernel.digest} of {digest} was deleted" in answer.json()["detail"]
     assert http.post(bundle, json={"want": [artifact().digest]}).status_code == 200
     assert shapes(service.served.current(HOST_CLASS).catalog.config_set) == [64, 65, 66]
+
+
+def test_a_class_whose_winners_are_quarantined_leaves_the_others_alone(
+    app: FastAPI, service: Service
+) -> None:
+    """Also where nobody was served a set of it before."""
+    there = dataclasses.replace(PROVENANCE, device_class=OTHER_CLASS)
+    only = dataclasses.replace(best(problem(64), OTHER_HOST), provenance=there)
+    broken = dataclasses.replace(failed_trial(0), config=only.config, provenance=there)
+    with service.store.begin() as session:
+        winners.put(session, only)
+        assert quarantine.put(session, broken, quarantine.Evidence(problem(64), None, "host"))
+    http, of_64 = TestClient(app, "http://localhost"), problem(64).to_dict()
+    looked_up = http.post("/best-config/lookup", json={"arch": HOST.arch, "problems": [of_64]})
+    assert looked_up.status_code == 200, looked_up.text
+    (found,) = looked_up.json()["items"]
+    assert (found["kind"], found["device_class"]) == ("exact", HOST_CLASS)
+    (alone,) = service.served.select(OTHER_CLASS, [problem(64)], MatchLimits())
+    assert alone.result.kind == "vendor"
+    assert http.get(CURRENT, params={"device_class": OTHER_CLASS}).json()["entries"] == []
