@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Literal
 
@@ -15,6 +16,7 @@ from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig
 from tilewright.wire.results import speedup_of
+from tuner.store import imports
 from tuner.store.imports import Import, ImportCounts
 from tuner.store.misses import MissRecord, Place
 from tuner.store.records import JobRecord, Unreadable, WaitingBest
@@ -22,7 +24,9 @@ from tuner.store.sets import ServedSetRecord, SetRecord
 
 _JOB_ID = re.compile("[0-9a-f]{32}")
 _NUMBER = re.compile("[0-9]{1,18}")
-_STAKE = re.compile(r"[0-9]+(\.[0-9]+)?(e[+-]?[0-9]{1,2})?")
+_STAKE = re.compile(r"[0-9]+(\.[0-9]+)?(e[+-]?[0-9]{1,3})?")
+_MICROS = re.compile("[0-9]{1,16}")  # until the year 2286
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 
 
 def job_view(
@@ -156,6 +160,25 @@ def miss_place(text: str | None) -> Place | None:
     if not _STAKE.fullmatch(stake) or not _NUMBER.fullmatch(number):
         raise _bad_cursor()
     return float(stake), int(number)
+
+
+def import_cursor(entered: Import) -> str:
+    """What stands for the place of an import in a cursor."""
+    return f"{(entered.created - _EPOCH) // _MICROSECOND} {entered.id}"
+
+
+def import_place(text: str | None) -> imports.Place | None:
+    """A cursor that stands for a place among the imports; None for none.
+
+    Raises:
+        Refusal: it is not such a cursor.
+    """
+    if text is None:
+        return None
+    micros, _, import_id = place(text).partition(" ")
+    if not _MICROS.fullmatch(micros) or not _JOB_ID.fullmatch(import_id):
+        raise _bad_cursor()
+    return _EPOCH + int(micros) * _MICROSECOND, import_id
 
 
 def tune_hint(problem: GemmProblem) -> dict[str, object]:

@@ -29,6 +29,7 @@ from store_samples import (
     trial,
 )
 
+from service.http.views import cursor, import_cursor, import_place
 from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import QUICK_METHOD, BestConfig, Outcome
@@ -88,7 +89,22 @@ def test_imports_are_listed_the_last_first(store: Store) -> None:
         everything = imports.listing(session)
         assert everything == [third, UNTRUSTED, TRUSTED]
         assert imports.listing(session, 1) == [third]
-        assert imports.listing(session, 5, third.id) == [UNTRUSTED, TRUSTED]
+        assert imports.listing(session, 5, third.place) == [UNTRUSTED, TRUSTED]
+
+
+def test_pages_of_imports_go_on_behind_one_that_is_deleted(store: Store) -> None:
+    later = [
+        Import(digit * 32, False, None, None, ENTERED + timedelta(microseconds=n))
+        for n, digit in enumerate("345", 1)
+    ]
+    with store.begin() as session:
+        for one in later:
+            imports.enter(session, one)
+        first = imports.listing(session, 2)
+        assert first == [later[2], later[1]]
+        told = import_place(cursor(import_cursor(first[-1])))
+        imports.remove(session, first[-1].id)
+        assert imports.listing(session, 2, told) == [later[0], UNTRUSTED]
 
 
 def test_nobody_displaces_a_winner_that_was_raced_here(store: Store) -> None:

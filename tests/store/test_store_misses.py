@@ -17,6 +17,8 @@ from sqlalchemy.exc import OperationalError
 from store_samples import HOST, HOST_CLASS, OTHER_CLASS, artifact, best, problem, request
 
 from service.engine import retune, staleness
+from service.http.routes.misses import _cursor
+from service.http.views import cursor, miss_place
 from service.settings import Settings
 from tilewright.schema.job import JobStatus, TuneRequest
 from tilewright.schema.trial import LadderKernel
@@ -141,6 +143,13 @@ def test_pages_follow_one_another_also_where_stakes_are_equal(store: Store) -> N
             paged += page
     assert paged == whole
     assert [item.problem.m for item in whole] == [9, 1, 2, 3, 4, 5, 8]
+
+
+@pytest.mark.parametrize("micros", [1e-300, 0.1, 1e12])
+def test_a_page_may_end_at_any_stake(store: Store, micros: float) -> None:
+    note(store, report(64, 10**9, micros))
+    (found,) = ranked(store)
+    assert miss_place(cursor(_cursor(found.place))) == found.place
 
 
 @pytest.mark.parametrize("most", [0, 2])

@@ -15,6 +15,7 @@ from tilewright.schema.preconditions import Preconditions
 from tilewright.schema.problem import GemmProblem
 from tuner.store import best, entities, exchange, jobs, misses, records, trials
 from tuner.store.database import Store
+from tuner.store.faults import quarantine
 from tuner.store.models import ArtifactRow
 from tuner.store.records import JobRecord, Unreadable
 from tuner.store.trials import JobRecorder
@@ -116,6 +117,19 @@ def test_a_page_of_trials_is_filled_behind_unreadable_ones(store: Store) -> None
         assert [trial.number for trial, _ in dated] == [1, 3]
     with pytest.raises(Unreadable, match=f"cannot read trial 0 of job {job_id}: outcome: must be one of"):
         recorder.trials()
+
+
+def test_a_page_of_the_quarantine_is_filled_behind_unreadable_entries(store: Store) -> None:
+    with store.begin() as session:
+        for tile in (16, 17, 18):
+            broken = dataclasses.replace(
+                samples.failed_trial(0), config=samples.config(tile), provenance=samples.PROVENANCE
+            )
+            assert quarantine.put(session, broken, quarantine.Evidence(samples.problem(), None, "host"))
+        first, second, third = reversed([one.id for one in quarantine.listing(session)])
+    damage(store, "UPDATE quarantine SET provenance = '{}' WHERE id = :id", id=second)
+    with store.read() as session:
+        assert [one.id for one in quarantine.listing(session, limit=2)] == [third, first]
 
 
 def test_unreadable_winners_are_not_served_and_all_others_are(store: Store) -> None:

@@ -29,6 +29,7 @@ from tuner.store.models import (
     TrialSlotRow,
 )
 
+Place = tuple[datetime, str]
 _UNSYNCHRONIZED = {"synchronize_session": False}
 
 
@@ -49,6 +50,11 @@ class Import:
     signer: str | None
     key_id: str | None
     created: datetime
+
+    @property
+    def place(self) -> Place:
+        """Where it stands in the list."""
+        return self.created, self.id
 
 
 def enter(session: Session, entering: Import) -> bool:
@@ -89,12 +95,13 @@ def get(session: Session, import_id: str) -> Import | None:
     return None if row is None or row.staged is not None else Import(**gathered(Import, row))
 
 
-def listing(session: Session, limit: int = 50, before: str | None = None) -> list[Import]:
-    """Imports, the newest first; ``before`` is the id of the last one of the page before."""
+def listing(session: Session, limit: int = 50, before: Place | None = None) -> list[Import]:
+    """Imports, the newest first; ``before`` is the place of the last one of the page before, which may be
+    deleted since."""
     query = select(ImportRow).where(ImportRow.staged.is_(None)).limit(limit)
     query = query.order_by(ImportRow.created.desc(), ImportRow.id.desc())
-    if before is not None and (last := get(session, before)):
-        query = query.where(tuple_(ImportRow.created, ImportRow.id) < tuple_(last.created, last.id))
+    if before is not None:
+        query = query.where(tuple_(ImportRow.created, ImportRow.id) < tuple_(*before))
     return [Import(**gathered(Import, row)) for row in session.scalars(query)]
 
 

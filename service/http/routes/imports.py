@@ -14,7 +14,14 @@ from service.errors import Kind, Refusal
 from service.http.conditional import link_next
 from service.http.deps import Service, ServiceDep, who
 from service.http.openapi import errors
-from service.http.views import import_view, job_place, number_place, page_end, waiting_view
+from service.http.views import (
+    import_cursor,
+    import_place,
+    import_view,
+    number_place,
+    page_end,
+    waiting_view,
+)
 from tilewright import wire
 from tilewright.schema.codec import encode, gathered
 from tuner.store import best, imports, keys
@@ -43,9 +50,9 @@ def get_imports(
 ) -> wire.ImportList:
     """Results that came from other stores, those that entered last first."""
     with service.store.read() as session:
-        found = imports.listing(session, query.limit, job_place(query.cursor))
+        found = imports.listing(session, query.limit, import_place(query.cursor))
         items = [import_view(one, imports.counts(session, one.id)) for one in found]
-    following = page_end(len(found), query.limit, found[-1].id if found else None)
+    following = page_end(len(found), query.limit, import_cursor(found[-1]) if found else None)
     link_next(request, response, following)
     return wire.ImportList(items=items, next=following)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from datetime import datetime
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
 from tilewright.schema.codec import decode, encode, gathered
@@ -104,7 +104,7 @@ def listing(
     query = query.join(ProblemRow, ProblemRow.id == QuarantineRow.problem_id)
     query = query if device_class is None else query.where(QuarantineRow.device_class == device_class)
     query = query if before is None else query.where(QuarantineRow.id < before)
-    return _READER.readable(session.execute(query.order_by(QuarantineRow.id.desc()).limit(limit)))
+    return _READER.page(session, query.order_by(QuarantineRow.id.desc()), limit, _following)
 
 
 def counts(session: Session) -> dict[Outcome, int]:
@@ -151,6 +151,10 @@ def _entry(row: QuarantineRow, problem: str, winners: int) -> QuarantineEntry:
     given = {"problem": entities.parse_problem(problem), "winners": winners}
     given |= {"config": Config.from_dict(row.config), "provenance": decode(Provenance, row.provenance)}
     return QuarantineEntry(**gathered(QuarantineEntry, row, **given))
+
+
+def _following(row: QuarantineRow, *_: object) -> ColumnElement[bool]:
+    return QuarantineRow.id < row.id
 
 
 def _identity(config: Config, was: Provenance) -> str:
