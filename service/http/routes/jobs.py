@@ -282,10 +282,12 @@ def cancel(service: Service, job_id: str, request: Request) -> JobRecord:
     Raises:
         Refusal: there is no such job.
     """
-    if not _cancel(service, [job_id], request):
-        raise unknown_job(job_id)
+    _cancel(service, [job_id], request)
     with service.store.read() as session:
-        return jobs.known(session, job_id)
+        job = jobs.get(session, job_id)
+    if job is None:  # NOTE: also one of an import on its way in or out, or that was deleted just now
+        raise unknown_job(job_id)
+    return job
 
 
 def _cancel(service: Service, ids: Sequence[str], request: Request) -> dict[str, bool]:

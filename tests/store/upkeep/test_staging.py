@@ -175,6 +175,18 @@ def test_a_job_of_an_import_that_has_not_ended_is_not_joined(store: Store) -> No
     assert merged(store, b"".join(PARTS)).added.trials == ALL
 
 
+def test_a_job_of_an_import_that_has_not_ended_cannot_be_cancelled(store: Store, url: str) -> None:
+    with store.begin() as session:
+        going = staging.begin(session, imports.Import("d" * 32, False, None, None, ENTERED))
+        line = exchange.of_plain(json.loads(PARTS[0]))
+        assert isinstance(line, exchange.EndedJob)
+        assert exchange.merge_job(session, line, going)
+    app = create_app(Settings(database_url=url))
+    with contextlib.closing(app.state.service.store), contextlib.closing(app.state.service.served):
+        answer = TestClient(app, base_url="http://localhost").delete(f"/jobs/{JOB}")
+    assert (answer.status_code, answer.json()["type"]) == (404, "urn:tilewright:problem:not-found")
+
+
 @pytest.mark.parametrize(("where", "name"), [(importing._Merging, "end"), (staging, "merge_winners")])
 def test_an_import_keeps_kernels_whose_own_import_is_deleted_meanwhile(
     store: Store, monkeypatch: pytest.MonkeyPatch, where: Any, name: str
