@@ -124,6 +124,7 @@ class _Merging:
         self._added, self._known = Counter[str](), Counter[str]()
         self._waiting = self._dropped = 0
         self._joined = list[tuple[str, int]]()
+        self._kernel: ArtifactData | None = None  # of the last line with one: that of a winner is before it
 
     def answer(self, entering: Import, reason: str) -> ImportAnswer:
         """What is told of it, with the reason why kernels were dropped."""
@@ -202,19 +203,27 @@ class _Merging:
         self._count("trials", len(numbers), len(found))
 
     def _artifact(self, session: Session, line: ArtifactData) -> None:
+        self._kernel = line
         if entities.has_artifact(session, line.digest):
             self._count("artifacts", 0)
         elif self._staged.trusted:
-            data = _decoded(line)
-            Artifact.from_bytes(data, line.digest)  # raises if they are damaged
-            entities.put_artifact_bytes(session, data, self._staged.id)
+            self._keep(session, line)
             self._count("artifacts", 1)
         else:
             self._dropped += 1
 
+    def _keep(self, session: Session, line: ArtifactData) -> None:
+        data = _decoded(line)
+        Artifact.from_bytes(data, line.digest)  # raises if they are damaged
+        entities.put_artifact_bytes(session, data, self._staged.id)
+
     def _winner(self, session: Session, line: Winner) -> None:
         if line.best.job_id:
             _need_job(session, line.best.job_id)
+        kernel = self._kernel
+        mine = self._staged.trusted and kernel and kernel.digest == line.best.artifact
+        if kernel and mine and not entities.has_artifact(session, kernel.digest):
+            self._keep(session, kernel)  # it was known, and deleted since with the import that brought it
         best.stage(session, line.best, line.created, self._staged.id)
 
 

@@ -22,7 +22,7 @@ from sqlalchemy import select, update
 from store_samples import ENTERED, HOST_CLASS, artifact, best, problem
 
 from service.engine import device_queue
-from service.results import importing
+from service.results import importing, uploads
 from service.results.uploads import BadLine
 from service.server.app import create_app
 from service.settings import Settings
@@ -206,6 +206,28 @@ def test_an_import_keeps_kernels_whose_own_import_is_deleted_meanwhile(
     assert (answer.known.artifacts, answer.added.best, answer.waiting) == (1, 5, 0)
     assert answer.import_id
     assert staging.remove(store, answer.import_id, "me") == imports.Removed(artifacts=1, best=5)
+
+
+def test_an_import_keeps_a_kernel_that_is_deleted_before_the_line_of_its_winner(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was known, and nothing named it yet."""
+    own = signer(1).public_key
+    first = merged(store, signed_winner(1), own).import_id
+    assert first
+    go_on, deleted = staging.go_on, list[imports.Removed]()
+
+    def deleting(*arguments: Any) -> None:
+        go_on(*arguments)
+        if not deleted:
+            deleted.append(imports.remove(arguments[0], first))
+
+    monkeypatch.setattr(uploads, "_BATCH_LINES", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(staging, "go_on", deleting)
+        answer = merged(store, signed_winner(2), own)
+    assert deleted == [imports.Removed(artifacts=1, best=1)]
+    assert (answer.known.artifacts, answer.added.best, answer.waiting) == (1, 2, 0)
 
 
 class Killed(BaseException):
