@@ -125,6 +125,19 @@ def test_a_backup_of_an_older_release_is_migrated_when_it_is_restored(
         assert restored.schema_state() == "head"
 
 
+def test_a_backup_does_not_replace_its_own_database(sqlite_databases: Databases, tmp_path: Path) -> None:
+    """A service that has it open would go on with a file that no longer has a name."""
+    url, other = sqlite_databases.copy(populate), tmp_path / "link.db"
+    file = Path(url.removeprefix("sqlite:///"))
+    other.symlink_to(file)
+    with opened(url) as store:
+        jobs_before = rows(store)["job"]
+        for own in (file, other, Path(f"{file}-wal")):
+            with pytest.raises(StoreError, match="is of the database itself"):
+                back_up(store, own)
+        assert rows(store)["job"] == jobs_before
+
+
 def test_a_database_that_is_not_empty_stays_as_it_is(store: Store, tmp_path: Path) -> None:
     back_up(store, tmp_path / "backup.db")
     before = rows(store)

@@ -31,8 +31,11 @@ def back_up(store: Store, file: Path) -> int:
     there already is replaced once the new one is whole.
 
     Raises:
-        StoreError: the schema is not this release's (PostgreSQL), or the backup is damaged.
+        StoreError: the file is of the database itself, the schema is not this release's (PostgreSQL), or the
+            backup is damaged.
     """
+    if file.exists() and any(own.exists() and own.samefile(file) for own in _files(store)):
+        raise StoreError(f"{file} is of the database itself, which a backup would replace; use another file")
     with _beside(file) as copy:
         if store.engine.dialect.name == "sqlite":
             _copy_sqlite(store, copy)
@@ -92,6 +95,12 @@ def _check(source: Store, file: Path) -> None:
         found = damages(source)
     if found:
         raise StoreError(f"{file} is damaged: {found[0]}; use an older backup")
+
+
+def _files(store: Store) -> list[Path]:
+    """The files of a SQLite database."""
+    is_file, name = store.engine.dialect.name == "sqlite", str(store.engine.url.database)
+    return [Path(f"{name}{suffix}") for suffix in ("", "-wal", "-shm")] if is_file else []
 
 
 def _copy_sqlite(store: Store, copy: Path) -> None:
