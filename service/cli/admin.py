@@ -14,16 +14,18 @@ from typing import Annotated, Any
 
 import typer
 from sqlalchemy import make_url
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from service.cli.output import AsJson, DatabaseUrl, connect, echo, only_one, print_json, print_table
+from service.engine.database_health import outage
 from service.engine.upkeep import kept_days
 from service.http.access import Scope
 from service.settings import Settings
 from tilewright.schema.codec import gathered
 from tilewright.wire import AuditEntry
 from tuner.store import keys
-from tuner.store.database import Store
+from tuner.store.database import Store, StoreError
 from tuner.store.keys import KeyRecord
 from tuner.store.records import utc_now
 from tuner.store.upkeep import audit
@@ -55,12 +57,21 @@ def user() -> str:
 
 @contextmanager
 def open_store(url: str | None, *, create: bool = False, migrate: bool = True) -> Iterator[Store]:
-    """The database at ``url``, or where the settings say it is; at this release's schema if ``migrate``."""
+    """The database at ``url``, or where the settings say it is; at this release's schema if ``migrate``.
+
+    Raises:
+        StoreError: it cannot be used, now or at all.
+    """
     store = Store.open(url or Settings().database_url, create=create)
     try:
         if migrate:
             store.migrate()
         yield store
+    except SQLAlchemyError as error:
+        reason = outage(error) or getattr(error, "orig", None) or error
+        raise StoreError(
+            f"the database cannot be used: {reason}; try again, or restore a backup with 'tilewright restore'"
+        ) from error
     finally:
         store.close()
 
@@ -77,13 +88,10 @@ def db() -> None:
 def upgrade(database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
     """Bring an empty or older database to this release's schema; one of a newer release is refused."""
     url = database_url or Settings().database_url
-    store = Store.open(url)
-    try:
+    with open_store(url, create=True, migrate=False) as store:
         before = store.schema_state()
         store.migrate()
         after = store.schema_state()
-    finally:
-        store.close()
     shown = make_url(url).render_as_string(hide_password=True)
     if as_json:
         print_json({"database_url": shown, "before": before, "after": after})
@@ -178,7 +186,9 @@ def create(
     scope: Annotated[
         list[Scope] | None, typer.Option(help="What it may do; repeat for several. read by default.")
     ] = None,
-    days: Annotated[int | None, typer.Option(help="Days until it expires; never by default.", min=1)] = None,
+    days: Annotated[
+        int | None, typer.Option(help="Days until it expires; never by default.", min=1, max=36_500)
+    ] = None,
     database_url: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -198,7 +208,8 @@ def create(
 def set_quota(
     key_id: KeyId,
     max_queued: Annotated[
-        int | None, typer.Option(help="Most queued jobs of it; -1: what the settings say.", min=-1)
+        int | None,
+        typer.Option(help="Most queued jobs of it; -1: what the settings say.", min=-1, max=2**31 - 1),
     ] = None,
     priority: Annotated[
         int | None, typer.Option(help="Its jobs go before those of a lower one; 0.", min=-1000, max=1000)

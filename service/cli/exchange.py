@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from service.cli.admin import Service, asks_service, open_store, user
 from service.cli.options import Asked, asks
-from service.cli.output import AsJson, DatabaseUrl, Url, connect, echo, print_json, print_table
+from service.cli.output import AsJson, DatabaseUrl, Url, connect, echo, only_one, print_json, print_table
 from service.results import importing, optuna_export, publishing
 from service.results.spool import Spool
 from service.settings import Settings
@@ -32,10 +32,11 @@ from tilewright.trust import checked_key
 from tilewright.wire import Counts, Format, ImportView
 from tuner.store import imports, keys
 from tuner.store.database import Store
-from tuner.store.imports import Removed
+from tuner.store.imports import Import, Removed
 from tuner.store.upkeep import audit, staging
 from tuner.store.upkeep.audit import Action
 
+_SCAN, _WHOLE_ID = 1000, 32
 Kind = Annotated[Format, typer.Option("--format", help="ndjson has everything, t4 the trials.")]
 
 
@@ -156,7 +157,7 @@ delete_app = typer.Typer(no_args_is_help=True, help="Take results out again.")
 
 @delete_app.command("import")
 def delete_import(
-    import_id: Annotated[str, typer.Argument(help="Id of the import, as 'tilewright imports' shows it.")],
+    import_id: Annotated[str, typer.Argument(help="Id of the import, or its first characters.")],
     url: Service = None,
     database_url: DatabaseUrl = None,
     as_json: AsJson = False,
@@ -165,10 +166,23 @@ def delete_import(
     removed = _removed(
         url,
         database_url,
-        lambda client: client.delete_import(import_id),
-        lambda store: staging.remove(store, import_id, user()),
+        lambda client: client.delete_import(_whole_id(import_id, lambda: client.imports(limit=_SCAN).items)),
+        lambda store: staging.remove(store, _whole_id(import_id, lambda: _imports(store)), user()),
     )
     _print_removed(removed, as_json)
+
+
+def _whole_id(start: str, listed: Callable[[], Sequence[ImportView | Import]]) -> str:
+    """The id of the import that begins so; a whole one need not be listed."""
+    if len(start) == _WHOLE_ID:
+        return start
+    found = [one.id for one in listed() if one.id.startswith(start)]
+    return only_one(start, found, "import", "tilewright imports")
+
+
+def _imports(store: Store) -> list[Import]:
+    with store.read() as session:
+        return imports.listing(session, _SCAN)
 
 
 @delete_app.command("best")

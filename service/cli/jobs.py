@@ -294,7 +294,7 @@ def misses(
         raise typer.BadParameter(f"{', '.join(search)}: for the jobs that --tune N starts")
     with connect(url) as client:
         if tune:
-            name = device_class or client.devices()[0].device_class
+            name = device_class or device_named(client, None).device_class
             started = client.tune_misses(name, tune, **search)
             echo(f"{len(started)} jobs: {' '.join(job.id for job in started)}", err=True)
         found = client.misses(device_class, limit=limit)

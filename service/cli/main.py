@@ -85,6 +85,12 @@ class _Group(typer.core.TyperGroup):
         except TilewrightError as error:
             typer.echo(printable(f"error: {error}"), err=True)
             raise typer.Exit(1) from error
+        except OSError as error:
+            if error.filename is None:
+                raise
+            told = f"error: {error.filename}: {error.strerror}; use a file or folder that you may use"
+            typer.echo(printable(told), err=True)
+            raise typer.Exit(1) from error
         except ValidationError as error:
             if error.title != Settings.__name__:
                 raise

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from service.settings import Settings
 from tilewright import Client, wire
-from tilewright.errors import printable
+from tilewright.errors import DeviceUnavailable, printable
 from tilewright.schema.problem import DType, GemmProblem, Layout
 
 M = Annotated[int, typer.Argument(help="Rows of D.", min=1)]
@@ -54,8 +54,14 @@ def connect(url: str | None) -> Client:
 
 
 def device_named(client: Client, name: str | None) -> wire.DeviceView:
-    """The service's device of this name, its first one where none is named or there is no such."""
+    """The service's device of this name, its first one where none is named or there is no such.
+
+    Raises:
+        DeviceUnavailable: it has none yet.
+    """
     found = client.devices()
+    if not found:
+        raise DeviceUnavailable(f"{client.url} has no device yet; wait until 'tilewright devices' lists one")
     return next((device for device in found if device.name == name), found[0])
 
 

@@ -63,21 +63,26 @@ def best(
     if extents and len(extents) != 3:
         raise typer.BadParameter("give M, N and K, or nothing for the list")
     with connect(url) as client:
-        first = device_named(client, None)
-        device_class = None if arch else first.device_class
+        first = None if arch else device_named(client, None)
+        device_class = first.device_class if first else None
         if not extents:
             given = {"arch": arch, "device_class": device_class, "dtype": dtype, "layout": layout}
             options = {name: value for name, value in given.items() if value} | more | limits
             _show_list(client, options, as_json)
             return
         match = wire.Match.NEAREST if nearest else wire.Match.EXACT
-        kind = first.kind if arch is None else "cuda" if arch.startswith("sm_") else "host"
+        kind = first.kind if first else _kind(arch)
         problem = problem_of(extents, dtype, layout, kind, **more)
         found = client.best_config(problem, arch=arch, device_class=device_class, match=match, **limits)
     if as_json:
         print_json(found)
     else:
         print_best(found)
+
+
+def _kind(arch: str | None) -> str:
+    """The kind of the devices of an architecture."""
+    return "cuda" if arch and arch.startswith("sm_") else "host"
 
 
 def _show_list(client: Client, options: dict[str, Any], as_json: bool) -> None:
@@ -122,11 +127,10 @@ def explain(
 ) -> None:
     """Explain the stored winner of a problem: its limits, how it fills the device, and the alternatives."""
     with connect(url) as client:
-        first = device_named(client, None)
-        kind = first.kind if arch is None else "cuda" if arch.startswith("sm_") else "host"
-        problem = asked.on(kind)
+        first = None if arch else device_named(client, None)
+        problem = asked.on(first.kind if first else _kind(arch))
         match = wire.Match.NEAREST if nearest else wire.Match.EXACT
-        device_class = None if arch else first.device_class
+        device_class = first.device_class if first else None
         found = client.explain_result(problem, match=match, arch=arch, device_class=device_class)
     if as_json:
         print_json(found)
@@ -200,7 +204,7 @@ def pin(digest: Digest, url: Url = None, as_json: AsJson = False) -> None:
 def rollback(device_class: Class = None, url: Url = None, as_json: AsJson = False) -> None:
     """Pin the snapshot before the one that is served now."""
     with connect(url) as client:
-        name = device_class or client.devices()[0].device_class
+        name = device_class or device_named(client, None).device_class
         found = client.config_sets(name, limit=_SCAN).items
         serving = [index for index, item in enumerate(found) if item.serving]
         if not serving or serving[0] + 1 >= len(found):
@@ -213,7 +217,7 @@ def rollback(device_class: Class = None, url: Url = None, as_json: AsJson = Fals
 def unpin(device_class: Class = None, url: Url = None, as_json: AsJson = False) -> None:
     """Serve the winners as they stand again."""
     with connect(url) as client:
-        name = device_class or client.devices()[0].device_class
+        name = device_class or device_named(client, None).device_class
         client.unpin(name)
     if as_json:
         print_json({"device_class": name, "pinned": None})

@@ -13,7 +13,7 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from service.errors import Kind, Refusal
+from tilewright.errors import TilewrightError
 from tilewright.schema.codec import KnobValue
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Outcome, Trial
@@ -27,10 +27,10 @@ def write(lines: Iterable[bytes], path: Path) -> int:
     """Write the jobs of an NDJSON export as studies of a new SQLite file; gives how many studies.
 
     Raises:
-        Refusal: the file exists.
+        TilewrightError: the file exists.
     """
     if path.exists():
-        raise Refusal(Kind.IN_USE, f"{path} exists; choose another name, or remove it")
+        raise TilewrightError(f"{path} exists; choose another name, or remove it")
     jobs: dict[str, EndedJob] = {}
     trials: dict[tuple[str, int | None, str], list[TrialOfJob]] = defaultdict(list)
     for line in lines:

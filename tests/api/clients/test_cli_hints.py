@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from typer.testing import CliRunner
 from service.cli.main import app
 from tilewright import Client, GemmProblem, __version__, wire
 from tilewright.errors import ServiceError
+from tuner.store import database
+from tuner.store.database import Store
 
 Run = Callable[..., Result]
 EXTENTS = [str(TUNED.m), str(TUNED.n), str(TUNED.k)]
@@ -140,6 +143,38 @@ def test_listing_keys_makes_no_database(tmp_path: Path) -> None:
     made = data(CliRunner().invoke(app, ["keys", "create", "me", "--json", "--database-url", url]))
     revoke = ["keys", "revoke", made["id"][:6], "--json", "--database-url", url]
     assert data(CliRunner().invoke(app, revoke))["active"] is False
+
+
+@pytest.mark.parametrize(
+    ("verb", "told"),
+    [
+        (("keys", "create", "me", "--days", "99999999"), "36500"),
+        (("keys", "create", "me"), "another writer holds it; try again"),
+        (("backup", "nowhere/backup.db"), "No such file or directory; use a file"),
+    ],
+)
+def test_what_goes_wrong_on_this_machine_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...], told: str
+) -> None:
+    url = f"sqlite:///{tmp_path / 'locked.db'}"
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.1)
+    with closing(Store.open(url)) as store:
+        store.migrate()
+        with store.begin() as session:
+            session.connection()  # which holds the lock of SQLite
+            result = CliRunner().invoke(app, [*verb, "--database-url", url])
+    assert result.exit_code in (1, 2)
+    assert isinstance(result.exception, SystemExit), "no traceback"
+    assert told in plain(result.stderr)
+
+
+def test_a_service_without_a_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fleet that no node has joined."""
+    monkeypatch.setattr(Client, "devices", lambda _client: [])
+    for verb in (["tune", "8", "8", "8"], ["best"], ["explain", "8", "8", "8"], ["sets", "rollback"]):
+        result = CliRunner().invoke(app, verb)
+        assert result.exit_code == 1
+        assert "has no device yet; wait until" in result.stderr
 
 
 def test_a_migration_is_one_line_of_the_log(server: Server) -> None:

@@ -177,11 +177,13 @@ def test_results_are_deleted(tmp_path: Path) -> None:
         assert (unknown.exit_code, "has no winner on sm_90" in unknown.stderr) == (1, True)
         assert data(there("delete", "best", *shape, "--on", HOST_CLASS, "--json"))["best"] == 1
         assert here("delete", "best", *shape, "--on", HOST_CLASS).exit_code == 1
-        assert "jobs      0 deleted" in here("delete", "import", TRUSTED.id).stdout
+        assert "jobs      0 deleted" in here("delete", "import", TRUSTED.id[:4]).stdout
         gone = there("delete", "import", TRUSTED.id)
         assert (gone.exit_code, "'tilewright imports' lists" in gone.stderr) == (1, True)
         assert here("delete", "problem", "65", "64", "64", *types).exit_code == 0
+        assert there("delete", "import", "9").exit_code == 2, "none begins so"
         assert data(there("imports", "--json"))["items"][0]["waiting"] == 0
+        assert there("delete", "import", UNTRUSTED.id[:1]).exit_code == 0
         assert there("delete", "problem", "9", "9", "9").exit_code == 1
     finally:
         finish(server)

@@ -89,7 +89,7 @@ def test_an_export_overwrites_no_storage(full: Server, tmp_path: Path) -> None:
     file = tmp_path / "studies.db"
     file.write_bytes(b"kept")
     done = CliRunner().invoke(app, ["export", str(file), "--format", "optuna", "--url", full.url])
-    assert done.exit_code != 0
+    assert (done.exit_code, "choose another name" in done.stderr) == (1, True)
     assert file.read_bytes() == b"kept"
 
 
