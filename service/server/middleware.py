@@ -79,6 +79,10 @@ class RequestLog:
 
         try:
             await self._app(scope, receive, send_seen)
+        except* anyio.BrokenResourceError:
+            log.debug(
+                "a follower of %s hung up", scope["path"]
+            )  # NOTE: FastAPI raises it, and it is no fault
         finally:
             self._note(scope, status, time.perf_counter() - started)
 

@@ -10,6 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import anyio
 import httpx2
 import numpy as np
 import pytest
@@ -123,3 +124,18 @@ def test_a_programming_error_is_told_without_its_inside() -> None:
     assert response.headers["content-type"] == "application/problem+json"
     assert response.headers["x-request-id"] == response.json()["request_id"] == "r1"
     assert "secret" not in response.text
+
+
+def test_a_follower_that_hangs_up_is_no_fault_of_the_service() -> None:
+    """FastAPI raises what its task meets that sends events; anything else stays an error."""
+
+    async def follow(*raised: Exception) -> None:
+        async def app(*_: object) -> None:
+            raise ExceptionGroup("of a task group", raised)
+
+        scope = {"type": "http", "method": "GET", "path": "/jobs/1/events"}
+        await middleware.RequestLog(app, Metrics())(scope, lambda: None, lambda _: None)  # type: ignore[arg-type]
+
+    asyncio.run(follow(anyio.BrokenResourceError()))
+    with pytest.raises(ExceptionGroup, match="of a task group"):
+        asyncio.run(follow(anyio.BrokenResourceError(), ValueError("a bug")))
