@@ -92,6 +92,14 @@ def test_a_key_opens_and_its_secret_is_kept_nowhere(store: Store) -> None:
     assert given not in repr(kept)
 
 
+def test_a_name_that_is_no_text_is_escaped(store: Store) -> None:
+    """As a shell gives what is not UTF-8."""
+    with store.begin() as session:
+        record, _ = keys.create(session, "J\udcffrgen", frozenset({"read"}))
+        keys.trust(session, f"ed25519:{'1' * 64}", "J\udcffrgen")
+        assert (record.name, keys.trusted(session)[0].name) == ("J\\udcffrgen",) * 2
+
+
 def test_equal_secrets_have_different_digests(store: Store) -> None:
     with store.begin() as session:
         rows = [keys.create(session, "x", frozenset({"read"})) for _ in range(2)]

@@ -19,6 +19,7 @@ from typing import Any
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
+from tuner.store import records
 from tuner.store.database import IdempotencyConflict, insert_new, insert_or_update, insert_row
 from tuner.store.models import ApiKeyRow, EndedSignInRow, SubmissionRow, TrustedKeyRow
 from tuner.store.records import utc_now
@@ -72,7 +73,7 @@ def create(
     key_id, secret, salt = secrets.token_hex(6), secrets.token_hex(32), secrets.token_hex(16)
     values = {
         "id": key_id,
-        "name": name,
+        "name": records.text(name),
         "salt": salt,
         "digest": _digest(salt, secret),
         "scopes": sorted(scopes),
@@ -254,7 +255,7 @@ class TrustedKey:
 
 def trust(session: Session, key: str, name: str) -> None:
     """Trust a key from now on; one that is trusted already gets the name."""
-    values = {"public_key": key, "name": name, "created": utc_now()}
+    values = {"public_key": key, "name": records.text(name), "created": utc_now()}
     insert_or_update(session, TrustedKeyRow, values, identity=("public_key",), kept=("created",))
 
 
