@@ -33,6 +33,7 @@ NDJSON = "application/x-ndjson"
 # The most bytes of an answer: about one thing, or an error; a page of a list or a config set; a kernel.
 ONE_BYTES, MANY_BYTES, KERNEL_BYTES = 2**20, 2**26, 2**22
 _IDEMPOTENCY_KEY = "Idempotency-Key"
+_NOT_MODIFIED = 304
 _PURE = frozenset({"/gemm", "/best-config/lookup"})  # a POST for the sake of its body
 
 
@@ -168,6 +169,11 @@ def answer(call: Call[T], reply: Reply) -> T:
     """
     if reply.status >= 400:
         raise ServiceError(reply.status, _problem_document(reply))
+    if reply.status >= 300 and reply.status != _NOT_MODIFIED:
+        raise ServiceUnreachable(
+            f"{call.method} {call.path} is redirected to {reply.headers.get('location', 'nowhere')[:200]!r}; "
+            "use the URL of the service itself"
+        )
     try:
         return call.parse(reply)
     except (InvalidProblem, KeyError, ValueError) as error:

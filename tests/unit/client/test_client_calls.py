@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -46,6 +47,27 @@ def test_a_problem_document_becomes_an_error() -> None:
         answer(first(Endpoints.devices(None)), reply(b"bad gateway", 502, "text/plain"))
     with pytest.raises(ServiceError, match="500 unexpected answer"):
         answer(first(Endpoints.devices(None)), reply(b"{", 500, "application/problem+json"))
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_is_no_success(status: int) -> None:
+    """Also where nothing is read of the answer: what was asked for did not happen."""
+    moved = Reply(status, {"location": "https://gate.example/login"}, b"")
+    for call in (Endpoints.unpin(None, "sm_90"), Endpoints.release_device(None, "cuda:0")):
+        with pytest.raises(ServiceUnreachable, match=r"redirected to 'https://gate\.example/login'; use the"):
+            answer(first(call), moved)
+
+
+def test_a_redirected_export_leaves_the_file_of_the_last_one(tmp_path: Path) -> None:
+    file = tmp_path / "results.ndjson"
+    file.write_bytes(b"of yesterday")
+    export = iter(Endpoints.export(None, file))
+    call = next(export)
+    with pytest.raises(ServiceUnreachable, match="redirected") as caught:
+        answer(call, Reply(301, {"location": "https://elsewhere"}, b""))
+    with pytest.raises(ServiceUnreachable):
+        export.throw(caught.value)
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"of yesterday"]
 
 
 def test_a_newer_service_may_say_more() -> None:
