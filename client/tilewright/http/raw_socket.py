@@ -87,6 +87,7 @@ class RawSocketSender:
 
     def _answered(self, call: Call[Any], broken: contextlib.ExitStack) -> tuple[_Connection, Reply]:
         """The answer, and the connection that it came over; ``broken`` closes all that were tried."""
+        until = time.monotonic() + self._timeout
         while True:
             connection = self._connection()
             kept = connection.sock is not None
@@ -94,8 +95,9 @@ class RawSocketSender:
             try:
                 return connection, self._exchange(connection, call)
             except ConnectionError:
-                # NOTE: the service closes idle connections, also while a request is on its way.
-                if not (kept and call.repeatable):
+                # NOTE: the service closes idle connections, also while a request is on its way. What takes
+                # each of them long to lose is sent again no later than the timeout.
+                if not (kept and call.repeatable and time.monotonic() < until):
                     raise
 
     def _exchange(self, connection: _Connection, call: Call[Any]) -> Reply:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import stat
 import time
@@ -63,14 +64,14 @@ def send(http: httpx2.Client, call: Call[T], follow: Follower | None = None) -> 
     """The answer of a call, whose connection ``follow`` learns of as the extension ``trace`` of httpx2.
 
     A call that is lost on a connection that was kept is sent again if it is repeatable: the service may have
-    closed that one just then.
+    closed that one just then. None is sent again after the timeout of a step, however many were kept.
 
     Raises:
         ServiceUnreachable: the transport failed, or what answered is not tilewright.
         ServiceError: the service refused.
     """
     time.sleep(call.delay_s)
-    body = _Body(call)
+    body, until = _Body(call), _repeated_until(http.timeout)
     with _reaching(http.base_url):
         while True:
             way = _Way(follow)
@@ -79,7 +80,7 @@ def send(http: httpx2.Client, call: Call[T], follow: Follower | None = None) -> 
                 response = http.send(request, stream=True)
                 break
             except _LOST:
-                if not (way.is_kept and call.repeatable):
+                if not (way.is_kept and call.repeatable and time.monotonic() < until):
                     raise
         with contextlib.closing(response):
             take = body.taker(response)
@@ -96,7 +97,7 @@ async def send_async(http: httpx2.AsyncClient, call: Call[T]) -> T:
         ServiceError: the service refused.
     """
     await asyncio.sleep(call.delay_s)
-    body = _Body(call)
+    body, until = _Body(call), _repeated_until(http.timeout)
     with _reaching(http.base_url):
         while True:
             way, given = _Way(), _request(call, http.timeout)
@@ -107,7 +108,7 @@ async def send_async(http: httpx2.AsyncClient, call: Call[T]) -> T:
                 response = await http.send(request, stream=True)
                 break
             except _LOST:
-                if not (way.is_kept and call.repeatable):
+                if not (way.is_kept and call.repeatable and time.monotonic() < until):
                     raise
         async with contextlib.aclosing(response):
             take = body.taker(response)
@@ -198,6 +199,11 @@ class _Body:
         self._left -= len(piece)
         if self._left < 0:
             raise ServiceUnreachable("the service sends too much; check the URL")
+
+
+def _repeated_until(timeout: httpx2.Timeout) -> float:
+    """When a call that begins now is no longer sent again, by ``time.monotonic()``."""
+    return time.monotonic() + (math.inf if timeout.read is None else timeout.read)
 
 
 def _request(call: Call[Any], timeout: httpx2.Timeout) -> dict[str, Any]:

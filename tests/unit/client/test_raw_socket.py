@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import dataclasses
 import os
@@ -31,6 +32,7 @@ TOLD = {
     "Server-Timing": "body;dur=2.5, wait;dur=0.5",
 }
 
+LOSES = {"lose": 0.0, "lose late": 0.6}  # after so many seconds
 CHUNKED = {"Transfer-Encoding": "chunked"}
 LIES: dict[str, tuple[int, dict[str, str], bytes, float]] = {
     "more than memory": (200, {"Content-Length": "99999999999999999"}, b"x", 0.05),
@@ -60,7 +62,8 @@ class Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RD)
             return
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        if mode == "lose" and self.client_address[1] in {seen[0] for seen in self.server.seen}:
+        if mode in LOSES and self.client_address[1] in {seen[0] for seen in self.server.seen}:
+            time.sleep(LOSES[mode])
             self.close_connection = True
             self.server.lost += 1
             return
@@ -190,6 +193,36 @@ def test_a_request_that_a_new_connection_lost_is_not_sent_again(server: Any, sen
     with pytest.raises(ServiceUnreachable, match="no answer from http"):
         send(call())
     assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize("way", ["raw", "httpx2", "httpx2 of coroutines"])
+def test_a_request_that_each_kept_connection_loses_late_ends_in_time(server: Any, way: str) -> None:
+    url, kept = f"http://127.0.0.1:{server.server_port}", 4
+
+    def threads(send: Send) -> None:
+        server.mode = "slow"
+        with concurrent.futures.ThreadPoolExecutor(kept) as pool:
+            list(pool.map(send, [call()] * kept))
+        server.mode = "lose late"
+        send(call())
+
+    async def coroutines() -> None:
+        async with AsyncClient(url, timeout=1.0) as client:
+            server.mode = "slow"
+            await asyncio.gather(*(client._send(call()) for _ in range(kept)))
+            server.mode = "lose late"
+            await client._send(call())
+
+    raw = RawSocketSender(url, 1.0, {})
+    with contextlib.closing(raw), Client(url, timeout=1.0) as client:
+        ways = {
+            "raw": lambda: threads(raw.send),
+            "httpx2": lambda: threads(lambda one: transport.send(client._http.get(), one)),
+            "httpx2 of coroutines": lambda: asyncio.run(coroutines()),
+        }
+        with pytest.raises(ServiceUnreachable, match="no answer from http"):
+            ways[way]()
+    assert server.lost <= 2
 
 
 def test_a_refusal_before_the_body_has_gone_is_read(server: Any, sender: RawSocketSender) -> None:
