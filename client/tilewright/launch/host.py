@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import functools
 import os
@@ -33,18 +34,38 @@ def run_together(calls: Sequence[Callable[[], object]]) -> None:
 
     Raises:
         BaseException: one of the calls raised it.
+        LaunchError: the system starts no more threads.
     """
     done: _Done = SimpleQueue()
-    others = calls[1:]
-    for inbox, call in zip(_workers(len(others)), others, strict=True):
-        inbox.put((call, done))
+    others = [(call, done) for call in calls[1:]]
+    handed_over = map(SimpleQueue.put, _workers(len(others)), others)
     try:
+        # NOTE: in one step of the interpreter, so that a signal's handler raises before or after all of them.
+        collections.deque(handed_over, maxlen=0)
         calls[0]()
     finally:
-        errors = [done.get() for _ in others]
+        errors = _outcomes(done, len(others))
     for error in errors:
         if error is not None:
             raise error
+
+
+def _outcomes(done: _Done, count: int) -> list[BaseException | None]:
+    """What ``count`` calls raised, once all of them have ended.
+
+    NOTE: they write to the caller's memory, so what a signal's handler raises meanwhile, such as
+    KeyboardInterrupt, waits for them.
+    """
+    found: list[BaseException | None] = []
+    interrupt: BaseException | None = None
+    while len(found) < count:
+        try:
+            found.extend(map(SimpleQueue.get, [done] * (count - len(found))))
+        except BaseException as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
+    return found
 
 
 def _workers(count: int) -> list[_Inbox]:
@@ -53,7 +74,12 @@ def _workers(count: int) -> list[_Inbox]:
             while len(_inboxes) < count:
                 inbox: _Inbox = SimpleQueue()
                 name = f"tilewright-{len(_inboxes) + 1}"
-                threading.Thread(target=_work, args=(inbox,), name=name, daemon=True).start()
+                thread = threading.Thread(target=_work, args=(inbox,), name=name, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    reason = f"the kernel runs on {count + 1} threads: {error}; allow more"
+                    raise LaunchError(reason) from error
                 _inboxes.append(inbox)
     return _inboxes[:count]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import threading
+import time
 import warnings
 from array import array
 from pathlib import Path
@@ -18,6 +20,7 @@ from tilewright.artifact import Artifact
 from tilewright.errors import ArtifactError, LaunchError, PreconditionFailed
 from tilewright.launch import Operands, host, load
 from tilewright.launch.host import HostKernel, can_run, host_arch, run_together, x86_level
+from tilewright.matmul.matmul import Choice, LocalMatmul
 from tilewright.schema.problem import GemmProblem
 
 PROBLEM = GemmProblem(64, 64, 64, "float32")
@@ -139,6 +142,38 @@ def test_an_error_on_a_worker_reaches_the_caller_and_spares_the_worker() -> None
     seen: list[str] = []
     run_together([lambda: seen.append("caller"), lambda: seen.append(threading.current_thread().name)])
     assert sorted(seen) == ["caller", "tilewright-1"]
+
+
+def test_an_interrupt_waits_for_the_workers_which_write_to_memory_of_the_caller() -> None:
+    ended = threading.Event()
+
+    def work() -> None:
+        time.sleep(0.2)
+        ended.set()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    main = threading.get_ident()
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_together([lambda: None, lambda: signal.pthread_kill(main, signal.SIGUSR1), work])
+        assert ended.is_set()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_without_another_thread_the_product_is_left_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    kernel = artifact_of(config_of(threads=2), PROBLEM)
+    monkeypatch.setattr(host, "_inboxes", [])
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    matmul, a = LocalMatmul(lambda *_: Choice(kernel, "exact")), np.ones((64, 64), "float32")
+    np.testing.assert_array_equal(matmul(a, a.T), a @ a.T)
+    assert matmul.stats == {"vendor: the kernel runs on 2 threads: can't start new thread; allow more": 1}
 
 
 def test_workers_start_anew_in_a_forked_child() -> None:
