@@ -335,6 +335,34 @@ def test_a_fork_waits_until_threads_with_nothing_left_to_run_are_gone() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+def _learns_in_child(tw: Client) -> bool:
+    """Whether products that already ran before the fork run tuned some time, though nobody refreshes."""
+    until = time.monotonic() + 10.0
+    while tw.stats["tuned: exact"] == 0 and time.monotonic() < until:
+        product_is_right(tw)
+        time.sleep(0.02)
+    return tw.stats["tuned: exact"] > 0
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("before", ["nothing was tuned", "nobody answered"])
+def test_a_forked_child_looks_for_newer_sets(service: SetService, tmp_path: Path, before: str) -> None:
+    tuned, service.content = service.content, config_set([])
+    service.mode = "ok" if before == "nothing was tuned" else "error"
+    with Client(service.url, cache_dir=tmp_path, start_timeout=20.0, refresh_s=0.1).start() as tw:
+        product_is_right(tw)
+        assert tw.refresh(20.0) == (service.mode == "ok")
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException):
+                os._exit(0 if _learns_in_child(tw) else 1)
+            os._exit(2)
+        tw.close()
+        time.sleep(0.3)
+        service.content, service.mode = tuned, "ok"
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_fork_after_start_goes_on_in_both(service: SetService, tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")

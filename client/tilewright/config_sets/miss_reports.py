@@ -52,7 +52,7 @@ class MissReports:
             while self._unanswered:
                 self._send(self._unanswered[0])
                 for counter, count in self._unanswered.pop(0).counts:
-                    counter.reported = count
+                    counter.reported = max(counter.reported, count)  # a fork meanwhile may have set it
 
     def _send(self, report: _Report) -> None:
         try:

@@ -126,6 +126,7 @@ class ConfigSetRefresher:
         catalog: the current set; None before the first one came.
         problem: why the last look at the service failed; empty if it did not.
         rounds: looks at the service so far.
+        forked: whether this process was forked since, and must :meth:`resume`.
 
     Args:
         fetcher: to the service.
@@ -154,6 +155,7 @@ class ConfigSetRefresher:
         self._requested = False
         self._closed = False
         self.after_fork()
+        self.forked = False
         forks.watch(self)
 
     def after_fork(self) -> None:
@@ -162,6 +164,7 @@ class ConfigSetRefresher:
         self._backoff = Backoff()
         self._looking = self._writing = False
         self._thread: threading.Thread | None = None
+        self.forked = True
 
     def start(self) -> None:
         """Take the set from disk; else wait for the service, at most ``start_timeout`` seconds."""
@@ -172,6 +175,12 @@ class ConfigSetRefresher:
                 self._condition.wait_for(
                     lambda: self.catalog or self.rounds or self._closed, self._options.start_timeout
                 )
+
+    def resume(self) -> None:
+        """Look at the service from a forked child as well, which no thread of its parent does."""
+        self.forked = False
+        if not self._options.offline:
+            self._ensure_thread(0.0 if self.catalog is None else self._pause())
 
     def refresh(self, timeout: float) -> bool:
         """Look at the service now, once for all threads that ask; return whether it answered in time.
@@ -240,12 +249,15 @@ class ConfigSetRefresher:
             pause = self._backoff.failed()
         else:
             self._backoff.succeeded()
-            pause = self._options.refresh_s * random.uniform(0.9, 1.1)
+            pause = self._pause()
         with self._condition:
             self.rounds += 1
             self._looking = False
             self._condition.notify_all()
         return pause
+
+    def _pause(self) -> float:
+        return self._options.refresh_s * random.uniform(0.9, 1.1)
 
     def _why_not(self) -> str:
         """Look at the service and return why that failed; empty if it did not."""

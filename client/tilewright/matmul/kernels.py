@@ -56,6 +56,8 @@ class LocalKernels:
                 )
                 self._refreshers[name] = found
                 found.start()
+            elif found.forked:
+                found.resume()
         return found
 
     def lookup(self, problem: GemmProblem, device: int) -> LookupResult:

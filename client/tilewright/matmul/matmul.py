@@ -78,8 +78,14 @@ class LocalMatmul:
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """Make a new lock in a forked child: a lost thread may hold the old one."""
+        """Make a new lock in a forked child: a lost thread may hold the old one. Look up anew, so that the
+        child learns of newer results; its parent reports what was missed before."""
         self._lock = threading.RLock()
+        # NOTE: kept, as they may hold memory of a device, which is not for the child to free.
+        self._of_parent = self._threads
+        self.forget()
+        for counter in self._counters.values():
+            counter.reported = counter.count
 
     def __call__(
         self,

@@ -223,6 +223,22 @@ def test_forgetting_asks_again() -> None:
     assert (counter.problem, counter.count) == (problem, 2)
 
 
+def test_a_forked_child_asks_again_and_leaves_the_misses_of_its_parent_to_it() -> None:
+    asked = []
+
+    def lookup(problem: GemmProblem, device: int) -> Choice:
+        asked.append((problem, device))
+        return Choice(None, "nothing tuned", miss=True)
+
+    matmul, a = LocalMatmul(lookup), array(4, 4)
+    for _ in range(2):
+        matmul(a, a)
+    matmul.after_fork()
+    matmul(a, a)
+    [counter] = matmul.misses()
+    assert (len(asked), counter.count, counter.count - counter.reported) == (2, 3, 1)
+
+
 def test_shapes_that_never_repeat_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.matmul.matmul._MOST_COUNTERS", 8)
     monkeypatch.setattr("tilewright.matmul.matmul._MOST_PLANS", 4)
