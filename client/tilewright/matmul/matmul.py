@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Hashable
+from numbers import Complex, Real
 from typing import Any, Protocol
 
 from tilewright import forks
@@ -107,12 +108,14 @@ class LocalMatmul:
             activation: ``relu`` or ``gelu`` (the tanh approximation).
 
         Raises:
-            InvalidProblem: the activation is unknown, ``beta`` is given without ``out``, or a factor is too
-                large for the type of the running sum.
+            InvalidProblem: the activation is unknown, ``beta`` is given without ``out``, or a factor is no
+                real number or too large for the type of the running sum.
             LaunchError: the device broke; the process must end.
         """
         library = _libraries(type(a)) or arrays.library_of(a)
         key = library.key(a, b, out, bias)
+        if type(alpha) is not float or type(beta) is not float:
+            alpha, beta = _factor("alpha", alpha), _factor("beta", beta)
         if activation is not None or alpha != 1.0 or beta != 0.0:
             key = key and (key, activation, alpha, beta)
         plan = self._threads.plans.get(key)
@@ -147,7 +150,8 @@ class LocalMatmul:
             InvalidProblem: no kernel supports the layout of the arrays; the message says why.
         """
         library = _libraries(type(a)) or arrays.library_of(a)
-        return describe(library, (a, b, None, bias), _epilogue(activation, 1.0, beta, a))
+        epilogue = _epilogue(activation, 1.0, _factor("beta", beta), a)
+        return describe(library, (a, b, None, bias), epilogue)
 
     @property
     def stats(self) -> collections.Counter[str]:
@@ -253,11 +257,21 @@ class HasMatmul(Protocol):
     matmul: LocalMatmul
 
 
+def _factor(name: str, value: Any) -> float:
+    """A factor as a number; of an array or a tensor of one, what it holds now."""
+    try:
+        if isinstance(value, str | bytes) or (isinstance(value, Complex) and not isinstance(value, Real)):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last by torch
+        raise InvalidProblem(f"{name} must be a real number, such as 2.0; got {str(value)[:80]!r}") from None
+
+
 def _epilogue(activation: str | None, alpha: float, beta: float, out: Any) -> Epilogue:
     if beta != 0.0 and out is None:
         raise InvalidProblem("beta adds what out holds; give out, or leave beta at 0")
     try:
-        return Epilogue(Activation(activation or "none"), float(alpha), float(beta))
+        return Epilogue(Activation(activation or "none"), alpha, beta)
     except ValueError:
         names = ", ".join(Activation)
         raise InvalidProblem(f"activation must be one of {names}; got {activation!r}") from None

@@ -124,7 +124,7 @@ def _check_epilogue(d: Any, out: Any, bias: Any, epilogue: Epilogue) -> None:
     if epilogue.activation is Activation.RELU and kind == "c":
         raise InvalidProblem("relu is for real numbers; give arrays that are not complex")
     for name, factor in (("alpha", epilogue.alpha), ("beta", epilogue.beta)):
-        if kind not in "fc" and not _holds(d.dtype, factor):
+        if kind in "biu" and not _holds(d.dtype, factor):
             raise InvalidProblem(f"{name} must be a value of type {d.dtype}, got {factor:g}")
     others = [array.dtype for array in (bias, out if epilogue.beta else None) if array is not None]
     result = np.result_type(d.dtype, *others)

@@ -163,6 +163,39 @@ def test_what_makes_no_sense_is_refused() -> None:
         matmul([[1.0]], [[1.0]])
 
 
+class Changing:
+    """A factor as a tensor of torch is one: alike in hash and identity, whatever it holds."""
+
+    held = 2.0
+
+    def __float__(self) -> float:
+        return self.held
+
+
+@pytest.mark.parametrize("where", ["kernel", "library"])
+def test_a_factor_counts_with_what_it_holds_at_each_call(where: str) -> None:
+    matmul = LocalMatmul(tuned if where == "kernel" else vendor_only)
+    a, b, out, alpha = array(33, 40), array(40, 21), array(33, 21), np.array(2.0)
+    changing: Any = Changing()
+    for held in (2.0, 3.0, 1.0):
+        changing.held = alpha[()] = held
+        close(matmul(a, b, alpha=changing), held * (a @ b))
+        close(matmul(a, b, out.copy(), alpha=alpha, beta=changing), held * (a @ b + out))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("factor", ["2", "x", b"2", None, 2j, np.complex64(2), [2.0], np.ones(2), 10**400])
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_a_factor_that_is_no_real_number_is_refused(name: str, factor: Any) -> None:
+    with pytest.raises(InvalidProblem, match=f"{name} must be a real number"):
+        LocalMatmul(tuned)(array(4, 4), array(4, 4), array(4, 4), **{name: factor})
+
+
+def test_objects_have_factors_and_a_bias_too() -> None:
+    a = array(4, 4).astype(object)
+    got = LocalMatmul(tuned)(a, a, a.copy(), a[0], "relu", 2.0, 0.5)
+    close(got.astype("f8"), np.maximum(2 * (a @ a) + 0.5 * a + a[0], 0).astype("f8"))
+
+
 def test_a_lookup_that_breaks_leaves_the_product_to_the_library() -> None:
     def broken(*_: object) -> Choice:
         raise ValueError("embedded null byte")
