@@ -32,17 +32,15 @@ def connect(url: str, timeout: float, headers: Mapping[str, str], connect_s: flo
     """A client of httpx2; ``connect_s`` bounds the time to connect where it is not ``timeout`` as well.
 
     Raises:
-        ServiceUnreachable: the URL is not valid.
+        ServiceUnreachable: the URL is not valid, or a proxy or certificates that the environment names.
     """
     # NOTE: making the first client of a process imports, too.
-    with forks.importing(), _reaching(url):
+    with forks.importing(), _configured(url):
         if url.startswith("file:"):
             return httpx2.Client(base_url=url, transport=_Files(url))
-        # NOTE: no matter of trust: plain HTTP has no certificate, and reading the authorities takes long.
-        verify = not url.startswith("http://")
         each = httpx2.Timeout(timeout, connect=connect_s or timeout)
         return httpx2.Client(
-            base_url=url, timeout=each, headers={**headers, **_PLAIN}, verify=verify, limits=_LIMITS
+            base_url=url, timeout=each, headers={**headers, **_PLAIN}, verify=_verify(url), limits=_LIMITS
         )
 
 
@@ -50,14 +48,32 @@ def connect_async(url: str, timeout: float, headers: Mapping[str, str]) -> httpx
     """The same for coroutines.
 
     Raises:
-        ServiceUnreachable: the URL is not valid.
+        ServiceUnreachable: as :func:`connect`.
     """
-    with forks.importing(), _reaching(url):
+    with forks.importing(), _configured(url):
         if url.startswith("file:"):
             return httpx2.AsyncClient(base_url=url, transport=_Files(url))
         return httpx2.AsyncClient(
-            base_url=url, timeout=timeout, headers={**headers, **_PLAIN}, limits=_LIMITS
+            base_url=url, timeout=timeout, headers={**headers, **_PLAIN}, verify=_verify(url), limits=_LIMITS
         )
+
+
+def _verify(url: str) -> bool:
+    # NOTE: no matter of trust: plain HTTP has no certificate, and reading the authorities takes long.
+    return not url.startswith("http://")
+
+
+@contextlib.contextmanager
+def _configured(url: str) -> Iterator[None]:
+    """A context that reads proxies and certificates from the environment, which may be wrong."""
+    try:
+        with _reaching(url):
+            yield
+    except (ValueError, ImportError, OSError) as error:
+        raise ServiceUnreachable(
+            f"no way to {url} ({type(error).__name__}: {error}); check HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and"
+            " SSL_CERT_FILE, or name the host in NO_PROXY"
+        ) from error
 
 
 def send(http: httpx2.Client, call: Call[T], follow: Follower | None = None) -> T:

@@ -350,8 +350,34 @@ def test_a_gemm_waits_longer_than_the_service_does() -> None:
     assert gemm_call({"a": np.eye(2), "b": np.eye(2)}, {}).answer_s > 40
 
 
+PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ALL_PROXY", "socks5://127.0.0.1:1080"),  # needs a package that is not installed
+        ("ALL_PROXY", "socks://127.0.0.1:1080"),  # as desktops set it
+        ("SSL_CERT_FILE", "/nowhere/ca.pem"),
+    ],
+)
+def test_an_environment_that_leads_nowhere_is_told(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for each in PROXIES:
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv(name, value)
+    asks = (
+        lambda: Client("https://a.example").ready(),
+        lambda: asyncio.run(AsyncClient("https://a.example").ready()),
+    )
+    for ask in asks:
+        with pytest.raises(ServiceUnreachable, match=f"no way to https://a.example .*{name}"):
+            ask()
+
+
 def test_what_lies_between_is_left_to_httpx2(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"):
+    for name in PROXIES:
         monkeypatch.delenv(name, raising=False)
     assert reaches("http://gpu:8080")
     assert not reaches("https://gpu")
