@@ -156,7 +156,7 @@ class Client(Endpoints, Sender):
 
 
 class AsyncClient(Endpoints, AsyncSender):
-    """An asynchronous client: the endpoints as coroutines, without ``matmul``.
+    """An asynchronous client: the endpoints as coroutines, without ``matmul``. Event loops may share it.
 
     Attributes:
         url: of the service.
@@ -176,7 +176,11 @@ class AsyncClient(Endpoints, AsyncSender):
     ) -> None:
         self.url = checked_url(url)
         self.service_key = ServiceKey(self.url, default_folder(), trust)
-        self._http = PerProcess(lambda: transport.connect_async(self.url, timeout, _authorization(key)))
+        self._http = PerProcess(
+            lambda: transport.LoopConnections(
+                lambda: transport.connect_async(self.url, timeout, _authorization(key))
+            )
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -185,13 +189,13 @@ class AsyncClient(Endpoints, AsyncSender):
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections of this event loop."""
         self._close_segments()
         if self._http.made:
-            await self._http.made.aclose()
+            await self._http.made.close()
 
     async def _send(self, call: Call[T]) -> T:
-        return await transport.send_async(self._http.get(), call)
+        return await transport.send_async(self._http.get().here(), call)
 
 
 def _authorization(key: str | None) -> dict[str, str]:

@@ -58,6 +58,34 @@ def connect_async(url: str, timeout: float, headers: Mapping[str, str]) -> httpx
         )
 
 
+class LoopConnections:
+    """The client of httpx2 of each event loop: a connection works in the loop that opened it alone.
+
+    Args:
+        make: makes one.
+    """
+
+    def __init__(self, make: Callable[[], httpx2.AsyncClient]) -> None:
+        self._make = make
+        self._of: dict[asyncio.AbstractEventLoop, httpx2.AsyncClient] = {}
+
+    def here(self) -> httpx2.AsyncClient:
+        """That of the running loop; those of loops that ended are dropped."""
+        loop = asyncio.get_running_loop()
+        found = self._of.get(loop)
+        if found is None:
+            for ended in [one for one in list(self._of) if one.is_closed()]:
+                self._of.pop(ended, None)
+            found = self._of[loop] = self._make()
+        return found
+
+    async def close(self) -> None:
+        """Close that of the running loop."""
+        found = self._of.get(asyncio.get_running_loop())
+        if found:
+            await found.aclose()
+
+
 def _verify(url: str) -> bool:
     # NOTE: no matter of trust: plain HTTP has no certificate, and reading the authorities takes long.
     return not url.startswith("http://")

@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
+import gc
 import os
 import socket
 import threading
@@ -332,6 +333,39 @@ def test_a_child_s_event_loop_has_connections_of_its_own(server: Any) -> None:
     asyncio.run(run())
     ports = [seen[0] for seen in server.seen]
     assert ports[0] == ports[2] != ports[1]
+
+
+def test_event_loops_have_connections_of_their_own(server: Any) -> None:
+    client = AsyncClient(f"http://127.0.0.1:{server.server_port}")
+
+    async def ask(also: bool = False) -> Any:
+        answer = await client._send(call())
+        if also:
+            await asyncio.to_thread(lambda: asyncio.run(ask()))
+            await client._send(call())
+        await client.close()
+        return answer
+
+    for also in (False, True, False):
+        assert asyncio.run(ask(also)).ran == "numpy"
+    ports = [seen[0] for seen in server.seen]
+    assert len(ports) == 5
+    assert ports[1] == ports[3]
+    assert len(set(ports)) == 4
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_loop_that_ended_without_a_close_leaves_nothing_to_the_next(server: Any) -> None:
+    client = AsyncClient(f"http://127.0.0.1:{server.server_port}")
+
+    async def ask(close: bool) -> int:
+        await client._send(call())
+        if close:
+            await client.close()
+        return len(client._http.get()._of)
+
+    assert [asyncio.run(ask(close=number == 2)) for number in range(3)] == [1, 1, 1]
+    gc.collect()
 
 
 def test_every_result_may_be_written_to(server: Any, sender: RawSocketSender) -> None:
