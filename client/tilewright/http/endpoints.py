@@ -63,6 +63,7 @@ _LOOKUPS = 250  # problems a request
 _ARTIFACTS = 250  # artifacts a request
 _USUAL_BYTES, _MOST_BYTES = 2**18, 2**30  # a kernel has 30 to 150 KB; all kernels of a set
 _PAGE = 1000
+_RESTARTING = {502, 503, 504}  # of a proxy while the service starts again, or of the service without database
 _DELETE_S = 600.0  # results go in small steps, with pauses for others
 
 
@@ -118,7 +119,9 @@ class Endpoints:
             reason = "the stream ended early"
             try:
                 yield from follower.call()
-            except ServiceUnreachable as error:
+            except (ServiceUnreachable, ServiceError) as error:
+                if isinstance(error, ServiceError) and error.status not in _RESTARTING:
+                    raise
                 reason = str(error)
             if not follower.done:
                 follower.ended_early(reason)

@@ -54,8 +54,7 @@ class Follower:
         if len(self._pending) > ONE_BYTES:
             raise ServiceUnreachable("the service sends an event without an end; check the URL")
         for event in events:
-            fields = (line.partition(":") for line in event.decode().split("\n"))
-            self._take({name: value.removeprefix(" ") for name, _, value in fields})
+            self._take(_fields(event))
 
     def ended_early(self, reason: str) -> None:
         """Note that a connection ended before the job did; the next call comes after a pause.
@@ -74,8 +73,23 @@ class Follower:
     def _take(self, event: dict[str, str]) -> None:
         if "event" not in event:  # a comment keeps the connection alive
             return
+        progress = _progress(event) if event["event"] == "progress" and self._on_progress else None
         self._heard = time.monotonic()
         self._last_id = event.get("id") or self._last_id
         self.done = self.done or event["event"] == "done"
-        if event["event"] == "progress" and self._on_progress:
-            self._on_progress(decode(JobProgress, json.loads(event["data"])))
+        if progress and self._on_progress:
+            self._on_progress(progress)
+
+
+def _fields(event: bytes) -> dict[str, str]:
+    fields = (line.partition(":") for line in event.decode("utf-8", "replace").split("\n"))
+    return {name: value.removeprefix(" ") for name, _, value in fields}
+
+
+def _progress(event: dict[str, str]) -> JobProgress:
+    try:
+        return decode(JobProgress, json.loads(event["data"]))
+    except (KeyError, ValueError, RecursionError) as error:
+        raise ServiceUnreachable(
+            f"the service sends progress that is none of tilewright's ({error}); check the URL"
+        ) from error

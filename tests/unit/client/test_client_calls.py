@@ -15,7 +15,7 @@ import safetensors
 
 from tilewright import GemmProblem, wire
 from tilewright.errors import InvalidProblem, ServiceError, ServiceUnreachable
-from tilewright.http.calls import Call, Reply, answer
+from tilewright.http.calls import Call, Reply, Sender, answer
 from tilewright.http.endpoints import Endpoints
 from tilewright.http.gemm_calls import gemm_call
 from tilewright.http.tensors import from_array, pieces, to_array, unpack
@@ -68,6 +68,54 @@ def test_a_redirected_export_leaves_the_file_of_the_last_one(tmp_path: Path) -> 
     with pytest.raises(ServiceUnreachable):
         export.throw(caught.value)
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"of yesterday"]
+
+
+class Scripted(Endpoints, Sender):
+    """A client to which these answers come, one after the other: bodies and errors."""
+
+    def __init__(self, *answers: bytes | Exception) -> None:
+        self.answers, self.asked = list(answers), list[str]()
+
+    def _send(self, call: Call[Any]) -> Any:
+        self.asked.append(call.path)
+        now = self.answers.pop(0)
+        if isinstance(now, Exception):
+            raise now
+        assert call.sink is not None
+        call.sink(now)
+
+
+DONE = b'event: done\nid: 3\ndata: {"status": "succeeded"}\n\n'
+END = ServiceError(404, {"title": "the end"})
+
+
+def refused(*statuses: int) -> list[Exception]:
+    return [ServiceError(status, {"title": "later"}) for status in statuses]
+
+
+def test_a_job_is_followed_through_a_restart_of_its_service() -> None:
+    client = Scripted(*refused(502, 503, 504), DONE, END)
+    with pytest.raises(ServiceError, match="the end"):
+        client.wait("ab")
+    assert client.asked == ["/jobs/ab/events"] * 4 + ["/jobs/ab"]
+
+
+@pytest.mark.parametrize("status", [401, 404, 429, 500])
+def test_a_job_whose_events_are_refused_is_not_followed(status: int) -> None:
+    with pytest.raises(ServiceError, match=f"{status} later"):
+        Scripted(*refused(status, 404)).wait("ab")
+
+
+@pytest.mark.parametrize("data", [b"data: {", b'data: {"round": []}', b"data: \xff", b"other: 1"])
+def test_progress_that_is_none_ends_after_the_patience_for_silence(
+    data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    garbage = b"event: progress\nid: 1\n" + data + b"\n\n"
+    with pytest.raises(ServiceError, match="the end"):
+        Scripted(garbage, DONE, END).wait("ab", print)
+    monkeypatch.setattr("tilewright.http.events._PATIENCE_S", 0.0)
+    with pytest.raises(ServiceUnreachable, match=r"lost the events of job ab .* none of tilewright's"):
+        Scripted(garbage, DONE, END).wait("ab", print)
 
 
 def test_a_newer_service_may_say_more() -> None:
