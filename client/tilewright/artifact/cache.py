@@ -197,8 +197,8 @@ class DiskCache:
         return content
 
     def has(self, digest: str) -> bool:
-        """Whether an entry exists, without reading it."""
-        return self._path(digest).exists()
+        """Whether an entry exists, without reading it; False in a folder that none may look into."""
+        return os.path.exists(self._path(digest))
 
     def put(self, digest: str, content: bytes) -> bool:
         """Store content under its SHA-256; False if it could not be written."""
@@ -271,10 +271,12 @@ class ArtifactStore:
     def __init__(self, disk: DiskCache) -> None:
         self._disk = disk
         self._memory: dict[str, bytes] = {}
+        self._unusable: set[str] = set()  # on disk, where the cache may be read-only
 
     def missing(self, wanted: Iterable[str]) -> list[str]:
-        """The digests that are neither in memory nor on disk."""
-        return sorted({name for name in wanted if name not in self._memory and not self._disk.has(name)})
+        """The digests that are neither in memory nor, as far as is known, sound on disk."""
+        absent = {name for name in wanted if name not in self._memory}
+        return sorted(name for name in absent if name in self._unusable or not self._disk.has(name))
 
     def take(self, fetched: Mapping[str, bytes]) -> None:
         """Add artifacts in memory; :meth:`write` moves them to disk."""
@@ -284,6 +286,7 @@ class ArtifactStore:
         """Move artifacts from memory to disk; those that cannot be written stay in memory."""
         for digest in digests:
             if self._disk.put(digest, self._memory[digest]):
+                self._unusable.discard(digest)
                 del self._memory[digest]
 
     def artifact(self, digest: str) -> Artifact | None:
@@ -291,6 +294,7 @@ class ArtifactStore:
         content = self._memory.get(digest) or self._disk.get(digest)
         if content is None:
             self._disk.drop(digest)  # a damaged file must not count as present
+            self._unusable.add(digest)
             return None
         try:
             return Artifact.from_bytes(content, digest)

@@ -227,6 +227,32 @@ def test_a_damaged_kernel_on_disk_is_a_miss_and_is_fetched_again(
         assert tw.stats["tuned: exact"] == 1
 
 
+def test_a_damaged_kernel_that_cannot_be_removed_is_fetched_all_the_same(
+    service: SetService, tmp_path: Path
+) -> None:
+    Client(service.url, cache_dir=tmp_path).start().close()
+    [file] = tmp_path.rglob(KERNEL.digest)
+    file.unlink()
+    file.mkdir()  # as a file of a cache that is read-only: it is there, and stays
+    a, b = operands(TUNED)
+    with Client(service.url, cache_dir=tmp_path) as tw:
+        tw.start().matmul(a, b)
+        assert tw.refresh(5.0)
+        tw.matmul(a, b)
+        assert tw.stats == {"vendor: its kernel is not here": 1, "tuned: exact": 1}
+
+
+def test_a_cache_that_may_not_be_looked_at_does_not_stop_the_fetch(
+    service: SetService, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The system refuses to look at names of this length, as at the folders of another user."""
+    with Client(service.url, cache_dir=tmp_path / ("x" * 300)) as tw:
+        a, b = operands(TUNED)
+        tw.start().matmul(a, b)
+        assert tw.stats == {"tuned: exact": 1}
+    assert caplog.text == ""
+
+
 def test_a_damaged_set_on_disk_is_a_miss(service: SetService, tmp_path: Path) -> None:
     Client(service.url, cache_dir=tmp_path).start().close()
     [file] = (tmp_path / "v1" / "named").iterdir()
