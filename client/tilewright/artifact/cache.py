@@ -76,7 +76,8 @@ def due(root: Path) -> bool:
     stamp = root / "pruned"
     try:
         with contextlib.suppress(FileNotFoundError):
-            if time.time() - stamp.lstat().st_mtime < PAUSE_S:
+            # NOTE: a stamp of the future is one of a clock that was wrong.
+            if 0 <= time.time() - stamp.lstat().st_mtime < PAUSE_S:
                 return False
         descriptor = without_waiting(str(stamp), os.O_WRONLY | os.O_CREAT)
         os.utime(descriptor)
