@@ -241,7 +241,7 @@ class ServiceKey:
     def _kept(self) -> str | None:
         # NOTE: others who can write to the folder could leave a key of theirs there.
         try:
-            with open(self._file, opener=without_waiting) as file:
+            with open(self._file, encoding="utf-8", opener=without_waiting) as file:
                 status = os.fstat(file.fileno())
                 if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
                     return None
@@ -257,11 +257,13 @@ class ServiceKey:
         beside = self._file.with_name(f".new-{secrets.token_hex(8)}")
         with contextlib.suppress(OSError):
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(f"{key} {self._url}\n")
-            with contextlib.suppress(FileExistsError):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            try:
+                with open(os.open(beside, flags, 0o600), "w", encoding="utf-8") as file:
+                    file.write(f"{key} {self._url}\n")
                 os.link(beside, self._file)
-            beside.unlink()
+            finally:
+                beside.unlink(missing_ok=True)
         self._seen = self._kept() or key
         return self._seen
 

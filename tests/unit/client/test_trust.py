@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -110,6 +113,33 @@ def test_a_folder_that_cannot_be_written_keeps_the_key_in_the_process(tmp_path: 
     key.check(sign(1), SIGNED)
     with pytest.raises(TrustError):
         key.check(sign(2), SIGNED)
+
+
+def test_a_key_that_cannot_be_kept_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError("this file system has no links")
+
+    monkeypatch.setattr(os, "link", refused)
+    key = ServiceKey(URL, tmp_path)
+    key.check(sign(1), SIGNED)
+    assert key.known == signer(1).public_key
+    assert list((tmp_path / "keys").iterdir()) == []
+
+
+IN_ASCII = """
+import pathlib, sys
+from tilewright.trust import ServiceKey
+url, (folder, signature, signed) = "http://b\\u00fccher.example", sys.argv[1:]
+for _ in range(2):
+    ServiceKey(url, pathlib.Path(folder)).check(signature, signed.encode())
+assert ServiceKey(url, pathlib.Path(folder)).known
+"""
+
+
+def test_the_key_of_a_service_of_any_name_is_kept_in_any_locale(tmp_path: Path) -> None:
+    ascii_only = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-c", IN_ASCII, str(tmp_path), sign(1), SIGNED.decode()]
+    subprocess.run(command, env=os.environ | ascii_only, check=True)
 
 
 def test_a_damaged_file_counts_as_none(tmp_path: Path) -> None:
