@@ -105,7 +105,18 @@ class StartOptions:
             checked_key(self.trust)
         self.bounds = Bounds(self.cache_bytes, self.cache_days)
         self.limits = MatchLimits(self.max_regret, self.deterministic)
-        self.folder = default_folder() if self.cache_dir is None else Path(self.cache_dir).expanduser()
+        self.folder = default_folder() if self.cache_dir is None else _folder(self.cache_dir)
+
+
+def _folder(path: str | os.PathLike[str]) -> Path:
+    """A folder by its path, the same also once the process works in another one."""
+    try:
+        found = Path(path).expanduser().absolute()
+        if "\0" in str(found):
+            raise ValueError("a null byte")
+    except (TypeError, ValueError, RuntimeError, OSError) as error:
+        raise InvalidProblem(f"cache_dir must be the path of a folder, got {path!r} ({error})") from None
+    return found
 
 
 def _check_number(name: str, value: Any) -> None:

@@ -209,6 +209,18 @@ def test_offline_takes_what_the_cache_has_and_asks_nobody(service: SetService, t
     assert service.asked == []
 
 
+def test_a_cache_by_a_relative_path_stays_where_it_was(
+    service: SetService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Client(service.url, cache_dir="kept").start().close()
+    with Client(service.url, cache_dir="kept", offline=True) as tw:
+        tw.start()
+        monkeypatch.chdir("/")
+        tw.matmul(*operands(TUNED))
+        assert tw.stats == {"tuned: exact": 1}
+
+
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:-7], lambda data: data[:-1] + bytes([data[-1] ^ 1]), lambda _: b""]
 )
