@@ -10,7 +10,7 @@ from tilewright import wire
 from tilewright.artifact.cache import default_folder
 from tilewright.config_sets.refresher import LocalOptions, StartOptions
 from tilewright.forks import PerProcess
-from tilewright.http.calls import AsyncSender, Call, Sender, checked_url
+from tilewright.http.calls import AsyncSender, Call, Sender, checked_timeout, checked_url
 from tilewright.http.endpoints import Endpoints
 from tilewright.http.fetch import Fetcher
 from tilewright.launch import local_device
@@ -59,8 +59,9 @@ class Client(Endpoints, Sender):
         key: str | None = None,
         **options: Unpack[LocalOptions],
     ) -> None:
-        self.url, self._timeout, self._headers = checked_url(url), timeout, _authorization(key)
-        self._http = PerProcess(lambda: transport.connect(self.url, timeout, self._headers))
+        self.url, self._timeout = checked_url(url), checked_timeout(timeout)
+        self._headers = _authorization(key)
+        self._http = PerProcess(lambda: transport.connect(self.url, self._timeout, self._headers))
         start = StartOptions(**options)
         self.service_key = ServiceKey(self.url, start.folder, start.trust)
         self._local = LocalKernels(Fetcher(self.url, self._headers, self.service_key), start)
@@ -168,17 +169,17 @@ class AsyncClient(Endpoints, AsyncSender):
         trust: the key that signs its kernels, see :class:`tilewright.config_sets.refresher.StartOptions`.
 
     Raises:
-        InvalidProblem: the URL is none of a service, or ``trust`` is no key.
+        InvalidProblem: the URL is none of a service, ``timeout`` is out of range, or ``trust`` is no key.
     """
 
     def __init__(
         self, url: str = _URL, *, timeout: float = 10.0, key: str | None = None, trust: str | None = None
     ) -> None:
-        self.url = checked_url(url)
+        self.url, seconds = checked_url(url), checked_timeout(timeout)
         self.service_key = ServiceKey(self.url, default_folder(), trust)
         self._http = PerProcess(
             lambda: transport.LoopConnections(
-                lambda: transport.connect_async(self.url, timeout, _authorization(key))
+                lambda: transport.connect_async(self.url, seconds, _authorization(key))
             )
         )
 

@@ -19,6 +19,7 @@ from tilewright.artifact.cache import KERNEL_BYTES, ArtifactStore, Bounds, DiskC
 from tilewright.backoff import Backoff
 from tilewright.config_sets.lookup import Catalog
 from tilewright.errors import ArtifactError, InvalidProblem, ServiceError, TilewrightError, TrustError
+from tilewright.http.calls import MOST_SECONDS
 from tilewright.http.fetch import Fetcher
 from tilewright.http.sets import SetAnswer, split
 from tilewright.lazy import LazyModule
@@ -124,6 +125,8 @@ def _check_number(name: str, value: Any) -> None:
         return
     if not isinstance(value, Real) or not 0 <= float(value) < math.inf:
         raise InvalidProblem(f"{name} must be a finite number that is not negative, got {value!r}")
+    if name in ("start_timeout", "refresh_s") and float(value) > MOST_SECONDS:
+        raise InvalidProblem(f"{name} must be at most {MOST_SECONDS:g} seconds, got {value!r}")
 
 
 _NOTHING_TUNED = 404
@@ -238,8 +241,9 @@ class ConfigSetRefresher:
                 self._thread = forks.start_thread(lambda: self._run(delay), "tilewright-sets")
 
     def _wait(self, rounds: int, timeout: float) -> bool:
+        seconds = min(timeout, MOST_SECONDS)
         with self._condition:
-            return self._condition.wait_for(lambda: self.rounds >= rounds or self._closed, timeout)
+            return self._condition.wait_for(lambda: self.rounds >= rounds or self._closed, seconds)
 
     def _run(self, delay: float) -> None:
         while True:

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import json
 from collections.abc import Callable, Coroutine, Generator, Mapping
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 from urllib.parse import quote, unquote, urlsplit
 
@@ -201,6 +202,20 @@ def checked_url(url: str) -> str:
             f" file:///srv/kernels; got {url!r}"
         )
     return url.rstrip("/")
+
+
+MOST_SECONDS = 1e9  # thirty years; the system cannot wait for ten times as long
+
+
+def checked_timeout(seconds: float) -> float:
+    """A time limit that the system can wait for.
+
+    Raises:
+        InvalidProblem: it is no number, not positive, or too large.
+    """
+    if not isinstance(seconds, Real) or not 0.0 < float(seconds) <= MOST_SECONDS:
+        raise InvalidProblem(f"timeout must be seconds above 0, at most {MOST_SECONDS:g}; got {seconds!r}")
+    return float(seconds)
 
 
 def unreachable(url: object, error: Exception) -> ServiceUnreachable:

@@ -7,6 +7,7 @@ import enum
 import functools
 import math
 import operator
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator
@@ -125,7 +126,9 @@ OPTIONS: list[dict[str, Any]] = [
     {"offline": "no"}, {"refresh_s": -3}, {"refresh_s": "3"}, {"cache_bytes": "3"}, {"cache_days": "3"},
     {"cache_dir": 3}, {"pin": 5}, {"trust": 5}, {"trust": "tw_secret"}, {"start_timeout": "3"},
     {"cache_dir": "a\0b"}, {"cache_dir": "~nobody-of-this-name/cache"},
-    {"start_timeout": math.inf},
+    {"start_timeout": math.inf}, {"start_timeout": 1e10}, {"refresh_s": sys.maxsize}, {"timeout": math.inf},
+    {"timeout": 0}, {"timeout": -1.0}, {"timeout": math.nan}, {"timeout": "5"}, {"timeout": None},
+    {"timeout": 1e300},
 ]  # fmt: skip
 
 
