@@ -9,6 +9,7 @@ import os
 import platform
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import SimpleQueue
@@ -176,7 +177,7 @@ class HostLaunch:
 
 
 class HostKernel:
-    """An artifact loaded into this process.
+    """An artifact loaded into this process, until :meth:`close` or until nothing refers to it.
 
     Raises:
         PreconditionFailed: this CPU cannot run the target of the artifact.
@@ -191,7 +192,9 @@ class HostKernel:
                 f"{plan.entry} was compiled for {plan.target}; this CPU is {host_arch()}"
             )
         self.artifact = artifact
-        self._library, self._file = _load(artifact.binary)
+        self._library, file = _load(artifact.binary)
+        self._unload = weakref.finalize(self, _unload, self._library, file)
+        self._unload.atexit = False  # a thread may be at a launch
         self.closed = False
         self.held = False
         try:
@@ -230,11 +233,8 @@ class HostKernel:
 
     def close(self) -> None:
         """Unload the library; later launches are an error, and none may be running."""
-        if not self.closed:
-            self.closed = True
-            ctypes.CDLL(None).dlclose(ctypes.c_void_p(self._library._handle))
-            if self._file is not None:
-                os.close(self._file)
+        self.closed = True
+        self._unload()
 
     def _arguments(
         self, values: dict[str, int | float], pointers: dict[Operand, ctypes.c_void_p]
@@ -248,6 +248,12 @@ class HostKernel:
             else:
                 arguments.append(_C_TYPES[argument.kind](values[argument.name]))
         return arguments
+
+
+def _unload(library: ctypes.CDLL, file: int | None) -> None:
+    ctypes.CDLL(None).dlclose(ctypes.c_void_p(library._handle))
+    if file is not None:
+        os.close(file)
 
 
 def _load(binary: bytes) -> tuple[ctypes.CDLL, int | None]:

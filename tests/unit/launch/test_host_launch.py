@@ -110,6 +110,17 @@ def test_closing_gives_back_descriptor_and_library(artifact: Artifact) -> None:
     assert _mapped_kernels() <= mapped
 
 
+def test_a_kernel_that_nothing_refers_to_gives_them_back_too(artifact: Artifact) -> None:
+    descriptors, mapped = sorted(os.listdir("/proc/self/fd")), _mapped_kernels()
+    for _ in range(5):
+        kernel = HostKernel(artifact)
+        launch = kernel.bind(PROBLEM, _operands())
+        assert sorted(os.listdir("/proc/self/fd")) != descriptors
+        del kernel, launch
+    assert sorted(os.listdir("/proc/self/fd")) == descriptors
+    assert _mapped_kernels() <= mapped
+
+
 def test_a_later_kernel_is_not_taken_for_a_closed_one() -> None:
     for layout in ("nn", "nt", "tn", "nn"):
         case = Case(GemmProblem(30, 31, 32, "float32", layout))
