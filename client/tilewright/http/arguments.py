@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import operator
 import os
 import secrets
@@ -225,7 +226,7 @@ def open_to_read(file: File) -> Iterator[IO[bytes]]:
 
 
 def _opened(file: IO[bytes], method: str) -> IO[bytes]:
-    if not hasattr(file, method):
+    if not hasattr(file, method) or isinstance(file, io.TextIOBase):
         raise InvalidProblem(
             f"a file must be a path or a binary file that is open, got {type(file).__name__}"
         )

@@ -481,6 +481,7 @@ class Endpoints:
         """A NumPy array of any values in shared memory, for ``gemm(..., shared=True)``.
 
         Raises:
+            InvalidProblem: the shape or the type is none.
             OSError: the machine has not so much memory.
         """
         return shared_memory.empty(shape, dtype)

@@ -13,6 +13,7 @@ import errno
 import fcntl
 import math
 import mmap
+import operator
 import os
 import secrets
 import threading
@@ -156,11 +157,18 @@ def empty(shape: int | Iterable[int], dtype: Any) -> Any:
     """A NumPy array in a segment of its own, which is removed with the array and its views.
 
     Raises:
+        InvalidProblem: the shape or the type is none.
         OSError: the machine has not so much memory.
     """
-    shape = tuple(shape) if isinstance(shape, Iterable) else (shape,)
-    segment = make(max(1, math.prod(shape) * np.dtype(dtype).itemsize))
-    array = segment.array(shape, dtype)
+    try:
+        extents = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
+        kind = np.dtype(dtype)
+    except TypeError as error:
+        raise InvalidProblem(f"give a shape and the type of its elements: {error}") from None
+    if min(extents, default=0) < 0 or kind.hasobject:
+        raise InvalidProblem(f"shared memory has extents from 0 on and plain elements, got {shape}, {kind}")
+    segment = make(max(1, math.prod(extents) * kind.itemsize))
+    array = segment.array(extents, kind)
     _arrays[array.ctypes.data] = segment
     weakref.finalize(array, _forget, array.ctypes.data)
     return array

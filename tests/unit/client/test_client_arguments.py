@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import io
 import math
 import operator
+import os
 import sys
 import types
 import typing
@@ -101,6 +103,12 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "one problem of many": (lambda client: client.lookup_many(PROBLEM), "such as a list"),
     "problems as tuples": (lambda client: client.lookup_many([(8, 8, 8)]), "GemmProblem"),
     "a miss that is a problem": (lambda client: client.report_misses("sm_90", [PROBLEM]), "a miss is a Miss"),
+    "an import of text": (lambda client: client.import_results(io.StringIO()), "a path or a binary file"),
+    "an export to text": (lambda client: client.export(io.StringIO()), "a path or a binary file"),
+    "a negative extent": (lambda client: client.shared_empty((-2, -3), "f4"), "extents from 0 on"),
+    "an extent that is none": (lambda client: client.shared_empty("ab", "f4"), "give a shape"),
+    "a type that is none": (lambda client: client.shared_empty(4, "float1"), "give a shape"),
+    "objects in shared memory": (lambda client: client.shared_empty(4, object), "plain elements"),
     "an import of bytes": (lambda client: client.import_results(b"{}"), "a path or a binary file"),
     "a layout twice": (
         lambda client: client.gemm(np.eye(2), np.eye(2), layout="tn", transpose_a=True),
@@ -112,8 +120,10 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_arguments_are_refused_with_what_to_give(client: Client, name: str) -> None:
     call, reason = REFUSED[name]
+    opened = len(os.listdir("/proc/self/fd"))
     with pytest.raises(InvalidProblem, match=reason):
         call(client)
+    assert len(os.listdir("/proc/self/fd")) == opened
 
 
 def test_a_layout_is_the_layout_of_the_request() -> None:
