@@ -133,7 +133,7 @@ class ScratchPlan(TunedPlan):
         launch.move(*addresses)
         try:
             launch(stream)
-        except LaunchError:
+        except BaseException:  # also KeyboardInterrupt
             # NOTE: a part of the launch may have run, and leaves semaphores that are not zero.
             del self._by_stream[stream]
             raise

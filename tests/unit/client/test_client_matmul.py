@@ -18,6 +18,8 @@ from tilewright import Activation, AsyncClient, Client, DType, GemmProblem, Laun
 from tilewright.artifact import Preconditions, Scalar, TensorMap
 from tilewright.errors import InvalidProblem, ServiceUnreachable
 from tilewright.launch import local_device
+from tilewright.launch.host import HostLaunch
+from tilewright.matmul.cached_launch import ScratchPlan
 from tilewright.matmul.matmul import Choice, LocalMatmul
 from tuner.devices.host import query_host
 
@@ -240,6 +242,25 @@ def test_a_plan_without_sense_leaves_the_product_to_the_library(name: str) -> No
     for _ in range(2):
         np.testing.assert_array_equal(matmul(a, b), a @ b)
     assert matmul.stats == {f"vendor: {reason}": 2}
+
+
+def test_a_launch_that_an_interrupt_broke_off_leaves_no_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Semaphores in it may not be zero, and the next launch would count on from there."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    matmul, a, b = LocalMatmul(tuned), array(33, 40), array(40, 21)
+    matmul(a, b)
+    [plan] = matmul._threads.plans.values()
+    assert isinstance(plan, ScratchPlan)
+    assert len(plan._by_stream) == 1
+    with monkeypatch.context() as patched:
+        patched.setattr(HostLaunch, "__call__", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            matmul(a, b)
+    assert plan._by_stream == {}
+    close(matmul(a, b), a @ b)
 
 
 def test_forgetting_asks_again() -> None:
