@@ -21,6 +21,7 @@ class VendorPlan:
     """Runs the product of the array library, and so the vendor library."""
 
     __slots__ = ("_counter", "_epilogue", "_product")
+    workspace_bytes = 0
 
     def __init__(self, library: ArrayLibrary, epilogue: Epilogue, counter: LaunchCounter) -> None:
         self._product, self._epilogue, self._counter = library.product, epilogue, counter
@@ -40,6 +41,9 @@ class TunedPlan:
         product: the problem and the layout of the arrays.
         counter: counts the launches.
         fallback: returns the plan for arrays that the kernel cannot run, given the reason.
+
+    Attributes:
+        workspace_bytes: of its workspace on one stream.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class TunedPlan:
         self._shape, self._device = product.shape, product.device
         self._reads_d = product.epilogue.beta != 0.0
         self._a_bytes, self._b_bytes, self._d_bytes, self._bias_bytes = product.spans
+        self.workspace_bytes = kernel.artifact.plan.workspace_bytes(product.problem)
         self._launch: CachedLaunch | None = None
 
     def __call__(self, a: Any, b: Any, out: Any, bias: Any) -> Any:
@@ -126,8 +131,7 @@ class ScratchPlan(TunedPlan):
             self._capture(addresses, stream)
             return
         if stream not in self._by_stream:
-            size = self._kernel.artifact.plan.workspace_bytes(self._product.problem)
-            workspace = self._library.zero_bytes(like, size)
+            workspace = self._library.zero_bytes(like, self.workspace_bytes)
             self._by_stream[stream] = self._bind(addresses, self._address(workspace)), workspace
         launch, _ = self._by_stream[stream]
         launch.move(*addresses)
@@ -140,8 +144,8 @@ class ScratchPlan(TunedPlan):
 
     def _capture(self, addresses: tuple[int, ...], stream: int) -> None:
         plan, problem = self._kernel.artifact.plan, self._product.problem
-        size, zero = plan.workspace_bytes(problem), plan.workspace_zero_bytes(problem)
-        with driver.stream_memory(size, zero, stream) as workspace:
+        zero = plan.workspace_zero_bytes(problem)
+        with driver.stream_memory(self.workspace_bytes, zero, stream) as workspace:
             self._bind(addresses, workspace)(stream)
 
 

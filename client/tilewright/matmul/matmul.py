@@ -24,6 +24,7 @@ from tilewright.matmul.product import Arrays, Product, describe
 from tilewright.schema.problem import Activation, GemmProblem, check_factors
 
 _MOST_PLANS = 4096
+_MOST_WORKSPACE = 2**31  # bytes of all plans of a thread
 _MOST_COUNTERS = 16384
 _libraries, _weights = arrays.LIBRARIES.get, arrays.WEIGHTS.get  # looked up once: every launch uses them
 
@@ -54,6 +55,15 @@ class _Threads(threading.local):
 
     def __init__(self) -> None:
         self.plans: dict[Hashable, Plan] = {}
+        self._workspace = 0
+
+    def add(self, key: Hashable, plan: Plan) -> None:
+        """Keep a plan; drop all others once they are too many, or have too much workspace together."""
+        self._workspace += plan.workspace_bytes
+        if len(self.plans) >= _MOST_PLANS or self._workspace > _MOST_WORKSPACE:
+            self.plans.clear()
+            self._workspace = plan.workspace_bytes
+        self.plans[key] = plan
 
 
 class LocalMatmul:
@@ -184,9 +194,7 @@ class LocalMatmul:
         else:
             check_factors(product.problem, epilogue.alpha, epilogue.beta)
             plan = self._leading(library, product, epilogue)
-        if len(threads.plans) >= _MOST_PLANS:
-            threads.plans.clear()
-        threads.plans[key] = plan
+        threads.add(key, plan)
         return plan
 
     def _leading(self, library: ArrayLibrary, product: Product, epilogue: Epilogue) -> Plan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -301,6 +302,20 @@ def test_shapes_that_never_repeat_do_not_pile_up(monkeypatch: pytest.MonkeyPatch
         matmul(array(m, 2), array(2, 3))
     assert matmul.stats == {"vendor: nothing tuned": 40}
     assert len(matmul.misses()) < 8
+
+
+def test_workspaces_of_shapes_that_never_repeat_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    matmul, workspaces = LocalMatmul(tuned), weakref.WeakSet[Any]()
+    monkeypatch.setattr("tilewright.matmul.matmul._MOST_WORKSPACE", 2**18)
+    held = []
+    for m in range(1, 41):
+        a, b = array(m, 64), array(64, 64)
+        close(matmul(a, b), a @ b)
+        workspaces.update(matmul._threads.plans.values())
+        held.append(sum(plan.workspace_bytes for plan in workspaces))
+    assert min(held) > 0
+    assert max(held) <= 2**18
+    assert matmul.stats == {"tuned: exact": 40}
 
 
 def test_the_client_finds_the_device_class_that_the_tuner_stores() -> None:
