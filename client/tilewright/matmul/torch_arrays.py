@@ -78,15 +78,53 @@ class TorchArrays:
         """See :class:`ArrayLibrary`."""
         if epilogue.plain and bias is None:
             return torch.matmul(a, b) if out is None else torch.matmul(a, b, out=out)
+        _check_bias(a, b, bias)
         if bias is not None and epilogue.alpha == 1.0 and epilogue.beta == 0.0 and b.dim() == 2:
             d = torch.nn.functional.linear(a, b.t(), bias)  # adds the bias in the product's own kernel
         else:
             d = torch.matmul(*factors(a, b, epilogue))
-            d = d if epilogue.alpha == 1.0 else d * epilogue.alpha
-            d = d if epilogue.beta == 0.0 else d + epilogue.beta * out
+            d = d if epilogue.alpha == 1.0 else d * _factor("alpha", epilogue.alpha, d)
+            if epilogue.beta != 0.0:
+                _check_out(out, d)
+                d = d + _factor("beta", epilogue.beta, d) * out
             d = d if bias is None else d + bias
         d = activated(d, epilogue.activation)
-        return d if out is None else out.copy_(d)
+        if out is None:
+            return d
+        _check_out(out, d)
+        return out.copy_(d)
+
+
+def _check_bias(a: Any, b: Any, bias: Any) -> None:
+    columns = b.shape[-1:] if b.dim() > 1 else a.shape[-2:-1]
+    if bias is not None and bias.shape != columns:
+        raise InvalidProblem(f"the bias must have the shape {tuple(columns)}, got {tuple(bias.shape)}")
+
+
+def _check_out(out: Any, d: Any) -> None:
+    """Refuse an ``out`` that would be broadcast, or would round what torch itself does not.
+
+    Raises:
+        InvalidProblem: which rule, and what to give instead.
+    """
+    if out.shape != d.shape:
+        raise InvalidProblem(f"out must have the shape {tuple(d.shape)}, got {tuple(out.shape)}")
+    if not torch.can_cast(d.dtype, out.dtype):
+        raise InvalidProblem(f"out must hold {d.dtype}, the type of the result; got {out.dtype}")
+
+
+def _factor(name: str, factor: float, d: Any) -> float:
+    """A factor as torch takes it without changing the type of D.
+
+    Raises:
+        InvalidProblem: a type without fractions does not hold it.
+    """
+    if d.is_floating_point() or d.is_complex():
+        return factor
+    low, high = (0, 1) if d.dtype is torch.bool else (torch.iinfo(d.dtype).min, torch.iinfo(d.dtype).max)
+    if not (factor.is_integer() and low <= factor <= high):
+        raise InvalidProblem(f"{name} must be a value of type {d.dtype}, got {factor:g}")
+    return int(factor)
 
 
 def activated(x: Any, activation: Activation) -> Any:

@@ -12,6 +12,7 @@ import pytest
 from host_samples import artifact_of, config_of
 
 from tilewright import GemmProblem
+from tilewright.errors import InvalidProblem
 from tilewright.matmul.matmul import Choice, LocalMatmul
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -79,6 +80,31 @@ def test_what_a_launch_would_harm_is_left_to_torch(kernels: Kernels) -> None:
     assert reasons[0] == "tuned: exact"
     assert all(reason.startswith("vendor: ") for reason in reasons[1:])
     assert sum(kernels.matmul.stats.values()) == 4
+
+
+def test_integers_have_factors_without_rounding() -> None:
+    matmul, large, one = Kernels().matmul, torch.tensor([[2**24 + 1]]), torch.tensor([[1]])
+    for got in (matmul(large, one, one * 0, beta=1.0), matmul(large, one, alpha=3.0) // 3):
+        assert (got.dtype, got.item()) == (torch.int64, 2**24 + 1)
+    with pytest.raises(InvalidProblem, match=r"alpha must be a value of type torch\.int64, got 0\.5"):
+        matmul(large, one, alpha=0.5)
+
+
+ONES = {"a": torch.ones(3, 4), "b": torch.ones(4, 5)}
+OTHER_FORMULAS: list[dict[str, Any]] = [
+    {"bias": torch.ones(3, 1)}, {"bias": torch.ones(())}, {"bias": torch.ones(3, 5), "activation": "relu"},
+    {"out": torch.ones(2, 3, 5), "beta": 1.0}, {"out": torch.ones(2, 3, 5), "activation": "relu"},
+    {"out": torch.ones(5), "beta": 1.0},
+    {"out": torch.ones(3, 5, dtype=torch.int32), "alpha": 0.5},
+    {"out": torch.ones(3, 5, dtype=torch.int32), "beta": 0.5},
+    {"out": torch.ones(3, 5, dtype=torch.bool), "activation": "relu"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(OTHER_FORMULAS)))
+def test_what_would_be_another_formula_is_refused_as_for_numpy(number: int) -> None:
+    with pytest.raises(InvalidProblem, match=r"(bias|out) must (have the shape|hold)"):
+        Kernels().matmul(**ONES, **OTHER_FORMULAS[number])
 
 
 def doubles(*shape: int) -> Any:
