@@ -14,6 +14,8 @@ from tilewright.schema.problem import Activation, DType
 # NOTE: subclasses (fake, functional, distributed tensors) have no memory of their own to launch on.
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 # NOTE: the public is_autocast_enabled checks one kind of device only, and takes longer.
+_transformed: Callable[[], bool] = torch._C._are_functorch_transforms_active
+_forward_ad: Any = torch.autograd.forward_ad
 any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)
 
 
@@ -35,6 +37,10 @@ class TorchArrays:
         """See :class:`ArrayLibrary`."""
         if type(a) not in _PLAIN or type(b) not in _PLAIN or self._autocast():
             return None
+        # NOTE: within vmap and the like tensors have no memory of their own, dual ones have a derivative, and
+        # views of negated numbers lie in memory with the other sign.
+        if _transformed() or _forward_ad._current_level >= 0 or a.is_neg() or b.is_neg():
+            return None
         if (a.requires_grad or b.requires_grad) and self._grad_enabled():
             return None
         dtype = a.dtype
@@ -53,7 +59,7 @@ class TorchArrays:
         for array in (out, bias):
             if array is None:
                 continue
-            if type(array) not in _PLAIN or (array.requires_grad and self._grad_enabled()):
+            if type(array) not in _PLAIN or (array.requires_grad and self._grad_enabled()) or array.is_neg():
                 return None
         return (*key, _facts(out), _facts(bias))
 

@@ -107,6 +107,33 @@ def test_what_would_be_another_formula_is_refused_as_for_numpy(number: int) -> N
         Kernels().matmul(**ONES, **OTHER_FORMULAS[number])
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_transforms_of_functions_are_left_to_torch(kernels: Kernels) -> None:
+    x, w, layer = torch.randn(6, 3, 4), torch.randn(4, 5), torch.nn.Linear(4, 5)
+    with torch.no_grad(), tilewright_torch.use(layer, kernels):
+        for product in (lambda a: kernels.matmul(a, w), layer):
+            product(x[0])  # with its plan at hand
+            close(torch.func.vmap(product)(x), product(x))
+
+
+def test_forward_derivatives_are_left_to_torch(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = torch.randn(3, 4), torch.randn(4, 5)
+    kernels.matmul(a, b)
+    # NOTE: as within dual_level(), whose first use compiles for 10 s.
+    monkeypatch.setattr(torch.autograd.forward_ad, "_current_level", 0)
+    kernels.matmul(a, b)
+    assert sorted(kernels.matmul.stats.values()) == [1, 1]
+
+
+def test_a_view_of_negated_numbers_has_their_sign(kernels: Kernels) -> None:
+    row, b = torch.randn(4, 1, dtype=torch.complex64).conj().imag.T, torch.randn(4, 5)
+    matmul = kernels.matmul
+    for a in (row, row.resolve_neg().T.contiguous().T, row):
+        close(matmul(a, b), a.resolve_neg() @ b)
+    bias = torch._neg_view(torch.randn(5))
+    close(matmul(torch.randn(3, 4) * 0, b, bias=bias), bias.resolve_neg().expand(3, 5))
+
+
 def doubles(*shape: int) -> Any:
     return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
 
