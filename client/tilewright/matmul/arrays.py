@@ -60,6 +60,10 @@ class ArrayLibrary(Protocol):
         """The handle of the library's current stream on a device; 0 on the host."""
 
     @property
+    def written(self) -> Callable[[Any], object]:
+        """Notes that a kernel writes to an array that the caller gave."""
+
+    @property
     def linear(self) -> Callable[[Any, Any, Any], Any]:
         """``x @ weight.T + bias`` by the library itself; the bias may be None."""
 
@@ -93,7 +97,7 @@ class Weights:
     def __init__(self, library: ArrayLibrary) -> None:
         self.address, self.empty, self.stream = library.address, library.empty, library.stream
         self.describe, self.operand_type = library.describe, library.operand_type
-        self.zero_bytes = library.zero_bytes
+        self.zero_bytes, self.written = library.zero_bytes, library.written
         self._key, self._product, self.linear = library.key, library.product, library.linear
 
     def key(self, a: Any, b: Any, out: Any, bias: Any) -> Hashable | None:

@@ -57,6 +57,7 @@ class TunedPlan:
         self._kernel, self._library, self._product = kernel, library, product
         self._counter, self._fallback = counter, fallback
         self._empty, self._address, self._stream = library.empty, library.address, library.stream
+        self._written = library.written
         self._shape, self._device = product.shape, product.device
         self._reads_d = product.epilogue.beta != 0.0
         self._a_bytes, self._b_bytes, self._d_bytes, self._bias_bytes = product.spans
@@ -84,6 +85,8 @@ class TunedPlan:
                 raise
             return self._fallback(broken_rule(error))(a, b, out, bias)
         self._counter.count += 1
+        if out is not None:
+            self._written(out)
         return d
 
     def _overlaps(self, addresses: tuple[int, ...]) -> bool:

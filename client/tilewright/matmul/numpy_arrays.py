@@ -30,6 +30,9 @@ class NumpyArrays:
         """See :class:`ArrayLibrary`."""
         return 0
 
+    def written(self, out: Any) -> None:
+        """See :class:`ArrayLibrary`."""
+
     def key(self, a: Any, b: Any, out: Any, bias: Any) -> Hashable | None:
         """See :class:`ArrayLibrary`."""
         plain = self.xp.ndarray

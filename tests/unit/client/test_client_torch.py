@@ -134,6 +134,15 @@ def test_a_view_of_negated_numbers_has_their_sign(kernels: Kernels) -> None:
     close(matmul(torch.randn(3, 4) * 0, b, bias=bias), bias.resolve_neg().expand(3, 5))
 
 
+def test_a_gradient_that_needs_what_out_held_is_refused(kernels: Kernels) -> None:
+    a, b, out = torch.randn(3, 4), torch.randn(4, 5), torch.zeros(3, 5)
+    loss = (torch.ones(3, 5, requires_grad=True) * out).sum()  # its gradient is what out holds
+    kernels.matmul(a, b, out=out)
+    assert kernels.matmul.stats == {"tuned: exact": 1}
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
 def doubles(*shape: int) -> Any:
     return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
 
