@@ -145,7 +145,9 @@ def prune_database(
 
 
 def back_up_database(
-    file: Annotated[Path, typer.Argument(help="The backup to write; one that is there is replaced.")],
+    file: Annotated[
+        Path, typer.Argument(help="The backup to write; one that is there is replaced.", dir_okay=False)
+    ],
     database_url: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:

@@ -49,7 +49,7 @@ class Written(StrEnum):
 
 
 def export_results(
-    file: Annotated[Path, typer.Argument(help="Where to write.")],
+    file: Annotated[Path, typer.Argument(help="Where to write.", dir_okay=False)],
     kind: Annotated[
         Written,
         typer.Option(

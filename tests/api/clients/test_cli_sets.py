@@ -148,6 +148,16 @@ def test_results_leave_and_come_back(run: Run, asked: Client, own: Server, tmp_p
     assert run("import", str(tmp_path / "nothing")).exit_code == 2
 
 
+def test_a_file_that_cannot_be_written_is_named(run: Run, own: Server, tmp_path: Path) -> None:
+    database = ("--database-url", f"sqlite:///{own.folder}/tilewright.db")
+    for words in (["export"], ["report"], ["backup", *database]):
+        missing = run(*words, str(tmp_path / "none" / "out"))
+        assert missing.exit_code == 1
+        assert missing.stderr.startswith(f"error: {tmp_path / 'none'}")
+        assert "No such file or directory" in missing.stderr
+        assert run(*words, str(tmp_path)).exit_code == 2
+
+
 def invoke(env: dict[str, str], *words: str) -> Result:
     return CliRunner().invoke(app, words, env=env)
 
