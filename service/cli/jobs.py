@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Annotated, Any
 
 import typer
@@ -29,11 +30,12 @@ from service.cli.output import (
     problem_of,
 )
 from tilewright import Client, wire
-from tilewright.errors import printable
+from tilewright.errors import InvalidProblem, printable
 from tilewright.schema.job import SearchOptions, parse_rows
 from tilewright.schema.problem import GemmProblem
 
 _WHOLE_ID = 32
+_ID_START = re.compile("[0-9a-f]{1,31}")
 Rows = Annotated[str, typer.Argument(help="Rows of D: a number, or several such as 1..8192.", metavar="M")]
 
 
@@ -56,8 +58,11 @@ def tune(
     M is a number, or numbers and ranges with commas: 1..8192 doubles, 512..4096+512 goes up by 512.
     Ctrl-C stops watching; the job goes on ('tilewright jobs watch' follows it, 'jobs cancel' stops it).
     """
-    with connect(url) as client:
+    try:
         rows = parse_rows(m)
+    except InvalidProblem as error:
+        raise typer.BadParameter(str(error), param_hint="M") from error
+    with connect(url) as client:
         problem = problem_of((max(rows), n, k), dtype, layout, device_named(client, device).kind, **more)
         job = _follow(client, client.tune(problem, wait=False, m=rows, device=device, **search))
     _tell(job, as_json)
@@ -248,7 +253,7 @@ def _find_job(client: Client, start: str) -> str:
     """The id of the job that begins so."""
     if len(start) == _WHOLE_ID:
         return start
-    found = client.jobs(prefix=start, limit=2).items
+    found = client.jobs(prefix=start, limit=2).items if _ID_START.fullmatch(start) else []
     return only_one(start, [job.id for job in found], "job", "tilewright jobs ls")
 
 

@@ -29,7 +29,9 @@ from tilewright.schema.explanation import Alternative, Explanation
 from tilewright.schema.match import MatchOptions
 from tilewright.schema.problem import GemmProblem
 
-Extents = Annotated[list[int] | None, typer.Argument(help="M N K of one problem; nothing for the list.")]
+Extents = Annotated[
+    list[int] | None, typer.Argument(help="M N K of one problem; nothing for the list.", min=1)
+]
 Arch = Annotated[
     str | None,
     typer.Option(help="sm_90 and the like; the class of the service's first device by default."),

@@ -207,7 +207,10 @@ def test_serve_refuses_a_device_that_is_not_there(serve: Serve) -> None:
 def test_wrong_usage_exits_with_two(run: Run) -> None:
     assert run("tune", "1", "2").exit_code == 2
     assert run("tune", "1", "2", "3", "--dtype", "int5").exit_code == 2
+    assert run("tune", "0", "2", "3").exit_code == 2
+    assert run("tune", "8..4", "2", "3").exit_code == 2
     assert run("best", "1", "2").exit_code == 2
+    assert run("best", "0", "2", "3").exit_code == 2
     assert run("nonsense").exit_code == 2
     assert run("devices", TILEWRIGHT_PORT="eighty").exit_code == 2
 

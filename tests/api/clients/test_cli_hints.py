@@ -82,7 +82,12 @@ def test_an_id_may_be_given_by_its_first_characters(run: Run, client: Client, tu
     assert data(run("jobs", "show", job_id[:20], "--json"))["id"] == job_id
     assert data(run("jobs", "watch", job_id[:20], "--json"))["id"] == job_id
     client.tune(GemmProblem(35, 32, 32, "float32", "nn"), max_trials=1)
-    for start, told in ((job_id[:2], "more than one job starts"), ("f" * 20, "no job starts")):
+    for start, told in (
+        (job_id[:2], "more than one job starts"),
+        ("f" * 20, "no job starts"),
+        ("zz", "no job starts"),
+        ("f" * 33, "no job starts"),
+    ):
         result = run("jobs", "show", start)
         assert result.exit_code == 2
         assert told in plain(result.stderr)
