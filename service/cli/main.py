@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from service.settings import Settings
 from tilewright import __version__
-from tilewright.errors import TilewrightError, printable
+from tilewright.errors import ServiceError, TilewrightError, printable
 
 # Where each verb is: a function, or a group of verbs. A module is imported when its verb is called, since a
 # client's verb needs neither the service nor the database.
@@ -84,6 +84,8 @@ class _Group(typer.core.TyperGroup):
             return super().invoke(ctx)
         except TilewrightError as error:
             typer.echo(printable(f"error: {error}"), err=True)
+            if isinstance(error, ServiceError) and "tune" in error.problem:
+                typer.echo(printable(f"tune it with: {_tune_command(error.problem['tune'])}"), err=True)
             raise typer.Exit(1) from error
         except OSError as error:
             if error.filename is None:
@@ -100,6 +102,16 @@ class _Group(typer.core.TyperGroup):
             raise typer.Exit(2) from error
         except KeyboardInterrupt as error:
             raise typer.Exit(130) from error
+
+
+def _tune_command(asked: dict[str, Any]) -> str:
+    """The command for a body of ``POST /tune``, whose fields are the options."""
+    words = ["tilewright tune", *(str(asked[name]) for name in ("m", "n", "k"))]
+    for name, value in asked.items():
+        if name not in ("m", "n", "k"):
+            flag = f"--{name.replace('_', '-')}"
+            words.append(flag if value is True else f"{flag} {value}")
+    return " ".join(words)
 
 
 app = typer.Typer(

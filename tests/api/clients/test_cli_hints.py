@@ -65,6 +65,14 @@ def test_a_missing_result_says_what_was_tuned_there(run: Run, tuned: wire.JobVie
     assert f"Tuned there: {TUNED}." in result.stderr
 
 
+def test_a_missing_result_says_which_command_makes_it(run: Run) -> None:
+    asked = ["9", "8", "7", "--dtype", "float64", "--layout", "tt", "--batch", "2", "--has-bias"]
+    for verb in ("best", "explain"):
+        result = run(verb, *asked)
+        assert result.exit_code == 1
+        assert result.stderr.splitlines()[-1] == f"tune it with: tilewright tune {' '.join(asked)}"
+
+
 def test_an_empty_list_says_where_there_are_winners(run: Run, client: Client, tuned: wire.JobView) -> None:
     arch = client.devices()[0].arch
     assert tuned.best is not None
