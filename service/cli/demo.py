@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 
 from service.cli.gemm import checked_gemm
+from service.cli.output import rate
 from tilewright import Client, wire
 from tilewright.errors import TilewrightError
 from tilewright.http.events import OnProgress
@@ -61,9 +62,7 @@ def running_service(folder: Path, device: str | None) -> Iterator[str]:
 
 def speed(problem: GemmProblem, micros: float) -> str:
     """Microseconds and what they mean."""
-    gflops = problem.flops / micros / 1e3
-    rate = f"{gflops / 1e3:.1f} TFLOP/s" if gflops >= 1e3 else f"{gflops:.1f} GFLOP/s"
-    return f"{micros:.1f} us, {rate}"
+    return f"{micros:.1f} us, {rate(problem.flops / micros / 1e6)}"
 
 
 def _environment(folder: Path, device: str | None) -> dict[str, str]:

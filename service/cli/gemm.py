@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 from service.cli.options import Asked, asks
-from service.cli.output import AsJson, Device, Url, connect, device_named, echo, print_json
+from service.cli.output import AsJson, Device, Url, connect, device_named, echo, print_json, rate
 from tilewright import Client
 from tilewright.http.gemm_calls import GemmAnswer
 from tilewright.http.tensors import numpy_type
@@ -27,8 +27,8 @@ def gemm(asked: Asked, device: Device = None, url: Url = None, as_json: AsJson =
     if as_json:
         print_json(report)
     else:
-        echo(f"{problem}: {report['kernel_us']:.2f} us, {report['tflops']:.3f} TFLOP/s, by {report['ran']}")
-        echo(f"largest error {report['error_ratio']:.3f} of what float64 allows: {report['verdict']}")
+        echo(f"{problem}: {report['kernel_us']:.2f} us, {rate(report['tflops'])}, by {report['ran']}")
+        echo(f"largest error {report['error_ratio']:.3f} of what rounding allows: {report['verdict']}")
     if report["verdict"] != "right":
         raise typer.Exit(1)
 

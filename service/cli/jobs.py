@@ -28,6 +28,7 @@ from service.cli.output import (
     print_json,
     print_table,
     problem_of,
+    rate,
 )
 from tilewright import Client, wire
 from tilewright.errors import InvalidProblem, printable
@@ -88,7 +89,7 @@ def _follow(client: Client, job: wire.JobView) -> wire.JobView:
 
         def show(progress: wire.JobProgress) -> None:
             best = (
-                f"best {progress.best_us:.2f} us, {_tflops(job, progress.best_us, progress.m)}"
+                f"best {progress.best_us:.2f} us, {_rate(job, progress.best_us, progress.m)}"
                 if progress.best_us
                 else ""
             )
@@ -159,9 +160,9 @@ def _short(best: wire.BestConfigView) -> str:
     return f"{best.timing.median_us:.2f} us, {speedup}, job {best.job_id} on {best.created:%Y-%m-%d %H:%M}"
 
 
-def _tflops(job: wire.JobView, micros: float, m: int | None) -> str:
+def _rate(job: wire.JobView, micros: float, m: int | None) -> str:
     flops = dataclasses.replace(job.problem, m=m or job.problem.m).flops
-    return f"{flops / micros / 1e6:.3f} TFLOP/s"
+    return rate(flops / micros / 1e6)
 
 
 app = typer.Typer(no_args_is_help=True, help="Tuning jobs.")

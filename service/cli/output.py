@@ -113,6 +113,11 @@ def to_run(best: wire.BestConfigView) -> str:
     return best.baseline.name if best.use_vendor else "kernel"
 
 
+def rate(tflops: float) -> str:
+    """A throughput in TFLOP/s, or in GFLOP/s where that is less than one."""
+    return f"{tflops:.1f} TFLOP/s" if tflops >= 1 else f"{1e3 * tflops:.1f} GFLOP/s"
+
+
 def print_best(best: wire.BestConfigView) -> None:
     """A winner against the vendor library, in words."""
     speedup, timing = best.speedup, best.timing
@@ -126,7 +131,7 @@ def print_best(best: wire.BestConfigView) -> None:
     echo(f"winner     {best.config}")
     echo(
         f"time       {timing.median_us:.2f} us [{timing.low_us:.2f}, {timing.high_us:.2f}], "
-        f"{best.tflops:.3f} TFLOP/s"
+        f"{rate(best.tflops)}"
     )
     echo(f"baseline   {best.baseline.name}: {best.baseline.median_us:.2f} us in the same race")
     echo(

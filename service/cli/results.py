@@ -22,6 +22,7 @@ from service.cli.output import (
     print_json,
     print_table,
     problem_of,
+    rate,
     to_run,
 )
 from tilewright import Client, wire
@@ -96,7 +97,7 @@ def _show_list(client: Client, options: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    headers = ("problem", "device class", "us", "TFLOP/s", "speed-up", "verdict", "run", "config")
+    headers = ("problem", "device class", "us", "throughput", "speed-up", "verdict", "run", "config")
     print_table(
         headers,
         (
@@ -104,7 +105,7 @@ def _show_list(client: Client, options: dict[str, Any], as_json: bool) -> None:
                 item.problem,
                 item.device_class,
                 f"{item.timing.median_us:.2f}",
-                f"{item.tflops:.3f}",
+                rate(item.tflops),
                 f"{item.speedup.value:.3f} [{item.speedup.low:.3f}, {item.speedup.high:.3f}]",
                 item.verdict,
                 to_run(item),
