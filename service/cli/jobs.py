@@ -33,7 +33,7 @@ from service.cli.output import (
 from tilewright import Client, wire
 from tilewright.errors import InvalidProblem, printable
 from tilewright.schema.job import SearchOptions, parse_rows
-from tilewright.schema.problem import GemmProblem
+from tilewright.schema.problem import DType, GemmProblem, Layout
 
 _WHOLE_ID = 32
 _ID_START = re.compile("[0-9a-f]{1,31}")
@@ -212,8 +212,8 @@ def cancel(
     m: Extent = None,
     n: Extent = None,
     k: Extent = None,
-    dtype: ElementType = None,
-    layout: OperandLayout = None,
+    dtype: Annotated[DType | None, typer.Option(help="Only jobs of such problems.")] = None,
+    layout: Annotated[Layout | None, typer.Option(help="Only jobs of such problems.")] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:

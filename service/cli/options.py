@@ -131,6 +131,6 @@ def _descriptions(record: type[Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for kind in record.__mro__[:-1]:
         for names, text in _DESCRIBED.findall(kind.__doc__ or ""):
-            plain = " ".join(re.sub(r":\w+:|`", "", text).split())
+            plain = re.sub(r" \(:\w+:`[^`]*`\)|:\w+:|`", "", " ".join(text.split()))
             found |= dict.fromkeys(names.split(", "), plain[0].upper() + plain[1:])
     return found

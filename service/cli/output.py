@@ -17,9 +17,9 @@ from tilewright import Client, wire
 from tilewright.errors import DeviceUnavailable, printable
 from tilewright.schema.problem import DType, GemmProblem, Layout
 
-M = Annotated[int, typer.Argument(help="Rows of D.", min=1)]
-N = Annotated[int, typer.Argument(help="Columns of D.", min=1)]
-K = Annotated[int, typer.Argument(help="Length of the sum.", min=1)]
+M = Annotated[int, typer.Argument(help="Rows of D.", metavar="M", min=1)]
+N = Annotated[int, typer.Argument(help="Columns of D.", metavar="N", min=1)]
+K = Annotated[int, typer.Argument(help="Length of the sum.", metavar="K", min=1)]
 ElementType = Annotated[
     DType | None,
     typer.Option("--dtype", help="Element type of A and B; float16 on a GPU, float32 on a CPU by default."),

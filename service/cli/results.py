@@ -31,7 +31,8 @@ from tilewright.schema.match import MatchOptions
 from tilewright.schema.problem import GemmProblem
 
 Extents = Annotated[
-    list[int] | None, typer.Argument(help="M N K of one problem; nothing for the list.", min=1)
+    list[int] | None,
+    typer.Argument(help="M N K of one problem; nothing for the list.", metavar="M N K", min=1),
 ]
 Arch = Annotated[
     str | None,

@@ -121,6 +121,15 @@ def test_a_tuned_shape_tuned_again_says_so(run: Run, client: Client) -> None:
     assert f"job {first.id}" in result.stderr
 
 
+def test_help_is_of_what_a_user_gives(run: Run) -> None:
+    for verb in ("tune", "explain", "gemm"):
+        assert "{M} {N} {K}" in run(verb, "--help").stdout
+    told = plain(run("tune", "--help").stdout)
+    assert "0 for never" in told
+    assert "gain_per_s" not in told, "a name of the code"
+    assert "float16 on a GPU" not in plain(run("jobs", "cancel", "--help").stdout), "it chooses jobs"
+
+
 def test_the_version_is_told(run: Run) -> None:
     assert run("--version").stdout == f"tilewright {__version__}\n"
 
