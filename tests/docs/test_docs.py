@@ -137,6 +137,17 @@ def test_every_verb_is_described_and_prints_json() -> None:
     ] == []
 
 
+def test_which_verbs_ask_a_service_is_described() -> None:
+    found = re.search(r"^(`serve`.*?) need no service\. (.*?) ask one if", text("cli.md"), re.M | re.S)
+    assert found, "cli.md has no list of verbs that need no service"
+    alone, either = (set(re.findall(r"`(\w+)`", part)) for part in found.groups())
+    options: dict[str, set[str]] = {}
+    for name, command in _verbs(typer.main.get_command(main.app), "tilewright"):
+        options.setdefault(name.split()[1], set()).update(p.name for p in command.params)
+    assert alone == {verb for verb, names in options.items() if "url" not in names}
+    assert either == {verb for verb, names in options.items() if {"url", "database_url"} <= names}
+
+
 def test_every_route_is_described_and_no_other(tmp_path: Path) -> None:
     app = create_app(Settings(database_url=f"sqlite:///{tmp_path}/docs.db"))
     app.state.service.store.close()
