@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+from http import HTTPStatus
 from typing import Annotated, Any
 
 import typer
@@ -84,8 +85,8 @@ class _Group(typer.core.TyperGroup):
             return super().invoke(ctx)
         except TilewrightError as error:
             typer.echo(printable(f"error: {error}"), err=True)
-            if isinstance(error, ServiceError) and "tune" in error.problem:
-                typer.echo(printable(f"tune it with: {_tune_command(error.problem['tune'])}"), err=True)
+            if isinstance(error, ServiceError) and (advice := _advice(error)):
+                typer.echo(printable(advice), err=True)
             raise typer.Exit(1) from error
         except OSError as error:
             if error.filename is None:
@@ -102,6 +103,13 @@ class _Group(typer.core.TyperGroup):
             raise typer.Exit(2) from error
         except KeyboardInterrupt as error:
             raise typer.Exit(130) from error
+
+
+def _advice(error: ServiceError) -> str:
+    """What the command line can do about an error, whose text is for every client; empty if it says all."""
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        return "the command line sends the key that TILEWRIGHT_KEY holds"
+    return f"tune it with: {_tune_command(error.problem['tune'])}" if "tune" in error.problem else ""
 
 
 def _tune_command(asked: dict[str, Any]) -> str:

@@ -176,6 +176,8 @@ def test_results_are_deleted(tmp_path: Path) -> None:
     try:
         keyed = environment(tmp_path, url=server.url, key=admin_key(server))
         here, there = (partial(invoke, env) for env in (environment(tmp_path), keyed))
+        refused = invoke(environment(tmp_path, url=server.url), "imports")
+        assert (refused.exit_code, "TILEWRIGHT_KEY" in refused.stderr) == (1, True)
         listed = data(there("imports", "--json"))["items"]
         assert [(one["id"], one["trusted"], one["best"], one["waiting"]) for one in listed] == [
             (UNTRUSTED.id, False, 0, 1),
