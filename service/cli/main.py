@@ -98,8 +98,11 @@ class _Group(typer.core.TyperGroup):
             if error.title != Settings.__name__:
                 raise
             for item in error.errors():
+                if item["type"] == "default_factory_not_called":
+                    continue  # follows from another setting, which is wrong
                 where = ".".join(str(part) for part in item["loc"])
-                typer.echo(f"setting {where}: {item['msg']}" if where else item["msg"], err=True)
+                told = f"setting {where}: {item['msg']}" if where else item["msg"]
+                typer.echo(printable(f"error: {told}"), err=True)
             raise typer.Exit(2) from error
         except KeyboardInterrupt as error:
             raise typer.Exit(130) from error

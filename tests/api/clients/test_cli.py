@@ -218,7 +218,10 @@ def test_wrong_usage_exits_with_two(run: Run) -> None:
     assert run("best", "1", "2").exit_code == 2
     assert run("best", "0", "2", "3").exit_code == 2
     assert run("nonsense").exit_code == 2
-    assert run("devices", TILEWRIGHT_PORT="eighty").exit_code == 2
+    wrong = run("devices", TILEWRIGHT_PORT="eighty")
+    assert wrong.exit_code == 2
+    (line,) = wrong.stderr.splitlines()
+    assert line.startswith("error: setting port: ")
 
 
 def test_no_service_exits_with_one(run: Run) -> None:
