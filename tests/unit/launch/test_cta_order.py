@@ -288,7 +288,7 @@ def test_asking_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, ready_aft
     monkeypatch.setattr(driver, "libcuda", lambda: library)
     monkeypatch.setattr(driver, "ensure_context", lambda: 0)
     monkeypatch.setattr(driver, "device_attribute", lambda *_: SM_COUNT)
-    monkeypatch.setattr(cta_order, "_PATIENCE_S", 0.02)
+    monkeypatch.setattr(cta_order, "_PATIENCE_S", 0.2)
     found = list(CtaOrders().order(lambda _: ctypes.c_void_p(5), "probe", PLAN, LARGE))
     assert (found == list(range(256))) == (ready_after > 3)
     assert library.open == []
