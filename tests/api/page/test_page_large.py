@@ -14,7 +14,7 @@ from api_server import Server, finish, start
 from service.web.assets import assets
 
 TRIALS = 50_000
-MOST_S, MOST_BYTES = 1.0, 2_000_000
+MOST_S, MOST_BYTES = 1.5, 2_000_000  # a second on a quiet machine, which shared cores stretch
 
 
 @pytest.fixture(scope="module")
