@@ -20,7 +20,17 @@ from sqlalchemy.orm import Session
 
 from service.cli.admin import Service, asks_service, open_store, user
 from service.cli.options import Asked, asks
-from service.cli.output import AsJson, DatabaseUrl, Url, connect, echo, only_one, print_json, print_table
+from service.cli.output import (
+    WHOLE_ID,
+    AsJson,
+    DatabaseUrl,
+    Url,
+    connect,
+    echo,
+    only_one,
+    print_json,
+    print_table,
+)
 from service.results import importing, optuna_export, publishing
 from service.results.spool import Spool
 from service.settings import Settings
@@ -36,7 +46,7 @@ from tuner.store.imports import Import, Removed
 from tuner.store.upkeep import audit, staging
 from tuner.store.upkeep.audit import Action
 
-_SCAN, _WHOLE_ID = 1000, 32
+_SCAN = 1000
 Kind = Annotated[Format, typer.Option("--format", help="ndjson has everything, t4 the trials.")]
 
 
@@ -174,7 +184,7 @@ def delete_import(
 
 def _whole_id(start: str, listed: Callable[[], Sequence[ImportView | Import]]) -> str:
     """The id of the import that begins so; a whole one need not be listed."""
-    if len(start) == _WHOLE_ID:
+    if len(start) == WHOLE_ID:
         return start
     found = [one.id for one in listed() if one.id.startswith(start)]
     return only_one(start, found, "import", "tilewright imports")

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from service.cli.options import takes
 from service.cli.output import (
     PROBLEM_ARGUMENTS,
+    WHOLE_ID,
     AsJson,
     Device,
     ElementType,
@@ -35,7 +36,6 @@ from tilewright.errors import InvalidProblem, printable
 from tilewright.schema.job import SearchOptions, parse_rows
 from tilewright.schema.problem import DType, GemmProblem, Layout
 
-_WHOLE_ID = 32
 _ID_START = re.compile("[0-9a-f]{1,31}")
 Rows = Annotated[str, typer.Argument(help="Rows of D: a number, or several such as 1..8192.", metavar="M")]
 
@@ -252,7 +252,7 @@ def _trial_row(trial: wire.Trial) -> tuple[object, ...]:
 
 def _find_job(client: Client, start: str) -> str:
     """The id of the job that begins so."""
-    if len(start) == _WHOLE_ID:
+    if len(start) == WHOLE_ID:
         return start
     found = client.jobs(prefix=start, limit=2).items if _ID_START.fullmatch(start) else []
     return only_one(start, [job.id for job in found], "job", "tilewright jobs ls")

@@ -74,6 +74,9 @@ def problem_of(
     return GemmProblem(m, n, k, dtype or default_dtype, layout or default_layout, **more)
 
 
+WHOLE_ID = 32  # characters of the id of a job or an import
+
+
 def only_one(start: str, found: Sequence[str], what: str, listing: str) -> str:
     """The one id that begins with ``start``, of the first few that do.
 

@@ -67,15 +67,13 @@ def best(
     if extents and len(extents) != 3:
         raise typer.BadParameter("give M, N and K, or nothing for the list")
     with connect(url) as client:
-        first = None if arch else device_named(client, None)
-        device_class = first.device_class if first else None
+        kind, device_class = _asked_of(client, arch)
         if not extents:
             given = {"arch": arch, "device_class": device_class, "dtype": dtype, "layout": layout}
             options = {name: value for name, value in given.items() if value} | more | limits
             _show_list(client, options, as_json)
             return
         match = wire.Match.NEAREST if nearest else wire.Match.EXACT
-        kind = first.kind if first else _kind(arch)
         problem = problem_of(extents, dtype, layout, kind, **more)
         found = client.best_config(problem, arch=arch, device_class=device_class, match=match, **limits)
     if as_json:
@@ -84,9 +82,12 @@ def best(
         print_best(found)
 
 
-def _kind(arch: str | None) -> str:
-    """The kind of the devices of an architecture."""
-    return "cuda" if arch and arch.startswith("sm_") else "host"
+def _asked_of(client: Client, arch: str | None) -> tuple[str, str | None]:
+    """The kind of the devices that are asked about, and their class; None for those of an architecture."""
+    if arch:
+        return "cuda" if arch.startswith("sm_") else "host", None
+    first = device_named(client, None)
+    return first.kind, first.device_class
 
 
 def _show_list(client: Client, options: dict[str, Any], as_json: bool) -> None:
@@ -131,10 +132,9 @@ def explain(
 ) -> None:
     """Explain the stored winner of a problem: its limits, how it fills the device, and the alternatives."""
     with connect(url) as client:
-        first = None if arch else device_named(client, None)
-        problem = asked.on(first.kind if first else _kind(arch))
+        kind, device_class = _asked_of(client, arch)
+        problem = asked.on(kind)
         match = wire.Match.NEAREST if nearest else wire.Match.EXACT
-        device_class = first.device_class if first else None
         found = client.explain_result(problem, match=match, arch=arch, device_class=device_class)
     if as_json:
         print_json(found)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from sqlalchemy import (
     BindParameter,
@@ -36,7 +36,7 @@ from tilewright.schema.preconditions import Preconditions
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Provenance
 from tuner.store import entities, exchange, misses, records, sets
-from tuner.store.database import StoreError, insert_new, insert_or_update
+from tuner.store.database import StoreError, insert_new, insert_or_update, parts
 from tuner.store.faults import quarantine
 from tuner.store.imports import Import, alone, has_entered
 from tuner.store.models import (
@@ -50,9 +50,7 @@ from tuner.store.models import (
 )
 from tuner.store.records import RowReader, StoredBest, StoredKernel, Unreadable, WaitingBest, utc_now
 
-T = TypeVar("T")
 Merged = Literal["in use", "waiting", "known"]
-_PART = 500  # rows that one statement names
 _IDENTITY = ("device_class", "problem_id")
 _SERVED = BestConfigRow.quarantine_id.is_(None)
 SIGNATURE = ("dtype", "layout", "batch", "out_dtype", "acc_dtype", "activation", "has_bias", "has_c")
@@ -319,7 +317,7 @@ def rows(session: Session, device_class: str) -> dict[int, tuple[Any, ...]]:
 
 def of_ids(session: Session, ids: Sequence[int]) -> list[StoredBest]:
     """The winners of these ids."""
-    each = (_all().where(BestConfigRow.id.in_(part)) for part in _parts(ids))
+    each = (_all().where(BestConfigRow.id.in_(part)) for part in parts(ids))
     return [stored for query in each for stored in _READER.readable(session.execute(query))]
 
 
@@ -335,12 +333,8 @@ def kernels(session: Session, digests: Sequence[str]) -> dict[str, StoredKernel]
     """What sets tell of artifacts, by digest."""
     needs = ArtifactRow.header["plan"]["preconditions"]
     query = select(ArtifactRow.digest, func.length(ArtifactRow.data), needs)
-    each = (query.where(ArtifactRow.digest.in_(part)) for part in _parts(digests))
+    each = (query.where(ArtifactRow.digest.in_(part)) for part in parts(digests))
     return {name: kernel for one in each for name, kernel in _KERNELS.readable(session.execute(one))}
-
-
-def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    return (items[start : start + _PART] for start in range(0, len(items), _PART))
 
 
 def _all() -> Select[BestConfigRow, str]:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from alembic import command
 from alembic.config import Config
@@ -81,6 +81,8 @@ class WritersBusy(TilewrightError):
     """As many writers as may wait for the database wait already; what was asked of it breaks no rule."""
 
 
+T = TypeVar("T")
+_PART = 500  # items that one statement names
 _START = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -102,6 +104,11 @@ def ahead(session: Session, seconds: float = 0.0) -> ColumnElement[Any] | dateti
 def insert_row(session: Session, model: type[Base], values: Values) -> Any:
     """Insert; gives the first column of the primary key."""
     return session.execute(_insert_row(model), values).scalar_one()
+
+
+def parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Items in as many parts as statements need to name them all."""
+    return (items[start : start + _PART] for start in range(0, len(items), _PART))
 
 
 def insert_new(session: Session, model: type[Base], values: Values) -> bool:

@@ -13,11 +13,9 @@ from sqlalchemy.orm import Session
 from tilewright.artifact import Artifact
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
-from tuner.store.database import Values, insert_new, insert_or_update
+from tuner.store.database import Values, insert_new, insert_or_update, parts
 from tuner.store.models import ArtifactRow, DeviceRow, ProblemRow
 from tuner.store.records import DeviceRecord, RowReader, canonical, utc_now
-
-_PART = 500  # digests that one statement names
 
 
 def see_device(session: Session, spec: DeviceSpec) -> int:
@@ -140,9 +138,8 @@ def has_artifact(session: Session, digest: str) -> bool:
 def lacking(session: Session, digests: Iterable[str]) -> list[str]:
     """Those of the artifacts that are not kept."""
     wanted, there = list(digests), set[str]()
-    for start in range(0, len(wanted), _PART):
-        part = ArtifactRow.digest.in_(wanted[start : start + _PART])
-        there.update(session.scalars(select(ArtifactRow.digest).where(part)))
+    for part in parts(wanted):
+        there.update(session.scalars(select(ArtifactRow.digest).where(ArtifactRow.digest.in_(part))))
     return [digest for digest in wanted if digest not in there]
 
 

@@ -116,7 +116,7 @@ def _folder(path: str | os.PathLike[str]) -> Path:
         if "\0" in str(found):
             raise ValueError("a null byte")
     except (TypeError, ValueError, RuntimeError, OSError) as error:
-        raise InvalidProblem(f"cache_dir must be the path of a folder, got {path!r} ({error})") from None
+        raise InvalidProblem(f"cache_dir must name a folder, got {path!r} ({error})") from None
     return found
 
 

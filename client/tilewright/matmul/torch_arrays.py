@@ -13,9 +13,9 @@ from tilewright.schema.problem import Activation, DType
 
 # NOTE: subclasses (fake, functional, distributed tensors) have no memory of their own to launch on.
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-# NOTE: the public is_autocast_enabled checks one kind of device only, and takes longer.
 _transformed: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 _forward_ad: Any = torch.autograd.forward_ad
+# NOTE: the public is_autocast_enabled checks one kind of device only, and takes longer.
 any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)
 
 
@@ -26,7 +26,8 @@ class TorchArrays:
         self.address: Callable[[Any], int] = torch.Tensor.data_ptr
         self.empty: Callable[[Any, tuple[int, ...]], Any] = torch.Tensor.new_empty
         self.stream: Callable[[int], int] = _raw_stream()
-        self.written: Callable[[Any], object] = _written
+        # NOTE: so that torch refuses gradients that need what ``out`` held before.
+        self.written: Callable[[Any], object] = torch.autograd.graph.increment_version
         self._several = torch.cuda.device_count() > 1
         self._grad_enabled = torch.is_grad_enabled
         self.linear: Callable[[Any, Any, Any], Any] = torch.nn.functional.linear
@@ -132,11 +133,6 @@ def _factor(name: str, factor: float, d: Any) -> float:
     if not (factor.is_integer() and low <= factor <= high):
         raise InvalidProblem(f"{name} must be a value of type {d.dtype}, got {factor:g}")
     return int(factor)
-
-
-def _written(out: Any) -> None:
-    """Let torch refuse gradients that need what ``out`` held before."""
-    torch.autograd.graph.increment_version(out)
 
 
 def activated(x: Any, activation: Activation) -> Any:

@@ -132,8 +132,8 @@ async def get_current(
 def post_current(
     body: wire.PinBody, service: ServiceDep, request: Request, if_match: IfMatch = None
 ) -> wire.SetInfo:
-    """Serve a snapshot to its device class from now on, whatever is tuned; not one of which a kernel was
-    deleted."""
+    """Serve a snapshot to its device class from now on, also once others are tuned; not one of which a
+    kernel was deleted."""
     wanted = service.served.loaded(body.digest)
     try:
         with service.store.begin() as session:

@@ -167,7 +167,7 @@ def test_what_makes_no_sense_is_refused() -> None:
 
 
 class Changing:
-    """A factor as a tensor of torch is one: alike in hash and identity, whatever it holds."""
+    """A factor as a tensor of torch is one: alike in hash and identity with any value."""
 
     held = 2.0
 
