@@ -123,7 +123,7 @@ def test_arguments_are_refused_with_what_to_give(client: Client, name: str) -> N
     opened = len(os.listdir("/proc/self/fd"))
     with pytest.raises(InvalidProblem, match=reason):
         call(client)
-    assert len(os.listdir("/proc/self/fd")) == opened
+    assert len(os.listdir("/proc/self/fd")) <= opened  # others may be collected meanwhile
 
 
 def test_a_layout_is_the_layout_of_the_request() -> None:
