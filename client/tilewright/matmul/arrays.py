@@ -128,8 +128,11 @@ def element_type(name: str) -> DType:
 
 
 def factors(a: Any, b: Any, epilogue: Epilogue) -> tuple[Any, Any]:
-    """A and B, without any k where alpha is 0: as in a BLAS their product is 0 then, also of NaN."""
-    if epilogue.alpha != 0.0:
+    """A and B, without any k where alpha is 0: as in a BLAS their product is 0 then, also of NaN.
+
+    Operands of different k stay as they are, and the library refuses them.
+    """
+    if epilogue.alpha != 0.0 or a.shape[-1:] != b.shape[-2:][:1]:
         return a, b
     return a[..., :0], b[..., :0, :] if b.ndim > 1 else b[:0]
 

@@ -126,6 +126,16 @@ def test_with_alpha_0_nobody_reads_a_and_b(where: str, shape: str) -> None:
     close(out, np.maximum(bias - 2 * c, 0))
 
 
+@pytest.mark.parametrize("shape", [(41, 21), (1, 21), (2, 41, 21), (41,)])
+def test_with_alpha_0_different_k_are_refused_as_with_alpha_1(shape: tuple[int, ...]) -> None:
+    matmul, a, b = LocalMatmul(tuned), array(2, 33, 40), array(*shape)
+    with pytest.raises(ValueError, match="mismatch in its core dimension") as with_1:
+        matmul(a, b)
+    with pytest.raises(ValueError, match="mismatch in its core dimension") as with_0:
+        matmul(a, b, alpha=0.0)
+    assert str(with_0.value) == str(with_1.value)
+
+
 @pytest.mark.parametrize("where", ["kernel", "library"])
 def test_with_beta_0_nobody_reads_c(where: str) -> None:
     matmul = LocalMatmul(tuned if where == "kernel" else lambda *_: Choice(None, "nothing tuned"))
