@@ -55,6 +55,9 @@ class Upkeep:
             removed = prune(self._store, kept_days(self._settings), stopping=self._stopping)
         except (SQLAlchemyError, TilewrightError) as error:
             log.warning("pruning stopped early and goes on within an hour: %s", error)
+        except Exception:
+            # NOTE: the boundary of the thread: without it nothing would be pruned until the next start.
+            log.exception("pruning failed and is tried again within an hour")
         else:
             if any(removed.values()):
                 log.info("pruned", extra={kind.value: count for kind, count in removed.items()})

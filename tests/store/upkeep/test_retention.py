@@ -296,3 +296,23 @@ def test_the_command_and_the_service_prune_as_the_settings_say(
         time.sleep(0.02)
     service.stop()
     assert prune(store, DAYS) == NOTHING
+
+
+def test_an_unknown_error_does_not_end_the_upkeep_of_a_service(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    turns = threading.Semaphore(0)
+
+    def broken(*_: object, **__: object) -> None:
+        turns.release()
+        raise KeyError("winner")
+
+    monkeypatch.setattr(upkeep, "_FIRST_S", 0.01)
+    monkeypatch.setattr(upkeep, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(upkeep, "prune", broken)
+    service = upkeep.Upkeep(store, Settings())
+    service.start()
+    assert all(turns.acquire(timeout=10) for _ in range(3))
+    service.stop()
+    assert "pruning failed and is tried again within an hour" in caplog.messages
+    assert "KeyError: 'winner'" in caplog.text
