@@ -39,7 +39,7 @@ class Client(Endpoints, Sender):
     Attributes:
         matmul: ``matmul(a, b, out=None, bias=None, activation=None, alpha=1, beta=0)`` on the arrays' own
             device, see :class:`tilewright.matmul.matmul.LocalMatmul`.
-        url: of the service.
+        url: of the service, without the user and password that it was given with.
         service_key: whose signatures of kernels and config sets count.
 
     Args:
@@ -59,8 +59,8 @@ class Client(Endpoints, Sender):
         key: str | None = None,
         **options: Unpack[LocalOptions],
     ) -> None:
-        self.url, self._timeout = checked_url(url), checked_timeout(timeout)
-        self._headers = _authorization(key)
+        self.url, user = checked_url(url)
+        self._timeout, self._headers = checked_timeout(timeout), _authorization(key) | user
         self._http = PerProcess(lambda: transport.connect(self.url, self._timeout, self._headers))
         start = StartOptions(**options)
         self.service_key = ServiceKey(self.url, start.folder, start.trust)
@@ -160,7 +160,7 @@ class AsyncClient(Endpoints, AsyncSender):
     """An asynchronous client: the endpoints as coroutines, without ``matmul``. Event loops may share it.
 
     Attributes:
-        url: of the service.
+        url: of the service, without the user and password that it was given with.
         service_key: whose signatures of kernels and config sets count.
 
     Args:
@@ -175,12 +175,11 @@ class AsyncClient(Endpoints, AsyncSender):
     def __init__(
         self, url: str = _URL, *, timeout: float = 10.0, key: str | None = None, trust: str | None = None
     ) -> None:
-        self.url, seconds = checked_url(url), checked_timeout(timeout)
+        self.url, user = checked_url(url)
+        seconds, headers = checked_timeout(timeout), _authorization(key) | user
         self.service_key = ServiceKey(self.url, default_folder(), trust)
         self._http = PerProcess(
-            lambda: transport.LoopConnections(
-                lambda: transport.connect_async(self.url, seconds, _authorization(key))
-            )
+            lambda: transport.LoopConnections(lambda: transport.connect_async(self.url, seconds, headers))
         )
 
     async def __aenter__(self) -> Self:

@@ -7,6 +7,7 @@ A method that takes several requests is a generator: it yields each call and is 
 from __future__ import annotations
 
 import abc
+import base64
 import dataclasses
 import functools
 import json
@@ -183,8 +184,9 @@ def answer(call: Call[T], reply: Reply) -> T:
         ) from error
 
 
-def checked_url(url: str) -> str:
-    """The URL of a service or of a published tree, without a slash at its end.
+def checked_url(url: str) -> tuple[str, dict[str, str]]:
+    """The URL of a service or of a published tree, without a slash at its end, and the header with the user
+    and the password that stood in it: the URL itself stands in messages, logs and files.
 
     Raises:
         InvalidProblem: it is not ``http://host`` or ``https://host``, with or without port and path, nor
@@ -197,11 +199,18 @@ def checked_url(url: str) -> str:
     except (ValueError, TypeError, AttributeError):
         port, named = None, False
     if not named or port == 0 or parts.query or parts.fragment or "\0" in unquote(parts.path):
+        # NOTE: a password may hold what ends the host of a URL.
+        shown = f"***@{str(url).rpartition('@')[2]}" if "@" in str(url) else url
         raise InvalidProblem(
             "the URL of a service reads like http://127.0.0.1:8080, that of a published folder like"
-            f" file:///srv/kernels; got {url!r}"
+            f" file:///srv/kernels; got {shown!r}"
         )
-    return url.rstrip("/")
+    user, _, host = parts.netloc.rpartition("@")
+    if not user:
+        return url.rstrip("/"), {}
+    basic = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+    headers = {"Authorization": f"Basic {base64.b64encode(basic.encode()).decode()}"}
+    return parts._replace(netloc=host).geturl().rstrip("/"), headers
 
 
 MOST_SECONDS = 1e9  # thirty years; the system cannot wait for ten times as long

@@ -25,14 +25,14 @@ _SLOWEST = 2**20  # bytes a second
 
 
 def reaches(url: str) -> bool:
-    """Whether plain HTTP alone reaches a service: no TLS, no user in the URL, no proxy of the environment."""
+    """Whether plain HTTP alone reaches a service: no TLS, no proxy of the environment."""
     try:
         parts = urlsplit(url)
     except ValueError:  # not a URL, which httpx2 says better
         return False
     proxied = urllib.request.getproxies().keys() & {"http", "all"}
     bypassed = not proxied or bool(urllib.request.proxy_bypass(parts.hostname or ""))
-    return parts.scheme == "http" and parts.username is None and bypassed
+    return parts.scheme == "http" and bypassed
 
 
 class RawSocketSender:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from set_server import SetService, config_set, entry, serving
 from signers import signer
 
 from tilewright import AsyncClient, Client, GemmProblem
-from tilewright.errors import ArtifactError, TrustError
+from tilewright.errors import ArtifactError, InvalidProblem, ServiceUnreachable, TrustError
 from tilewright.launch import local_device
 from tilewright.schema.config_set import ConfigSet
 from tilewright.trust import About
@@ -147,3 +148,34 @@ def test_a_kernel_of_another_set_is_refused(service: SetService, tmp_path: Path)
         assert tw.artifacts(service.digest, [KERNEL.digest]).keys() == {KERNEL.digest}
         with pytest.raises(ArtifactError, match="not of that set"):
             tw.artifacts(service.digest, [OTHER.digest])
+
+
+def test_the_password_of_a_url_is_sent_and_stands_in_no_message_and_no_file(
+    service: SetService, tmp_path: Path
+) -> None:
+    url = service.url.replace("//", "//me:se%2Fcret@")
+    with Client(url, cache_dir=tmp_path) as tw:
+        assert runs_as(tw) == "tuned: exact"
+        assert service.keys == {f"Basic {base64.b64encode(b'me:se/cret').decode()}"}
+        service.signs_with = 2
+        with pytest.raises(TrustError, match=service.url) as other_key:
+            tw.current_set(HOST)
+    dead = url.rpartition(":")[0] + ":1"
+
+    async def ask() -> None:
+        await AsyncClient(dead).current_set(HOST)
+
+    told = [str(other_key.value), tw.url]
+    for asks in (lambda: Client(dead).current_set(HOST), lambda: asyncio.run(ask())):
+        with pytest.raises(ServiceUnreachable, match=r"no answer from http://127\.0\.0\.1:1") as unreachable:
+            asks()
+        told.append(str(unreachable.value))
+    told += [path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [text for text in told if "cret" in text]
+
+
+@pytest.mark.parametrize("url", ["me:secret@gpu:8080", "http://me:secret/2@gpu", "http://me:secret#2@gpu"])
+def test_the_password_of_what_is_no_url_is_not_told(url: str) -> None:
+    with pytest.raises(InvalidProblem, match=r"got '\*\*\*@gpu") as refused:
+        Client(url)
+    assert "secret" not in str(refused.value)
