@@ -229,7 +229,10 @@ class _Merging:
 
 def _need_job(session: Session, job_id: str) -> None:
     if not exchange.has_job(session, job_id):
-        raise StoreError(f"there is no job {job_id}; put the line of a job before what belongs to it")
+        raise StoreError(
+            f"there is no job {job_id}; put the line of a job before what belongs to it, or import the file"
+            " again if the job was deleted meanwhile"
+        )
 
 
 def _run(named: Named) -> str:

@@ -201,7 +201,7 @@ def remove_best(session: Session, target: str, problem: GemmProblem) -> Removed:
 
 
 def remove_problem(session: Session, problem: GemmProblem) -> Removed:
-    """Take out all results of a problem, and its misses.
+    """Take out all results of a problem, and its misses; an import on its way in keeps what it brought of it.
 
     Raises:
         InUse: a job of it waits or runs.
@@ -215,12 +215,17 @@ def remove_problem(session: Session, problem: GemmProblem) -> Removed:
         )
     rows = select(LadderRow.job_id).where(LadderRow.problem_id == problem_id)
     this = or_(JobRow.problem_id == problem_id, JobRow.id.in_(rows))
-    found = session.execute(select(JobRow.id, JobRow.status).where(this)).all()
+    found = session.execute(select(JobRow.id, JobRow.status).where(this, has_entered())).all()
     for job_id, status in found:
         if not status.final:
             raise InUse(f"job {job_id} of {problem} is {status}; cancel it or wait for its end")
-    for table in (ImportedBestRow, MissRow, RetuneRow):
+    for table in (MissRow, RetuneRow):
         session.execute(delete(table).where(table.problem_id == problem_id))
+    entering = select(ImportRow.id).where(
+        ImportRow.staged.is_not(None), ImportRow.staged["into"].as_string().is_(None)
+    )
+    waiting = delete(ImportedBestRow).where(ImportedBestRow.problem_id == problem_id)
+    session.execute(waiting.where(ImportedBestRow.import_id.not_in(entering)))
     winners = _remove_winners(session, BestConfigRow.problem_id == problem_id)
     trials = _remove_rows(session, problem_id)
     named = [job_id for job_id, _ in found]
@@ -234,7 +239,8 @@ def _remove_rows(session: Session, problem_id: int) -> int:
     """Delete a problem from the ladders of jobs, and the jobs that have no row left; gives how many trials
     these were."""
     count = 0
-    query = select(LadderRow.job_id, LadderRow.m).where(LadderRow.problem_id == problem_id)
+    query = select(LadderRow.job_id, LadderRow.m).join(JobRow, JobRow.id == LadderRow.job_id)
+    query = query.where(LadderRow.problem_id == problem_id, has_entered())
     for job_id, m in session.execute(query).all():
         gone = delete(TrialRow).where(TrialRow.job_id == job_id, TrialRow.m == m).returning(TrialRow.number)
         count += len(session.execute(gone, execution_options=_UNSYNCHRONIZED).all())

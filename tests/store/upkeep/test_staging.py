@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import hashlib
 import io
+import itertools
 import json
 import threading
 from collections.abc import Iterator
@@ -19,19 +20,20 @@ from fastapi.testclient import TestClient
 from large_export import job_line, large_export, trial_lines
 from signers import signer
 from sqlalchemy import select, update
-from store_samples import ENTERED, HOST_CLASS, artifact, best, problem
+from store_samples import ENTERED, HOST, HOST_CLASS, artifact, best, problem, request, trial
 
 from service.engine import device_queue
 from service.results import importing, uploads
 from service.results.uploads import BadLine
 from service.server.app import create_app
 from service.settings import Settings
+from tilewright.schema.job import JobStatus
 from tilewright.trust import About
 from tilewright.wire import Format, ImportAnswer
 from tuner.store import best as winners
 from tuner.store import entities, exchange, imports, jobs, keys, trials
 from tuner.store.database import Store, StoreError, WritersBusy
-from tuner.store.exchange import ArtifactData, Signed, Winner
+from tuner.store.exchange import ArtifactData, EndedJob, Signed, TrialOfJob, Winner
 from tuner.store.models import BestConfigRow, ImportedBestRow, ImportRow, JobRow
 from tuner.store.upkeep import audit, staging
 from tuner.store.upkeep.retention import Kind, prune
@@ -228,6 +230,48 @@ def test_an_import_keeps_a_kernel_that_is_deleted_before_the_line_of_its_winner(
         answer = merged(store, signed_winner(2), own)
     assert deleted == [imports.Removed(artifacts=1, best=1)]
     assert (answer.known.artifacts, answer.added.best, answer.waiting) == (1, 2, 0)
+
+
+def deleting_problem(monkeypatch: pytest.MonkeyPatch, after: int) -> list[imports.Removed]:
+    """Take a problem out after so many lines of the next import."""
+    go_on, deleted, lines = staging.go_on, list[imports.Removed](), itertools.count(1)
+
+    def deleting(*arguments: Any) -> None:
+        go_on(*arguments)
+        if next(lines) == after:
+            deleted.append(imports.remove_problem(arguments[0], request().problem))
+
+    monkeypatch.setattr(uploads, "_BATCH_LINES", 1)
+    monkeypatch.setattr(staging, "go_on", deleting)
+    return deleted
+
+
+@pytest.mark.parametrize("ladder", [(), (16, request().problem.m)])
+def test_an_import_keeps_what_it_brought_of_a_problem_that_is_deleted_meanwhile(
+    store: Store, monkeypatch: pytest.MonkeyPatch, ladder: tuple[int, ...]
+) -> None:
+    asked = dataclasses.replace(request(), ladder=ladder)
+    job = EndedJob(JOB, asked, HOST, JobStatus.SUCCEEDED, ENTERED, ENTERED)
+    lines: list[Any] = [job, Winner(dataclasses.replace(best(asked.problem), job_id=JOB), ENTERED)]
+    lines.append(TrialOfJob(JOB, dataclasses.replace(trial(0), m=max(ladder, default=None)), ENTERED))
+    deleted = deleting_problem(monkeypatch, after=2)
+    answer = merged(store, b"".join(json.dumps(exchange.to_plain(one)).encode() + b"\n" for one in lines))
+    assert deleted == [imports.Removed()]
+    assert (answer.added.jobs, answer.added.trials, answer.waiting) == (1, 1, 1)
+    with store.begin() as session:
+        assert imports.remove_problem(session, asked.problem).trials == 1
+        assert session.scalars(select(ImportedBestRow)).all() == []
+
+
+def test_an_import_says_when_a_job_that_it_joined_was_deleted_meanwhile(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merged(store, b"".join(PARTS[:3]))
+    deleted = deleting_problem(monkeypatch, after=1)
+    with pytest.raises(BadLine, match=r"line 2: there is no job .* again if the job was deleted meanwhile"):
+        merged(store, b"".join(PARTS[:5]))
+    assert deleted == [imports.Removed(jobs=1, trials=2)]
+    assert merged(store, b"".join(PARTS[:5])).added.trials == 4
 
 
 class Killed(BaseException):
