@@ -220,9 +220,9 @@ class _Merging:
     def _winner(self, session: Session, line: Winner) -> None:
         if line.best.job_id:
             _need_job(session, line.best.job_id)
-        kernel = self._kernel
-        mine = self._staged.trusted and kernel and kernel.digest == line.best.artifact
-        if kernel and mine and not entities.has_artifact(session, kernel.digest):
+        kernel, digest = self._kernel, line.best.artifact
+        is_kept = not self._staged.trusted or entities.need_artifact(session, digest)
+        if kernel and kernel.digest == digest and not is_kept:
             self._keep(session, kernel)  # it was known, and deleted since with the import that brought it
         best.stage(session, line.best, line.created, self._staged.id)
 

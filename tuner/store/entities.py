@@ -116,7 +116,7 @@ def put_artifact_bytes(session: Session, data: bytes, import_id: str | None = No
         ArtifactError: they are not an artifact.
     """
     digest = hashlib.sha256(data).hexdigest()
-    if not note_need(session, ArtifactRow.digest == digest):
+    if not need_artifact(session, digest):
         artifact = Artifact.from_bytes(data)
         values = {"digest": digest, "data": data, "header": artifact.header, "import_id": import_id}
         insert_new(session, ArtifactRow, {**values, "created": utc_now()})
@@ -128,6 +128,11 @@ def note_need(session: Session, which: ColumnElement[bool]) -> bool:
     # NOTE: takes the rows' locks, so that a prune that meets them waits and then sees that they are needed.
     needed = update(ArtifactRow).where(which).values(created=utc_now()).returning(ArtifactRow.digest)
     return session.execute(needed, execution_options={"synchronize_session": False}).first() is not None
+
+
+def need_artifact(session: Session, digest: str) -> bool:
+    """The same of one artifact."""
+    return note_need(session, ArtifactRow.digest == digest)
 
 
 def has_artifact(session: Session, digest: str) -> bool:

@@ -34,7 +34,8 @@ from tuner.store import best as winners
 from tuner.store import entities, exchange, imports, jobs, keys, trials
 from tuner.store.database import Store, StoreError, WritersBusy
 from tuner.store.exchange import ArtifactData, EndedJob, Signed, TrialOfJob, Winner
-from tuner.store.models import BestConfigRow, ImportedBestRow, ImportRow, JobRow
+from tuner.store.models import ArtifactRow, BestConfigRow, ImportedBestRow, ImportRow, JobRow
+from tuner.store.records import utc_now
 from tuner.store.upkeep import audit, staging
 from tuner.store.upkeep.retention import Kind, prune
 
@@ -229,6 +230,24 @@ def test_an_import_keeps_a_kernel_that_is_deleted_before_the_line_of_its_winner(
         patch.setattr(staging, "go_on", deleting)
         answer = merged(store, signed_winner(2), own)
     assert deleted == [imports.Removed(artifacts=1, best=1)]
+    assert (answer.known.artifacts, answer.added.best, answer.waiting) == (1, 2, 0)
+
+
+@pytest.mark.parametrize(("where", "name"), [(importing._Merging, "end"), (staging, "merge_winners")])
+def test_an_old_kernel_that_a_winner_of_an_import_needs_is_not_pruned(
+    store: Store, monkeypatch: pytest.MonkeyPatch, where: Any, name: str
+) -> None:
+    with store.begin() as session:
+        entities.put_artifact_bytes(session, KERNEL.to_bytes())
+        session.execute(update(ArtifactRow).values(created=utc_now() - timedelta(days=100)))
+    step = getattr(where, name)
+
+    def pruning(*arguments: Any) -> Any:
+        assert prune(store, {Kind.ARTIFACTS: 30.0}) == {Kind.ARTIFACTS: 0}
+        return step(*arguments)
+
+    monkeypatch.setattr(where, name, pruning)
+    answer = merged(store, signed_winner(2), signer(1).public_key)
     assert (answer.known.artifacts, answer.added.best, answer.waiting) == (1, 2, 0)
 
 
