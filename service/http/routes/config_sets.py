@@ -30,8 +30,10 @@ from service.results.served import LoadedSet, unknown_set
 from tilewright import trust, wire
 from tilewright.artifact import bundle
 from tilewright.schema.codec import KeyName
+from tilewright.schema.config_set import ConfigSet
 from tuner.store import entities, imports, sets
 from tuner.store.database import StoreError
+from tuner.store.faults import quarantine
 from tuner.store.upkeep import audit
 from tuner.store.upkeep.audit import Action
 
@@ -133,13 +135,14 @@ def post_current(
     body: wire.PinBody, service: ServiceDep, request: Request, if_match: IfMatch = None
 ) -> wire.SetInfo:
     """Serve a snapshot to its device class from now on, also once others are tuned; not one of which a
-    kernel was deleted."""
+    kernel was deleted or is quarantined."""
     wanted = service.served.loaded(body.digest)
     try:
         with service.store.begin() as session:
             imports.alone(session)
             _check_served(session, body.device_class, if_match)
             _check_kernels(session, wanted.digest, wanted.artifacts)
+            _check_quarantine(session, wanted.catalog.config_set)
             sets.pin(session, body.device_class, body.digest)
             audit.note(session, who(request), Action.PIN_SET, body.device_class, digest=body.digest)
     except StoreError as error:
@@ -225,6 +228,21 @@ def _check_kernels(session: Session, digest: str, kernels: Iterable[str]) -> Non
     if gone := entities.lacking(session, kernels):
         detail = (
             f"kernel {gone[0]} of {digest} was deleted with its import; use another one of GET /config-sets"
+        )
+        raise Refusal(Kind.NOT_FOUND, detail)
+
+
+def _check_quarantine(session: Session, config_set: ConfigSet) -> None:
+    """Refuse to serve a kernel that broke its device class.
+
+    Raises:
+        Refusal: one of the set is quarantined.
+    """
+    if held := quarantine.of_set(session, config_set):
+        entry_id, kernel = held
+        detail = (
+            f"kernel {kernel} of {config_set.digest} is quarantined; use another one of GET /config-sets, or"
+            f" have it served again with 'tilewright quarantine release {entry_id}'"
         )
         raise Refusal(Kind.NOT_FOUND, detail)
 

@@ -274,6 +274,28 @@ def test_a_set_whose_kernels_were_deleted_is_neither_pinned_nor_sent_in_part(
     assert shapes(service.served.current(HOST_CLASS).catalog.config_set) == [64, 65, 66]
 
 
+def test_a_set_that_names_a_quarantined_kernel_is_not_pinned(app: FastAPI, service: Service) -> None:
+    http = TestClient(app, "http://localhost")
+
+    def pin(digest: str) -> httpx2.Response:
+        return http.post(CURRENT, json=WHERE | {"digest": digest})
+
+    before = http.get(CURRENT, params=WHERE).json()["digest"]
+    broken = dataclasses.replace(failed_trial(0), config=best(problem(64)).config, provenance=PROVENANCE)
+    with service.store.begin() as session:
+        assert quarantine.put(session, broken, quarantine.Evidence(problem(64), None, "host"))
+        (entry,) = quarantine.listing(session)
+    refused = pin(before)
+    assert refused.status_code == 404
+    assert f"of {before} is quarantined; use another one" in refused.json()["detail"]
+    assert f"'tilewright quarantine release {entry.id}'" in refused.json()["detail"]
+    put(service.store, 64, provenance=dataclasses.replace(PROVENANCE, driver="linux 7"))
+    assert pin(http.get(CURRENT, params=WHERE).json()["digest"]).status_code == 200, "a new driver is trusted"
+    with service.store.begin() as session:
+        assert quarantine.release(session, entry.id)
+    assert pin(before).status_code == 200
+
+
 def test_a_class_whose_winners_are_quarantined_leaves_the_others_alone(
     app: FastAPI, service: Service
 ) -> None:

@@ -145,7 +145,8 @@ def test_of_two_who_know_the_same_set_one_changes_what_is_served(
         pin(*given)
 
     monkeypatch.setattr(sets, "pin", slowly)
-    loaded = SimpleNamespace(digest="", artifacts={})  # no kernel, so none is missing
+    nothing = SimpleNamespace(config_set=SimpleNamespace(device_class=HOST_CLASS, entries=()))
+    loaded = SimpleNamespace(digest="", artifacts={}, catalog=nothing)  # no kernel, so none is missing
     service: Any = SimpleNamespace(store=store, served=SimpleNamespace(loaded=lambda _: loaded))
     request: Any = SimpleNamespace(scope={"key_id": "0" * 12})
 

@@ -10,11 +10,12 @@ from sqlalchemy.orm import Session
 
 from tilewright.schema.codec import decode, encode, gathered
 from tilewright.schema.config import Config
+from tilewright.schema.config_set import ConfigSet
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Outcome, Provenance, QuarantineEntry, Trial
 from tuner.store import entities, records, sets
 from tuner.store.database import insert_new
-from tuner.store.models import BestConfigRow, JobRow, ProblemRow, QuarantineRow, TrialRow
+from tuner.store.models import ArtifactRow, BestConfigRow, JobRow, ProblemRow, QuarantineRow, TrialRow
 from tuner.store.records import RowReader, utc_now
 
 
@@ -92,6 +93,23 @@ def of_winner(session: Session, config: Config, was: Provenance, raced: datetime
         same = (broke.source_digest, broke.compiler) == (was.source_digest, was.compiler)
         if same and (broke.driver == was.driver or raced <= created):
             return int(entry_id)
+    return None
+
+
+def of_set(session: Session, config_set: ConfigSet) -> tuple[int, str] | None:
+    """The first entry that holds a winner of a set, and the digest of its kernel; None if there is none."""
+    configs = select(QuarantineRow.config_digest).where(QuarantineRow.device_class == config_set.device_class)
+    held = set(session.scalars(configs))
+    for one in config_set.entries:
+        if one.config.digest not in held:
+            continue
+        header = session.scalars(select(ArtifactRow.header).where(ArtifactRow.digest == one.artifact)).one()
+        # NOTE: a set does not tell the driver. No winner that was raced later with the same one is served.
+        built = {name: header[name] for name in ("source_digest", "compiler")}
+        was = Provenance(**built, driver="", device_class=config_set.device_class, package="", method="")
+        entry_id = of_winner(session, one.config, was, one.created)
+        if entry_id is not None:
+            return entry_id, one.artifact
     return None
 
 
