@@ -156,7 +156,10 @@ def post_current(
 
 
 @router.delete(
-    "/current", status_code=204, operation_id="unpin_config_set", responses=errors(Kind.PRECONDITION)
+    "/current",
+    status_code=204,
+    operation_id="unpin_config_set",
+    responses=errors(Kind.NOT_FOUND, Kind.PRECONDITION),
 )
 def delete_current(
     device_class: DeviceClass, service: ServiceDep, request: Request, if_match: IfMatch = None
@@ -165,9 +168,15 @@ def delete_current(
     with service.store.begin() as session:
         imports.alone(session)
         _check_served(session, device_class, if_match)
-        if pinned := sets.served(session, device_class).pinned:
+        served = sets.served(session, device_class)
+        if served == sets.ServedSetRecord():
+            detail = (
+                f"nothing was ever served to {device_class}; GET /config-sets lists the classes there are"
+            )
+            raise Refusal(Kind.NOT_FOUND, detail)
+        if served.pinned:
             sets.pin(session, device_class, None)
-            audit.note(session, who(request), Action.UNPIN_SET, device_class, digest=pinned)
+            audit.note(session, who(request), Action.UNPIN_SET, device_class, digest=served.pinned)
 
 
 @router.get("/{digest}", operation_id="config_set", response_class=Response, responses=_SET)

@@ -185,6 +185,14 @@ def test_a_set_is_pinned_only_while_the_one_that_the_caller_knows_is_served(
         client.unpin(tuned.device_class)
 
 
+def test_an_unknown_class_is_not_unpinned(tuned: wire.JobView, client: Client) -> None:
+    client.unpin(tuned.device_class)
+    with pytest.raises(
+        ServiceError, match=r"404 .* nothing was ever served to sm_12; GET /config-sets lists"
+    ):
+        client.unpin("sm_12")
+
+
 def test_a_bundle_has_every_kernel_or_those_wanted(
     tuned: wire.JobView, client: Client, http: httpx2.Client
 ) -> None:
