@@ -202,7 +202,7 @@ class Gate:
         if nothing:
             if now < self._open_until or await run_in_threadpool(self.is_open):
                 return None
-            raise _unauthenticated("this service needs a key: send 'Authorization: Bearer tw_...'")
+            raise _unauthenticated("send 'Authorization: Bearer tw_...'")
         key = await self._key(authorization or "", signed_in, now)
         if key is None and authorization is None and not guarded and await run_in_threadpool(self.is_open):
             return None  # the session is of another database

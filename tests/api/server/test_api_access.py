@@ -143,7 +143,8 @@ def test_no_secret_is_logged(
 def test_the_clients_send_their_key(guarded: Server, headers: dict[str, dict[str, str]]) -> None:
     with Client(guarded.url) as closed, pytest.raises(ServiceError) as refused:
         closed.devices()
-    assert refused.value.status == 401
+    told = "401 A key is needed: send 'Authorization: Bearer tw_...'; 'tilewright keys create' makes one"
+    assert str(refused.value) == told
     with Client(guarded.url, key=headers["read"]["Authorization"].split()[1]) as opened:
         assert opened.devices()
 
