@@ -9,7 +9,7 @@ from collections import defaultdict
 from typing import Literal, TextIO
 
 import structlog
-from structlog.types import Processor
+from structlog.types import EventDict, Processor
 
 from tilewright.errors import printable
 
@@ -57,12 +57,19 @@ class _BoundedHandler(logging.StreamHandler[TextIO]):
         super().emit(record)
 
 
+def _without_colors(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """The event without the copy of its message in colours that uvicorn adds for terminals."""
+    event.pop("color_message", None)
+    return event
+
+
 def _formatter(as_text: bool) -> structlog.stdlib.ProcessorFormatter:
     always: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.ExtraAdder(),
+        _without_colors,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     # NOTE: without pretty exceptions, which print the values of local variables: a key could be among them.

@@ -59,3 +59,15 @@ def test_text_of_others_does_not_steer_the_terminal_of_a_log(capsys: pytest.Capt
     assert "[2J" in told
     assert r"ValueError: \x9b1m" in told
     assert not any(line.startswith("info fake") for line in told.splitlines())
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_uvicorn_logs_no_message_in_colours(
+    capsys: pytest.CaptureFixture[str], log_format: logs.LogFormat
+) -> None:
+    logs.configure("info", log_format)
+    coloured = {"color_message": "Started server process [\x1b[36m%d\x1b[0m]"}
+    logging.getLogger("uvicorn.error").info("Started server process [%d]", 7, extra=coloured)
+    told = capsys.readouterr().err
+    assert "Started server process [7]" in told
+    assert "color_message" not in told
