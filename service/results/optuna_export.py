@@ -39,6 +39,7 @@ def write(lines: Iterable[bytes], path: Path) -> int:
             jobs[record.id] = record
         elif isinstance(record, TrialOfJob):
             trials[record.job, record.trial.m, record.trial.config.family].append(record)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
     for (job_id, m, family), found in trials.items():
         problem = jobs[job_id].request.problem

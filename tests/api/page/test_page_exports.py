@@ -85,6 +85,18 @@ def test_optuna_dashboard_opens_an_export(full: Server, tmp_path: Path) -> None:
             thread.join(20)
 
 
+def test_optuna_says_nothing_of_the_studies_of_an_export(
+    full: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    optuna.logging.set_verbosity(optuna.logging.INFO)
+    optuna.logging.enable_propagation()
+    try:
+        run("export", str(tmp_path / "studies.db"), "--format", "optuna", "--url", full.url)
+    finally:
+        optuna.logging.disable_propagation()
+    assert not [one.message for one in caplog.records if one.name.startswith("optuna")]
+
+
 def test_an_export_overwrites_no_storage(full: Server, tmp_path: Path) -> None:
     file = tmp_path / "studies.db"
     file.write_bytes(b"kept")
