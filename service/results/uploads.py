@@ -70,6 +70,8 @@ def _lines(source: IO[bytes]) -> Iterator[tuple[str, bytes]]:
         if not text:
             return
         name = f"line {number}"
+        if number == 1 and _starts(text, b'{"schema_version"'):
+            raise BadLine("this is a T4 file; import it as 'tilewright import --format t4' does")
         if len(text) == _LONGEST_LINE:
             raise BadLine(f"{name}: a line may have {_LONGEST_LINE - 1} bytes at most")
         if text.strip():
@@ -78,7 +80,12 @@ def _lines(source: IO[bytes]) -> Iterator[tuple[str, bytes]]:
 
 def _is_signature(text: bytes) -> bool:
     """Whether a line is a signature, without reading all of it: its kind comes first, as it was written."""
-    return text[:40].replace(b" ", b"").startswith(b'{"kind":"signature"')
+    return _starts(text, b'{"kind":"signature"')
+
+
+def _starts(text: bytes, start: bytes) -> bool:
+    """Whether JSON starts so but for spaces."""
+    return text[:40].replace(b" ", b"").startswith(start)
 
 
 def _ndjson(source: IO[bytes]) -> Iterator[list[Named]]:

@@ -144,7 +144,8 @@ def test_results_leave_and_come_back(run: Run, asked: Client, own: Server, tmp_p
     assert data(here("import", t4, "--format", "t4", "--json"))["added"]["trials"] == 0
     wrong = here("import", t4)
     assert wrong.exit_code == 1
-    assert "line 1" in wrong.stderr
+    assert "this is a T4 file" in wrong.stderr
+    assert "--format t4" in wrong.stderr
     assert run("import", str(tmp_path / "nothing")).exit_code == 2
 
 
