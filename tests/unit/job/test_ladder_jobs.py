@@ -239,7 +239,7 @@ def test_texts_of_rows(text: str, rows: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a", "1..", "..8", "1..8*2", "1,,2", "-1", "1.5", "1..8+", "4..1", "0..4"]
+    "text", ["", "a", "1..", "..8", "1..8*2", "1,,2", "-1", "1.5", "1..8+", "4..1", "0..4", "0..0", "0"]
 )
 def test_what_is_no_range_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(InvalidProblem, match=r"1\.\.8192"):
