@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
+from shutil import get_terminal_size
 from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel
 from pydantic_core import to_json
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.cells import cell_len
 
 from service.settings import Settings
 from tilewright import Client, wire
@@ -42,7 +42,7 @@ Url = Annotated[
 DatabaseUrl = Annotated[
     str | None, typer.Option(help="TILEWRIGHT_DATABASE_URL or the user's own by default.")
 ]
-_PIPE_COLUMNS = 1000
+_INDENT = "    "
 _DEFAULTS = {"cuda": (DType.FLOAT16, Layout.NT), "host": (DType.FLOAT32, Layout.NN)}
 
 
@@ -100,15 +100,31 @@ def print_json(data: BaseModel | Sequence[BaseModel] | dict[str, Any] | list[dic
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table on stdout."""
-    table = Table(box=None, pad_edge=False)
-    for header in headers:
-        table.add_column(header, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(printable(value)) for value in row))  # as it is: a bracket is no markup
-    # NOTE: rich takes a pipe for 80 columns and would fold cells that a script reads.
-    terminal = Console()
-    (terminal if terminal.is_terminal else Console(width=_PIPE_COLUMNS)).print(table)
+    """A table on stdout; on a terminal that is too narrow for it, the last columns go below each row.
+
+    No cell is cut or folded, so that ids can be copied.
+    """
+    table = [headers, *([printable(value).replace("\n", " ") for value in row] for row in rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
+    lines = _columns_of_lines(widths, get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize)
+    for row in table:
+        for number, columns in enumerate(lines):
+            cells = (row[one] + " " * (widths[one] - cell_len(row[one])) for one in columns)
+            line = "  ".join(cells).rstrip()
+            if line or number == 0:
+                typer.echo(f"{_INDENT * (number > 0)}{line}")
+
+
+def _columns_of_lines(widths: Sequence[int], room: int) -> list[list[int]]:
+    """The columns of each line of a row: as many as have room, at least one."""
+    lines, used = [[0]], widths[0]
+    for column, width in enumerate(widths[1:], 1):
+        used += 2 + width
+        if used > room:
+            lines.append([])
+            used = len(_INDENT) + width
+        lines[-1].append(column)
+    return lines
 
 
 def to_run(best: wire.BestConfigView) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from rich.errors import MarkupError
 from rich.text import Text
@@ -19,6 +21,35 @@ def test_a_table_shows_what_it_is_given(capsys: pytest.CaptureFixture[str]) -> N
         Text.from_markup(HOSTILE)
     output.print_table(("name", "count"), [(HOSTILE, 3)])
     assert SHOWN in capsys.readouterr().out
+
+
+TABLE = (("id", "state", "note"), [("f" * 32, "", "x" * 60), ("0" * 32, "running", "")])
+
+
+def test_a_table_in_a_pipe_has_one_whole_line_a_row_without_trailing_blanks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    long = "x" * 2000
+    output.print_table(("id", "state", "note"), [("f" * 32, "", long), ("0" * 32, "", "")])
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert head == "id" + " " * 32 + "state  note"
+    assert (first.split(), second) == (["f" * 32, long], "0" * 32)
+
+
+def test_a_table_on_a_narrow_terminal_has_its_last_columns_below_each_row(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    output.print_table(*TABLE)
+    assert capsys.readouterr().out.splitlines() == [
+        "id                                state",
+        "    note",
+        "f" * 32,
+        "    " + "x" * 60,
+        "0" * 32 + "  running",
+    ]
 
 
 def test_lines_and_indents_of_a_message_stay(capsys: pytest.CaptureFixture[str]) -> None:
