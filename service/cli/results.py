@@ -22,8 +22,6 @@ from service.cli.output import (
     print_json,
     print_table,
     problem_of,
-    rate,
-    to_run,
 )
 from tilewright import Client, wire
 from tilewright.schema.explanation import Alternative, Explanation
@@ -47,6 +45,7 @@ Class = Annotated[
     str | None, typer.Option("--device-class", help="That of the service's first device by default.")
 ]
 _SET_COLUMNS = ("digest", "device class", "entries", "made", "served")
+_BEST_COLUMNS = ("problem", "family", "us", "TFLOP/s", "over vendor", "made", "device class")
 _SCAN = 1000
 
 
@@ -63,7 +62,7 @@ def best(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the stored winner of a problem, or all winners: those that have what is given."""
+    """Show the stored winner of a problem with its config, or list all winners that have what is given."""
     if extents and len(extents) != 3:
         raise typer.BadParameter("give M, N and K, or nothing for the list")
     with connect(url) as client:
@@ -99,23 +98,17 @@ def _show_list(client: Client, options: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    headers = ("problem", "device class", "us", "throughput", "speed-up", "verdict", "run", "config")
-    print_table(
-        headers,
-        (
-            (
-                item.problem,
-                item.device_class,
-                f"{item.timing.median_us:.2f}",
-                rate(item.tflops),
-                f"{item.speedup.value:.3f} [{item.speedup.low:.3f}, {item.speedup.high:.3f}]",
-                item.verdict,
-                to_run(item),
-                item.config,
-            )
-            for item in found
-        ),
-    )
+    columns = _BEST_COLUMNS if "arch" in options else _BEST_COLUMNS[:-1]
+    print_table(columns, (_best_row(item)[: len(columns)] for item in found))
+
+
+def _best_row(item: wire.BestConfigView) -> tuple[object, ...]:
+    ratio = f"{item.speedup.value:.3f}"
+    over_vendor = {"tie": f"{ratio} tie", "disturbed": "disturbed"}.get(item.verdict, ratio)
+    micros = item.timing.median_us
+    us, tflops = f"{micros:.{1 if micros >= 100 else 2}f}", f"{item.tflops:.{1 if item.tflops >= 1 else 4}f}"
+    made = f"{item.created:%Y-%m-%d}"
+    return item.problem, item.config.family, us, tflops, over_vendor, made, item.device_class
 
 
 Every = Annotated[bool, typer.Option("--all", help="Also alternatives that a rule excludes.")]

@@ -102,12 +102,21 @@ def test_best_shows_one_or_all(run: Run, tuned: wire.JobView) -> None:
     assert f"\nrun        {to_run(tuned.best)}\n" in shown
     listed = data(run("best", "--arch", tuned.best.arch, "--json"))
     assert tuned.best.job_id in [item["job_id"] for item in listed]
-    listing = run("best").stdout
-    assert str(TUNED) in listing
     # A small problem on a CPU: in TFLOP/s three decimals of it would say nothing.
     assert f"{1e3 * tuned.best.tflops:.1f} GFLOP/s" in shown
-    assert f"{1e3 * tuned.best.tflops:.1f} GFLOP/s" in listing
     assert data(run("best", "64", "48", "32", "--dtype", "float32", "--layout", "nn", "--nearest", "--json"))
+
+
+def test_winners_are_listed_in_lines_of_a_terminal(run: Run, tuned: wire.JobView) -> None:
+    assert tuned.best is not None
+    header, *rows = run("best").stdout.splitlines()
+    assert header.split() == ["problem", "family", "us", "TFLOP/s", "over", "vendor", "made"]
+    (row,) = (row for row in rows if row.startswith(f"{TUNED}  "))
+    ratio = "disturbed" if tuned.best.verdict == "disturbed" else f"{tuned.best.speedup.value:.3f}"
+    assert f"{tuned.best.tflops:.4f} {ratio}" in " ".join(row.split())
+    assert max(len(line) for line in (header, row)) - row.index("host") <= 53  # 80 with the problem before it
+    of_all = run("best", "--arch", tuned.best.arch).stdout
+    assert f"{tuned.best.created:%Y-%m-%d}  {tuned.best.device_class}\n" in of_all
 
 
 def test_a_missing_result_exits_with_one_and_says_what_to_do(run: Run) -> None:
