@@ -17,7 +17,17 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from service.cli.output import AsJson, DatabaseUrl, connect, echo, only_one, print_json, print_table
+from service.cli.output import (
+    AsJson,
+    DatabaseUrl,
+    NewestFirst,
+    connect,
+    echo,
+    only_one,
+    print_json,
+    print_table,
+    tell_more,
+)
 from service.engine.database_health import outage
 from service.engine.upkeep import kept_days
 from service.http.access import Scope
@@ -264,7 +274,7 @@ def revoke(
 
 
 def list_audit(
-    limit: Annotated[int, typer.Option(help="How many, the newest first.", min=1, max=1000)] = 50,
+    limit: NewestFirst = 50,
     url: Service = None,
     database_url: DatabaseUrl = None,
     as_json: AsJson = False,
@@ -272,11 +282,14 @@ def list_audit(
     """Show who changed what, the last change first."""
     if asks_service(url):
         with connect(url) as client:
-            found = client.audit(limit=limit).items
+            page = client.audit(limit=limit)
+        found, more = page.items, bool(page.next)
     else:
         with open_store(database_url) as store, store.read() as session:
-            entries = audit.listing(session, limit)
-        found = [AuditEntry(**gathered(AuditEntry, entry)) for entry in entries]
+            entries = audit.listing(session, limit + 1)
+        found = [AuditEntry(**gathered(AuditEntry, entry)) for entry in entries[:limit]]
+        more = len(entries) > limit
+    tell_more(limit, more)
     if as_json:
         print_json(found)
     else:

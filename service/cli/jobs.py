@@ -12,13 +12,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from service.cli.options import takes
 from service.cli.output import (
+    MOST_LISTED,
     PROBLEM_ARGUMENTS,
     WHOLE_ID,
     AsJson,
     Device,
     ElementType,
     K,
+    Limit,
     N,
+    NewestFirst,
     OperandLayout,
     Url,
     connect,
@@ -30,6 +33,7 @@ from service.cli.output import (
     print_table,
     problem_of,
     rate,
+    tell_more,
 )
 from tilewright import Client, wire
 from tilewright.errors import InvalidProblem, printable
@@ -167,19 +171,19 @@ def _rate(job: wire.JobView, micros: float, m: int | None) -> str:
 
 app = typer.Typer(no_args_is_help=True, help="Tuning jobs.")
 JobId = Annotated[str, typer.Argument(help="Id of the job, or its first characters.")]
-Limit = Annotated[int, typer.Option(help="How many at most.", min=1, max=1000)]
 
 
 @app.command("ls")
 def list_jobs(
     status: Annotated[wire.JobStatus | None, typer.Option(help="Only jobs of this status.")] = None,
-    limit: Annotated[int, typer.Option(help="How many, the newest first.", min=1, max=1000)] = 20,
+    limit: NewestFirst = 20,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, the newest first."""
     with connect(url) as client:
         found = client.jobs(status, limit=limit)
+    tell_more(limit, found.next)
     if as_json:
         print_json(found)
         return
@@ -233,16 +237,15 @@ def cancel(
         echo(f"{found.jobs} jobs cancelled")
 
 
-def trials(job_id: JobId, limit: Limit = 1000, url: Url = None, as_json: AsJson = False) -> None:
+def trials(job_id: JobId, limit: Limit = MOST_LISTED, url: Url = None, as_json: AsJson = False) -> None:
     """List the trials of a job by number: how each config did, and why it failed."""
     with connect(url) as client:
         found = client.trials(_find_job(client, job_id), limit=limit)
+    tell_more(limit, found.next)
     if as_json:
         print_json(found)
         return
     print_table(("trial", "outcome", "us", "from", "config", "message"), map(_trial_row, found.items))
-    if found.next:
-        echo(f"there are more than {limit} trials; --limit shows up to 1000", err=True)
 
 
 def _trial_row(trial: wire.Trial) -> tuple[object, ...]:
@@ -288,7 +291,7 @@ def _row(job: wire.JobView) -> tuple[object, ...]:
 def misses(
     search: dict[str, Any],
     device_class: Annotated[str | None, typer.Option(help="Only those of this class.")] = None,
-    limit: Annotated[int, typer.Option(help="How many.", min=1, max=1000)] = 20,
+    limit: Limit = 20,
     tune: Annotated[
         int, typer.Option(help="Start jobs for the first N on the service's first device.", min=0)
     ] = 0,
@@ -303,7 +306,9 @@ def misses(
             name = device_class or device_named(client, None).device_class
             started = client.tune_misses(name, tune, **search)
             echo(f"{len(started)} jobs: {' '.join(job.id for job in started)}", err=True)
-        found = client.misses(device_class, limit=limit)
+        found = client.misses(device_class, limit=min(limit + 1, MOST_LISTED))
+    tell_more(limit, found[limit:])
+    found = found[:limit]
     if as_json:
         print_json(found)
         return

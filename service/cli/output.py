@@ -35,6 +35,11 @@ PROBLEM_ARGUMENTS = ("m", "n", "k", "dtype", "layout")  # have options of their 
 Device = Annotated[
     str | None, typer.Option("--device", help="cuda:0, host ...; the service's first by default.")
 ]
+MOST_LISTED = 1000
+Limit = Annotated[int, typer.Option(help="How many at most.", min=1, max=MOST_LISTED)]
+NewestFirst = Annotated[
+    int, typer.Option("--limit", help="How many, the newest first.", min=1, max=MOST_LISTED)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Url = Annotated[
     str | None, typer.Option("--url", help="The service; TILEWRIGHT_URL or the local one by default.")
@@ -113,6 +118,12 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
             line = "  ".join(cells).rstrip()
             if line or number == 0:
                 typer.echo(f"{_INDENT * (number > 0)}{line}")
+
+
+def tell_more(limit: int, more: object) -> None:
+    """Say on stderr that a list ends at its limit, if there is more."""
+    if more:
+        echo(f"only the first {limit}: --limit shows up to {MOST_LISTED}", err=True)
 
 
 def _columns_of_lines(widths: Sequence[int], room: int) -> list[list[int]]:

@@ -12,6 +12,7 @@ from service.cli.output import (
     PROBLEM_ARGUMENTS,
     AsJson,
     ElementType,
+    NewestFirst,
     OperandLayout,
     Url,
     connect,
@@ -22,6 +23,7 @@ from service.cli.output import (
     print_json,
     print_table,
     problem_of,
+    tell_more,
 )
 from tilewright import Client, wire
 from tilewright.schema.explanation import Alternative, Explanation
@@ -176,13 +178,14 @@ def _alternative_row(one: Alternative) -> tuple[object, ...]:
 @sets_app.command("ls")
 def list_sets(
     device_class: Annotated[str | None, typer.Option(help="Only sets of this class.")] = None,
-    limit: Annotated[int, typer.Option(help="How many, the newest first.", min=1, max=1000)] = 20,
+    limit: NewestFirst = 20,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """List snapshots, the newest first; a new one is made when the winners changed and somebody asks."""
     with connect(url) as client:
         found = client.config_sets(device_class, limit=limit)
+    tell_more(limit, found.next)
     if as_json:
         print_json(found)
     else:

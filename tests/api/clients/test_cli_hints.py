@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from service.cli.main import app
 from tilewright import Client, GemmProblem, __version__, wire
 from tilewright.errors import ServiceError
+from tilewright.http.arguments import Miss
 from tuner.store import database
 from tuner.store.database import Store
 
@@ -31,6 +32,15 @@ EXTENTS = [str(TUNED.m), str(TUNED.n), str(TUNED.k)]
 def run(server: Server, tmp_path: Path) -> Run:
     settings = environment(tmp_path, url=server.url)
     return lambda *arguments: CliRunner().invoke(app, arguments, env=settings)
+
+
+@pytest.fixture(scope="module")
+def recorded(client: Client, tuned: wire.JobView) -> None:
+    """Two of everything that is listed."""
+    client.report_misses(tuned.device_class, [Miss(GemmProblem(m, 7, 5, "float32", "nn"), 1) for m in (3, 5)])
+    for m in (14, 15):
+        client.tune(GemmProblem(m, 32, 32, "float32", "nn"), max_trials=1)
+        assert client.current_set(tuned.device_class)
 
 
 def data(result: Result) -> Any:
@@ -108,7 +118,23 @@ def test_trials_are_listed(run: Run, tuned: wire.JobView) -> None:
     shown = run("trials", tuned.id, "--limit", "1")
     assert "ok" in shown.stdout
     assert "host(" in shown.stdout
-    assert "more than 1 trials" in shown.stderr
+    assert shown.stderr == "only the first 1: --limit shows up to 1000\n"
+
+
+@pytest.mark.usefixtures("recorded")
+@pytest.mark.parametrize("verb", ["jobs ls", "sets ls", "misses", "audit"])
+def test_a_list_that_its_limit_cuts_says_so(run: Run, verb: str) -> None:
+    told = "only the first 1: --limit shows up to 1000\n"
+    for more in ([], ["--json"]):
+        assert run(*verb.split(), *more, "--limit", "1").stderr == told
+        assert run(*verb.split(), *more, "--limit", "999").stderr == ""
+
+
+@pytest.mark.usefixtures("recorded")
+def test_the_audit_log_here_says_that_its_limit_cuts_it(server: Server) -> None:
+    asked = ["audit", "--database-url", f"sqlite:///{server.folder}/tilewright.db", "--limit"]
+    assert "only the first 1:" in CliRunner().invoke(app, [*asked, "1"]).stderr
+    assert CliRunner().invoke(app, [*asked, "999"]).stderr == ""
 
 
 def test_a_tuned_shape_tuned_again_says_so(run: Run, client: Client) -> None:
