@@ -92,13 +92,7 @@ def _follow(client: Client, job: wire.JobView) -> wire.JobView:
         task = bar.add_task("", total=job.max_trials, phase=job.status.value, best="")
 
         def show(progress: wire.JobProgress) -> None:
-            best = (
-                f"best {progress.best_us:.2f} us, {_rate(job, progress.best_us, progress.m)}"
-                if progress.best_us
-                else ""
-            )
-            row = f" m={progress.m}" if progress.m else ""
-            phase = printable(f"{progress.phase}{row}")
+            phase, best = _phase_and_best(job, progress)
             bar.update(task, total=progress.planned, completed=progress.measured, phase=phase, best=best)
 
         try:
@@ -108,6 +102,15 @@ def _follow(client: Client, job: wire.JobView) -> wire.JobView:
             bar.stop()
             echo(f"job {job.id} goes on; {follow} follows it, {cancel} stops it", err=True)
             raise
+
+
+def _phase_and_best(job: wire.JobView, progress: wire.JobProgress) -> tuple[str, str]:
+    """The phase and the best time as the progress bar names them."""
+    if job.ladder and progress.phase == "done":
+        return f"done, {progress.rows_done} rows", ""
+    row = f" m={progress.m}" if progress.m else ""
+    best = progress.best_us and f"best {progress.best_us:.2f} us, {_rate(job, progress.best_us, progress.m)}"
+    return printable(f"{progress.phase}{row}"), best or ""
 
 
 def _tell(job: wire.JobView, as_json: bool) -> None:

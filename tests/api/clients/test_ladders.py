@@ -6,7 +6,10 @@ from typing import Any
 
 import httpx2
 import pytest
+from api_server import Server
+from typer.testing import CliRunner
 
+from service.cli.main import app
 from tilewright import Client, GemmProblem, wire
 from tilewright.http.arguments import Miss
 
@@ -36,6 +39,16 @@ def test_one_job_has_a_winner_for_each_row(client: Client, ladder: wire.JobView)
     assert progress is not None
     assert (progress.phase, progress.rows_done) == ("done", len(ROWS))
     assert client.job(ladder.id).rows == ladder.rows
+
+
+def test_a_ladder_that_is_done_names_its_rows(
+    server: Server, ladder: wire.JobView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = CliRunner().invoke(app, ["jobs", "watch", ladder.id, "--url", server.url])
+    (bar,) = (line for line in shown.stderr.splitlines() if line.startswith("done"))
+    assert bar.startswith("done, 4 rows ")
+    assert " best " not in bar  # which row's?
 
 
 def test_rows_of_one_kernel_are_a_range(ladder: wire.JobView) -> None:
