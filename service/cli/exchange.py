@@ -27,6 +27,7 @@ from service.cli.output import (
     Url,
     connect,
     echo,
+    may_write,
     only_one,
     print_json,
     print_table,
@@ -59,7 +60,7 @@ class Written(StrEnum):
 
 
 def export_results(
-    file: Annotated[Path, typer.Argument(help="Where to write.", dir_okay=False)],
+    file: Annotated[Path, typer.Argument(help="Where to write.", dir_okay=False, callback=may_write)],
     kind: Annotated[
         Written,
         typer.Option(

@@ -193,12 +193,25 @@ def test_listing_keys_makes_no_database(tmp_path: Path) -> None:
     assert data(CliRunner().invoke(app, revoke))["active"] is False
 
 
+@pytest.mark.parametrize("verb", ["backup", "export", "export --format optuna", "report"])
+def test_a_file_that_cannot_be_written_is_named_as_it_was_given(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    result = run(*verb.split(), "nowhere/file")
+    told = "error: nowhere/file: {}; use a file or folder that you may use\n"
+    assert (result.exit_code, result.stderr) == (1, told.format("No such file or directory"))
+    (tmp_path / "nowhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.access", lambda place, _: place != Path("nowhere"))  # for root may do anything
+    result = run(*verb.split(), "nowhere/file")
+    assert (result.exit_code, result.stderr) == (1, told.format("Permission denied"))
+
+
 @pytest.mark.parametrize(
     ("verb", "told"),
     [
         (("keys", "create", "me", "--days", "99999999"), "36500"),
         (("keys", "create", "me"), "another writer holds it; try again"),
-        (("backup", "nowhere/backup.db"), "No such file or directory; use a file"),
     ],
 )
 def test_what_goes_wrong_on_this_machine_is_told_in_a_line(
