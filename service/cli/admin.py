@@ -209,6 +209,8 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Make a key and show it, this once: the database keeps a salted digest."""
+    if not name.strip():
+        raise typer.BadParameter("give a name to know the key by", param_hint="name")
     expires = utc_now() + timedelta(days=days) if days else None
     with open_store(database_url, create=True) as store, store.begin() as session:
         record, text = keys.create(session, name, frozenset(scope or [Scope.READ]), expires)
@@ -218,6 +220,7 @@ def create(
         return
     echo(text)
     echo(f"key {record.id} of {name}: {', '.join(record.scopes)}; it is not shown again", err=True)
+    echo("the service now refuses requests without a key; the command line sends TILEWRIGHT_KEY", err=True)
 
 
 @keys_app.command("set")

@@ -193,6 +193,14 @@ def test_listing_keys_makes_no_database(tmp_path: Path) -> None:
     assert data(CliRunner().invoke(app, revoke))["active"] is False
 
 
+def test_a_key_has_a_name_and_says_that_requests_need_one_now(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'keys.db'}"
+    nameless = CliRunner().invoke(app, ["keys", "create", " ", "--database-url", url])
+    assert (nameless.exit_code, "give a name" in nameless.stderr) == (2, True)
+    made = CliRunner().invoke(app, ["keys", "create", "me", "--database-url", url])
+    assert "refuses requests without a key; the command line sends TILEWRIGHT_KEY" in made.stderr
+
+
 @pytest.mark.parametrize("verb", ["backup", "export", "export --format optuna", "report"])
 def test_a_file_that_cannot_be_written_is_named_as_it_was_given(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
