@@ -40,7 +40,7 @@ from tilewright.errors import InvalidProblem, printable
 from tilewright.schema.job import SearchOptions, parse_rows
 from tilewright.schema.problem import DType, GemmProblem, Layout
 
-_ID_START = re.compile("[0-9a-f]{1,31}")
+_ID_START = re.compile("[0-9a-f]{1,32}")
 Rows = Annotated[str, typer.Argument(help="Rows of D: a number, or several such as 1..8192.", metavar="M")]
 
 
@@ -187,6 +187,8 @@ def list_jobs(
     with connect(url) as client:
         found = client.jobs(status, limit=limit)
     tell_more(limit, found.next)
+    for one in found.unreadable:
+        echo(f"job {one.id} cannot be read: {one.detail}", err=True)
     if as_json:
         print_json(found)
         return
@@ -248,19 +250,21 @@ def trials(job_id: JobId, limit: Limit = MOST_LISTED, url: Url = None, as_json: 
     if as_json:
         print_json(found)
         return
-    print_table(("trial", "outcome", "us", "from", "config", "message"), map(_trial_row, found.items))
+    print_table(("trial", "m", "outcome", "us", "from", "config", "message"), map(_trial_row, found.items))
 
 
 def _trial_row(trial: wire.Trial) -> tuple[object, ...]:
     took = f"{trial.timing.median_us:.2f}" if trial.timing else "-"
-    return trial.number, trial.outcome, took, trial.origin, trial.config, trial.message.partition("\n")[0]
+    m, message = trial.m or "-", trial.message.partition("\n")[0]
+    return trial.number, m, trial.outcome, took, trial.origin, trial.config, message
 
 
 def _find_job(client: Client, start: str) -> str:
     """The id of the job that begins so."""
-    if len(start) == WHOLE_ID:
+    may_be_one = _ID_START.fullmatch(start)
+    if may_be_one and len(start) == WHOLE_ID:
         return start
-    found = client.jobs(prefix=start, limit=2).items if _ID_START.fullmatch(start) else []
+    found = client.jobs(prefix=start, limit=2).items if may_be_one else []
     return only_one(start, [job.id for job in found], "job", "tilewright jobs ls")
 
 
@@ -284,7 +288,7 @@ def _print(job: wire.JobView, as_json: bool) -> None:
 def _row(job: wire.JobView) -> tuple[object, ...]:
     progress = job.progress
     trials = f"{progress.measured}/{progress.planned}" if progress else f"0/{job.max_trials}"
-    best = f"{progress.best_us:.2f}" if progress and progress.best_us else "-"
+    best = f"{progress.best_us:.2f}" if progress and progress.best_us and not job.ladder else "-"
     status = "stopping" if job.cancel_requested and not job.status.final else job.status
     problem = f"{job.ladder[0]}..{job.problem}" if job.ladder else job.problem
     return job.id, status, problem, job.device_class, trials, best

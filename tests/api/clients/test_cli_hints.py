@@ -104,6 +104,7 @@ def test_an_id_may_be_given_by_its_first_characters(run: Run, client: Client, tu
         (job_id[:2], "more than one job starts"),
         ("f" * 20, "no job starts"),
         ("zz", "no job starts"),
+        ("z" * 32, "no job starts"),
         ("f" * 33, "no job starts"),
     ):
         result = run("jobs", "show", start)
@@ -119,6 +120,13 @@ def test_trials_are_listed(run: Run, tuned: wire.JobView) -> None:
     assert "ok" in shown.stdout
     assert "host(" in shown.stdout
     assert shown.stderr == "only the first 1: --limit shows up to 1000\n"
+
+
+def test_jobs_that_cannot_be_read_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    newer = wire.JobList(items=[], unreadable=[wire.UnreadableJob(id="f" * 32, detail="of release 9")])
+    monkeypatch.setattr(Client, "jobs", lambda *_, **__: newer)
+    told = CliRunner().invoke(app, ["jobs", "ls"]).stderr
+    assert told == f"job {'f' * 32} cannot be read: of release 9\n"
 
 
 @pytest.mark.usefixtures("recorded")

@@ -51,6 +51,14 @@ def test_a_ladder_that_is_done_names_its_rows(
     assert " best " not in bar  # which row's?
 
 
+def test_times_of_a_ladder_are_told_with_their_row(server: Server, ladder: wire.JobView) -> None:
+    header, *trials = CliRunner().invoke(app, ["trials", ladder.id, "--url", server.url]).stdout.splitlines()
+    assert header.split()[:2] == ["trial", "m"]
+    assert {line.split()[1] for line in trials} == {str(m) for m in ROWS}
+    listed = CliRunner().invoke(app, ["jobs", "show", ladder.id, "--url", server.url]).stdout
+    assert listed.splitlines()[1].split()[-1] == "-"  # not the time of one row
+
+
 def test_rows_of_one_kernel_are_a_range(ladder: wire.JobView) -> None:
     assert ladder.ranges[0].first == ROWS[0]
     assert ladder.ranges[-1].last == ROWS[-1]
