@@ -94,6 +94,9 @@ class _Group(typer.core.TyperGroup):
             told = f"error: {error.filename}: {error.strerror}; use a file or folder that you may use"
             typer.echo(printable(told), err=True)
             raise typer.Exit(1) from error
+        except MemoryError as error:
+            typer.echo(f"error: this machine has too little memory: {error}", err=True)
+            raise typer.Exit(1) from error
         except ValidationError as error:
             if error.title != Settings.__name__:
                 raise

@@ -135,6 +135,16 @@ def test_gemm_is_checked(run: Run) -> None:
     assert "of what rounding allows: right" in shown
 
 
+def test_too_little_memory_is_told_in_a_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise MemoryError("unable to allocate 74.5 GiB")
+
+    monkeypatch.setattr("service.cli.gemm._draw", fails)
+    result = run("gemm", *SHAPE)
+    told = "error: this machine has too little memory: unable to allocate 74.5 GiB\n"
+    assert (result.exit_code, result.stderr) == (1, told)
+
+
 def test_jobs_are_listed_shown_and_cancelled(run: Run, tuned: wire.JobView) -> None:
     listed = data(run("jobs", "ls", "--status", "succeeded", "--limit", "1000", "--json"))
     assert tuned.id in [job["id"] for job in listed["items"]]
