@@ -1,8 +1,9 @@
 """A fleet on the GPUs of one machine: what a second GPU brings, how far they differ, and what a fault costs.
 
-``python -m benchmarks.service.fleet_gpus --out DIR`` on a machine with two GPUs and the extra ``fleet``; with
-``--devices host host`` the machine's CPU is both devices. The parts run one after the other, each in a
-process of its own that is ended with all its children once its time, or that of the whole run, is over.
+``python -m benchmarks.service.fleet_gpus --out DIR`` on a machine with two GPUs and the extra ``fleet``, on
+one with more with ``--devices cuda:0 cuda:1 ...``; with ``--devices host host`` the machine's CPU is both
+devices. The parts run one after the other, each in a process of its own that is ended with all its children
+once its time, or that of the whole run, is over.
 Each writes ``fleet-gpus-PART-CLASS.json``, whole after every row; ``fleet-gpus-parts-CLASS.json`` says how
 each part ended. ``winners`` and ``elsewhere`` need ``jobs`` in the same run, ``neighbours`` ``one-job``.
 """

@@ -51,6 +51,7 @@ _AGAINST_VENDOR = RaceRules(24, 0, slice_s=0.1, quick=True)
 _LONGEST_S = 120.0
 _POLL_S = 0.2
 _TOLERANCE = 0.01
+_Winners = dict[GemmProblem, Artifact]
 _log = logging.getLogger("tilewright.bench")
 
 
@@ -63,10 +64,11 @@ def problems(machine: Machine, jobs: int) -> list[GemmProblem]:
 
 
 def many_jobs(machine: Machine, rows: Rows, jobs: int, trials: int) -> None:
-    """All jobs on one device, then on all of them, each with an empty database. Before the clock starts,
-    every device runs a job or two, which load libraries and compile what is compiled once."""
+    """All jobs on one device, on twice as many each time, and on all of them, each with an empty database.
+    Before the clock starts, every device runs a job or two, which load libraries and compile what is compiled
+    once."""
     walls = {}
-    for count in dict.fromkeys((1, len(machine.devices))):
+    for count in device_counts(machine):
         started = time.monotonic()
         with machine.fleet(f"many-{count}", count) as client:
             joined_s = time.monotonic() - started
@@ -88,6 +90,12 @@ def many_jobs(machine: Machine, rows: Rows, jobs: int, trials: int) -> None:
                 warm_up_s=round(warm_s, 1),
             )
             _keep(machine.folder / f"many-{count}", client, found)
+
+
+def device_counts(machine: Machine) -> list[int]:
+    """1, 2, 4 and so on, and all devices."""
+    most = len(machine.devices)
+    return [*itertools.takewhile(lambda count: count < most, (2**power for power in itertools.count())), most]
 
 
 def _warm_up(machine: Machine, client: Client, count: int) -> None:
@@ -155,7 +163,7 @@ def _keep(folder: Path, client: Client, jobs: Sequence[JobView]) -> None:
     publish(client, folder / "tree")
 
 
-def kept(folder: Path) -> dict[GemmProblem, Artifact]:
+def kept(folder: Path) -> _Winners:
     """The winners that an earlier part left, by problem."""
     index = json.loads((folder / "index.json").read_text())
     return {
@@ -167,23 +175,27 @@ def kept(folder: Path) -> dict[GemmProblem, Artifact]:
 def winners(machine: Machine, rows: Rows) -> None:
     """Where one device and several found different winners, a race of the two on one device."""
     alone = kept(machine.folder / "many-1")
-    many = kept(machine.folder / f"many-{len(machine.devices)}")
-    ratios, same = [], 0
     with contextlib.closing(Bench(machine.devices[0])) as bench:
-        for problem in alone.keys() & many.keys():
-            pair = [alone[problem], many[problem]]
-            row: dict[str, Any] = {"problem": str(problem), "ratio": 1.0}
-            same += pair[0].digest == pair[1].digest
-            if pair[0].digest != pair[1].digest:
-                samples = bench.race(pair, problem, _BETWEEN, _LONGEST_S).samples_us
-                ratio = paired_ratio(samples[1], samples[0])
-                row |= {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}
-                row["samples_us"] = samples
-            ratios.append(row["ratio"])
-            rows.add("pair", **row)
+        for count in device_counts(machine)[1:]:
+            _compare(bench, alone, kept(machine.folder / f"many-{count}"), count, rows)
+
+
+def _compare(bench: Bench, alone: _Winners, many: _Winners, count: int, rows: Rows) -> None:
+    ratios, same = [], 0
+    for problem in alone.keys() & many.keys():
+        pair = [alone[problem], many[problem]]
+        row: dict[str, Any] = {"problem": str(problem), "devices": count, "ratio": 1.0}
+        same += pair[0].digest == pair[1].digest
+        if pair[0].digest != pair[1].digest:
+            samples = bench.race(pair, problem, _BETWEEN, _LONGEST_S).samples_us
+            ratio = paired_ratio(samples[1], samples[0])
+            row |= {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}
+            row["samples_us"] = samples
+        ratios.append(row["ratio"])
+        rows.add("pair", **row)
     rows.add(
         "winners",
-        of=len(machine.devices),
+        of=count,
         over=1,
         pairs=len(ratios),
         same=same,

@@ -170,32 +170,35 @@ def _kept(folder: Path) -> list[tuple[GemmProblem, list[Artifact]]]:
 
 
 def neighbours(machine: Machine, rows: Rows) -> None:
-    """How far devices differ on the same kernels, before and after they are related by an anchor; and a
-    kernel on each of two devices while the other is idle, and while it is busy."""
+    """How far devices differ from the first one on the same kernels, before and after they are related by an
+    anchor; and a kernel on the first and on the last device while all others are idle, and while they are
+    busy."""
     known = _kept(machine.folder / "kernels")
-    ends = machine.devices[0], machine.devices[-1]
     with contextlib.ExitStack() as stack:
-        here, there = (stack.enter_context(contextlib.closing(Bench(name))) for name in ends)
+        benches = [stack.enter_context(contextlib.closing(Bench(name))) for name in machine.devices]
         for problem, kernels in known:
-            here_us, there_us = (_medians(bench, problem, kernels) for bench in (here, there))
-            ratios = [other / one for one, other in zip(here_us, there_us, strict=True)]
-            rows.add(
-                "devices",
-                problem=str(problem),
-                kernels=[kernel.digest for kernel in kernels],
-                here_us=here_us,
-                there_us=there_us,
-                there_over_here=ratios,
-                after_anchor=[ratio / ratios[0] for ratio in ratios[1:]],
-            )
+            here_us, *all_us = (_medians(bench, problem, kernels) for bench in benches)
+            for bench, there_us in zip(benches[1:], all_us, strict=True):
+                ratios = [other / one for one, other in zip(here_us, there_us, strict=True)]
+                rows.add(
+                    "devices",
+                    problem=str(problem),
+                    device=bench.name,
+                    kernels=[kernel.digest for kernel in kernels],
+                    here_us=here_us,
+                    there_us=there_us,
+                    there_over_here=ratios,
+                    after_anchor=[ratio / ratios[0] for ratio in ratios[1:]],
+                )
         problem, kernels = known[0]
-        for one, other in ((here, there), (there, here)):
+        for one in (benches[0], benches[-1]):
             for repeat in range(_REPEATS):
-                for busy in (False, True):
-                    load = _loaded(other, problem, kernels[0]) if busy else contextlib.nullcontext()
-                    with load:
+                for busy in ([], [bench for bench in benches if bench is not one]):
+                    with contextlib.ExitStack() as loads:
+                        for other in busy:
+                            loads.enter_context(_loaded(other, problem, kernels[0]))
                         row = _timed(one, problem, kernels[0])
-                    rows.add("beside", neighbour="busy" if busy else "idle", repeat=repeat, **row)
+                    rows.add("beside", busy_neighbours=len(busy), repeat=repeat, **row)
 
 
 def _medians(bench: Bench, problem: GemmProblem, kernels: Sequence[Artifact]) -> list[float]:
@@ -241,13 +244,16 @@ def faults(machine: Machine, rows: Rows, trials_of_job: int, seconds: float, ker
     root = _FAULTS.parents[3]
     path = [str(root / one) for one in ("", "client", "tests/support/samples")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")])}
-    with subprocess.Popen(command, env=environment, stdout=sys.stderr) as campaign:
-        number = 0
-        while campaign.poll() is None:
-            found = _own_jobs(machine, f"beside-{number}", trials_of_job)
-            rows.add("beside faults", whole=campaign.poll() is None, **_beside(found, quiet[0]))
-            number += 1
-    rows.add("fault kernels", exit=campaign.returncode, device=device, **json.loads(out.read_text()))
+    try:
+        with subprocess.Popen(command, env=environment, stdout=sys.stderr) as campaign:
+            number = 0
+            while campaign.poll() is None:
+                found = _own_jobs(machine, f"beside-{number}", trials_of_job)
+                rows.add("beside faults", whole=campaign.poll() is None, **_beside(found, quiet[0]))
+                number += 1
+    finally:  # what the broken kernels did is kept, also if the last jobs beside them are cut short
+        if out.exists():
+            rows.add("fault kernels", exit=campaign.poll(), device=device, **json.loads(out.read_text()))
 
 
 class _Jobs:

@@ -54,7 +54,7 @@ def test_the_readme_has_the_mean_and_the_least_of_all_rows() -> None:
 
 
 def test_the_performance_page_has_the_means_and_the_least_of_unseen_shapes() -> None:
-    rows = json.loads((RESULTS / "unseen-sm_90-132sm-150gb-700w-bfloat16.json").read_text())
+    rows = json.loads((RESULTS / "unseen-sm_90-132sm-85gb-700w-bfloat16.json").read_text())
     table = {row[0]: row[1:] for row in cells("docs/performance.md")[2:]}
     assert set(table) == {row["group"] for row in rows}
     for name, told in table.items():
@@ -63,6 +63,20 @@ def test_the_performance_page_has_the_means_and_the_least_of_unseen_shapes() -> 
             strict=True,
         )
         assert told == [f"{geometric_mean(apart):.3f}", f"{min(*apart, *both):.3f}"], name
+
+
+def test_the_fleet_page_has_what_several_gpus_brought() -> None:
+    jobs, winners = (
+        [row for row in found if row["kind"] == kind]
+        for kind in ("jobs", "winners")
+        for found in [
+            json.loads((RESULTS / f"fleet-gpus-{kind}-sm_90-132sm-85gb-700w.json").read_text())["rows"]
+        ]
+    )
+    _, two, four = (row["times_as_fast"] for row in jobs)
+    told = f"Two H100s ran 24 quick jobs {two:.2f} times as fast as one, four {four:.2f} times"
+    assert f"{told}, with winners as fast" in page("docs/fleet.md")
+    assert all(abs(row["geometric_mean"] - 1) < 0.005 for row in winners)
 
 
 def test_the_settings_page_has_the_defaults() -> None:

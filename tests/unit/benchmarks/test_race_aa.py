@@ -1,0 +1,26 @@
+"""Races of a kernel with itself under a job's rules, on this CPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from benchmarks.lab import race_aa
+
+SMALL = ["--device", "host", "--dtype", "float32", "--shapes", "32x32x32"]
+
+
+def test_races_of_both_stages_are_kept_and_added_to(tmp_path: Path) -> None:
+    for seconds in ("1", "0"):
+        race_aa.main([*SMALL, "--seconds", seconds, "--out", str(tmp_path)])
+    (path,) = tmp_path.glob("race-aa-*.json")
+    found = json.loads(path.read_text())
+    assert found["races"] == len(found["rows"]) >= 3
+    assert {row["stage"] for row in found["rows"]} == {"final", "head-to-head"}
+    assert sum(one["races"] for one in found["by_problem"]) == found["races"]
+    for row in found["rows"]:
+        assert row["rounds"] == [len(samples) for samples in row["samples_us"]]
+        assert row["false_winner"] == (
+            row["rounds"][0] != row["rounds"][1] or not row["low"] <= 1 <= row["high"]
+        )
+    assert found["false_winners"] == sum(row["false_winner"] for row in found["rows"])
