@@ -35,6 +35,7 @@ T = TypeVar("T", bound=Tiling)
 LEAST_ASYNC = 4  # bytes of a copy that does not pass through registers
 _WIDE = 8  # bytes of an access that costs no more per byte than one of 16
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+_LEAST_ROW_BYTES = 64  # of tile_k: two k steps, for double buffering
 # Clocks: of a product of two bytes, for each byte; of a load; of the last arrival at a counter.
 _CLOCKS_PER_PRODUCT, _LOAD_CLOCKS, _ARRIVE_CLOCKS = 1 / 2048, 700, 2000
 _SM_BYTES_PER_CLOCK = 32  # between an SM and the L2
@@ -98,6 +99,13 @@ def clocks(k: Tiling, problem: GemmProblem, device: DeviceSpec, widths: Iterable
 def _clocks_per_byte(width: int) -> float:
     """Clocks of an SM for a byte of accesses so wide; their number limits narrow ones."""
     return 1 / 64 if width >= _WIDE else 1 / (6 * width)
+
+
+def trimmed_tile_k(tile_k: int, problem: GemmProblem) -> int:
+    """``tile_k``, halved down to two k steps while a half holds all k: the rest would be zeros."""
+    while problem.dtype.nbytes(tile_k) > _LEAST_ROW_BYTES and tile_k // 2 >= problem.k:
+        tile_k //= 2
+    return tile_k
 
 
 def tiles_per_split(k: Tiling, problem: GemmProblem) -> int:

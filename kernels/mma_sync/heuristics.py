@@ -42,7 +42,6 @@ _SHAPES = (
 )
 _LEGAL_SPLITS = [int(value) for one in KNOBS if one.name == "split_k" for value in one.legal]
 _HINTED_TILE_K, _HINTED_STAGES = 32, 3  # if a hint has none
-_LEAST_TILE_K = 32  # of 16-bit elements: two k steps, for double_buffer
 _REPACK_CLOCKS = 5000  # of the launches before, some 3 us
 _MEMORY_BYTES_PER_CLOCK = 16  # of an SM
 _CLOSE = 1.5  # times the fewest clocks: another way to load may be faster
@@ -113,8 +112,7 @@ def _warps(tile: int) -> int:
 def _filled(problem: GemmProblem, device: DeviceSpec, *shape: int) -> Iterator[Knobs]:
     """Configs of a shape without splits, for each way to load rows that are not aligned."""
     tile_m, tile_n, depth, warps_m, warps_n, stages = shape
-    while depth > _LEAST_TILE_K and depth * 8 // problem.dtype.bits >= problem.k:
-        depth //= 2
+    tile_k = tiling.trimmed_tile_k(depth * 16 // problem.dtype.bits, problem)
     narrow = any(problem.stride_alignment(operand) < ROW_ALIGNMENT for operand in ("a", "b"))
     for repack in (0, 1) if narrow else (0,):
         config = Knobs(
@@ -122,7 +120,7 @@ def _filled(problem: GemmProblem, device: DeviceSpec, *shape: int) -> Iterator[K
             tile_n=tile_n,
             warps_m=warps_m,
             warps_n=warps_n,
-            tile_k=depth * 16 // problem.dtype.bits,
+            tile_k=tile_k,
             stages=stages,
             fragment_load="direct" if problem.dtype is DType.FLOAT64 else "ldmatrix",
             accumulate=ACCUMULATE_OF[problem.accumulate],

@@ -42,7 +42,7 @@ def _filled(problem: GemmProblem, *shape: int) -> Knobs:
         tile_n=tile_n,
         warps_m=warps_m,
         warps_n=warps_n,
-        tile_k=tile_k,
+        tile_k=tiling.trimmed_tile_k(tile_k, problem),
         stages=stages,
         accumulate=accumulate_of(problem),
         swizzle_size=8 if -(-problem.m // tile_m) >= 8 else 1,

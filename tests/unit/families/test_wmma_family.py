@@ -196,3 +196,9 @@ def test_heuristic_configs_are_valid(problem) -> None:
     configs = WMMA.heuristic_configs(problem, A100)
     assert configs
     assert all(WMMA.why_invalid(config, problem, A100) is None for config in configs)
+
+
+@pytest.mark.parametrize(("k", "tile_ks"), [(31, {32}), (32, {32}), (33, {32, 64})])
+def test_no_first_config_is_twice_as_deep_as_the_problem(k: int, tile_ks: set[int]) -> None:
+    configs = WMMA.heuristic_configs(GemmProblem(1023, 1025, k, "bfloat16", "nt"), A100)
+    assert {config["tile_k"] for config in configs} == tile_ks
