@@ -13,7 +13,6 @@ import numpy as np
 
 from kernels.base.family import ConfigSpace
 from kernels.base.knobs import Knob
-from kernels.registry import FAMILIES
 from tilewright.artifact import Artifact, Grid, LaunchPlan, Resources, Serves
 from tilewright.errors import InvalidProblem
 from tilewright.schema.config import Config
@@ -36,7 +35,6 @@ class RecordedFamily(ConfigSpace[dict[str, Any]]):
         self.knobs = space.knobs
         self.rules = ()
         self._space = space
-        self._heuristic: list[Config] | None = None
 
     def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
         """The reason, unless problem and device are the recorded ones."""
@@ -55,23 +53,8 @@ class RecordedFamily(ConfigSpace[dict[str, Any]]):
         return points if self.why_unsupported(problem, device) is None else []
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
-        """The family's heuristic configs that were recorded, chosen once; empty for kernels of others.
-
-        A recorded config counts as what it is completed to today. A knob deleted since then leaves several
-        that count as the same one; all of them are given.
-        """
-        family = FAMILIES.get(self.name)
-        if family is None:
-            return []
-        if self._heuristic is None:
-            self._heuristic = self._recorded(family.heuristic_configs(problem, device), family)
-        return self._heuristic
-
-    def _recorded(self, own: Sequence[Config], family: ConfigSpace[Any]) -> list[Config]:
-        recorded: dict[Config, list[Config]] = {}
-        for config in map(self._space.index.config, range(len(self._space))):
-            recorded.setdefault(family.completed(config), []).append(config)
-        return [config for today in own for config in recorded.get(today, ())]
+        """Those that were recorded."""
+        return self._space.heuristic_configs if self.why_unsupported(problem, device) is None else []
 
     def knob_values(self, config: Config) -> dict[str, Any]:
         """The knobs by name."""

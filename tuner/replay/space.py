@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernels.base.knobs import Knob
+from kernels.registry import FAMILIES
 from tilewright.errors import TilewrightError
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
@@ -93,6 +94,22 @@ class RecordedSpace:
     def index(self) -> Pool:
         """The configs as a pool for look-ups; no row of it is marked as proposed."""
         return Pool(self.family, self.knobs, self.points)
+
+    @functools.cached_property
+    def heuristic_configs(self) -> list[Config]:
+        """The family's heuristic configs that were recorded; empty for kernels of others.
+
+        A recorded config counts as what it is completed to today. A knob deleted since then leaves several
+        that count as the same one; all of them are given.
+        """
+        family = FAMILIES.get(self.family)
+        if family is None:
+            return []
+        recorded: dict[Config, list[Config]] = {}
+        for config in map(self.index.config, range(len(self))):
+            recorded.setdefault(family.completed(config), []).append(config)
+        own = family.heuristic_configs(self.problem, self.device)
+        return [config for today in own for config in recorded.get(today, ())]
 
     @functools.cached_property
     def true_us(self) -> npt.NDArray[np.float64]:
