@@ -16,7 +16,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,19 +74,25 @@ def _race(
     return row | decided
 
 
-def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def counts(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """How many races had the device to themselves, and of those the false winners; a job races again where
+    others disturbed it."""
+    quiet = [row for row in rows if not row["company"]]
+    false_winners = sum(row["false_winner"] for row in quiet)
+    return {"races": len(quiet), "false_winners": false_winners, "disturbed": len(rows) - len(quiet)}
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Counts by problem and stage."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["problem"], row["stage"]), []).append(row)
     return [
         {
             "problem": problem,
             "stage": stage,
-            "races": len(group),
-            "false_winners": sum(row["false_winner"] for row in group),
+            **counts(group),
             "median_us": round(median([us for row in group for us in row["samples_us"][0]]), 3),
-            "median_width": median([row["high"] - row["low"] for row in group if "low" in row] or [0.0]),
         }
         for (problem, stage), group in groups.items()
     ]
@@ -113,11 +119,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ends = time.monotonic() + given.seconds
     for row in races(device, kernels, len(rows)):
         rows.append({"date": now(), "gpu": device.identity, **row})
-        counts = {"races": len(rows), "false_winners": sum(one["false_winner"] for one in rows)}
-        write_json(path, {**facts, **counts, "by_problem": summary(rows), "rows": rows})
+        write_json(path, {**facts, **counts(rows), "by_problem": summary(rows), "rows": rows})
         if time.monotonic() >= ends:
             break
-    for one in (*summary(rows), counts):
+    for one in (*summary(rows), counts(rows)):
         sys.stdout.write(f"{one}\n")
 
 

@@ -251,8 +251,8 @@ def faults(machine: Machine, rows: Rows, trials_of_job: int, seconds: float, ker
                 found = _own_jobs(machine, f"beside-{number}", trials_of_job)
                 rows.add("beside faults", whole=campaign.poll() is None, **_beside(found, quiet[0]))
                 number += 1
-    finally:  # what the broken kernels did is kept, also if the last jobs beside them are cut short
-        if out.exists():
+    finally:
+        if out.exists():  # the campaign has ended, perhaps before the last jobs beside it were cut short
             rows.add("fault kernels", exit=campaign.poll(), device=device, **json.loads(out.read_text()))
 
 

@@ -59,11 +59,11 @@ class Client(Endpoints, Sender):
         key: str | None = None,
         **options: Unpack[LocalOptions],
     ) -> None:
-        self.url, user = checked_url(url)
-        self._timeout, self._headers = checked_timeout(timeout), _authorization(key) | user
+        self.url, self._headers = checked_url(url, key)
+        self._timeout = checked_timeout(timeout)
         self._http = PerProcess(lambda: transport.connect(self.url, self._timeout, self._headers))
         start = StartOptions(**options)
-        self.service_key = ServiceKey(self.url, start.folder, start.trust)
+        self.service_key = ServiceKey(self.url, start.folder, start.trust, formerly=url)
         self._local = LocalKernels(Fetcher(self.url, self._headers, self.service_key), start)
         self.matmul = self._local.matmul
 
@@ -175,9 +175,9 @@ class AsyncClient(Endpoints, AsyncSender):
     def __init__(
         self, url: str = _URL, *, timeout: float = 10.0, key: str | None = None, trust: str | None = None
     ) -> None:
-        self.url, user = checked_url(url)
-        seconds, headers = checked_timeout(timeout), _authorization(key) | user
-        self.service_key = ServiceKey(self.url, default_folder(), trust)
+        self.url, headers = checked_url(url, key)
+        seconds = checked_timeout(timeout)
+        self.service_key = ServiceKey(self.url, default_folder(), trust, formerly=url)
         self._http = PerProcess(
             lambda: transport.LoopConnections(lambda: transport.connect_async(self.url, seconds, headers))
         )
@@ -196,7 +196,3 @@ class AsyncClient(Endpoints, AsyncSender):
 
     async def _send(self, call: Call[T]) -> T:
         return await transport.send_async(self._http.get().here(), call)
-
-
-def _authorization(key: str | None) -> dict[str, str]:
-    return {"Authorization": f"Bearer {key}"} if key else {}

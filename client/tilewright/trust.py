@@ -132,17 +132,27 @@ class ServiceKey:
         url: of the service.
         folder: of the client's cache; where nothing can be written, each process keeps the key by itself.
         given: the only key to trust; a file counts no more.
+        formerly: the URL with a user and a password, under which earlier releases kept the key.
 
     Raises:
         InvalidProblem: the key given is none.
     """
 
-    def __init__(self, url: str, folder: Path, given: str | None = None) -> None:
+    def __init__(self, url: str, folder: Path, given: str | None = None, formerly: str = "") -> None:
         self._url, self._folder = url, folder
         self._file = folder / "keys" / hashlib.sha256(url.encode()).hexdigest()[:32]
         self._given = None if given is None else checked_key(given)
         self._seen: str | None = None
         self._served: dict[str, int] = {}
+        if "@" in formerly:
+            self._adopt(ServiceKey(formerly.rstrip("/"), folder))
+
+    def _adopt(self, before: ServiceKey) -> None:
+        """Take over a key that was kept under another URL, whose file goes."""
+        if before.known and not self._kept():
+            self._keep(before.known)
+        with contextlib.suppress(OSError):
+            before._file.unlink()
 
     @property
     def known(self) -> str | None:

@@ -66,17 +66,14 @@ def test_the_performance_page_has_the_means_and_the_least_of_unseen_shapes() -> 
 
 
 def test_the_fleet_page_has_what_several_gpus_brought() -> None:
+    name = "fleet-gpus-{}-sm_90-132sm-85gb-700w.json"
     jobs, winners = (
-        [row for row in found if row["kind"] == kind]
-        for kind in ("jobs", "winners")
-        for found in [
-            json.loads((RESULTS / f"fleet-gpus-{kind}-sm_90-132sm-85gb-700w.json").read_text())["rows"]
-        ]
+        json.loads((RESULTS / name.format(part)).read_text())["rows"] for part in ("jobs", "winners")
     )
-    _, two, four = (row["times_as_fast"] for row in jobs)
+    _, two, four = (row["times_as_fast"] for row in jobs if row["kind"] == "jobs")
+    furthest = 100 * max(abs(row["ratio"] - 1) for row in winners if row["kind"] == "pair")
     told = f"Two H100s ran 24 quick jobs {two:.2f} times as fast as one, four {four:.2f} times"
-    assert f"{told}, with winners as fast" in page("docs/fleet.md")
-    assert all(abs(row["geometric_mean"] - 1) < 0.005 for row in winners)
+    assert f"{told}; winners differ by up to {furthest:.0f} %" in page("docs/fleet.md")
 
 
 def test_the_settings_page_has_the_defaults() -> None:

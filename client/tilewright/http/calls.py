@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote, unquote_to_bytes, urlsplit
 
 from tilewright import wire
 from tilewright.errors import InvalidProblem, ServiceError, ServiceUnreachable
@@ -184,32 +184,37 @@ def answer(call: Call[T], reply: Reply) -> T:
         ) from error
 
 
-def checked_url(url: str) -> tuple[str, dict[str, str]]:
-    """The URL of a service or of a published tree, without a slash at its end, and the header with the user
-    and the password that stood in it: the URL itself stands in messages, logs and files.
+def checked_url(url: str, key: str | None) -> tuple[str, dict[str, str]]:
+    """The URL of a service or of a published tree, without a slash at its end, and the header that says who
+    asks: with the API key, or with the user and the password that stood in the URL. The URL that is given
+    back stands in messages, logs and files.
 
     Raises:
         InvalidProblem: it is not ``http://host`` or ``https://host``, with or without port and path, nor
-            ``file:///path``.
+            ``file:///path``; or there are a key and a user.
     """
     try:
         parts = urlsplit(url)
         port, named = parts.port, parts.scheme in ("http", "https") and bool(parts.hostname)
+        named = named and "@" not in parts.path  # NOTE: what follows a slash in a password
         named = named or (parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"))
+        user, _, host = parts.netloc.rpartition("@")
+        basic = b":".join(map(unquote_to_bytes, user.partition(":")[::2]))
     except (ValueError, TypeError, AttributeError):
-        port, named = None, False
+        named = False
     if not named or port == 0 or parts.query or parts.fragment or "\0" in unquote(parts.path):
-        # NOTE: a password may hold what ends the host of a URL.
         shown = f"***@{str(url).rpartition('@')[2]}" if "@" in str(url) else url
         raise InvalidProblem(
             "the URL of a service reads like http://127.0.0.1:8080, that of a published folder like"
-            f" file:///srv/kernels; got {shown!r}"
+            f" file:///srv/kernels, and a password in it has %40 for @ and %2F for /; got {shown!r}"
         )
-    user, _, host = parts.netloc.rpartition("@")
-    if not user:
-        return url.rstrip("/"), {}
-    basic = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
-    headers = {"Authorization": f"Basic {base64.b64encode(basic.encode()).decode()}"}
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    if basic != b":":
+        if key:
+            raise InvalidProblem(
+                "a request names a user or an API key; take the user out of the URL, or the key"
+            )
+        headers = {"Authorization": f"Basic {base64.b64encode(basic).decode()}"}
     return parts._replace(netloc=host).geturl().rstrip("/"), headers
 
 

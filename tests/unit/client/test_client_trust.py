@@ -16,9 +16,10 @@ from signers import signer
 
 from tilewright import AsyncClient, Client, GemmProblem
 from tilewright.errors import ArtifactError, InvalidProblem, ServiceUnreachable, TrustError
+from tilewright.http.calls import checked_url
 from tilewright.launch import local_device
 from tilewright.schema.config_set import ConfigSet
-from tilewright.trust import About
+from tilewright.trust import About, ServiceKey
 
 TUNED = GemmProblem(96, 80, 64, "float32", "nn")
 KERNEL = artifact_of(config_of(kc=32, mc=32, nc=64), TUNED)
@@ -174,7 +175,55 @@ def test_the_password_of_a_url_is_sent_and_stands_in_no_message_and_no_file(
     assert not [text for text in told if "cret" in text]
 
 
-@pytest.mark.parametrize("url", ["me:secret@gpu:8080", "http://me:secret/2@gpu", "http://me:secret#2@gpu"])
+def test_the_async_client_sends_the_user_of_a_url(service: SetService) -> None:
+    async def ask() -> str:
+        url = service.url.replace("//", "//me:secret@")
+        async with AsyncClient(url, trust=signer(1).public_key) as tw:
+            return (await tw.current_set(HOST)).config_set.digest
+
+    assert asyncio.run(ask()) == service.digest
+    assert service.keys == {f"Basic {base64.b64encode(b'me:secret').decode()}"}
+
+
+def test_the_key_that_was_kept_with_a_password_is_kept_without_it(
+    service: SetService, tmp_path: Path
+) -> None:
+    url = service.url.replace("//", "//me:secret@")
+    ServiceKey(url, tmp_path)._keep(signer(2).public_key)
+    with Client(url, cache_dir=tmp_path) as tw:
+        assert tw.service_key.known == signer(2).public_key
+        with pytest.raises(TrustError, match="the key to trust is"):
+            tw.current_set(HOST)
+    assert [path.read_text() for path in (tmp_path / "keys").iterdir()] == [
+        f"{signer(2).public_key} {service.url}\n"
+    ]
+
+
+@pytest.mark.parametrize("url", ["http://@gpu:8080", "http://:@gpu:8080/"])
+def test_an_empty_user_of_a_url_takes_no_key_its_place(url: str) -> None:
+    assert checked_url(url, "tw_key") == ("http://gpu:8080", {"Authorization": "Bearer tw_key"})
+
+
+def test_a_user_and_a_key_are_refused_together() -> None:
+    with pytest.raises(InvalidProblem, match="take the user out of the URL, or the key"):
+        Client("http://me:secret@gpu", key="tw_key")
+
+
+def test_bytes_of_a_password_are_sent_as_they_are() -> None:
+    _, headers = checked_url("http://me:p%FFw@gpu", None)
+    assert headers == {"Authorization": f"Basic {base64.b64encode(b'me:p' + bytes([255]) + b'w').decode()}"}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "me:secret@gpu:8080",
+        "http://me:secret/2@gpu",
+        "http://me:1234/secret@gpu",
+        "http://me:secret#2@gpu",
+        "http://me:secret\udcff@gpu",
+    ],
+)
 def test_the_password_of_what_is_no_url_is_not_told(url: str) -> None:
     with pytest.raises(InvalidProblem, match=r"got '\*\*\*@gpu") as refused:
         Client(url)

@@ -145,7 +145,7 @@ def test_one_connection_serves_one_call_after_the_other(server: Any, sender: Raw
 
 
 def test_large_bodies_carry_the_user_of_a_url(server: Any) -> None:
-    with Client(f"http://me:secret@127.0.0.1:{server.server_port}", key="tw_key") as client:
+    with Client(f"http://me:secret@127.0.0.1:{server.server_port}") as client:
         client._send(call())
     assert server.seen[0][2] == "Basic bWU6c2VjcmV0"
 
