@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 from benchmarks.common.results import Rows, device_facts, machine_facts, write_json
-from benchmarks.service import fleet_jobs, fleet_together
+from benchmarks.service import fleet_broken, fleet_jobs, fleet_together
 from benchmarks.service.ray_services import Machine, marked
 from tuner.measure.race import METHOD
 from tuner.workers.bench import Bench
@@ -36,6 +36,7 @@ PARTS = {
     "one-job": 210.0,
     "neighbours": 130.0,
     "strikes": 130.0,
+    "broken": 160.0,
     "faults": 330.0,
 }
 _LEAST_S = 10.0  # that a part needs to be worth its start
@@ -83,6 +84,8 @@ def _run_part(given: argparse.Namespace, machine: Machine, rows: Rows) -> None:
             fleet_together.neighbours(machine, rows)
         case "strikes":
             fleet_together.strikes(machine, rows, given.trials)
+        case "broken":
+            fleet_broken.broken(machine, rows, given.trials)
         case "faults":
             fleet_together.faults(machine, rows, given.trials, given.fault_seconds, given.fault_kernels)
 

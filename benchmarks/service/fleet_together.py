@@ -46,8 +46,9 @@ _REPEATS = 2
 _MOMENT_S = 30.0  # in which a device that is to be struck has a job with a trial
 _STRIKES = ("worker", "worker", "actor")
 _NEAR = 0.98
-_FAILED = (Outcome.COMPILE_ERROR, Outcome.LAUNCH_ERROR, Outcome.WRONG_RESULT, Outcome.TIMEOUT)
-_FAULTS = Path(__file__).parents[2] / "tests/faults/soak/fault_kernels.py"
+FAILED = (Outcome.COMPILE_ERROR, Outcome.LAUNCH_ERROR, Outcome.WRONG_RESULT, Outcome.TIMEOUT)
+_ROOT = Path(__file__).parents[2]
+_FAULTS = _ROOT / "tests/faults/soak/fault_kernels.py"
 
 
 def one_job(machine: Machine, rows: Rows, trials_of_job: int) -> None:
@@ -241,8 +242,7 @@ def faults(machine: Machine, rows: Rows, trials_of_job: int, seconds: float, ker
     out = machine.folder / "fault-kernels.json"
     command = [sys.executable, str(_FAULTS), "--devices", device, "--out", str(out)]
     command += ["--trials", str(kernels), "--stop-after", str(seconds)]
-    root = _FAULTS.parents[3]
-    path = [str(root / one) for one in ("", "client", "tests/support/samples")]
+    path = [str(_ROOT / one) for one in ("", "client", "tests/support/samples")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")])}
     try:
         with subprocess.Popen(command, env=environment, stdout=sys.stderr) as campaign:
@@ -283,8 +283,8 @@ def _own_jobs(machine: Machine, name: str, trials_of_job: int) -> _Jobs:
             for trial in client.trials(job_id, limit=100).items:
                 if trial.outcome is Outcome.OK:
                     found.us[str(job.problem), str(trial.config)] = timed(trial).median_us
-                elif trial.outcome in _FAILED:
-                    found.failed.append(_told(trial))
+                elif trial.outcome in FAILED:
+                    found.failed.append(told(trial))
     return found
 
 
@@ -314,7 +314,7 @@ def strikes(machine: Machine, rows: Rows, trials_of_job: int) -> None:
         ended = [client.job(one) for one in ids]
         for one in ended:
             kept = _trials(store, one.id).values()
-            failed = [_told(trial) for trial in kept if trial.outcome in _FAILED]
+            failed = [told(trial) for trial in kept if trial.outcome in FAILED]
             error = one.error.detail if one.error else None
             rows.add("job", problem=str(one.problem), status=str(one.status), error=error, failed=failed)
         with contextlib.suppress(TimeoutError):
@@ -363,7 +363,7 @@ def _trials(store: Store, job_id: str) -> dict[int, Trial]:
         return {trial.number: trial for trial in trials.of_job(session, job_id)}
 
 
-def _told(trial: Trial) -> str:
+def told(trial: Trial) -> str:
     return f"{trial.outcome.value}: {trial.message[:200]}"
 
 

@@ -1,0 +1,115 @@
+"""Kernels that break their GPU in the middle of a job, while the other devices of the fleet work at jobs.
+
+A part of :mod:`benchmarks.service.fleet_gpus`. Its fleet runs with a copy of the package ``kernels`` in which
+a family has faults for two of its configs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common.results import Rows
+from benchmarks.service.fleet_jobs import problems
+from benchmarks.service.fleet_together import FAILED, told
+from benchmarks.service.ray_services import Machine, wait
+from tilewright import Client
+from tilewright.schema.trial import Outcome
+from tilewright.wire import JobView
+
+_KERNELS = Path(__file__).parents[2] / "kernels"
+_JOBS = 4  # of each of the other devices
+_MOMENT_S = 30.0  # in which devices are idle again
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Planted:
+    """Faults in the source of a family.
+
+    Attributes:
+        source: below ``kernels``.
+        after: the line of it behind which the faults stand.
+        illegal, endless: which configs write to an illegal address, and which never end.
+        others: the family of the other jobs.
+    """
+
+    family: str
+    source: str
+    after: str
+    illegal: str
+    endless: str
+    others: str
+
+    def copied_to(self, folder: Path) -> Path:
+        """The folder, with a copy of the package that has the faults."""
+        shutil.copytree(_KERNELS, folder / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
+        path = folder / "kernels" / self.source
+        before, found, behind = path.read_text().partition(self.after)
+        if not found:
+            raise RuntimeError(f"{path} has no line {self.after!r} any more")
+        illegal = f"if ({self.illegal}) *(volatile int *)16 = 1;"
+        endless = f"if ({self.endless}) for (volatile int i = 0;; i++) {{}}"
+        path.write_text(f"{before}{found}\n    {illegal}\n    {endless}{behind}")
+        return folder
+
+
+ON_GPU = Planted(
+    family="wmma",
+    source="wmma/kernel.cu",
+    after="wmma(GEMM_PARAMETERS) {",
+    illegal="cfg::tile_m == 128 && cfg::tile_n == 128",
+    endless="cfg::tile_m == 64 && cfg::tile_n == 64",
+    others="wgmma_ws",
+)
+ON_HOST = Planted(
+    family="host",
+    source="host/kernel.c",
+    after="int32_t thread, int32_t threads)\n{",
+    illegal="MR == 6 && NV == 2 && KC == 256 && MC == 128 && NC == 128",
+    endless="MR == 4 && NV == 2 && KC == 256 && MC == 128 && NC == 128",
+    others="host",
+)
+
+
+def broken(machine: Machine, rows: Rows, trials_of_job: int) -> None:
+    """A job of the last device meets both faults, while all other devices work at jobs."""
+    planted = ON_HOST if machine.on_host else ON_GPU
+    folder = planted.copied_to(machine.folder / "planted")
+    # NOTE: without the second, the folder in which a program starts would come before the copy.
+    found = {
+        "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONSAFEPATH": "1",
+    }
+    with machine.fleet("broken", len(machine.devices), TILEWRIGHT_HELP_JOBS="0", **found) as client:
+        *others, target = sorted(one.name for one in client.devices())
+        options: dict[str, Any] = {"level": "quick", "max_trials": trials_of_job, "wait": False}
+        struck, *rest = problems(machine, 1 + _JOBS * len(others))
+        jobs = [client.tune(struck, families=(planted.family,), device=target, **options)]
+        for place, problem in enumerate(rest):
+            device = others[place % len(others)]
+            jobs.append(client.tune(problem, families=(planted.others,), device=device, **options))
+        wait(lambda: all(client.job(job.id).status.final for job in jobs))
+        for job, device in zip(jobs, [target, *others * _JOBS], strict=True):
+            rows.add("job", device=device, struck=device == target, **_ended(client, client.job(job.id)))
+        for entry in client.quarantine().items:
+            rows.add("quarantined", config=str(entry.config), outcome=str(entry.outcome))
+        with contextlib.suppress(TimeoutError):
+            wait(lambda: all(one.state == "idle" for one in client.devices()), _MOMENT_S)
+        for one in client.devices():
+            rows.add("after", device=one.name, state=one.state, detail=one.detail)
+
+
+def _ended(client: Client, job: JobView) -> dict[str, Any]:
+    trials = client.trials(job.id, limit=100).items
+    took = job.finished - job.started if job.finished and job.started else None
+    return {
+        "problem": str(job.problem),
+        "status": str(job.status),
+        "job_s": took and round(took.total_seconds(), 2),
+        "ok": sum(trial.outcome is Outcome.OK for trial in trials),
+        "failed": [told(trial) for trial in trials if trial.outcome in FAILED],
+    }
