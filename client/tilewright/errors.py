@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 
@@ -69,3 +72,15 @@ def printable(text: object) -> str:
         one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode()
         for one in str(text)
     )
+
+
+@contextlib.contextmanager
+def naming(file: Path, beside: Path) -> Iterator[None]:
+    """Name a file in errors of the system that name none, or what is written in its place, whose path begins
+    as ``beside``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or not str(error.filename or beside).startswith(str(beside)):
+            raise
+        raise OSError(error.errno, error.strerror, str(file)) from error

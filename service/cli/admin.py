@@ -23,7 +23,6 @@ from service.cli.output import (
     NewestFirst,
     connect,
     echo,
-    may_write,
     only_one,
     print_json,
     print_table,
@@ -157,10 +156,7 @@ def prune_database(
 
 def back_up_database(
     file: Annotated[
-        Path,
-        typer.Argument(
-            help="The backup to write; one that is there is replaced.", dir_okay=False, callback=may_write
-        ),
+        Path, typer.Argument(help="The backup to write; one that is there is replaced.", dir_okay=False)
     ],
     database_url: DatabaseUrl = None,
     as_json: AsJson = False,

@@ -7,7 +7,9 @@ Importing and deleting work on the database itself where no service is named: wh
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -27,7 +29,6 @@ from service.cli.output import (
     Url,
     connect,
     echo,
-    may_write,
     only_one,
     print_json,
     print_table,
@@ -59,8 +60,21 @@ class Written(StrEnum):
     OPTUNA = "optuna"
 
 
+def _may_write(file: Path) -> Path:
+    """The file, before the service makes what is written to it.
+
+    Raises:
+        OSError: its folder is missing or read-only.
+    """
+    place = file if file.exists() and not file.is_file() else file.parent  # a pipe has its own rights
+    if not os.access(place, os.W_OK):
+        code = errno.EACCES if place.exists() else errno.ENOENT
+        raise OSError(code, os.strerror(code), str(file))
+    return file
+
+
 def export_results(
-    file: Annotated[Path, typer.Argument(help="Where to write.", dir_okay=False, callback=may_write)],
+    file: Annotated[Path, typer.Argument(help="Where to write.", dir_okay=False, callback=_may_write)],
     kind: Annotated[
         Written,
         typer.Option(

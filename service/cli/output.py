@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from shutil import get_terminal_size
 from typing import Annotated, Any
 
@@ -80,19 +77,6 @@ def problem_of(
     default_dtype, default_layout = _DEFAULTS[device_kind]
     m, n, k = extents
     return GemmProblem(m, n, k, dtype or default_dtype, layout or default_layout, **more)
-
-
-def may_write(file: Path) -> Path:
-    """The file of an argument, which is written beside it under another name, then renamed.
-
-    Raises:
-        OSError: its folder is missing or read-only.
-    """
-    place = file if file.exists() and not file.is_file() else file.parent  # a pipe has its own rights
-    if not os.access(place, os.W_OK):
-        code = errno.EACCES if place.exists() else errno.ENOENT
-        raise OSError(code, os.strerror(code), str(file))
-    return file
 
 
 WHOLE_ID = 32  # characters of the id of a job or an import

@@ -18,7 +18,6 @@ from service.cli.output import (
     connect,
     device_named,
     echo,
-    may_write,
     only_one,
     print_best,
     print_json,
@@ -283,9 +282,7 @@ def _change_row(marked: tuple[str, wire.SetChange]) -> tuple[object, ...]:
 
 
 def write_report(
-    file: Annotated[
-        Path, typer.Argument(help="Where to write, such as report.html.", dir_okay=False, callback=may_write)
-    ],
+    file: Annotated[Path, typer.Argument(help="Where to write, such as report.html.", dir_okay=False)],
     device_class: Annotated[str | None, typer.Option(help="Only results of this class.")] = None,
     url: Url = None,
     as_json: AsJson = False,

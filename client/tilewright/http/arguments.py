@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, TypedDict
 
-from tilewright.errors import InvalidProblem
+from tilewright.errors import InvalidProblem, naming
 from tilewright.schema.job import each_once, parse_rows
 from tilewright.schema.problem import GemmProblem
 from tilewright.trust import SIGNATURE_LINE
@@ -193,20 +193,22 @@ def open_to_write(file: File) -> Iterator[IO[bytes]]:
 
     Raises:
         InvalidProblem: it is neither an open file nor a path.
+        OSError: it cannot be written; names the path that was given.
     """
     if not isinstance(file, str | os.PathLike):
         yield _opened(file, "write")
         return
     path = Path(file)
     if path.exists() and not path.is_file():  # a pipe or a terminal
-        with path.open("wb") as target:
+        with naming(path, path), path.open("wb") as target:
             yield target
         return
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with beside.open("xb") as target:
-            yield target
-        beside.replace(path)
+        with naming(path, beside):
+            with beside.open("xb") as target:
+                yield target
+            beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
 

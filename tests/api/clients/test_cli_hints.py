@@ -209,18 +209,23 @@ def test_a_key_has_a_name_and_says_that_requests_need_one_now(tmp_path: Path) ->
     assert "refuses requests without a key; the command line sends TILEWRIGHT_KEY" in made.stderr
 
 
-@pytest.mark.parametrize("verb", ["backup", "export", "export --format optuna", "report"])
-def test_a_file_that_cannot_be_written_is_named_as_it_was_given(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+@pytest.mark.parametrize("verb", ["export", "export --format optuna", "report"])
+def test_a_file_that_cannot_be_written_is_named_as_it_was_given(run: Run, verb: str) -> None:
+    result = run(*verb.split(), "nowhere/file")
+    told = "error: nowhere/file: No such file or directory; use a file or folder that you may use\n"
+    assert (result.exit_code, result.stderr) == (1, told)
+
+
+@pytest.mark.parametrize("kind", ["ndjson", "optuna"])
+def test_an_export_asks_for_nothing_that_it_could_not_write(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    result = run(*verb.split(), "nowhere/file")
-    told = "error: nowhere/file: {}; use a file or folder that you may use\n"
-    assert (result.exit_code, result.stderr) == (1, told.format("No such file or directory"))
-    (tmp_path / "nowhere").mkdir()
+    (tmp_path / "locked").mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("os.access", lambda place, _: place != Path("nowhere"))  # for root may do anything
-    result = run(*verb.split(), "nowhere/file")
-    assert (result.exit_code, result.stderr) == (1, told.format("Permission denied"))
+    monkeypatch.setattr("os.access", lambda place, _: place != Path("locked"))  # for root may do anything
+    result = run("export", "--format", kind, "locked/file")
+    told = "error: locked/file: Permission denied; use a file or folder that you may use\n"
+    assert (result.exit_code, result.stderr) == (1, told)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import secrets
 import sqlite3
 import threading
@@ -144,6 +146,25 @@ def test_a_database_that_is_not_empty_stays_as_it_is(store: Store, tmp_path: Pat
     with pytest.raises(StoreError, match="is not empty; restore into a new"):
         restore(tmp_path / "backup.db", store.engine.url.render_as_string(hide_password=False))
     assert rows(store) == before
+
+
+def test_a_backup_that_cannot_be_written_names_its_file(
+    sqlite_databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with opened(sqlite_databases.copy(populate)) as store:
+        with pytest.raises(FileNotFoundError) as caught:
+            back_up(store, Path("nowhere/backup.db"))
+        assert caught.value.filename == "nowhere/backup.db"
+        monkeypatch.setattr("os.fsync", full)
+        with pytest.raises(OSError, match="No space left") as caught:
+            back_up(store, Path("backup.db"))
+    assert caught.value.filename == "backup.db"
+    assert list(tmp_path.glob("*backup*")) == []
+
+
+def full(_: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.mark.parametrize("damage", ["nonsense", "empty", "cut", "flipped"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -68,6 +70,19 @@ def test_a_redirected_export_leaves_the_file_of_the_last_one(tmp_path: Path) -> 
     with pytest.raises(ServiceUnreachable):
         export.throw(caught.value)
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"of yesterday"]
+
+
+@pytest.mark.parametrize(("name", "code"), [("nowhere/results", errno.ENOENT), ("/dev/full", errno.ENOSPC)])
+def test_a_file_that_cannot_be_written_is_named_as_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for method in ("export", "report"):
+        client = Scripted(b"data")
+        with pytest.raises(OSError, match=os.strerror(code)) as caught:
+            getattr(client, method)(name)
+        assert (caught.value.filename, caught.value.errno) == (name, code)
+        assert client.asked == [] or code == errno.ENOSPC
 
 
 class Scripted(Endpoints, Sender):

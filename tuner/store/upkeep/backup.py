@@ -16,6 +16,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, func, insert, select, text
 
+from tilewright.errors import naming
 from tuner.store import sets
 from tuner.store.database import Store, StoreError
 from tuner.store.models import Base
@@ -33,6 +34,7 @@ def back_up(store: Store, file: Path) -> int:
     Raises:
         StoreError: the file is of the database itself, the schema is not this release's (PostgreSQL), or the
             backup is damaged.
+        OSError: the file cannot be written; names it.
     """
     if file.exists() and any(own.exists() and own.samefile(file) for own in _files(store)):
         raise StoreError(f"{file} is of the database itself, which a backup would replace; use another file")
@@ -146,8 +148,10 @@ def _set_sequences(connection: Connection) -> None:
 
 @contextlib.contextmanager
 def _beside(file: Path) -> Iterator[Path]:
-    """A file to be made in the folder of another one; whatever is left of it is removed."""
-    with tempfile.TemporaryDirectory(prefix=".tilewright-", dir=file.resolve().parent) as folder:
+    """A file to be made in the folder of another one, which errors of the system name; whatever is left of it
+    is removed."""
+    parent, prefix = file.resolve().parent, ".tilewright-"
+    with naming(file, parent / prefix), tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as folder:
         yield Path(folder) / "copy.db"
 
 
