@@ -116,9 +116,13 @@ class DatabaseHealth:
                 return f"its schema is {schema}"
             with self._store.begin() as session:
                 session.connection()  # which takes the writer's lock of SQLite
-        except (SQLAlchemyError, TilewrightError, OSError) as error:
-            return outage(error) or f"{Outage.DOWN} ({type(error).__name__})"
-        return "ok" if self._free_bytes() >= _LEAST_FREE_BYTES else Outage.FULL
+            return "ok" if self._free_bytes() >= _LEAST_FREE_BYTES else Outage.FULL
+        except Exception as error:
+            # NOTE: the boundary of the thread: without it the database would be down until the next start.
+            found = outage(error) or f"{Outage.DOWN} ({type(error).__name__})"
+            if found != self._found and not isinstance(error, SQLAlchemyError | TilewrightError | OSError):
+                log.exception("a look at the database failed; the next one is in %g s", _LOOK_S)
+            return found
 
     def _free_bytes(self) -> float:
         if self._folder is None:
