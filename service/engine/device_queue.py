@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import logging
@@ -267,8 +266,13 @@ class DeviceQueue:
 
     def _stand_aside(self, error: DeviceSetAside) -> None:
         """Leave the job to other devices of the class, and wait a while for the device."""
-        with contextlib.suppress(SQLAlchemyError), self._store.begin() as session:
-            jobs.requeue_interrupted(session, self._device_class, self._owner)
+        try:
+            with self._store.begin() as session:
+                jobs.requeue_interrupted(session, self._device_class, self._owner)
+        except Exception as failed:
+            # NOTE: the boundary of the thread: the next look at the device gives the job back.
+            if outage(failed) is None:
+                log.exception("device %s: its job was not given back; trying again", self.name)
         self._trouble = Trouble.SET_ASIDE, f"set aside: {error}"
         self._wake.wait(_ASIDE_S)
         self._wake.clear()

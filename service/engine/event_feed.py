@@ -123,6 +123,9 @@ class Listener:
                 await self._listen()
             except (psycopg.Error, OSError) as error:
                 log.warning("events are polled until the database can be listened to: %s", error)
+            except Exception:
+                # NOTE: the boundary of the task: without it all events would be polled from then on.
+                log.exception("events are polled until listening works again")
             finally:
                 self.on = False
             await asyncio.sleep(_RECONNECT_S)

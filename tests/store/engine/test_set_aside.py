@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,9 +19,9 @@ from tilewright.schema.job import JobStatus, TuneRequest
 from tilewright.schema.problem import GemmProblem
 from tuner.devices.base import GpuState
 from tuner.store import jobs, trials
-from tuner.store.database import Store
+from tuner.store.database import Store, WritersBusy
 from tuner.workers.bench import Bench
-from tuner.workers.recovery import Recovery
+from tuner.workers.recovery import DeviceSetAside, Recovery
 
 BACK = GpuState(0, (), 1980, ())
 LOST = GpuState(2**32, (), 1980, ())
@@ -86,6 +87,29 @@ def test_a_job_waits_for_its_device_and_goes_on_with_its_trials(
     with store.read() as session:
         kept = trials.of_job(session, job_id)
     assert len({trial.config for trial in kept}) == len(kept)
+
+
+@pytest.mark.parametrize("error", [WritersBusy("busy"), KeyError("status")])
+@pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
+def test_a_device_set_aside_goes_on_where_its_job_cannot_be_given_back(
+    here: Surroundings, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    queue, turns = here.engine.queues["host"], threading.Semaphore(0)
+
+    def lost() -> None:
+        raise DeviceSetAside("lost")
+
+    def broken(*_: object) -> None:
+        turns.release()
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(device_queue, "_ASIDE_S", 0.01)
+        patch.setattr(queue, "_step", lost)
+        patch.setattr(jobs, "requeue_interrupted", broken)
+        assert all(turns.acquire(timeout=10) for _ in range(3))
+        wait_for(lambda: queue.health().trouble is Trouble.SET_ASIDE)
+    wait_for(lambda: queue.health().ok)
 
 
 def _trials(store: Store, job_id: str) -> int:

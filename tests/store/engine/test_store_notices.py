@@ -113,6 +113,27 @@ def test_after_the_connection_dropped_all_is_read_and_it_listens_again(
     listening(store, work)
 
 
+def test_it_listens_again_after_an_error_that_it_does_not_know(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(event_feed, "_RECONNECT_S", 0.01)
+    listen, job_id, tries = Listener._listen, submitted(store), list[int]()
+
+    async def broken_once(listener: Listener) -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise KeyError("notice")
+        await listen(listener)
+
+    async def work(listener: Listener) -> None:
+        told(store, job_id, 1)
+        assert await heard(listener) == {job_id}
+
+    monkeypatch.setattr(Listener, "_listen", broken_once)
+    listening(store, work)
+    assert "events are polled until listening works again" in caplog.messages
+
+
 async def _numbers(follower: Follower, count: int) -> list[int]:
     found = list[int]()
     while len(found) < count:
