@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from service.settings import Settings
 from tilewright import __version__
 from tilewright.errors import ServiceError, TilewrightError, printable
+from tilewright.schema.codec import rule
 
 # Where each verb is: a function, or a group of verbs. A module is imported when its verb is called, since a
 # client's verb needs neither the service nor the database.
@@ -104,7 +105,7 @@ class _Group(typer.core.TyperGroup):
                 if item["type"] == "default_factory_not_called":
                     continue  # follows from another setting, which is wrong
                 where = ".".join(str(part) for part in item["loc"])
-                told = f"setting {where}: {item['msg']}" if where else item["msg"]
+                told = f"setting {where}: {rule(item)}" if where else rule(item)
                 typer.echo(printable(f"error: {told}"), err=True)
             raise typer.Exit(2) from error
         except KeyboardInterrupt as error:

@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect
 from service.engine.database_health import Outage, outage
 from service.errors import Kind, Refusal
 from tilewright.errors import InvalidProblem
+from tilewright.schema.codec import rule
 from tilewright.wire import ErrorItem, ProblemDocument
 from tuner.store.database import IdempotencyConflict, WritersBusy
 from tuner.store.records import Unreadable
@@ -89,7 +90,7 @@ def _rule(request: Request, error: Mapping[str, Any]) -> str:
     if isinstance(error.get("input"), bytes):
         sent = request.headers.get("content-type", "no Content-Type")
         return f"sent as {sent}; send JSON with the header 'Content-Type: application/json'"
-    return str(error["msg"])
+    return rule(error)
 
 
 def _item(kind: str, loc: Sequence[str | int], message: str) -> ErrorItem:

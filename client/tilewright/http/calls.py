@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote, unquote_to_bytes, urlsplit
 from tilewright import wire
 from tilewright.errors import InvalidProblem, ServiceError, ServiceUnreachable
 from tilewright.lazy import LazyModule
+from tilewright.schema.codec import rule
 
 if TYPE_CHECKING:
     import pydantic
@@ -299,7 +300,7 @@ def checked(model: type[M], fields: Mapping[str, Any]) -> M:
     try:
         return model.model_validate(_plain(fields))
     except pydantic.ValidationError as error:
-        rules = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'request'}: {e['msg']}" for e in error.errors())
+        rules = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'request'}: {rule(e)}" for e in error.errors())
         raise InvalidProblem(rules) from error
 
 

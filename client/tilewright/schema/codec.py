@@ -24,6 +24,33 @@ Decode = Callable[[Any], Any]
 Merge = Callable[[dict[str, Any], str, Any], None]
 
 
+_HEX = "0123456789abcdef"
+# What each pattern takes, and an example.
+PATTERNS = {
+    "[0-9a-f]{16}": ("16 lower-case hexadecimal digits", _HEX),
+    "[0-9a-f]{32}": ("32 lower-case hexadecimal digits", _HEX * 2),
+    "([0-9a-f]{32})?": ("32 lower-case hexadecimal digits or empty", _HEX * 2),
+    "[0-9a-f]{64}": ("64 lower-case hexadecimal digits", _HEX * 4),
+    "[0-9a-f]{1,32}": ("1 to 32 lower-case hexadecimal digits", _HEX[:8]),
+    "sha256:[0-9a-f]{64}": ("sha256: and 64 lower-case hexadecimal digits", f"sha256:{_HEX * 4}"),
+    "[0-9]{1,18}": ("1 to 18 digits", "42"),
+    "[!-~]+": ("ASCII characters without blanks", "nightly-2026-01-31"),
+    "[A-Za-z0-9_-]+": ("the value of 'next' in the page before", "eyJpZCI6NDJ9"),
+    "[A-Za-z0-9._-]{1,128}": ("1 to 128 letters, digits, dots, hyphens and underscores", "nightly.ci"),
+    "[A-Za-z0-9_.-]{0,16}": ("at most 16 letters, digits, dots, hyphens and underscores", "search"),
+    "[a-z.-]{1,40}": ("1 to 40 lower-case letters, dots and hyphens", "page.css"),
+    "[a-z][a-z0-9_]{0,31}": (
+        "at most 32 lower-case letters, digits and underscores from a letter on",
+        "wgmma_ws",
+    ),
+    "([A-Za-z0-9._-]{1,63}/)?(host|cuda:[0-9]{1,3})": (
+        "host or cuda:NUMBER, in a fleet after NODE/",
+        "node1/cuda:0",
+    ),
+    "(debug|info|warning|error)": ("debug, info, warning or error", "info"),
+}
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bounds:
     """A number of at least ``low`` and at most ``high``."""
@@ -41,6 +68,18 @@ class Bounds:
         return schema | {"allow_inf_nan": False} if schema["type"] == "float" else schema
 
 
+def in_words(pattern: str) -> str:
+    """What text must be to match a pattern as a whole; the pattern itself where it has no words."""
+    words, example = PATTERNS.get(pattern.removeprefix("^").removesuffix("$"), ("", ""))
+    return f"must be {words}, such as {example}" if words else f"must match {pattern}"
+
+
+def rule(error: Mapping[str, Any]) -> str:
+    """What a rule of pydantic asks for that an error is about."""
+    matches = error["type"] != "string_pattern_mismatch"
+    return str(error["msg"]) if matches else in_words(error["ctx"]["pattern"])
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pattern:
     """Text that a regular expression matches as a whole."""
@@ -50,7 +89,7 @@ class Pattern:
     def check(self, value: str) -> None:
         """Raise ValueError for text that does not match."""
         if re.fullmatch(self.regex, value) is None:
-            raise ValueError(f"must match {self.regex}, got {value[:80]!r}")
+            raise ValueError(f"{in_words(self.regex)}; got {value[:80]!r}")
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         return {**handler(source), "pattern": f"^{self.regex}$"}

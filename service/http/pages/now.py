@@ -25,6 +25,7 @@ from service.web.charts import Chart
 from service.web.now import JobNow
 from tilewright import wire
 from tilewright.errors import InvalidProblem
+from tilewright.schema.codec import rule
 from tilewright.schema.job import JobStatus, SearchOptions
 from tilewright.schema.problem import OPERAND_TYPES
 from tuner.store import best, jobs
@@ -83,7 +84,7 @@ def tune(request: Request, service: ServiceDep, form: Form) -> Response:
         body = wire.TuneBody.model_validate({name: _value(name, text) for name, text in given.items()})
         job = job_routes.start(service, body, None, request)
     except ValidationError as error:
-        told = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        told = "; ".join(f"{'.'.join(map(str, e['loc']))}: {rule(e)}" for e in error.errors())
         return _start_page(request, service, given, told, 422)
     except InvalidProblem as error:
         return _start_page(request, service, given, str(error), 422)

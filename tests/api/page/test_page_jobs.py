@@ -40,6 +40,7 @@ def test_what_the_form_says_wrongly_is_told_and_kept(http: httpx2.Client) -> Non
         ({"m": 4096}, "max_extent"),
         ({"dtype": "int4", "k": 47}, "must be a multiple of"),
         ({"device": "cuda:7"}, "there is no device"),
+        ({"device": "gpu 7"}, "device: must be host or cuda:NUMBER, in a fleet after NODE/"),
         ({"dtype": "<script>"}, "dtype:"),
     ):
         answer = started(http, **fields)

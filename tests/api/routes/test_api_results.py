@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import Any
 
 import httpx2
@@ -12,6 +13,7 @@ from api_server import TUNED
 from tilewright import Artifact, Client, GemmProblem, wire
 from tilewright.errors import ServiceError
 from tilewright.launch import load
+from tilewright.schema.codec import in_words
 
 
 def test_one_winner_by_arch_and_by_device_class(tuned: wire.JobView, client: Client) -> None:
@@ -154,6 +156,23 @@ def test_devices_and_health(client: Client, http: httpx2.Client) -> None:
     document = http.get("/openapi.json").json()
     assert document["openapi"].startswith("3.1")
     assert "503" not in document["paths"]["/health/startup"]["get"]["responses"], "nothing listens before"
+
+
+def test_what_breaks_a_pattern_is_told_in_words(http: httpx2.Client) -> None:
+    answer = http.get("/jobs/latest")
+    told = "must be 32 lower-case hexadecimal digits, such as 0123456789abcdef0123456789abcdef"
+    assert (answer.status_code, answer.json()["errors"]) == (422, [{"detail": told, "parameter": "job_id"}])
+    answer = http.post("/tune", json={**TUNED.to_dict(), "device": "the second one"})
+    told = "must be host or cuda:NUMBER, in a fleet after NODE/, such as node1/cuda:0"
+    assert (answer.status_code, answer.json()["errors"]) == (422, [{"detail": told, "pointer": "#/device"}])
+    used = set[str]()
+
+    def collect(one: dict[str, Any]) -> None:
+        used.update(value for name, value in one.items() if name == "pattern" and isinstance(value, str))
+
+    json.loads(http.get("/openapi.json").text, object_hook=collect)
+    assert {one for one in used if "must match" in in_words(one)} == {r"^1\."}, "the version of a T4 file"
+    assert len(used) > 8
 
 
 def test_errors_outside_the_routes_are_problem_documents_too(http: httpx2.Client) -> None:

@@ -35,7 +35,10 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize(
     ("owner", "method", "error"),
-    [(os, "statvfs", FileNotFoundError("the disk was taken away")), (Store, "schema_state", KeyError("head"))],
+    [
+        (os, "statvfs", FileNotFoundError("the disk was taken away")),
+        (Store, "schema_state", KeyError("head")),
+    ],
 )
 def test_a_look_that_fails_is_told_and_followed_by_others(
     health: DatabaseHealth,
