@@ -85,6 +85,34 @@ _operator.register_fake(_fake)
 _operator.register_autograd(_backward, setup_context=_keep)
 
 
+class _Transformed(torch.autograd.Function):  # type: ignore[misc]
+    """The operator under transforms of torch.func, for which torch's registration has no gradients."""
+
+    setup_context = staticmethod(_keep)
+    backward = staticmethod(_backward)
+
+    @staticmethod
+    def forward(*inputs: Any) -> Any:
+        return torch.ops.tilewright.matmul(*inputs)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, int]:
+        given = list(zip(inputs, in_dims, strict=True))
+        each = [
+            torch.ops.tilewright.matmul(*(x if dim is None else x.select(dim, i) for x, dim in given))
+            for i in range(info.batch_size)
+        ]
+        return torch.stack(each), 0
+
+
+def _transformed(a: Any, b: Any, bias: Any = None, activation: str = "none", kernels: str = "") -> Any:
+    return _Transformed.apply(a, b, bias, activation, kernels)
+
+
+# NOTE: the key that the dispatcher tries first, and only under a transform.
+torch.library.impl("tilewright::matmul", "FuncTorchDynamicLayerFrontMode", _transformed)
+
+
 def matmul(a: Any, b: Any, bias: Any = None, activation: str = "none") -> Any:
     """``act(a @ b + bias)`` with gradients: ``(..., m, k)`` by ``(k, n)`` or ``(..., k, n)``.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,9 +14,11 @@ from host_samples import artifact_of, config_of
 from tilewright import GemmProblem
 from tilewright.errors import InvalidProblem
 from tilewright.matmul.matmul import Choice, LocalMatmul
+from tilewright.schema.problem import Activation
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 tilewright_torch = pytest.importorskip("tilewright.torch")
+activated = pytest.importorskip("tilewright.matmul.torch_arrays").activated
 
 # NOTE: warnings that torch raises about itself are not ours to mend.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning:torch.*")
@@ -160,6 +162,35 @@ def test_gradients_of_batches_and_of_gradients() -> None:
     assert torch.autograd.gradcheck(product, (doubles(2, 6, 5), doubles(2, 5, 3)))
     assert torch.autograd.gradcheck(product, (doubles(2, 6, 5), doubles(5, 3)))
     assert torch.autograd.gradgradcheck(product, (doubles(4, 5), doubles(5, 3)))
+
+
+TRANSFORMS: dict[str, Callable[[Any], Any]] = {
+    "grad": lambda f: torch.func.grad(lambda *x: f(*x).square().sum(), (0, 1, 2)),
+    "jacrev": lambda f: torch.func.jacrev(f, (0, 1, 2)),
+    "vmap": lambda f: torch.func.vmap(f, (0, None, None)),
+    "grad of vmap": lambda f: torch.func.grad(lambda a, *x: torch.func.vmap(f, (0, None, None))(a, *x).sum()),
+    "grad of grad": lambda f: torch.func.grad(lambda *x: TRANSFORMS["grad"](f)(*x)[0].square().sum()),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("activation", ["none", "relu", "gelu"])
+def test_transforms_of_the_operator_are_those_of_the_function(
+    kernels: Kernels, activation: str, name: str
+) -> None:
+    a, b, bias = torch.randn(5, 4), torch.randn(4, 6), torch.randn(6)
+    a = torch.randn(3, 5, 4) if "vmap" in name else a
+    got = TRANSFORMS[name](lambda *x: torch.ops.tilewright.matmul(*x, activation))(a, b, bias)
+    plain = TRANSFORMS[name](lambda a, b, bias: activated(a @ b + bias, Activation(activation)))
+    close(got, plain(a, b, bias))
+    assert "tuned: exact" in kernels.matmul.stats
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning:torch.*")
+def test_forward_derivatives_of_the_operator_are_refused() -> None:
+    a = torch.randn(3, 4)
+    with pytest.raises(NotImplementedError, match="jvp"):
+        torch.func.jvp(lambda a: torch.ops.tilewright.matmul(a, a.mT), (a,), (a,))
 
 
 @pytest.mark.usefixtures("kernels")
