@@ -213,7 +213,7 @@ def checked_url(url: str, key: str | None) -> tuple[str, dict[str, str]]:
     if basic != b":":
         if key:
             raise InvalidProblem(
-                "a request names a user or an API key; take the user out of the URL, or the key"
+                "a request names a user or an API key; remove the user from the URL, or the key"
             )
         headers = {"Authorization": f"Basic {base64.b64encode(basic).decode()}"}
     return parts._replace(netloc=host).geturl().rstrip("/"), headers

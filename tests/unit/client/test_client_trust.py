@@ -205,7 +205,7 @@ def test_an_empty_user_of_a_url_takes_no_key_its_place(url: str) -> None:
 
 
 def test_a_user_and_a_key_are_refused_together() -> None:
-    with pytest.raises(InvalidProblem, match="take the user out of the URL, or the key"):
+    with pytest.raises(InvalidProblem, match="remove the user from the URL, or the key"):
         Client("http://me:secret@gpu", key="tw_key")
 
 
