@@ -48,6 +48,7 @@ DatabaseUrl = Annotated[
     str | None, typer.Option(help="TILEWRIGHT_DATABASE_URL or the user's own by default.")
 ]
 _INDENT = "    "
+_ON_ONE_LINE = str.maketrans("\n\t", "  ")  # what printable leaves of what would break a column
 _DEFAULTS = {"cuda": (DType.FLOAT16, Layout.NT), "host": (DType.FLOAT32, Layout.NN)}
 
 
@@ -109,7 +110,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
     No cell is cut or folded, so that ids can be copied.
     """
-    table = [headers, *([printable(value).replace("\n", " ") for value in row] for row in rows)]
+    table = [headers, *([printable(value).translate(_ON_ONE_LINE) for value in row] for row in rows)]
     widths = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
     lines = _columns_of_lines(widths, get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize)
     for row in table:

@@ -19,6 +19,13 @@ def test_a_table_shows_what_it_is_given(capsys: pytest.CaptureFixture[str]) -> N
     assert SHOWN in capsys.readouterr().out
 
 
+def test_a_tab_or_a_new_line_in_a_cell_keeps_its_row_and_the_next_column(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output.print_table(("name", "count"), [("a\tb\nc", 3)])
+    assert capsys.readouterr().out == "name   count\na b c  3\n"
+
+
 TABLE = (("id", "state", "note"), [("f" * 32, "", "x" * 60), ("0" * 32, "running", "")])
 
 
@@ -46,6 +53,25 @@ def test_a_table_on_a_narrow_terminal_has_its_last_columns_below_each_row(
         "    " + "x" * 60,
         "0" * 32 + "  running",
     ]
+
+
+@pytest.mark.parametrize(
+    ("widths", "room", "lines"),
+    [
+        # 10 + 2 + 20 + 2 + 6 = 40
+        ((10, 20, 6), 40, [[0, 1, 2]]),
+        ((10, 20, 6), 39, [[0, 1], [2]]),
+        # a line below the first begins with 4 blanks: 4 + 20 + 2 + 6 = 32
+        ((30, 20, 6), 32, [[0], [1, 2]]),
+        ((30, 20, 6), 31, [[0], [1], [2]]),
+        ((32, 9, 7, 4), 20, [[0], [1], [2, 3]]),
+        ((32,), 20, [[0]]),
+    ],
+)
+def test_a_line_of_a_row_has_as_many_columns_as_have_room(
+    widths: tuple[int, ...], room: int, lines: list[list[int]]
+) -> None:
+    assert output._columns_of_lines(widths, room) == lines
 
 
 def test_lines_and_indents_of_a_message_stay(capsys: pytest.CaptureFixture[str]) -> None:
