@@ -96,7 +96,8 @@ class _Group(typer.core.TyperGroup):
             typer.echo(printable(told), err=True)
             raise typer.Exit(1) from error
         except MemoryError as error:
-            typer.echo(f"error: this machine has too little memory: {error}", err=True)
+            told = f"this machine has too little memory{f': {error}' if str(error) else ''}"
+            typer.echo(printable(f"error: {told}"), err=True)
             raise typer.Exit(1) from error
         except ValidationError as error:
             if error.title != Settings.__name__:

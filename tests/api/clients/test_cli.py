@@ -135,14 +135,24 @@ def test_gemm_is_checked(run: Run) -> None:
     assert "of what rounding allows: right" in shown
 
 
-def test_too_little_memory_is_told_in_a_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (MemoryError("unable to allocate 74.5 GiB"), ": unable to allocate 74.5 GiB"),
+        (MemoryError("\x1b[2J"), r": \x1b[2J"),
+        (MemoryError(), ""),
+    ],
+)
+def test_too_little_memory_is_told_in_a_line(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: MemoryError, told: str
+) -> None:
     def fails(*_: object) -> None:
-        raise MemoryError("unable to allocate 74.5 GiB")
+        raise error
 
     monkeypatch.setattr("service.cli.gemm._draw", fails)
     result = run("gemm", *SHAPE)
-    told = "error: this machine has too little memory: unable to allocate 74.5 GiB\n"
-    assert (result.exit_code, result.stderr) == (1, told)
+    whole = f"error: this machine has too little memory{told}\n"
+    assert (result.exit_code, result.stderr) == (1, whole)
 
 
 def test_jobs_are_listed_shown_and_cancelled(run: Run, tuned: wire.JobView) -> None:
