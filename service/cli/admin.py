@@ -209,6 +209,7 @@ def create(
         raise typer.BadParameter("give a name to know the key by", param_hint="name")
     expires = utc_now() + timedelta(days=days) if days else None
     with open_store(database_url, create=True) as store, store.begin() as session:
+        first = not keys.any_made(session)
         record, text = keys.create(session, name, frozenset(scope or [Scope.READ]), expires)
         audit.note(session, user(), Action.CREATE_KEY, record.id, name=name, scopes=list(record.scopes))
     if as_json:
@@ -216,7 +217,9 @@ def create(
         return
     echo(text)
     echo(f"key {record.id} of {name}: {', '.join(record.scopes)}; it is not shown again", err=True)
-    echo("the service now refuses requests without a key; the command line sends TILEWRIGHT_KEY", err=True)
+    if first:
+        told = "the service now refuses requests without a key; the command line sends TILEWRIGHT_KEY"
+        echo(told, err=True)
 
 
 @keys_app.command("set")

@@ -201,12 +201,16 @@ def test_listing_keys_makes_no_database(tmp_path: Path) -> None:
     assert data(CliRunner().invoke(app, revoke))["active"] is False
 
 
-def test_a_key_has_a_name_and_says_that_requests_need_one_now(tmp_path: Path) -> None:
+def test_a_key_has_a_name_and_the_first_says_that_requests_need_one_now(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'keys.db'}"
     nameless = CliRunner().invoke(app, ["keys", "create", " ", "--database-url", url])
     assert (nameless.exit_code, "give a name" in nameless.stderr) == (2, True)
-    made = CliRunner().invoke(app, ["keys", "create", "me", "--database-url", url])
-    assert "refuses requests without a key; the command line sends TILEWRIGHT_KEY" in made.stderr
+    first, second = (
+        CliRunner().invoke(app, ["keys", "create", name, "--database-url", url]) for name in ("me", "you")
+    )
+    assert "refuses requests without a key; the command line sends TILEWRIGHT_KEY" in first.stderr
+    assert "of you: read; it is not shown again" in second.stderr
+    assert "requests without a key" not in second.stderr
 
 
 @pytest.mark.parametrize("verb", ["export", "export --format optuna", "report"])
