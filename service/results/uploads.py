@@ -23,6 +23,7 @@ T4_VERSION = "1.0.0"
 _BATCH_LINES = 250
 _BATCH_BYTES = 2**20
 _LONGEST_LINE = 16 * 2**20
+_T4_HINT = "; if this is a T4 file, import it as 'tilewright import --format t4' does"
 
 
 class BadLine(TilewrightError):
@@ -65,27 +66,34 @@ def signer(source: IO[bytes], kind: Format) -> tuple[str | None, str]:
 
 def _lines(source: IO[bytes]) -> Iterator[tuple[str, bytes]]:
     """The lines that are not empty, with their names."""
+    hint = _T4_HINT
     for number in itertools.count(1):
         text = source.readline(_LONGEST_LINE)
         if not text:
             return
         name = f"line {number}"
-        if number == 1 and _starts(text, b'{"schema_version"'):
-            raise BadLine("this is a T4 file; import it as 'tilewright import --format t4' does")
         if len(text) == _LONGEST_LINE:
-            raise BadLine(f"{name}: a line may have {_LONGEST_LINE - 1} bytes at most")
-        if text.strip():
-            yield name, text.removesuffix(b"\n")
+            raise BadLine(f"{name}: a line may have {_LONGEST_LINE - 1} bytes at most{hint}")
+        if not text.strip():
+            continue
+        if hint and _lacks_kind(text):
+            raise BadLine(f"{name}: it has no kind, so it is no record{hint}")
+        hint = ""
+        yield name, text.removesuffix(b"\n")
+
+
+def _lacks_kind(text: bytes) -> bool:
+    """Whether a line is an object without a kind, or how one begins that goes on in the next line."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return text.lstrip().startswith(b"{") and b'"kind"' not in text
+    return isinstance(found, dict) and "kind" not in found
 
 
 def _is_signature(text: bytes) -> bool:
     """Whether a line is a signature, without reading all of it: its kind comes first, as it was written."""
-    return _starts(text, b'{"kind":"signature"')
-
-
-def _starts(text: bytes, start: bytes) -> bool:
-    """Whether JSON starts so but for spaces."""
-    return text[:40].replace(b" ", b"").startswith(start)
+    return text[:40].replace(b" ", b"").startswith(b'{"kind":"signature"')
 
 
 def _ndjson(source: IO[bytes]) -> Iterator[list[Named]]:

@@ -33,7 +33,7 @@ from tilewright.schema.match import LookupResult, MatchOptions
 from tilewright.schema.problem import Activation, GemmProblem, Layout
 from tilewright.schema.resources import Resources
 from tilewright.schema.trial import BestConfig, Outcome, Trial, TrialResult
-from tilewright.wire import TuneBody
+from tilewright.wire import Format, TuneBody
 from tilewright.wire.gemm import GemmPost, SharedGemmBody
 from tuner.measure.race import RaceSamples
 from tuner.replay.run import RunResult, RunSpec
@@ -286,6 +286,32 @@ def test_what_shows_a_record_has_its_fields_of_the_same_types(
     assert {name: found.get(name) for name in fields if name not in apart} == {
         name: expected[name] for name in fields if name not in apart
     }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps({"schema_version": "1.0.0", "results": []}),
+        json.dumps({"results": [{"tilewright": {"job": {"kind": "job"}}}], "schema_version": "1.0.0"}),
+        json.dumps({"schema_version": "1.0.0", "results": []}, indent=2),
+        '\n{"schema_version": "1.0.0",\n "results": []}\n',
+        "\ufeff{}",
+        '{"results": [' + "0," * 2**23,
+    ],
+)
+def test_a_first_line_without_a_kind_may_be_of_a_t4_file(text: str) -> None:
+    for read in (uploads.signer, lambda *given: list(uploads.records(*given))):
+        with pytest.raises(uploads.BadLine, match="if this is a T4 file, import it as"):
+            read(io.BytesIO(text.encode()), Format.NDJSON)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"kind": "job", "id', "no JSON", "[1]", '{"kind": "job"}\n{}', '{"kind": 1}']
+)
+def test_any_other_line_is_no_t4_file(text: str) -> None:
+    with pytest.raises(uploads.BadLine) as raised:
+        list(uploads.records(io.BytesIO(text.encode()), Format.NDJSON))
+    assert "T4" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
