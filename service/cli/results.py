@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ from service.cli.output import (
     tell_more,
 )
 from tilewright import Client, wire
+from tilewright.errors import ServiceError
 from tilewright.schema.explanation import Alternative, Explanation
 from tilewright.schema.match import MatchOptions
 from tilewright.schema.problem import GemmProblem
@@ -202,15 +204,27 @@ def pin(digest: Digest, url: Url = None, as_json: AsJson = False) -> None:
 
 @sets_app.command()
 def rollback(device_class: Class = None, url: Url = None, as_json: AsJson = False) -> None:
-    """Pin the snapshot before the one that is served now."""
+    """Pin the last snapshot before the one that is served now that may be served."""
     with connect(url) as client:
         name = device_class or device_named(client, None).device_class
-        found = client.config_sets(name, limit=_SCAN).items
-        serving = [index for index, item in enumerate(found) if item.serving]
-        if not serving or serving[0] + 1 >= len(found):
-            echo(f"error: {name} has no snapshot before the one that is served", err=True)
-            raise typer.Exit(1)
-        _print_set(client.pin(name, found[serving[0] + 1].digest), as_json)
+        newest_first = iter(client.config_sets(name, limit=_SCAN).items)
+        next((item for item in newest_first if item.serving), None)  # goes past the one that is served
+        pinned = next(filter(None, (_pin_if_allowed(client, item) for item in newest_first)), None)
+    if pinned is None:
+        echo(f"error: {name} has no snapshot before the one that is served that may be pinned", err=True)
+        raise typer.Exit(1)
+    _print_set(pinned, as_json)
+
+
+def _pin_if_allowed(client: Client, info: wire.SetInfo) -> wire.SetInfo | None:
+    """The snapshot, pinned; None, and on stderr why, if a kernel of it was deleted or is quarantined."""
+    try:
+        return client.pin(info.device_class, info.digest)
+    except ServiceError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        echo(f"passed over {info.digest}: {error.problem.get('detail', error)}", err=True)
+        return None
 
 
 @sets_app.command()

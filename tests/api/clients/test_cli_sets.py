@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from store_samples import ENTERED, HOST_CLASS, TRUSTED, UNTRUSTED, artifact, bes
 from typer.testing import CliRunner
 
 from service.cli.main import app
-from tilewright import Client, GemmProblem
+from tilewright import Client, GemmProblem, wire
+from tilewright.errors import ServiceError
 from tilewright.http.arguments import Miss
 from tilewright.launch import local_device
 from tuner.store import best as winners
@@ -82,6 +84,33 @@ def test_sets_are_listed_compared_pinned_and_rolled_back(run: Run, asked: Client
     assert data(run("sets", "unpin", "--json"))["pinned"] is None
     assert "latest winners" in run("sets", "unpin").stdout
     assert data(run("sets", "ls", "--limit", "1", "--json"))["items"][0]["serving"] == "latest"
+
+
+def test_a_rollback_passes_over_what_may_not_be_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, made = dict.fromkeys("bc", "kernel k is quarantined"), datetime(2026, 1, 2, tzinfo=UTC)
+    kept = [
+        wire.SetInfo(digest=one, device_class="x", arch="x", created_at=made, entries=1) for one in "abcd"
+    ]
+    kept[0].serving = "latest"
+
+    def pin(_: Client, device_class: str, digest: str) -> wire.SetInfo:
+        if digest in told:
+            raise ServiceError(404, {"title": "Not Found", "detail": told[digest]})
+        return next(one for one in kept if (one.device_class, one.digest) == (device_class, digest))
+
+    monkeypatch.setattr(Client, "config_sets", lambda *_, **__: wire.SetList(items=kept))
+    monkeypatch.setattr(Client, "pin", pin)
+    words = ("sets", "rollback", "--device-class", "x", "--json")
+    passed = "passed over b: kernel k is quarantined\npassed over c: kernel k is quarantined\n"
+    result = CliRunner().invoke(app, words)
+    assert (data(result)["digest"], result.stderr) == ("d", passed)
+    told["d"] = "kernel k was deleted"
+    beyond = CliRunner().invoke(app, words)
+    assert (beyond.exit_code, beyond.stdout) == (1, "")
+    assert beyond.stderr == (
+        f"{passed}passed over d: kernel k was deleted\n"
+        "error: x has no snapshot before the one that is served that may be pinned\n"
+    )
 
 
 def test_an_unknown_or_ambiguous_digest_is_wrong_usage(run: Run, asked: Client) -> None:
