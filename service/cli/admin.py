@@ -26,7 +26,7 @@ from service.cli.output import (
     only_one,
     print_json,
     print_table,
-    tell_more,
+    tell_end,
 )
 from service.engine.database_health import outage
 from service.engine.upkeep import kept_days
@@ -289,17 +289,17 @@ def list_audit(
     if asks_service(url):
         with connect(url) as client:
             page = client.audit(limit=limit)
-        found, more = page.items, bool(page.next)
+        found, full = page.items, bool(page.next)
     else:
         with open_store(database_url) as store, store.read() as session:
             entries = audit.listing(session, limit + 1)
         found = [AuditEntry(**gathered(AuditEntry, entry)) for entry in entries[:limit]]
-        more = len(entries) > limit
-    tell_more(limit, more)
+        full = len(entries) > limit
     if as_json:
         print_json(found)
     else:
         print_table(("when", "who", "did", "to", "with"), map(_audit_row, found))
+    tell_end(limit, full)
 
 
 def _audit_row(entry: AuditEntry) -> tuple[object, ...]:

@@ -23,6 +23,7 @@ from sqlalchemy.orm import Session
 from service.cli.admin import Service, asks_service, open_store, user
 from service.cli.options import Asked, asks
 from service.cli.output import (
+    MOST_LISTED,
     WHOLE_ID,
     AsJson,
     DatabaseUrl,
@@ -32,6 +33,7 @@ from service.cli.output import (
     only_one,
     print_json,
     print_table,
+    tell_end,
 )
 from service.results import importing, optuna_export, publishing
 from service.results.spool import Spool
@@ -164,12 +166,13 @@ def publish_kernels(
 def list_imports(url: Url = None, as_json: AsJson = False) -> None:
     """List what was imported, the last import first."""
     with connect(url) as client:
-        found = client.imports(limit=1000)
+        found = client.imports(limit=MOST_LISTED)
     if as_json:
         print_json(found)
-        return
-    headers = ("id", "entered", "signed by", "trusted", "jobs", "winners", "waiting")
-    print_table(headers, map(_import_row, found.items))
+    else:
+        headers = ("id", "entered", "signed by", "trusted", "jobs", "winners", "waiting")
+        print_table(headers, map(_import_row, found.items))
+    tell_end(MOST_LISTED, found.next)
 
 
 def _import_row(item: ImportView) -> tuple[object, ...]:

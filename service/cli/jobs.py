@@ -33,7 +33,7 @@ from service.cli.output import (
     print_table,
     problem_of,
     rate,
-    tell_more,
+    tell_end,
 )
 from tilewright import Client, wire
 from tilewright.errors import InvalidProblem, printable
@@ -186,13 +186,13 @@ def list_jobs(
     """List jobs, the newest first."""
     with connect(url) as client:
         found = client.jobs(status, limit=limit)
-    tell_more(limit, found.next)
     for one in found.unreadable:
         echo(f"job {one.id} cannot be read: {one.detail}", err=True)
     if as_json:
         print_json(found)
-        return
-    print_table(("id", "status", "problem", "device class", "trials", "best us"), map(_row, found.items))
+    else:
+        print_table(("id", "status", "problem", "device class", "trials", "best us"), map(_row, found.items))
+    tell_end(limit, found.next)
 
 
 @app.command()
@@ -246,11 +246,12 @@ def trials(job_id: JobId, limit: Limit = MOST_LISTED, url: Url = None, as_json: 
     """List the trials of a job by number: how each config did, and why it failed."""
     with connect(url) as client:
         found = client.trials(_find_job(client, job_id), limit=limit)
-    tell_more(limit, found.next)
     if as_json:
         print_json(found)
-        return
-    print_table(("trial", "m", "outcome", "us", "from", "config", "message"), map(_trial_row, found.items))
+    else:
+        headers = ("trial", "m", "outcome", "us", "from", "config", "message")
+        print_table(headers, map(_trial_row, found.items))
+    tell_end(limit, found.next)
 
 
 def _trial_row(trial: wire.Trial) -> tuple[object, ...]:
@@ -313,23 +314,16 @@ def misses(
             name = device_class or device_named(client, None).device_class
             started = client.tune_misses(name, tune, **search)
             echo(f"{len(started)} jobs: {' '.join(job.id for job in started)}", err=True)
-        found = client.misses(device_class, limit=min(limit + 1, MOST_LISTED))
-    tell_more(limit, found[limit:])
-    found = found[:limit]
+        asked = min(limit + 1, MOST_LISTED)
+        found = client.misses(device_class, limit=asked)
     if as_json:
-        print_json(found)
-        return
-    print_table(
-        ("problem", "device class", "reason", "runs", "us", "seconds at stake"),
-        (
-            (
-                item.problem,
-                item.device_class,
-                item.reason,
-                item.count,
-                f"{item.time_us:.2f}{'' if item.measured else ' (estimated)'}",
-                f"{item.stake_s:.3f}",
-            )
-            for item in found
-        ),
-    )
+        print_json(found[:limit])
+    else:
+        headers = ("problem", "device class", "reason", "runs", "us", "seconds at stake")
+        print_table(headers, map(_miss_row, found[:limit]))
+    tell_end(limit, len(found) == asked)
+
+
+def _miss_row(item: wire.MissView) -> tuple[object, ...]:
+    took = f"{item.time_us:.2f}{'' if item.measured else ' (estimated)'}"
+    return item.problem, item.device_class, item.reason, item.count, took, f"{item.stake_s:.3f}"

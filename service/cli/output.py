@@ -121,10 +121,12 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
                 typer.echo(f"{_INDENT * (number > 0)}{line}")
 
 
-def tell_more(limit: int, more: object) -> None:
-    """Say on stderr that a list ends at its limit, if there is more."""
-    if more:
-        echo(f"only the first {limit}: --limit shows up to {MOST_LISTED}", err=True)
+def tell_end(limit: int, full: object) -> None:
+    """Say on stderr, below a list, that it ends at its limit, if it is full."""
+    if full and limit < MOST_LISTED:
+        echo(f"the list ends at its limit of {limit}: --limit shows up to {MOST_LISTED}", err=True)
+    elif full:
+        echo(f"the list ends after {limit}, the most that is listed", err=True)
 
 
 def _columns_of_lines(widths: Sequence[int], room: int) -> list[list[int]]:

@@ -10,6 +10,7 @@ import typer
 
 from service.cli.options import Asked, asks, takes
 from service.cli.output import (
+    MOST_LISTED,
     PROBLEM_ARGUMENTS,
     AsJson,
     ElementType,
@@ -24,7 +25,7 @@ from service.cli.output import (
     print_json,
     print_table,
     problem_of,
-    tell_more,
+    tell_end,
 )
 from tilewright import Client, wire
 from tilewright.errors import ServiceError
@@ -187,11 +188,11 @@ def list_sets(
     """List snapshots, the newest first; a new one is made when the winners changed and somebody asks."""
     with connect(url) as client:
         found = client.config_sets(device_class, limit=limit)
-    tell_more(limit, found.next)
     if as_json:
         print_json(found)
     else:
         print_table(_SET_COLUMNS, map(_set_row, found.items))
+    tell_end(limit, found.next)
 
 
 @sets_app.command()
@@ -334,12 +335,13 @@ quarantine_app = typer.Typer(no_args_is_help=True, help="Configs that broke a de
 def list_quarantine(url: Url = None, as_json: AsJson = False) -> None:
     """List the configs that nobody tries or serves, the newest first, at most a thousand."""
     with connect(url) as client:
-        found = client.quarantine(limit=1000).items
+        found = client.quarantine(limit=MOST_LISTED)
     if as_json:
-        print_json(found)
-        return
-    headers = ("id", "when", "device class", "config", "how", "job", "trial", "holds", "message")
-    print_table(headers, map(_quarantine_row, found))
+        print_json(found.items)
+    else:
+        headers = ("id", "when", "device class", "config", "how", "job", "trial", "holds", "message")
+        print_table(headers, map(_quarantine_row, found.items))
+    tell_end(MOST_LISTED, found.next)
 
 
 def _quarantine_row(one: wire.QuarantineView) -> tuple[object, ...]:

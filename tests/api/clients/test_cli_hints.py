@@ -119,7 +119,7 @@ def test_trials_are_listed(run: Run, tuned: wire.JobView) -> None:
     shown = run("trials", tuned.id, "--limit", "1")
     assert "ok" in shown.stdout
     assert "host(" in shown.stdout
-    assert shown.stderr == "only the first 1: --limit shows up to 1000\n"
+    assert shown.stderr == "the list ends at its limit of 1: --limit shows up to 1000\n"
 
 
 def test_jobs_that_cannot_be_read_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,16 +132,56 @@ def test_jobs_that_cannot_be_read_are_told(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("recorded")
 @pytest.mark.parametrize("verb", ["jobs ls", "sets ls", "misses", "audit"])
 def test_a_list_that_its_limit_cuts_says_so(run: Run, verb: str) -> None:
-    told = "only the first 1: --limit shows up to 1000\n"
+    told = "the list ends at its limit of 1: --limit shows up to 1000\n"
     for more in ([], ["--json"]):
-        assert run(*verb.split(), *more, "--limit", "1").stderr == told
+        cut = run(*verb.split(), *more, "--limit", "1")
+        assert (cut.stderr, cut.output) == (told, cut.stdout + told), "below the list"
         assert run(*verb.split(), *more, "--limit", "999").stderr == ""
+
+
+LONG = {
+    "jobs": wire.JobList(items=[], next="2"),
+    "trials": wire.TrialList(items=[], next="2"),
+    "config_sets": wire.SetList(items=[], next="2"),
+    "audit": wire.AuditList(items=[], next="2"),
+    "quarantine": wire.QuarantineList(items=[], next="2"),
+    "imports": wire.ImportList(items=[], next="2"),
+}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("jobs ls --limit 1000", "sets ls --limit 1000", "audit --limit 1000", "misses --limit 1000"),
+        *(f"trials {'a' * 32}", "quarantine ls", "imports"),
+    ],
+)
+def test_the_longest_list_does_not_ask_for_more(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    for name, found in LONG.items():
+        monkeypatch.setattr(Client, name, lambda *_, found=found, **__: found)
+    miss = wire.MissView.model_construct(
+        problem=TUNED, device_class="x", reason="missing", count=1, time_us=1.0, measured=True, stake_s=1.0
+    )
+    monkeypatch.setattr(Client, "misses", lambda *_, limit: [miss] * min(limit, 1200))
+    result = CliRunner().invoke(app, words.split(), env={"TILEWRIGHT_URL": "http://localhost:9"})
+    told = "the list ends after 1000, the most that is listed\n"
+    assert (result.exit_code, result.stderr, result.output) == (0, told, result.stdout + told)
+
+
+@pytest.mark.parametrize(("there", "says"), [(20, ""), (21, "the list ends at its limit of 20")])
+def test_misses_that_all_fit_are_the_whole_list(
+    monkeypatch: pytest.MonkeyPatch, there: int, says: str
+) -> None:
+    miss = wire.MissView.model_construct(problem=TUNED)
+    monkeypatch.setattr(Client, "misses", lambda *_, limit: [miss] * min(limit, there))
+    result = CliRunner().invoke(app, ["misses", "--json"])
+    assert (len(data(result)), result.stderr.partition(":")[0].strip()) == (20, says)
 
 
 @pytest.mark.usefixtures("recorded")
 def test_the_audit_log_here_says_that_its_limit_cuts_it(server: Server) -> None:
     asked = ["audit", "--database-url", f"sqlite:///{server.folder}/tilewright.db", "--limit"]
-    assert "only the first 1:" in CliRunner().invoke(app, [*asked, "1"]).stderr
+    assert "the list ends at its limit of 1:" in CliRunner().invoke(app, [*asked, "1"]).stderr
     assert CliRunner().invoke(app, [*asked, "999"]).stderr == ""
 
 
