@@ -28,7 +28,7 @@ from tuner.job.neighbours import first_tries
 from tuner.job.slots import SlotBoard
 from tuner.job.tune import NO_WINNER, tune
 from tuner.store import jobs
-from tuner.store.database import JobTaken, Store
+from tuner.store.database import JobTaken, Store, WritersBusy
 from tuner.store.jobs import new_owner
 from tuner.store.records import JobRecord, utc_now
 from tuner.store.trials import JobRecorder
@@ -235,7 +235,7 @@ class DeviceQueue:
                 self._helper.leave()
             with self._store.begin() as session:
                 jobs.requeue_interrupted(session, self._device_class, self._owner)
-        except SQLAlchemyError:
+        except (SQLAlchemyError, WritersBusy):
             log.exception("the database takes no writes; another start finds the job of %s", self.name)
         self.bench.close()
         if self.alive:  # its device is closed, so it ends, and gives back its connection to the database

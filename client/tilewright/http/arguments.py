@@ -210,7 +210,8 @@ def open_to_write(file: File) -> Iterator[IO[bytes]]:
                 yield target
             beside.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            beside.unlink()
 
 
 @contextlib.contextmanager

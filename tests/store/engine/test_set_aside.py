@@ -112,6 +112,23 @@ def test_a_device_set_aside_goes_on_where_its_job_cannot_be_given_back(
     wait_for(lambda: queue.health().ok)
 
 
+@pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
+def test_a_stop_frees_the_device_where_too_many_others_write(
+    here: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: object) -> None:
+        raise WritersBusy("busy")
+
+    queue = here.engine.queues["host"]
+    wait_for(lambda: queue.health().ok)
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs, "requeue_interrupted", busy)
+        here.engine.stop()
+    assert not queue.alive
+    assert queue._lock.acquire(), "another queue takes the device"
+    queue._lock.release()
+
+
 def _trials(store: Store, job_id: str) -> int:
     with store.read() as session:
         return trials.count(session, job_id)

@@ -72,11 +72,15 @@ def test_a_redirected_export_leaves_the_file_of_the_last_one(tmp_path: Path) -> 
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"of yesterday"]
 
 
-@pytest.mark.parametrize(("name", "code"), [("nowhere/results", errno.ENOENT), ("/dev/full", errno.ENOSPC)])
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("nowhere/results", errno.ENOENT), ("file/results", errno.ENOTDIR), ("/dev/full", errno.ENOSPC)],
+)
 def test_a_file_that_cannot_be_written_is_named_as_it_was_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("file").touch()
     for method in ("export", "report"):
         client = Scripted(b"data")
         with pytest.raises(OSError, match=os.strerror(code)) as caught:
