@@ -34,7 +34,7 @@ PARTS = {
     "winners": 90.0,
     "elsewhere": 90.0,
     "one-job": 210.0,
-    "neighbours": 130.0,
+    "neighbours": 190.0,
     "strikes": 130.0,
     "broken": 160.0,
     "faults": 330.0,

@@ -6,6 +6,7 @@ Parts of :mod:`benchmarks.service.fleet_gpus`; ``one_job`` leaves kernels to ``n
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -171,13 +172,13 @@ def _kept(folder: Path) -> list[tuple[GemmProblem, list[Artifact]]]:
 
 
 def neighbours(machine: Machine, rows: Rows) -> None:
-    """How far devices differ from the first one on the same kernels, before and after they are related by an
-    anchor; and a kernel on the first and on the last device while all others are idle, and while they are
-    busy."""
+    """How far devices differ from the first one on the same kernels, twice, before and after they are related
+    by an anchor; and a kernel on the first and on the last device while all others are idle, and while they
+    are busy."""
     known = _kept(machine.folder / "kernels")
     with contextlib.ExitStack() as stack:
         benches = [stack.enter_context(contextlib.closing(Bench(name))) for name in machine.devices]
-        for problem, kernels in known:
+        for (problem, kernels), repeat in itertools.product(known, range(_REPEATS)):
             here_us, *all_us = (_medians(bench, problem, kernels) for bench in benches)
             for bench, there_us in zip(benches[1:], all_us, strict=True):
                 ratios = [other / one for one, other in zip(here_us, there_us, strict=True)]
@@ -185,6 +186,7 @@ def neighbours(machine: Machine, rows: Rows) -> None:
                     "devices",
                     problem=str(problem),
                     device=bench.name,
+                    repeat=repeat,
                     kernels=[kernel.digest for kernel in kernels],
                     here_us=here_us,
                     there_us=there_us,
