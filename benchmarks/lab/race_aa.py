@@ -61,17 +61,12 @@ def _race(
     rules = dataclasses.replace(stage.rules, seed=seed, rounds=stage.rounds(round_s), vendor=False)
     found = race(device, [kernel, kernel], problem, rules)
     rounds = [len(row) for row in found.samples_us]
-    row = {"rounds": rounds, "false_winner": True, "company": found.company, "samples_us": found.samples_us}
+    raced = {"rounds": rounds, "company": found.company, "samples_us": found.samples_us}
     if rounds[0] != rounds[1]:  # one was left behind
-        return row
+        return {**raced, "false_winner": True}
     ratio = paired_ratio(*found.samples_us)
-    decided = {
-        "false_winner": not ratio.undecided,
-        "ratio": ratio.value,
-        "low": ratio.low,
-        "high": ratio.high,
-    }
-    return row | decided
+    interval = {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}
+    return {**raced, "false_winner": not ratio.undecided, **interval}
 
 
 def counts(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:

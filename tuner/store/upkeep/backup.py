@@ -148,8 +148,8 @@ def _set_sequences(connection: Connection) -> None:
 
 @contextlib.contextmanager
 def _beside(file: Path) -> Iterator[Path]:
-    """A file to be made in the folder of another one, which errors of the system name; whatever is left of it
-    is removed."""
+    """A file to be made in the folder of another one, which errors of the system name; its remains are
+    removed."""
     parent, prefix = file.resolve().parent, ".tilewright-"
     with naming(file, parent / prefix), tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as folder:
         yield Path(folder) / "copy.db"
