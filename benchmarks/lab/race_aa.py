@@ -1,5 +1,7 @@
 """How often the races that end a job call a winner between a kernel and itself: each is a false one.
 
+A final also drops who seems left behind, without any claim: those races are counted apart.
+
     python -m benchmarks.lab.race_aa --device cuda:0 --seconds 280 --out DIR
 
 The first heuristic config of each shape takes part twice, in turn in a final, which drops who is left behind,
@@ -62,19 +64,23 @@ def _race(
     found = race(device, [kernel, kernel], problem, rules)
     rounds = [len(row) for row in found.samples_us]
     raced = {"rounds": rounds, "company": found.company, "samples_us": found.samples_us}
-    if rounds[0] != rounds[1]:  # one was left behind
-        return {**raced, "false_winner": True}
+    if rounds[0] != rounds[1]:
+        return {**raced, "dropped": True, "false_winner": False}
     ratio = paired_ratio(*found.samples_us)
     interval = {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}
-    return {**raced, "false_winner": not ratio.undecided, **interval}
+    return {**raced, "dropped": False, "false_winner": not ratio.undecided, **interval}
 
 
 def counts(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """How many races had the device to themselves, and of those the false winners; a job races again where
-    others disturbed it."""
+    """How many races had the device to themselves, and of those the false winners and the ones that dropped a
+    candidate; a job races again where others disturbed it."""
     quiet = [row for row in rows if not row["company"]]
-    false_winners = sum(row["false_winner"] for row in quiet)
-    return {"races": len(quiet), "false_winners": false_winners, "disturbed": len(rows) - len(quiet)}
+    return {
+        "races": len(quiet),
+        "false_winners": sum(row["false_winner"] for row in quiet),
+        "dropped": sum(row["dropped"] for row in quiet),
+        "disturbed": len(rows) - len(quiet),
+    }
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -35,10 +35,11 @@ Groups = Sequence[Sequence[int]]  # of candidates, by index
 def equal_samplers(device: Device, candidates: Sequence[Sequence[Launch]]) -> list[Callable[[int], float]]:
     """A sampler for each candidate, all with the number of launches that the fastest one needs for a sample.
 
-    Starting a replay has a cost that more launches would spread thinner, so all have the same number.
+    Starting a replay has a cost that more launches would spread thinner, so all have the same number. Each
+    sample has a graph of its own, as a good place of the one graph would be taken for a fast kernel.
     """
     count = max(launches_per_sample(device, launches) for launches in candidates)
-    return [sampler(device, of_samples(launches, count)) for launches in candidates]
+    return [sampler(device, of_samples(launches, count), fresh=True) for launches in candidates]
 
 
 def interleave(

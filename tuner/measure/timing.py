@@ -187,12 +187,17 @@ def of_samples(launches: Sequence[Launch], count: int) -> list[Sequence[Launch]]
     return [launches[i : i + count] for i in range(0, len(launches) - count + 1, count)]
 
 
-def sampler(device: Device, parts: Sequence[Sequence[Launch]]) -> Callable[[int], float]:
+def sampler(
+    device: Device, parts: Sequence[Sequence[Launch]], *, fresh: bool = False
+) -> Callable[[int], float]:
     """A warmed-up function that returns sample ``i``, of the launches of a part, in microseconds per launch.
 
     Samples of the same number use the same part.
+
+    Args:
+        fresh: as of a device's ``timer``.
     """
-    timers = [device.timer(part) for part in parts]
+    timers = [device.timer(part, fresh=fresh) for part in parts]
     end = time.monotonic() + WARM_UP_S
     for timer in itertools.cycle(timers):
         timer()

@@ -20,8 +20,8 @@ def test_races_of_both_stages_are_kept_and_added_to(tmp_path: Path) -> None:
     assert sum(one["races"] for one in found["by_problem"]) == found["races"]
     for row in found["rows"]:
         assert row["rounds"] == [len(samples) for samples in row["samples_us"]]
-        assert row["false_winner"] == (
-            row["rounds"][0] != row["rounds"][1] or not row["low"] <= 1 <= row["high"]
-        )
+        assert row["dropped"] == (row["rounds"][0] != row["rounds"][1])
+        assert row["false_winner"] == (not row["dropped"] and not row["low"] <= 1 <= row["high"])
     quiet = [row for row in found["rows"] if not row["company"]]
     assert found["false_winners"] == sum(row["false_winner"] for row in quiet)
+    assert found["dropped"] == sum(row["dropped"] for row in quiet)

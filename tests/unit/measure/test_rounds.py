@@ -17,14 +17,18 @@ from tuner.measure import interleave, timing, vendor
 
 
 class Timed:
-    """A device whose timer reads what the launches carry; counts what each choice was run."""
+    """A device whose timer reads what the launches carry; counts what each choice was run, and notes
+    which have a fresh graph for each sample."""
 
     def __init__(self) -> None:
         self.spec = HostDevice().spec
         self.settle_s = HostDevice.settle_s
         self.runs: dict[float, int] = {}
+        self.fresh: list[float] = []
 
-    def timer(self, launches: Sequence[float]) -> Callable[[], float]:
+    def timer(self, launches: Sequence[float], *, fresh: bool = False) -> Callable[[], float]:
+        self.fresh += [launches[0]] * fresh
+
         def sample() -> float:
             self.runs[launches[0]] = self.runs.get(launches[0], 0) + 1
             return launches[0]
@@ -43,6 +47,12 @@ def test_the_fastest_of_many_algorithms_is_found_without_a_long_look_at_each() -
     assert won.detail["us"] == 10.0
     assert device.runs[150.0] == 3  # a first look
     assert device.runs[11.0] > 3 * 3
+
+
+def test_no_candidate_has_the_same_graph_for_all_of_its_samples() -> None:
+    device = Timed()
+    interleave.equal_samplers(device, [[1000.0] * 2, [1500.0] * 2])  # type: ignore[arg-type, list-item]
+    assert device.fresh == [1000.0, 1500.0]
 
 
 class Drawing(HostDevice):
