@@ -53,6 +53,7 @@ class Tuned:
         winners: by M; empty if it failed.
         seconds: from its submission to its end; device_s: of its checks, measurements and races.
         trials: measured and failed ones; of_row: those of each M of a ladder.
+        missing: why a row of a ladder has no winner, by M.
         failure: the reason, empty if it went well; traceback: of a programming error.
     """
 
@@ -63,6 +64,7 @@ class Tuned:
     failure: str
     traceback: str = ""
     of_row: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    missing: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -164,10 +166,12 @@ class FreshTuner:
             record = jobs.get(session, job.id)
         progress = record.progress if record else None
         seconds = round(time.monotonic() - started, 2)
-        known = JobRecorder(self._store, job.id).trials() if request.ladder else []
+        recorder = JobRecorder(self._store, job.id)
+        known = recorder.trials() if request.ladder else []
         return Tuned(
             seconds=seconds,
             of_row=Counter(trial.m for trial in known if trial.m),
+            missing=recorder.row_errors(),
             device_s=round(progress.check_s + progress.measure_s + progress.race_s, 2) if progress else 0.0,
             trials=progress.measured + progress.failed if progress else 0,
             **outcome,

@@ -111,7 +111,7 @@ def _raced(
         "trials": tuned.of_row.get(row["m"], 0),
     }
     if best is None:
-        failure = tuned.failure or "the row has no winner"
+        failure = tuned.failure or tuned.missing.get(row["m"], "the row has no winner")
         missing = {"failure": failure, "kernel": "", "regret": None}
         return UNKNOWN | spent | missing, without_result(failure, tuned.traceback)
     figures, samples = measured(tuner, best, request.run.rounds)

@@ -20,6 +20,7 @@ from kernels.host.family import HOST
 from kernels.registry import FAMILIES
 from service.cli.main import app
 from tilewright.schema.problem import DType, GemmProblem
+from tuner.job import tune as job
 
 HINT = {"tile_m": 64, "tile_n": 64, "tile_k": 16, "cluster": [1, 1], "split_k": 1, "stages": 2}
 ANSWERS = {
@@ -79,6 +80,12 @@ def test_the_rows_of_a_ladder_that_breaks_say_why_and_where(tmp_path, monkeypatc
     assert [(row["m"], row["failure"]) for row in result.rows] == [(4, "a bug"), (8, "a bug")]
     for facts in json.loads(samples_path(result.path).read_text()).values():
         assert "in broken" in facts["traceback"]
+
+
+def test_a_row_without_a_winner_says_why(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(job, "why_too_large", lambda problem, _: "too large" if problem.m == 8 else None)
+    rows = run_model(tiny(tmp_path), print).rows
+    assert [(row["m"], row["failure"]) for row in rows] == [(4, ""), (8, "too large")]
 
 
 def test_rows_of_an_earlier_run_get_what_the_others_do(ran: BenchResult, earlier, monkeypatch) -> None:
