@@ -149,7 +149,8 @@ def take(
 ) -> tuple[list[float], bool]:
     """Samples of one candidate in microseconds, and whether it was stopped early as too slow.
 
-    Takes ``fewest`` samples, and more until their confidence interval is narrow.
+    Takes ``fewest`` samples, and more until their confidence interval is narrow. Too slow is one whose first
+    samples are all too slow: noise makes some of a fast one's slow, never a slow one's fast.
 
     Args:
         rest_s: idle seconds before each burst of samples; 0 to take them without a rest.
@@ -165,7 +166,7 @@ def take(
             ends = began + BURST_S
         samples.append(sample(len(samples)))
         last_s = time.monotonic() - began
-        if len(samples) == PROBES and median(samples) > limit_us:
+        if len(samples) == PROBES and min(samples) > limit_us:
             return samples, True
     return samples, False
 

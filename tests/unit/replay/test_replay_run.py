@@ -143,6 +143,8 @@ def test_how_many_samples_a_candidate_deserves() -> None:
     assert timing_.take(steady, None) == ([10.0] * timing_.FEWEST_SAMPLES, False)
     assert timing_.take(steady, None, 20) == ([10.0] * 20, False)
     assert timing_.take(steady, 10.0 / timing_.PRUNE_RATIO - 0.01, 20) == ([10.0] * timing_.PROBES, True)
+    disturbed = iter([40.0, 15.0, *[10.0] * timing_.MOST_SAMPLES])  # its median of probes is slow, it is not
+    assert not timing_.take(lambda _: next(disturbed), 10.0)[1]
     samples, pruned = timing_.take(lambda number: 10.0 + number % 5, None)
     assert (len(samples), pruned) == (timing_.MOST_SAMPLES, False)
 
