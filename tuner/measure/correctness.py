@@ -10,6 +10,8 @@ launch, as the next one relies on it, and the bytes behind it must stay unchange
 shares the device with work that leaves room for a few CTAs at a time, so that a kernel which relies on the
 order or the speed of its CTAs is found.
 
+D is compared a slice of rows at a time, so that beside what is kept a check needs little memory.
+
 After it, :func:`check_replays` looks at what the timed launches left: they follow each other without a pause,
 alternate between operands, and share one workspace; and at what they leave where they may overlap.
 
@@ -21,14 +23,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from tilewright.launch import Kernel, Launch
 from tilewright.schema.problem import Activation, DType, GemmProblem
 from tuner.devices.base import Device, Tensors
 from tuner.measure.encoding import decode, encode, storage_type
-from tuner.measure.operands import bind, make_tensors, scratch
+from tuner.measure.operands import bind, make_tensors, row_slices, scratch
 
 _GUARD = 2048  # elements before and after D; keeps its alignment
 _GUARD_BYTE = 0xA5
@@ -87,11 +89,20 @@ _CASES = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reference:
-    """Operands of one check, the expected D, and the largest error allowed."""
+    """Operands of one check, and the expected D.
+
+    Attributes:
+        expected: in float64, one array for each slice of rows.
+        exact: whether D must equal it; else it may be off by :func:`_tolerance`.
+    """
 
     tensors: Tensors
-    expected: Any
-    tolerance: Any
+    expected: Sequence[Any]
+    exact: bool
+
+    def tolerances(self, xp: Any, problem: GemmProblem) -> Iterator[Any]:
+        """The largest error allowed, of each slice when it is asked for."""
+        return (0.0 if self.exact else _tolerance(xp, problem, values) for values in self.expected)
 
 
 def check(device: Device, kernel: Kernel, problem: GemmProblem) -> str | None:
@@ -134,12 +145,16 @@ def check_replays(
         for _ in range(_LAUNCHES):
             device.once(launches[index])  # on the stream of the replays, to which a workspace belongs
         if _count(replayed.view("uint8") != d.view("uint8")):
-            alone = decode(d, problem.out).astype("float64")
-            allowed = 2 * _tolerance(device.xp, problem, alone)
-            reason = _difference(device.xp, problem, decode(replayed, problem.out), alone, allowed)
+            allowed = (2 * _tolerance(device.xp, problem, values) for values in _slices(problem, d))
+            reason = _difference(device.xp, problem, replayed, _slices(problem, d), allowed)
             if reason:
                 return f"launches that follow each other without a pause: {reason}"
     return None
+
+
+def _slices(problem: GemmProblem, d: Any) -> Iterator[Any]:
+    """D in float64, by slices of rows."""
+    return (decode(d[:, rows], problem.out).astype("float64") for rows in row_slices(problem))
 
 
 def repeats(device: Device, kernel: Kernel, problem: GemmProblem) -> bool:
@@ -163,8 +178,15 @@ def repeats(device: Device, kernel: Kernel, problem: GemmProblem) -> bool:
 
 def reference_values(device: Device, problem: GemmProblem, tensors: Tensors) -> Any:
     """D in float64, before rounding to the output type."""
-    x = device.xp.matmul(_wide(tensors.a, problem, "a"), _wide(tensors.b, problem, "b"))
-    return finished(device.xp, tensors.alpha * x, problem, tensors)
+    return device.xp.concatenate(list(_exact(device.xp, problem, tensors)), axis=1)
+
+
+def _exact(xp: Any, problem: GemmProblem, tensors: Tensors) -> Iterator[Any]:
+    """The slices of :func:`reference_values`."""
+    a, b = _wide(tensors.a, problem, "a"), _wide(tensors.b, problem, "b")
+    for rows in row_slices(problem):
+        part = dataclasses.replace(tensors, c=None if tensors.c is None else tensors.c[:, rows])
+        yield finished(xp, tensors.alpha * xp.matmul(a[:, rows], b), problem, part)
 
 
 def finished(xp: Any, x: Any, problem: GemmProblem, tensors: Tensors) -> Any:
@@ -200,10 +222,11 @@ def _reference(device: Device, problem: GemmProblem, data: Data, reads_c: bool) 
     if not reads_c:
         tensors = dataclasses.replace(tensors, beta=0.0)
         _poison(device, problem, tensors.c)
-    exact = reference_values(device, problem, tensors)
+    exact = _exact(device.xp, problem, tensors)
     if integers or (data == "integer" and problem.activation is not Activation.GELU):
-        return Reference(tensors, decode(encode(device.xp, exact, problem.out), problem.out), 0.0)
-    return Reference(tensors, exact, _tolerance(device.xp, problem, exact))
+        rounded = (decode(encode(device.xp, values, problem.out), problem.out) for values in exact)
+        return Reference(tensors, tuple(rounded), exact=True)
+    return Reference(tensors, tuple(exact), exact=False)
 
 
 def _tolerance(xp: Any, problem: GemmProblem, values: Any) -> Any:
@@ -244,7 +267,7 @@ def _check(device: Device, kernel: Kernel, problem: GemmProblem, case: _Case) ->
         device.synchronize()
         if _broken_guards(xp, guarded, d):
             return f"{case.name}: wrote outside D"
-        reason = _difference(xp, problem, decode(d, problem.out), reference.expected, reference.tolerance)
+        reason = _difference(xp, problem, d, reference.expected, reference.tolerances(xp, problem))
         if reason:
             return f"{case.name}: {reason}"
         if xp.any(memory.memory[: memory.front]):
@@ -254,15 +277,25 @@ def _check(device: Device, kernel: Kernel, problem: GemmProblem, case: _Case) ->
     return None
 
 
-def _difference(xp: Any, problem: GemmProblem, result: Any, expected: Any, tolerance: Any) -> str | None:
-    """In words, how a result is further from what is expected than the tolerance; None if it is not."""
-    missing = _count(xp.isnan(result) | (result == _POISON.get(problem.out, math.nan)))
+def _difference(
+    xp: Any, problem: GemmProblem, d: Any, expected: Iterable[Any], tolerances: Iterable[Any]
+) -> str | None:
+    """In words, how D is further from what is expected than the tolerance; None if it is not.
+
+    Args:
+        expected, tolerances: one for each slice of rows.
+    """
+    missing, wrong, worst = 0, 0, 0.0
+    for rows, values, tolerance in zip(row_slices(problem), expected, tolerances, strict=True):
+        result = decode(d[:, rows], problem.out)
+        missing += _count(xp.isnan(result) | (result == _POISON.get(problem.out, math.nan)))
+        error = xp.abs(result - values)
+        if here := _count(~(error - tolerance <= 0)):
+            wrong, worst = wrong + here, max(worst, float(error.max()))
     if missing:
-        return f"{missing} of {result.size} elements of D are NaN or were never written"
-    wrong = _count(~(xp.abs(result - expected) - tolerance <= 0))
+        return f"{missing} of {d.size} elements of D are NaN or were never written"
     if wrong:
-        worst = float(xp.abs(result - expected).max())
-        return f"{wrong} of {result.size} elements are off, the worst by {worst:.3g}"
+        return f"{wrong} of {d.size} elements are off, the worst by {worst:.3g}"
     return None
 
 

@@ -28,7 +28,7 @@ from tilewright.schema.trial import Timing
 from tuner.devices.base import Device, Tensors
 from tuner.measure.correctness import check_replays
 from tuner.measure.operands import bind, rotated_sets
-from tuner.measure.stats import median, median_interval
+from tuner.measure.stats import median_interval
 
 STILL_WARM_S = 0.3  # idle seconds after which a device settles anew
 RESETTLE = 0.2  # of the time that an idle device needs

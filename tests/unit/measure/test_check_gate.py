@@ -20,7 +20,8 @@ from tilewright.launch import Kernel, load
 from tilewright.launch.host import host_arch
 from tuner.devices.base import Tensors
 from tuner.devices.host import HostDevice
-from tuner.measure.correctness import activate, check, reference_values
+from tuner.measure import operands
+from tuner.measure.correctness import activate, check, forget, reference_values
 
 DEVICE = HostDevice()
 PROBLEM = GemmProblem(12, 20, 33, DType.FLOAT32, Layout.NN, batch=2, has_bias=True, has_c=True)
@@ -178,16 +179,35 @@ def verdict(name: str) -> str | None:
         return check(DEVICE, kernel, PROBLEM)
 
 
+@pytest.fixture(params=[1, 100, 2**25])
+def _slices(request, monkeypatch) -> Iterator[None]:
+    """D is compared row by row, some rows at a time, or whole."""
+    monkeypatch.setattr(operands, "_SLICE", request.param)
+    forget()
+    yield
+    forget()
+
+
+@pytest.mark.usefixtures("_slices")
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_results_pass(name: str) -> None:
     assert verdict(name) is None
 
 
+@pytest.mark.usefixtures("_slices")
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_results_are_caught(name: str) -> None:
     reason = verdict(name)
     assert reason is not None
     assert reason.startswith(STARTS.get(name, ("integer data: ", "normal data: ")))
+
+
+def test_a_problem_that_needs_more_memory_than_the_device_has_is_refused() -> None:
+    head = GemmProblem(8192, 128256, 4096, DType.BFLOAT16, Layout.NT)  # references of 8.4 GB each
+    assert operands.why_too_large(head, dataclasses.replace(DEVICE.spec, memory_bytes=80 * 10**9)) is None
+    reason = operands.why_too_large(head, dataclasses.replace(DEVICE.spec, memory_bytes=40 * 10**9))
+    assert reason is not None
+    assert "the device has 40000000000" in reason
 
 
 def test_a_verdict_does_not_depend_on_the_one_before() -> None:
