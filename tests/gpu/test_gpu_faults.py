@@ -118,6 +118,8 @@ def test_a_gpu_comes_back_from_each_kill(bench: Bench) -> None:
     before = bench._recovery._before
     assert before is not None
     assert before.most_mhz is None or before.most_mhz > 500
+    bench.look()
+    assert bench.set_aside == ""
     for fault in (1, 2, 4):
         broken = bench.trial(artifact(bench.spec.arch, fault), PROBLEM, None, timeout_s=10.0)
         assert broken.own_fault is True, broken.message
@@ -136,7 +138,7 @@ def test_memory_that_a_process_holds_is_seen(bench: Bench) -> None:
             assert holder.stdout.readline() == b"ready\n"
             reason = why_not_back(before, gpu_state(bench.identity), holder.pid)
             assert reason is not None
-            assert "still holds it" in reason or "in use by no process" in reason
+            assert "still hold it" in reason or "in use by no process" in reason
         finally:
             holder.kill()
     time.sleep(2.0)

@@ -41,15 +41,21 @@ class GpuState:
 
     Attributes:
         held_bytes: memory in use beside what the listed processes have.
-        processes: ids of those that compute on it, as far as NVML lists them.
+        processes: ids of those that use it, as far as NVML lists them.
         most_mhz: the highest clock of its SMs; None if it does not tell.
         slowdowns: what holds its clocks down, by NVML's names: thermal, a power brake, the hardware.
+        set_mhz: the clock that is set for applications; None if it does not tell.
+        ended: those of ``processes`` that no longer run here, or were killed and are about to go.
+        complete: whether ``processes`` are all that have memory, so that ``held_bytes`` belongs to none.
     """
 
     held_bytes: int
     processes: tuple[int, ...]
     most_mhz: int | None
     slowdowns: tuple[str, ...]
+    set_mhz: int | None = None
+    ended: tuple[int, ...] = ()
+    complete: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

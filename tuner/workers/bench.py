@@ -130,6 +130,18 @@ class Bench:
         """Why the device is set aside: a GPU that did not come back from a kill; empty if it is not."""
         return self._recovery.reason if self._recovery else ""
 
+    def look(self) -> None:
+        """Look, before the first trial, whether processes that ended before hold memory of the GPU; to be
+        called again while it is set aside for it.
+
+        Raises:
+            DeviceSetAside: they still do after some seconds.
+            DeviceUnavailable, WorkerDied, WorkerTimeout: the process did not start.
+        """
+        self._process.greeting()
+        if self._recovery and (pid := self._process.pid):
+            self._recovery.look(pid)
+
     def come_back(self) -> None:
         """Start the process of a device that was set aside.
 
@@ -281,8 +293,11 @@ class Bench:
 
         Raises:
             DeviceBusy: the device was not free within ``wait_s`` seconds.
+            DeviceSetAside: the device is set aside.
             WorkerDied, WorkerTimeout, LaunchError: the kernel failed; the device remains usable.
         """
+        if self.set_aside and self._process.pid:  # a start of the process looks by itself
+            raise DeviceSetAside(self.set_aside)
         header = {"op": "gemm", "problem": problem.to_dict(), "alpha": scalars[0], "beta": scalars[1]}
         header["regions"] = {name: encode(region) for name, region in regions.items()}
         payloads = [artifact.to_bytes()] if artifact else []

@@ -1,10 +1,11 @@
-"""``Recovery``: whether a GPU came back after its process was killed, before anything else runs on it."""
+"""``Recovery``: whether a GPU is free of processes that ended, before anything else runs on it."""
 
 from __future__ import annotations
 
 import json
 import logging
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 
@@ -17,16 +18,18 @@ SLACK_BYTES = 256 * 2**20  # that the driver itself may take more than before
 _WAIT_S = 5.0
 _POLL_S = 0.5
 _READ_S = 20.0
+_Why = Callable[[GpuState, GpuState], str | None]
 _log = logging.getLogger("tilewright.workers")
 
 
 class DeviceSetAside(DeviceUnavailable):
-    """A GPU did not come back after its process was killed; it is used again once it has, or by an admin's
-    release."""
+    """A GPU did not come back after a process on it was killed; it is used again once it has, or by an
+    admin's release."""
 
 
 class Recovery:
-    """Compares a GPU with what it was at first, each time after its process ended.
+    """Looks at a GPU before its first trial, and compares it with what it was then each time after its
+    process ended.
 
     Attributes:
         reason: why the GPU is set aside; empty if it is not.
@@ -38,6 +41,7 @@ class Recovery:
         A GPU whose state cannot be read at first, as NVML is missing, is never set aside.
         """
         self._read, self._wait_s = read, wait_s
+        self._lock = threading.Lock()
         self._before: GpuState | None = None
         self._released = False
         self.reason = ""
@@ -46,14 +50,36 @@ class Recovery:
         except DeviceUnavailable as error:
             _log.warning("the GPU is not looked at after kills: %s", error)
 
+    def look(self, own: int) -> None:
+        """Do nothing if no process that ended holds memory of the GPU, on which the process ``own`` runs; it
+        is compared with what it is now from then on.
+
+        Raises:
+            DeviceSetAside: as of :meth:`check`.
+        """
+        with self._lock:
+            self._before = self._wait(lambda _, now: why_held(now, own)) or self._before
+
     def check(self, pid: int) -> None:
         """Do nothing if the GPU came back from its process ``pid``.
 
         Raises:
             DeviceSetAside: it did not within the wait; a GPU that is set aside is looked at once.
         """
+        with self._lock:
+            self._wait(lambda before, now: why_not_back(before, now, pid))
+
+    def release(self) -> None:
+        """Use the GPU as it is from the next check on."""
+        self._released = True
+
+    def _wait(self, why: _Why) -> GpuState | None:
+        """The state for which ``why`` finds no reason against the GPU; None if it cannot be read."""
         deadline = time.monotonic() + (0.0 if self.reason else self._wait_s)
-        while reason := self._why_not_back(pid):
+        while True:
+            now, reason = self._judge(why)
+            if not reason:
+                break
             if time.monotonic() >= deadline:
                 if not self.reason:
                     _log.error("the GPU is set aside: %s", reason)
@@ -63,35 +89,58 @@ class Recovery:
         if self.reason:
             _log.warning("the GPU is back; it was set aside: %s", self.reason)
         self.reason = ""
+        return now
 
-    def release(self) -> None:
-        """Use the GPU as it is from the next check on."""
-        self._released = True
-
-    def _why_not_back(self, pid: int) -> str | None:
+    def _judge(self, why: _Why) -> tuple[GpuState | None, str | None]:
         if self._before is None:
-            return None
+            return None, None
         try:
             now = self._read()
         except DeviceUnavailable as error:
-            return None if self._released else str(error)
+            return None, None if self._released else str(error)
         if self._released:
             self._before, self._released = now, False
-        return why_not_back(self._before, now, pid)
+            return now, None
+        return now, why(self._before, now)
+
+
+def why_held(now: GpuState, own: int) -> str | None:
+    """What processes that ended hold of a GPU on which the process ``own`` runs; None if nothing.
+
+    Where NVML does not list ``own``, as in many containers, it tells nothing of processes here. Memory that
+    no process has counts only where ``own`` is alone and the list is complete: others may have it otherwise.
+    """
+    if own not in now.processes:
+        return None
+    if now.ended:
+        return _still_held(now.ended)
+    if now.complete and now.processes == (own,) and now.held_bytes > SLACK_BYTES:
+        return _in_no_process(now.held_bytes)
+    return None
 
 
 def why_not_back(before: GpuState, now: GpuState, pid: int) -> str | None:
     """What a GPU lacks, after its process ``pid`` was killed, of what it was before; None if nothing."""
     if pid in now.processes:
-        return f"its killed process {pid} still holds it; wait, or reset the GPU"
+        return _still_held((pid,))
     more = now.held_bytes - before.held_bytes
     if more > SLACK_BYTES:
-        return f"{more / 2**20:.0f} MiB of its memory are in use by no process; reset the GPU"
+        return _in_no_process(more)
     if slowdowns := [one for one in now.slowdowns if one not in before.slowdowns]:
         return f"its clocks are held down ({', '.join(slowdowns)}); look at its cooling and power"
     if before.most_mhz and now.most_mhz and now.most_mhz < before.most_mhz:
         return f"its highest clock is {now.most_mhz} MHz, it was {before.most_mhz}; reset its clocks"
+    if before.set_mhz and now.set_mhz and now.set_mhz < before.set_mhz:
+        return f"its clock is set to {now.set_mhz} MHz, it was {before.set_mhz}; use 'nvidia-smi -rac'"
     return None
+
+
+def _still_held(pids: tuple[int, ...]) -> str:
+    return f"ended processes still hold it ({', '.join(map(str, pids))}); wait, or reset the GPU"
+
+
+def _in_no_process(size: int) -> str:
+    return f"{size / 2**20:.0f} MiB of its memory are in use by no process; reset the GPU"
 
 
 def gpu_state(identity: str) -> GpuState:
