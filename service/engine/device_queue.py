@@ -144,6 +144,7 @@ class DeviceQueue:
         self._helper = Helper(*given) if settings.help_jobs else None
         self._rehearsals = [] if self.bench.spec.kind == "host" else list(REHEARSED)
         self._canary = Canary(store, self.bench, metrics, settings)
+        self._looked = False  # since this queue has the lock: the service that had it may have been killed
         self._current: _Current | None = None
         self._trouble: tuple[Trouble | None, str] = None, ""
         self._thread = threading.Thread(target=self._run, name=f"device-queue-{name}", daemon=True)
@@ -282,7 +283,10 @@ class DeviceQueue:
 
     def _step(self) -> None:
         self._wake.clear()
-        if self.bench.set_aside:
+        if not self._looked:
+            self.bench.look()
+            self._looked = True
+        elif self.bench.set_aside:
             self.bench.come_back()
         with self._store.begin() as session:
             # NOTE: what this queue holds now is a job whose end the database did not take.

@@ -25,7 +25,7 @@ class Trouble(enum.StrEnum):
         WAITING: the database takes no writes: the disk is full, another process holds its lock, it is down.
         IN_USE: another service of this machine works on the device.
         SHARED: other processes use the device, and the next job waits until they do not.
-        SET_ASIDE: the GPU did not come back after its process was killed.
+        SET_ASIDE: the GPU did not come back after a process on it was killed.
         FAILED: an error that is no one's job; the device tries again.
     """
 

@@ -30,6 +30,9 @@ class FakeBench:
     def company(self) -> tuple[str, ...]:
         return self.in_company
 
+    def look(self) -> None:
+        pass
+
     def close(self) -> None:
         self.closed.set()
 

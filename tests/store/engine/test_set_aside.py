@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import threading
@@ -21,10 +22,12 @@ from tuner.devices.base import GpuState
 from tuner.store import jobs, trials
 from tuner.store.database import Store, WritersBusy
 from tuner.workers.bench import Bench
+from tuner.workers.device_lock import DeviceLock
 from tuner.workers.recovery import DeviceSetAside, Recovery
 
 BACK = GpuState(0, (), 1980, ())
-LOST = GpuState(2**32, (), 1980, ())
+LOST = GpuState(2**32, (), 1980, (), complete=True)
+KEPT = GpuState(0, (), 1980, (), ended=(5,))
 
 
 class Surroundings:
@@ -35,9 +38,15 @@ class Surroundings:
         cache, quiet = folder / "cache", 0.0
         settings = Settings(devices=("host",), cache_dir=cache, lock_dir=folder, quiet_wait_s=quiet)
         self.engine = LocalEngine(store, settings)
+        self.predecessor = DeviceLock(folder, "host")
 
     def bench(self, name: str) -> Bench:
-        return Bench(name, Recovery(lambda: self.state, wait_s=0.0))
+        return Bench(name, Recovery(self._read, wait_s=0.0))
+
+    def _read(self) -> GpuState:
+        """The state, with the device's own process as the only one that lives."""
+        own = [queue.bench._process.pid for queue in self.engine.queues.values()]
+        return dataclasses.replace(self.state, processes=(*filter(None, own), *self.state.ended))
 
     def kill(self) -> None:
         pid = self.engine.queues["host"].bench._process.pid
@@ -48,6 +57,17 @@ class Surroundings:
 @pytest.fixture
 def here(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Surroundings]:
     made = Surroundings(store, tmp_path)
+    monkeypatch.setattr(device_queue, "Bench", made.bench)
+    made.engine.start()
+    yield made
+    made.engine.stop()
+
+
+@pytest.fixture
+def successor(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Surroundings]:
+    """It starts while its predecessor has the device."""
+    made = Surroundings(store, tmp_path)
+    assert made.predecessor.acquire()
     monkeypatch.setattr(device_queue, "Bench", made.bench)
     made.engine.start()
     yield made
@@ -87,6 +107,31 @@ def test_a_job_waits_for_its_device_and_goes_on_with_its_trials(
     with store.read() as session:
         kept = trials.of_job(session, job_id)
     assert len({trial.config for trial in kept}) == len(kept)
+
+
+@pytest.mark.parametrize("end", ["by itself", "by a release"])
+@pytest.mark.parametrize("state", [LOST, KEPT])
+@pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
+def test_a_service_whose_predecessor_was_killed_waits_for_its_memory(
+    store: Store, successor: Surroundings, state: GpuState, end: str
+) -> None:
+    queue = successor.engine.queues["host"]
+    wait_for(lambda: queue.health().trouble is Trouble.IN_USE)
+    request = TuneRequest(GemmProblem(48, 48, 48, "float32", "nn"), max_trials=2)
+    with store.begin() as session:
+        job_id = jobs.submit(session, request, queue.bench.spec)[0].id
+    successor.state = state
+    successor.predecessor.release()
+    wait_for(lambda: queue.health().trouble is Trouble.SET_ASIDE)
+    assert "down (set aside: " in successor.engine.readiness()["host"]
+    assert job(store, job_id).status is JobStatus.QUEUED
+    assert _trials(store, job_id) == 0
+    if end == "by itself":
+        successor.state = BACK
+    else:
+        assert successor.engine.release("host")
+    wait_for(lambda: job(store, job_id).status is JobStatus.SUCCEEDED, 120)
+    assert queue.health().ok
 
 
 @pytest.mark.parametrize("error", [WritersBusy("busy"), KeyError("status")])
