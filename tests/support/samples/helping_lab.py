@@ -51,6 +51,9 @@ class TimedBench(LabBench):
     def neighbours(self) -> tuple[str, ...]:
         return ()
 
+    def look(self) -> None:
+        pass
+
     def rehearse(self, dtype: DType) -> None:
         del dtype
 
