@@ -122,15 +122,11 @@ class Device(Protocol):
             LaunchError: something enqueued failed; ``sticky`` if the context is lost.
         """
 
-    def timer(self, launches: Sequence[Launch], *, fresh: bool = False) -> Callable[[], float]:
+    def timer(self, launches: Sequence[Launch]) -> Callable[[], float]:
         """A function that runs all launches once, in order, and returns microseconds per launch.
 
         On CUDA the launches are captured in one graph and timed with events around its replay; on
         the host they run in a loop around a monotonic clock.
-
-        Args:
-            fresh: whether each call replays a graph of its own, as races need: where a graph lies in the
-                device's memory changes the times of its launches.
         """
 
     def once(self, launch: Launch) -> float:

@@ -26,7 +26,6 @@ from tuner.devices.nvml import GpuNeighbours
 _HOLD_CLOCKS = 200_000
 _SPIN = f"long long end = clock64() + {_HOLD_CLOCKS}; while (clock64() < end) {{}}"
 _CROWD_THREADS = 512
-_GRAPHS = 3  # of a timer with fresh ones: enough that no two timers take turns at the same places
 # CUdevice_attribute of cuda.h.
 _SM_COUNT, _THREADS_PER_SM, _SMEM_PER_SM, _SMEM_OPTIN = 16, 39, 81, 97
 _L2_BYTES, _CLOCK_KHZ, _MEMORY_KHZ, _BUS_BITS = 38, 13, 36, 37
@@ -67,35 +66,9 @@ class CudaDevice:
         with _launch_errors():
             cupy.cuda.runtime.deviceSynchronize()
 
-    def timer(self, launches: Sequence[Launch], *, fresh: bool = False) -> Callable[[], float]:
-        """One graph of all launches, timed with events around its replay.
-
-        Args:
-            fresh: whether each replay has a graph of its own, captured while the one before runs. The replays
-                of one graph differ by 0.05 % in the median, those of two graphs of the same launches by up to
-                0.8 % (benchmarks/lab/2026-11-27-graphs.md).
-        """
+    def timer(self, launches: Sequence[Launch]) -> Callable[[], float]:
+        """One graph of all launches, timed with events around its replay."""
         self.synchronize()
-        stream = self._stream
-        graphs = [self._captured(launches)]
-        with _launch_errors():
-            start, end = cupy.cuda.Event(), cupy.cuda.Event()
-
-        def sample() -> float:
-            with _launch_errors():
-                start.record(stream)
-                graphs[-1].launch(stream)
-                end.record(stream)
-                if fresh:
-                    graphs.append(self._captured(launches))
-                    del graphs[:-_GRAPHS]
-                end.synchronize()
-                return float(cupy.cuda.get_elapsed_time(start, end)) * 1000 / len(launches)
-
-        return sample
-
-    def _captured(self, launches: Sequence[Launch]) -> Any:
-        """A graph of the launches, ready to run."""
         stream = self._stream
         with _launch_errors():
             stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
@@ -105,7 +78,18 @@ class CudaDevice:
             finally:
                 graph = stream.end_capture()
             graph.upload(stream)
-        return graph
+            stream.synchronize()  # NOTE: else a replay of another graph would wait for it, within its time
+            start, end = cupy.cuda.Event(), cupy.cuda.Event()
+
+        def sample() -> float:
+            with _launch_errors():
+                start.record(stream)
+                graph.launch(stream)
+                end.record(stream)
+                end.synchronize()
+                return float(cupy.cuda.get_elapsed_time(start, end)) * 1000 / len(launches)
+
+        return sample
 
     def once(self, launch: Launch) -> float:
         """Microseconds of one launch between two events, which start once all three are enqueued."""

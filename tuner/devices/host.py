@@ -62,10 +62,9 @@ class HostDevice:
     def synchronize(self) -> None:
         """Do nothing: a host launch returns when its result is complete."""
 
-    def timer(self, launches: Sequence[Launch], *, fresh: bool = False) -> Callable[[], float]:
+    def timer(self, launches: Sequence[Launch]) -> Callable[[], float]:
         """A function that runs all launches once, in order, between two readings of the monotonic
-        nanosecond clock and returns microseconds per launch; it has no graph that could be ``fresh``."""
-        del fresh
+        nanosecond clock and returns microseconds per launch."""
 
         def run() -> float:
             start = time.perf_counter_ns()

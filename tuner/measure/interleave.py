@@ -21,6 +21,8 @@ from tuner.devices.base import Device
 from tuner.measure.stats import CONFIDENCE, left_behind, rounds_needed
 from tuner.measure.timing import launches_per_sample, loaded, of_samples, sampler, settle
 
+GRAPHS = 32
+MOST_LAUNCHES = 2**14  # in all graphs of a candidate
 SLICE_S = 0.1
 AT_LIMIT = 0.95  # of the power that a device may draw
 BELOW_TOP = 0.99  # of its highest clock
@@ -35,11 +37,19 @@ Groups = Sequence[Sequence[int]]  # of candidates, by index
 def equal_samplers(device: Device, candidates: Sequence[Sequence[Launch]]) -> list[Callable[[int], float]]:
     """A sampler for each candidate, all with the number of launches that the fastest one needs for a sample.
 
-    Starting a replay has a cost that more launches would spread thinner, so all have the same number. Each
-    sample has a graph of its own, as a good place of the one graph would be taken for a fast kernel.
+    Starting a replay has a cost that more launches would spread thinner, so all have the same number.
     """
     count = max(launches_per_sample(device, launches) for launches in candidates)
-    return [sampler(device, of_samples(launches, count), fresh=True) for launches in candidates]
+    return [sampler(device, _again(of_samples(launches, count))) for launches in candidates]
+
+
+def _again(parts: Sequence[Sequence[Launch]]) -> list[Sequence[Launch]]:
+    """The parts ``GRAPHS`` times, or fewer if these would be too many launches: a graph for each sample.
+
+    Two graphs of the same launches differ in time by up to 0.8 % for as long as they live, so that a race of
+    one graph with another asks which lies better (benchmarks/lab/2026-11-27-graphs.md).
+    """
+    return [*parts] * max(1, min(GRAPHS, MOST_LAUNCHES // sum(map(len, parts))))
 
 
 def interleave(

@@ -18,7 +18,7 @@ from tuner.measure.encoding import encode, storage_type
 _MOST_SETS = 128
 _MOST_BYTES = 16 << 30
 _GUARD_BYTES = 4096  # behind each workspace
-_SLICE = 2**25  # elements of D, compared at a time
+_SLICE, _FEWEST_ROWS = 2**25, 128  # of D, compared at a time: products of fewer rows are slow
 _INTEGER_SCALE = {4: 2.5, 1: 1.0}  # by bits
 _BYTE_SCALE = 40.0
 _DENSE_K = (
@@ -38,10 +38,10 @@ def why_too_large(problem: GemmProblem, device: DeviceSpec) -> str | None:
     """The reason ``device`` has too little memory to tune the problem, or None.
 
     Beside the operands, the correctness check keeps three references in float64, and needs the operands in
-    float64 and some eight arrays of the size of a slice of D.
+    float64, B twice, and some eight arrays of the size of a slice of D.
     """
-    d, operands = problem.m * problem.n, (problem.m + problem.n) * problem.k
-    of_slice = problem.batch * problem.n * row_slices(problem)[0].stop
+    d, operands = problem.m * problem.n, (problem.m + 2 * problem.n) * problem.k
+    of_slice = problem.batch * row_slices(problem)[0].stop * problem.n
     needed = 4 * problem.total_bytes + 8 * (problem.batch * (3 * d + operands) + 8 * of_slice)
     if needed > device.memory_bytes:
         return f"tuning {problem} takes about {needed} bytes of memory, the device has {device.memory_bytes}"
@@ -49,8 +49,8 @@ def why_too_large(problem: GemmProblem, device: DeviceSpec) -> str | None:
 
 
 def row_slices(problem: GemmProblem) -> list[slice]:
-    """Slices of the rows of D of some 2^25 elements, one row at least, that together are all of D."""
-    rows = max(1, _SLICE // (problem.batch * problem.n))
+    """Slices of the rows of D of some 2^25 elements, but 128 rows at least, that together are all of D."""
+    rows = max(_FEWEST_ROWS, _SLICE // (problem.batch * problem.n))
     return [slice(first, min(first + rows, problem.m)) for first in range(0, problem.m, rows)]
 
 

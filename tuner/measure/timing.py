@@ -150,7 +150,7 @@ def take(
     """Samples of one candidate in microseconds, and whether it was stopped early as too slow.
 
     Takes ``fewest`` samples, and more until their confidence interval is narrow. Too slow is one whose first
-    samples are all too slow: noise makes some of a fast one's slow, never a slow one's fast.
+    samples are all too slow: what disturbs a sample makes it slower.
 
     Args:
         rest_s: idle seconds before each burst of samples; 0 to take them without a rest.
@@ -188,17 +188,12 @@ def of_samples(launches: Sequence[Launch], count: int) -> list[Sequence[Launch]]
     return [launches[i : i + count] for i in range(0, len(launches) - count + 1, count)]
 
 
-def sampler(
-    device: Device, parts: Sequence[Sequence[Launch]], *, fresh: bool = False
-) -> Callable[[int], float]:
+def sampler(device: Device, parts: Sequence[Sequence[Launch]]) -> Callable[[int], float]:
     """A warmed-up function that returns sample ``i``, of the launches of a part, in microseconds per launch.
 
     Samples of the same number use the same part.
-
-    Args:
-        fresh: as of a device's ``timer``.
     """
-    timers = [device.timer(part, fresh=fresh) for part in parts]
+    timers = [device.timer(part) for part in parts]
     end = time.monotonic() + WARM_UP_S
     for timer in itertools.cycle(timers):
         timer()

@@ -183,6 +183,7 @@ def verdict(name: str) -> str | None:
 def _slices(request, monkeypatch) -> Iterator[None]:
     """D is compared row by row, some rows at a time, or whole."""
     monkeypatch.setattr(operands, "_SLICE", request.param)
+    monkeypatch.setattr(operands, "_FEWEST_ROWS", 1)
     forget()
     yield
     forget()

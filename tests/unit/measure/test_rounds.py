@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import random
 from collections.abc import Callable, Sequence
@@ -18,16 +19,16 @@ from tuner.measure import interleave, timing, vendor
 
 class Timed:
     """A device whose timer reads what the launches carry; counts what each choice was run, and notes
-    which have a fresh graph for each sample."""
+    of which it made timers."""
 
     def __init__(self) -> None:
         self.spec = HostDevice().spec
         self.settle_s = HostDevice.settle_s
         self.runs: dict[float, int] = {}
-        self.fresh: list[float] = []
+        self.made: list[float] = []
 
-    def timer(self, launches: Sequence[float], *, fresh: bool = False) -> Callable[[], float]:
-        self.fresh += [launches[0]] * fresh
+    def timer(self, launches: Sequence[float]) -> Callable[[], float]:
+        self.made.append(launches[0])
 
         def sample() -> float:
             self.runs[launches[0]] = self.runs.get(launches[0], 0) + 1
@@ -49,10 +50,14 @@ def test_the_fastest_of_many_algorithms_is_found_without_a_long_look_at_each() -
     assert device.runs[11.0] > 3 * 3
 
 
-def test_no_candidate_has_the_same_graph_for_all_of_its_samples() -> None:
+def test_candidates_have_a_graph_for_each_sample_unless_these_would_be_too_many() -> None:
     device = Timed()
-    interleave.equal_samplers(device, [[1000.0] * 2, [1500.0] * 2])  # type: ignore[arg-type, list-item]
-    assert device.fresh == [1000.0, 1500.0]
+    long, short, many = [1000.0] * 2, [1.0] * 8, [1500.0] * 2**14  # 3, 2048 and 2**14 launches a sample
+    interleave.equal_samplers(device, [long])  # type: ignore[list-item, arg-type]
+    interleave.equal_samplers(device, [short])  # type: ignore[list-item, arg-type]
+    interleave.equal_samplers(device, [many])  # type: ignore[list-item, arg-type]
+    graphs = [collections.Counter(device.made)[us] - 1 for us in (1000.0, 1.0, 1500.0)]  # but for the probe
+    assert graphs == [interleave.GRAPHS, 8, 2**13]
 
 
 class Drawing(HostDevice):
