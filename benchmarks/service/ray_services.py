@@ -17,8 +17,14 @@ from pathlib import Path
 from benchmarks.common.serving import serving
 from tilewright import Client
 
-# NOTE: the first keeps Ray on loopback, the second its workers at the priority of other processes.
-_RAY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+# NOTE: the first keeps Ray on loopback, the second its workers at the priority of other processes; without the
+# last a token of the user's that lies in ~/.ray would be asked for.
+_RAY = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_worker_niceness": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",
+}
 _OBJECT_BYTES = 100 << 20  # of shared memory for Ray, to which devices send little
 
 

@@ -1,0 +1,1 @@
+"""The parts of :mod:`benchmarks.service.fleet_gpus`."""
