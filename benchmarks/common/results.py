@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import platform
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,16 +48,19 @@ def write_json(path: Path, data: Any) -> None:
 
 
 class Rows:
-    """A file of rows that is whole after each of them, so that a run that is cut short loses none."""
+    """A file of rows that is whole after each of them, so that a run that is cut short loses none. Threads
+    may share it."""
 
     def __init__(self, path: Path, facts: dict[str, Any]) -> None:
         """``facts`` stand before the rows; a file that is there already is replaced by the first row."""
         self._path, self._found = path, {**facts, "date": now(), "rows": []}
+        self._lock = threading.Lock()
 
     def add(self, kind: str, **row: Any) -> None:
         """Keep a row."""
-        self._found["rows"].append({"kind": kind, **row})
-        write_json(self._path, self._found)
+        with self._lock:
+            self._found["rows"].append({"kind": kind, **row})
+            write_json(self._path, self._found)
 
 
 class SharedRows:

@@ -1,4 +1,5 @@
 """A fleet on the GPUs of one machine: what a second GPU brings, how far they differ, and what a fault costs.
+The parts are in :mod:`benchmarks.service.fleet`.
 
 ``python -m benchmarks.service.fleet_gpus --out DIR`` on a machine with two GPUs and the extra ``fleet``, on
 one with more with ``--devices cuda:0 cuda:1 ...``; with ``--devices host host`` the machine's CPU is both
@@ -23,7 +24,16 @@ import time
 from pathlib import Path
 
 from benchmarks.common.results import Rows, device_facts, machine_facts, write_json
-from benchmarks.service import fleet_broken, fleet_jobs, fleet_together
+from benchmarks.service.fleet import (
+    broken,
+    faults,
+    jobs,
+    neighbours,
+    one_device,
+    one_job,
+    overhead,
+    strikes,
+)
 from benchmarks.service.ray_services import Machine, marked
 from tuner.measure.race import METHOD
 from tuner.workers.bench import Bench
@@ -34,10 +44,12 @@ PARTS = {
     "winners": 90.0,
     "elsewhere": 90.0,
     "one-job": 210.0,
-    "neighbours": 190.0,
-    "strikes": 130.0,
-    "broken": 160.0,
+    "neighbours": 240.0,
+    "strikes": 240.0,
+    "broken": 240.0,
     "faults": 330.0,
+    "one-device": 180.0,
+    "overhead": 560.0,
 }
 _LEAST_S = 10.0  # that a part needs to be worth its start
 _UNWIND_S = 12.0  # in which a part that is cut short ends its services itself
@@ -57,6 +69,9 @@ def main() -> None:
     parser.add_argument("--search-trials", type=int, default=48, help="of each job of the part one-job")
     parser.add_argument("--fault-seconds", type=float, default=60.0, help="that the fault kernels may take")
     parser.add_argument("--fault-kernels", type=int, default=1000)
+    parser.add_argument("--strikes", nargs="+", choices=strikes.KINDS, default=[*strikes.KINDS * 2])
+    parser.add_argument("--planted", nargs="+", choices=broken.FAULTS, default=list(broken.FAULTS))
+    parser.add_argument("--repeats", type=int, default=8, help="of the part overhead, with each engine")
     parser.add_argument("--compile-processes", type=int, default=14, help="of each device")
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -73,21 +88,25 @@ def main() -> None:
 def _run_part(given: argparse.Namespace, machine: Machine, rows: Rows) -> None:
     match given.part:
         case "jobs":
-            fleet_jobs.many_jobs(machine, rows, given.jobs, given.trials)
+            jobs.many_jobs(machine, rows, given.jobs, given.trials)
         case "winners":
-            fleet_jobs.winners(machine, rows)
+            jobs.winners(machine, rows)
         case "elsewhere":
-            fleet_jobs.elsewhere(machine, rows)
+            jobs.elsewhere(machine, rows)
         case "one-job":
-            fleet_together.one_job(machine, rows, given.search_trials)
+            one_job.one_job(machine, rows, given.search_trials)
         case "neighbours":
-            fleet_together.neighbours(machine, rows)
+            neighbours.neighbours(machine, rows)
         case "strikes":
-            fleet_together.strikes(machine, rows, given.trials)
+            strikes.strikes(machine, rows, given.strikes, given.trials)
         case "broken":
-            fleet_broken.broken(machine, rows, given.trials)
+            broken.broken(machine, rows, given.planted, given.trials)
         case "faults":
-            fleet_together.faults(machine, rows, given.trials, given.fault_seconds, given.fault_kernels)
+            faults.faults(machine, rows, given.trials, given.fault_seconds, given.fault_kernels)
+        case "one-device":
+            one_device.one_device(machine, rows, given.trials)
+        case "overhead":
+            overhead.overhead(machine, rows, given.trials, given.repeats)
 
 
 def _rows(given: argparse.Namespace, folder: Path, part: str) -> Rows:

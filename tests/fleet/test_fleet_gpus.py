@@ -48,20 +48,64 @@ def test_one_job_on_two_devices_and_beside_a_busy_one(tmp_path: Path) -> None:
     alone, helped, near = found["one-job"]
     assert (alone["helpers"], helped["helpers"]) == (False, True)
     assert near["alone_s"] or near["helped_s"], "one of them found the best"
-    assert kinds(found["neighbours"]) == ["devices", "beside"]
-    assert [row["repeat"] for row in found["neighbours"] if row["kind"] == "devices"] == [0, 1]
+    assert kinds(found["neighbours"]) == ["here", "devices", "anchor", "beside"]
+    assert [row["repeat"] for row in found["neighbours"] if row["kind"] == "devices"] == [0, 1, 2]
+    anchors = [row for row in found["neighbours"] if row["kind"] == "anchor"]
+    assert all(row["standard_error"] > 0 for row in anchors)
     beside = [row["busy_neighbours"] for row in found["neighbours"] if row["kind"] == "beside"]
     assert beside[:2] == [0, 1]
 
 
-def test_one_device_is_struck_while_the_other_works(tmp_path: Path) -> None:
-    found = run(tmp_path, *SMALL, "--parts", "strikes", "faults")
-    assert [row["ended"] for row in found["parts"]] == ["well"] * 2
-    met = [row for row in found["strikes"] if row["kind"] == "strike" and row["met"]]
-    assert met
-    assert {(row["lost"], row["doubled"], row["status"]) for row in met} == {(0, 0, "succeeded")}
+def test_one_device_is_struck_in_the_middle_of_a_trial_while_the_other_works(tmp_path: Path) -> None:
+    found = run(tmp_path, "--trials", "8", "--strikes", "worker", "actor", "--parts", "strikes")
+    assert [row["ended"] for row in found["parts"]] == ["well"]
+    assert kinds(found["strikes"])[:1] == ["quiet"]
+    assert [row["round"] for row in found["strikes"] if row["kind"] == "quiet"] == [0, 1]
+    assert [row["failed"] for row in found["strikes"] if row["kind"] == "beside"]
+    worker, actor = (row for row in found["strikes"] if row["kind"] == "strike")
+    for row in (worker, actor):
+        assert row["met"]
+        assert (row["lost"], row["doubled"], row["status"]) == (0, 0, "succeeded")
+        assert row["trial"] == row["acknowledged"] < row["of"] / 2
+        assert 0 < row["next_trial_s"] <= row["next_measured_s"]
+    assert (worker["outcome"], worker["claims"]) == ("launch_error", [1, 1])
+    assert "SIGKILL" in worker["message"]
+    assert actor["claims"] == [1, 2]
+
+
+def test_a_job_meets_a_broken_kernel_while_the_other_device_works(tmp_path: Path) -> None:
+    found = run(tmp_path, "--trials", "8", "--planted", "illegal", "--parts", "broken")
+    assert [row["ended"] for row in found["parts"]] == ["well"]
+    assert {"quiet", "beside", "job", "after"} <= set(kinds(found["broken"]))
+    (job,) = [row for row in found["broken"] if row["kind"] == "job"]
+    assert (job["status"], len(job["failed"])) == ("succeeded", 1)
+    assert [row["failed"] for row in found["broken"] if row["kind"] == "beside"]
+
+
+def test_broken_kernels_beside_jobs_of_the_other_device(tmp_path: Path) -> None:
+    found = run(tmp_path, *SMALL, "--parts", "faults")
+    assert [row["ended"] for row in found["parts"]] == ["well"]
     assert kinds(found["faults"])[:2] == ["quiet", "beside faults"]
     assert found["faults"][-1]["exit"] == 0
+
+
+def test_two_fleets_that_offer_one_device_use_it_one_after_the_other(tmp_path: Path) -> None:
+    found = run(tmp_path, "--trials", "4", "--parts", "one-device")["one-device"]
+    waits, first, second, both = found
+    assert (waits["began_early"], both["overlapping"]) == (False, 0)
+    assert "in use by another service" in " ".join(waits["told"])
+    assert [(row["status"], row["trials"], row["doubled"]) for row in (first, second)] == [
+        ("succeeded", 4, 0)
+    ] * 2
+
+
+def test_both_engines_run_the_same_jobs(tmp_path: Path) -> None:
+    found = run(tmp_path, "--trials", "2", "--repeats", "1", "--parts", "overhead")["overhead"]
+    assert kinds(found) == ["job", "warm-up", "jobs", "overhead"]
+    assert [row["engine"] for row in found if row["kind"] == "jobs"] == ["ray", "local"]
+    assert {row["trials"] for row in found if row["kind"] == "jobs"} == {12}
+    figures = [row["figure"] for row in found if row["kind"] == "overhead"]
+    assert figures == ["trials_per_minute", "ms_per_trial", "besides_ms_per_trial", "job_s"]
 
 
 def test_a_part_that_takes_too_long_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -6,24 +6,23 @@ a family has faults for two of its configs.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common.results import Rows
-from benchmarks.service.fleet_jobs import problems
-from benchmarks.service.fleet_together import FAILED, told
-from benchmarks.service.ray_services import Machine, wait
+from benchmarks.service.fleet.jobs import problems
+from benchmarks.service.fleet.rounds import FAILED, Rounds, add_states, told
+from benchmarks.service.ray_services import Machine
 from tilewright import Client
 from tilewright.schema.trial import Outcome
 from tilewright.wire import JobView
 
-_KERNELS = Path(__file__).parents[2] / "kernels"
-_JOBS = 4  # of each of the other devices
-_MOMENT_S = 30.0  # in which devices are idle again
+_KERNELS = Path(__file__).parents[3] / "kernels"
+FAULTS = ("illegal", "endless")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class Planted:
     Attributes:
         source: below ``kernels``.
         after: the line of it behind which the faults stand.
-        illegal, endless: which configs write to an illegal address, and which never end.
+        illegal, endless: when a kernel writes to an illegal address, and when it never ends.
         others: the family of the other jobs.
     """
 
@@ -44,16 +43,19 @@ class Planted:
     endless: str
     others: str
 
-    def copied_to(self, folder: Path) -> Path:
-        """The folder, with a copy of the package that has the faults."""
+    def copied_to(self, folder: Path, faults: Sequence[str] = FAULTS) -> Path:
+        """The folder, with a copy of the package that has ``faults``."""
         shutil.copytree(_KERNELS, folder / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
         path = folder / "kernels" / self.source
         before, found, behind = path.read_text().partition(self.after)
         if not found:
             raise RuntimeError(f"{path} has no line {self.after!r} any more")
-        illegal = f"if ({self.illegal}) *(volatile int *)16 = 1;"
-        endless = f"if ({self.endless}) for (volatile int i = 0;; i++) {{}}"
-        path.write_text(f"{before}{found}\n    {illegal}\n    {endless}{behind}")
+        lines = {
+            "illegal": f"if ({self.illegal}) *(volatile int *)16 = 1;",
+            "endless": f"if ({self.endless}) for (volatile int i = 0;; i++) {{}}",
+        }
+        text = "".join(f"\n    {lines[one]}" for one in faults)
+        path.write_text(f"{before}{found}{text}{behind}")
         return folder
 
 
@@ -65,42 +67,40 @@ ON_GPU = Planted(
     endless="cfg::tile_m == 64 && cfg::tile_n == 64",
     others="wgmma_ws",
 )
+# NOTE: other jobs run this family too, on other k.
 ON_HOST = Planted(
     family="host",
     source="host/kernel.c",
     after="int32_t thread, int32_t threads)\n{",
-    illegal="MR == 6 && NV == 2 && KC == 256 && MC == 128 && NC == 128",
-    endless="MR == 4 && NV == 2 && KC == 256 && MC == 128 && NC == 128",
+    illegal="MR == 6 && NV == 2 && KC == 256 && MC == 128 && NC == 128 && k == 32",
+    endless="MR == 4 && NV == 2 && KC == 256 && MC == 128 && NC == 128 && k == 32",
     others="host",
 )
 
 
-def broken(machine: Machine, rows: Rows, trials_of_job: int) -> None:
-    """A job of the last device meets both faults, while all other devices work at jobs."""
+def broken(machine: Machine, rows: Rows, faults: Sequence[str], trials_of_job: int) -> None:
+    """A job of the last device meets ``faults``, while all other devices work at jobs."""
     planted = ON_HOST if machine.on_host else ON_GPU
-    folder = planted.copied_to(machine.folder / "planted")
+    folder = planted.copied_to(machine.folder / "planted", faults)
     # NOTE: without the second, the folder in which a program starts would come before the copy.
     found = {
         "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]),
         "PYTHONSAFEPATH": "1",
     }
-    with machine.fleet("broken", len(machine.devices), TILEWRIGHT_HELP_JOBS="0", **found) as client:
-        *others, target = sorted(one.name for one in client.devices())
-        options: dict[str, Any] = {"level": "quick", "max_trials": trials_of_job, "wait": False}
-        struck, *rest = problems(machine, 1 + _JOBS * len(others))
-        jobs = [client.tune(struck, families=(planted.family,), device=target, **options)]
-        for place, problem in enumerate(rest):
-            device = others[place % len(others)]
-            jobs.append(client.tune(problem, families=(planted.others,), device=device, **options))
-        wait(lambda: all(client.job(job.id).status.final for job in jobs))
-        for job, device in zip(jobs, [target, *others * _JOBS], strict=True):
-            rows.add("job", device=device, struck=device == target, **_ended(client, client.job(job.id)))
+    count = len(machine.devices)
+    of_device, quiet = (1, 2) if machine.on_host else (2, 3)
+    with machine.fleet("broken", count, TILEWRIGHT_HELP_JOBS="0", **found) as client:
+        target = max(one.name for one in client.devices())
+        struck, *rest = problems(machine, 1 + of_device * count)
+        options: dict[str, Any] = {"level": "quick", "max_trials": trials_of_job}
+        rounds = Rounds(client, rows, target, families=(planted.others,), max_trials=trials_of_job)
+        rounds.quiet(rest, quiet)
+        job = client.tune(struck, families=(planted.family,), device=target, wait=False, **options)
+        rounds.beside(rest, lambda: client.job(job.id).status.final)
+        rows.add("job", device=target, **_ended(client, client.job(job.id)))
         for entry in client.quarantine().items:
             rows.add("quarantined", config=str(entry.config), outcome=str(entry.outcome))
-        with contextlib.suppress(TimeoutError):
-            wait(lambda: all(one.state == "idle" for one in client.devices()), _MOMENT_S)
-        for one in client.devices():
-            rows.add("after", device=one.name, state=one.state, detail=one.detail)
+        add_states(rows, client)
 
 
 def _ended(client: Client, job: JobView) -> dict[str, Any]:

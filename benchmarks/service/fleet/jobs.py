@@ -74,8 +74,8 @@ def many_jobs(machine: Machine, rows: Rows, jobs: int, trials: int) -> None:
             joined_s = time.monotonic() - started
             _warm_up(machine, client, count)
             warm_s = time.monotonic() - started - joined_s
-            found = list(_all_jobs(client, count, problems(machine, jobs), trials, rows))
-            walls[count] = _seconds(found)
+            found = list(all_jobs(client, count, problems(machine, jobs), trials, rows, devices=count))
+            walls[count] = seconds_of(found)
             done = sum(job.progress.measured + job.progress.failed for job in found if job.progress)
             rows.add(
                 "jobs",
@@ -106,10 +106,11 @@ def _warm_up(machine: Machine, client: Client, count: int) -> None:
     wait(lambda: all(client.job(one).status.final for one in ids))
 
 
-def _all_jobs(
-    client: Client, count: int, given: Sequence[GemmProblem], trials: int, rows: Rows
+def all_jobs(
+    client: Client, count: int, given: Sequence[GemmProblem], trials: int, rows: Rows, **told: Any
 ) -> Iterator[JobView]:
-    """The jobs in the order in which they ended, each kept as a row."""
+    """The quick jobs of ``count`` devices in the order in which they ended, each kept as a row, with
+    ``told``."""
     options = {"level": "quick", "max_trials": trials}
     waiting = [client.tune(problem, wait=False, **options).id for problem in given]  # type: ignore[arg-type]
     while waiting:
@@ -119,7 +120,7 @@ def _all_jobs(
                 continue
             waiting.remove(job.id)
             row = _row(client, job)
-            rows.add("job", devices=count, **row)
+            rows.add("job", **told, **row)
             _log.info("%d devices, %d jobs wait: %s", count, len(waiting), row)
             yield job
         time.sleep(_POLL_S)
@@ -145,7 +146,7 @@ def _row(client: Client, job: JobView) -> dict[str, Any]:
     return row
 
 
-def _seconds(jobs: Sequence[JobView]) -> float:
+def seconds_of(jobs: Sequence[JobView]) -> float:
     """From the first submission to the last end, by the service's clock."""
     ends = [job.finished for job in jobs if job.finished]
     return (max(ends) - min(job.created for job in jobs)).total_seconds()

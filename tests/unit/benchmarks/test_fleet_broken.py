@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.service.fleet_broken import ON_GPU, ON_HOST, Planted
+from benchmarks.service.fleet.broken import ON_GPU, ON_HOST, Planted
 
 _BUILD = """
 import sys
 from pathlib import Path
 import kernels
 from benchmarks.lab.mma_counters import DEVICE
-from benchmarks.service.fleet_jobs import problems
+from benchmarks.service.fleet.jobs import problems
 from benchmarks.service.ray_services import Machine
 from kernels.compiler.build import build
 from kernels.registry import FAMILIES
