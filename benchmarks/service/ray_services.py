@@ -17,8 +17,8 @@ from pathlib import Path
 from benchmarks.common.serving import serving
 from tilewright import Client
 
-# NOTE: the first keeps Ray on loopback, the second its workers at the priority of other processes; without the
-# last a token of the user's that lies in ~/.ray would be asked for.
+# NOTE: the first keeps Ray on loopback, the second its workers at the priority of other processes; without
+# the last a token of the user's that lies in ~/.ray would be asked for.
 _RAY = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_worker_niceness": "0",
