@@ -48,7 +48,7 @@ PARTS = {
     "strikes": 240.0,
     "broken": 240.0,
     "faults": 330.0,
-    "one-device": 180.0,
+    "one-device": 240.0,
     "overhead": 560.0,
 }
 _LEAST_S = 10.0  # that a part needs to be worth its start

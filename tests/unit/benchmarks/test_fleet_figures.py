@@ -45,6 +45,7 @@ def test_engines_are_compared_run_by_run() -> None:
     assert (trial["difference"], trial["low"], trial["high"]) == (4.0, 4.0, 6.0)
     assert trial["confidence"] == pytest.approx(1 - 2 / 64)
     assert (trial["within"], trial["interval_within"]) == (True, False)
+    assert not any(row.get("interval_within") for row in compared(local[:5], local[:5])), "too few runs"
     # 4 of the local median 102.5 is more than 2 %.
     assert rows["job_s"]["relative"] == pytest.approx(4 / 102.5)
     assert rows["job_s"]["within"] is False
