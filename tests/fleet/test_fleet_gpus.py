@@ -73,6 +73,7 @@ def test_one_device_is_struck_in_the_middle_of_a_trial_while_the_other_works(tmp
     assert actor["claims"] == [1, 2]
 
 
+@pytest.mark.long
 def test_a_job_meets_a_broken_kernel_while_the_other_device_works(tmp_path: Path) -> None:
     found = run(tmp_path, "--trials", "8", "--planted", "illegal", "--parts", "broken")
     assert [row["ended"] for row in found["parts"]] == ["well"]
@@ -99,6 +100,7 @@ def test_two_fleets_that_offer_one_device_use_it_one_after_the_other(tmp_path: P
     ] * 2
 
 
+@pytest.mark.long
 def test_both_engines_run_the_same_jobs(tmp_path: Path) -> None:
     found = run(tmp_path, "--trials", "2", "--repeats", "1", "--parts", "overhead")["overhead"]
     assert kinds(found) == ["job", "warm-up", "jobs", "overhead"]

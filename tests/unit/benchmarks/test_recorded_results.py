@@ -43,7 +43,7 @@ def configs(data: Any) -> Iterator[Config]:
 def test_no_file_is_overlooked() -> None:
     found = {path.name: list(configs(json.loads(path.read_text()))) for path in FILES}
     kinds = {name.split("-")[0] for name, several in found.items() if several}
-    assert kinds - {"model", "unseen"} == {"ladder", "live", "mlp", "replay", "sanitizer", "suite"}
+    assert kinds - {"model", "unseen"} == {"fleet", "ladder", "live", "mlp", "replay", "sanitizer", "suite"}
     assert sum(map(len, found.values())) > 700
 
 
