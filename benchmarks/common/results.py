@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import platform
+import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -38,6 +39,16 @@ def machine_facts() -> dict[str, Any]:
 def now() -> str:
     """The time in UTC, to the second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def commit() -> str | None:
+    """The commit of this code, with ``-dirty`` behind it where files differ; None where git does not know."""
+    asked = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        found = subprocess.run(asked, cwd=RESULTS, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.stdout.strip()
 
 
 def write_json(path: Path, data: Any) -> None:

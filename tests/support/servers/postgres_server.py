@@ -39,6 +39,14 @@ class Server:
         return f"postgresql+psycopg://tilewright@127.0.0.1:{self.port}/{database}"
 
 
+def version() -> str:
+    """That of the installed server, in its own words."""
+    binaries = find_binaries()
+    assert binaries is not None
+    asked = [binaries / "postgres", "--version"]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def find_binaries() -> Path | None:
     """Where ``initdb`` is: on the PATH, or in the newest of Debian's versioned folders."""
     found = shutil.which("initdb")
