@@ -126,8 +126,8 @@ faults: $(READY)
 		--out $(RESULTS)/kill-points-postgresql.json $(ARGS)
 
 faults-fleet: .venv/.ready-requirements-fleet.lock
-	@PYTHONPATH=.:tests/support:tests/support/servers $(BIN)/python tests/fleet/faults.py \
-		--out $(RESULTS)/fleet-faults.json $(ARGS)
+	@PYTHONPATH=.:tests/support:tests/support/servers:tests/support/stand_in $(BIN)/python \
+		tests/fleet/faults.py --out $(RESULTS)/fleet-faults.json $(ARGS)
 
 soak: $(READY)
 	@$(FAULTS)/soak/contention.py --out $(RESULTS)/contention.json $(ARGS)

@@ -1,11 +1,14 @@
-"""Kill parts of fleets at random moments: ``make faults-fleet``; results are written as they come."""
+"""Kill parts of fleets at random moments: ``make faults-fleet``; results are written as they come.
+
+Each moment has a job of its own; see :mod:`fleet_faults` for what the jobs do and :class:`fleet_faults.Count`
+for what is counted of them.
+"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import dataclasses
-import json
 import multiprocessing
 import multiprocessing.connection
 import sys
@@ -18,15 +21,21 @@ from typing import Any
 
 import fleet_cluster
 import postgres_server
-from fleet_faults import KINDS, Count, Lab
+import ray
+from fleet_faults import KINDS, LEASE_S, NODES, Count, Lab
+
+from benchmarks.common.results import commit, machine_facts, now, write_json
+from tilewright import __version__
 
 _ATTEMPTS = 20  # to meet a job at work
 _spawn = multiprocessing.get_context("spawn")
 
 
-def strike(kinds: Sequence[str], clusters: int, seconds: float, told: Callable[[Count], None]) -> list[str]:
+def strike(
+    kinds: Sequence[str], clusters: int, seconds: float, told: Callable[[Count | dict[str, Any]], None]
+) -> list[str]:
     """Strike each of ``kinds`` at one moment, in the order given, with so many clusters side by side, and say
-    what each moment did; what was begun within ``seconds`` ends.
+    what the jobs of each cluster are and what each moment did; what was begun within ``seconds`` ends.
 
     Returns:
         The errors that ended the work of a cluster; other clusters do the rest.
@@ -50,10 +59,10 @@ def strike(kinds: Sequence[str], clusters: int, seconds: float, told: Callable[[
                 process.join()
                 wrong += [f"a cluster's process ended with {process.exitcode}"] if process.exitcode else []
                 continue
-            if isinstance(said, Count):
-                told(said)
-            else:
+            if isinstance(said, str):
                 wrong.append(said)
+            else:
+                told(said)
     return wrong
 
 
@@ -68,6 +77,7 @@ def _work(todo: Any, until: float, found: Any) -> None:
             fleet_cluster.running(Path(named)) as fleet,
             contextlib.closing(Lab(fleet, database)) as lab,
         ):
+            found.send(lab.facts())
             while (kind := todo.get()) and time.time() < until:
                 found.send(_struck(lab, kind, until))
     except Exception:
@@ -90,6 +100,24 @@ def _struck(lab: Lab, kind: str, until: float) -> Count:
     )
 
 
+def _facts(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What a run rests on, but for the jobs."""
+    return {
+        "date": now(),
+        "commit": arguments.commit or commit(),
+        "command": f"make faults-fleet ARGS='--moments {arguments.moments} --clusters {arguments.clusters}'",
+        "machine": machine_facts(),
+        "versions": {
+            "tilewright": __version__,
+            "ray": ray.__version__,
+            "postgresql": postgres_server.version(),
+        },
+        "clusters": arguments.clusters,
+        "nodes_a_cluster": NODES,
+        "lease_s": LEASE_S,
+    }
+
+
 def main() -> None:
     """Strike ``--moments`` times with each kind of fault."""
     parser = argparse.ArgumentParser(description="Kills parts of fleets at random moments.")
@@ -97,20 +125,23 @@ def main() -> None:
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--clusters", type=int, default=1, help="side by side, three nodes each")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="after which none is begun")
+    parser.add_argument("--commit", help="of this code, where git does not know it")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     if postgres_server.find_binaries() is None:
         parser.error("there is no PostgreSQL here: install the package 'postgresql'")
     kinds = arguments.kinds.split(",")
     counts = {kind: Count(kind) for kind in kinds}
-    started = time.monotonic()
+    started, facts = time.monotonic(), _facts(arguments)
 
-    def tell(count: Count) -> None:
-        counts[count.kind] += count
-        found = {"clusters": arguments.clusters, "seconds": round(time.monotonic() - started)}
+    def tell(said: Count | dict[str, Any]) -> None:
+        if isinstance(said, dict):
+            facts.update(said)
+            return
+        counts[said.kind] += said
         rows = [dataclasses.asdict(one) for one in counts.values()]
-        arguments.out.write_text(json.dumps({**found, "faults": rows}, indent=1) + "\n")
-        print(f"{time.monotonic() - started:.0f} s: {counts[count.kind]}", file=sys.stderr, flush=True)  # noqa: T201
+        write_json(arguments.out, {**facts, "seconds": round(time.monotonic() - started), "faults": rows})
+        print(f"{time.monotonic() - started:.0f} s: {counts[said.kind]}", file=sys.stderr, flush=True)  # noqa: T201
 
     wrong = strike(kinds * arguments.moments, arguments.clusters, arguments.seconds, tell)
     if wrong:

@@ -41,6 +41,12 @@ class Fleet:
         asked = {"num_cpus": 1, "node_name": name, "resources": resources or {}, "env_vars": given}
         return self.cluster.add_node(wait=True, **asked, **_SMALL)
 
+    def log_lines(self, words: str) -> int:
+        """How many lines of what the processes of the nodes logged have these words."""
+        logs = Path(self.cluster.head_node.get_logs_dir_path()).glob("worker-*.err")
+        lines = (line for path in logs for line in path.read_text(errors="replace").splitlines())
+        return sum(words in line for line in lines)
+
     def restart(self) -> None:
         """End the cluster with all its nodes, and start a head without nodes at the same address."""
         port = int(self.address.rpartition(":")[2])

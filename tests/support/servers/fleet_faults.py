@@ -1,4 +1,10 @@
-"""Faults of a fleet at random moments of a job, and what is left of its trials."""
+"""Faults of a fleet at random moments of a job, and what is left of its trials, its winner and its writers.
+
+Every job tries all configs of the host family once, on devices whose kernels take fixed times
+(:mod:`fixed_times`): its winner is the fastest of them, whatever the order of its trials. The stored winner
+is removed before each job, so that a job cannot owe its winner to an earlier one. A moment is uniformly
+random between the claim of a job and its end, its races included.
+"""
 
 from __future__ import annotations
 
@@ -10,45 +16,75 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import api_server
 import fleet_cluster
 import postgres_server
 from cut_proxy import CutProxy
+from fixed_times import kernel_us
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from tilewright import Client, GemmProblem
 from tilewright.schema.job import JobStatus
-from tilewright.schema.trial import Trial
+from tilewright.schema.trial import BestConfig, Trial
 from tuner.job.slots import SlotState
 from tuner.store import jobs
-from tuner.store.database import Store
+from tuner.store.database import Store, StoreError
+from tuner.store.imports import remove_best
 from tuner.store.models import TrialSlotRow
 from tuner.store.records import JobRecord
 from tuner.store.trials import JobRecorder
 
-PROBLEM = GemmProblem(64, 48, 32, "float32", "nn")
-TRIALS = 24
+PROBLEM = GemmProblem(16, 16, 16, "float32", "nn")
 LEASE_S = 3
 NODES = 3
+STAND_IN = Path(__file__).parents[1] / "stand_in"
+_ALL = 1000  # trials: more than the family has configs
+_LONGER = 1.1  # than the last job that nothing struck: until then a job may be struck
 _ENDS_S = 120.0
 _HELP_S = 10.0
+_STOPPED_S = 0.2  # within which a process that is stopped ends what it had begun
+_REFUSED_S = 10.0
 
 
 @dataclasses.dataclass
 class Count:
-    """What became of the jobs of one kind of fault; ``moments`` counts those that were met at work."""
+    """What became of the jobs of one kind of fault.
+
+    Attributes:
+        moments: jobs that were met at work.
+        lost, doubled: trials that were acknowledged and are gone; that ran twice.
+        unfinished: jobs that did not end.
+        changed: jobs that ended with another winner than those that nothing struck, outside its ties.
+        refused: claims whose write was refused since another device had taken the job over.
+        racing: moments in the final races of the job.
+        trials: that the jobs have in the end.
+    """
 
     kind: str
     moments: int = 0
     lost: int = 0
     doubled: int = 0
     unfinished: int = 0
+    changed: int = 0
+    refused: int = 0
+    racing: int = 0
+    trials: int = 0
 
     def __add__(self, other: Count) -> Count:
-        names = ("moments", "lost", "doubled", "unfinished")
+        names = [field.name for field in dataclasses.fields(self)[1:]]
         return Count(self.kind, *(getattr(self, name) + getattr(other, name) for name in names))
+
+
+@dataclasses.dataclass(frozen=True)
+class Unstruck:
+    """A job that nothing struck: its winner, and the seconds from its claim to its end."""
+
+    winner: BestConfig
+    seconds: float
+    trials: int
 
 
 class Lab:
@@ -69,6 +105,7 @@ class Lab:
         self.store = Store.open(database.url("postgres"))
         self.wait(lambda: len(self.client.devices()) == NODES)
         self._seed = random.randrange(10**6)
+        self.unstruck = self._tuned()
 
     def close(self) -> None:
         """Stop the service; the cluster is the caller's."""
@@ -78,7 +115,9 @@ class Lab:
         self.proxy.close()
 
     def _add(self) -> None:
-        self.fleet.add(f"n{self._added}")
+        before = {name: os.environ.get(name) for name in ("PATH", "PYTHONPATH")}
+        paths = {name: os.pathsep.join(filter(None, (str(STAND_IN), path))) for name, path in before.items()}
+        self.fleet.add(f"n{self._added}", **paths)
         self._added += 1
 
     def wait(self, condition: Callable[[], bool], seconds: float = _ENDS_S) -> bool:
@@ -92,9 +131,11 @@ class Lab:
         return False
 
     def submit(self) -> str:
-        """Start a job like no other one."""
+        """Start a job like no other one, on a problem that has no winner."""
         self._seed += 1
-        return self.client.tune(PROBLEM, max_trials=TRIALS, seed=self._seed, wait=False).id
+        with self.store.begin() as session, suppress(StoreError):
+            remove_best(session, self.client.devices()[0].device_class, PROBLEM)
+        return self.client.tune(PROBLEM, max_trials=_ALL, seed=self._seed, wait=False).id
 
     def job(self, job_id: str) -> JobRecord:
         """As the database has it."""
@@ -111,31 +152,77 @@ class Lab:
         running = record.status is JobStatus.RUNNING and record.owner
         return int(record.owner.split("/")[-3]) if running and record.owner else None
 
+    def _tuned(self) -> Unstruck:
+        job_id = self.submit()
+        if not self.wait(lambda: self.job(job_id).status.final):
+            raise TimeoutError(f"job {job_id} did not end, though nothing struck it")
+        job, trials = self.job(job_id), self.trials(job_id)
+        if job.result is None or job.started is None or job.finished is None:
+            raise RuntimeError(f"job {job_id} has no winner: {job.error}")
+        fastest = min(kernel_us(trial.artifact) for trial in trials if trial.artifact)
+        if job.result.timing.median_us != fastest:
+            raise RuntimeError(f"the fastest kernel takes {fastest} us, not the winner {job.result}")
+        return Unstruck(job.result, (job.finished - job.started).total_seconds(), len(trials))
+
     def strike(self, count: Count) -> None:
-        """Start a job, let the fault happen after a random number of its trials, and count what is lost."""
+        """Start a job, let the fault happen at a random moment of it, and count what is lost."""
         self.wait(lambda: bool(self.client.devices()))  # after a fault that took all of them
-        job_id, after = self.submit(), random.randrange(TRIALS - 4)
-        self.wait(lambda: len(self.trials(job_id)) >= after or self.job(job_id).status.final)
-        held = self.holder(job_id)
+        job_id = self.submit()
+        self.wait(lambda: self.holder(job_id) is not None or self.job(job_id).status.final)
+        time.sleep(random.uniform(0.0, _LONGER * self.unstruck.seconds))
+        held, progress = self.holder(job_id), self.job(job_id).progress
         if held is None:
             return  # it was over already: no moment of a running job
         acknowledged = self.trials(job_id)
-        if getattr(self, f"_{count.kind}")(held) is False:
+        if getattr(self, f"_{count.kind}")(held, job_id) is False:
             return
         count.moments += 1
-        count.unfinished += not self.wait(lambda: self.job(job_id).status.final)
+        count.racing += progress is not None and progress.phase == "race"
+        ended = self.wait(lambda: self.job(job_id).status.final)
+        count.unfinished += not ended
+        count.changed += ended and not self._won_as_ever(job_id)
         kept = {trial.number: trial for trial in self.trials(job_id)}
         count.lost += sum(kept.get(one.number) != one for one in acknowledged)
         count.doubled += len(kept) - len({trial.config for trial in kept.values()})
+        count.trials += len(kept)
+        count.refused += self._refused(job_id, count.kind == "stopped")
 
-    def _worker(self, actor: int) -> None:
-        for pid in api_server.children(actor, b"tuner.workers.device_worker"):
+    def facts(self) -> dict[str, Any]:
+        """What the jobs are."""
+        device, unstruck = self.client.devices()[0], self.unstruck
+        return {
+            "method": " ".join((__doc__ or "").split()),
+            "device": {"model": device.model, "device_class": device.device_class, "driver": device.driver},
+            "problem": str(PROBLEM),
+            "trials_a_job": unstruck.trials,
+            "winner": str(unstruck.winner.config),
+            "winner_us": round(unstruck.winner.timing.median_us, 3),
+            "job_seconds": round(unstruck.seconds, 1),
+        }
+
+    def _won_as_ever(self, job_id: str) -> bool:
+        """Whether a job's winner is that of the job that nothing struck, or a tie of it."""
+        found, expected = self.job(job_id).result, self.unstruck.winner
+        return found is not None and found.config in (expected.config, *expected.ties)
+
+    def _refused(self, job_id: str, awaited: bool) -> int:
+        """How many claims of a job were refused a write; an actor logs each."""
+        words = f"job {job_id}: job {job_id} is not running under claim"
+        if awaited:
+            self.wait(lambda: self.fleet.log_lines(words) > 0, _REFUSED_S)
+        return self.fleet.log_lines(words)
+
+    def _worker(self, actor: int, _job_id: str) -> bool:
+        """False if it has none now."""
+        found = api_server.children(actor, b"tuner.workers.device_worker")
+        for pid in found:
             os.kill(pid, signal.SIGKILL)
+        return bool(found)
 
-    def _actor(self, actor: int) -> None:
+    def _actor(self, actor: int, _job_id: str) -> None:
         os.kill(actor, signal.SIGKILL)
 
-    def _helper(self, _actor: int) -> bool:
+    def _helper(self, _actor: int, job_id: str) -> bool:
         """In the middle of a trial that it runs for another device's job; False if none does."""
         running = select(TrialSlotRow.helper).where(TrialSlotRow.state == SlotState.RUNNING)
         owners: list[str] = []
@@ -143,26 +230,30 @@ class Lab:
         def at_work() -> bool:
             with self.store.read() as session:
                 owners[:] = session.scalars(running)
-            return bool(owners)
+            return bool(owners) or self.job(job_id).status.final
 
-        if not self.wait(at_work, _HELP_S):
+        if not self.wait(at_work, _HELP_S) or not owners:
             return False
         os.kill(int(owners[0].split("/")[-3]), signal.SIGKILL)
         return True
 
-    def _stopped(self, actor: int) -> None:
-        """Longer than its lease: another takes the job over, and the late writer is refused."""
+    def _stopped(self, actor: int, job_id: str) -> bool:
+        """Longer than its lease: another takes the job over, and the late writer is refused. False if it had
+        ended the job just before."""
         os.kill(actor, signal.SIGSTOP)
+        time.sleep(_STOPPED_S)
+        met = self.holder(job_id) == actor
         time.sleep(3.0 * LEASE_S)
         with suppress(ProcessLookupError):
             os.kill(actor, signal.SIGCONT)
+        return met
 
-    def _raylet(self, actor: int) -> None:
+    def _raylet(self, actor: int, _job_id: str) -> None:
         stat = Path(f"/proc/{actor}/stat").read_text()
         os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
         self._add()
 
-    def _replica(self, _actor: int) -> None:
+    def _replica(self, _actor: int, _job_id: str) -> None:
         self.server.stop(signal.SIGKILL)
         api_server.finish(self.server)
         self.client.close()
@@ -170,7 +261,7 @@ class Lab:
         self.client = Client(self.server.url, timeout=60.0)
         self.wait(lambda: len(self.client.devices()) > 0)
 
-    def _gcs(self, _actor: int) -> None:
+    def _gcs(self, _actor: int, _job_id: str) -> None:
         """Without it Ray ends its nodes within a minute; the operator starts the cluster again meanwhile."""
         [gcs] = self.fleet.cluster.head_node.all_processes["gcs_server"]
         os.kill(gcs.process.pid, signal.SIGKILL)
@@ -179,10 +270,10 @@ class Lab:
         for _ in range(NODES):
             self._add()
 
-    def _postgres(self, _actor: int) -> None:
+    def _postgres(self, _actor: int, _job_id: str) -> None:
         self.database.restart()
 
-    def _cut(self, actor: int) -> None:
+    def _cut(self, actor: int, _job_id: str) -> None:
         """For less than a lease or for longer: the trial is delivered late, or by another device."""
         self.proxy.cut(actor)
         time.sleep(random.uniform(0.2, 4.0) * LEASE_S)
