@@ -76,6 +76,16 @@ def test_the_fleet_page_has_what_several_gpus_brought() -> None:
     assert f"{told}; winners differ by up to {furthest:.0f} %" in page("docs/fleet.md")
 
 
+def test_the_fleet_page_has_what_faults_cost_and_a_simulation_gave() -> None:
+    faults = json.loads((RESULTS / "fleet-faults.json").read_text())["faults"]
+    assert not any(row["lost"] or row["doubled"] or row["unfinished"] for row in faults)
+    moments = min(row["moments"] for row in faults)
+    assert f"at {moments} moments each nothing was lost" in page("docs/fleet.md")
+    largest = json.loads((RESULTS / "fleet-scaling.json").read_text())["rows"][-1]
+    told = f"Simulated, {largest['devices']} devices are {largest['speedup']:.0f} times as fast"
+    assert told in page("docs/fleet.md")
+
+
 def test_the_settings_page_has_the_defaults() -> None:
     """Numbers and sizes; texts such as "every GPU" describe a default that depends on the machine."""
     checked = 0
