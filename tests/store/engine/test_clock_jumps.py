@@ -163,7 +163,7 @@ class ServerClock:
 def test_the_clock_of_a_database_server_ends_no_lease_and_keeps_none(store: Store, jump_s: float) -> None:
     if store.engine.dialect.name != "postgresql":
         pytest.skip("SQLite has no server")
-    server, lease_s = ServerClock(store), 1.0
+    server, lease_s = ServerClock(store), 3.0
     watch = jobs.LeaseWatch(lease_s, look_s=1.0)
     with store.begin() as session:
         jobs.submit(session, request(), HOST)

@@ -1,7 +1,7 @@
 """Faults of a fleet at random moments of a job, and what is left of its trials, its winner and its writers.
 
 Every job tries all configs of the host family once, on devices whose kernels take fixed times
-(:mod:`fixed_times`): its winner is the fastest of them, whatever the order of its trials. The stored winner
+(:mod:`fixed_times`): its winner is the fastest of them, in any order of trials. The stored winner
 is removed before each job, so that a job cannot owe its winner to an earlier one. A moment is uniformly
 random between the claim of a job and its end, its races included.
 """
