@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from tilewright.launch import Launch
 from tuner.devices.base import Device
 from tuner.measure.stats import CONFIDENCE, left_behind, rounds_needed
-from tuner.measure.timing import launches_per_sample, loaded, of_samples, sampler, settle
+from tuner.measure.timing import WARM_UP_S, keep_busy, launches_per_sample, loaded, of_samples, settle
 
 GRAPHS = 32
 MOST_LAUNCHES = 2**14  # in all graphs of a candidate
@@ -40,7 +40,11 @@ def equal_samplers(device: Device, candidates: Sequence[Sequence[Launch]]) -> li
     Starting a replay has a cost that more launches would spread thinner, so all have the same number.
     """
     count = max(launches_per_sample(device, launches) for launches in candidates)
-    return [sampler(device, _again(of_samples(launches, count))) for launches in candidates]
+    timers = _captured(device, [_again(of_samples(launches, count)) for launches in candidates])
+    samplers = [_in_turn(of_candidate) for of_candidate in timers]
+    for sample in samplers:
+        keep_busy([sample], WARM_UP_S)
+    return samplers
 
 
 def _again(parts: Sequence[Sequence[Launch]]) -> list[Sequence[Launch]]:
@@ -50,6 +54,21 @@ def _again(parts: Sequence[Sequence[Launch]]) -> list[Sequence[Launch]]:
     one graph with another asks which lies better (benchmarks/lab/2026-11-27-graphs.md).
     """
     return [*parts] * max(1, min(GRAPHS, MOST_LAUNCHES // sum(map(len, parts))))
+
+
+def _captured(device: Device, parts: Sequence[Sequence[Sequence[Launch]]]) -> list[list[Callable[[], float]]]:
+    """A timer for each part of each candidate, captured by turns: graphs of the same number lie side by side,
+    and were captured equally long ago."""
+    timers: list[list[Callable[[], float]]] = [[] for _ in parts]
+    for number in range(max(map(len, parts))):
+        for candidate in range(len(parts))[:: -1 if number % 2 else 1]:
+            if number < len(parts[candidate]):
+                timers[candidate].append(device.timer(parts[candidate][number]))
+    return timers
+
+
+def _in_turn(timers: Sequence[Callable[[], float]]) -> Callable[[int], float]:
+    return lambda number: timers[number % len(timers)]()
 
 
 def interleave(

@@ -32,7 +32,7 @@ from tuner.measure.operands import bind_all, rotated_sets
 from tuner.measure.timing import settle
 from tuner.measure.vendor import fastest_for, fastest_row, forget, leading_for, remember
 
-METHOD = "interleaved-v8, sustained"
+METHOD = "interleaved-v9, sustained"
 RACE_SLICE_S = 0.2  # at the power limit: 0.1 s until the clock has settled, 0.1 s that count, in all ways
 
 

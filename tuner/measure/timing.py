@@ -52,11 +52,15 @@ def loaded(device: Device) -> None:
 
 
 def keep_busy(samplers: Sequence[Callable[[int], float]], seconds: float) -> None:
-    """Keep the device busy for ``seconds``."""
+    """Keep the device busy for ``seconds``.
+
+    With the last graph of each sampler: one that ran just before is up to 2 % faster than its like
+    (benchmarks/lab/2026-11-27-graphs.md), and the last one takes part when the others did.
+    """
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         for sample in samplers:
-            sample(0)
+            sample(-1)
 
 
 METHOD, IN_BURSTS = "replay-v5", ", burst"

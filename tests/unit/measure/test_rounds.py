@@ -60,6 +60,34 @@ def test_candidates_have_a_graph_for_each_sample_unless_these_would_be_too_many(
     assert graphs == [interleave.GRAPHS, 8, 2**13]
 
 
+def test_graphs_of_candidates_are_captured_by_turns_and_only_the_last_one_warms_up() -> None:
+    class Ordered(Timed):
+        """A device that keeps which of its timers ran, in order."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.ran: list[int] = []
+
+        def timer(self, launches: Sequence[float]) -> Callable[[], float]:
+            run, number = super().timer(launches), len(self.made)
+
+            def sample() -> float:
+                self.ran.append(number)
+                return run()
+
+            return sample
+
+    device = Ordered()
+    samplers = interleave.equal_samplers(device, [[1000.0] * 2, [1500.0] * 2])  # type: ignore[list-item, arg-type]
+    captured = device.made[2:]  # after the probes
+    assert captured[:6] == [1000.0, 1500.0, 1500.0, 1000.0, 1000.0, 1500.0]
+    assert len(captured) == 2 * interleave.GRAPHS
+    assert {number for number in device.ran if number > 2} == {len(device.made) - 1, len(device.made)}
+    device.ran.clear()
+    assert [sample(number) for number in (0, 1) for sample in samplers] == [1000.0, 1500.0] * 2
+    assert device.ran == [3, 4, 6, 5]
+
+
 class Drawing(HostDevice):
     """A device that draws ``watts`` of its limit of 700."""
 
