@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from statistics import geometric_mean
@@ -74,6 +75,13 @@ def test_the_fleet_page_has_what_several_gpus_brought() -> None:
     furthest = 100 * max(abs(row["ratio"] - 1) for row in winners if row["kind"] == "pair")
     told = f"Two H100s ran 24 quick jobs {two:.2f} times as fast as one, four {four:.2f} times"
     assert f"{told}; winners differ by up to {furthest:.0f} %" in page("docs/fleet.md")
+
+
+def test_the_fleet_page_has_how_far_gpus_of_one_class_differ() -> None:
+    rows = json.loads((RESULTS / "fleet-gpus-neighbours-sm_90-132sm-150gb-700w.json").read_text())["rows"]
+    logs = [row["correction"] for row in rows if row["kind"] == "anchor" and row["device"] == "all"]
+    least, most = (100 * math.expm1(log) for log in (min(logs), max(logs)))
+    assert f"Two H200s differed by {least:.1f} to {most:.1f} %" in page("docs/fleet.md")
 
 
 def test_the_fleet_page_has_what_faults_cost_and_a_simulation_gave() -> None:
