@@ -19,7 +19,15 @@ from collections.abc import Callable, Iterator, Sequence
 from tilewright.launch import Launch
 from tuner.devices.base import Device
 from tuner.measure.stats import CONFIDENCE, left_behind, rounds_needed
-from tuner.measure.timing import WARM_UP_S, keep_busy, launches_per_sample, loaded, of_samples, settle
+from tuner.measure.timing import (
+    WARM_UP_S,
+    in_turn,
+    keep_busy,
+    launches_per_sample,
+    loaded,
+    of_samples,
+    settle,
+)
 
 GRAPHS = 32
 MOST_LAUNCHES = 2**14  # in all graphs of a candidate
@@ -41,9 +49,8 @@ def equal_samplers(device: Device, candidates: Sequence[Sequence[Launch]]) -> li
     """
     count = max(launches_per_sample(device, launches) for launches in candidates)
     timers = _captured(device, [_again(of_samples(launches, count)) for launches in candidates])
-    samplers = [_in_turn(of_candidate) for of_candidate in timers]
-    for sample in samplers:
-        keep_busy([sample], WARM_UP_S)
+    samplers = [in_turn(of_candidate) for of_candidate in timers]
+    keep_busy(samplers, WARM_UP_S * len(samplers))
     return samplers
 
 
@@ -65,10 +72,6 @@ def _captured(device: Device, parts: Sequence[Sequence[Sequence[Launch]]]) -> li
             if number < len(parts[candidate]):
                 timers[candidate].append(device.timer(parts[candidate][number]))
     return timers
-
-
-def _in_turn(timers: Sequence[Callable[[], float]]) -> Callable[[int], float]:
-    return lambda number: timers[number % len(timers)]()
 
 
 def interleave(

@@ -54,8 +54,8 @@ def loaded(device: Device) -> None:
 def keep_busy(samplers: Sequence[Callable[[int], float]], seconds: float) -> None:
     """Keep the device busy for ``seconds``.
 
-    With the last graph of each sampler: one that ran just before is up to 2 % faster than its like
-    (benchmarks/lab/2026-11-27-graphs.md), and the last one takes part when the others did.
+    With the last graph of each sampler: one that ran just before is up to 2.6 % faster than its like
+    (benchmarks/lab/2026-11-27-graphs.md), and the last one takes part after the others, if at all.
     """
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -203,6 +203,11 @@ def sampler(device: Device, parts: Sequence[Sequence[Launch]]) -> Callable[[int]
         timer()
         if time.monotonic() >= end:
             break
+    return in_turn(timers)
+
+
+def in_turn(timers: Sequence[Callable[[], float]]) -> Callable[[int], float]:
+    """A function that returns sample ``i``, from the timers by turns."""
     return lambda number: timers[number % len(timers)]()
 
 
