@@ -49,7 +49,7 @@ PARTS = {
     "broken": 240.0,
     "faults": 330.0,
     "one-device": 240.0,
-    "overhead": 560.0,
+    "overhead": 1800.0,
 }
 _LEAST_S = 10.0  # that a part needs to be worth its start
 _UNWIND_S = 12.0  # in which a part that is cut short ends its services itself

@@ -7,6 +7,7 @@ import math
 import re
 from pathlib import Path
 from statistics import geometric_mean
+from typing import Any
 
 import pytest
 
@@ -67,21 +68,33 @@ def test_the_performance_page_has_the_means_and_the_least_of_unseen_shapes() -> 
 
 
 def test_the_fleet_page_has_what_several_gpus_brought() -> None:
-    name = "fleet-gpus-{}-sm_90-132sm-85gb-700w.json"
-    jobs, winners = (
-        json.loads((RESULTS / name.format(part)).read_text())["rows"] for part in ("jobs", "winners")
-    )
-    _, two, four = (row["times_as_fast"] for row in jobs if row["kind"] == "jobs")
-    furthest = 100 * max(abs(row["ratio"] - 1) for row in winners if row["kind"] == "pair")
-    told = f"Two H100s ran 24 quick jobs {two:.2f} times as fast as one, four {four:.2f} times"
-    assert f"{told}; winners differ by up to {furthest:.0f} %" in page("docs/fleet.md")
+    def rows(part: str, device_class: str) -> list[dict[str, Any]]:
+        file = RESULTS / f"fleet-gpus-{part}-sm_90-132sm-{device_class}-700w.json"
+        return list(json.loads(file.read_text())["rows"])
+
+    speeds, ratios, means = list[float](), list[float](), list[float]()
+    for device_class in ("85gb", "150gb"):
+        jobs = [row for row in rows("jobs", device_class) if row["kind"] == "jobs"]
+        speeds += [row["times_as_fast"] for row in jobs[1:]]
+        compared = rows("winners", device_class)
+        ratios += [abs(row["ratio"] - 1) for row in compared if row["kind"] == "pair"]
+        means += [abs(row["geometric_mean"] - 1) for row in compared if row["kind"] == "winners"]
+    two, four, other = speeds
+    told = f"Two H100s ran 24 quick jobs {two:.2f} times as fast as one, four {four:.2f}, "
+    told += f"two H200s {other:.2f}. Winners differ by up to {100 * max(ratios):.0f} %, "
+    told += f"by {100 * max(means):.1f} % in the mean."
+    assert told in page("docs/fleet.md")
 
 
 def test_the_fleet_page_has_how_far_gpus_of_one_class_differ() -> None:
-    rows = json.loads((RESULTS / "fleet-gpus-neighbours-sm_90-132sm-150gb-700w.json").read_text())["rows"]
+    files = (
+        RESULTS / "fleet-gpus-neighbours-sm_90-132sm-150gb-700w.json",
+        RESULTS.parent / "lab" / "2026-11-27-fleet-again-neighbours.json",
+    )
+    rows = [row for file in files for row in json.loads(file.read_text())["rows"]]
     logs = [row["correction"] for row in rows if row["kind"] == "anchor" and row["device"] == "all"]
     least, most = (100 * math.expm1(log) for log in (min(logs), max(logs)))
-    assert f"Two H200s differed by {least:.1f} to {most:.1f} %" in page("docs/fleet.md")
+    assert f"Two H200s differ by {least:.1f} to {most:.1f} %" in page("docs/fleet.md")
 
 
 def test_the_fleet_page_has_what_faults_cost_and_a_simulation_gave() -> None:
@@ -92,6 +105,13 @@ def test_the_fleet_page_has_what_faults_cost_and_a_simulation_gave() -> None:
     largest = json.loads((RESULTS / "fleet-scaling.json").read_text())["rows"][-1]
     told = f"Simulated, {largest['devices']} devices are {largest['speedup']:.0f} times as fast"
     assert told in page("docs/fleet.md")
+
+
+def test_the_fleet_page_has_what_ray_adds_to_a_trial() -> None:
+    rows = json.loads((RESULTS / "fleet-overhead-2cores.json").read_text())["rows"]
+    last = [row for row in rows if row["kind"] == "overhead" and row["figure"] == "besides_ms_per_trial"][-1]
+    assert last["interval_within"]
+    assert f"Ray adds {last['high']:.1f} ms a trial at most" in page("docs/fleet.md")
 
 
 def test_the_settings_page_has_the_defaults() -> None:
@@ -109,7 +129,7 @@ def test_the_settings_page_has_the_defaults() -> None:
 
 def test_the_search_page_has_the_part_of_the_initial_configs() -> None:
     assert search.INITIAL_FRACTION == 1 / 3
-    told = f"at most a third of its budget, but up to {QUICK_TRIALS} trials"
+    told = f"at most {QUICK_TRIALS} trials or a third of its budget if that is more"
     assert told in page("docs/search.md")
 
 
