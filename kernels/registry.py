@@ -48,3 +48,25 @@ def families_for(problem: GemmProblem, device: DeviceSpec) -> dict[str, Family[A
     return {
         name: family for name, family in FAMILIES.items() if family.why_unsupported(problem, device) is None
     }
+
+
+# Counts of the fastest families of 356 bfloat16 products on sm_90 (benchmarks/lab/2026-11-27-two-h200s.md):
+# simt never; with 16 rows or fewer the GEMV families 92 of 99 times and wgmma_ws twice; of the other 228 with
+# at least 2^29 operations wgmma_ws 212 times and wgmma 16 times.
+_LARGE_FLOPS = 2**29
+_SELDOM, _RARELY = 1 / 2, 1 / 8
+
+
+def odds(problem: GemmProblem, device: DeviceSpec) -> dict[str, float]:
+    """How often each family that can compute ``problem`` is the fastest, roughly, relative to the most
+    frequent one. The first trials of a job are shared out by it, before it knows their times."""
+    able = families_for(problem, device)
+    rare, seldom = set[str](), set[str]()
+    if MMA_SYNC.name in able:
+        rare |= {SIMT.name}
+    if GEMV.name in able:
+        rare |= {WGMMA_WS.name, WGMMA.name}
+    if problem.flops >= _LARGE_FLOPS and WGMMA_WS.name in able:
+        rare |= {MMA_SYNC.name, WMMA.name}
+        seldom |= {WGMMA.name}
+    return {name: _RARELY if name in rare else _SELDOM if name in seldom else 1.0 for name in able}

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.common.results import now, write_json
-from kernels.registry import FAMILIES
+from kernels.registry import FAMILIES, odds
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
@@ -204,7 +204,8 @@ def replayed(spaces: Sequence[RecordedSpace], heuristics: bool, runs: int, budge
     where = (spaces[0].problem, spaces[0].device)
     curves = []
     for seed in np.random.SeedSequence(2411).generate_state(runs).tolist():
-        curve = found(open_search(families, *where, budget, seed), named, seed)
+        search = open_search(families, *where, budget, seed, odds=odds(*where))
+        curve = found(search, named, seed)
         curves.append(curve + [curve[-1]] * (budget - len(curve)))
     table = np.asarray(curves)
     reached = [int(np.argmax(row >= NEAR)) + 1 if (row >= NEAR).any() else None for row in table]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernels.base.family import Family
-from kernels.registry import FAMILIES, families_for
+from kernels.registry import FAMILIES, families_for, odds
 from tilewright.errors import DeviceUnavailable, InvalidProblem, LaunchError
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
@@ -89,7 +89,7 @@ def open_for(
     """The search of a job, which tries ``initial_configs`` first, then those of the vendor library's choice;
     and compilations that began before the valid configs were listed, which takes up to a second.
 
-    These are of ``first``, or else of one config of each family, which every search tries; on the host of
+    These are of ``first``, or else of the first config of each family with the highest odds; on the host of
     none.
 
     Raises:
@@ -102,13 +102,16 @@ def open_for(
         raise InvalidProblem(too_large)
     given = [*initial_configs, *_vendor_configs(context, bench, families)]
     done = {trial.config for trial in context.recorder.trials()}
+    chances = odds(request.problem, device)
     if not first and not done:
-        tried = (initial_of(family, request.problem, device, given) for family in families)
+        highest = max((chances[family.name] for family in families), default=1.0)
+        likeliest = [family for family in families if chances[family.name] == highest]
+        tried = (initial_of(family, request.problem, device, given) for family in likeliest)
         first = [configs[0] for configs in tried if configs]
     started = [config for config in first if config not in done and device.kind != "host"]
     ahead = {config: context.submit(config) for config in started}
     search = open_search(
-        families, request.problem, device, request.budget, request.seed, given, request.sampler
+        families, request.problem, device, request.budget, request.seed, given, request.sampler, odds=chances
     )
     if not search.size:
         for work in ahead.values():

@@ -50,15 +50,21 @@ class Arm:
 
     Attributes:
         pool: the valid configs.
+        odds: of being the fastest family, at most 1, relative to the most likely one.
         asked: configs drawn so far.
         shown_us: the lowest time after each result told, in microseconds; None while all failed.
     """
 
     def __init__(
-        self, pool: Pool, initial_configs: Iterable[Config], sampler: Sampler = Sampler.STAGED
+        self,
+        pool: Pool,
+        initial_configs: Iterable[Config],
+        sampler: Sampler = Sampler.STAGED,
+        odds: float = 1.0,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.pool = pool
+        self.odds = odds
         self.asked = 0
         self.shown_us: list[float | None] = []
         self._initial_configs = tuple(initial_configs)

@@ -6,11 +6,12 @@ Each family is an arm with its own study, since their knobs differ. The rule:
    best time of this family) ** e, at least 0.05. Only as many results of each family count as this family
    has, so that no family falls behind because another one was asked more often. e is a quarter of these
    results, at most 4: chance counts little early, and later a family half as fast gets one ask in sixteen.
-   The weight of a family whose configs all failed falls as slowly.
+   The weight of a family whose configs all failed falls as slowly. A family with odds, of how likely it is
+   the fastest, begins with them as its weight; they count less with each result, and not while it leads.
 2. Ask for an initial config of that family, alternating between the caller's configs (winners of near
    shapes, then configs with the tiling of the vendor library's choice) and the family's heuristic configs.
-   Initial configs spend at most a third of the budget, or that of a quick job if it is more, but every family
-   tries one: a model learns too little from fewer trials.
+   Initial configs spend at most a third of the budget, or that of a quick job if it is more: a model learns
+   too little from fewer trials. But every family begins with one.
 3. When no initial config is left, or their part of the budget is spent, ask the sampler, by default
    :class:`tuner.search.staged.StagedSampler`.
 
@@ -33,7 +34,8 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -94,7 +96,7 @@ class Search:
         self._seed = seed
         self._open: dict[Proposal, Draw] = {}
         self.depth = depth
-        self._initial_left = max(len(arms), QUICK_TRIALS, int(INITIAL_FRACTION * budget))
+        self._initial_left = max(QUICK_TRIALS, int(INITIAL_FRACTION * budget))
         self.size = sum(len(arm.pool) for arm in arms)
         self.budget = min(budget, self.size)
         self.measured = 0
@@ -126,7 +128,8 @@ class Search:
         if not arms:
             return None
         arm = min(arms, key=lambda one: (one.asked + 1) / self._weight(one))
-        initial_configs = arm.initial_configs if self._initial_left > 0 or not arm.pool.unclaimed else []
+        more = self._initial_left > 0 or not arm.asked or not arm.pool.unclaimed
+        initial_configs = arm.initial_configs if more else []
         if initial_configs:
             return self._propose(arm.fixed(initial_configs[0], self._ask_seed, is_initial=True), INITIAL)
         return self._propose(arm.search(self._ask_seed), "search")
@@ -179,7 +182,7 @@ class Search:
         """The gain that the models expect of the next ask, as a fraction of the best time; None without one.
 
         Families without a model count if they may be faster: if they have fewer than 3 results, or one that
-        takes at most twice the best time.
+        takes at most twice the best time; with odds o, fewer than 3 * o results or one within 2 ** o times.
         """
         times = {arm: arm.best_us(len(arm.shown_us)) for arm in self._arms.values()}
         best_us = min((us for us in times.values() if us is not None), default=None)
@@ -190,7 +193,7 @@ class Search:
             gain = arm.expected_gain(best_us)
             if gain is not None:
                 gains.append(gain)
-            elif not arm.exhausted and (len(arm.shown_us) < FEWEST_RESULTS or _near(own_us, best_us)):
+            elif not arm.exhausted and _may_win(arm, own_us, best_us):
                 return None
         return max(gains, default=None)
 
@@ -214,13 +217,18 @@ class Search:
         own_us = arm.best_us(results)
         times = [us for one in self._arms.values() if (us := one.best_us(results)) is not None]
         sharpness = min(SHARPEST, results / RESULTS_PER_POWER)
+        shown = sharpness / SHARPEST
+        expected = math.pow(arm.odds, 1 - shown)
         if own_us is None:
-            return math.pow(LEAST_WEIGHT, sharpness / SHARPEST) if times else 1.0
-        return max(LEAST_WEIGHT, math.pow(min(times) / own_us, sharpness))
+            return expected * (math.pow(LEAST_WEIGHT, shown) if times else 1.0)
+        if own_us <= min(times):
+            return 1.0
+        return max(LEAST_WEIGHT, expected * math.pow(min(times) / own_us, sharpness))
 
 
-def _near(own_us: float | None, best_us: float) -> bool:
-    return own_us is not None and own_us <= MAY_WIN * best_us
+def _may_win(arm: Arm, own_us: float | None, best_us: float) -> bool:
+    near = own_us is not None and own_us <= math.pow(MAY_WIN, arm.odds) * best_us
+    return near or len(arm.shown_us) < FEWEST_RESULTS * arm.odds
 
 
 def open_search(
@@ -232,11 +240,13 @@ def open_search(
     initial_configs: Iterable[Config] = (),
     sampler: Sampler = Sampler.STAGED,
     depth: int = DEPTH,
+    odds: Mapping[str, float] = MappingProxyType({}),
 ) -> Search:
     """A search over the valid configs of ``families``, with up to ``depth`` proposals pending.
 
     ``initial_configs`` and the families' heuristic configs alternate, then the sampler chooses. Initial
     configs of an earlier version are completed; those that are not valid for the problem are left out.
+    ``odds`` holds those of some families, above 0 and at most 1; 1 for the others.
     """
     given = list(initial_configs)
     pools = [Pool.of(family, problem, device) for family in families]
@@ -244,7 +254,8 @@ def open_search(
     arms = []
     for family, pool in zip(families, pools, strict=True):
         drawn_by = Sampler.RANDOM if size <= budget else sampler
-        arms.append(Arm(pool, initial_of(family, problem, device, given), drawn_by))
+        initial = initial_of(family, problem, device, given)
+        arms.append(Arm(pool, initial, drawn_by, odds.get(family.name, 1.0)))
     return Search([arm for arm in arms if not arm.exhausted], min(budget, size), seed, depth)
 
 

@@ -227,6 +227,23 @@ def test_what_a_family_refuses_for_its_extents_its_kernels_refuse_too() -> None:
         assert family.why_unsupported(large, hopper) == plan.why_not(large) == reason
 
 
+ODDS = [
+    (GemmProblem(96, 10240, 8192), {"wgmma": 1 / 2, "mma_sync": 1 / 8, "wmma": 1 / 8, "simt": 1 / 8}),
+    (GemmProblem(64, 64, 64), {"simt": 1 / 8}),
+    (GemmProblem(16, 64, 64), {"wgmma_ws": 1 / 8, "wgmma": 1 / 8, "simt": 1 / 8}),
+    (GemmProblem(4096, 4096, 4096, dtype=DType.FLOAT32), {}),
+]
+
+
+@pytest.mark.parametrize(("problem", "lower"), ODDS, ids=str)
+def test_odds_of_families(problem: GemmProblem, lower: dict[str, float]) -> None:
+    hopper = dataclasses.replace(GPU, arch="sm_90", smem_per_block=227 << 10, smem_per_sm=228 << 10)
+    assert registry.odds(problem, hopper) == dict.fromkeys(families_for(problem, hopper), 1.0) | lower
+    older = registry.odds(problem, GPU)
+    assert older.keys() == families_for(problem, GPU).keys()
+    assert {name for name, found in older.items() if found < 1} == {"simt"} & lower.keys()
+
+
 @pytest.mark.parametrize(("before", "family"), [*RENAMED.items(), ("simt", "simt")])
 def test_a_family_is_found_by_its_earlier_name(before: str, family: str) -> None:
     assert family_named(before) is FAMILIES[family]

@@ -1,5 +1,6 @@
 """Ask and tell: what is proposed, in which order, and that it only depends on what was told."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -155,6 +156,56 @@ def test_equal_families_share_the_budget() -> None:
 
     asked = Counter(one.family for one in drive(open_search([TOY, twin], PROBLEM, DEVICE, 60), result))
     assert min(asked.values()) >= 15
+
+
+def test_odds_share_out_the_first_asks_and_results_the_later_ones() -> None:
+    twin = ToyFamily("slow_toy", 0.5)
+    costs = {"toy": TOY, "slow_toy": twin}
+
+    def result(config: Config) -> Result:
+        return Outcome.OK, costs[config.family].cost(config)
+
+    def asked(odds: dict[str, float], trials: int) -> Counter[str]:
+        told = drive(open_search([TOY, twin], PROBLEM, DEVICE, 60, odds=odds), result, stop_after=trials)
+        assert next(one for one in told if one.family == "slow_toy").origin == "initial"
+        return Counter(one.family for one in told)
+
+    unlikely = {"slow_toy": 1 / 8}
+    assert asked({}, 10)["slow_toy"] >= 5
+    assert asked(unlikely, 10)["slow_toy"] == 1
+    assert asked(unlikely, 60)["slow_toy"] > 30, "it is twice as fast"
+
+
+def test_an_unlikely_family_begins_with_an_initial_config_when_their_part_of_the_budget_is_spent() -> None:
+    many = [TOY.make(tile, stages) for tile in (16, 32, 48, 64) for stages in (1, 2, 3, 4, 5) if tile < 64]
+    search = open_search(
+        [TOY, SLOW_TOY], PROBLEM, DEVICE, 60, initial_configs=many, odds={"slow_toy": 1 / 32}
+    )
+    told = drive(search)
+    late = next(one for one in told if one.family == "slow_toy")
+    assert late.number > 20
+    assert late.origin == "initial"
+
+
+def test_an_unlikely_family_keeps_the_search_going_with_fewer_results_or_closer_ones() -> None:
+    def gains(odds: dict[str, float], scale: float, results: int) -> bool:
+        other = ToyFamily("slow_toy", scale)
+        search = open_search([TOY, other], PROBLEM, DEVICE, 120, depth=40, odds=odds)
+        tiles = itertools.product((16, 48, 64, 96, 128), (1, 2))
+        for config in [TOY.make(tile, 1, split=split) for tile, split in tiles]:
+            search.tell(search.replay(config, "search"), Outcome.OK, TOY.cost(config))
+        for stages in range(1, results + 1):
+            config = other.make(48, stages, "columns")
+            search.tell(search.replay(config, "search"), Outcome.OK, other.cost(config))
+        while (proposal := search.ask()) and (proposal.family, proposal.origin) != ("toy", "search"):
+            pass  # its model is asked after its initial configs
+        return search.expected_gain is not None
+
+    unlikely = {"slow_toy": 1 / 8}
+    assert gains({}, 9.0, 3)
+    assert not gains({}, 9.0, 1), "two more results may show that it is faster"
+    assert gains(unlikely, 9.0, 1)
+    assert not gains(unlikely, 0.9, 3)
 
 
 def test_the_expected_gain_falls_as_the_best_is_found() -> None:
