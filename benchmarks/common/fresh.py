@@ -40,6 +40,8 @@ from tuner.workers.builder import Builder
 ROUNDS = 48
 QUIET_WAIT_S = 20.0  # as a service's jobs
 FAILURES = (TilewrightError, RuntimeError)  # of a shape; the latter is a programming error in a worker
+DEVICE_PHASES = ("check", "measure", "race")
+_PHASES = (*DEVICE_PHASES, "idle", "search")
 _OWNER = "bench-fresh"
 _RACE_TIMEOUT_S = 600.0
 _DISTRIBUTIONS = ("numpy", "cupy-cuda13x", "nvmath-python", "nvidia-cublas", "torch")
@@ -51,7 +53,8 @@ class Tuned:
 
     Attributes:
         winners: by M; empty if it failed.
-        seconds: from its submission to its end; device_s: of its checks, measurements and races.
+        seconds: from its submission to its end.
+        phases_s: of them, those of each phase that its progress tells apart.
         trials: measured and failed ones; of_row: those of each M of a ladder.
         missing: why a row of a ladder has no winner, by M.
         failure: the reason, empty if it went well; traceback: of a programming error.
@@ -59,7 +62,7 @@ class Tuned:
 
     winners: dict[int, BestConfig]
     seconds: float
-    device_s: float
+    phases_s: Mapping[str, float]
     trials: int
     failure: str
     traceback: str = ""
@@ -172,7 +175,7 @@ class FreshTuner:
             seconds=seconds,
             of_row=Counter(trial.m for trial in known if trial.m),
             missing=recorder.row_errors(),
-            device_s=round(progress.check_s + progress.measure_s + progress.race_s, 2) if progress else 0.0,
+            phases_s={name: round(getattr(progress, f"{name}_s"), 2) for name in _PHASES if progress},
             trials=progress.measured + progress.failed if progress else 0,
             **outcome,
         )

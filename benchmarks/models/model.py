@@ -103,11 +103,13 @@ def _job(request: ModelRequest, weight: str) -> TuneRequest:
 def _raced(
     request: ModelRequest, tuner: FreshTuner, tuned: Tuned, row: Row
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The figures of a row, and what they rest on. ``tune_s`` is the row's part of the job, ``job_s`` all."""
+    """The figures of a row, and what they rest on. ``tune_s`` is the row's part of the job, ``job_s`` all;
+    ``phases_s`` those of the job."""
     best = tuned.winners.get(row["m"])
     spent = {
         "tune_s": round(tuned.seconds / len(request.rows), 3),
         "job_s": tuned.seconds,
+        "phases_s": tuned.phases_s,
         "trials": tuned.of_row.get(row["m"], 0),
     }
     if best is None:

@@ -114,7 +114,7 @@ def _measured(request: ShapesRequest, tuner: FreshTuner, shape: Shape) -> tuple[
     problem = shape.problem(request.dtype)
     assert problem is not None
     tuned = tuner.tune(TuneRequest(problem, **request.search))
-    spent = {"tune_s": tuned.seconds, "trials": tuned.trials}
+    spent = {"tune_s": tuned.seconds, "phases_s": tuned.phases_s, "trials": tuned.trials}
     best = tuned.winners.get(problem.m)
     if best is None:
         return UNKNOWN | spent | {"failure": tuned.failure, "kernel": ""}, without_result(

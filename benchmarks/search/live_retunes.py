@@ -35,7 +35,7 @@ from typing import Any, cast
 import numpy as np
 
 from benchmarks.common import pages
-from benchmarks.common.fresh import FreshTuner
+from benchmarks.common.fresh import DEVICE_PHASES, FreshTuner
 from benchmarks.common.results import RESULTS, device_facts, now, write_json
 from kernels.base.family import Family
 from kernels.registry import FAMILIES
@@ -156,7 +156,10 @@ def retune(tuner: FreshTuner, request: TuneRequest) -> Retune:
         artifact=tuner.kernel_of(best) if best else None,
         failure=tuned.failure,
         trials=tuned.trials,
-        seconds={"wall": tuned.seconds, "gpu": tuned.device_s},
+        seconds={
+            "wall": tuned.seconds,
+            "gpu": sum(tuned.phases_s.get(name, 0.0) for name in DEVICE_PHASES),
+        },
     )
 
 
