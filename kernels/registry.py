@@ -15,7 +15,7 @@ from kernels.wgmma_ws.family import WGMMA_WS
 from kernels.wmma.family import WMMA
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
-from tilewright.schema.problem import GemmProblem
+from tilewright.schema.problem import DType, GemmProblem
 
 FAMILIES: dict[str, Family[Any]] = {
     family.name: family for family in (WGMMA_WS, WGMMA, MMA_SYNC, WMMA, GEMV_TMA, GEMV, SIMT, HOST)
@@ -50,23 +50,26 @@ def families_for(problem: GemmProblem, device: DeviceSpec) -> dict[str, Family[A
     }
 
 
-# Counts of the fastest families of 356 bfloat16 products on sm_90 (benchmarks/lab/2026-11-27-two-h200s.md):
-# simt never; with 16 rows or fewer the GEMV families 92 of 99 times and wgmma_ws twice; of the other 228 with
-# at least 2^29 operations wgmma_ws 212 times and wgmma 16 times.
+# After the winners of 356 races on sm_90, of 148 bfloat16 products (benchmarks/lab/2026-11-27-two-h200s.md):
+# with an M or N of 16 or less the GEMV families won 92 of 99 and wgmma_ws two; of the other 228 with at least
+# 2^29 operations wgmma_ws won 212 and wgmma 16; simt won none at all.
 _LARGE_FLOPS = 2**29
 _SELDOM, _RARELY = 1 / 2, 1 / 8
 
 
 def odds(problem: GemmProblem, device: DeviceSpec) -> dict[str, float]:
-    """How often each family that can compute ``problem`` is the fastest, roughly, relative to the most
-    frequent one. The first trials of a job are shared out by it, before it knows their times."""
+    """How likely each family that can compute ``problem`` is to be the fastest, roughly: 1, 1/2 or 1/8.
+
+    The first trials of a job are shared out by it. 1 for all where no winners were counted: other types than
+    the 16-bit floats, other architectures than sm_90.
+    """
     able = families_for(problem, device)
     rare, seldom = set[str](), set[str]()
-    if MMA_SYNC.name in able:
+    if device.arch == "sm_90" and problem.dtype in (DType.FLOAT16, DType.BFLOAT16):
         rare |= {SIMT.name}
-    if GEMV.name in able:
-        rare |= {WGMMA_WS.name, WGMMA.name}
-    if problem.flops >= _LARGE_FLOPS and WGMMA_WS.name in able:
-        rare |= {MMA_SYNC.name, WMMA.name}
-        seldom |= {WGMMA.name}
+        if GEMV_TMA.name in able:
+            rare |= {WGMMA_WS.name, WGMMA.name}
+        if problem.flops >= _LARGE_FLOPS * problem.batch and WGMMA_WS.name in able:
+            rare |= {MMA_SYNC.name, WMMA.name}
+            seldom |= {WGMMA.name}
     return {name: _RARELY if name in rare else _SELDOM if name in seldom else 1.0 for name in able}

@@ -22,7 +22,7 @@ from tuner.job.progress import ProgressTracker
 from tuner.job.selection import select_winner
 from tuner.job.slots import SlotBoard
 from tuner.measure.operands import why_too_large
-from tuner.search.search import Search, initial_of, open_search
+from tuner.search.search import DEPTH, Search, initial_of, open_search
 from tuner.workers.bench import Bench
 from tuner.workers.builder import Builder
 from tuner.workers.process import WorkerError
@@ -89,7 +89,7 @@ def open_for(
     """The search of a job, which tries ``initial_configs`` first, then those of the vendor library's choice;
     and compilations that began before the valid configs were listed, which takes up to a second.
 
-    These are of ``first``, or else of the first config of each family with the highest odds; on the host of
+    These are of ``first``, or else of the first configs of the families with the highest odds; on the host of
     none.
 
     Raises:
@@ -106,8 +106,9 @@ def open_for(
     if not first and not done:
         highest = max((chances[family.name] for family in families), default=1.0)
         likeliest = [family for family in families if chances[family.name] == highest]
-        tried = (initial_of(family, request.problem, device, given) for family in likeliest)
-        first = [configs[0] for configs in tried if configs]
+        tried = [initial_of(family, request.problem, device, given) for family in likeliest]
+        each = max(1, DEPTH // max(1, len(tried)))
+        first = [config for configs in tried for config in configs[:each]]
     started = [config for config in first if config not in done and device.kind != "host"]
     ahead = {config: context.submit(config) for config in started}
     search = open_search(

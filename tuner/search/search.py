@@ -7,11 +7,12 @@ Each family is an arm with its own study, since their knobs differ. The rule:
    has, so that no family falls behind because another one was asked more often. e is a quarter of these
    results, at most 4: chance counts little early, and later a family half as fast gets one ask in sixteen.
    The weight of a family whose configs all failed falls as slowly. A family with odds, of how likely it is
-   the fastest, begins with them as its weight; they count less with each result, and not while it leads.
+   the fastest, begins with them as its weight. They count less with each of its results and the further it
+   leads, and not while no result of another family is faster.
 2. Ask for an initial config of that family, alternating between the caller's configs (winners of near
    shapes, then configs with the tiling of the vendor library's choice) and the family's heuristic configs.
    Initial configs spend at most a third of the budget, or that of a quick job if it is more: a model learns
-   too little from fewer trials. But every family begins with one.
+   too little from fewer trials. The first ask of a family is one in any case.
 3. When no initial config is left, or their part of the budget is spent, ask the sampler, by default
    :class:`tuner.search.staged.StagedSampler`.
 
@@ -184,18 +185,23 @@ class Search:
         Families without a model count if they may be faster: if they have fewer than 3 results, or one that
         takes at most twice the best time; with odds o, fewer than 3 * o results or one within 2 ** o times.
         """
-        times = {arm: arm.best_us(len(arm.shown_us)) for arm in self._arms.values()}
-        best_us = min((us for us in times.values() if us is not None), default=None)
+        best_us = self._best_us
         if best_us is None:
             return None
         gains = []
-        for arm, own_us in times.items():
+        for arm in self._arms.values():
             gain = arm.expected_gain(best_us)
             if gain is not None:
                 gains.append(gain)
-            elif not arm.exhausted and _may_win(arm, own_us, best_us):
+            elif not arm.exhausted and _may_win(arm, best_us):
                 return None
         return max(gains, default=None)
+
+    @property
+    def _best_us(self) -> float | None:
+        """The lowest time of any family."""
+        times = (arm.best_us(len(arm.shown_us)) for arm in self._arms.values())
+        return min((us for us in times if us is not None), default=None)
 
     @property
     def _ask_seed(self) -> int:
@@ -215,20 +221,28 @@ class Search:
     def _weight(self, arm: Arm) -> float:
         results = len(arm.shown_us)
         own_us = arm.best_us(results)
-        times = [us for one in self._arms.values() if (us := one.best_us(results)) is not None]
+        others = [one.best_us(results) for one in self._arms.values() if one is not arm]
+        times = [us for us in others if us is not None]
         sharpness = min(SHARPEST, results / RESULTS_PER_POWER)
-        shown = sharpness / SHARPEST
-        expected = math.pow(arm.odds, 1 - shown)
         if own_us is None:
-            return expected * (math.pow(LEAST_WEIGHT, shown) if times else 1.0)
-        if own_us <= min(times):
+            return _odds_left(arm) * (math.pow(LEAST_WEIGHT, sharpness / SHARPEST) if times else 1.0)
+        if own_us == self._best_us:
             return 1.0
-        return max(LEAST_WEIGHT, expected * math.pow(min(times) / own_us, sharpness))
+        lead = min(times, default=own_us) / own_us
+        weight = _odds_left(arm) * math.pow(lead, SHARPEST if lead > 1 else sharpness)
+        return min(1.0, max(LEAST_WEIGHT, weight))
 
 
-def _may_win(arm: Arm, own_us: float | None, best_us: float) -> bool:
-    near = own_us is not None and own_us <= math.pow(MAY_WIN, arm.odds) * best_us
-    return near or len(arm.shown_us) < FEWEST_RESULTS * arm.odds
+def _odds_left(arm: Arm) -> float:
+    """What its results leave of the odds of a family."""
+    shown = len(arm.shown_us) / (RESULTS_PER_POWER * SHARPEST)
+    return math.pow(arm.odds, max(0.0, 1 - shown))
+
+
+def _may_win(arm: Arm, best_us: float) -> bool:
+    left, own_us = _odds_left(arm), arm.best_us(len(arm.shown_us))
+    near = own_us is not None and own_us <= math.pow(MAY_WIN, left) * best_us
+    return near or len(arm.shown_us) < FEWEST_RESULTS * left
 
 
 def open_search(
@@ -246,16 +260,18 @@ def open_search(
 
     ``initial_configs`` and the families' heuristic configs alternate, then the sampler chooses. Initial
     configs of an earlier version are completed; those that are not valid for the problem are left out.
-    ``odds`` holds those of some families, above 0 and at most 1; 1 for the others.
+    ``odds`` says how likely some families are the fastest, above 0 and at most 1; 1 for the others. They
+    count relative to the highest of these families.
     """
     given = list(initial_configs)
     pools = [Pool.of(family, problem, device) for family in families]
     size = sum(len(pool) for pool in pools)
+    chances = [odds.get(family.name, 1.0) for family in families]
     arms = []
-    for family, pool in zip(families, pools, strict=True):
+    for family, pool, chance in zip(families, pools, chances, strict=True):
         drawn_by = Sampler.RANDOM if size <= budget else sampler
         initial = initial_of(family, problem, device, given)
-        arms.append(Arm(pool, initial, drawn_by, odds.get(family.name, 1.0)))
+        arms.append(Arm(pool, initial, drawn_by, chance / max(chances)))
     return Search([arm for arm in arms if not arm.exhausted], min(budget, size), seed, depth)
 
 

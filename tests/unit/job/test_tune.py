@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from toy_family import CUDA_DEVICE, DEVICE, PROBLEM, TOY
+from toy_family import CUDA_DEVICE, DEVICE, PROBLEM, TOY, ToyFamily
 from tune_lab import Lab
 
 from kernels.registry import FAMILIES
@@ -255,6 +255,17 @@ def test_a_gpu_measures_while_later_configs_compile() -> None:
     # The last of the 30 is submitted before the one that is DEPTH - 1 ahead of it is recorded.
     full = 30 - DEPTH + 1
     assert ahead[:full] == [DEPTH] * full
+
+
+def test_first_trials_and_compilations_are_of_the_likely_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FAMILIES, "two", ToyFamily("two"))
+    monkeypatch.setattr("tuner.job.tune.odds", lambda *_where: {"toy": 1 / 8, "two": 1.0})
+    lab = Lab(spec=CUDA_DEVICE)
+    bench: Any = lab.bench
+    request = TuneRequest(PROBLEM, families=("toy", "two"), max_trials=10)
+    tune(request, "job", bench, lab.builder, lab.recorder, lab.cancelled)  # type: ignore[arg-type]
+    assert lab.builder.submitted[:2] == ToyFamily("two").heuristic_configs(PROBLEM, CUDA_DEVICE)[:2]
+    assert [trial.config.family for trial in lab.recorder.kept].count("toy") == 1
 
 
 def test_the_host_compiles_a_batch_before_it_measures() -> None:

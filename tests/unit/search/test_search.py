@@ -167,13 +167,35 @@ def test_odds_share_out_the_first_asks_and_results_the_later_ones() -> None:
 
     def asked(odds: dict[str, float], trials: int) -> Counter[str]:
         told = drive(open_search([TOY, twin], PROBLEM, DEVICE, 60, odds=odds), result, stop_after=trials)
-        assert next(one for one in told if one.family == "slow_toy").origin == "initial"
         return Counter(one.family for one in told)
 
     unlikely = {"slow_toy": 1 / 8}
     assert asked({}, 10)["slow_toy"] >= 5
     assert asked(unlikely, 10)["slow_toy"] == 1
     assert asked(unlikely, 60)["slow_toy"] > 30, "it is twice as fast"
+    assert asked({"toy": 1 / 8, "slow_toy": 1 / 8}, 10) == asked({}, 10), "only those that are searched count"
+
+
+def test_an_unlikely_family_that_hardly_beats_the_first_config_of_another_stays_behind() -> None:
+    times = {"toy": iter([160.0, *[100.0] * 30]), "slow_toy": iter([150.0] * 30)}
+
+    def result(config: Config) -> Result:
+        return Outcome.OK, next(times[config.family])
+
+    search = open_search([TOY, ToyFamily("slow_toy")], PROBLEM, DEVICE, 60, odds={"slow_toy": 1 / 8})
+    asked = Counter(one.family for one in drive(search, result, stop_after=20))
+    assert asked["slow_toy"] <= 3
+
+
+def test_a_family_is_weighed_though_the_first_configs_of_the_other_failed() -> None:
+    times = {"toy": iter([None, None, 100.0, *[90.0] * 30]), "slow_toy": iter([150.0] * 30)}
+
+    def result(config: Config) -> Result:
+        us = next(times[config.family])
+        return (Outcome.OK, us) if us else FAILED
+
+    search = open_search([TOY, ToyFamily("slow_toy")], PROBLEM, DEVICE, 30)
+    assert len(drive(search, result)) == 32
 
 
 def test_an_unlikely_family_begins_with_an_initial_config_when_their_part_of_the_budget_is_spent() -> None:
@@ -205,6 +227,8 @@ def test_an_unlikely_family_keeps_the_search_going_with_fewer_results_or_closer_
     assert gains({}, 9.0, 3)
     assert not gains({}, 9.0, 1), "two more results may show that it is faster"
     assert gains(unlikely, 9.0, 1)
+    assert not gains({}, 1.6, 3)
+    assert gains(unlikely, 1.6, 3)
     assert not gains(unlikely, 0.9, 3)
 
 
