@@ -28,6 +28,7 @@ from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Outcome
 from tuner.job.ladder import tune_ladder
 from tuner.job.neighbours import first_tries
+from tuner.job.progress import PHASES
 from tuner.job.tune import tune
 from tuner.measure.race import METHOD, RaceRules, RaceSamples
 from tuner.measure.stats import CONFIDENCE, Ratio, median, paired_ratio
@@ -41,7 +42,6 @@ ROUNDS = 48
 QUIET_WAIT_S = 20.0  # as a service's jobs
 FAILURES = (TilewrightError, RuntimeError)  # of a shape; the latter is a programming error in a worker
 DEVICE_PHASES = ("check", "measure", "race")
-_PHASES = (*DEVICE_PHASES, "idle", "search")
 _OWNER = "bench-fresh"
 _RACE_TIMEOUT_S = 600.0
 _DISTRIBUTIONS = ("numpy", "cupy-cuda13x", "nvmath-python", "nvidia-cublas", "torch")
@@ -175,7 +175,7 @@ class FreshTuner:
             seconds=seconds,
             of_row=Counter(trial.m for trial in known if trial.m),
             missing=recorder.row_errors(),
-            phases_s={name: round(getattr(progress, f"{name}_s"), 2) for name in _PHASES if progress},
+            phases_s={name: round(getattr(progress, f"{name}_s"), 2) for name in PHASES if progress},
             trials=progress.measured + progress.failed if progress else 0,
             **outcome,
         )

@@ -40,7 +40,7 @@ from tuner.job.context import JobContext, Recorder
 from tuner.job.first_configs import Measured, first_configs
 from tuner.job.helpers import adopt
 from tuner.job.loop import Loop, of_today, why_outdated
-from tuner.job.progress import ProgressTracker, timed
+from tuner.job.progress import PHASES, ProgressTracker, timed
 from tuner.job.selection import select_winner
 from tuner.job.slots import SlotBoard
 from tuner.job.tune import NO_WINNER, open_for
@@ -61,7 +61,7 @@ ORIGIN = "ladder"
 _log = logging.getLogger("tilewright.job")
 
 InitialConfigs = Callable[[GemmProblem], Sequence[Config]]
-_SECONDS = ("compile_s", "check_s", "measure_s", "idle_s", "search_s", "race_s")
+_SECONDS = ("compile_s", *(f"{phase}_s" for phase in PHASES))
 
 
 def tune_ladder(
@@ -301,9 +301,10 @@ class _Row:
         """
         followed = [trial.config for trial in self._known() if trial.origin == ORIGIN]
         first = [config for config in self._first if config not in followed] if again else ()
+        opening = time.monotonic()
         self._search, ahead = open_for(self.context, self._job.bench, self._known_configs, first)
         self._search.reserve(followed)  # a row that is searched on measures nothing twice
-        self.tracker = self.new_tracker()
+        self.tracker = self.new_tracker(time.monotonic() - opening)
         if again:
             Loop(self.context, self._search, self.tracker, first, ahead).run()
         else:
@@ -339,9 +340,9 @@ class _Row:
         near = [trial for trial in complete if regrets[str(trial.artifact)] <= RACED]
         return sorted(near, key=lambda trial: timed(trial).median_us)[:most]
 
-    def new_tracker(self) -> ProgressTracker:
+    def new_tracker(self, open_s: float = 0.0) -> ProgressTracker:
         """A tracker without trials, whose clock is that of the whole job."""
-        return ProgressTracker(self.context.request, self, self._search, self._job.started)
+        return ProgressTracker(self.context.request, self, self._search, self._job.started, open_s)
 
     def times(self) -> dict[str, Trial]:
         """The fastest trial of each kernel that was measured."""
@@ -367,7 +368,8 @@ class _Row:
         may_measure = not known and (always or followed < self._most_followed)
         artifact = self._job.kernel(str(trial.artifact)) if may_measure else None
         if artifact and self._why_not(trial.config, artifact) is None:
-            result = self.context.try_config(trial.config, artifact, self.tracker.incumbent_us)
+            with self.tracker.trying():
+                result = self.context.try_config(trial.config, artifact, self.tracker.incumbent_us)
             number = len(self.tracker.trials)
             tried = Trial(number, trial.config, outcome=result.outcome, origin=ORIGIN)
             self.tracker.add(self.context.measured(tried, artifact, result), artifact)

@@ -218,7 +218,8 @@ class Loop:
         if self._open and self._is_compiled():
             proposal, work = self._open.popleft()
             compiled = work.result()
-            trial = self._context.tried(proposal, compiled, self._tracker.incumbent_us)
+            with self._tracker.trying():
+                trial = self._context.tried(proposal, compiled, self._tracker.incumbent_us)
             self._finish(proposal, trial, compiled.artifact)
         elif not self._open and self._helpers.away:
             self._await_helpers()

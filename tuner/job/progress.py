@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from tilewright.artifact import Artifact
 from tilewright.schema.job import JobProgress, TuneRequest
@@ -13,16 +15,17 @@ from tilewright.schema.trial import Outcome, Timing, Trial
 from tuner.job.context import Recorder
 from tuner.search.search import MEASURED, Search
 
+# Of the wall clock of a job; each has its seconds in JobProgress.
+PHASES = ("open", "idle", "check", "measure", "transfer", "search", "store", "race")
 _log = logging.getLogger("tilewright.job")
 
 
 class ProgressTracker:
     """Trials of one job, including those of an interrupted run, and the seconds that this run spent.
 
-    Check, measure, idle, search and race are intervals of the wall clock that never overlap. The rest of
-    ``elapsed_s`` went into the store, communication between processes and the heuristics of the vendor
-    library. Those of helpers, side by side with them, do not count. ``compile_s`` is the sum over compilers,
-    which run in parallel with each other and with the device.
+    Check, measure, idle, search, race, open, transfer and store are intervals of the wall clock that never
+    overlap; little of ``elapsed_s`` is left. Those of helpers, side by side with them, do not count.
+    ``compile_s`` is the sum over compilers, which run in parallel with each other and with the device.
 
     Attributes:
         trials: in the order they finished.
@@ -30,15 +33,18 @@ class ProgressTracker:
         stopped: the reason why the search ended; None while it runs.
     """
 
-    def __init__(self, request: TuneRequest, recorder: Recorder, search: Search, started: float) -> None:
-        """``started`` is the start of this run on the monotonic clock."""
+    def __init__(
+        self, request: TuneRequest, recorder: Recorder, search: Search, started: float, open_s: float = 0.0
+    ) -> None:
+        """``started`` is the start of this run on the monotonic clock; opening the search took ``open_s``."""
         self._request = request
         self._recorder = recorder
         self._search = search
         self._started = started
         self._replayed = 0
         self._compile_s = self._check_s = self._measure_s = 0.0
-        self._idle_s = self._search_s = self._race_s = 0.0
+        self._idle_s = self._search_s = self._race_s = self._trying_s = self._store_s = 0.0
+        self._open_s = open_s
         self.stopped: str | None = None
         self.trials: list[Trial] = []
         self.artifacts: dict[str, Artifact] = {}
@@ -94,9 +100,17 @@ class ProgressTracker:
         yield
         self._race_s += time.monotonic() - began
 
+    @contextlib.contextmanager
+    def trying(self) -> Iterator[None]:
+        """Count the time of the block as time of a trial, which is added afterwards."""
+        began = time.monotonic()
+        yield
+        self._trying_s += time.monotonic() - began
+
     def add(self, trial: Trial, artifact: Artifact | None) -> None:
         """Commit a trial."""
-        self._recorder.add_trial(trial, artifact)
+        with self._storing():
+            self._recorder.add_trial(trial, artifact)
         self.trials.append(trial)
         if artifact is not None and trial.outcome is Outcome.OK:
             self.artifacts[artifact.digest] = artifact
@@ -108,42 +122,47 @@ class ProgressTracker:
     def publish(self, phase: str) -> None:
         """Publish the progress of the job."""
         best = self.best
-        self._recorder.set_progress(
-            JobProgress(
-                phase=phase,
-                measured=self.measured,
-                planned=self._search.budget,
-                valid_configs=self._search.size,
-                failed=len(self.trials) - self.measured,
-                best_us=self.incumbent_us,
-                best_config=str(best.config) if best else None,
-                elapsed_s=self.elapsed_s,
-                eta_s=self._eta_s(phase),
-                compile_s=self._compile_s,
-                check_s=self._check_s,
-                measure_s=self._measure_s,
-                idle_s=self._idle_s,
-                search_s=self._search_s,
-                race_s=self._race_s,
-                stopped=self.stopped,
-            )
+        progress = JobProgress(
+            phase=phase,
+            measured=self.measured,
+            planned=self._search.budget,
+            valid_configs=self._search.size,
+            failed=len(self.trials) - self.measured,
+            best_us=self.incumbent_us,
+            best_config=str(best.config) if best else None,
+            elapsed_s=self.elapsed_s,
+            eta_s=self._eta_s(phase),
+            compile_s=self._compile_s,
+            stopped=self.stopped,
         )
+        seconds: dict[str, Any] = {f"{name}_s": spent for name, spent in self._phases_s().items()}
+        progress = dataclasses.replace(progress, **seconds)
+        with self._storing():
+            self._recorder.set_progress(progress)
 
     def log(self, job_id: str) -> None:
         """Log how the seconds of this run were spent."""
-        known = {
-            "check": self._check_s,
-            "measure": self._measure_s,
-            "idle": self._idle_s,
-            "search": self._search_s,
-            "race": self._race_s,
-        }
+        known = self._phases_s()
         elapsed_s = self.elapsed_s
         known["other"] = elapsed_s - sum(known.values())
         parts = " + ".join(f"{name} {seconds:.2f}" for name, seconds in known.items())
         count, reason = len(self.trials), self.stopped
         _log.info("job %s: %d trials, %s; %s = %.2f s", job_id, count, reason, parts, elapsed_s)
         _log.info("job %s: compilers worked %.2f s side by side with that", job_id, self._compile_s)
+
+    def _phases_s(self) -> dict[str, float]:
+        transfer_s = max(0.0, self._trying_s - self._check_s - self._measure_s)
+        seconds = (
+            self._open_s, self._idle_s, self._check_s, self._measure_s, transfer_s, self._search_s,
+            self._store_s, self._race_s,
+        )  # fmt: skip
+        return dict(zip(PHASES, seconds, strict=True))
+
+    @contextlib.contextmanager
+    def _storing(self) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self._store_s += time.monotonic() - began
 
     def _eta_s(self, phase: str) -> float | None:
         measured_now = self.measured - self._replayed

@@ -22,7 +22,7 @@ from tuner.job.progress import ProgressTracker
 from tuner.job.selection import select_winner
 from tuner.job.slots import SlotBoard
 from tuner.measure.operands import why_too_large
-from tuner.search.search import DEPTH, Search, initial_of, open_search
+from tuner.search.search import DEPTH, Search, initial_of, initial_trials, open_search
 from tuner.workers.bench import Bench
 from tuner.workers.builder import Builder
 from tuner.workers.process import WorkerError
@@ -64,8 +64,9 @@ def tune(
     adopt(context)
     if not recorder.trials():  # else the progress of the interrupted run stands until it is caught up with
         recorder.set_progress(JobProgress("enumerate", 0, request.budget))
+    opening = time.monotonic()
     search, ahead = open_for(context, bench, initial_configs)
-    tracker = ProgressTracker(request, recorder, search, started)
+    tracker = ProgressTracker(request, recorder, search, started, time.monotonic() - opening)
     Loop(context, search, tracker, ahead=ahead).run()
     if board:
         board.close()
@@ -87,10 +88,11 @@ def open_for(
     context: JobContext, bench: Bench, initial_configs: Sequence[Config], first: Sequence[Config] = ()
 ) -> tuple[Search, Ahead]:
     """The search of a job, which tries ``initial_configs`` first, then those of the vendor library's choice;
-    and compilations that began before the valid configs were listed, which takes up to a second.
+    and compilations that began meanwhile. If its sampler will be needed, the valid configs are listed while
+    the first ones are tried.
 
-    These are of ``first``, or else of the first configs of the families with the highest odds; on the host of
-    none.
+    The compilations are of ``first``, or else of the first configs of the families with the highest odds. On
+    the host, where they and the listing would run on the cores being measured, there are none.
 
     Raises:
         InvalidProblem: as :func:`tune`.
@@ -103,6 +105,7 @@ def open_for(
     given = [*initial_configs, *_vendor_configs(context, bench, families)]
     done = {trial.config for trial in context.recorder.trials()}
     chances = odds(request.problem, device)
+    enough = len(first) or initial_trials(request.budget)
     if not first and not done:
         highest = max((chances[family.name] for family in families), default=1.0)
         likeliest = [family for family in families if chances[family.name] == highest]
@@ -114,13 +117,17 @@ def open_for(
     search = open_search(
         families, request.problem, device, request.budget, request.seed, given, request.sampler, odds=chances
     )
-    if not search.size:
+    if search.exhausted:
         for work in ahead.values():
             work.cancel()
         names = ", ".join(family.name for family in families) or "any family"
         raise InvalidProblem(
             f"no config of {names} is valid for {request.problem} on {device.arch}; tune another problem"
         )
+    if device.kind == "host":
+        search.list_configs()
+    elif request.budget > enough:
+        threading.Thread(target=search.list_configs, name="list-configs", daemon=True).start()
     return search, ahead
 
 

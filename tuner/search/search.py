@@ -17,7 +17,7 @@ Each family is an arm with its own study, since their knobs differ. The rule:
    :class:`tuner.search.staged.StagedSampler`.
 
 So the sampler chooses most of every budget that is not small. Failed configs count too: the model ranks them
-below every measured one. If the budget covers the whole space, the search tries every config.
+below every measured one. A family whose every config the budget covers is sampled at random.
 
 Several proposals may be pending, asked for and without a result: those that compile ahead of the device, and
 those on other devices. :attr:`Search.ready` keeps them at most ``depth``. The samplers take them into account
@@ -47,7 +47,7 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import QUICK_TRIALS, Sampler
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Outcome
-from tuner.search.arm import Arm, Draw
+from tuner.search.arm import Arm
 from tuner.search.pool import Pool
 
 DEPTH = 4
@@ -84,7 +84,6 @@ class Search:
     """Ask and tell over several arms.
 
     Attributes:
-        size: valid configs over all families.
         measured: ``ok`` and ``pruned`` results told so far.
         asked: proposals made so far.
         depth: the most proposals that are pending at a time: ``DEPTH`` for one device, one more for each
@@ -92,16 +91,36 @@ class Search:
     """
 
     def __init__(self, arms: Sequence[Arm], budget: int, seed: int = 0, depth: int = DEPTH) -> None:
-        """``budget`` is the number of measured trials to plan for, at most the number of configs."""
-        self._arms = {arm.pool.family: arm for arm in arms}
+        """``budget`` is the number of measured trials to plan for."""
+        self._arms = {arm.family: arm for arm in arms}
         self._seed = seed
-        self._open: dict[Proposal, Draw] = {}
+        self._open: dict[Proposal, None] = {}
         self.depth = depth
-        self._initial_left = max(QUICK_TRIALS, int(INITIAL_FRACTION * budget))
-        self.size = sum(len(arm.pool) for arm in arms)
-        self.budget = min(budget, self.size)
+        self._initial_left = initial_trials(budget)
+        self._budget = budget
         self.measured = 0
         self.asked = 0
+
+    @property
+    def size(self) -> int:
+        """The number of valid configs of the families that were listed so far."""
+        return sum(arm.size or 0 for arm in self._arms.values())
+
+    @property
+    def budget(self) -> int:
+        """The number of measured trials to plan for: at most the number of configs, once they are listed."""
+        listed = all(arm.size is not None for arm in self._arms.values())
+        return min(self._budget, self.size) if listed else self._budget
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every config of every family was proposed or is reserved."""
+        return all(arm.exhausted for arm in self._arms.values())
+
+    def list_configs(self) -> None:
+        """List the valid configs of all families, in any thread, so that no ask has to."""
+        for arm in self._arms.values():
+            len(arm.pool)
 
     @property
     def pending(self) -> tuple[Proposal, ...]:
@@ -125,11 +144,11 @@ class Search:
             RuntimeError: the search is not :attr:`ready`.
         """
         self._need_ready()
-        arms = [arm for arm in self._arms.values() if not arm.exhausted]
-        if not arms:
+        arms = sorted(self._arms.values(), key=lambda one: (one.asked + 1) / self._weight(one))
+        arm = next((arm for arm in arms if not arm.exhausted), None)
+        if arm is None:
             return None
-        arm = min(arms, key=lambda one: (one.asked + 1) / self._weight(one))
-        more = self._initial_left > 0 or not arm.asked or not arm.pool.unclaimed
+        more = self._initial_left > 0 or not arm.asked or not arm.unclaimed
         initial_configs = arm.initial_configs if more else []
         if initial_configs:
             return self._propose(arm.fixed(initial_configs[0], self._ask_seed, is_initial=True), INITIAL)
@@ -146,7 +165,7 @@ class Search:
         """
         arm = self._arms.get(config.family)
         if arm is None:
-            return self._propose(Draw(config, None), origin)
+            return self._propose(config, origin)
         return self._propose(arm.fixed(config, self._ask_seed, origin == INITIAL), origin)
 
     def reserve(self, configs: Iterable[Config]) -> None:
@@ -173,10 +192,10 @@ class Search:
             raise ValueError(
                 f"an outcome has a value exactly if it was measured, got {outcome} with {value_us}"
             )
-        draw = self._open.pop(proposal)
+        del self._open[proposal]
         self.measured += outcome in MEASURED
         if arm := self._arms.get(proposal.family):
-            arm.tell(draw, value_us)
+            arm.tell(proposal.config, value_us)
 
     @property
     def expected_gain(self) -> float | None:
@@ -207,9 +226,9 @@ class Search:
     def _ask_seed(self) -> int:
         return int(np.random.SeedSequence((self._seed, self.asked)).generate_state(1)[0])
 
-    def _propose(self, draw: Draw, origin: str) -> Proposal:
-        proposal = Proposal(self.asked, draw.config, origin)
-        self._open[proposal] = draw
+    def _propose(self, config: Config, origin: str) -> Proposal:
+        proposal = Proposal(self.asked, config, origin)
+        self._open[proposal] = None
         self.asked += 1
         self._initial_left -= origin == INITIAL
         return proposal
@@ -264,15 +283,18 @@ def open_search(
     count relative to the highest of these families.
     """
     given = list(initial_configs)
-    pools = [Pool.of(family, problem, device) for family in families]
-    size = sum(len(pool) for pool in pools)
     chances = [odds.get(family.name, 1.0) for family in families]
     arms = []
-    for family, pool, chance in zip(families, pools, chances, strict=True):
-        drawn_by = Sampler.RANDOM if size <= budget else sampler
+    for family, chance in zip(families, chances, strict=True):
+        listing = functools.partial(Pool.of, family, problem, device)
         initial = initial_of(family, problem, device, given)
-        arms.append(Arm(pool, initial, drawn_by, chance / max(chances)))
-    return Search([arm for arm in arms if not arm.exhausted], min(budget, size), seed, depth)
+        arms.append(Arm(family.name, listing, initial, sampler, chance / max(chances), budget))
+    return Search([arm for arm in arms if not arm.exhausted], budget, seed, depth)
+
+
+def initial_trials(budget: int) -> int:
+    """How many trials of a budget are initial configs at most."""
+    return max(QUICK_TRIALS, int(INITIAL_FRACTION * budget))
 
 
 def initial_of(

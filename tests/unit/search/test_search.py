@@ -101,10 +101,36 @@ def test_never_invalid_never_twice(outcomes: list[Outcome], seed: int, budget: i
 
 def test_a_search_ends_when_every_config_was_tried() -> None:
     search = open_search([TINY], PROBLEM, DEVICE, 10_000)
-    assert search.budget == search.size == 30
     told = drive(search)
+    assert search.budget == search.size == 30
     assert len({one.config for one in told}) == search.measured == 30
     assert search.ask() is None
+
+
+def test_configs_are_listed_once_the_initial_ones_do_not_suffice() -> None:
+    configs = [TOY.make(tile, stages) for tile in (16, 32, 48) for stages in (1, 2, 3, 4, 5)]
+    initial = [config for config in configs if TOY.why_invalid(config, PROBLEM, DEVICE) is None]
+    search = open_search([TOY], PROBLEM, DEVICE, 60, 1, initial)
+    told = drive(search, stop_after=10)
+    assert {one.origin for one in told} == {"initial"}
+    assert (search.size, search.budget) == (0, 60)
+    search.list_configs()
+    assert search.size > 60
+
+
+def test_a_sampler_that_comes_late_knows_what_was_tried_before_it() -> None:
+    def proposals(early: bool) -> list[Config]:
+        configs = [TOY.make(tile, stages) for tile in (16, 32, 48) for stages in (1, 2, 3, 4, 5)]
+        search = open_search([TOY, SLOW_TOY], PROBLEM, DEVICE, 60, 1, configs)
+        search.reserve([TOY.make(64, 2)])
+        if early:
+            assert [arm.unclaimed > 0 for arm in search._arms.values()] == [True, True]
+        return [one.config for one in drive(search, stop_after=50)]
+
+    late = proposals(early=False)
+    assert late == proposals(early=True)
+    assert len(set(late)) == len(late) == 50
+    assert TOY.make(64, 2) not in late
 
 
 def test_failures_alone_end_with_the_space() -> None:
@@ -131,7 +157,7 @@ def test_better_than_random_over_20_seeds() -> None:
     budget = 40
     ours, random = [], []
     for seed in range(20):
-        told = drive(Search([Arm(Pool.of(TOY, PROBLEM, DEVICE), [])], budget, seed))
+        told = drive(Search([Arm("toy", lambda: Pool.of(TOY, PROBLEM, DEVICE), [])], budget, seed))
         ours.append(costs.min() / min(TOY.cost(one.config) for one in told))
         drawn = np.random.default_rng(seed).choice(costs, budget, replace=False)
         random.append(costs.min() / drawn.min())
