@@ -13,7 +13,7 @@ from typing import Literal
 from kernels.base.tile_hint import TileHint
 from kernels.common import cuda
 from kernels.wgmma_ws.config import L2_HINTS, TMA_STORES, Knobs
-from kernels.wgmma_ws.heuristics import candidates, completed, cycles, following_hint
+from kernels.wgmma_ws.heuristics import CostModel, completed, following_hint, rated_candidates
 from kernels.wgmma_ws.layout import (
     grid,
     load_interval,
@@ -126,16 +126,14 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
 
     def estimated_clocks(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> float | None:
         """The clocks of a launch by the cost model, for comparison only."""
-        return cycles(self.knob_values(config), problem, device)
+        return CostModel(problem, device).cycles(self.knob_values(config))
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
         """The fastest candidates by the cost model, of both schedules and many shapes.
 
         None is more than 25 % slower than the first.
         """
-        timed = sorted(
-            ((cycles(k, problem, device), k) for k in candidates(problem, device)), key=itemgetter(0)
-        )
+        timed = sorted(rated_candidates(problem, device), key=itemgetter(0))
         chosen: list[Config] = []
         of_schedule: Counter[str] = Counter()
         spreads: dict[tuple[str, int, int, int], dict[tuple[int, ...], set[str]]] = defaultdict(dict)

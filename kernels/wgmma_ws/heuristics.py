@@ -25,6 +25,7 @@ from kernels.wgmma_ws.layout import (
 )
 from kernels.wgmma_ws.search_rules import (
     l2_keeps,
+    partitions_pay,
     useful_stages,
     useful_store_stages,
     why_cta_order,
@@ -45,6 +46,7 @@ _L2_BYTES = 64
 _SMEM_BYTES = 128
 _PARTIAL_BYTES = 18  # of the partials of split-K, written and read again
 _DRAM_BYTES = 20
+_DRAM_REACHED = 1.09  # of the bandwidth for each clock at the highest one; main loops run at lower ones
 # Cost of a request of the larger operand in a single wave, relative to one of the other: of a CTA in a
 # cluster, and of one of two CTAs without clusters that follow each other
 # (benchmarks/lab/2026-11-26-single-wave.md).
@@ -65,55 +67,68 @@ _REDUCE_CYCLES, _LATE_REDUCE_CYCLES = 2000, 1500
 _SCATTER_CYCLES, _SCATTER_BYTES, _STAGGERED_BYTES = 3000, 30, 50
 
 
-def cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
-    """Estimated clocks of a launch, for ranking only.
+class CostModel:
+    """Estimated clocks of configs of one problem on a device, for ranking only."""
 
-    Takes the slowest of tensor cores, L2 and shared memory for a work tile, times the work tiles of an SM,
-    but at least the time that DRAM needs, after the cost model of DeepSeek's DeepGEMM.
-    """
-    depth = -(-problem.k // (k.split_k * k.cluster_k)) * problem.dtype.size
-    extent, width = k.warpgroup_tile
-    multiplied = k.tile_m * k.tile_n * depth / 2 / (_REACHED * MULTIPLY_ADDS)
-    loaded = _loaded(k, problem, device) * depth / _L2_BYTES
-    if row_alignment(problem) < 128:
-        loaded *= 2  # a row of a tile crosses a cache line
-    read = k.consumers * (extent + extent // 64 * width) * depth / _SMEM_BYTES
-    if k.schedule == "pingpong":
-        read /= k.consumers  # they alternate
-    store = _STORE_CYCLES * accumulator_registers(k, problem)
-    turnaround = _TURNAROUND_CYCLES + store + (1000 if k.cluster_k > 1 else 0)
-    start = _LAUNCH_CYCLES + (200 if k.split_k == 1 else 100) * (k.cluster - 1)
-    start += _SEVERAL_CONSUMERS_CYCLES if k.consumers > 1 else 0
-    hidden = 0.0
-    if k.schedule == "pingpong":
-        hidden = _HIDDEN * turnaround
-    elif pending_registers(k) and k.consumers > 1:
-        hidden = _HIDDEN * store
-    work_tiles = grid(k, device).tiles(problem) * problem.batch * k.split_k
-    waves = -(-work_tiles * k.cluster_k // (clusters_at_once(k.cluster, device) * k.cluster))
-    operands = (problem.m + problem.n) * problem.k * problem.dtype.size * problem.batch
-    requested = k.tile_m / k.cluster_n + k.tile_n / k.cluster_m
-    power = ((1 - _UNSHARED) * (k.tile_m + k.tile_n) + _UNSHARED * requested) * depth / _POWER_BYTES
-    busy = waves * (max(multiplied, loaded, read) + turnaround - hidden + power) + hidden
-    streamed = operands / (_DRAM_BYTES * device.sm_count)
-    main = max(busy, streamed) + _UNHIDDEN * min(busy, streamed)
-    return main + _reduction_cycles(k, problem, device) + start
+    def __init__(self, problem: GemmProblem, device: DeviceSpec) -> None:
+        self._problem, self._device = problem, device
+        self._crossing = 2 if row_alignment(problem) < 128 else 1  # cache lines that a row of a tile crosses
+        operands = (problem.m + problem.n) * problem.k * problem.dtype.size * problem.batch
+        self._streamed = operands / dram_bytes(device)
+
+    def cycles(self, k: Knobs) -> float:
+        """Estimated clocks of a launch.
+
+        Takes the slowest of tensor cores, L2 and shared memory for a work tile, times the work tiles of an
+        SM, but at least the time that DRAM needs, after the cost model of DeepSeek's DeepGEMM.
+        """
+        problem, device = self._problem, self._device
+        depth = -(-problem.k // (k.split_k * k.cluster_k)) * problem.dtype.size
+        extent, width = k.warpgroup_tile
+        multiplied = k.tile_m * k.tile_n * depth / 2 / (_REACHED * MULTIPLY_ADDS)
+        loaded = self._loaded(k) * self._crossing * depth / _L2_BYTES
+        read = k.consumers * (extent + extent // 64 * width) * depth / _SMEM_BYTES
+        if k.schedule == "pingpong":
+            read /= k.consumers  # they alternate
+        store = _STORE_CYCLES * accumulator_registers(k, problem)
+        turnaround = _TURNAROUND_CYCLES + store + (1000 if k.cluster_k > 1 else 0)
+        start = _LAUNCH_CYCLES + (200 if k.split_k == 1 else 100) * (k.cluster - 1)
+        start += _SEVERAL_CONSUMERS_CYCLES if k.consumers > 1 else 0
+        hidden = 0.0
+        if k.schedule == "pingpong":
+            hidden = _HIDDEN * turnaround
+        elif pending_registers(k) and k.consumers > 1:
+            hidden = _HIDDEN * store
+        work_tiles = grid(k, device).tiles(problem) * problem.batch * k.split_k
+        waves = -(-work_tiles * k.cluster_k // (clusters_at_once(k.cluster, device) * k.cluster))
+        requested = k.tile_m / k.cluster_n + k.tile_n / k.cluster_m
+        power = ((1 - _UNSHARED) * (k.tile_m + k.tile_n) + _UNSHARED * requested) * depth / _POWER_BYTES
+        busy = waves * (max(multiplied, loaded, read) + turnaround - hidden + power) + hidden
+        main = max(busy, self._streamed) + _UNHIDDEN * min(busy, self._streamed)
+        return main + _reduction_cycles(k, problem, device) + start
+
+    def _loaded(self, k: Knobs) -> float:
+        """Rows of A and B that a CTA requests from the L2 for each k.
+
+        In a single wave all of the larger operand comes from DRAM at once, so its requests are slower. CTAs
+        that follow each other in the raster order share them, unless they are in clusters, which share by
+        multicast alone.
+        """
+        problem, device = self._problem, self._device
+        requested = k.tile_m / k.cluster_n, k.tile_n / k.cluster_m
+        rows, columns = clusters(problem, (k.tile_m, k.tile_n))
+        extent = (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n)
+        if k.split_k > 1 or min(rows, columns) == 1 or not single_wave(problem, device, extent, k.cluster):
+            return sum(requested)
+        larger, other = reversed(requested) if cuda.weights(problem) == "b" else requested
+        return other + larger * (_SHARED if k.cluster == 1 else _FROM_DRAM)
 
 
-def _loaded(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
-    """Rows of A and B that a CTA requests from the L2 for each k.
-
-    In a single wave all of the larger operand comes from DRAM at once, so its requests are slower. CTAs that
-    follow each other in the raster order share them, unless they are in clusters, which share by multicast
-    alone.
-    """
-    requested = k.tile_m / k.cluster_n, k.tile_n / k.cluster_m
-    rows, columns = clusters(problem, (k.tile_m, k.tile_n))
-    extent = (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n)
-    if k.split_k > 1 or min(rows, columns) == 1 or not single_wave(problem, device, extent, k.cluster):
-        return sum(requested)
-    larger, other = reversed(requested) if cuda.weights(problem) == "b" else requested
-    return other + larger * (_SHARED if k.cluster == 1 else _FROM_DRAM)
+def dram_bytes(device: DeviceSpec) -> float:
+    """Bytes that DRAM gives all SMs in a clock of main loops; an H200's if the bandwidth is unknown."""
+    if not (device.memory_gbps and device.clock_mhz):
+        return _DRAM_BYTES * device.sm_count
+    return _DRAM_REACHED * device.memory_gbps * 1e3 / device.clock_mhz
 
 
 def _reduction_cycles(k: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
@@ -210,23 +225,38 @@ _CLUSTERS = (
 )  # fmt: skip
 
 
-def candidates(problem: GemmProblem, device: DeviceSpec) -> Iterator[Knobs]:
-    """Configs of every known shape, cluster and split_k, as far as :func:`cycles` reads them.
+def rated_candidates(problem: GemmProblem, device: DeviceSpec) -> Iterator[tuple[float, Knobs]]:
+    """Configs of every known shape, cluster and split_k with their estimated clocks.
 
-    :func:`completed` sets their other knobs. Not all are valid.
+    :func:`completed` sets knobs that the cost model does not read. Not all are valid.
     """
+    model = CostModel(problem, device)
     shapes = [(0, *shape) for shape in _SHAPES]
     if problem.m <= 2 * SMALL:
-        shapes += [(1, "cooperative", tile_m, tile_n, 1, n) for tile_m, tile_n, n in _SWAPPED]
+        shapes += [(1, "cooperative", tile_m, tile_n, 1, n) for tile_m, tile_n, n in _swapped(problem)]
     shapes = list(dict.fromkeys([*shapes, *_filling_shapes(problem, device)]))
     deep = 256 // problem.dtype.size
     # NOTE: the model rates both depths alike and the first of equals wins: weights that are read once are
     # loaded in the longest rows.
     depths = (deep, deep // 2) if problem.m <= 2 * SMALL and problem.k >= deep else (deep // 2,)
-    for shape, tile_k, cluster, split in itertools.product(shapes, depths, _CLUSTERS, _CANDIDATE_SPLITS):
+    for shape, cluster, split in itertools.product(shapes, _CLUSTERS, _CANDIDATE_SPLITS):
         if shape[1] == "pingpong" and split > 1:
             continue
-        yield from variants(problem, shape, tile_k, (*cluster, split))
+        if not partitions_pay(problem, device, shape[2:4], depths[-1], split * cluster[2]):
+            continue
+        for k in variants(problem, shape, depths[0], (*cluster, split)):
+            clocks = model.cycles(k)
+            yield clocks, k
+            for tile_k in depths[1:]:
+                yield clocks, dataclasses.replace(k, tile_k=tile_k)
+
+
+def _swapped(problem: GemmProblem) -> Iterator[tuple[int, int, int]]:
+    """tile_m, tile_n and consumers_n of candidates with swap_ab: known ones, and tiles of all rows of D."""
+    yield from _SWAPPED
+    rows = -(-problem.m // 16) * 16
+    if SMALL < rows < 2 * SMALL:
+        yield from ((rows, 64, 1), (rows, 128, 1), (rows, 128, 2))
 
 
 def _filling_shapes(problem: GemmProblem, device: DeviceSpec) -> Iterator[Shape]:
@@ -361,8 +391,10 @@ def following_hint(
     have the tile_k of the hint if that is valid.
     """
 
+    model = CostModel(problem, device)
+
     def rank(k: Knobs) -> tuple[bool, float]:
-        return k.tile_k != hint.tile_k, cycles(k, problem, device)
+        return k.tile_k != hint.tile_k, model.cycles(k)
 
     for variant in hint.variants:
         best: dict[tuple[str, int], Knobs] = {}

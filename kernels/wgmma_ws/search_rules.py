@@ -216,13 +216,19 @@ def _why_overlapped(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 
 
 def _why_split(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    partitions = k.split_k * k.cluster_k
-    if partitions == 1:
-        return None
-    tiles = Grid(k.tile_m, k.tile_n).tiles(p) * p.batch
-    if tiles * (partitions - 1) >= 2 * d.sm_count or p.k < 2 * partitions * k.tile_k:
+    if not partitions_pay(p, d, (k.tile_m, k.tile_n), k.tile_k, k.split_k * k.cluster_k):
         return "split-K pays only if tiles leave SMs idle and k is long"
     return None
+
+
+def partitions_pay(
+    problem: GemmProblem, device: DeviceSpec, tile: tuple[int, int], tile_k: int, partitions: int
+) -> bool:
+    """Whether to split the k of tiles: only if tiles leave SMs idle and k is long."""
+    if partitions == 1:
+        return True
+    tiles = Grid(*tile).tiles(problem) * problem.batch
+    return tiles * (partitions - 1) < 2 * device.sm_count and problem.k >= 2 * partitions * tile_k
 
 
 def _why_reduce_scatter(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
