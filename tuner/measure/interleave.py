@@ -29,7 +29,7 @@ from tuner.measure.timing import (
     settle,
 )
 
-GRAPHS = 32
+GRAPHS, FEW_GRAPHS = 32, 8  # of a candidate; few where a difference of 1 % decides little
 MOST_LAUNCHES = 2**14  # in all graphs of a candidate
 SLICE_S = 0.1
 AT_LIMIT = 0.95  # of the power that a device may draw
@@ -42,25 +42,28 @@ States = list[tuple[float | None, float | None]]
 Groups = Sequence[Sequence[int]]  # of candidates, by index
 
 
-def equal_samplers(device: Device, candidates: Sequence[Sequence[Launch]]) -> list[Callable[[int], float]]:
+def equal_samplers(
+    device: Device, candidates: Sequence[Sequence[Launch]], graphs: int = GRAPHS
+) -> list[Callable[[int], float]]:
     """A sampler for each candidate, all with the number of launches that the fastest one needs for a sample.
 
-    Starting a replay has a cost that more launches would spread thinner, so all have the same number.
+    Starting a replay has a cost that more launches would spread thinner, so all have the same number. Samples
+    take turns among so many ``graphs``; capturing one takes a device some milliseconds.
     """
     count = max(launches_per_sample(device, launches) for launches in candidates)
-    timers = _captured(device, [_again(of_samples(launches, count)) for launches in candidates])
+    timers = _captured(device, [_again(of_samples(launches, count), graphs) for launches in candidates])
     samplers = [in_turn(of_candidate) for of_candidate in timers]
     keep_busy(samplers, WARM_UP_S * len(samplers))
     return samplers
 
 
-def _again(parts: Sequence[Sequence[Launch]]) -> list[Sequence[Launch]]:
-    """The parts ``GRAPHS`` times, or fewer if these would be too many launches: a graph for each sample.
+def _again(parts: Sequence[Sequence[Launch]], graphs: int) -> list[Sequence[Launch]]:
+    """The parts so many times, or fewer if these would be too many launches.
 
     Two graphs of the same launches differ in time by up to 0.8 % for as long as they live, so that a race of
     one graph with another asks which lies better (benchmarks/lab/2026-11-27-graphs.md).
     """
-    return [*parts] * max(1, min(GRAPHS, MOST_LAUNCHES // sum(map(len, parts))))
+    return [*parts] * max(1, min(graphs, MOST_LAUNCHES // sum(map(len, parts))))
 
 
 def _captured(device: Device, parts: Sequence[Sequence[Sequence[Launch]]]) -> list[list[Callable[[], float]]]:

@@ -14,7 +14,7 @@ from tilewright.launch import Launch
 from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import STANDS_IN
 from tuner.devices.base import Device, VendorChoice
-from tuner.measure.interleave import SLICE_S, Rows, equal_samplers, finishers, interleave
+from tuner.measure.interleave import FEW_GRAPHS, SLICE_S, Rows, equal_samplers, finishers, interleave
 from tuner.measure.operands import rotated_sets
 from tuner.measure.stats import median
 from tuner.measure.timing import rest_before_bursts, take
@@ -117,7 +117,7 @@ def leading(
     if len(choices) == 1:
         return choices
     choices, rest_s = _screened(device, choices), rest_before_bursts(device.spec) if power_matters else 0.0
-    samplers = equal_samplers(device, [choice.launches for choice in choices])
+    samplers = equal_samplers(device, [choice.launches for choice in choices], FEW_GRAPHS)
     times = [median(take(sample, None, rest_s=rest_s)[0]) for sample in samplers]
     ranked = sorted(range(len(choices)), key=lambda index: times[index])
     return [choices[index] for index in ranked[:_LEADING] if times[index] <= _NEAR * min(times)]
