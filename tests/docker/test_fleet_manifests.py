@@ -146,6 +146,13 @@ def test_compose_starts_the_head_first_and_keeps_its_ports_private() -> None:
     assert "--num-cpus=0" in service["command"][0]
 
 
+def test_compose_knows_when_a_node_is_up() -> None:
+    for name in ("head", "worker"):
+        check = FLEET["services"][name]["healthcheck"]  # "up --wait" fails where there is none
+        assert check["test"] == ["CMD", "test", "-e", "/tmp/ray/ray_current_cluster"]
+        assert "--block" in FLEET["services"][name]["entrypoint"]
+
+
 def test_the_image_adds_locked_packages_alone() -> None:
     *_, packages, final = stages(DOCKER / "Dockerfile.fleet")
     assert [step.arguments[0] for step in packages if step.word == "COPY"] == ["requirements-fleet.lock"]
