@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from typing import Any
@@ -151,6 +152,19 @@ def test_compose_knows_when_a_node_is_up() -> None:
         check = FLEET["services"][name]["healthcheck"]  # "up --wait" fails where there is none
         assert check["test"] == ["CMD", "test", "-e", "/tmp/ray/ray_current_cluster"]
         assert "--block" in FLEET["services"][name]["entrypoint"]
+
+
+@pytest.mark.parametrize("where", ["compose", "kubernetes"])
+def test_the_node_of_a_service_comes_back_after_the_head(where: str) -> None:
+    if where == "compose":
+        [script] = FLEET["services"]["service"]["command"]
+    else:
+        [script] = next(one["args"] for kind, one, _ in containers() if kind == "Deployment")
+    subprocess.run(["sh", "-n", "-c", script], check=True)
+    *_, node, service = script.splitlines()
+    assert node.startswith("while true; do ray start ")
+    assert node.endswith(" --block; sleep 1; done &")
+    assert service == "exec python -m service.cli.main serve"
 
 
 def test_the_image_adds_locked_packages_alone() -> None:
