@@ -167,6 +167,11 @@ def test_the_node_of_a_service_comes_back_after_the_head(where: str) -> None:
     assert service == "exec python -m service.cli.main serve"
 
 
+def test_a_node_that_is_told_to_stop_does_not_wait_for_its_actors() -> None:
+    final = stages(DOCKER / "Dockerfile.fleet")[-1]
+    assert environment(final)["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == "0"
+
+
 def test_the_image_adds_locked_packages_alone() -> None:
     *_, packages, final = stages(DOCKER / "Dockerfile.fleet")
     assert [step.arguments[0] for step in packages if step.word == "COPY"] == ["requirements-fleet.lock"]
