@@ -161,9 +161,10 @@ def test_the_node_of_a_service_comes_back_after_the_head(where: str) -> None:
     else:
         [script] = next(one["args"] for kind, one, _ in containers() if kind == "Deployment")
     subprocess.run(["sh", "-n", "-c", script], check=True)
-    *_, node, service = script.splitlines()
+    *_, node, joined, service = script.splitlines()
     assert node.startswith("while true; do ray start ")
     assert node.endswith(" --block; sleep 1; done &")
+    assert joined.startswith("until test -e /tmp/ray/ray_current_cluster; ")
     assert service == "exec python -m service.cli.main serve"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -141,6 +142,7 @@ class Loop:
             if not self._known:
                 self._tracker.publish("search")
             self._search.reserve(trial.config for trial in self._known.values())
+            self._list_ahead()
             self._refill()
             while self._busy and not self._context.cancelled.is_set():
                 self._step()
@@ -151,6 +153,16 @@ class Loop:
         finally:
             for work in (*(work for _, work in self._open), *self._ahead.values()):
                 work.cancel()
+
+    def _list_ahead(self) -> None:
+        """List the valid configs while the first ones are compiled and tried, unless these spend the budget.
+
+        On the host before: it would run on the cores being measured.
+        """
+        if self._on_host:
+            self._search.list_configs()
+        elif not 0 < self._search.budget <= len(self._first):
+            threading.Thread(target=self._search.list_configs, name="list-configs", daemon=True).start()
 
     @property
     def _busy(self) -> bool:
@@ -179,14 +191,15 @@ class Loop:
         """The reason to ask for no more, if ``expected`` open proposals will be measured; None to go on."""
         search, request = self._search, self._context.request
         if search.measured + expected >= search.budget:
-            return EXHAUSTED if search.budget == search.size else BUDGET
+            return BUDGET
         if search.asked >= ASKS_PER_TRIAL * search.budget:
             return FAILURES
         if self._known or not search.asked:
             return None
         if self._time_is_up:
             return TIME
-        gain = search.expected_gain if request.min_gain_per_s else None
+        with self._tracker.searching():
+            gain = search.expected_gain if request.min_gain_per_s else None
         return why_gain_ends(request, self._tracker.trials, gain)
 
     def _why_ended(self) -> str:

@@ -24,7 +24,8 @@ class ProgressTracker:
     """Trials of one job, including those of an interrupted run, and the seconds that this run spent.
 
     Check, measure, idle, search, race, open, transfer and store are intervals of the wall clock that never
-    overlap; little of ``elapsed_s`` is left. Those of helpers, side by side with them, do not count.
+    overlap. The rest of ``elapsed_s`` goes into first configs of ladders, a job's end and this process. Those
+    of helpers, side by side with them, do not count.
     ``compile_s`` is the sum over compilers, which run in parallel with each other and with the device.
 
     Attributes:
@@ -125,7 +126,7 @@ class ProgressTracker:
         progress = JobProgress(
             phase=phase,
             measured=self.measured,
-            planned=self._search.budget,
+            planned=self._search.planned,
             valid_configs=self._search.size,
             failed=len(self.trials) - self.measured,
             best_us=self.incumbent_us,
@@ -168,7 +169,7 @@ class ProgressTracker:
         measured_now = self.measured - self._replayed
         if phase != "search" or not measured_now:
             return None
-        left = (self._search.budget - self.measured) * self.elapsed_s / measured_now
+        left = (self._search.planned - self.measured) * self.elapsed_s / measured_now
         limit = self._request.max_seconds
         return max(0.0, min(left, limit - self.elapsed_s) if limit else left)
 

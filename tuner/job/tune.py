@@ -22,7 +22,7 @@ from tuner.job.progress import ProgressTracker
 from tuner.job.selection import select_winner
 from tuner.job.slots import SlotBoard
 from tuner.measure.operands import why_too_large
-from tuner.search.search import DEPTH, Search, initial_of, initial_trials, open_search
+from tuner.search.search import DEPTH, Search, initial_of, open_search
 from tuner.workers.bench import Bench
 from tuner.workers.builder import Builder
 from tuner.workers.process import WorkerError
@@ -88,11 +88,10 @@ def open_for(
     context: JobContext, bench: Bench, initial_configs: Sequence[Config], first: Sequence[Config] = ()
 ) -> tuple[Search, Ahead]:
     """The search of a job, which tries ``initial_configs`` first, then those of the vendor library's choice;
-    and compilations that began meanwhile. If its sampler will be needed, the valid configs are listed while
-    the first ones are tried.
+    and compilations that began meanwhile.
 
-    The compilations are of ``first``, or else of the first configs of the families with the highest odds. On
-    the host, where they and the listing would run on the cores being measured, there are none.
+    These are of ``first``, or else of the first configs of the families with the highest odds; on the host of
+    none.
 
     Raises:
         InvalidProblem: as :func:`tune`.
@@ -105,7 +104,6 @@ def open_for(
     given = [*initial_configs, *_vendor_configs(context, bench, families)]
     done = {trial.config for trial in context.recorder.trials()}
     chances = odds(request.problem, device)
-    enough = len(first) or initial_trials(request.budget)
     if not first and not done:
         highest = max((chances[family.name] for family in families), default=1.0)
         likeliest = [family for family in families if chances[family.name] == highest]
@@ -124,10 +122,6 @@ def open_for(
         raise InvalidProblem(
             f"no config of {names} is valid for {request.problem} on {device.arch}; tune another problem"
         )
-    if device.kind == "host":
-        search.list_configs()
-    elif request.budget > enough:
-        threading.Thread(target=search.list_configs, name="list-configs", daemon=True).start()
     return search, ahead
 
 

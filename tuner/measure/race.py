@@ -27,21 +27,12 @@ from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import QUICK_METHOD
 from tuner.devices.base import Device, VendorChoice
 from tuner.measure.company import Company
-from tuner.measure.interleave import (
-    FEW_GRAPHS,
-    GRAPHS,
-    Rows,
-    States,
-    each_round,
-    equal_samplers,
-    mean_of_known,
-)
+from tuner.measure.interleave import Rows, States, each_round, equal_samplers, mean_of_known
 from tuner.measure.operands import bind_all, rotated_sets
-from tuner.measure.timing import STILL_WARM_S, settle
+from tuner.measure.timing import settle
 from tuner.measure.vendor import fastest_for, fastest_row, forget, leading_for, remember
 
 METHOD = "interleaved-v9, sustained"
-QUICK_STILL_WARM_S = 1.0  # of a quick race: times of kernels that memory bounds are up to 1 % lower by it
 RACE_SLICE_S = 0.2  # at the power limit: 0.1 s until the clock has settled, 0.1 s that count, in all ways
 
 
@@ -141,14 +132,12 @@ class Race:
             self._algorithms = _algorithms(device, problem, rules)
         self._digests = [kernel.artifact.digest for kernel in kernels]
         candidates = [*(one.launches for one in self._bound), *(one.launches for one in self._algorithms)]
-        self._samplers = equal_samplers(device, candidates, FEW_GRAPHS if rules.quick else GRAPHS)
-        ways = 1
+        self._samplers, ways = equal_samplers(device, candidates), 1
         if rules.apart:
             device.pause()
             self._samplers += equal_samplers(device, [_apart(device, launches) for launches in candidates])
             ways = 2
-        self._device, self._problem, self._quick = device, problem, rules.quick
-        self._method = METHOD + QUICK_METHOD * rules.quick
+        self._device, self._problem, self._method = device, problem, METHOD + QUICK_METHOD * rules.quick
         self._rows: Rows = [[] for _ in self._samplers]
         self._states: States = []
         order = random.Random(rules.seed)
@@ -172,12 +161,7 @@ class Race:
     def warm_up(self) -> None:
         """Load the device until its clocks are steady: before the first round, and after others used it."""
         with self._company.watched():
-            settle(
-                self._device,
-                self._samplers,
-                power_matters=self._power_matters,
-                still_warm_s=QUICK_STILL_WARM_S if self._quick else STILL_WARM_S,
-            )
+            settle(self._device, self._samplers, power_matters=self._power_matters)
         self._power_matters = False  # the rounds have begun, or begin now
 
     def run(self, seconds: float) -> None:

@@ -35,20 +35,14 @@ RESETTLE = 0.2  # of the time that an idle device needs
 _loaded_until: weakref.WeakKeyDictionary[Device, float] = weakref.WeakKeyDictionary()
 
 
-def settle(
-    device: Device,
-    samplers: Sequence[Callable[[int], float]],
-    *,
-    power_matters: bool = True,
-    still_warm_s: float = STILL_WARM_S,
-) -> None:
+def settle(device: Device, samplers: Sequence[Callable[[int], float]], *, power_matters: bool = True) -> None:
     """Keep the device busy until its clock is one that it can hold.
 
-    A device that was busy until ``still_warm_s`` seconds ago (:func:`loaded`) needs less time, unless
-    ``power_matters``: NVML tells the mean power of the last second, by which a race decides how to time.
+    A device that was busy until just now (:func:`loaded`) needs less time, unless ``power_matters``: NVML
+    tells the mean power of the last second, by which a race decides how to time.
     """
     idle_s = time.monotonic() - _loaded_until.get(device, -math.inf)
-    keep_busy(samplers, device.settle_s * (1.0 if power_matters or idle_s > still_warm_s else RESETTLE))
+    keep_busy(samplers, device.settle_s * (1.0 if power_matters or idle_s > STILL_WARM_S else RESETTLE))
     loaded(device)
 
 

@@ -90,8 +90,8 @@ class PoolStudy:
 class Arm:
     """Draws configs of one family and learns from their times.
 
-    The valid configs are listed once they are needed: listing a large family takes a second, and a short job
-    tries initial configs alone. What happened before is then told to the sampler, in its order.
+    The valid configs are listed once they are needed: listing a large family takes a second, and many a short
+    job tries initial configs alone. What happened before is then told to the sampler, in its order.
 
     Attributes:
         family: its name.
@@ -107,9 +107,10 @@ class Arm:
         initial_configs: Iterable[Config],
         sampler: Sampler = Sampler.STAGED,
         odds: float = 1.0,
-        budget: int = 0,
+        covers: Callable[[int], bool] = lambda _size: False,
     ) -> None:
-        """``listing`` gives the valid configs, drawn at random if ``budget`` covers them all."""
+        """``listing`` gives the valid configs, drawn at random if the budget covers those of all families:
+        ``covers`` tells, given the size of this one."""
         self.family = family
         self.odds = odds
         self.asked = 0
@@ -119,7 +120,7 @@ class Arm:
         self._initial_configs = tuple(initial_configs)
         self._tried: set[Config] = set()
         self._reserved: set[Config] = set()
-        self._sampler, self._budget = sampler, budget
+        self._sampler, self._covers = sampler, covers
         self._opened: PoolStudy | None = None
         self._before: list[Callable[[PoolStudy], None]] = []
 
@@ -207,7 +208,7 @@ class Arm:
     def _study(self) -> PoolStudy:
         if self._opened is None:
             pool = self.pool
-            study = PoolStudy(pool, Sampler.RANDOM if len(pool) <= self._budget else self._sampler)
+            study = PoolStudy(pool, Sampler.RANDOM if self._covers(len(pool)) else self._sampler)
             for step in self._before:
                 step(study)
             self._before.clear()

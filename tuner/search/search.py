@@ -17,7 +17,7 @@ Each family is an arm with its own study, since their knobs differ. The rule:
    :class:`tuner.search.staged.StagedSampler`.
 
 So the sampler chooses most of every budget that is not small. Failed configs count too: the model ranks them
-below every measured one. A family whose every config the budget covers is sampled at random.
+below every measured one. If the budget covers the whole space, the search tries every config.
 
 Several proposals may be pending, asked for and without a result: those that compile ahead of the device, and
 those on other devices. :attr:`Search.ready` keeps them at most ``depth``. The samplers take them into account
@@ -84,6 +84,7 @@ class Search:
     """Ask and tell over several arms.
 
     Attributes:
+        budget: the number of measured trials to plan for.
         measured: ``ok`` and ``pruned`` results told so far.
         asked: proposals made so far.
         depth: the most proposals that are pending at a time: ``DEPTH`` for one device, one more for each
@@ -91,13 +92,12 @@ class Search:
     """
 
     def __init__(self, arms: Sequence[Arm], budget: int, seed: int = 0, depth: int = DEPTH) -> None:
-        """``budget`` is the number of measured trials to plan for."""
         self._arms = {arm.family: arm for arm in arms}
         self._seed = seed
         self._open: dict[Proposal, None] = {}
         self.depth = depth
-        self._initial_left = initial_trials(budget)
-        self._budget = budget
+        self._initial_left = max(QUICK_TRIALS, int(INITIAL_FRACTION * budget))
+        self.budget = budget
         self.measured = 0
         self.asked = 0
 
@@ -107,10 +107,10 @@ class Search:
         return sum(arm.size or 0 for arm in self._arms.values())
 
     @property
-    def budget(self) -> int:
-        """The number of measured trials to plan for: at most the number of configs, once they are listed."""
+    def planned(self) -> int:
+        """The budget, or the number of configs if all are listed and they are fewer."""
         listed = all(arm.size is not None for arm in self._arms.values())
-        return min(self._budget, self.size) if listed else self._budget
+        return min(self.budget, self.size) if listed else self.budget
 
     @property
     def exhausted(self) -> bool:
@@ -284,17 +284,16 @@ def open_search(
     """
     given = list(initial_configs)
     chances = [odds.get(family.name, 1.0) for family in families]
-    arms = []
+    arms: list[Arm] = []
+
+    def covers(size: int) -> bool:
+        return size <= budget and sum(len(arm.pool) for arm in arms) <= budget
+
     for family, chance in zip(families, chances, strict=True):
         listing = functools.partial(Pool.of, family, problem, device)
         initial = initial_of(family, problem, device, given)
-        arms.append(Arm(family.name, listing, initial, sampler, chance / max(chances), budget))
+        arms.append(Arm(family.name, listing, initial, sampler, chance / max(chances), covers))
     return Search([arm for arm in arms if not arm.exhausted], budget, seed, depth)
-
-
-def initial_trials(budget: int) -> int:
-    """How many trials of a budget are initial configs at most."""
-    return max(QUICK_TRIALS, int(INITIAL_FRACTION * budget))
 
 
 def initial_of(

@@ -37,7 +37,7 @@ class Sampler(enum.StrEnum):
         TPE: Optuna's tree-structured Parzen estimator.
         CMAES: Optuna's covariance matrix adaptation.
         LOCAL: a neighbour of the best so far, else a new start.
-        RANDOM: uniform; used for every sampler in a family whose configs the budget covers.
+        RANDOM: uniform; used for every sampler if the budget covers the space.
     """
 
     STAGED = "staged"
@@ -244,8 +244,8 @@ class JobProgress:
         m: the row of a ladder that is at work, and that ``best_us`` is of; None for a job on one problem.
         rows_done: number of rows of a ladder whose race is over.
         measured, planned: number of measured trials, and their limit.
-        valid_configs: size of the searched space over the families whose configs were listed so far; a short
-            job lists none if it tries first configs alone.
+        valid_configs: size of the searched space over the families whose configs were listed so far: none of
+            a row of a ladder that tries its first configs alone.
         failed: number of trials that failed.
         best_us, best_config: the best so far; None before the first.
         elapsed_s: seconds since the job (or its resumption) started.
@@ -254,7 +254,7 @@ class JobProgress:
         idle_s: seconds that the device waited for compilations.
         search_s: seconds that the search took to choose configs.
         race_s: seconds of the final races.
-        open_s: seconds until the valid configs were listed and the vendor library's first choice was known.
+        open_s: seconds until the first configs and the vendor library's first choice were known.
         transfer_s: seconds of trials beside check and measurement: loading the kernel, operands, messages.
         store_s: seconds in which trials and progress were written to the database.
         stopped: the reason why the search ended; None while it runs.

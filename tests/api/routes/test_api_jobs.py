@@ -12,6 +12,7 @@ from api_server import TUNED, Server, opened_database
 
 from tilewright import Client, GemmProblem, wire
 from tilewright.errors import ServiceError
+from tuner.job.progress import PHASES
 from tuner.store import imports
 
 SMALL = {"m": 32, "n": 32, "k": 32, "dtype": "float32", "layout": "nn", "max_trials": 2}
@@ -57,7 +58,10 @@ def test_the_policy_travels_and_the_reason_of_the_end_comes_back(client: Client)
     assert job.progress.stopped == "budget spent"
     spent = job.progress
     assert spent.race_s > 0.0
-    assert spent.check_s + spent.measure_s + spent.idle_s + spent.search_s + spent.race_s <= spent.elapsed_s
+    phases = [getattr(spent, f"{phase}_s") for phase in PHASES]
+    assert sum(phases) <= spent.elapsed_s
+    assert min(phases) >= 0.0 < spent.open_s
+    assert spent.transfer_s > 0.0 < spent.store_s
 
 
 @pytest.mark.parametrize("wrong", [{"sampler": "magic"}, {"min_gain_per_s": -1}, {"min_gain_per_s": 2}])

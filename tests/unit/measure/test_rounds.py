@@ -261,9 +261,6 @@ def test_a_device_that_was_busy_until_just_now_settles_sooner(monkeypatch) -> No
         timing.settle(device, [], power_matters=False)
     timing.settle(device, [])
     assert spent == [device.settle_s, timing.RESETTLE * device.settle_s, device.settle_s, device.settle_s]
-    clock[0] += 2 * timing.STILL_WARM_S
-    timing.settle(device, [], power_matters=False, still_warm_s=3 * timing.STILL_WARM_S)
-    assert spent[-1] == timing.RESETTLE * device.settle_s
 
 
 def test_every_algorithm_takes_part_where_that_is_asked_and_is_remembered_apart() -> None:

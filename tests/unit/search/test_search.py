@@ -15,8 +15,9 @@ from tilewright.schema.job import QUICK_TRIALS, Sampler
 from tilewright.schema.trial import Outcome
 from tuner.search.arm import Arm
 from tuner.search.pool import Pool
+from tuner.search.samplers import UniformSampler
 from tuner.search.search import DEPTH, Proposal, Search, open_search
-from tuner.search.staged import FEWEST_JUDGED
+from tuner.search.staged import FEWEST_JUDGED, StagedSampler
 
 
 def toy_search(budget: int, seed: int = 0, initial_configs: Sequence[Config] = ()) -> Search:
@@ -102,7 +103,7 @@ def test_never_invalid_never_twice(outcomes: list[Outcome], seed: int, budget: i
 def test_a_search_ends_when_every_config_was_tried() -> None:
     search = open_search([TINY], PROBLEM, DEVICE, 10_000)
     told = drive(search)
-    assert search.budget == search.size == 30
+    assert search.planned == search.size == 30
     assert len({one.config for one in told}) == search.measured == 30
     assert search.ask() is None
 
@@ -113,7 +114,7 @@ def test_configs_are_listed_once_the_initial_ones_do_not_suffice() -> None:
     search = open_search([TOY], PROBLEM, DEVICE, 60, 1, initial)
     told = drive(search, stop_after=10)
     assert {one.origin for one in told} == {"initial"}
-    assert (search.size, search.budget) == (0, 60)
+    assert (search.size, search.planned) == (0, 60)
     search.list_configs()
     assert search.size > 60
 
@@ -123,7 +124,7 @@ def test_a_sampler_that_comes_late_knows_what_was_tried_before_it() -> None:
         configs = [TOY.make(tile, stages) for tile in (16, 32, 48) for stages in (1, 2, 3, 4, 5)]
         search = open_search([TOY, SLOW_TOY], PROBLEM, DEVICE, 60, 1, configs)
         search.reserve([TOY.make(64, 2)])
-        if early:
+        if early:  # that opens their studies
             assert [arm.unclaimed > 0 for arm in search._arms.values()] == [True, True]
         return [one.config for one in drive(search, stop_after=50)]
 
@@ -131,6 +132,13 @@ def test_a_sampler_that_comes_late_knows_what_was_tried_before_it() -> None:
     assert late == proposals(early=True)
     assert len(set(late)) == len(late) == 50
     assert TOY.make(64, 2) not in late
+
+
+def test_a_family_that_the_budget_covers_is_not_sampled_at_random_beside_a_large_one() -> None:
+    for families, kind in (([TINY], UniformSampler), ([SLOW_TOY, TINY], StagedSampler)):
+        search = open_search(families, PROBLEM, DEVICE, 120)
+        drive(search, stop_after=25)
+        assert type(search._arms[TINY.name]._study._sampler) is kind
 
 
 def test_failures_alone_end_with_the_space() -> None:
