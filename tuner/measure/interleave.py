@@ -124,8 +124,9 @@ def each_round(
 ) -> Iterator[None]:
     """Run one round at each step, and append its samples and the device's state to ``into``.
 
-    The device is under load. Each round has a fresh random order. There are ``rounds`` of them or, at the
-    power limit of the device, :func:`slices` with turns of ``slice_s`` seconds, unless that is 0. The
+    The device is under load. Every second round has a fresh random order, the one after it the reverse, so
+    that none is ahead of another more often. There are ``rounds`` of them or, at the power limit of the
+    device, :func:`slices` with turns of ``slice_s`` seconds, unless that is 0. The
     candidates of a group compete: those that are left behind take no part in the rounds that follow, so that
     their rows are shorter. Once one of each group remains, there is one round more.
 
@@ -143,11 +144,16 @@ def each_round(
         rounds, first_look = slices(rounds), FIRST_LOOK_AT_SLICES
     competing = [list(group) for group in groups]
     others = sorted(set(range(count)).difference(*competing))
+    sequence: list[int] = []
     for number in range(rounds):
-        sequence = [*itertools.chain(*competing), *others]
-        order.shuffle(sequence)
+        left = [*itertools.chain(*competing), *others]
+        if number % 2:
+            sequence = [candidate for candidate in reversed(sequence) if candidate in left]
+        else:
+            sequence = left
+            order.shuffle(sequence)
         # NOTE: the clock has settled for the way that comes first, so they take turns at that.
-        places = range(0, len(samplers), count)[:: -1 if number % 2 else 1]
+        places = range(0, len(samplers), count)[:: -1 if number // 2 % 2 else 1]
         for candidate in sequence:
             for place in places:
                 timed = first_of_turn if place == places[0] else later_of_turn

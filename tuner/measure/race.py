@@ -1,7 +1,7 @@
 """Races between candidates and the vendor library: interleaved rounds on the same operands.
 
-Every round takes one sample of each candidate in a fresh random order, so that drifting clocks and
-temperatures affect all alike; ratios are formed within rounds. At the device's power limit a sample lasts
+Every round takes one sample of each candidate, in a random order and then in its reverse, so that drifting
+clocks and temperatures affect all alike; ratios are formed within rounds. At the device's power limit a sample lasts
 until the clock has settled for the candidate (:mod:`tuner.measure.interleave`). If the vendor library does
 not compute the problem, it runs the same product in float16 instead, and the result says so. The device is
 loaded until its clock has settled before the first round, and again after others used it, and never idles in
@@ -32,7 +32,7 @@ from tuner.measure.operands import bind_all, rotated_sets
 from tuner.measure.timing import settle
 from tuner.measure.vendor import fastest_for, fastest_row, forget, leading_for, remember
 
-METHOD = "interleaved-v9, sustained"
+METHOD = "interleaved-v10, sustained"
 RACE_SLICE_S = 0.2  # at the power limit: 0.1 s until the clock has settled, 0.1 s that count, in all ways
 
 

@@ -145,8 +145,33 @@ def test_a_turn_at_the_power_limit_is_shared_by_the_ways_of_launching(monkeypatc
     pairs = [(turn[0], turn[-1]) for turn in turns]
     assert turns == [[first] * 30 + [second] * 10 for first, second in pairs]
     assert {abs(first - second) for first, second in pairs} == {2}
-    assert [first < second for first, second in pairs] == [True, True, False, False] * 4, "ways take turns"
+    assert [first < second for first, second in pairs] == [*[True] * 4, *[False] * 4] * 2, "ways take turns"
     assert [order.count(name) // 8 for name in range(4)] == [20] * 4
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_candidate_is_ahead_of_another_more_often(seed) -> None:
+    """Each order is followed by its reverse, also where a candidate has left in between."""
+    order: list[int] = []
+
+    def named(name: int) -> Callable[[int], float]:
+        def sample(_number: int) -> float:
+            order.append(name)
+            return 200.0 if name == 3 else 100.0
+
+        return sample
+
+    samplers = [named(name) for name in range(4)]
+    interleave.shuffled_rounds(Drawing(600.0), samplers, 8, random.Random(seed))
+    rounds = [order[i : i + 4] for i in range(0, len(order), 4)]
+    assert rounds[1::2] == [one[::-1] for one in rounds[::2]]
+    assert len({tuple(one) for one in rounds[::2]}) > 1, "another order after each pair"
+    order.clear()
+    interleave.shuffled_rounds(Drawing(600.0), samplers, 8, random.Random(seed), [range(4)])
+    kept = [name for name in order if name != 3]
+    rounds = [kept[i : i + 3] for i in range(0, len(kept), 3)]
+    assert order.count(3) < len(rounds) == 8
+    assert rounds[1::2] == [one[::-1] for one in rounds[::2]]
 
 
 def test_a_sample_that_began_before_the_clock_had_settled_does_not_count(monkeypatch) -> None:
