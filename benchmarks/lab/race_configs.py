@@ -33,7 +33,7 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem, Layout
 from tuner.devices.base import Device
 from tuner.measure.correctness import check
-from tuner.measure.race import RACE_SLICE_S, RaceRules, RaceSamples, race
+from tuner.measure.race import RaceRules, RaceSamples, race
 from tuner.measure.stats import CONFIDENCE, median, paired_ratio, rounds_needed
 from tuner.workers.device_worker import open_device
 
@@ -109,8 +109,7 @@ def _value(family: str, name: str, text: str) -> KnobValue:
     return legal[text]
 
 
-ROUNDS = 61
-_LONGEST_TURN_S = 10.0
+ROUNDS, PERIODS = 61, 2
 SUITE = "suite"
 
 COMMAND = ("python", "-m", "benchmarks.lab.race_configs")
@@ -159,7 +158,7 @@ def run(
     configs: Sequence[Config],
     rounds: int,
     seed: int,
-    slice_s: float = RACE_SLICE_S,
+    periods: int = PERIODS,
 ) -> tuple[list[Config], RaceSamples, dict[str, str]]:
     """Race what can: the configs that took part, their samples, and why the others did not.
 
@@ -178,7 +177,7 @@ def run(
                 absent[str(config)] = reason
         if not kernels:
             raise InvalidProblem(f"no config can run: {absent}")
-        samples = race(device, list(kernels.values()), problem, RaceRules(rounds, seed, slice_s=slice_s))
+        samples = race(device, list(kernels.values()), problem, RaceRules(rounds, seed, periods))
     finally:
         for kernel in kernels.values():
             kernel.close()
@@ -245,8 +244,8 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--base", help="a config, or 'suite' for the winner in the suite's results")
     parser.add_argument("--vary", action="append", default=[], help="knob=value,..")
     parser.add_argument("--config", action="append", default=[], help="a config as tilewright prints it")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="short samples; a quarter as many slices")
-    parser.add_argument("--turn", type=float, default=RACE_SLICE_S, help="seconds of a turn")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of short samples")
+    parser.add_argument("--periods", type=int, default=PERIODS, help="at the power limit: 8 turns in each")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--out", type=Path)
@@ -259,9 +258,8 @@ def _why_refused(given: argparse.Namespace) -> str | None:
         return "--vary changes a config: give it with --base"
     if given.rounds < rounds_needed(CONFIDENCE):
         return f"--rounds must be at least {rounds_needed(CONFIDENCE)}, for an interval"
-    if not RACE_SLICE_S <= given.turn <= _LONGEST_TURN_S:
-        bounds = f"{RACE_SLICE_S} to {_LONGEST_TURN_S:g} seconds"
-        return f"--turn must be {bounds}: in less the clock is not the candidate's own"
+    if given.periods < 1:
+        return "--periods must be at least 1"
     if given.out and not given.out.parent.is_dir():
         return f"--out: there is no folder {given.out.parent}"
     return None
@@ -285,7 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         problem, device = problem_of(given.shape, given.dtype), open_device(given.device)
         configs = _asked(given, problem, device.spec)
-        ran, samples, absent = run(device, problem, configs, given.rounds, given.seed, given.turn)
+        ran, samples, absent = run(device, problem, configs, given.rounds, given.seed, given.periods)
     except TilewrightError as error:
         parser.error(str(error))
     sys.stdout.writelines(line + "\n" for line in report(ran, samples, absent))

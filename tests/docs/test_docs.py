@@ -27,8 +27,7 @@ from tilewright import Client
 from tilewright.schema.job import QUICK_TRIALS
 from tilewright.schema.trial import Outcome
 from tuner.job import selection
-from tuner.measure import race, timing
-from tuner.measure.interleave import slices
+from tuner.measure import interleave, race, timing
 from tuner.measure.stats import BEHIND, CONFIDENCE
 from tuner.store.faults import drift
 from tuner.store.models import Base
@@ -197,14 +196,12 @@ def test_the_constants_of_the_races_are_those_of_the_code() -> None:
     assert f"within {selection.WITHIN - 1:.0%} of the best".replace("%", " %") in page
     assert f"at most {selection.FINAL_CANDIDATES}, race interleaved" in page
     assert f"at most {selection.NEGLIGIBLE - 1:.1%} behind".replace("%", " %") in page
-    stage = selection.HEAD_TO_HEAD
-    assert (
-        f"{stage.fewest} to {stage.rules.rounds} rounds, at the power limit {slices(stage.rules.rounds)}"
-        in page
-    )
+    stage, turns = selection.HEAD_TO_HEAD, interleave.PHASES * selection.HEAD_TO_HEAD.rules.periods
+    assert f"{stage.fewest} to {stage.rules.rounds} rounds, at the power limit {turns}" in page
     assert f"by over {BEHIND:g} standard errors" in page
     assert f"measures {QUICK_TRIALS} trials at most" in page
-    assert f"runs alone for {race.RACE_SLICE_S:g} s" in page
+    turn_ms, counted_ms = 1000 * interleave.TURN_S, 1000 * interleave.COUNTED_S
+    assert f"**turns** of {turn_ms:g} ms, whose last {counted_ms:g} ms" in page
     assert f"ends within about {selection.RACE_SECONDS:g} s" in page
     assert f"at {CONFIDENCE:.0%} confidence".replace("%", " %") in page
 

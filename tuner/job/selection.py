@@ -58,9 +58,9 @@ class Stage:
         return most if round_s * most <= RACE_SECONDS else max(self.fewest, int(RACE_SECONDS / round_s))
 
 
-FINAL = Stage(RaceRules(32, 0, dropping=True, slice_s=0.15), fewest=16)
+FINAL = Stage(RaceRules(32, 0, periods=1, dropping=True), fewest=16)
 HEAD_TO_HEAD = Stage(RaceRules(32, 1), fewest=16)
-QUICK = Stage(RaceRules(32, 2, slice_s=0.1, quick=True), fewest=16)
+QUICK = Stage(RaceRules(32, 2, periods=1, quick=True), fewest=16)
 STAGES = (FINAL, HEAD_TO_HEAD, QUICK)
 
 

@@ -1,16 +1,18 @@
 """Interleaved samples of several candidates on one device, so that drift affects all alike.
 
-A device at its power limit sets its clock by the power that it draws. An H200 follows a change of kernel
+A GPU at its power limit sets its clock by the power that it draws: an H100 lets clock and times swing by 6 %
+with a period of one second (benchmarks/lab/2026-11-27-power-swing.md), and an H200 follows a change of kernel
 within 40 to 80 ms (benchmarks/lab/2026-11-23-hopper.md). With short samples all candidates would run at one
 clock, and a kernel that needs much energy would profit from those that need little. So at the power limit a
-candidate runs for ``SLICE_S`` or longer at a time, and its sample is the mean of the second half of that
-slice: the clock swings between steps of one percent, so that a median would be one step or the other. What
+candidate runs for a :data:`TURN_S` at a time, of which the last part counts, once the clock is its own. Turns
+of all candidates that are compared in one round lie at the same phase of the swing, whole periods apart. What
 the memory bounds needs none of that: its time hardly depends on the clock.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import statistics
 import time
@@ -18,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tilewright.launch import Launch
 from tuner.devices.base import Device
-from tuner.measure.stats import CONFIDENCE, left_behind, rounds_needed
+from tuner.measure.stats import left_behind
 from tuner.measure.timing import (
     WARM_UP_S,
     in_turn,
@@ -31,12 +33,13 @@ from tuner.measure.timing import (
 
 GRAPHS, FEW_GRAPHS = 32, 8  # of a candidate; few where a difference of 1 % decides little
 MOST_LAUNCHES = 2**14  # in all graphs of a candidate
-SLICE_S = 0.1
 AT_LIMIT = 0.95  # of the power that a device may draw
 BELOW_TOP = 0.99  # of its highest clock
-ROUNDS_PER_SLICE = 4  # slices are long: one for so many rounds, unless an interval needs more
-FEWEST_SLICES = 3  # if the rounds are too few for an interval: the race only reduces the candidates
-FIRST_LOOK, FIRST_LOOK_AT_SLICES = 4, 2  # rounds before a candidate may be dropped; slices scatter less
+PERIOD_S = 1.0  # of the swing at the power limit
+PHASES = 8  # as many rounds as an interval needs
+TURN_S, COUNTED_S = PERIOD_S / PHASES, 0.04
+SETTLE_S = 0.06  # until the clock is that of the candidate, at least
+FIRST_LOOK = 4  # rounds before a candidate may be dropped
 Rows = list[list[float]]
 States = list[tuple[float | None, float | None]]
 Groups = Sequence[Sequence[int]]  # of candidates, by index
@@ -84,11 +87,11 @@ def interleave(
     seed: int,
     groups: Groups = (),
     *,
-    slice_s: float = SLICE_S,
+    periods: int = 1,
 ) -> tuple[Rows, States]:
     """:func:`shuffled_rounds` after loading the device until its clock has settled."""
-    settle(device, samplers, power_matters=slice_s > 0)
-    return shuffled_rounds(device, samplers, rounds, random.Random(seed), groups, slice_s=slice_s)
+    settle(device, samplers, power_matters=periods > 0)
+    return shuffled_rounds(device, samplers, rounds, random.Random(seed), groups, periods=periods)
 
 
 def shuffled_rounds(
@@ -98,15 +101,15 @@ def shuffled_rounds(
     order: random.Random,
     groups: Groups = (),
     *,
-    slice_s: float = SLICE_S,
+    periods: int = 1,
 ) -> tuple[Rows, States]:
-    """One row of microseconds for each sampler, and the clock in MHz and power in watts after each round.
+    """One row of microseconds for each sampler, and the clock in MHz and power in watts in between.
 
     Runs the rounds of :func:`each_round`.
     """
     rows: Rows = [[] for _ in samplers]
     states: States = []
-    for _ in each_round(device, samplers, rounds, order, (rows, states), slice_s, groups=groups):
+    for _ in each_round(device, samplers, rounds, order, (rows, states), periods, groups=groups):
         pass
     return rows, states
 
@@ -117,69 +120,116 @@ def each_round(
     rounds: int,
     order: random.Random,
     into: tuple[Rows, States],
-    slice_s: float,
+    periods: int,
     *,
     groups: Groups = (),
     ways: int = 1,
 ) -> Iterator[None]:
-    """Run one round at each step, and append its samples and the device's state to ``into``.
+    """Run rounds, and append their samples and states of the device to ``into``; others may use the device
+    after each step.
 
-    The device is under load. Every second round has a fresh random order, the one after it the reverse, so
-    that none is ahead of another more often. There are ``rounds`` of them or, at the power limit of the
-    device, :func:`slices` with turns of ``slice_s`` seconds, unless that is 0. The
-    candidates of a group compete: those that are left behind take no part in the rounds that follow, so that
-    their rows are shorter. Once one of each group remains, there is one round more.
+    The device is under load. In a round each candidate has one sample in each way. Every second round has a
+    fresh random order, the one after it the reverse, so that none is ahead of another more often. There are
+    ``rounds`` of short samples or, at the power limit of the device and if ``periods`` is not 0, as many
+    times 8 rounds of turns. A step is a round, or a period of the swing. The candidates of a group compete:
+    those that are left behind take no part in the rounds that follow, so that their rows are shorter. Once
+    one of each group remains, there is one round more, or 8.
 
     Args:
         samplers: one for each candidate; if its launches are timed in several ``ways``, those of all
-            candidates for the first way come first. A turn has a sample of each way.
+            candidates for the first way come first.
     """
+    field = _Field(len(samplers) // ways, groups, order)
+    if periods and at_power_limit(device):
+        return _turns(device, samplers, periods, field, into)
+    return _short_samples(device, samplers, rounds, field, into)
+
+
+class _Field:
+    """The candidates that are in a race, and their order in each round."""
+
+    def __init__(self, count: int, groups: Groups, order: random.Random) -> None:
+        self.count, self._order = count, order
+        self._competing = [list(group) for group in groups]
+        self._others = sorted(set(range(count)).difference(*groups))
+        self._last: list[int] = []
+
+    def next_order(self) -> list[int]:
+        """The candidates that take part in the next round, in order."""
+        left = [*itertools.chain(*self._competing), *self._others]
+        if self._last:
+            order, self._last = [one for one in reversed(self._last) if one in left], []
+            return order
+        self._order.shuffle(left)
+        self._last = left
+        return left
+
+    @property
+    def decided(self) -> bool:
+        """Whether one of each group remains."""
+        return bool(self._competing) and all(len(group) == 1 for group in self._competing)
+
+    def drop(self, rows: Rows) -> None:
+        """Drop those who are left behind."""
+        for group in self._competing:
+            left = left_behind([rows[index] for index in group])
+            group[:] = [index for index, gone in zip(group, left, strict=True) if not gone]
+
+
+def _short_samples(
+    device: Device,
+    samplers: Sequence[Callable[[int], float]],
+    rounds: int,
+    field: _Field,
+    into: tuple[Rows, States],
+) -> Iterator[None]:
     rows, states = into
-    first_look, count = FIRST_LOOK, len(samplers) // ways
-    first_of_turn = later_of_turn = list(samplers)
-    if slice_s and at_power_limit(device):
-        half = slice_s / 2
-        first_of_turn = [_sliced(sample, half, half / ways) for sample in samplers]
-        later_of_turn = [_sliced(sample, 0.0, half / ways) for sample in samplers]
-        rounds, first_look = slices(rounds), FIRST_LOOK_AT_SLICES
-    competing = [list(group) for group in groups]
-    others = sorted(set(range(count)).difference(*competing))
-    sequence: list[int] = []
     for number in range(rounds):
-        left = [*itertools.chain(*competing), *others]
-        if number % 2:
-            sequence = [candidate for candidate in reversed(sequence) if candidate in left]
-        else:
-            sequence = left
-            order.shuffle(sequence)
-        # NOTE: the clock has settled for the way that comes first, so they take turns at that.
-        places = range(0, len(samplers), count)[:: -1 if number // 2 % 2 else 1]
-        for candidate in sequence:
-            for place in places:
-                timed = first_of_turn if place == places[0] else later_of_turn
-                rows[candidate + place].append(timed[candidate + place](number))
-        now = device.telemetry()
-        states.append((now.mhz, now.watts))
-        loaded(device)
+        for candidate in field.next_order():
+            for place in range(candidate, len(samplers), field.count):
+                rows[place].append(samplers[place](number))
+        _note(device, states)
         yield
-        if competing and all(len(group) == 1 for group in competing):
+        if field.decided:
             return
-        if first_look <= number + 1 < rounds:
-            competing = [_still_competing(group, rows) for group in competing]
+        if FIRST_LOOK <= number + 1 < rounds:
+            field.drop(rows)
 
 
-def _still_competing(group: list[int], rows: Rows) -> list[int]:
-    left = left_behind([rows[index] for index in group])
-    return [index for index, gone in zip(group, left, strict=True) if not gone]
-
-
-def slices(rounds: int) -> int:
-    """The number of rounds of slices that replace ``rounds`` rounds of short samples.
-
-    A quarter, but no fewer than a confidence interval needs; if ``rounds`` is fewer than that, 3 at most.
-    """
-    needed = rounds_needed(CONFIDENCE)
-    return max(needed, rounds // ROUNDS_PER_SLICE) if rounds >= needed else min(rounds, FEWEST_SLICES)
+def _turns(
+    device: Device,
+    samplers: Sequence[Callable[[int], float]],
+    periods: int,
+    field: _Field,
+    into: tuple[Rows, States],
+) -> Iterator[None]:
+    """In a period, each turn belongs to another round: after as many periods as there are candidates, each
+    has had a turn at each phase."""
+    rows, states = into
+    numbers = [itertools.count() for _ in samplers]
+    for batch in range(periods):
+        orders = [field.next_order() for _ in range(PHASES)]
+        taken: list[dict[int, float]] = [{} for _ in orders]
+        due = time.monotonic() + TURN_S - COUNTED_S
+        for place in range(len(orders[0])):
+            for phase, order in enumerate(orders):
+                ways = range(order[place], len(samplers), field.count)
+                if (batch + phase // 2) % 2:  # the clock has settled for the way that comes first
+                    ways = ways[::-1]
+                due = TURN_S + _settled(samplers[ways[0]], numbers[ways[0]], due)
+                for way in ways:
+                    taken[phase][way] = _counted(samplers[way], numbers[way], COUNTED_S / len(ways))
+                _note(device, states)
+            if place == len(orders[0]) - 1:
+                for way, us in itertools.chain.from_iterable(map(dict.items, taken)):
+                    rows[way].append(us)
+            paused = time.monotonic()
+            yield
+            due += PERIOD_S * math.ceil(max(0.0, time.monotonic() - paused - TURN_S) / PERIOD_S)
+        if field.decided:
+            return
+        if batch + 1 < periods:
+            field.drop(rows)
 
 
 def at_power_limit(device: Device) -> bool:
@@ -189,22 +239,29 @@ def at_power_limit(device: Device) -> bool:
     return not at_top and now.watts is not None and now.watts >= AT_LIMIT * spec.power_watts > 0
 
 
-def _sliced(sample: Callable[[int], float], settle_s: float, seconds: float) -> Callable[[int], float]:
-    """A sampler that runs for ``settle_s``, then for ``seconds``, and returns the mean of the samples that
-    began in these, or the last one if none did."""
+def _settled(sample: Callable[[int], float], numbers: Iterator[int], due: float) -> float:
+    """Run until ``due`` or, if the turn before took too long, as long as the clock needs; returns when that
+    is."""
+    due = max(due, time.monotonic() + SETTLE_S)
+    while time.monotonic() < due:
+        sample(next(numbers))
+    return due
 
-    def timed_slice(number: int) -> float:
-        taken: list[float] = []
-        started, launched, settled = time.monotonic(), 0, False
-        while not taken or time.monotonic() < started + settle_s + seconds:
-            if not settled:
-                taken.clear()
-                settled = time.monotonic() >= started + settle_s
-            taken.append(sample(number + launched))
-            launched += 1
-        return statistics.fmean(taken)
 
-    return timed_slice
+def _counted(sample: Callable[[int], float], numbers: Iterator[int], seconds: float) -> float:
+    """The mean of the samples that begin within ``seconds``, one at least."""
+    ends = time.monotonic() + seconds
+    taken = [sample(next(numbers))]
+    while time.monotonic() < ends:
+        taken.append(sample(next(numbers)))
+    return statistics.fmean(taken)
+
+
+def _note(device: Device, states: States) -> None:
+    """Note clock and power, and that the device is under load."""
+    now = device.telemetry()
+    states.append((now.mhz, now.watts))
+    loaded(device)
 
 
 def finishers(rows: Sequence[Sequence[float]]) -> list[int]:

@@ -1,11 +1,11 @@
 """Races between candidates and the vendor library: interleaved rounds on the same operands.
 
 Every round takes one sample of each candidate, in a random order and then in its reverse, so that drifting
-clocks and temperatures affect all alike; ratios are formed within rounds. At the device's power limit a sample lasts
-until the clock has settled for the candidate (:mod:`tuner.measure.interleave`). If the vendor library does
-not compute the problem, it runs the same product in float16 instead, and the result says so. The device is
-loaded until its clock has settled before the first round, and again after others used it, and never idles in
-between, so the times are sustained ones.
+clocks and temperatures affect all alike; ratios are formed within rounds. At the device's power limit a
+candidate runs until the clock has settled for it (:mod:`tuner.measure.interleave`). If the vendor library
+does not compute the problem, it runs the same product in float16 instead, and the result says so. The device
+is loaded until its clock has settled before the first round, and again after others used it, and never idles
+in between, so the times are sustained ones.
 
 Launches do not overlap the kernel before them, as those of the vendor library do not; a benchmark also times
 them *apart*, each after an empty step.
@@ -32,8 +32,7 @@ from tuner.measure.operands import bind_all, rotated_sets
 from tuner.measure.timing import settle
 from tuner.measure.vendor import fastest_for, fastest_row, forget, leading_for, remember
 
-METHOD = "interleaved-v10, sustained"
-RACE_SLICE_S = 0.2  # at the power limit: 0.1 s until the clock has settled, 0.1 s that count, in all ways
+METHOD = "interleaved-v11, sustained"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,12 +40,13 @@ class RaceRules:
     """How a race runs.
 
     Attributes:
-        rounds: of short samples; fewer at the power limit (:func:`tuner.measure.interleave.slices`).
+        rounds: of short samples.
+        periods: where power limits the device, each candidate has so many times 8 samples, spread over as
+            many seconds for each that takes part.
         seed: of the order of candidates in each round.
         vendor: whether the vendor library takes part.
         dropping: whether candidates that are left behind leave the race: kernels compete with kernels, and
             those algorithms of the vendor library that may be its fastest with each other.
-        slice_s: seconds of a candidate's turn at the power limit, unless the memory bounds the problem.
         quick: whether a few launches choose among the vendor library's algorithms.
         every: whether to choose among all algorithms of the vendor library, with those it does not propose.
         apart: whether to time each launch after an empty step as well.
@@ -54,9 +54,9 @@ class RaceRules:
 
     rounds: int
     seed: int
+    periods: int = 2
     vendor: bool = True
     dropping: bool = False
-    slice_s: float = RACE_SLICE_S
     quick: bool = False
     every: bool = False
     apart: bool = False
@@ -110,7 +110,7 @@ def race(device: Device, kernels: Sequence[Kernel], problem: GemmProblem, rules:
 
 
 class Race:
-    """A race in progress, which runs in slices, so that others may use the device in between.
+    """A race in progress, which runs in parts, so that others may use the device in between.
 
     With one kernel and the vendor library it is a head-to-head.
 
@@ -144,15 +144,15 @@ class Race:
         into = self._rows, self._states
         self._chooses = bool(rules.dropping and self._algorithms)
         groups = [range(len(kernels)), range(len(kernels), len(candidates))]
-        slice_s = 0.0 if memory_bound(problem, device.spec) else rules.slice_s
-        self._power_matters = slice_s > 0
+        periods = 0 if memory_bound(problem, device.spec) else rules.periods
+        self._power_matters = periods > 0
         self._rounds = each_round(
             device,
             self._samplers,
             rules.rounds,
             order,
             into,
-            slice_s,
+            periods,
             groups=[group for group in groups if group] if rules.dropping else (),
             ways=ways,
         )

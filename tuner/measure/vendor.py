@@ -14,7 +14,7 @@ from tilewright.launch import Launch
 from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import STANDS_IN
 from tuner.devices.base import Device, VendorChoice
-from tuner.measure.interleave import FEW_GRAPHS, SLICE_S, Rows, equal_samplers, finishers, interleave
+from tuner.measure.interleave import FEW_GRAPHS, Rows, equal_samplers, finishers, interleave
 from tuner.measure.operands import rotated_sets
 from tuner.measure.stats import median
 from tuner.measure.timing import rest_before_bursts, take
@@ -44,7 +44,7 @@ def fastest_for(
         return same
     if quick:
         return min(_screened(device, choices), key=lambda choice: _quick_us(device, choice.launches))
-    chosen = fastest(device, choices, slice_s=0.0 if memory_bound(problem, device.spec) else SLICE_S)
+    chosen = fastest(device, choices, power_matters=not memory_bound(problem, device.spec))
     remember(device, problem, chosen, every=every)
     return chosen
 
@@ -89,16 +89,16 @@ def _known(_device: Device) -> dict[tuple[GemmProblem, bool], dict[str, Any]]:
     return {}
 
 
-def fastest(device: Device, choices: Sequence[VendorChoice], *, slice_s: float = SLICE_S) -> VendorChoice:
+def fastest(device: Device, choices: Sequence[VendorChoice], *, power_matters: bool = True) -> VendorChoice:
     """The choice with the lowest median of interleaved samples under load, among :func:`leading`.
 
     They race for as many rounds as candidates do, or until they are left behind.
     """
-    choices = leading(device, choices, power_matters=slice_s > 0)
+    choices = leading(device, choices, power_matters=power_matters)
     if len(choices) == 1:
         return choices[0]
     samplers = equal_samplers(device, [choice.launches for choice in choices])
-    rows, _ = interleave(device, samplers, _ROUNDS, 0, [range(len(choices))], slice_s=slice_s)
+    rows, _ = interleave(device, samplers, _ROUNDS, 0, [range(len(choices))], periods=int(power_matters))
     return choices[fastest_row(rows)]
 
 

@@ -1,9 +1,10 @@
-"""Parts of a race: rounds and slices, candidates left behind, the screening of a vendor's algorithms."""
+"""Parts of a race: rounds and turns, candidates left behind, the screening of a vendor's algorithms."""
 
 from __future__ import annotations
 
 import collections
-import dataclasses
+import itertools
+import math
 import random
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -88,69 +89,82 @@ def test_graphs_of_candidates_are_captured_by_turns_and_only_the_last_one_warms_
     assert device.ran == [3, 4, 6, 5]
 
 
-class Drawing(HostDevice):
-    """A device that draws ``watts`` of its limit of 700."""
+def test_at_the_power_limit_candidates_run_until_the_clock_is_their_own(clock, drawing) -> None:
+    """A candidate takes 1 us until 60 ms after another one ran, then its own time."""
+    began: dict[float, float] = {}
 
-    def __init__(self, watts: float | None, mhz: float = 1400.0) -> None:
-        super().__init__()
-        self.spec = dataclasses.replace(self.spec, power_watts=700, clock_mhz=1980)
-        self.told = Telemetry(mhz, watts)
+    def warming(late_us: float) -> Callable[[], float]:
+        def us() -> float:
+            if set(began) != {late_us}:
+                began.clear()
+                began[late_us] = clock.now
+            return 1.0 if clock.now < began[late_us] + interleave.SETTLE_S else late_us
 
-    def telemetry(self) -> Telemetry:
-        return self.told
+        return us
 
-
-def warming(late_us: float, clock: list[float]) -> Callable[[int], float]:
-    """A sampler that takes 1 ms of ``clock``, at 1 us for the 20 ms after its first, then at ``late_us``."""
-    began: list[float] = []
-
-    def sample(_number: int) -> float:
-        clock[0] += 0.001
-        began[:] = began or [clock[0]]
-        return 1.0 if clock[0] < began[0] + 0.02 else late_us
-
-    return sample
+    samplers = [clock.sampler(warming(late_us)) for late_us in (3.0, 2.0)]
+    rows, states = interleave.shuffled_rounds(drawing(690.0), samplers, 6, random.Random(0), periods=2)
+    assert rows == [[3.0] * 16, [2.0] * 16]
+    assert states == [(1400.0, 690.0)] * 32
+    assert clock.now == pytest.approx(4.0, abs=0.05), "a period for each candidate, twice"
 
 
-def test_at_the_power_limit_candidates_run_until_the_clock_is_their_own(monkeypatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(interleave, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    samplers = [warming(3.0, clock), warming(2.0, clock)]
-    rows, states = interleave.shuffled_rounds(Drawing(690.0), samplers, 6, random.Random(0), slice_s=0.06)
-    assert rows == [[3.0] * 3, [2.0] * 3]
-    assert states == [(1400.0, 690.0)] * 3
+@pytest.mark.parametrize("pause_s", [0.0, 0.3, 2.71])
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_candidates_are_compared_at_one_phase_of_the_swing(count, pause_s, clock, drawing) -> None:
+    """Also if others use the device between two steps of a race."""
+
+    def swinging(us: float) -> Callable[[], float]:
+        return lambda: us * (1.0 + 0.05 * math.sin(math.tau * clock.now / interleave.PERIOD_S))
+
+    samplers = [clock.sampler(swinging(100.0 + index), 0.0031) for index in range(count)]
+    rows: interleave.Rows = [[] for _ in samplers]
+    into: tuple[interleave.Rows, interleave.States] = rows, []
+    for _ in interleave.each_round(drawing(690.0), samplers, 32, random.Random(1), into, 1):
+        clock.now += pause_s
+    for index, row in enumerate(rows):
+        assert max(row) / min(row) > 1.08, "the rounds see all of the swing"
+        ratios = [us / base for us, base in zip(row, rows[0], strict=True)]
+        assert ratios == pytest.approx([1.0 + index / 100.0] * 8, rel=0.002)
 
 
-def test_a_turn_at_the_power_limit_is_shared_by_the_ways_of_launching(monkeypatch) -> None:
+def test_launches_longer_than_a_turn_take_as_long_as_they_need(clock, drawing) -> None:
+    samplers = [clock.sampler(lambda us=us: us, us / 1e6) for us in (300_000.0, 100_000.0)]
+    rows, _ = interleave.shuffled_rounds(drawing(690.0), samplers, 32, random.Random(0))
+    assert rows == [[300_000.0] * 8, [100_000.0] * 8]
+    assert clock.now == pytest.approx(8 * 2 * (0.3 + 0.1)), (
+        "one sample until the clock has settled, one that counts"
+    )
+
+
+def test_a_turn_at_the_power_limit_is_shared_by_the_ways_of_launching(clock, drawing) -> None:
     """Both ways of a candidate follow each other, and what comes before the clock has settled counts for
     neither."""
-    clock, order = [0.0], list[int]()
-    monkeypatch.setattr(interleave, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    order = list[int]()
 
-    def sampler(name: int) -> Callable[[int], float]:
-        def sample(_number: int) -> float:
-            clock[0] += 0.001
+    def named(name: int) -> Callable[[], float]:
+        def us() -> float:
             order.append(name)
             return float(name)
 
-        return sample
+        return us
 
     rows: interleave.Rows = [[] for _ in range(4)]
     into: tuple[interleave.Rows, interleave.States] = rows, []
-    samplers = [sampler(name) for name in range(4)]
-    rounds = interleave.each_round(Drawing(690.0), samplers, 8, random.Random(0), into, 0.04, ways=2)
-    assert sum(1 for _ in rounds) == 8
-    assert rows == [[float(name)] * 8 for name in range(4)]
-    turns = [order[i : i + 40] for i in range(0, len(order), 40)]
-    pairs = [(turn[0], turn[-1]) for turn in turns]
-    assert turns == [[first] * 30 + [second] * 10 for first, second in pairs]
-    assert {abs(first - second) for first, second in pairs} == {2}
-    assert [first < second for first, second in pairs] == [*[True] * 4, *[False] * 4] * 2, "ways take turns"
-    assert [order.count(name) // 8 for name in range(4)] == [20] * 4
+    samplers = [clock.sampler(named(name)) for name in range(4)]
+    steps = interleave.each_round(drawing(690.0), samplers, 32, random.Random(0), into, 2, ways=2)
+    assert sum(1 for _ in steps) == 4, "as many periods as candidates, twice"
+    assert rows == [[float(name)] * 16 for name in range(4)]
+    runs = [(name, len(list(run))) for name, run in itertools.groupby(order)]
+    # The same candidate may have two turns in a row.
+    assert {name % 2 for name, _ in runs} == {0, 1}
+    counted = [order.count(name) for name in range(4)]
+    assert sum(counted) == pytest.approx(4000, rel=0.02)
+    assert max(counted) - min(counted) < 100, "ways take turns at being the one that comes first"
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_candidate_is_ahead_of_another_more_often(seed) -> None:
+def test_no_candidate_is_ahead_of_another_more_often(seed, drawing) -> None:
     """Each order is followed by its reverse, also where a candidate has left in between."""
     order: list[int] = []
 
@@ -162,54 +176,31 @@ def test_no_candidate_is_ahead_of_another_more_often(seed) -> None:
         return sample
 
     samplers = [named(name) for name in range(4)]
-    interleave.shuffled_rounds(Drawing(600.0), samplers, 8, random.Random(seed))
+    interleave.shuffled_rounds(drawing(600.0), samplers, 8, random.Random(seed))
     rounds = [order[i : i + 4] for i in range(0, len(order), 4)]
     assert rounds[1::2] == [one[::-1] for one in rounds[::2]]
     assert len({tuple(one) for one in rounds[::2]}) > 1, "another order after each pair"
     order.clear()
-    interleave.shuffled_rounds(Drawing(600.0), samplers, 8, random.Random(seed), [range(4)])
+    interleave.shuffled_rounds(drawing(600.0), samplers, 8, random.Random(seed), [range(4)])
     kept = [name for name in order if name != 3]
     rounds = [kept[i : i + 3] for i in range(0, len(kept), 3)]
     assert order.count(3) < len(rounds) == 8
     assert rounds[1::2] == [one[::-1] for one in rounds[::2]]
 
 
-def test_a_sample_that_began_before_the_clock_had_settled_does_not_count(monkeypatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(interleave, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-
-    def lasting(seconds: float) -> Callable[[int], float]:
-        def sample(number: int) -> float:
-            clock[0] += seconds
-            return float(number)
-
-        return sample
-
-    for seconds, numbers in ((0.06, [2.5, 3.5, 4.5]), (0.3, [0.0, 1.0, 2.0])):
-        rows, _ = interleave.shuffled_rounds(
-            Drawing(690.0), [lasting(seconds)], 3, random.Random(0), slice_s=0.2
-        )
-        assert rows == [numbers], "its last sample counts where none began late enough"
-
-
-def test_no_slices_where_the_clock_hardly_matters() -> None:
+def test_no_turns_where_the_clock_hardly_matters(drawing) -> None:
     counts = [0]
 
     def sample(_number: int) -> float:
         counts[0] += 1
         return 1.0
 
-    interleave.shuffled_rounds(Drawing(690.0), [sample], 12, random.Random(0), slice_s=0.0)
+    interleave.shuffled_rounds(drawing(690.0), [sample], 12, random.Random(0), periods=0)
     assert counts == [12]
 
 
-def test_slices_are_enough_for_an_interval_if_rounds_were() -> None:
-    given = (1, 2, 6, 8, 16, 31, 32, 61, 64)
-    assert [interleave.slices(rounds) for rounds in given] == [1, 2, 3, 8, 8, 8, 8, 15, 16]
-
-
 @pytest.mark.parametrize(("watts", "mhz"), [(600.0, 1400.0), (None, 1400.0), (690.0, 1980.0)])
-def test_below_it_a_sample_is_a_sample(watts, mhz) -> None:
+def test_below_it_a_sample_is_a_sample(watts, mhz, drawing) -> None:
     counts = [0, 0]
 
     def counted(index: int) -> Callable[[int], float]:
@@ -219,34 +210,33 @@ def test_below_it_a_sample_is_a_sample(watts, mhz) -> None:
 
         return sample
 
-    rows, _ = interleave.shuffled_rounds(Drawing(watts, mhz), [counted(0), counted(1)], 5, random.Random(0))
+    rows, _ = interleave.shuffled_rounds(drawing(watts, mhz), [counted(0), counted(1)], 5, random.Random(0))
     assert rows == [[0.0, 1.0, 2.0, 3.0, 4.0]] * 2
     assert counts == [5, 5]
 
 
-@pytest.mark.parametrize(("watts", "taken"), [(690.0, [3, 3, 2, 3]), (600.0, [12, 12, 4, 12])])
-def test_who_is_left_behind_is_dropped(watts, taken, monkeypatch) -> None:
-    """After two slices at the power limit, after four samples below it; the last one does not compete."""
-    monkeypatch.setattr(interleave, "slices", lambda _rounds: 3)
-    short = {"slice_s": 1e-9}
-    samplers = [lambda _number, us=us: us for us in (100.0, 100.1, 105.0, 50.0)]
-    rows, states = interleave.shuffled_rounds(
-        Drawing(watts), samplers, 12, random.Random(0), [range(3)], **short
+@pytest.mark.parametrize(("watts", "taken"), [(690.0, [24, 24, 8, 24]), (600.0, [12, 12, 4, 12])])
+def test_who_is_left_behind_is_dropped(watts, taken, clock, drawing) -> None:
+    """After eight turns at the power limit, after four samples below it; the last one does not compete."""
+    samplers = [clock.sampler(lambda us=us: us) for us in (100.0, 100.1, 105.0, 50.0)]
+    rows, _ = interleave.shuffled_rounds(
+        drawing(watts), samplers, 12, random.Random(0), [range(3)], periods=3
     )
     assert [len(row) for row in rows] == taken
-    assert (interleave.finishers(rows[:3]), len(states)) == ([0, 1], max(taken))
+    assert interleave.finishers(rows[:3]) == [0, 1]
     alone, _ = interleave.shuffled_rounds(
-        Drawing(watts), samplers[1:], 12, random.Random(0), [range(2)], **short
+        drawing(watts), samplers[1:], 12, random.Random(0), [range(2)], periods=3
     )
-    # One is left to compete: a round more, so that its row is the longest.
-    assert [len(row) for row in alone] == [taken[2] + 1, taken[2], taken[2] + 1]
+    # One is left to compete: a round or eight turns more, so that its row is the longest.
+    more = 8 if watts == 690.0 else 1
+    assert [len(row) for row in alone] == [taken[2] + more, taken[2], taken[2] + more]
 
 
-def test_a_race_ends_when_every_group_is_decided() -> None:
+def test_a_race_ends_when_every_group_is_decided(drawing) -> None:
     """The first group is decided at once, the second never."""
     samplers = [lambda _number, us=us: us for us in (100.0, 150.0, 80.0, 80.0)]
     rows, _ = interleave.shuffled_rounds(
-        Drawing(600.0), samplers, 12, random.Random(0), [range(2), range(2, 4)]
+        drawing(600.0), samplers, 12, random.Random(0), [range(2), range(2, 4)]
     )
     assert [len(row) for row in rows] == [12, interleave.FIRST_LOOK, 12, 12]
 

@@ -1,0 +1,75 @@
+"""Races on the times of kernels that ran alone at the power limit of two H100s, as they were recorded."""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.lab import power_swing
+from tuner.measure import interleave
+from tuner.measure.stats import Ratio, paired_ratio
+
+RECORDED = Path(power_swing.__file__).parent / "2026-11-27-power-swing.json"
+SAMPLE_S = 0.003
+RACES = 30  # on each trace
+
+
+class Recorded:
+    """Factors on the time of a kernel, from the first whole seconds of a trace over and over."""
+
+    def __init__(self, trace: dict[str, Any], clock: Any) -> None:
+        self._seconds, us = np.asarray(trace["ms"]) / 1000.0, np.asarray(trace["us"])
+        self._factors, self._whole, self.clock = us / us.mean(), int(self._seconds[-1]), clock
+
+    def sampler(self, us: float) -> Any:
+        """Samples of a kernel that takes so many microseconds on average."""
+
+        def now() -> float:
+            at = int(np.searchsorted(self._seconds, self.clock.now % self._whole))
+            return us * float(self._factors[at])
+
+        return self.clock.sampler(now, SAMPLE_S)
+
+
+@pytest.fixture
+def recorded(clock) -> list[Recorded]:
+    return [Recorded(trace, clock) for trace in json.loads(RECORDED.read_text())["traces"]]
+
+
+def ratios(device: Any, recorded: list[Recorded], us: float, periods: int) -> list[Ratio]:
+    """Of races of a kernel with one that takes ``us`` where it takes 100, from many starts on each trace."""
+    found = []
+    for swing in recorded:
+        for seed in range(RACES):
+            swing.clock.now = order = random.Random(seed).uniform(0.0, 100.0)
+            samplers = [swing.sampler(100.0), swing.sampler(us)]
+            rows, _ = interleave.shuffled_rounds(device, samplers, 0, random.Random(order), periods=periods)
+            found.append(paired_ratio(rows[1], rows[0]))
+    return found
+
+
+@pytest.mark.parametrize("periods", [1, 2])
+def test_twins_rarely_differ(periods, drawing, recorded) -> None:
+    found = ratios(drawing(690.0), recorded, 100.0, periods)
+    assert sum(not one.undecided for one in found) <= 0.02 * len(found)
+    assert statistics.pstdev(one.value for one in found) < 0.012 / periods
+
+
+def test_two_percent_are_found_more_often_than_not(drawing, recorded) -> None:
+    found = ratios(drawing(690.0), recorded, 102.0, 2)
+    assert sum(one.low > 1.0 for one in found) > 0.5 * len(found)
+    assert statistics.fmean(one.value for one in found) == pytest.approx(1.02, abs=0.002)
+
+
+def test_a_trace_is_told_by_its_period() -> None:
+    for trace in json.loads(RECORDED.read_text())["traces"]:
+        period, *_, near, far = power_swing.summary(trace)
+        assert period.startswith("period 1.000 s")
+        assert near.startswith("0.5 s apart they differ by ")
+        assert float(near.split()[-1].rstrip("%")) > 1.5 * float(far.split()[-1].rstrip("%"))
