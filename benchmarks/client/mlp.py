@@ -167,7 +167,7 @@ class Bench:
             return lambda _round: passes(call, count)
 
         samplers = [sampler(call) for call in candidates.values()]
-        rows, states = interleave(self._device, samplers, self._arguments.rounds, 0)
+        rows, states = interleave(self._device, samplers, self._arguments.rounds, 0, passes=2)
         return dict(zip(candidates, rows, strict=True)), states
 
 

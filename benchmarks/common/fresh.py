@@ -38,7 +38,7 @@ from tuner.store.trials import JobRecorder
 from tuner.workers.bench import Bench
 from tuner.workers.builder import Builder
 
-ROUNDS, PERIODS = 48, 3
+ROUNDS, PASSES = 48, 3
 QUIET_WAIT_S = 20.0  # as a service's jobs
 FAILURES = (TilewrightError, RuntimeError)  # of a shape; the latter is a programming error in a worker
 DEVICE_PHASES = ("check", "measure", "race")
@@ -188,7 +188,7 @@ class FreshTuner:
         Raises:
             TilewrightError: the kernel or the vendor library does not run.
         """
-        rules = RaceRules(rounds, seed, PERIODS, every=True, apart=True)
+        rules = RaceRules(rounds, seed, PASSES, every=True, apart=True)
         samples = self.bench.race([self.kernel_of(best)], problem, rules, _RACE_TIMEOUT_S)
         return Comparison(samples, _ratio(samples.samples_us), _ratio(samples.apart_us))
 
@@ -229,7 +229,7 @@ class FreshTuner:
         kernels = self.built(configs, problem)
         if not kernels:
             raise InvalidProblem("no config that follows a hint compiles and gives the right result")
-        rules = RaceRules(ROUNDS // 2, 0, periods=1)
+        rules = RaceRules(ROUNDS // 2, 0, passes=1)
         samples = self.bench.race(list(kernels.values()), problem, rules, _RACE_TIMEOUT_S)
         return list(map(str, kernels)), samples
 

@@ -21,7 +21,7 @@ class RunOptions:
     Attributes:
         device: cuda:0, cuda:1 and so on; host where the benchmark runs there.
         out: folder of the results; benchmarks/results by default.
-        rounds: samples of each candidate; the benchmark's own number by default.
+        rounds: short samples of each candidate; the benchmark's own number by default.
         resume: leave out what the results hold already.
         stop_after: start nothing new after so many seconds; 0 for no bound.
     """

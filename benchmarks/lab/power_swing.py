@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +31,8 @@ from tuner.measure.timing import settle
 from tuner.workers.device_worker import open_device
 
 SHAPES = "4096x4096x4096 512x5120x5120 8192x8192x8192"
-_GRID_S = 0.01  # between two values on the grid of a spectrum
+_GRID_S = 0.01
+_PERIODS_S = np.arange(0.3, 3.0, 0.01)
 
 
 def trace(device: Device, problem: GemmProblem, seconds: float) -> dict[str, list[float]]:
@@ -56,10 +58,8 @@ def summary(found: Mapping[str, Sequence[float]]) -> Iterator[str]:
     seconds, us = np.asarray(found["ms"]) / 1000.0, np.asarray(found["us"])
     grid = np.arange(0.0, seconds[-1], _GRID_S)
     even = np.interp(grid, seconds, us)
-    power = np.abs(np.fft.rfft((even - even.mean()) * np.hanning(len(even)))) ** 2
-    strongest = int(power.argmax())
-    share = power[max(0, strongest - 1) : strongest + 2].sum() / power.sum()
-    yield f"period {grid[-1] / strongest:.3f} s, {share:.0%} of the variance"
+    period_s, share = max(((one, _share(grid, even, one)) for one in _PERIODS_S), key=lambda found: found[1])
+    yield f"period {period_s:.2f} s, {share:.0%} of the variance"
     yield f"{us.min():.4g} to {us.max():.4g} us"
     for length in (COUNTED_S, PERIOD_S / 2, PERIOD_S):
         means = [
@@ -69,6 +69,16 @@ def summary(found: Mapping[str, Sequence[float]]) -> Iterator[str]:
     for apart in (PERIOD_S / 2, PERIOD_S):
         lag = round(apart / _GRID_S)
         yield f"{apart:g} s apart they differ by {np.std(np.log(even[lag:] / even[:-lag])):.2%}"
+
+
+def _share(seconds: Any, us: Any, period_s: float) -> float:
+    """The share of the variance that a wave of such a period and its octave explain."""
+    angles = math.tau * seconds / period_s
+    waves = np.stack(
+        [np.ones_like(angles), *(turn(k * angles) for k in (1, 2) for turn in (np.sin, np.cos))], 1
+    )
+    rest = us - waves @ np.linalg.lstsq(waves, us, rcond=None)[0]
+    return 1.0 - float(rest.var() / us.var())
 
 
 def _starts(grid: Any, length: float) -> Iterator[float]:

@@ -1,12 +1,13 @@
 """How often the races that end a job call a winner between a kernel and itself: each is a false one.
 
-A final also drops who seems left behind, without any claim: those races are counted apart.
+A final makes no claim: those that drop a twin are counted apart, and where power limits the device it has one
+sample of each, whose ratio is kept.
 
     python -m benchmarks.lab.race_aa --device cuda:0 --seconds 280 --out DIR
 
-The first heuristic config of each shape takes part twice, in turn in a final, which drops who is left behind,
-and in a head-to-head, until the time is over. The rules are a job's, but for the vendor library: the kernel
-takes its place. ``DIR/race-aa-CLASS.json`` is whole after every race; another run adds its races.
+The first heuristic config of each shape takes part twice, in turn in a final and in a head-to-head, until the
+time is over. The rules are a job's, but for the vendor library: the kernel takes its place.
+``DIR/race-aa-CLASS.json`` is whole after every race; another run adds its races.
 :mod:`benchmarks.lab.race_against_itself` looks at the CPU's heap.
 """
 
@@ -30,7 +31,7 @@ from tilewright.launch import Kernel, load
 from tuner.devices.base import Device
 from tuner.job.selection import FINAL, HEAD_TO_HEAD, Stage
 from tuner.measure.race import METHOD, race
-from tuner.measure.stats import CONFIDENCE, median, paired_ratio
+from tuner.measure.stats import CONFIDENCE, median, paired_ratio, rounds_needed
 from tuner.workers.device_worker import open_device
 
 SHAPES = "16x4096x4096 64x3072x2048 128x7168x2048 512x5120x5120 256x1024x8192 4096x4096x4096"
@@ -66,6 +67,9 @@ def _race(
     raced = {"rounds": rounds, "company": found.company, "samples_us": found.samples_us}
     if rounds[0] != rounds[1]:
         return {**raced, "dropped": True, "false_winner": False}
+    if rounds[0] < rounds_needed(CONFIDENCE):
+        first, second = map(median, found.samples_us)
+        return {**raced, "dropped": False, "false_winner": False, "ratio": first / second}
     ratio = paired_ratio(*found.samples_us)
     interval = {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}
     return {**raced, "dropped": False, "false_winner": not ratio.undecided, **interval}

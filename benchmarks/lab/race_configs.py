@@ -109,7 +109,7 @@ def _value(family: str, name: str, text: str) -> KnobValue:
     return legal[text]
 
 
-ROUNDS, PERIODS = 61, 2
+ROUNDS, PASSES = 61, 2
 SUITE = "suite"
 
 COMMAND = ("python", "-m", "benchmarks.lab.race_configs")
@@ -158,7 +158,7 @@ def run(
     configs: Sequence[Config],
     rounds: int,
     seed: int,
-    periods: int = PERIODS,
+    passes: int = PASSES,
 ) -> tuple[list[Config], RaceSamples, dict[str, str]]:
     """Race what can: the configs that took part, their samples, and why the others did not.
 
@@ -177,7 +177,7 @@ def run(
                 absent[str(config)] = reason
         if not kernels:
             raise InvalidProblem(f"no config can run: {absent}")
-        samples = race(device, list(kernels.values()), problem, RaceRules(rounds, seed, periods))
+        samples = race(device, list(kernels.values()), problem, RaceRules(rounds, seed, passes))
     finally:
         for kernel in kernels.values():
             kernel.close()
@@ -245,7 +245,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--vary", action="append", default=[], help="knob=value,..")
     parser.add_argument("--config", action="append", default=[], help="a config as tilewright prints it")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of short samples")
-    parser.add_argument("--periods", type=int, default=PERIODS, help="at the power limit: 8 turns in each")
+    parser.add_argument("--passes", type=int, default=PASSES, help="at the power limit: 8 turns in each")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--out", type=Path)
@@ -258,8 +258,8 @@ def _why_refused(given: argparse.Namespace) -> str | None:
         return "--vary changes a config: give it with --base"
     if given.rounds < rounds_needed(CONFIDENCE):
         return f"--rounds must be at least {rounds_needed(CONFIDENCE)}, for an interval"
-    if given.periods < 1:
-        return "--periods must be at least 1"
+    if given.passes < 1:
+        return "--passes must be at least 1"
     if given.out and not given.out.parent.is_dir():
         return f"--out: there is no folder {given.out.parent}"
     return None
@@ -283,7 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         problem, device = problem_of(given.shape, given.dtype), open_device(given.device)
         configs = _asked(given, problem, device.spec)
-        ran, samples, absent = run(device, problem, configs, given.rounds, given.seed, given.periods)
+        ran, samples, absent = run(device, problem, configs, given.rounds, given.seed, given.passes)
     except TilewrightError as error:
         parser.error(str(error))
     sys.stdout.writelines(line + "\n" for line in report(ran, samples, absent))

@@ -1,7 +1,7 @@
 """Races of the reference kernels with cuBLAS, as ``benchmarks/ladder/run.py`` runs them.
 
 Each kernel is compiled and must pass the correctness check first. Kernels of one problem then run in one
-race: every round takes one sample of each and of cuBLAS in random order, under sustained load, with
+race: every round takes one sample of each and of cuBLAS in a fresh random order, under sustained load, with
 operands rotated past the last-level cache. A race has several runs, one after the other, whose medians tell
 the spread. Where a document's final kernel takes part, the fastest of today's heuristic configs with the same
 instruction does too. cuBLAS takes part twice: with the algorithm its heuristics put

@@ -213,7 +213,7 @@ def raced(
     ]
     race = {
         "method": samples.method,
-        "rounds": rounds,
+        "rounds": len(samples.samples_us[0]),
         "mhz": samples.mhz,
         "watts": samples.watts,
         "vendor": samples.vendor_name,
@@ -352,7 +352,7 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--tunes", type=int, default=20, help="how many re-tunes")
     parser.add_argument("--budget", type=int, default=100, help="measured trials of each")
     parser.add_argument("--best", type=int, default=8, help="recorded configs in the race")
-    parser.add_argument("--rounds", type=int, default=64, help="of the race, 8 or more")
+    parser.add_argument("--rounds", type=int, default=64, help="of short samples, 8 or more")
     parser.add_argument("--seed", type=int, default=0, help="of the first re-tune; the next has the next")
     parser.add_argument("--max-seconds", type=float, default=0.0, help="then none starts; 0: no limit")
     parser.add_argument("--device", help="cuda:0, host ...; the first here by default")

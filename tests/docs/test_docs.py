@@ -196,7 +196,7 @@ def test_the_constants_of_the_races_are_those_of_the_code() -> None:
     assert f"within {selection.WITHIN - 1:.0%} of the best".replace("%", " %") in page
     assert f"at most {selection.FINAL_CANDIDATES}, race interleaved" in page
     assert f"at most {selection.NEGLIGIBLE - 1:.1%} behind".replace("%", " %") in page
-    stage, turns = selection.HEAD_TO_HEAD, interleave.PHASES * selection.HEAD_TO_HEAD.rules.periods
+    stage, turns = selection.HEAD_TO_HEAD, interleave.PHASES * selection.HEAD_TO_HEAD.rules.passes
     assert f"{stage.fewest} to {stage.rules.rounds} rounds, at the power limit {turns}" in page
     assert f"by over {BEHIND:g} standard errors" in page
     assert f"measures {QUICK_TRIALS} trials at most" in page

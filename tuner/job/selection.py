@@ -1,10 +1,10 @@
 """The end of a job: the fastest candidates race each other and the vendor library, and one of them wins.
 
 The lowest of many noisy medians is too optimistic, and the search measures at clocks that the device does not
-hold. So the fastest trials run a final under load, interleaved with the vendor library, which drops a
-candidate as soon as it is left behind (:func:`tuner.measure.stats.left_behind`). The winner and the vendor
-library then run a head-to-head. Its samples took no part in the
-choice; they give the reported speed-up. The stored winner of the problem takes part in the final, so that
+hold. So the fastest trials run a final under load, interleaved with the vendor library. Who is left behind
+leaves it (:func:`tuner.measure.stats.left_behind`); where power limits the device, each has one sample, the
+mean of a whole second. The winner and the vendor library then run a head-to-head. Its samples took no part in
+the choice; they give the reported speed-up. The stored winner of the problem takes part in the final, so that
 one race compares it with its challengers. A final or head-to-head that others disturbed runs again, as long
 as the job may wait for a quiet device. A quick job has a short head-to-head of its fastest trial alone.
 """
@@ -27,7 +27,14 @@ from tuner.job.loop import why_outdated
 from tuner.job.progress import ProgressTracker, timed
 from tuner.measure.interleave import finishers
 from tuner.measure.race import RaceRules, RaceSamples
-from tuner.measure.stats import CONFIDENCE, median, median_interval, paired_ratio
+from tuner.measure.stats import (
+    CONFIDENCE,
+    left_behind,
+    median,
+    median_interval,
+    paired_ratio,
+    rounds_needed,
+)
 from tuner.workers.process import WorkerError
 
 FINAL_CANDIDATES = 4
@@ -58,9 +65,9 @@ class Stage:
         return most if round_s * most <= RACE_SECONDS else max(self.fewest, int(RACE_SECONDS / round_s))
 
 
-FINAL = Stage(RaceRules(32, 0, periods=1, dropping=True), fewest=16)
+FINAL = Stage(RaceRules(32, 0, passes=1, dropping=True), fewest=16)
 HEAD_TO_HEAD = Stage(RaceRules(32, 1), fewest=16)
-QUICK = Stage(RaceRules(32, 2, periods=1, quick=True), fewest=16)
+QUICK = Stage(RaceRules(32, 2, passes=1, quick=True), fewest=16)
 STAGES = (FINAL, HEAD_TO_HEAD, QUICK)
 
 
@@ -267,9 +274,9 @@ def final_result(
     """The winner and its ties.
 
     A candidate that was dropped has lost. Others whose confidence interval of the paired ratio to the fastest
-    contains 1 are ties. Of the ties within 0.3 % of the fastest, the stored winner stays, else the one with
-    the lowest cost wins. The bound keeps a slow kernel from winning a noisy race with many ties because it is
-    small.
+    contains 1 are ties, or after too few rounds for an interval those that would not be dropped. Of the ties
+    within 0.3 % of the fastest, the stored winner stays, else the one with the lowest cost wins. The bound
+    keeps a slow kernel from winning a noisy race with many ties because it is small.
 
     Args:
         rows: one row of microseconds for each candidate, all from the same rounds; shorter if it was dropped.
@@ -279,9 +286,15 @@ def final_result(
     if len(stayed) == 1:
         return FinalResult(candidates[stayed[0]], ())
     fastest = min(stayed, key=lambda i: (median(rows[i]), i))
-    behind = {i: paired_ratio(rows[i], rows[fastest]) for i in stayed}
-    tied = [i for i, ratio in behind.items() if ratio.undecided]
-    equals = [i for i in tied if behind[i].value <= NEGLIGIBLE]
+    if len(rows[fastest]) < rounds_needed(CONFIDENCE):
+        behind = {i: median(rows[i]) / median(rows[fastest]) for i in stayed}
+        gone = left_behind([rows[i] for i in stayed])
+        tied = [i for i, left in zip(stayed, gone, strict=True) if not left]
+    else:
+        ratios = {i: paired_ratio(rows[i], rows[fastest]) for i in stayed}
+        behind = {i: ratio.value for i, ratio in ratios.items()}
+        tied = [i for i, ratio in ratios.items() if ratio.undecided]
+    equals = [i for i in tied if behind[i] <= NEGLIGIBLE]
     winner = min(equals, key=lambda i: (candidates[i] is not stored, candidates[i].cost))
     return FinalResult(candidates[winner], tuple(candidates[i].config for i in tied if i != winner))
 

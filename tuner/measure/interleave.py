@@ -1,12 +1,14 @@
 """Interleaved samples of several candidates on one device, so that drift affects all alike.
 
-A GPU at its power limit sets its clock by the power that it draws: an H100 lets clock and times swing by 6 %
-with a period of one second (benchmarks/lab/2026-11-27-power-swing.md), and an H200 follows a change of kernel
-within 40 to 80 ms (benchmarks/lab/2026-11-23-hopper.md). With short samples all candidates would run at one
-clock, and a kernel that needs much energy would profit from those that need little. So at the power limit a
-candidate runs for a :data:`TURN_S` at a time, of which the last part counts, once the clock is its own. Turns
-of all candidates that are compared in one round lie at the same phase of the swing, whole periods apart. What
-the memory bounds needs none of that: its time hardly depends on the clock.
+A GPU at its power limit sets its clock by the power that it draws. On an H100 clock and times swing with a
+period of one second, a kernel of 198 us between 186 and 220 us, while the mean of a second stays within half
+a percent (benchmarks/lab/2026-11-27-power-swing.md). An H200 follows a change of kernel within 40 to 80 ms
+(benchmarks/lab/2026-11-23-hopper.md). With short samples all candidates would run at one clock, and a kernel
+that needs much energy would profit from those that need little. So at the power limit a candidate runs until
+the clock is its own before a sample counts. Where candidates compete, a sample is the mean of a whole period.
+Where an interval is asked for, which takes more samples, it is that of a short turn, and the turns of a round
+lie at the same phase of the swing, whole periods apart. What the memory bounds needs none of that: its time
+hardly depends on the clock.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ BELOW_TOP = 0.99  # of its highest clock
 PERIOD_S = 1.0  # of the swing at the power limit
 PHASES = 8  # as many rounds as an interval needs
 TURN_S, COUNTED_S = PERIOD_S / PHASES, 0.04
-SETTLE_S = 0.06  # until the clock is that of the candidate, at least
+SETTLE_S = 0.07  # until the clock is that of the candidate, at least
 FIRST_LOOK = 4  # rounds before a candidate may be dropped
 Rows = list[list[float]]
 States = list[tuple[float | None, float | None]]
@@ -87,11 +89,11 @@ def interleave(
     seed: int,
     groups: Groups = (),
     *,
-    periods: int = 1,
+    passes: int = 1,
 ) -> tuple[Rows, States]:
     """:func:`shuffled_rounds` after loading the device until its clock has settled."""
-    settle(device, samplers, power_matters=periods > 0)
-    return shuffled_rounds(device, samplers, rounds, random.Random(seed), groups, periods=periods)
+    settle(device, samplers, power_matters=passes > 0)
+    return shuffled_rounds(device, samplers, rounds, random.Random(seed), groups, passes=passes)
 
 
 def shuffled_rounds(
@@ -101,7 +103,7 @@ def shuffled_rounds(
     order: random.Random,
     groups: Groups = (),
     *,
-    periods: int = 1,
+    passes: int = 1,
 ) -> tuple[Rows, States]:
     """One row of microseconds for each sampler, and the clock in MHz and power in watts in between.
 
@@ -109,7 +111,7 @@ def shuffled_rounds(
     """
     rows: Rows = [[] for _ in samplers]
     states: States = []
-    for _ in each_round(device, samplers, rounds, order, (rows, states), periods, groups=groups):
+    for _ in each_round(device, samplers, rounds, order, (rows, states), passes, groups=groups):
         pass
     return rows, states
 
@@ -120,7 +122,7 @@ def each_round(
     rounds: int,
     order: random.Random,
     into: tuple[Rows, States],
-    periods: int,
+    passes: int,
     *,
     groups: Groups = (),
     ways: int = 1,
@@ -128,21 +130,25 @@ def each_round(
     """Run rounds, and append their samples and states of the device to ``into``; others may use the device
     after each step.
 
-    The device is under load. In a round each candidate has one sample in each way. Every second round has a
-    fresh random order, the one after it the reverse, so that none is ahead of another more often. There are
-    ``rounds`` of short samples or, at the power limit of the device and if ``periods`` is not 0, as many
-    times 8 rounds of turns. A step is a round, or a period of the swing. The candidates of a group compete:
-    those that are left behind take no part in the rounds that follow, so that their rows are shorter. Once
-    one of each group remains, there is one round more, or 8.
+    The device is under load from the first step on. In a round, whose order is random, each candidate has one
+    sample in each way. The candidates of a group compete: those that are left behind take no part in the
+    rounds that follow, so that their rows are shorter, and once one of each group remains, there is one round
+    more. At the power limit of the device, unless ``passes`` is 0, there are as many passes instead: a sample
+    of each candidate if there are groups, of which none leaves, else one at each of 8 phases. A pass takes
+    about a second for each candidate.
 
     Args:
         samplers: one for each candidate; if its launches are timed in several ``ways``, those of all
             candidates for the first way come first.
     """
     field = _Field(len(samplers) // ways, groups, order)
-    if periods and at_power_limit(device):
-        return _turns(device, samplers, periods, field, into)
-    return _short_samples(device, samplers, rounds, field, into)
+    # NOTE: only under load does the device tell whether power limits it.
+    if not (passes and at_power_limit(device)):
+        yield from _short_samples(device, samplers, rounds, field, into)
+    elif groups:
+        yield from _whole_periods(device, samplers, passes, field, into)
+    else:
+        yield from _turns(device, samplers, passes, field, into)
 
 
 class _Field:
@@ -152,16 +158,11 @@ class _Field:
         self.count, self._order = count, order
         self._competing = [list(group) for group in groups]
         self._others = sorted(set(range(count)).difference(*groups))
-        self._last: list[int] = []
 
     def next_order(self) -> list[int]:
-        """The candidates that take part in the next round, in order."""
+        """The candidates that take part in the next round, in random order."""
         left = [*itertools.chain(*self._competing), *self._others]
-        if self._last:
-            order, self._last = [one for one in reversed(self._last) if one in left], []
-            return order
         self._order.shuffle(left)
-        self._last = left
         return left
 
     @property
@@ -196,61 +197,75 @@ def _short_samples(
             field.drop(rows)
 
 
-def _turns(
+def _whole_periods(
     device: Device,
     samplers: Sequence[Callable[[int], float]],
-    periods: int,
+    passes: int,
     field: _Field,
     into: tuple[Rows, States],
 ) -> Iterator[None]:
-    """In a period, each turn belongs to another round: after as many periods as there are candidates, each
-    has had a turn at each phase."""
     rows, states = into
     numbers = [itertools.count() for _ in samplers]
-    for batch in range(periods):
+    for _ in range(passes):
+        for candidate in field.next_order():
+            for place in range(candidate, len(samplers), field.count):
+                _keep_running(samplers[place], numbers[place], time.monotonic() + TURN_S - COUNTED_S)
+                ends = time.monotonic() + PERIOD_S
+                rows[place].append(_mean_until(samplers[place], numbers[place], ends))
+            _note(device, states)
+            yield
+
+
+def _turns(
+    device: Device,
+    samplers: Sequence[Callable[[int], float]],
+    passes: int,
+    field: _Field,
+    into: tuple[Rows, States],
+) -> Iterator[None]:
+    """One turn follows the other, each of another round, an eighth of a period later or, where samples last
+    long, three or more: so the turns of a round are whole periods apart, also after a pause."""
+    rows, states = into
+    numbers = [itertools.count() for _ in samplers]
+    longest_s = max(_seconds(sample) for sample in samplers)
+    needed_s = max(SETTLE_S, longest_s) + COUNTED_S + longest_s
+    step_s = TURN_S * (2 * math.ceil((needed_s / TURN_S - 1) / 2) + 1)  # an odd number visits all phases
+    due = time.monotonic() + TURN_S - COUNTED_S
+    for number in range(passes):
         orders = [field.next_order() for _ in range(PHASES)]
         taken: list[dict[int, float]] = [{} for _ in orders]
-        due = time.monotonic() + TURN_S - COUNTED_S
-        for place in range(len(orders[0])):
-            for phase, order in enumerate(orders):
-                ways = range(order[place], len(samplers), field.count)
-                if (batch + phase // 2) % 2:  # the clock has settled for the way that comes first
-                    ways = ways[::-1]
-                due = TURN_S + _settled(samplers[ways[0]], numbers[ways[0]], due)
-                for way in ways:
-                    taken[phase][way] = _counted(samplers[way], numbers[way], COUNTED_S / len(ways))
-                _note(device, states)
-            if place == len(orders[0]) - 1:
-                for way, us in itertools.chain.from_iterable(map(dict.items, taken)):
-                    rows[way].append(us)
-            paused = time.monotonic()
+        for place, phase in itertools.product(range(field.count), range(PHASES)):
+            ways = range(orders[phase][place], len(samplers), field.count)
+            if (number + phase) % 2:  # the clock has settled for the way that comes first
+                ways = ways[::-1]
+            due += PERIOD_S * max(0, math.ceil((time.monotonic() + SETTLE_S - due) / PERIOD_S))
+            _keep_running(samplers[ways[0]], numbers[ways[0]], due)
+            for part, way in enumerate(ways, 1):
+                ends = due + COUNTED_S * part / len(ways)
+                taken[phase][way] = _mean_until(samplers[way], numbers[way], ends)
+            due += step_s
+            _note(device, states)
             yield
-            due += PERIOD_S * math.ceil(max(0.0, time.monotonic() - paused - TURN_S) / PERIOD_S)
-        if field.decided:
-            return
-        if batch + 1 < periods:
-            field.drop(rows)
+        for way, us in itertools.chain.from_iterable(of_round.items() for of_round in taken):
+            rows[way].append(us)
 
 
-def at_power_limit(device: Device) -> bool:
-    """Whether power, not the highest clock, limits the kernels that run on the device now."""
-    now, spec = device.telemetry(), device.spec
-    at_top = now.mhz is not None and now.mhz >= BELOW_TOP * spec.clock_mhz > 0
-    return not at_top and now.watts is not None and now.watts >= AT_LIMIT * spec.power_watts > 0
+def _seconds(sample: Callable[[int], float]) -> float:
+    """Seconds of a sample, the shorter of two; of the last graph, as in :func:`keep_busy`."""
+    times = [time.monotonic()]
+    for _ in range(2):
+        sample(-1)
+        times.append(time.monotonic())
+    return min(later - earlier for earlier, later in itertools.pairwise(times))
 
 
-def _settled(sample: Callable[[int], float], numbers: Iterator[int], due: float) -> float:
-    """Run until ``due`` or, if the turn before took too long, as long as the clock needs; returns when that
-    is."""
-    due = max(due, time.monotonic() + SETTLE_S)
-    while time.monotonic() < due:
+def _keep_running(sample: Callable[[int], float], numbers: Iterator[int], until: float) -> None:
+    while time.monotonic() < until:
         sample(next(numbers))
-    return due
 
 
-def _counted(sample: Callable[[int], float], numbers: Iterator[int], seconds: float) -> float:
-    """The mean of the samples that begin within ``seconds``, one at least."""
-    ends = time.monotonic() + seconds
+def _mean_until(sample: Callable[[int], float], numbers: Iterator[int], ends: float) -> float:
+    """The mean of the samples that begin before ``ends``, one at least."""
     taken = [sample(next(numbers))]
     while time.monotonic() < ends:
         taken.append(sample(next(numbers)))
@@ -262,6 +277,13 @@ def _note(device: Device, states: States) -> None:
     now = device.telemetry()
     states.append((now.mhz, now.watts))
     loaded(device)
+
+
+def at_power_limit(device: Device) -> bool:
+    """Whether power, not the highest clock, limits the kernels that run on the device now."""
+    now, spec = device.telemetry(), device.spec
+    at_top = now.mhz is not None and now.mhz >= BELOW_TOP * spec.clock_mhz > 0
+    return not at_top and now.watts is not None and now.watts >= AT_LIMIT * spec.power_watts > 0
 
 
 def finishers(rows: Sequence[Sequence[float]]) -> list[int]:

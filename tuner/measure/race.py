@@ -1,8 +1,8 @@
 """Races between candidates and the vendor library: interleaved rounds on the same operands.
 
-Every round takes one sample of each candidate, in a random order and then in its reverse, so that drifting
-clocks and temperatures affect all alike; ratios are formed within rounds. At the device's power limit a
-candidate runs until the clock has settled for it (:mod:`tuner.measure.interleave`). If the vendor library
+Every round takes one sample of each candidate in a fresh random order, so that drifting clocks and
+temperatures affect all alike; ratios are formed within rounds. At the device's power limit a candidate runs
+until the clock has settled for it (:mod:`tuner.measure.interleave`). If the vendor library
 does not compute the problem, it runs the same product in float16 instead, and the result says so. The device
 is loaded until its clock has settled before the first round, and again after others used it, and never idles
 in between, so the times are sustained ones.
@@ -41,12 +41,12 @@ class RaceRules:
 
     Attributes:
         rounds: of short samples.
-        periods: where power limits the device, each candidate has so many times 8 samples, spread over as
-            many seconds for each that takes part.
+        passes: of turns instead, where power limits the device (:mod:`tuner.measure.interleave`); each takes
+            about a second for each candidate.
         seed: of the order of candidates in each round.
         vendor: whether the vendor library takes part.
-        dropping: whether candidates that are left behind leave the race: kernels compete with kernels, and
-            those algorithms of the vendor library that may be its fastest with each other.
+        dropping: whether kernels compete with kernels, and those algorithms of the vendor library that may be
+            its fastest with each other; who is left behind leaves the race, unless power limits the device.
         quick: whether a few launches choose among the vendor library's algorithms.
         every: whether to choose among all algorithms of the vendor library, with those it does not propose.
         apart: whether to time each launch after an empty step as well.
@@ -54,7 +54,7 @@ class RaceRules:
 
     rounds: int
     seed: int
-    periods: int = 2
+    passes: int = 2
     vendor: bool = True
     dropping: bool = False
     quick: bool = False
@@ -144,15 +144,15 @@ class Race:
         into = self._rows, self._states
         self._chooses = bool(rules.dropping and self._algorithms)
         groups = [range(len(kernels)), range(len(kernels), len(candidates))]
-        periods = 0 if memory_bound(problem, device.spec) else rules.periods
-        self._power_matters = periods > 0
+        passes = 0 if memory_bound(problem, device.spec) else rules.passes
+        self._power_matters = passes > 0
         self._rounds = each_round(
             device,
             self._samplers,
             rules.rounds,
             order,
             into,
-            periods,
+            passes,
             groups=[group for group in groups if group] if rules.dropping else (),
             ways=ways,
         )

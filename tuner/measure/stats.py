@@ -85,7 +85,8 @@ def paired_ratio(base: Sequence[float], candidate: Sequence[float]) -> Ratio:
     """The speed of ``candidate`` relative to ``base``, from times taken in the same rounds.
 
     The ratio within a round cancels effects on both (clocks, other processes). The interval is that of the
-    sign test. It holds if the sign of a round is independent of the others, for which their order is random.
+    sign test. It holds if the sign of a round is independent of the others, which the random order of each
+    round ensures.
 
     Raises:
         ValueError: the rows differ in length, hold a time that is not positive, or have too few

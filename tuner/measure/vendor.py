@@ -92,13 +92,14 @@ def _known(_device: Device) -> dict[tuple[GemmProblem, bool], dict[str, Any]]:
 def fastest(device: Device, choices: Sequence[VendorChoice], *, power_matters: bool = True) -> VendorChoice:
     """The choice with the lowest median of interleaved samples under load, among :func:`leading`.
 
-    They race for as many rounds as candidates do, or until they are left behind.
+    They race for as many rounds as candidates do, or until they are left behind, at the power limit for a
+    second each.
     """
     choices = leading(device, choices, power_matters=power_matters)
     if len(choices) == 1:
         return choices[0]
     samplers = equal_samplers(device, [choice.launches for choice in choices])
-    rows, _ = interleave(device, samplers, _ROUNDS, 0, [range(len(choices))], periods=int(power_matters))
+    rows, _ = interleave(device, samplers, _ROUNDS, 0, [range(len(choices))], passes=int(power_matters))
     return choices[fastest_row(rows)]
 
 

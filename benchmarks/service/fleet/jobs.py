@@ -46,8 +46,8 @@ _ROWS = (
     96,
     16,
 )  # jobs on many rows take longest; with them last, one device would end long after others
-_BETWEEN = RaceRules(24, 0, vendor=False, periods=1)
-_AGAINST_VENDOR = RaceRules(24, 0, periods=1, quick=True)
+_BETWEEN = RaceRules(24, 0, vendor=False, passes=1)
+_AGAINST_VENDOR = RaceRules(24, 0, passes=1, quick=True)
 _LONGEST_S = 120.0
 _POLL_S = 0.2
 _TOLERANCE = 0.01

@@ -24,8 +24,8 @@ from tuner.measure.stats import median
 from tuner.workers.bench import Bench
 
 REPEATS = 3
-_RULES = RaceRules(8, 0, vendor=False, periods=1)
-_LOAD = RaceRules(4, 0, vendor=False, periods=1)
+_RULES = RaceRules(8, 0, vendor=False, passes=1)
+_LOAD = RaceRules(4, 0, vendor=False, passes=1)
 _BESIDE_REPEATS = 2
 _LONGEST_S = 120.0
 _SETTLE_S = 1.0

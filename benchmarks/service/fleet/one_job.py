@@ -30,7 +30,7 @@ _ON_GPU = [
     for m, n, k in ((4096, 4096, 4096), (16, 6144, 4096), (1024, 5120, 5120))
 ]
 _KERNELS = 3  # of each job, for the comparison of devices
-_RULES = RaceRules(8, 0, vendor=False, periods=1)
+_RULES = RaceRules(8, 0, vendor=False, passes=1)
 _LONGEST_S = 120.0
 _NEAR = 0.98
 

@@ -62,7 +62,7 @@ def test_a_launch_overlaps_the_one_before_where_that_is_asked(hopper) -> None:
     problem = GemmProblem(256, 256, 256)
     artifact = build(WGMMA, WGMMA.heuristic_configs(problem, hopper.spec)[0], problem, hopper.spec)
     plain, overlapping = load(artifact), load(artifact, overlap=True)
-    samples = races.race(hopper, [plain, overlapping], problem, RaceRules(16, 0, periods=0, vendor=False))
+    samples = races.race(hopper, [plain, overlapping], problem, RaceRules(16, 0, passes=0, vendor=False))
     assert 1.05 < paired_ratio(*samples.samples_us).value < 2.0
 
 

@@ -87,17 +87,17 @@ def test_the_base_of_a_suite_is_the_row_of_the_problem(tmp_path: Path) -> None:
 
 
 def test_a_race_on_the_host(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    """Two valid configs race NumPy, for so many periods; an invalid config is reported."""
-    periods: list[int] = []
+    """Two valid configs race NumPy, for so many passes; an invalid config is reported."""
+    passes: list[int] = []
 
     def each_round(*given: Any, **named: Any) -> Any:
-        periods.append(given[-1])
+        passes.append(given[-1])
         return interleave.each_round(*given, **named)
 
     monkeypatch.setattr(races, "each_round", each_round)
     out = tmp_path / "race.json"
     arguments = [
-        "64x48x96-nn", "--dtype", "float32", "--device", "host", "--rounds", "9", "--periods", "4",
+        "64x48x96-nn", "--dtype", "float32", "--device", "host", "--rounds", "9", "--passes", "4",
         "--out", str(out), "--base", str(host_config()), "--vary", "swizzle=1,2",
         "--config", str(host_config(mr=1000)),
     ]  # fmt: skip
@@ -108,7 +108,7 @@ def test_a_race_on_the_host(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     race_configs.main(arguments)
     said = capsys.readouterr().out
     found = json.loads(out.read_text())
-    assert periods == [4]
+    assert passes == [4]
     assert len(found["results"]) == 3
     assert [len(row) for row in found["race"]["samples_us"]] == [9, 9, 9]
     assert found["race"]["vendor_name"] == "numpy"
@@ -142,7 +142,7 @@ def test_no_config_that_can_run_is_an_error(capsys: pytest.CaptureFixture[str]) 
     [
         (["--vary", "swizzle=1"], "give it with --base"),
         (["--rounds", "3"], "--rounds must be at least 8"),
-        (["--periods", "0"], "--periods must be at least 1"),
+        (["--passes", "0"], "--passes must be at least 1"),
         (["--out", "/nowhere/at/all/race.json"], "there is no folder /nowhere/at/all"),
     ],
     ids=str,

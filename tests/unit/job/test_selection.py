@@ -117,6 +117,15 @@ def test_who_was_dropped_neither_wins_nor_ties() -> None:
     assert (early.winner.config, early.ties) == (CONFIGS[0], ())
 
 
+def test_a_sample_of_each_decides_where_power_limits_the_device() -> None:
+    """Those within 0.3 % are equals, those that lie within what such samples may differ are ties."""
+    dear, cheap, late = candidate(0, registers=200), candidate(1, registers=32), candidate(2, registers=16)
+    won = final_result([dear, cheap, late, candidate(3)], [[100.0], [100.2], [101.0], [104.0]])
+    assert (won.winner, set(won.ties)) == (cheap, {CONFIGS[0], CONFIGS[2]})
+    assert final_result([dear, cheap], [[100.0], [100.4]]).winner == dear
+    assert final_result([dear, cheap], [[100.2], [100.0]], dear).winner == dear
+
+
 def test_the_stored_winner_stays_among_equals() -> None:
     dear, cheap = candidate(0, registers=200), candidate(1, registers=32)
     assert final_result([dear, cheap], rows(100.0, 100.0)).winner == cheap

@@ -129,6 +129,18 @@ def test_what_was_chosen_in_company_is_chosen_again(monkeypatch) -> None:
     assert vendor._known(device) == {}
 
 
+def test_whether_power_limits_the_device_is_seen_under_load(drawing, monkeypatch) -> None:
+    """The power that a device tells is the mean of the last second."""
+    monkeypatch.setattr(races, "memory_bound", lambda _problem, _spec: False)
+    idle = drawing(100.0)
+    contest = Race(
+        idle, [load(host_kernels.artifact(host_arch(), ""))], host_kernels.PROBLEM, RaceRules(3, 0, 1, False)
+    )
+    idle.told = drawing(690.0).told
+    contest.run(math.inf)
+    assert [len(row) for row in contest.samples().samples_us] == [interleave.PHASES]
+
+
 def test_the_clock_matters_unless_memory_is_the_limit(device, monkeypatch) -> None:
     taken: list[int] = []
 
