@@ -90,7 +90,7 @@ class DeviceServer:
             if correctness.check(device, kernel, problem) is None:
                 correctness.repeats(device, kernel, problem)
                 measure(device, kernel, problem, None, 1)
-                race(device, [kernel], problem, RaceRules(1, 0, quick=True))
+                race(device, [kernel], problem, RaceRules(1, 0, passes=0, quick=True))
         finally:
             kernel.close()
             self._forget()
