@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TypeVar
 
 from sqlalchemy.orm import Session
@@ -16,8 +17,10 @@ from tilewright.schema.problem import GemmProblem, variants
 from tilewright.wire.requests import OptionsBody
 from tuner.measure.operands import why_too_large
 from tuner.store import jobs, keys
+from tuner.store.records import utc_now
 
 _RETRY_AFTER_S = 30
+_DAY, _WITHDRAWN = timedelta(days=1), 10  # times what a caller may have in the queue
 OptionsBodyT = TypeVar("OptionsBodyT", bound=OptionsBody)
 
 
@@ -85,7 +88,7 @@ def check_queue(session: Session, caller: str, settings: Settings, more: int = 0
     the jobs that have as many trials.
 
     Raises:
-        Refusal: not even the jobs that are there, with ``more`` besides them.
+        Refusal: not even the jobs that are there, with ``more`` besides them; or it cancelled too many today.
     """
     own = keys.max_queued(session, caller)
     mine = settings.max_caller_queue if own is None else own
@@ -98,6 +101,12 @@ def check_queue(session: Session, caller: str, settings: Settings, more: int = 0
         detail = (
             f"{mine} jobs of this caller are queued ({by}); try again later, cancel one, or have the limit "
             "raised with 'tilewright keys set'"
+        )
+        raise Refusal(Kind.QUEUE_FULL, detail, retry_after=_RETRY_AFTER_S)
+    if jobs.withdrawn_work(session, caller, utc_now() - _DAY) >= _WITHDRAWN * mine:
+        detail = (
+            f"this caller cancelled {_WITHDRAWN * mine} jobs within a day before they began, which all leave "
+            "rows in the database; try again later, and submit only what should run"
         )
         raise Refusal(Kind.QUEUE_FULL, detail, retry_after=_RETRY_AFTER_S)
     return min(room, room_of_caller)

@@ -165,6 +165,26 @@ def test_a_caller_leaves_room_for_others(store: Store) -> None:
         room(store, "192.0.2.3")
 
 
+def test_who_submits_and_cancels_is_stopped(store: Store) -> None:
+    """Each such job leaves rows; the queue does not see them."""
+
+    def queued_and_cancelled(*extents: int) -> None:
+        queue(store, "192.0.2.1", *extents)
+        with store.begin() as session:
+            for job_id in session.scalars(select(JobRow.id).where(JobRow.status == JobStatus.QUEUED)):
+                jobs.request_cancel(session, job_id)
+
+    for first in range(1, 40, 4):
+        assert room(store, "192.0.2.1") == 4
+        queued_and_cancelled(*range(first, first + 4))
+    with pytest.raises(Refusal, match="cancelled 40 jobs within a day before they began"):
+        room(store, "192.0.2.1")
+    assert room(store, "192.0.2.2") == 4
+    with store.begin() as session:
+        session.execute(update(JobRow).values(finished=utc_now() - timedelta(days=1.01)))
+    assert room(store, "192.0.2.1") == 4
+
+
 def test_a_key_has_a_limit_of_its_own(store: Store) -> None:
     few, many = key(store, 0, max_queued=1), key(store, 0, max_queued=6)
     assert room(store, few) == 1

@@ -157,8 +157,17 @@ def queued_count(session: Session, device_class: str | None = None) -> int:
 def queued_work(session: Session, caller: str | None = None) -> int:
     """How much waits, in jobs on one problem (:attr:`TuneRequest.work`), of a caller or of all."""
     waiting = JobRow.status == JobStatus.QUEUED
-    waiting = waiting if caller is None else waiting & (JobRow.caller == caller)
-    rows = select(func.count(LadderRow.m)).select_from(JobRow).outerjoin(LadderRow).where(waiting)
+    return _work(session, waiting if caller is None else waiting & (JobRow.caller == caller))
+
+
+def withdrawn_work(session: Session, caller: str, since: datetime) -> int:
+    """How much of a caller was cancelled before it began, since a time, in jobs on one problem."""
+    never = (JobRow.status == JobStatus.CANCELLED) & JobRow.started.is_(None)
+    return _work(session, never & (JobRow.caller == caller) & (JobRow.finished >= since))
+
+
+def _work(session: Session, which: ColumnElement[bool]) -> int:
+    rows = select(func.count(LadderRow.m)).select_from(JobRow).outerjoin(LadderRow).where(which)
     return sum(work_of(max(1, one)) for one in session.scalars(rows.group_by(JobRow.id)))
 
 
