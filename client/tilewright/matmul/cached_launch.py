@@ -33,7 +33,10 @@ class VendorPlan:
 
 
 class TunedPlan:
-    """A tuned kernel with the arguments of one shape. NOTE: for one thread, as it patches its arguments.
+    """A tuned kernel with the arguments of one shape, for one thread.
+
+    A launch has its arguments patched, so it is taken out while it is in use: a signal handler or a finalizer
+    that multiplies meanwhile binds one of its own.
 
     Args:
         kernel: a loaded kernel that computes the product's problem.
@@ -74,12 +77,13 @@ class TunedPlan:
         if out is not None and self._overlaps(addresses):
             return self._fallback("out overlaps an operand")(a, b, out, bias)
         try:
-            launch = self._launch
+            launch, self._launch = self._launch, None
             if launch is None:
                 self._launch_first(addresses, a)
             else:
                 launch.move(*addresses)
                 launch(self._stream(self._device))
+                self._launch = launch
         except LaunchError as error:
             if error.sticky:
                 raise
@@ -133,17 +137,15 @@ class ScratchPlan(TunedPlan):
         if self._capturing is not None and self._capturing(stream):
             self._capture(addresses, stream)
             return
-        if stream not in self._by_stream:
+        held = self._by_stream.pop(stream, None)
+        if held is None:
             workspace = self._library.zero_bytes(like, self.workspace_bytes)
-            self._by_stream[stream] = self._bind(addresses, self._address(workspace)), workspace
-        launch, _ = self._by_stream[stream]
+            held = self._bind(addresses, self._address(workspace)), workspace
+        launch, _ = held
         launch.move(*addresses)
-        try:
-            launch(stream)
-        except BaseException:  # also KeyboardInterrupt
-            # NOTE: a part of the launch may have run, and leaves semaphores that are not zero.
-            del self._by_stream[stream]
-            raise
+        launch(stream)
+        # NOTE: not after an error: a part of the launch may have run and left semaphores that are not zero.
+        self._by_stream[stream] = held
 
     def _capture(self, addresses: tuple[int, ...], stream: int) -> None:
         plan, problem = self._kernel.artifact.plan, self._product.problem

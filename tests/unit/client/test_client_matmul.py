@@ -7,6 +7,7 @@ import dataclasses
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from tilewright.artifact import Preconditions, Scalar, TensorMap
 from tilewright.errors import InvalidProblem, ServiceUnreachable
 from tilewright.launch import local_device
 from tilewright.launch.host import HostLaunch
-from tilewright.matmul.cached_launch import ScratchPlan
+from tilewright.matmul.cached_launch import ScratchPlan, TunedPlan
 from tilewright.matmul.matmul import Choice, LocalMatmul
 from tuner.devices.host import query_host
 
@@ -272,6 +273,56 @@ def test_a_launch_that_an_interrupt_broke_off_leaves_no_workspace(monkeypatch: p
             matmul(a, b)
     assert plan._by_stream == {}
     close(matmul(a, b), a @ b)
+
+
+def test_a_product_within_a_launch_has_a_launch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler multiplies between the moment where the arguments are patched and the launch."""
+    matmul, a, b = LocalMatmul(tuned), array(33, 40), array(40, 21)
+    matmul(a, b)
+    [plan] = matmul._threads.plans.values()
+    others, within, launched = (array(33, 40), array(40, 21)), list[Any](), HostLaunch.__call__
+
+    def interrupted(launch: HostLaunch, stream: int = 0) -> None:
+        if not within:
+            within.append(None)
+            within[0] = matmul(*others)
+        launched(launch, stream)
+
+    monkeypatch.setattr(HostLaunch, "__call__", interrupted)
+    close(matmul(a, b), a @ b)
+    close(within[0], others[0] @ others[1])
+    assert len(plan._by_stream) == 1  # type: ignore[union-attr]
+
+
+def test_without_a_workspace_too() -> None:
+    launched: list[tuple[int, ...]] = []
+
+    class Launch:
+        def __init__(self, _problem: GemmProblem, operands: Any) -> None:
+            self.addresses = operands.a, operands.b, operands.d
+
+        def move(self, *addresses: int) -> None:
+            self.addresses = addresses[0], addresses[1], addresses[2]
+            if len(launched) == 1:
+                launched.append(())
+                plan(*others, None)
+
+        def __call__(self, _stream: int) -> None:
+            launched.append(self.addresses)
+
+    matmul, a, b = LocalMatmul(tuned), array(33, 40), array(40, 21)
+    matmul(a, b)
+    [like] = matmul._threads.plans.values()
+    nothing: Any = SimpleNamespace(plan=SimpleNamespace(workspace_bytes=lambda _problem: 0))
+    kernel: Any = SimpleNamespace(artifact=nothing, bind=Launch)
+    plan = TunedPlan(kernel, like._library, like._product, like._counter, like._fallback)  # type: ignore[union-attr]
+    others = array(33, 40), array(40, 21), np.empty((33, 21), np.float32)
+    out = np.empty((33, 21), np.float32)
+    plan(a, b, out, None)
+    plan(a, b, out, None)
+    mine, _, inner, outer = launched
+    assert outer == mine == (a.ctypes.data, b.ctypes.data, out.ctypes.data)
+    assert inner == tuple(one.ctypes.data for one in others)
 
 
 def test_forgetting_asks_again() -> None:
