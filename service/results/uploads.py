@@ -23,6 +23,7 @@ T4_VERSION = "1.0.0"
 _BATCH_LINES = 250
 _BATCH_BYTES = 2**20
 _LONGEST_LINE = 16 * 2**20
+_MOST_LEVELS = 64
 _T4_HINT = "; if this is a T4 file, import it as 'tilewright import --format t4' does"
 
 
@@ -213,13 +214,18 @@ def _t4(source: IO[bytes]) -> Iterator[Named]:
 
 def _t4_results(source: IO[bytes]) -> Iterator[Any]:
     """The items of the list ``results``, each read when it is its turn."""
-    events = ijson.parse(source, use_float=True)
-    there = False
+    # NOTE: ijson.parse would keep the names of all levels anew for each level.
+    events = _levels(ijson.basic_parse(source, use_float=True))
+    name, there = "", False
     try:
-        for prefix, event, value in events:
-            if prefix == "schema_version" and not (event == "string" and value.startswith("1.")):
+        for level, event, value in events:
+            if level != 1:
+                continue
+            if event == "map_key":
+                name = value
+            elif name == "schema_version" and not (event == "string" and value.startswith("1.")):
                 raise BadLine(f"the T4 file: schema_version must be 1.x.y as text, got {str(value)[:50]!r}")
-            if (prefix, event) == ("results", "start_array"):
+            elif (name, event) == ("results", "start_array"):
                 there = True
                 yield from _items(events)
     except (ijson.JSONError, ValueError, RecursionError) as error:
@@ -230,14 +236,31 @@ def _t4_results(source: IO[bytes]) -> Iterator[Any]:
         raise BadLine("the T4 file: an object with a list 'results' is needed")
 
 
-def _items(events: Iterator[tuple[str, str, Any]]) -> Iterator[Any]:
-    builder, depth = ijson.ObjectBuilder(), 0
-    for _, event, value in events:
-        if event == "end_array" and not depth:
+def _levels(events: Iterator[tuple[str, Any]]) -> Iterator[tuple[int, str, Any]]:
+    """Each event after the number of lists and objects around what it begins, ends or is.
+
+    Raises:
+        BadLine: there are more than 64.
+    """
+    level = 0
+    for event, value in events:
+        level -= event.startswith("end_")
+        yield level, event, value
+        level += event.startswith("start_")
+        if level > _MOST_LEVELS:
+            raise BadLine(
+                f"the T4 file: lists and objects may be nested {_MOST_LEVELS} deep at most; export it again"
+            )
+
+
+def _items(events: Iterator[tuple[int, str, Any]]) -> Iterator[Any]:
+    """The items of the list at level 1 that has just begun."""
+    builder = ijson.ObjectBuilder()
+    for level, event, value in events:
+        if level == 1:
             return
         builder.event(event, value)
-        depth += event.startswith("start_") - event.startswith("end_")
-        if not depth:
+        if level == 2 and not event.startswith("start_"):
             yield builder.value
             builder = ijson.ObjectBuilder()
 

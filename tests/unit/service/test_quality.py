@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+import tracemalloc
 from datetime import UTC, datetime
 
 import pytest
@@ -17,6 +19,7 @@ from tilewright import wire
 from tilewright.schema.config import Config
 from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import STANDS_IN, Baseline, Outcome, Timing, Trial
+from tilewright.wire import Format
 from tuner.store.exchange import TrialOfJob
 
 
@@ -117,6 +120,34 @@ def test_deep_nesting_and_long_numbers_are_refused() -> None:
     for text in (b"[" * 100_000, b"1" * 10_000):
         with pytest.raises(uploads.BadLine):
             uploads.strict_json("line 1", text)
+
+
+def t4(inside: bytes) -> list[str]:
+    """What is told of a T4 file with this one result."""
+    with pytest.raises(uploads.BadLine) as raised:
+        list(uploads.records(io.BytesIO(b'{"results":[' + inside + b"]}"), Format.T4))
+    return str(raised.value).split("; ")
+
+
+def test_a_t4_file_is_nested_64_deep_at_most() -> None:
+    for begin, end in ((b"[", b"]"), (b'{"a":', b"}")):
+        assert t4(begin * 62 + b"1" + end * 62)[0].startswith("result 0: no member 'tilewright'")
+        assert t4(begin * 63 + b"1" + end * 63) == [
+            "the T4 file: lists and objects may be nested 64 deep at most",
+            "export it again",
+        ]
+        assert t4(begin * 3000)[0].endswith("64 deep at most")
+
+
+def test_long_names_in_each_other_take_no_more_memory_than_their_text() -> None:
+    inside = b'{"%b":' % (b"x" * 300) * 62 + b"1" + b"}" * 62
+    t4(inside)
+    tracemalloc.start()
+    try:
+        t4(inside)
+        assert tracemalloc.get_traced_memory()[1] < 2**18
+    finally:
+        tracemalloc.stop()
 
 
 def test_conditional_requests() -> None:
