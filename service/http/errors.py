@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +25,7 @@ from tuner.store.records import Unreadable
 
 MEDIA_TYPE = "application/problem+json"
 _RETRY_S = {Kind.STORAGE_FULL: 30, Kind.DATABASE_UNAVAILABLE: 5}
+_SURROGATE = re.compile("[\ud800-\udfff]")
 log = logging.getLogger("tilewright.service")
 
 
@@ -40,12 +43,15 @@ def answer(request: Request, error: Exception) -> Response:
 def respond(
     request: Request, document: ProblemDocument, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """The response of a problem document."""
+    """The response of a problem document; lone surrogates, which what was sent may hold, are escaped."""
     request_id = request.scope.get("request_id")
     whole = document.model_copy(update={"instance": request.url.path, "request_id": request_id})
     named = {"X-Request-ID": request_id} if request_id else {}
+    plain = json.dumps(
+        whole.model_dump(mode="json", exclude_none=True), ensure_ascii=False, separators=(",", ":")
+    )
     return Response(
-        whole.model_dump_json(exclude_none=True),
+        _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", plain),
         status_code=document.status,
         headers={**(headers or {}), **named},
         media_type=MEDIA_TYPE,

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from tilewright.errors import InvalidProblem
+from tilewright.errors import InvalidProblem, printable
 from tilewright.schema.problem import DType
 
 WireCode = Literal["F16", "BF16", "F32", "F64", "F8_E4M3", "F8_E5M2", "I8", "U8", "I32"]
@@ -87,7 +87,8 @@ def places(read: Callable[[int, int], bytes], size: int) -> dict[str, Place]:
         taken = math.prod(entry.shape) * dtype.size
         if start + first != end or last - first != taken:
             raise _damaged(
-                f"{name} must have {taken} bytes from {end - start} on, its data_offsets are {first}, {last}"
+                f"{name[:80]} must have {taken} bytes from {end - start} on,"
+                f" its data_offsets are {first}, {last}"
             )
         found[name] = Place(dtype, tuple(entry.shape), end, taken)
         end += taken
@@ -109,7 +110,7 @@ def _header(read: Callable[[int, int], bytes], size: int) -> tuple[int, dict[str
         return _LENGTH_BYTES + length, _HEADER.validate_python(data)
     except ValidationError as error:
         [first, *_] = error.errors()
-        where = ".".join(map(str, first["loc"]))
+        where = ".".join(str(part)[:80] for part in first["loc"])
         raise _damaged(f"header {where}: {first['msg']}, got {str(first['input'])[:80]}") from error
     except (ValueError, RecursionError) as error:
         raise _damaged("its header is not JSON") from error
@@ -124,4 +125,5 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _damaged(reason: str) -> InvalidProblem:
-    return InvalidProblem(f"not a safetensors file: {reason}")
+    # NOTE: a name of the file may hold anything, half a pair of surrogates too, which is no UTF-8.
+    return InvalidProblem(printable(f"not a safetensors file: {reason}"))

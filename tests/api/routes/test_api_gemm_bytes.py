@@ -110,11 +110,17 @@ A = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
         safetensors({"a": A | {"dtype": "F16"}}, bytes(16)),
         safetensors({"a": A | {"dtype": "I64"}}, bytes(16)),
         safetensors({"a": A | {"shape": [True, 4]}}, bytes(16)),
+        safetensors({"\ud800": A}, bytes(16)),
+        safetensors({"a": A | {"\ud800": 1}}, bytes(16)),
+        safetensors({"a": A | {"dtype": "\ud800"}}, bytes(16)),
+        safetensors({"x" * 10_000: A | {"data_offsets": [1, 17]}}, bytes(17)),
+        safetensors({"x" * 10_000: 1}),
     ],
 )
 def test_damaged_safetensors_are_refused(http: httpx2.Client, body: bytes) -> None:
     answer = http.post("/gemm", content=body, headers=SAFETENSORS)
     assert answer.status_code == 422, answer.text
+    assert len(answer.content) < 1000
     assert answer.json()["type"] == "urn:tilewright:problem:invalid-problem"
 
 

@@ -16,7 +16,7 @@ from service.results import explaining
 from service.server.app import create_app
 from service.settings import Settings
 from tuner.store import best as winners
-from tuner.store import entities
+from tuner.store import entities, jobs
 from tuner.store.records import StoredBest
 
 
@@ -45,6 +45,17 @@ def test_a_busy_page_says_when_to_come_again(app: FastAPI, monkeypatch: pytest.M
         assert "many ask; try again" in answer.text
     answer = visitor.get("/report")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "3")
+
+
+def test_what_is_no_utf_8_is_told_escaped(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise Refusal(Kind.NOT_FOUND, "\u00e9 \U0001f600 \\\udfff", members={"known": ["\ud800"]})
+
+    monkeypatch.setattr(jobs, "get", refuse)
+    answer = TestClient(app, base_url="http://127.0.0.1").get(f"/jobs/{'0' * 32}")
+    assert answer.status_code == 404
+    assert answer.json()["detail"] == "\u00e9 \U0001f600 \\\\udfff"
+    assert answer.json()["known"] == [r"\ud800"]
 
 
 def stored(session: Session) -> StoredBest:
