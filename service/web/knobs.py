@@ -147,8 +147,9 @@ def _file_part(name: str) -> str:
     return name if plain else hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:12]
 
 
-def _order(value: KnobValue) -> tuple[bool, float, str]:
-    return isinstance(value, str), 0.0 if isinstance(value, str) else float(value), str(value)
+def _order(value: KnobValue) -> tuple[bool, int, str]:
+    # NOTE: no float: what an earlier release imported may be an integer beyond any.
+    return isinstance(value, str), 0 if isinstance(value, str) else value, str(value)
 
 
 def _part(count: int, most: int, more: str = "") -> str:

@@ -328,6 +328,13 @@ def test_any_other_line_is_no_t4_file(text: str) -> None:
             {"config": {"family": "host", "knobs": {"mc": 0.5}}},
             "config.knobs.mc: must be an integer or a name",
         ),
+        *(
+            (
+                {"config": {"family": "host", "knobs": {"mc": number}}},
+                "config.knobs.mc: must be in -9223372036854775807 .. 9223372036854775807, got an integer of",
+            )
+            for number in (2**63, -(2**63), 10**400)
+        ),
         ({"outcome": "fine"}, "outcome: must be one of ok"),
         ({"created": "2026-01-02T03:04:05"}, "created: must have a time zone"),
         ({"created": "9999-12-31T23:59:59-14:00"}, "created: must be in the years 1 to 9999 of UTC"),

@@ -118,7 +118,7 @@ class Pairs:
         """Do nothing: pairs are checked while they are decoded."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        mapping = handler.generate_schema(dict[str, int | str])
+        mapping = handler.generate_schema(dict[str, Annotated[int, _KNOBS] | str])
         return {
             "type": "function-after",
             "function": {"type": "no-info", "function": lambda value: tuple(sorted(value.items()))},
@@ -128,6 +128,8 @@ class Pairs:
 
 
 KnobValue = int | str
+# What a float and 64 bits of a database or of an array can hold.
+_KNOBS = Bounds(1 - 2**63, 2**63 - 1)
 Count = Annotated[int, Bounds(0, 2**31 - 1)]
 Bytes = Annotated[int, Bounds(0, 2**62)]
 Seconds = Annotated[float, Bounds(0.0, 1e12)]
@@ -373,12 +375,21 @@ def _moment(value: Any) -> datetime:
     return found
 
 
+def too_large(knob: int) -> str:
+    """What the integer of a knob must be instead, and how large it is; empty for one of 64 bits."""
+    if _KNOBS.low <= knob <= _KNOBS.high:
+        return ""
+    return f"in {_KNOBS.low} .. {_KNOBS.high}, got an integer of {knob.bit_length()} bits"
+
+
 def _pairs(value: Any) -> tuple[tuple[str, KnobValue], ...]:
     if type(value) is not dict:
         raise ValueError(f"must be an object, got {_named(value)}")
     for name, one in value.items():
         if type(one) not in (int, str):
             raise _FieldError(name, f"must be an integer or a name, got {_named(one)}")
+        if type(one) is int and (broken := too_large(one)):
+            raise _FieldError(name, f"must be {broken}")
     return tuple(sorted(value.items()))
 
 

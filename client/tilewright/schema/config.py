@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from tilewright.errors import InvalidProblem
-from tilewright.schema.codec import KnobValue, Pairs, decode, encode
+from tilewright.schema.codec import KnobValue, Pairs, decode, encode, too_large
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,11 +29,13 @@ class Config:
         """A config from a mapping of knob names to values.
 
         Raises:
-            InvalidProblem: a value is neither an integer nor a string.
+            InvalidProblem: a value is neither an integer of 64 bits nor a string.
         """
         for name, value in knobs.items():
             if isinstance(value, bool) or not isinstance(value, int | str):
                 raise InvalidProblem(f"knob {name} of {family} must be an integer or a name, got {value!r}")
+            if isinstance(value, int) and (broken := too_large(value)):
+                raise InvalidProblem(f"knob {name} of {family} must be {broken}")
         return cls(family, tuple(sorted(knobs.items())))
 
     def __getitem__(self, name: str) -> KnobValue:

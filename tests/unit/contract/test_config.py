@@ -8,10 +8,12 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
 from tilewright import Config
 from tilewright.errors import InvalidProblem
 
+INTEGERS = st.integers(1 - 2**63, 2**63 - 1)
 CONFIG = Config.of("simt", {"tile_m": 64, "raster": "m", "group": 1})
 
 
@@ -57,8 +59,23 @@ def test_values_are_integers_or_names(value: object) -> None:
         Config.of("simt", {"group": value})  # type: ignore[dict-item]
 
 
+def test_integers_have_64_bits() -> None:
+    adapter = TypeAdapter(Config)
+    for value in (2**63 - 1, 1 - 2**63):
+        config = Config.of("simt", {"group": value})
+        assert Config.from_dict(config.to_dict()) == adapter.validate_python(config.to_dict()) == config
+    for value in (2**63, -(2**63), 10**400):
+        plain = {"family": "simt", "knobs": {"group": value}}
+        with pytest.raises(InvalidProblem, match=r"^knob group of simt must be in -9223"):
+            Config.of("simt", {"group": value})
+        with pytest.raises(ValueError, match=r"^knobs\.group: must be in -9223"):
+            Config.from_dict(plain)
+        with pytest.raises(ValidationError, match=r"knobs\.group"):
+            adapter.validate_python(plain)
+
+
 @settings(max_examples=100, deadline=None, database=None)
-@given(st.text(), st.dictionaries(st.text(), st.integers() | st.text(), max_size=8))
+@given(st.text(), st.dictionaries(st.text(), INTEGERS | st.text(), max_size=8))
 def test_round_trip_through_json(family: str, knobs: dict[str, int | str]) -> None:
     config = Config.of(family, knobs)
     again = Config.from_dict(json.loads(json.dumps(config.to_dict())))

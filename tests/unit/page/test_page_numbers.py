@@ -125,6 +125,14 @@ def test_a_plot_s_name_is_safe_in_a_header_for_any_name_of_a_knob() -> None:
     assert all(name.isascii() and name.replace("-", "").replace("_", "").isalnum() for name in names)
 
 
+def test_knobs_beyond_any_float_that_are_stored_already_are_shown() -> None:
+    trials = [Measured(i, "f", 1.0 + i, {"a": (5, 10**400, -(10**400))[i % 3]}) for i in range(24)]
+    sample = knobs.Sample("f", 24, frozenset(range(24)), frozenset(range(24)))
+    (chart,) = knobs.knob_views(trials, sample, "m").slices
+    assert list(dict.fromkeys(row[0] for row in chart.rows)) == [str(-(10**400)), "5", str(10**400)]
+    assert knobs.parallel(trials, sample, "m").rows
+
+
 def test_a_result_shows_both_sides_of_its_races() -> None:
     won = best(PLAIN)
     chart = results.distributions(won, "today")
