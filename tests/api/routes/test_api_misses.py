@@ -124,7 +124,7 @@ def test_the_top_misses_start_once_under_one_key(
 
 def test_every_option_of_tune_holds_for_misses(client: Client, tuned: wire.JobView) -> None:
     place = tuned.device_class
-    client.report_misses(place, [Miss(GemmProblem(24, 16, 16, "float32", "nn"), 10**9, 10**12)])
+    client.report_misses(place, [Miss(GemmProblem(26, 17, 16, "float32", "nn"), 10**9, 10**12)])
     (top,) = client.misses(place, limit=1)
     options = {"sampler": "tpe", "min_gain_per_s": 0.05, "max_trials": 2, "seed": 7, "max_seconds": 30.0}
     where = {"families": ["host"], "device": "host", "idempotency_key": "every-option"}
