@@ -9,6 +9,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
 from service.errors import Kind, Refusal
+from service.http import conditional
 from service.http.access import Gate, Scope
 from service.http.deps import AcceptEncoding
 from service.http.pages.base import Form, PageRoute, see_other, sessions_of, show
@@ -26,7 +27,7 @@ async def asset(digest: Digest, name: Name, accept_encoding: AcceptEncoding = No
     found = assets().get(name)
     if found is None or found.digest != digest:
         raise Refusal(Kind.NOT_FOUND, "there is no such file in this release; load the page again")
-    if "gzip" in (accept_encoding or ""):
+    if conditional.takes(accept_encoding, "gzip"):
         packed = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding", **_FOR_EVER}
         return Response(found.packed, media_type=found.media_type, headers=packed)
     return Response(found.data, media_type=found.media_type, headers={"Vary": "Accept-Encoding", **_FOR_EVER})

@@ -208,6 +208,9 @@ def test_pages_run_no_script_but_the_service_s_own(http: httpx2.Client, page: st
         assert found.status_code == 200, name
         assert "immutable" in found.headers["cache-control"]
         assert found.headers["content-encoding"] == "gzip"
+        plain = http.get(name, headers={"Accept-Encoding": "gzip;q=0, identity"})
+        assert "content-encoding" not in plain.headers
+        assert plain.content == found.content
 
 
 @pytest.mark.parametrize(
