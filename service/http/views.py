@@ -24,6 +24,8 @@ from tuner.store.sets import ServedSetRecord, SetRecord
 
 _JOB_ID = re.compile("[0-9a-f]{32}")
 _NUMBER = re.compile("[0-9]{1,18}")
+_INT = 2**31 - 1  # the greatest number that most columns of ids hold
+BIG_INT = 2**63 - 1  # and those of :data:`tuner.store.models.BigId`
 _STAKE = re.compile(r"[0-9]+(\.[0-9]+)?(e[+-]?[0-9]{1,3})?")
 _MICROS = re.compile("[0-9]{1,16}")  # until the year 2286
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
@@ -134,18 +136,21 @@ def job_place(text: str | None) -> str | None:
     return job_id
 
 
-def number_place(text: str | None) -> int:
-    """A cursor that stands for a number; 0 for none.
+def number_place(text: str | None, most: int = _INT) -> int:
+    """A cursor that stands for a number up to ``most``; 0 for none.
 
     Raises:
         Refusal: it is not such a cursor.
     """
     if text is None:
         return 0
-    number = place(text)
-    if not _NUMBER.fullmatch(number):
+    return _number(place(text), most)
+
+
+def _number(text: str, most: int) -> int:
+    if not _NUMBER.fullmatch(text) or int(text) > most:
         raise _bad_cursor()
-    return int(number)
+    return int(text)
 
 
 def miss_place(text: str | None) -> Place | None:
@@ -157,9 +162,9 @@ def miss_place(text: str | None) -> Place | None:
     if text is None:
         return None
     stake, _, number = place(text).partition(" ")
-    if not _STAKE.fullmatch(stake) or not _NUMBER.fullmatch(number):
+    if not _STAKE.fullmatch(stake):
         raise _bad_cursor()
-    return float(stake), int(number)
+    return float(stake), _number(number, _INT)
 
 
 def import_cursor(entered: Import) -> str:

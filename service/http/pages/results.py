@@ -31,7 +31,7 @@ from tuner.store.reports import trials, winners
 from tuner.store.reports.winners import Headline
 
 router = APIRouter(prefix="/view", include_in_schema=False, route_class=PageRoute)
-ResultId = Annotated[int, Path(ge=1, lt=2**63)]
+ResultId = Annotated[int, Path(ge=1, lt=2**31)]
 _MOST_TIES = 8
 _MOST_MISSES = 1000
 _WHEN = "%Y-%m-%d %H:%M"
@@ -202,7 +202,7 @@ def save_report(service: ServiceDep, query: Annotated[ReportQuery, Query()]) -> 
 
 
 What = Literal["classes", "jobs", "sets"]
-Name = Annotated[str, Query(max_length=200)]
+Name = Annotated[str, Query(max_length=200, pattern="^[A-Za-z0-9._:-]*$")]  # of a class, a job or a set
 
 
 @router.get("/compare", operation_id="page_compare")

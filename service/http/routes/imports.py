@@ -15,6 +15,7 @@ from service.http.conditional import link_next
 from service.http.deps import Service, ServiceDep, who
 from service.http.openapi import errors
 from service.http.views import (
+    BIG_INT,
     import_cursor,
     import_place,
     import_view,
@@ -76,7 +77,7 @@ def get_audit(
     query: Annotated[wire.PageQuery, Query()], service: ServiceDep, request: Request, response: Response
 ) -> wire.AuditList:
     """Who changed what, the last change first."""
-    before = number_place(query.cursor) or None
+    before = number_place(query.cursor, BIG_INT) or None
     with service.store.read() as session:
         found = audit.listing(session, query.limit, before)
     following = page_end(len(found), query.limit, found[-1].id if found else None)
