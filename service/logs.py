@@ -16,6 +16,8 @@ from tilewright.errors import printable
 LogFormat = Literal["auto", "json", "text"]
 _BURST = 1000
 _LINES_PER_S = 100.0
+_MOST_BYTES = 16 * 1024  # of a line
+_CUT = " [...] "
 
 
 def configure(level: str, log_format: LogFormat) -> None:
@@ -32,7 +34,8 @@ def configure(level: str, log_format: LogFormat) -> None:
 
 class _BoundedHandler(logging.StreamHandler[TextIO]):
     """Writes at most ``_LINES_PER_S`` lines of each logger, ``_BURST`` of them at once, so that no flood of
-    requests fills the disk; the next line says how many were left out."""
+    requests fills the disk; the next line says how many were left out. No line has more than ``_MOST_BYTES``:
+    see ``_formatter``."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -63,6 +66,25 @@ def _without_colors(_logger: object, _method: str, event: EventDict) -> EventDic
     return event
 
 
+def _json(logger: object, method: str, event: EventDict) -> str:
+    """An event as JSON of at most ``_MOST_BYTES``: the longest members lose their middle."""
+    render = structlog.processors.JSONRenderer()
+    while len(text := str(render(logger, method, event))) > _MOST_BYTES:
+        name = max(event, key=lambda one: len(str(event[one])))
+        told = str(event[name])
+        event[name] = f"{told[: len(told) // 4]}{_CUT}{told[-(len(told) // 4) :]}"
+    return text
+
+
+def _text(_logger: object, _method: str, line: object) -> str:
+    """A line without control characters, of at most ``_MOST_BYTES``: a longer one loses its middle."""
+    data = printable(line).encode()
+    if len(data) > _MOST_BYTES:
+        half = (_MOST_BYTES - len(_CUT)) // 2
+        return f"{data[:half].decode(errors='ignore')}{_CUT}{data[-half:].decode(errors='ignore')}"
+    return data.decode()
+
+
 def _formatter(as_text: bool) -> structlog.stdlib.ProcessorFormatter:
     always: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -76,11 +98,11 @@ def _formatter(as_text: bool) -> structlog.stdlib.ProcessorFormatter:
     console = structlog.dev.ConsoleRenderer(
         colors=False, exception_formatter=structlog.dev.plain_traceback, pad_event_to=0
     )
-    renderers: list[Processor] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    renderers: list[Processor] = [structlog.processors.format_exc_info, _json]
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=always,
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            *([console, lambda _logger, _method, text: printable(text)] if as_text else renderers),
+            *([console, _text] if as_text else renderers),
         ],
     )

@@ -71,3 +71,21 @@ def test_uvicorn_logs_no_message_in_colours(
     told = capsys.readouterr().err
     assert "Started server process [7]" in told
     assert "color_message" not in told
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+@pytest.mark.parametrize("letter", ["x", "\x1b", "\u00e9", "\U0001f600"])
+def test_no_line_is_longer_than_its_limit(
+    capsys: pytest.CaptureFixture[str], log_format: logs.LogFormat, letter: str
+) -> None:
+    logs.configure("info", log_format)
+    try:
+        raise ValueError(f"{letter * 60_000} at the end")
+    except ValueError:
+        logging.getLogger("tw.long").exception("first %s", letter * 60_000, extra={"path": letter * 60_000})
+    told = capsys.readouterr().err
+    assert 4_000 < len(told.encode()) <= 16 * 1024 + 1
+    assert "first " in told
+    assert "at the end" in told
+    if log_format == "json":
+        assert json.loads(told)["logger"] == "tw.long"
