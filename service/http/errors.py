@@ -24,6 +24,7 @@ from tuner.store.database import IdempotencyConflict, WritersBusy
 from tuner.store.records import Unreadable
 
 MEDIA_TYPE = "application/problem+json"
+_MOST_TOLD = 20
 _RETRY_S = {Kind.STORAGE_FULL: 30, Kind.DATABASE_UNAVAILABLE: 5}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 log = logging.getLogger("tilewright.service")
@@ -84,9 +85,11 @@ def _plain_detail(kind: Kind, request: Request, error: HTTPException) -> str:
 
 def _validation(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    items = [_item(e["type"], e["loc"], _rule(request, e)) for e in error.errors()]
-    detail = "; ".join(f"{item.pointer or item.parameter or 'request'}: {item.detail}" for item in items)
-    return respond(request, Kind.INVALID_REQUEST.document(detail[:2000], errors=items))
+    broken = error.errors()
+    items = [_item(e["type"], e["loc"], _rule(request, e)) for e in broken[:_MOST_TOLD]]
+    told = "; ".join(f"{item.pointer or item.parameter or 'request'}: {item.detail}" for item in items)
+    more = f"; and {len(broken) - _MOST_TOLD} more" if len(broken) > _MOST_TOLD else ""
+    return respond(request, Kind.INVALID_REQUEST.document(told[:2000] + more, errors=items))
 
 
 def _rule(request: Request, error: Mapping[str, Any]) -> str:

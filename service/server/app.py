@@ -72,7 +72,9 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.service = service
     app.state.gate = access.Gate(service.store)
     app.state.sessions = Sessions(signer, settings)
+    app.add_middleware(middleware.HeadRequests)  # the innermost: the others see the method as it came
     app.add_middleware(middleware.BodyLimit, settings=settings, larger=_LARGE_BODIES)
+    app.add_middleware(middleware.QueryLimit)
     app.add_middleware(middleware.SameSite, settings=settings)
     app.add_middleware(middleware.RequestLog, metrics=service.metrics)
     app.add_middleware(middleware.RequestId)

@@ -29,6 +29,8 @@ _PORTS = {"http": 80, "https": 443}
 _OWN_SITES = frozenset({"same-origin", "none"})
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_LOGGED_METHOD, _LOGGED_PATH = 20, 200  # characters: a caller chooses both
+_MOST_FIELDS = 100
 log = logging.getLogger("tilewright.requests")
 
 
@@ -91,8 +93,9 @@ class RequestLog:
         known = method if method in _METHODS else "other"
         self._metrics.requests.labels(known, route, str(status)).observe(seconds)
         telling = status >= 400 or method not in _SAFE
-        line = {"method": method, "path": scope["path"], "status": status, "ms": round(1e3 * seconds, 2)}
-        log.log(logging.INFO if telling else logging.DEBUG, "request", extra=line | _caller(scope))
+        line = {"method": method[:_LOGGED_METHOD], "path": scope["path"][:_LOGGED_PATH], "status": status}
+        line |= {"ms": round(1e3 * seconds, 2)} | _caller(scope)
+        log.log(logging.INFO if telling else logging.DEBUG, "request", extra=line)
 
 
 class SameSite:
@@ -162,6 +165,48 @@ def _authority(scheme: str, text: str) -> tuple[str, int] | None:
     return (found[1].strip("[]").lower(), port) if port <= 65535 else None
 
 
+class QueryLimit:
+    """Refuses a query of more than ``_MOST_FIELDS`` fields before anything looks at them one by one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["query_string"].count(b"&") < _MOST_FIELDS:
+            await self._app(scope, receive, send)
+            return
+        told = f"the query has more than {_MOST_FIELDS} fields; send those alone that GET /docs lists"
+        refused = Kind.BAD_REQUEST.document(told)
+        await respond(Request(scope), refused, {"Connection": "close"})(scope, receive, send)
+
+
+class HeadRequests:
+    """Answers ``HEAD`` as ``GET`` without the body, with the same keys. A stream ends where its body would
+    begin."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await send(message)
+                await send({"type": "http.response.body", "body": b""})
+            elif message.get("more_body", False):
+                stream.cancel()
+
+        scope["method"] = "GET"  # NOTE: not in a copy, as those outside read what a route notes in the scope
+        try:
+            with anyio.CancelScope() as stream:
+                await self._app(scope, receive, send_headers)
+        finally:
+            scope["method"] = "HEAD"
+
+
 class BodyLimit:
     """Refuses bodies over the limit, by ``Content-Length`` before a byte is read, else while reading, and
     bodies that come too slowly."""
@@ -197,11 +242,26 @@ class BodyLimit:
             await response(scope, receive, send)
             return
         body = _Body(receive, limit, detail, slowest_bytes(scope["path"]))
-        await self._app(scope, body.receive, send)
+
+        async def send_noted(message: Message) -> None:
+            body.answered = body.answered or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, body.receive, send_noted)
+        except* Refusal:
+            # NOTE: the task of a stream that reads the body may be refused just before another one answers
+            if not (body.refused and body.answered):
+                raise
 
 
 class _Body:
-    """The body of one request on its way in."""
+    """The body of one request on its way in.
+
+    Attributes:
+        answered: the answer began, and nobody can be told a refusal any more.
+        refused: a refusal was raised.
+    """
 
     def __init__(self, receive: Receive, limit: int, detail: str, slowest: int) -> None:
         self._receive = receive
@@ -211,9 +271,15 @@ class _Body:
         self._total = 0
         self._started = time.monotonic()
         self._whole = False
+        self.answered = self.refused = False
 
     async def receive(self) -> Message:
-        """The next part of it; after its end whatever comes."""
+        """The next part of it; after its end whatever comes. Once ``answered``, the end of the connection in
+        place of a refusal.
+
+        Raises:
+            Refusal: the body is too large or comes too slowly.
+        """
         if self._whole:
             return await self._receive()
         left = self._started + PATIENCE_S + self._total / self._slowest - time.monotonic()
@@ -221,12 +287,18 @@ class _Body:
             message = await self._receive()
         if patience.cancelled_caught:
             detail = f"the body stopped after {self._total} bytes; send it at {self._slowest} bytes/s or more"
-            raise Refusal(Kind.BODY_TIMEOUT, detail, headers={"Connection": "close"})
+            return self._refused(Kind.BODY_TIMEOUT, detail)
         self._total += len(message.get("body", b""))
         self._whole = not message.get("more_body", False)
         if self._total > self._limit:
-            raise Refusal(Kind.TOO_LARGE, self._detail, headers={"Connection": "close"})
+            return self._refused(Kind.TOO_LARGE, self._detail)
         return message
+
+    def _refused(self, kind: Kind, detail: str) -> Message:
+        if self.answered:
+            return {"type": "http.disconnect"}
+        self.refused = True
+        raise Refusal(kind, detail, headers={"Connection": "close"})
 
 
 _METHODS = _SAFE | {"POST", "PUT", "PATCH", "DELETE"}

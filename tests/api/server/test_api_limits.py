@@ -1,5 +1,5 @@
-"""Limits of a small service: defaults follow them, whole numbers pass as JSON writes them, and an import that
-cannot be kept says why."""
+"""Limits of a small service: defaults follow them, whole numbers pass as JSON writes them, queries and ids
+have their bounds, and an import that cannot be kept says why."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 import httpx2
 import pytest
 from api_server import Server, admin_key, finish, start
+
+from service.http.views import cursor
 
 PROBLEM = {"m": 16, "n": 8, "k": 8, "dtype": "float32", "layout": "nn"}
 
@@ -54,6 +56,59 @@ def test_numbers_that_are_no_extent_are_refused(http: httpx2.Client, m: str) -> 
     body = f'{{"m": {m}, "n": 8, "k": 8, "dtype": "float32", "layout": "nn"}}'
     answer = http.post("/tune", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code in (400, 422), answer.text
+
+
+def test_a_query_of_many_fields_is_refused_before_it_is_read(http: httpx2.Client) -> None:
+    answer = http.get("/best-config?" + "&".join(f"a{number}=1" for number in range(101)))
+    assert (answer.status_code, answer.json()["type"]) == (400, "urn:tilewright:problem:bad-request")
+    assert "more than 100 fields" in answer.json()["detail"]
+
+
+def test_a_refusal_lists_twenty_rules_and_counts_the_others(http: httpx2.Client) -> None:
+    query = http.get("/jobs?" + "&".join(f"{'a' * 300}{number}=1" for number in range(100)))
+    body = http.post("/tune", json=PROBLEM | {f"a{number}": 1 for number in range(5000)})
+    for answer, more in ((query, 80), (body, 4980)):
+        assert (answer.status_code, len(answer.json()["errors"])) == (422, 20)
+        assert answer.json()["detail"].endswith(f"; and {more} more")
+    one = http.get("/jobs?a=1").json()
+    assert (len(one["errors"]), "more" in one["detail"]) == (1, False)
+
+
+@pytest.mark.parametrize("number", [2**31, 10**18 - 1])
+@pytest.mark.parametrize(
+    "path",
+    ["/config-sets", "/quarantine", "/best-config", "/misses", f"/jobs/{'0' * 32}/trials"],
+)
+def test_a_cursor_is_no_greater_than_the_ids_of_a_database(
+    http: httpx2.Client, path: str, number: int
+) -> None:
+    """PostgreSQL takes no greater one for most columns."""
+    place, given = "1.5 {}" if path == "/misses" else "{}", {"arch": "sm_90"} if "best" in path else {}
+    answer = http.get(path, params=given | {"cursor": cursor(place.format(number))})
+    assert answer.status_code == 422, answer.text
+    assert "cursor is not one of this list" in answer.json()["detail"]
+    known = http.get(path, params=given | {"cursor": cursor(place.format(2**31 - 1))})
+    assert known.status_code == (404 if "/trials" in path else 200), known.text
+
+
+def test_a_cursor_of_the_audit_log_may_be_greater(http: httpx2.Client) -> None:
+    answer = http.get("/audit", params={"cursor": cursor(2**31)})
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/view/results/{2**31}",
+        f"/view/results/{2**31}/why",
+        "/view/compare?what=jobs&left=%00&right=y",
+        "/view/compare?what=classes&left=x&right=y%00",
+        "/view/compare?what=sets&left=y%0A&right=y",
+    ],
+)
+def test_a_page_refuses_what_no_id_or_name_is(http: httpx2.Client, path: str) -> None:
+    answer = http.get(path)
+    assert answer.status_code == 422, answer.text
 
 
 def test_an_import_that_cannot_be_kept_says_why(tmp_path: Path) -> None:

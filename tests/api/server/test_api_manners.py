@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import time
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from threading import Barrier
@@ -18,7 +19,9 @@ import httpx2
 import pytest
 from api_server import Server
 from fastapi import Depends, FastAPI, Request
+from fastapi.sse import EventSourceResponse, ServerSentEvent
 from fastapi.testclient import TestClient
+from starlette.types import Message
 
 from service.errors import Refusal
 from service.http import conditional, deps, errors, openapi
@@ -169,6 +172,40 @@ def test_the_log_is_json_with_the_request_id_and_without_queries(server: Server,
     assert any("tuning" in event for event in events), "the engine's own lines are JSON too"
 
 
+@pytest.mark.usefixtures("tuned")
+def test_the_log_has_the_beginning_of_a_long_path_and_method(server: Server, http: httpx2.Client) -> None:
+    http.request("M" * 5000, f"/{'x' * 50_000}", headers={"X-Request-ID": "long-path"})
+    [found] = logged(server, "long-path")
+    assert (found["path"], found["method"]) == (f"/{'x' * 199}", "M" * 20)
+
+
+def test_head_has_the_headers_of_get_and_no_body(tuned: wire.JobView, http: httpx2.Client) -> None:
+    paths = http.get("/openapi.json").json()["paths"]
+    assert not [path for path, item in paths.items() if "head" in item]
+    views = ["/", "/docs", "/openapi.json", "/nothing", "/jobs/none", f"/jobs/{tuned.id}", "/trials"]
+    for path in [*(path for path, item in paths.items() if "get" in item and "{" not in path), *views]:
+        get, head = http.get(path), http.head(path)
+        assert (head.status_code, head.content) == (get.status_code, b""), path
+        assert head.headers["content-type"] == get.headers["content-type"], path
+        if path not in ("/metrics", "/"):
+            assert head.headers.get("etag") == get.headers.get("etag"), path
+    assert http.head("/tune").status_code == 405
+
+
+def test_head_of_a_stream_without_end_ends(
+    server: Server, long_job: wire.JobView, http: httpx2.Client
+) -> None:
+    for path in (f"/jobs/{long_job.id}/events", f"/view/jobs/{long_job.id}/live"):
+        answer = http.head(path, timeout=5, headers={"X-Request-ID": f"head-{path[1:5]}"})
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert http.get("/health/live").status_code == 200
+    text = http.get("/metrics").text
+    seen = {"method": "HEAD", "route": "/jobs/{job_id}/events", "status": "200"}
+    assert metric(text, "tilewright_http_request_duration_seconds_count", **seen) == 1
+    assert "Traceback" not in server.log()
+
+
 def metric(text: str, name: str, **labels: str) -> float:
     found = 0.0
     for line in text.splitlines():
@@ -252,6 +289,41 @@ def test_a_body_that_stops_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert time.monotonic() - started < 4
     assert (stopped.status_code, stopped.headers["content-type"]) == (408, PROBLEM)
     assert "after 1 bytes" in stopped.json()["detail"]
+
+
+@pytest.mark.parametrize(("sent", "pause"), [(b"x", 0.1), (b"x" * 100_000, 0.1), (b"x" * 100_000, 0.0)])
+def test_a_body_that_stops_or_grows_beside_its_answer_ends_it(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes, pause: float
+) -> None:
+    """Nobody can be told a refusal any more once a stream of events began."""
+    monkeypatch.setattr(middleware, "PATIENCE_S", 0.2)
+    app = FastAPI()
+    app.add_middleware(middleware.BodyLimit, settings=Settings(_env_file=None), larger={})
+    errors.install(app)
+
+    @app.get("/", response_class=EventSourceResponse)
+    async def follow() -> AsyncIterator[ServerSentEvent]:
+        while True:
+            yield ServerSentEvent(comment="follow")
+            await asyncio.sleep(0.05)
+
+    incoming, answers = iter((b"x", sent)), list[Message]()
+
+    async def receive() -> Message:
+        if pause:
+            await asyncio.sleep(pause)
+        if (part := next(incoming, None)) is None:
+            await asyncio.sleep(30.0)
+        return {"type": "http.request", "body": part, "more_body": True}
+
+    async def send(message: Message) -> None:
+        answers.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
+    started = time.monotonic()
+    asyncio.run(app(scope, receive, send))
+    assert time.monotonic() - started < 4
+    assert answers[0]["status"] == 200
 
 
 def test_a_fault_of_the_service_says_that_the_connection_ends() -> None:
