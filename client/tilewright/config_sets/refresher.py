@@ -19,7 +19,7 @@ from tilewright.artifact.cache import KERNEL_BYTES, ArtifactStore, Bounds, DiskC
 from tilewright.backoff import Backoff
 from tilewright.config_sets.lookup import Catalog
 from tilewright.errors import ArtifactError, InvalidProblem, ServiceError, TilewrightError, TrustError
-from tilewright.http.calls import MOST_SECONDS
+from tilewright.http.calls import MOST_SECONDS, checked_flag
 from tilewright.http.fetch import Fetcher
 from tilewright.http.sets import SetAnswer, split
 from tilewright.lazy import LazyModule
@@ -91,11 +91,7 @@ class StartOptions:
 
     def __post_init__(self) -> None:
         for name in ("offline", "deterministic", "overlap"):
-            value = getattr(self, name)
-            plain = value.item() if getattr(value, "ndim", None) == 0 else value  # of NumPy
-            if not isinstance(plain, bool):
-                raise InvalidProblem(f"{name} must be True or False, got {value!r}")
-            setattr(self, name, plain)
+            setattr(self, name, checked_flag(name, getattr(self, name)))
         for name in ("start_timeout", "refresh_s", "cache_bytes", "cache_days", "kernel_bytes", "max_regret"):
             _check_number(name, getattr(self, name))
         if not isinstance(self.cache_dir, str | os.PathLike | None):

@@ -233,6 +233,18 @@ def checked_timeout(seconds: float) -> float:
     return float(seconds)
 
 
+def checked_flag(name: str, value: Any) -> bool:
+    """A flag, of Python or of NumPy; any text would count as true, also ``"no"``.
+
+    Raises:
+        InvalidProblem: it is neither.
+    """
+    plain = value.item() if getattr(value, "ndim", None) == 0 else value
+    if not isinstance(plain, bool):
+        raise InvalidProblem(f"{name} must be a flag; use True or False, got {value!r}")
+    return plain
+
+
 def unreachable(url: object, error: Exception) -> ServiceUnreachable:
     """The error for a transport that failed."""
     return ServiceUnreachable(

@@ -39,6 +39,7 @@ from tilewright.http.calls import (
     Flow,
     Reply,
     checked,
+    checked_flag,
     endpoint,
     get,
     model_of,
@@ -102,10 +103,10 @@ class Endpoints:
         Raises:
             ServiceError: also where the job failed.
         """
-        fields = with_rows(problem, m, options)
+        fields, follow = with_rows(problem, m, options), checked_flag("wait", wait)
         key = fields.pop("idempotency_key", None)
         job = yield from post("/tune", checked(wire.TuneBody, fields), model_of(wire.JobView), key)
-        return (yield from Endpoints.wait(self, job.id, on_progress)) if wait else job
+        return (yield from Endpoints.wait(self, job.id, on_progress)) if follow else job
 
     @endpoint
     def wait(self, job_id: str, on_progress: OnProgress | None = None) -> Flow[wire.JobView]:
@@ -468,7 +469,7 @@ class Endpoints:
         is given, another such array; after an error the service may still write there.
         """
         operands = {"a": a, "b": b, "c": c, "bias": bias}
-        if shared:
+        if checked_flag("shared", shared):
             with shared_memory.shared_gemm(operands, options, self._segments, out) as call:
                 return (yield from call)
         if out is not None:

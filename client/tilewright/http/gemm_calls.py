@@ -10,7 +10,7 @@ from typing import Any
 from tilewright import wire
 from tilewright.errors import InvalidProblem
 from tilewright.http.arguments import GemmOptions
-from tilewright.http.calls import Call, Reply, checked, params_of
+from tilewright.http.calls import Call, Reply, checked, checked_flag, params_of
 from tilewright.http.tensors import MEDIA_TYPE, Tensor, from_array, pieces, to_array, unpack
 
 # A GEMM waits for a busy device (``gemm_wait_s`` of the service, 10 s unless set), and may run for 30 s.
@@ -60,11 +60,12 @@ def gemm_query(options: GemmOptions) -> wire.GemmQuery:
         InvalidProblem: they have both, or an option breaks a rule.
     """
     fields: dict[str, Any] = dict(options)
-    given = [name for name in ("transpose_a", "transpose_b") if name in fields]
+    names = ("transpose_a", "transpose_b")
+    given = {name: checked_flag(name, fields.pop(name)) for name in names if name in fields}
     if given:
         if "layout" in fields:
             raise InvalidProblem(f"give layout or {' and '.join(given)}, not both")
-        fields["layout"] = "".join("t" if fields.pop(f"transpose_{name}", False) else "n" for name in "ab")
+        fields["layout"] = "".join("t" if given.get(name) else "n" for name in names)
     return checked(wire.GemmQuery, fields)
 
 

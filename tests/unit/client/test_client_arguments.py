@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import enum
 import functools
@@ -20,7 +21,7 @@ import numpy as np
 import pydantic
 import pytest
 
-from tilewright import Client, GemmProblem, wire
+from tilewright import AsyncClient, Client, GemmProblem, wire
 from tilewright.config_sets.refresher import LocalOptions, StartOptions
 from tilewright.errors import InvalidProblem
 from tilewright.http.arguments import (
@@ -126,9 +127,36 @@ def test_arguments_are_refused_with_what_to_give(client: Client, name: str) -> N
     assert len(os.listdir("/proc/self/fd")) <= opened  # others may be collected meanwhile
 
 
+NO_FLAGS: dict[str, Callable[[Any, Any], Any]] = {
+    "transpose_a": lambda client, flag: client.gemm(np.eye(2), np.eye(2), transpose_a=flag),
+    "transpose_b": lambda client, flag: client.gemm(np.eye(2), np.eye(2), transpose_b=flag, shared=True),
+    "shared": lambda client, flag: client.gemm(np.eye(2), np.eye(2), shared=flag),
+    "wait": lambda client, flag: client.tune(PROBLEM, wait=flag),
+}
+
+
+@pytest.mark.parametrize("flag", ["N", "no", 1, 0, None, np.array([True])], ids=str)
+@pytest.mark.parametrize("name", NO_FLAGS)
+def test_a_flag_is_true_or_false_and_nothing_that_counts_as_such(name: str, flag: Any) -> None:
+    """``"N"`` is a BLAS's word for not transposed."""
+    with Client(NOWHERE) as client, pytest.raises(InvalidProblem, match=f"{name} must .* use True or False"):
+        NO_FLAGS[name](client, flag)
+
+
+def test_flags_of_an_asynchronous_client_are_checked_too() -> None:
+    async def ask() -> None:
+        async with AsyncClient(NOWHERE) as client:
+            await client.gemm(np.eye(2), np.eye(2), transpose_a="N")  # type: ignore[typeddict-item]
+
+    with pytest.raises(InvalidProblem, match="transpose_a must"):
+        asyncio.run(ask())
+
+
 def test_a_layout_is_the_layout_of_the_request() -> None:
     assert gemm_query({"layout": "tn"}).layout is Layout.TN
     assert gemm_query({"transpose_b": True}).layout is Layout.NT
+    flags: Any = {"transpose_a": np.True_, "transpose_b": np.False_}
+    assert gemm_query(flags).layout is Layout.TN
 
 
 OPTIONS: list[dict[str, Any]] = [
