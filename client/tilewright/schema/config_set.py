@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Annotated, Any, Self
 
 from tilewright.errors import ArtifactError, InvalidProblem
-from tilewright.schema.codec import Count, KeyName, Pattern, Sha256, decode
+from tilewright.schema.codec import Count, KeyName, Pattern, Positive, Sha256, decode
 from tilewright.schema.config import Config
 from tilewright.schema.preconditions import Preconditions
 from tilewright.schema.problem import GemmProblem
@@ -28,7 +28,7 @@ _ARTIFACT = re.compile(r"[0-9a-f]{64}")
 class Speedup:
     """Vendor time over kernel time with its confidence interval; above 1 the kernel wins."""
 
-    value: float
+    value: Positive
     low: float
     high: float
     confidence: float

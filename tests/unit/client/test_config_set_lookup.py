@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from set_server import SetService, config_set, entry, serving
 from tilewright import Artifact, Client, GemmProblem
 from tilewright.artifact import Preconditions
 from tilewright.config_sets.lookup import Catalog
+from tilewright.errors import ArtifactError
 from tilewright.schema.codec import encode
 from tilewright.schema.config_set import ConfigSet
 from tilewright.schema.match import LookupResult, MatchLimits
@@ -189,6 +191,13 @@ def test_a_kernel_that_loses_within_its_interval_may_answer(high: float, answers
     found = ladder(level, ROW_128)(80)
     assert found.entry is not None
     assert found.entry.artifact == answers
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, -1.5, math.nan])
+def test_a_set_with_a_speedup_that_is_none_is_refused(value: float) -> None:
+    none = {"speedup": {"value": value, "low": 1.4, "high": 1.6, "confidence": 0.99}}
+    with pytest.raises(ArtifactError, match=r"not a config set, fetch it again: .*value"):
+        ladder(ROW_64 | none, ROW_128)(80)
 
 
 def test_outside_of_a_ladder_near_matches_answer() -> None:
