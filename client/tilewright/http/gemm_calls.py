@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from tilewright.errors import InvalidProblem
 from tilewright.http.arguments import GemmOptions
 from tilewright.http.calls import Call, Reply, checked, checked_flag, params_of
 from tilewright.http.tensors import MEDIA_TYPE, Tensor, from_array, pieces, to_array, unpack
+from tilewright.schema.dtype import OUT_TYPES, DType
 
 # A GEMM waits for a busy device (``gemm_wait_s`` of the service, 10 s unless set), and may run for 30 s.
 GEMM_S = 60.0
@@ -49,8 +51,10 @@ def gemm_call(operands: Mapping[str, Any], options: GemmOptions) -> Call[GemmAns
     content = pieces(tensors)
     headers = {"Content-Type": MEDIA_TYPE, "Accept": MEDIA_TYPE}
     headers["Content-Length"] = str(sum(map(len, content)))
-    most = _MOST_HEADER + _most_bytes(tensors, query)
-    return Call("POST", "/gemm", _parse, params_of(query), content, headers, GEMM_S, most)
+    result = _result(tensors, query)
+    most = _MOST_HEADER + (math.prod(result[1]) * _WIDEST if result else 0)
+    parse = functools.partial(_parse, result=result)
+    return Call("POST", "/gemm", parse, params_of(query), content, headers, GEMM_S, most)
 
 
 def gemm_query(options: GemmOptions) -> wire.GemmQuery:
@@ -75,17 +79,25 @@ def match_and_timing(headers: Mapping[str, str]) -> tuple[str, dict[str, float]]
     return headers.get("tilewright-match", ""), {name: float(value) for name, _, value in parts if value}
 
 
-def _most_bytes(operands: Mapping[str, Tensor], query: wire.GemmQuery) -> int:
-    """Most bytes that the result of these operands may have; 0 for those that the service refuses."""
+_Result = tuple[DType, tuple[int, ...]]
+
+
+def _result(operands: Mapping[str, Tensor], query: wire.GemmQuery) -> _Result | None:
+    """Type and shape of the result of these operands; None for those that the service refuses."""
     shapes = [operands[name].shape if name in operands else () for name in ("a", "b")]
-    if min(map(len, shapes)) < 2:
-        return 0
+    dtype = query.dtype or operands["a"].dtype
+    if min(map(len, shapes)) < 2 or dtype not in OUT_TYPES:
+        return None
     m, n, _ = query.layout.extents(*shapes)
-    return math.prod(shapes[0][:-2]) * m * n * _WIDEST
+    return query.out_dtype or OUT_TYPES[dtype][0], (*shapes[0][:-2], m, n)
 
 
-def _parse(reply: Reply) -> GemmAnswer:
-    d, headers = to_array(unpack(reply.content)["d"]), reply.headers
+def _parse(reply: Reply, result: _Result | None) -> GemmAnswer:
+    tensor, headers = unpack(reply.content)["d"], reply.headers
+    if (tensor.dtype, tensor.shape) != result:
+        wanted = f"{result[0]} {list(result[1])}" if result else "refused for these operands"
+        raise InvalidProblem(f"d must be {wanted}, got {tensor.dtype} {list(tensor.shape)}")
+    d = to_array(tensor)
     if not d.flags.writeable:  # httpx2 gives bytes
         d = d.copy()
     ran, kernel_us = headers["tilewright-ran"], float(headers["tilewright-kernel-us"])

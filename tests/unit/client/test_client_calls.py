@@ -40,6 +40,33 @@ def test_an_answer_of_something_else_is_told_apart(content: bytes) -> None:
         answer(gemm_call({"a": np.eye(2), "b": np.eye(2)}, {}), reply(content))
 
 
+@pytest.mark.parametrize(
+    ("shape", "dtype", "options"),
+    [
+        ((1, 1), "float64", {}),
+        ((4, 4), "float32", {}),
+        ((4, 3), "float64", {}),
+        ((3, 4), "float32", {}),
+        ((1, 4, 3), "float32", {}),
+        ((4, 3), "float32", {"out_dtype": "float16"}),
+        ((4, 3), "float32", {"transpose_a": True}),
+    ],
+)
+def test_a_result_of_another_shape_or_type_is_not_believed(
+    shape: tuple[int, ...], dtype: str, options: Any
+) -> None:
+    call = gemm_call({"a": np.ones((4, 2), "f4"), "b": np.ones((2, 3), "f4")}, options)
+    told = {"tilewright-ran": "numpy", "tilewright-kernel-us": "1.0"}
+
+    def answered(d: Any) -> Any:
+        return answer(call, Reply(200, told, b"".join(pieces({"d": from_array("d", d)})))).d
+
+    with pytest.raises(ServiceUnreachable, match=r"d must be .* got .*; check the URL"):
+        answered(np.ones(shape, dtype))
+    if not options:
+        assert (answered(np.ones((4, 3), "f4")) == 1).all()
+
+
 def test_a_problem_document_becomes_an_error() -> None:
     content = b'{"type": "x", "status": 404, "title": "Not found", "detail": "there is no job"}'
     with pytest.raises(ServiceError, match="404 Not found: there is no job") as caught:

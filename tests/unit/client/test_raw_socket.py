@@ -26,7 +26,7 @@ from tilewright.http.gemm_calls import GemmAnswer, gemm_call
 from tilewright.http.raw_socket import RawSocketSender, reaches
 from tilewright.http.tensors import from_array, pieces
 
-PRODUCT = b"".join(pieces({"d": from_array("d", np.arange(6.0).reshape(2, 3))}))
+PRODUCT = b"".join(pieces({"d": from_array("d", np.arange(6, dtype="f4").reshape(2, 3))}))
 TOLD = {
     "Tilewright-Ran": "numpy",
     "Tilewright-Kernel-Us": "1.5",
@@ -129,8 +129,8 @@ def sender(server: Any) -> Iterator[RawSocketSender]:
     made.close()
 
 
-def call(answer_s: float = 0.0, rows: int = 4) -> Call[GemmAnswer]:
-    made = gemm_call({"a": np.ones((rows, 1024), "f4"), "b": np.ones((1024, 2), "f4")}, {"alpha": 2.0})
+def call(answer_s: float = 0.0, rows: int = 2) -> Call[GemmAnswer]:
+    made = gemm_call({"a": np.ones((rows, 1024), "f4"), "b": np.ones((1024, 3), "f4")}, {"alpha": 2.0})
     return dataclasses.replace(made, answer_s=answer_s)
 
 
