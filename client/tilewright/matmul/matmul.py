@@ -128,7 +128,10 @@ class LocalMatmul:
             alpha, beta = _factor("alpha", alpha), _factor("beta", beta)
         if activation is not None or alpha != 1.0 or beta != 0.0:
             key = key and (key, activation, alpha, beta)
-        plan = self._threads.plans.get(key)
+        try:
+            plan = self._threads.plans.get(key)
+        except TypeError:  # an activation without a hash, which is refused below
+            plan = None
         if plan is None:
             operands = (a, b, out, bias)
             plan = self._plan(library, key, operands, _epilogue(activation, alpha, beta, out))
@@ -145,7 +148,10 @@ class LocalMatmul:
         key = library.key(x, weight, None, bias)
         if activation is not None:
             key = key and (key, activation)
-        plan = self._threads.plans.get(key)
+        try:
+            plan = self._threads.plans.get(key)
+        except TypeError:  # as above
+            plan = None
         if plan is None:
             operands = (x, weight.T, None, bias)
             plan = self._plan(library, key, operands, _epilogue(activation, 1.0, 0.0, None))
@@ -278,8 +284,7 @@ def _factor(name: str, value: Any) -> float:
 def _epilogue(activation: str | None, alpha: float, beta: float, out: Any) -> Epilogue:
     if beta != 0.0 and out is None:
         raise InvalidProblem("beta adds what out holds; give out, or leave beta at 0")
-    try:
-        return Epilogue(Activation(activation or "none"), alpha, beta)
-    except ValueError:
-        names = ", ".join(Activation)
-        raise InvalidProblem(f"activation must be one of {names}; got {activation!r}") from None
+    name = "none" if activation is None else activation
+    if not isinstance(name, str) or name not in list(Activation):
+        raise InvalidProblem(f"activation must be one of {', '.join(Activation)}; got {activation!r}")
+    return Epilogue(Activation(name), alpha, beta)
