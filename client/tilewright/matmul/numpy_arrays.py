@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.errors import InvalidProblem
 from tilewright.matmul.arrays import Epilogue, Strided, element_type, factors
-from tilewright.schema.problem import Activation, DType
+from tilewright.schema.problem import Activation, DType, too_large
 
 
 class NumpyArrays:
@@ -61,13 +61,12 @@ class NumpyArrays:
 
     def describe(self, array: Any) -> Strided:
         """See :class:`ArrayLibrary`."""
-        size = array.itemsize
+        dtype, size = element_type(array.dtype.name), array.itemsize
         if any(stride % size for stride in array.strides):
             raise InvalidProblem(f"strides of {array.strides} bytes are no whole elements; copy the array")
         if not array.dtype.isnative:
             raise InvalidProblem(f"elements of type {array.dtype.str} are not in this machine's byte order")
         strides = tuple(stride // size for stride in array.strides)
-        dtype = element_type(array.dtype.name)
         return Strided(array.shape, strides, dtype, self.device(array), self.writable(array))
 
     def operand_type(self, dtype: DType) -> DType:
@@ -83,19 +82,34 @@ class NumpyArrays:
         if isinstance(out, np.ma.MaskedArray):  # NumPy may write to it before it finds that shapes do not fit
             raise InvalidProblem("out must not be a masked array; give its data")
         if epilogue.plain and bias is None:
-            return a @ b if out is None else self.xp.matmul(a, b, out=out)
-        a, b = factors(a, b, epilogue)
-        d = a @ b
-        _check_epilogue(d, out, bias, epilogue)
+            if out is None:
+                return a @ b
+            if (a.ndim, np.ndim(b), np.ndim(out)) != (2, 2, 2):
+                _check_out(out, _product_shape(a, b))
+            return self.xp.matmul(a, b, out=out)
+        kind = self.xp.ndarray
+        for name, array, kinds in (("out", out, kind), ("the bias", bias, (kind, np.generic))):
+            if array is not None and not isinstance(array, kinds):
+                raise InvalidProblem(
+                    f"{name} must be an array as a is; use {kind.__module__}.array, got {type(array)}"
+                )
+        a, b = factors(a, self.xp.asanyarray(b), epilogue)
+        half = _is_half(a.dtype, b.dtype)
+        d = self.product_in_float32(a, b) if half else a @ b
+        result = _check_epilogue(d, np.dtype("float16") if half else d.dtype, out, bias, epilogue)
         d = self._finished(d, out, bias, epilogue)
         if out is None:
-            return d
+            return d.astype(result, copy=False) if half else d
         out[...] = d
         return out
 
+    def product_in_float32(self, a: Any, b: Any) -> Any:
+        """The product of float16 in the type of its running sum, which the epilogue goes on with."""
+        return a.astype("float32") @ b.astype("float32")
+
     def linear(self, x: Any, weight: Any, bias: Any) -> Any:
         """See :class:`ArrayLibrary`."""
-        return x @ weight.T if bias is None else x @ weight.T + bias
+        return self.product(x, weight.T, None, bias, Epilogue())
 
     def _finished(self, d: Any, c: Any, bias: Any, epilogue: Epilogue) -> Any:
         kind, multiply = d.dtype.type, self.xp.multiply  # NOTE: of two matrices * is the product
@@ -111,8 +125,26 @@ class NumpyArrays:
         return d
 
 
-def _check_epilogue(d: Any, out: Any, bias: Any, epilogue: Epilogue) -> None:
-    """Refuse what would be another formula in the types and shapes of these arrays.
+def _is_half(a: Any, b: Any) -> bool:
+    """Whether the product of these types is float16."""
+    return "float16" in (a.name, b.name) and np.can_cast(a, "float16") and np.can_cast(b, "float16")
+
+
+def _product_shape(a: Any, b: Any) -> tuple[int, ...]:
+    """The shape of the product of operands that fit together."""
+    right = np.shape(b)
+    lead = np.broadcast_shapes(a.shape[:-2], right[:-2])
+    return *lead, *a.shape[:-1][-1:], *(right[-1:] if len(right) > 1 else ())
+
+
+def _check_out(out: Any, shape: tuple[int, ...]) -> None:
+    if np.shape(out) != shape:  # NumPy itself would broadcast the product
+        raise InvalidProblem(f"out must have the shape {shape}, got {np.shape(out)}")
+
+
+def _check_epilogue(d: Any, product: Any, out: Any, bias: Any, epilogue: Epilogue) -> Any:
+    """Refuse what would be another formula in the types and shapes of these arrays; ``product`` is the type
+    of the product, ``d`` may be wider. Gives the type of the result.
 
     Raises:
         InvalidProblem: which rule, and what to give instead.
@@ -120,8 +152,8 @@ def _check_epilogue(d: Any, out: Any, bias: Any, epilogue: Epilogue) -> None:
     kind, columns = d.dtype.kind, d.shape[-1:]
     if bias is not None and bias.shape != columns:
         raise InvalidProblem(f"the bias must have the shape {columns}, got {bias.shape}")
-    if out is not None and out.shape != d.shape:
-        raise InvalidProblem(f"out must have the shape {d.shape}, got {out.shape}")
+    if out is not None:
+        _check_out(out, d.shape)
     if epilogue.activation is Activation.GELU and kind != "f":
         raise InvalidProblem(f"gelu is for floating-point arrays; convert those of type {d.dtype} first")
     if epilogue.activation is Activation.RELU and kind == "c":
@@ -129,10 +161,14 @@ def _check_epilogue(d: Any, out: Any, bias: Any, epilogue: Epilogue) -> None:
     for name, factor in (("alpha", epilogue.alpha), ("beta", epilogue.beta)):
         if kind in "biu" and not _holds(d.dtype, factor):
             raise InvalidProblem(f"{name} must be a value of type {d.dtype}, got {factor:g}")
+        most = float(np.finfo(d.dtype).max) if kind in "fc" else math.inf
+        if most < abs(factor) < math.inf:
+            raise too_large(name, factor, most, str(product))
     others = [array.dtype for array in (bias, out if epilogue.beta else None) if array is not None]
-    result = np.result_type(d.dtype, *others)
+    result = np.result_type(product, *others)
     if out is not None and not np.can_cast(result, out.dtype, "same_kind"):
         raise InvalidProblem(f"out must hold {result}, the type of the result; got {out.dtype}")
+    return result
 
 
 def _holds(dtype: Any, factor: float) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from tilewright.errors import InvalidProblem
 from tilewright.matmul.arrays import Epilogue, Strided, element_type, factors
-from tilewright.schema.problem import Activation, DType
+from tilewright.schema.problem import Activation, DType, too_large
 
 # NOTE: subclasses (fake, functional, distributed tensors) have no memory of their own to launch on.
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -86,6 +87,8 @@ class TorchArrays:
         """See :class:`ArrayLibrary`."""
         if epilogue.plain and bias is None:
             return torch.matmul(a, b) if out is None else torch.matmul(a, b, out=out)
+        if not isinstance(b, torch.Tensor):
+            raise InvalidProblem(f"b must be a tensor as a is; use torch.tensor, got {type(b)}")
         _check_bias(a, b, bias)
         if bias is not None and epilogue.alpha == 1.0 and epilogue.beta == 0.0 and b.dim() == 2:
             d = torch.nn.functional.linear(a, b.t(), bias)  # adds the bias in the product's own kernel
@@ -105,6 +108,8 @@ class TorchArrays:
 
 def _check_bias(a: Any, b: Any, bias: Any) -> None:
     columns = b.shape[-1:] if b.dim() > 1 else a.shape[-2:-1]
+    if bias is not None and not isinstance(bias, torch.Tensor):
+        raise InvalidProblem(f"the bias must be a tensor; use torch.tensor, got {type(bias)}")
     if bias is not None and bias.shape != columns:
         raise InvalidProblem(f"the bias must have the shape {tuple(columns)}, got {tuple(bias.shape)}")
 
@@ -115,6 +120,8 @@ def _check_out(out: Any, d: Any) -> None:
     Raises:
         InvalidProblem: which rule, and what to give instead.
     """
+    if not isinstance(out, torch.Tensor):
+        raise InvalidProblem(f"out must be a tensor; use torch.empty, got {type(out)}")
     if out.shape != d.shape:
         raise InvalidProblem(f"out must have the shape {tuple(d.shape)}, got {tuple(out.shape)}")
     if not torch.can_cast(d.dtype, out.dtype):
@@ -125,9 +132,12 @@ def _factor(name: str, factor: float, d: Any) -> float:
     """A factor as torch takes it without changing the type of D.
 
     Raises:
-        InvalidProblem: a type without fractions does not hold it.
+        InvalidProblem: a type without fractions does not hold it, or it is too large for the running sum.
     """
     if d.is_floating_point() or d.is_complex():
+        most = max(torch.finfo(d.dtype).max, torch.finfo(torch.float32).max)  # float16 adds up in float32
+        if most < abs(factor) < math.inf:
+            raise too_large(name, factor, most, str(d.dtype))
         return factor
     low, high = (0, 1) if d.dtype is torch.bool else (torch.iinfo(d.dtype).min, torch.iinfo(d.dtype).max)
     if not (factor.is_integer() and low <= factor <= high):

@@ -228,10 +228,14 @@ def check_factors(problem: GemmProblem, alpha: float, beta: float) -> None:
     """
     for name, value in (("alpha", alpha), ("beta", beta)):
         if problem.accumulate is not DType.FLOAT64 and math.isfinite(value) and abs(value) > _MAX_FLOAT32:
-            raise InvalidProblem(
-                f"{name} must be at most {_MAX_FLOAT32:.8g} in size for {problem.dtype}, got {value:g}; "
-                "scale an operand instead"
-            )
+            raise too_large(name, value, _MAX_FLOAT32, problem.dtype)
+
+
+def too_large(name: str, value: float, most: float, dtype: str) -> InvalidProblem:
+    """The error for a finite factor that becomes infinite in the type of the running sum."""
+    return InvalidProblem(
+        f"{name} must be at most {most:.8g} in size for {dtype}, got {value:g}; scale an operand instead"
+    )
 
 
 def reads_operands(problem: GemmProblem, alpha: float) -> bool:

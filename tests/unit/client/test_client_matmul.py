@@ -533,6 +533,83 @@ def test_a_factor_beyond_the_running_sum_is_refused(factors: dict[str, float]) -
     assert np.isfinite(out).all()
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "options", "expected"),
+    [
+        ([[240]], [[240]], {"alpha": 1e-8}, 240 * 240 * 1e-8),
+        ([[0.01]], [[1]], {"alpha": 1e6}, 1e4),
+        ([[0]], [[1]], {"alpha": 1e6}, 0),
+        ([0.01], [1], {"alpha": 1e6}, 1e4),
+        ([[300]], [[300]], {"alpha": 0.5}, 45000),
+        ([[300]], [[300]], {"bias": np.array([-60000], "f2")}, 30000),
+        ([[300]], [[300]], {"alpha": 0.5, "activation": "gelu"}, 45000),
+        ([[300]], [[300]], {"out": np.array([[6e4]], "f2"), "beta": -1.0}, 30000),
+        ([[0]], [[1]], {"out": np.array([[1e-3]], "f2"), "beta": 1e6}, 1000),
+    ],
+)
+def test_float16_is_rounded_once_after_the_epilogue(
+    left: Any, right: Any, options: dict[str, Any], expected: float
+) -> None:
+    """As kernels do, whose running sum is float32."""
+    got = LocalMatmul(tuned)(np.array(left, "f2"), np.array(right, "f2"), **options)
+    assert got.dtype == np.float16
+    np.testing.assert_allclose(np.float64(got).ravel(), expected, rtol=2e-3)
+
+
+def test_float16_layers_are_rounded_once_after_the_bias() -> None:
+    x, bias = np.full((1, 1), 300, "f2"), np.array([-60000], "f2")
+    got = LocalMatmul(tuned).linear(x, x, bias)
+    assert (got.dtype, got.item()) == (np.float16, 30000)
+
+
+@pytest.mark.parametrize("factors", [{"alpha": 1e39}, {"beta": -1e39}])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "c8"])
+def test_a_factor_beyond_the_running_sum_is_refused_for_vectors_too(
+    factors: dict[str, float], dtype: str
+) -> None:
+    tiny = np.array([1e-7], dtype)
+    with pytest.raises(InvalidProblem, match=r"must be at most 3\.4028235e\+38 .*scale an operand"):
+        LocalMatmul(tuned)(tiny, tiny[:, None], out=tiny.copy(), **factors)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"bias": [1, 2]}, r"the bias must be an array as a is; use numpy\.array"),
+        ({"out": [[1, 2], [3, 4]], "beta": 1.0}, r"out must be an array as a is; use numpy\.array"),
+        ({"out": [[1, 2], [3, 4]], "activation": "relu"}, "out must be an array"),
+        ({"activation": ["relu"]}, r"activation must be one of .* got \['relu'\]"),
+        ({"activation": np.array(["relu"])}, "activation must be one of"),
+        ({"activation": 0}, "activation must be one of"),
+        ({"out": np.zeros((3, 2, 2), "f4")}, r"out must have the shape \(2, 2\)"),
+        ({"out": np.zeros((3, 2, 2), "f4"), "activation": "relu"}, r"out must have the shape \(2, 2\)"),
+    ],
+)
+def test_an_argument_of_another_kind_or_shape_is_refused(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidProblem, match=reason):
+        LocalMatmul(tuned)(array(2, 2), array(2, 2), **options)
+
+
+def test_out_is_not_broadcast_to_of_other_ranks() -> None:
+    for a, b, shape in ((array(2), array(2, 2), (3, 2)), (array(1, 2, 2), array(2, 2), (3, 2, 2))):
+        with pytest.raises(InvalidProblem, match="out must have the shape"):
+            LocalMatmul(tuned)(a, b, np.zeros(shape, "f4"))
+        out = np.zeros((a @ b).shape, "f4")
+        close(LocalMatmul(tuned)(a, b, out), a @ b)
+    with pytest.raises(InvalidProblem, match="activation must be one of"):
+        LocalMatmul(tuned).linear(array(2, 2), array(2, 2), activation=["relu"])  # type: ignore[arg-type]
+
+
+def test_what_is_no_array_or_has_no_bytes_gets_what_numpy_answers() -> None:
+    matmul, a, b = LocalMatmul(tuned), array(2, 2), [[1.0, 2.0], [3.0, 4.0]]
+    for alpha in (1.0, 2.0, 0.0):
+        close(matmul(a, b, alpha=alpha), alpha * (a @ np.array(b)))
+    for empty in ("V0", "S0", "U0"):
+        nothing = np.zeros((2, 2), empty)
+        with pytest.raises(TypeError, match="matmul"):
+            matmul(nothing, nothing)
+
+
 def test_a_mistyped_option_is_an_error() -> None:
     with pytest.raises(TypeError, match="pni"):
         Client(pni="sha256:" + "0" * 64)  # type: ignore[call-arg]

@@ -109,6 +109,20 @@ def test_what_would_be_another_formula_is_refused_as_for_numpy(number: int) -> N
         Kernels().matmul(**ONES, **OTHER_FORMULAS[number])
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"bias": [1.0] * 5}, "the bias must be a tensor"),
+        ({"out": [[1.0]], "beta": 1.0}, "out must be a tensor"),
+        ({"b": [[1.0] * 5] * 4, "alpha": 0.0}, "b must be a tensor"),
+        ({"a": torch.ones(4), "alpha": 1e39}, "scale an operand"),
+    ],
+)
+def test_an_argument_of_another_kind_or_size_is_refused(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidProblem, match=reason):
+        Kernels().matmul(**ONES | changes)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_transforms_of_functions_are_left_to_torch(kernels: Kernels) -> None:
     x, w, layer = torch.randn(6, 3, 4), torch.randn(4, 5), torch.nn.Linear(4, 5)
