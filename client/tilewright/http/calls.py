@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import json
 from collections.abc import Callable, Coroutine, Generator, Mapping
+from http import HTTPStatus
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 from urllib.parse import quote, unquote, unquote_to_bytes, urlsplit
@@ -295,6 +296,19 @@ def path_of(*parts: str) -> str:
 def model_of(model: type[M]) -> Callable[[Reply], M]:
     """A parser of JSON bodies."""
     return lambda reply: model.model_validate_json(reply.content)
+
+
+def file_of(kind: str, name: str = "") -> Callable[[Reply], None]:
+    """A check of answers whose body went to a sink: of their type, and of the file name that they suggest."""
+
+    def check(reply: Reply) -> None:
+        found = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
+        named = reply.headers.get("content-disposition", "")
+        if reply.status != HTTPStatus.OK or found != kind or name not in named:
+            wanted = f"200 with {kind}{name and f' named {name}'}"
+            raise ValueError(f"{reply.status} with {found or 'no type'} instead of {wanted}")
+
+    return check
 
 
 def params_of(query: pydantic.BaseModel) -> dict[str, str]:

@@ -41,6 +41,7 @@ from tilewright.http.calls import (
     checked,
     checked_flag,
     endpoint,
+    file_of,
     get,
     model_of,
     page,
@@ -192,7 +193,7 @@ class Endpoints:
         """Write the results of a device class, or of all, to one HTML file that opens without a server; gives
         the bytes written."""
         query = checked(wire.ReportQuery, {"device_class": device_class})
-        call = Call("GET", "/report", lambda _: None, params_of(query))
+        call = Call("GET", "/report", file_of("text/html", "tilewright-report.html"), params_of(query))
         sizes: list[int] = []
         with open_to_write(file) as target:
             yield from dataclasses.replace(call, sink=lambda piece: sizes.append(target.write(piece)))
@@ -254,7 +255,9 @@ class Endpoints:
     @endpoint
     def export(self, file: File, **options: Unpack[ExportOptions]) -> Flow[int]:
         """Write results to a file, given open or by its path; returns the bytes written."""
-        call = Call("GET", "/trials", lambda _: None, params_of(checked(wire.ExportQuery, options)))
+        query = checked(wire.ExportQuery, options)
+        kind = JSON if query.format is wire.Format.T4 else NDJSON
+        call = Call("GET", "/trials", file_of(kind), params_of(query))
         sizes: list[int] = []
         with open_to_write(file) as target:
             yield from dataclasses.replace(call, sink=lambda piece: sizes.append(target.write(piece)))

@@ -99,6 +99,44 @@ def test_a_redirected_export_leaves_the_file_of_the_last_one(tmp_path: Path) -> 
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"of yesterday"]
 
 
+FILE_ANSWERS: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
+    "export": ("export", {}, {"content-type": "application/x-ndjson"}),
+    "export of t4": ("export", {"format": "t4"}, {"content-type": "application/json"}),
+    "report": ("report", {}, {
+        "content-type": "text/html; charset=utf-8",
+        "content-disposition": 'attachment; filename="tilewright-report.html"',
+    }),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILE_ANSWERS)
+@pytest.mark.parametrize(
+    ("status", "other"),
+    [(200, None), (200, {"content-type": "text/html"}), (200, {}), (204, {}), (304, {}), (201, None)],
+)
+def test_a_file_is_replaced_by_an_answer_of_tilewright_alone(
+    name: str, status: int, other: dict[str, str] | None, tmp_path: Path
+) -> None:
+    """A captive portal answers every request with a page of its own."""
+
+    class Answered(Endpoints, Sender):
+        def _send(self, call: Call[Any]) -> Any:
+            assert call.sink is not None
+            call.sink(b"of today")
+            return answer(call, Reply(status, headers if other is None else other, b""))
+
+    method, options, headers = FILE_ANSWERS[name]
+    file = tmp_path / "results"
+    file.write_bytes(b"of yesterday")
+    if status == 200 and other is None:
+        assert getattr(Answered(), method)(file, **options) == len(b"of today")
+    else:
+        with pytest.raises(ServiceUnreachable, match=f"{status} with .* instead of 200 .*check the URL"):
+            getattr(Answered(), method)(file, **options)
+    expected = b"of today" if status == 200 and other is None else b"of yesterday"
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [expected]
+
+
 @pytest.mark.parametrize(
     ("name", "code"),
     [("nowhere/results", errno.ENOENT), ("file/results", errno.ENOTDIR), ("/dev/full", errno.ENOSPC)],
