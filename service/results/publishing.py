@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tilewright import Client
 from tilewright.errors import ArtifactError, ServiceError, TilewrightError
+from tilewright.http.endpoints import following
 from tilewright.http.sets import INDEX, Index, SetAnswer, kernel_path, set_path
 from tilewright.trust import served_serial
 
@@ -128,10 +129,11 @@ def _classes(client: Client) -> set[str]:
 
 def _snapshots(client: Client) -> Iterator[str]:
     cursor: str | None = None
+    cursors = set[str]()
     while True:
         page = client.config_sets(limit=_PAGE, cursor=cursor)
         yield from (item.device_class for item in page.items)
-        cursor = page.next
+        cursor = following(page, cursors)
         if cursor is None:
             return
 

@@ -78,6 +78,11 @@ class Call(Generic[T]):
         """Whether sending it twice changes no more than sending it once."""
         return self.method == "GET" or self.path in _PURE or _IDEMPOTENCY_KEY in self.headers
 
+    @property
+    def sent_bytes(self) -> int:
+        """The size of its body."""
+        return sum(map(len, self.content)) if isinstance(self.content, list) else len(self.content or b"")
+
     def __iter__(self) -> Generator[Call[Any], Any, T]:
         """The answer: ``yield from call`` in an endpoint."""
         parsed: T = yield self

@@ -213,10 +213,11 @@ class Endpoints:
         """Every stored winner of an architecture or device class."""
         found: list[wire.BestConfigView] = []
         cursor: str | None = None
+        cursors = set[str]()
         while True:
             page = yield from Endpoints.config_list(self, limit=_PAGE, cursor=cursor, **options)
             found += page.items
-            cursor = page.next
+            cursor = following(page, cursors)
             if cursor is None:
                 return found
 
@@ -235,6 +236,10 @@ class Endpoints:
             answer = yield from post(
                 "/best-config/lookup", body, model_of(wire.LookupAnswer), answer_bytes=MANY_BYTES
             )
+            if len(answer.items) != len(part):
+                raise ServiceUnreachable(
+                    f"the service answers {len(part)} lookups with {len(answer.items)} results; check the URL"
+                )
             found += answer.items
         return found
 
@@ -514,6 +519,20 @@ class Endpoints:
     def ready(self) -> Call[wire.Health]:
         """Whether the service can do its work."""
         return get("/health/ready", wire.Health)
+
+
+def following(page: wire.BestConfigList | wire.SetList, before: set[str]) -> str | None:
+    """The cursor of the page that follows; it joins those that came ``before``.
+
+    Raises:
+        ServiceUnreachable: the pages have no end.
+    """
+    if page.next is None:
+        return None
+    if not page.items or page.next in before:
+        raise ServiceUnreachable("the service sends a list without an end; check the URL")
+    before.add(page.next)
+    return page.next
 
 
 def bundle_calls(digest: str, want: Iterable[str] | None) -> Iterator[Call[bytes]]:

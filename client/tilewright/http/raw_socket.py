@@ -101,8 +101,7 @@ class RawSocketSender:
                     raise
 
     def _exchange(self, connection: _Connection, call: Call[Any]) -> Reply:
-        moved = sum(map(len, call.content)) if isinstance(call.content, list) else len(call.content or b"")
-        until = time.monotonic() + self._timeout + call.answer_s + moved / _SLOWEST
+        until = time.monotonic() + self._timeout + call.answer_s + call.sent_bytes / _SLOWEST
         path = self._url.path.rstrip("/") + call.path
         target = f"{path}?{urlencode(call.params)}" if call.params else path
         if connection.sock is None:

@@ -9,7 +9,9 @@ import math
 import os
 import stat
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -17,7 +19,7 @@ import httpx2
 
 from tilewright import forks
 from tilewright.errors import ServiceUnreachable
-from tilewright.http.calls import MANY_BYTES, ONE_BYTES, Call, Reply, answer, unreachable
+from tilewright.http.calls import MANY_BYTES, MOST_SECONDS, ONE_BYTES, Call, Reply, answer, unreachable
 from tilewright.http.sets import PUBLISHED
 
 T = TypeVar("T")
@@ -25,6 +27,8 @@ Follower = Callable[[str, dict[str, Any]], None]
 _PLAIN = {"Accept-Encoding": "identity"}
 # NOTE: services keep an idle connection longer, those of earlier releases for 5 s.
 _LIMITS = httpx2.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=3.0)
+_SLOWEST = 2**16  # bytes a second
+_until = ContextVar("until", default=math.inf)  # when the exchange of this thread or task must be over
 _LOST = (httpx2.NetworkError, httpx2.RemoteProtocolError)
 
 
@@ -108,7 +112,8 @@ def send(http: httpx2.Client, call: Call[T], follow: Follower | None = None) -> 
     """The answer of a call, whose connection ``follow`` learns of as the extension ``trace`` of httpx2.
 
     A call that is lost on a connection that was kept is sent again if it is repeatable: the service may have
-    closed that one just then. None is sent again after the timeout of a step, however many were kept.
+    closed that one just then. None is sent again after the timeout of a step, however many were kept. The
+    timeout bounds the whole exchange, too, if the call has no sink, with a second more for each 64 KiB.
 
     Raises:
         ServiceUnreachable: the transport failed, or what answered is not tilewright.
@@ -118,7 +123,7 @@ def send(http: httpx2.Client, call: Call[T], follow: Follower | None = None) -> 
     body, until = _Body(call), _repeated_until(http.timeout)
     with _reaching(http.base_url):
         while True:
-            way = _Way(follow)
+            way = _Way(call, http.timeout, follow)
             request = http.build_request(**_request(call, http.timeout), extensions={"trace": way.follow})
             try:
                 response = http.send(request, stream=True)
@@ -144,7 +149,7 @@ async def send_async(http: httpx2.AsyncClient, call: Call[T]) -> T:
     body, until = _Body(call), _repeated_until(http.timeout)
     with _reaching(http.base_url):
         while True:
-            way, given = _Way(), _request(call, http.timeout)
+            way, given = _Way(call, http.timeout), _request(call, http.timeout)
             if isinstance(call.content, list):
                 given["content"] = _each(call.content)
             request = http.build_request(**given, extensions={"trace": way.follow_async})
@@ -162,10 +167,13 @@ async def send_async(http: httpx2.AsyncClient, call: Call[T]) -> T:
 
 
 class _Way:
-    """Learns whether a request went over a connection that was kept; files have none."""
+    """Learns whether a request went over a connection that was kept; files have none. Bounds the exchange."""
 
-    def __init__(self, follow: Follower | None = None) -> None:
+    def __init__(self, call: Call[Any], timeout: httpx2.Timeout, follow: Follower | None = None) -> None:
         self._is_opened, self._is_sent, self._follow = False, False, follow
+        self._seconds = math.inf
+        if call.sink is None and timeout.read is not None:
+            self._seconds = timeout.read + call.answer_s + call.sent_bytes / _SLOWEST
 
     @property
     def is_kept(self) -> bool:
@@ -175,13 +183,31 @@ class _Way:
     def follow(self, event: str, info: dict[str, Any]) -> None:
         """Learn of an event of httpx2."""
         self._is_opened |= event.endswith(".connect_tcp.started")
-        self._is_sent |= event.endswith(".send_request_headers.started")
+        if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
+            _bound(info["return_value"])
+        if event.endswith(".send_request_headers.started"):
+            self._is_sent = True
+            _until.set(time.monotonic() + self._seconds)
         if self._follow:
             self._follow(event, info)
 
     async def follow_async(self, event: str, info: dict[str, Any]) -> None:
         """The same for coroutines."""
         self.follow(event, info)
+
+
+def _bound(stream: Any) -> None:
+    """Have a connection read no longer than the exchange may take: the timeout of httpx2 starts anew with
+    each byte."""
+    read, there = type(stream).read, weakref.ref(stream)  # NOTE: in a cycle it would outlive its connection
+
+    def bounded(most: int, timeout: float | None = None) -> Any:
+        left = _until.get() - time.monotonic()
+        if left <= 0:
+            raise httpx2.ReadTimeout("it takes too long as a whole")
+        return read(there(), most, min(left, MOST_SECONDS if timeout is None else timeout))
+
+    stream.read = bounded
 
 
 class _Files(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
@@ -240,6 +266,7 @@ class _Body:
 
     def _collect(self, piece: bytes) -> None:
         self._pieces.append(piece)
+        _until.set(_until.get() + len(piece) / _SLOWEST)
         self._left -= len(piece)
         if self._left < 0:
             raise ServiceUnreachable("the service sends too much; check the URL")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import itertools
+import json
 import os
 import subprocess
 import sys
@@ -165,8 +167,28 @@ class Scripted(Endpoints, Sender):
         now = self.answers.pop(0)
         if isinstance(now, Exception):
             raise now
-        assert call.sink is not None
+        if call.sink is None:
+            return answer(call, reply(now))
         call.sink(now)
+
+
+@pytest.mark.parametrize(("items", "cursors"), [([], "a"), (["winner"], "a"), (["winner"], "ab")])
+def test_a_list_without_an_end_is_told(items: list[Any], cursors: str) -> None:
+    asked = itertools.cycle(cursors)
+
+    class Endless(Endpoints, Sender):
+        def _send(self, _: Call[Any]) -> Any:
+            return wire.BestConfigList.model_construct(items=items, next=next(asked))
+
+    with pytest.raises(ServiceUnreachable, match="a list without an end; check the URL"):
+        Endless().configs(arch="sm_90")
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_lookups_have_an_answer_each(count: int) -> None:
+    client = Scripted(json.dumps({"items": [{"kind": "vendor", "reason": "miss"}] * count}).encode())
+    with pytest.raises(ServiceUnreachable, match=f"2 lookups with {count} results; check the URL"):
+        client.lookup_many([GemmProblem(1, 2, 3)] * 2, arch="sm_90")
 
 
 DONE = b'event: done\nid: 3\ndata: {"status": "succeeded"}\n\n'

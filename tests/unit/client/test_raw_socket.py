@@ -268,6 +268,33 @@ def test_a_service_that_lies_or_drips_costs_little_time_and_memory(
     assert sender.send(call()).ran == "numpy"
 
 
+@pytest.mark.parametrize("mode", [mode for mode in LIES if mode.startswith("drip")])
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_service_that_drips_holds_no_call_over_httpx2(server: Any, mode: str, is_kept: bool) -> None:
+    """Each byte comes within the timeout of a step."""
+    url = f"http://127.0.0.1:{server.server_port}"
+
+    async def coroutines() -> None:
+        async with AsyncClient(url, timeout=0.4) as client:
+            if is_kept:
+                await client._send(call())
+            server.mode = mode
+            await client._send(call(answer_s=0.3))
+
+    def threads() -> None:
+        with Client(url, timeout=0.4) as client:
+            if is_kept:
+                transport.send(client._http.get(), call())
+            server.mode = mode
+            transport.send(client._http.get(), call(answer_s=0.3))
+
+    for way in (threads, lambda: asyncio.run(coroutines())):
+        server.mode, begun = "ok", time.monotonic()
+        with pytest.raises(ServiceUnreachable, match="no answer from http"):
+            way()
+        assert time.monotonic() - begun < 3.0  # it may take 0.7
+
+
 @pytest.mark.parametrize("url", ["http://127.0.0.1:99999", "http://127.0.0.1:x", "http://a..b"])
 def test_an_address_that_is_none_is_told(url: str) -> None:
     with pytest.raises(ServiceUnreachable, match="check the URL"):
