@@ -32,6 +32,7 @@ from service.engine.database_health import outage
 from service.engine.upkeep import kept_days
 from service.http.access import Scope
 from service.settings import Settings
+from tilewright.errors import printable
 from tilewright.schema.codec import gathered
 from tilewright.wire import AuditEntry
 from tuner.store import keys
@@ -165,7 +166,7 @@ def back_up_database(
     with open_store(database_url, migrate=False) as store:
         written = back_up(store, file)
     if as_json:
-        print_json({"file": str(file), "bytes": written})
+        print_json({"file": printable(file), "bytes": written})
     else:
         echo(f"{file}: {written / 1e6:.1f} MB")
 
@@ -182,7 +183,7 @@ def restore_database(
     restore(file, url, user())
     shown = make_url(url).render_as_string(hide_password=True)
     if as_json:
-        print_json({"file": str(file), "database_url": shown})
+        print_json({"file": printable(file), "database_url": shown})
     else:
         echo(f"{shown} holds what {file} held")
 

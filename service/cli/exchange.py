@@ -40,6 +40,7 @@ from service.results.spool import Spool
 from service.settings import Settings
 from service.signing import Signer
 from tilewright import Client
+from tilewright.errors import printable
 from tilewright.launch import driver
 from tilewright.schema.codec import encode
 from tilewright.trust import checked_key
@@ -104,7 +105,7 @@ def export_results(
         else:
             written = chosen(file, format=kind.value, artifacts=artifacts)
     if as_json:
-        print_json({"file": str(file), "bytes": written})
+        print_json({"file": printable(file), "bytes": written})
     else:
         echo(f"{file}: {written} bytes")
 

@@ -112,7 +112,8 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     """
     table = [headers, *([printable(value).translate(_ON_ONE_LINE) for value in row] for row in rows)]
     widths = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
-    lines = _columns_of_lines(widths, get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize)
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()  # None if it is closed
+    lines = _columns_of_lines(widths, get_terminal_size().columns if is_terminal else sys.maxsize)
     for row in table:
         for number, columns in enumerate(lines):
             cells = (row[one] + " " * (widths[one] - cell_len(row[one])) for one in columns)

@@ -28,7 +28,7 @@ from service.cli.output import (
     tell_end,
 )
 from tilewright import Client, wire
-from tilewright.errors import ServiceError
+from tilewright.errors import ServiceError, printable
 from tilewright.schema.explanation import Alternative, Explanation
 from tilewright.schema.match import MatchOptions
 from tilewright.schema.problem import GemmProblem
@@ -306,7 +306,7 @@ def write_report(
     with connect(url) as client:
         written = client.report(file, device_class)
     if as_json:
-        print_json({"file": str(file), "bytes": written})
+        print_json({"file": printable(file), "bytes": written})
     else:
         echo(f"{file}: {written} bytes")
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -86,3 +89,18 @@ def test_an_error_of_a_service_is_shown_as_text(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("service.cli.results.connect", lying)
     answer = CliRunner().invoke(main.app, ["families"])
     assert (answer.exit_code, answer.stderr) == (1, f"error: {SHOWN}\n")
+
+
+def test_a_full_disk_under_stdout_is_told_in_a_line(tmp_path: Path) -> None:
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    made = ["keys", "create", "me", "--database-url", f"sqlite:///{tmp_path / 'tilewright.db'}"]
+    for arguments in (["--version"], made):
+        command = [sys.executable, "-m", "service.cli.main", *arguments]
+        with open("/dev/full", "wb") as full:
+            ended = subprocess.run(command, env=buffered, stdout=full, stderr=subprocess.PIPE, text=True)
+        assert (ended.returncode, ended.stderr) == (1, "error: No space left on device\n")
+
+
+def test_a_table_on_a_closed_stdout_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    output.print_table(*TABLE)
