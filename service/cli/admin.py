@@ -52,10 +52,16 @@ Service = Annotated[
 ]
 
 
-def asks_service(url: str | None) -> bool:
-    """Whether a service is asked: one was named, or there is a key for it."""
+def asks_service(url: str | None, database_url: str | None) -> bool:
+    """Whether a service is asked: one was named, or no database was and the settings have a service or a key.
+
+    Raises:
+        typer.BadParameter: both were named.
+    """
+    if url and database_url:
+        raise typer.BadParameter("--url names a service and --database-url a database here; use one of them")
     settings = Settings()
-    return bool(url or settings.url or settings.key)
+    return bool(url or (not database_url and (settings.url or settings.key)))
 
 
 def user() -> str:
@@ -287,7 +293,7 @@ def list_audit(
     as_json: AsJson = False,
 ) -> None:
     """Show who changed what, the last change first."""
-    if asks_service(url):
+    if asks_service(url, database_url):
         with connect(url) as client:
             page = client.audit(limit=limit)
         found, full = page.items, bool(page.next)

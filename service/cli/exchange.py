@@ -120,7 +120,7 @@ def import_results(
     as_json: AsJson = False,
 ) -> None:
     """Merge results of another service: what is known already changes nothing."""
-    if asks_service(url):
+    if asks_service(url, database_url):
         with connect(url) as client:
             answer = client.import_results(file, kind)
     else:
@@ -261,7 +261,7 @@ def _removed(
     here: Callable[[Store], Removed],
 ) -> Counts:
     """What was deleted, by a service or in the database here."""
-    if asks_service(url):
+    if asks_service(url, database_url):
         with connect(url) as client:
             return by_service(client)
     with open_store(database_url) as store:

@@ -217,6 +217,25 @@ def test_db_upgrade_makes_a_database_and_a_newer_one_is_refused(
     assert "newer release" in told
 
 
+def test_a_database_that_is_named_is_used_whatever_service_the_environment_names(
+    run: Run, tmp_path: Path
+) -> None:
+    named = ("--database-url", f"sqlite:///{tmp_path / 'other.db'}")
+    assert data(run("keys", "create", "me", "--json", *named))["name"] == "me"
+    for settings in ({"TILEWRIGHT_URL": "http://127.0.0.1:1"}, {"TILEWRIGHT_KEY": "tw_none"}):
+        (entry,) = data(run("audit", "--json", *named, **settings))
+        assert entry["action"] == "create key"
+    for verb in (("audit",), ("delete", "import", "0" * 32), ("import", __file__)):
+        both = run(*verb, "--url", "http://127.0.0.1:1", *named, COLUMNS=200)
+        assert (both.exit_code, "use one of them" in both.stderr) == (2, True)
+
+
+def test_a_name_that_is_no_text_is_printed(run: Run, tmp_path: Path) -> None:
+    for verb in ("export", "report"):
+        shown = data(run(verb, str(tmp_path / "n\udcff"), "--json"))
+        assert shown["file"] == str(tmp_path / r"n\udcff")
+
+
 def test_serve_refuses_the_network_unless_told(serve: Serve) -> None:
     code, told = serve("--host", "0.0.0.0")
     assert code == 2
