@@ -69,7 +69,8 @@ def _may_write(file: Path) -> Path:
     Raises:
         OSError: its folder is missing or read-only.
     """
-    place = file if file.exists() and not file.is_file() else file.parent  # a pipe has its own rights
+    is_pipe = file.exists() and not file.is_file()  # which has its own rights
+    place = file if is_pipe else Path(os.path.realpath(file)).parent
     if not os.access(place, os.W_OK):
         code = errno.EACCES if place.exists() else errno.ENOENT
         raise OSError(code, os.strerror(code), str(file))

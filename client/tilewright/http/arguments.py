@@ -8,6 +8,7 @@ import io
 import operator
 import os
 import secrets
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -189,7 +190,8 @@ def signed_parts(source: IO[bytes]) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def open_to_write(file: File) -> Iterator[IO[bytes]]:
-    """A file to write to; a regular file given by its path is replaced at the end of the block.
+    """A file to write to; a regular file given by its path is replaced at the end of the block, by one of
+    its mode. A link stays: what it leads to is replaced.
 
     Raises:
         InvalidProblem: it is neither an open file nor a path.
@@ -198,15 +200,18 @@ def open_to_write(file: File) -> Iterator[IO[bytes]]:
     if not isinstance(file, str | os.PathLike):
         yield _opened(file, "write")
         return
-    path = Path(file)
-    if path.exists() and not path.is_file():  # a pipe or a terminal
-        with naming(path, path), path.open("wb") as target:
+    given = Path(file)
+    if given.exists() and not given.is_file():  # a pipe or a terminal
+        with naming(given, given), given.open("wb") as target:
             yield target
         return
+    path = Path(os.path.realpath(given))
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with naming(path, beside):
+        with naming(given, beside):
             with beside.open("xb") as target:
+                if path.exists():
+                    os.fchmod(target.fileno(), stat.S_IMODE(path.stat().st_mode))
                 yield target
             beside.replace(path)
     finally:

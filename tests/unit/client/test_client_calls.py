@@ -6,6 +6,7 @@ import errno
 import itertools
 import json
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -154,6 +155,24 @@ def test_a_file_that_cannot_be_written_is_named_as_it_was_given(
             getattr(client, method)(name)
         assert (caught.value.filename, caught.value.errno) == (name, code)
         assert client.asked == [] or code == errno.ENOSPC
+
+
+@pytest.mark.parametrize("name", ["results", "link", "link of a link"])
+def test_an_export_keeps_links_and_the_mode_of_a_file(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "folder" / "results"
+    file.parent.mkdir()
+    (tmp_path / "link").symlink_to("folder/results")
+    (tmp_path / "link of a link").symlink_to("link")
+    path = file if name == "results" else tmp_path / name
+    for made_before in (False, True):
+        assert Scripted(b"data").export(path) == len(b"data")
+        assert [one.read_bytes() for one in file.parent.iterdir()] == [b"data"]
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "link of a link").is_symlink()
+        if made_before:
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        file.write_bytes(b"of yesterday")
+        file.chmod(0o600)
 
 
 class Scripted(Endpoints, Sender):
