@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import collections
 import functools
+import weakref
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
 from tilewright import wire
 from tilewright.artifact.cache import default_folder
 from tilewright.config_sets.refresher import LocalOptions, StartOptions
+from tilewright.errors import TilewrightError
 from tilewright.forks import PerProcess
 from tilewright.http.calls import AsyncSender, Call, Sender, checked_timeout, checked_url
 from tilewright.http.endpoints import Endpoints
@@ -21,8 +23,11 @@ from tilewright.schema.problem import GemmProblem
 from tilewright.trust import ServiceKey
 
 if TYPE_CHECKING:
+    import asyncio
+
     from tilewright.http import raw_socket, transport
 else:
+    asyncio = LazyModule("asyncio")
     raw_socket = LazyModule("tilewright.http.raw_socket")
     transport = LazyModule("tilewright.http.transport")
 
@@ -61,6 +66,7 @@ class Client(Endpoints, Sender):
     ) -> None:
         self.url, self._headers = checked_url(url, key)
         self._timeout = checked_timeout(timeout)
+        self._is_closed = False
         self._http = PerProcess(lambda: transport.connect(self.url, self._timeout, self._headers))
         start = StartOptions(**options)
         self.service_key = ServiceKey(self.url, start.folder, start.trust, formerly=url)
@@ -77,7 +83,8 @@ class Client(Endpoints, Sender):
         raise TypeError("a client belongs to its process; use its arguments to make one in each process")
 
     def close(self) -> None:
-        """Close the connections and stop looking for newer kernels."""
+        """Close the connections and stop looking for newer kernels; nothing more can be asked."""
+        self._is_closed = True
         self._local.close()
         self._close_segments()
         if self._http.made:
@@ -144,6 +151,8 @@ class Client(Endpoints, Sender):
         self._local.request_refresh()
 
     def _send(self, call: Call[T]) -> T:
+        if self._is_closed:
+            raise _closed(self)
         if isinstance(call.content, list) and self._raw_socket:
             return self._raw_socket.send(call)
         return transport.send(self._http.get(), call)
@@ -178,6 +187,7 @@ class AsyncClient(Endpoints, AsyncSender):
         self.url, headers = checked_url(url, key)
         seconds = checked_timeout(timeout)
         self.service_key = ServiceKey(self.url, default_folder(), trust, formerly=url)
+        self._closed_in = weakref.WeakSet[asyncio.AbstractEventLoop]()
         self._http = PerProcess(
             lambda: transport.LoopConnections(lambda: transport.connect_async(self.url, seconds, headers))
         )
@@ -189,10 +199,17 @@ class AsyncClient(Endpoints, AsyncSender):
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections of this event loop."""
+        """Close the connections of this event loop, in which nothing more can be asked."""
+        self._closed_in.add(asyncio.get_running_loop())
         self._close_segments()
         if self._http.made:
             await self._http.made.close()
 
     async def _send(self, call: Call[T]) -> T:
+        if asyncio.get_running_loop() in self._closed_in:
+            raise _closed(self)
         return await transport.send_async(self._http.get().here(), call)
+
+
+def _closed(client: Client | AsyncClient) -> TilewrightError:
+    return TilewrightError(f"this client of {client.url} is closed; use a new one")

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from tilewright import AsyncClient, Client
-from tilewright.errors import ServiceError, ServiceUnreachable
+from tilewright.errors import ServiceError, ServiceUnreachable, TilewrightError
 from tilewright.http import transport
 from tilewright.http.calls import Call
 from tilewright.http.gemm_calls import GemmAnswer, gemm_call
@@ -399,6 +399,28 @@ def test_a_loop_that_ended_without_a_close_leaves_nothing_to_the_next(server: An
 
     assert [asyncio.run(ask(close=number == 2)) for number in range(3)] == [1, 1, 1]
     gc.collect()
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_a_closed_client_sends_nothing(server: Any, used: bool) -> None:
+    url, seen = f"http://127.0.0.1:{server.server_port}", int(used)
+
+    async def ask() -> None:
+        async with AsyncClient(url) as client:
+            if used:
+                await client._send(call())
+        for ask_again in (client.devices, lambda: client.gemm(np.eye(2), np.eye(2))):
+            with pytest.raises(TilewrightError, match=f"client of {url} is closed; use a new one"):
+                await ask_again()
+
+    with Client(url) as client:
+        if used:
+            client._send(call())
+    for ask_again in (client.devices, lambda: client.gemm(np.eye(2), np.eye(2))):
+        with pytest.raises(TilewrightError, match=f"client of {url} is closed; use a new one"):
+            ask_again()
+    asyncio.run(ask())
+    assert len(server.seen) == 2 * seen
 
 
 def test_every_result_may_be_written_to(server: Any, sender: RawSocketSender) -> None:
