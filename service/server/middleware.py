@@ -274,7 +274,7 @@ class _Body:
         self.answered = self.refused = False
 
     async def receive(self) -> Message:
-        """The next part of it; after its end whatever comes. Once ``answered``, the end of the connection in
+        """The next part of it; after its end what follows. Once ``answered``, the end of the connection in
         place of a refusal.
 
         Raises:

@@ -141,113 +141,113 @@ def each_round(
         samplers: one for each candidate; if its launches are timed in several ``ways``, those of all
             candidates for the first way come first.
     """
-    field = _Field(len(samplers) // ways, groups, order)
+    contest = _Contest(device, samplers, into, ways, groups, order)
     # NOTE: only under load does the device tell whether power limits it.
     if not (passes and at_power_limit(device)):
-        yield from _short_samples(device, samplers, rounds, field, into)
+        yield from contest.short_samples(rounds)
     elif groups:
-        yield from _whole_periods(device, samplers, passes, field, into)
+        yield from contest.whole_periods(passes)
     else:
-        yield from _turns(device, samplers, passes, field, into)
+        yield from contest.turns(passes)
 
 
-class _Field:
-    """The candidates that are in a race, and their order in each round."""
+class _Contest:
+    """The candidates of a race, those that are still in it, and what was measured; each of the three ways to
+    run it gives the steps between which others may use the device."""
 
-    def __init__(self, count: int, groups: Groups, order: random.Random) -> None:
-        self.count, self._order = count, order
+    def __init__(
+        self,
+        device: Device,
+        samplers: Sequence[Callable[[int], float]],
+        into: tuple[Rows, States],
+        ways: int,
+        groups: Groups,
+        order: random.Random,
+    ) -> None:
+        self._device, self._samplers, self._order = device, samplers, order
+        self._rows, self._states = into
+        self._count = len(samplers) // ways
         self._competing = [list(group) for group in groups]
-        self._others = sorted(set(range(count)).difference(*groups))
+        self._others = sorted(set(range(self._count)).difference(*groups))
+        self._numbers = [itertools.count() for _ in samplers]
 
-    def next_order(self) -> list[int]:
+    def short_samples(self, rounds: int) -> Iterator[None]:
+        """Rounds of one sample; who is left behind leaves."""
+        for number in range(rounds):
+            for candidate in self._next_order():
+                for way in self._ways(candidate):
+                    self._rows[way].append(self._samplers[way](number))
+            self._note()
+            yield
+            if self._competing and all(len(group) == 1 for group in self._competing):
+                return
+            if FIRST_LOOK <= number + 1 < rounds:
+                self._drop()
+
+    def whole_periods(self, passes: int) -> Iterator[None]:
+        """Rounds of one period, which begins once the clock is the candidate's own."""
+        for _ in range(passes):
+            for candidate in self._next_order():
+                for way in self._ways(candidate):
+                    self._keep_running(way, time.monotonic() + TURN_S - COUNTED_S)
+                    self._rows[way].append(self._mean_until(way, time.monotonic() + PERIOD_S))
+                self._note()
+                yield
+
+    def turns(self, passes: int) -> Iterator[None]:
+        """One turn follows the other, each of another round, an eighth of a period later or, where samples
+        last long, three or more: so the turns of a round are whole periods apart, also after a pause."""
+        longest_s = max(map(_seconds, self._samplers))
+        needed_s = max(SETTLE_S, longest_s) + COUNTED_S + longest_s
+        step_s = TURN_S * (2 * math.ceil((needed_s / TURN_S - 1) / 2) + 1)  # an odd number visits all phases
+        due = time.monotonic() + TURN_S - COUNTED_S
+        for number in range(passes):
+            orders = [self._next_order() for _ in range(PHASES)]
+            taken: list[dict[int, float]] = [{} for _ in orders]
+            for place, phase in itertools.product(range(self._count), range(PHASES)):
+                ways = self._ways(orders[phase][place])
+                if (number + phase) % 2:  # the clock has settled for the way that comes first
+                    ways = ways[::-1]
+                due += PERIOD_S * max(0, math.ceil((time.monotonic() + SETTLE_S - due) / PERIOD_S))
+                self._keep_running(ways[0], due)
+                for part, way in enumerate(ways, 1):
+                    taken[phase][way] = self._mean_until(way, due + COUNTED_S * part / len(ways))
+                due += step_s
+                self._note()
+                yield
+            for way, us in itertools.chain.from_iterable(of_round.items() for of_round in taken):
+                self._rows[way].append(us)
+
+    def _ways(self, candidate: int) -> range:
+        return range(candidate, len(self._samplers), self._count)
+
+    def _next_order(self) -> list[int]:
         """The candidates that take part in the next round, in random order."""
         left = [*itertools.chain(*self._competing), *self._others]
         self._order.shuffle(left)
         return left
 
-    @property
-    def decided(self) -> bool:
-        """Whether one of each group remains."""
-        return bool(self._competing) and all(len(group) == 1 for group in self._competing)
-
-    def drop(self, rows: Rows) -> None:
-        """Drop those who are left behind."""
+    def _drop(self) -> None:
         for group in self._competing:
-            left = left_behind([rows[index] for index in group])
+            left = left_behind([self._rows[index] for index in group])
             group[:] = [index for index, gone in zip(group, left, strict=True) if not gone]
 
+    def _keep_running(self, way: int, until: float) -> None:
+        while time.monotonic() < until:
+            self._samplers[way](next(self._numbers[way]))
 
-def _short_samples(
-    device: Device,
-    samplers: Sequence[Callable[[int], float]],
-    rounds: int,
-    field: _Field,
-    into: tuple[Rows, States],
-) -> Iterator[None]:
-    rows, states = into
-    for number in range(rounds):
-        for candidate in field.next_order():
-            for place in range(candidate, len(samplers), field.count):
-                rows[place].append(samplers[place](number))
-        _note(device, states)
-        yield
-        if field.decided:
-            return
-        if FIRST_LOOK <= number + 1 < rounds:
-            field.drop(rows)
+    def _mean_until(self, way: int, ends: float) -> float:
+        """The mean of the samples that begin before ``ends``, one at least."""
+        taken = [self._samplers[way](next(self._numbers[way]))]
+        while time.monotonic() < ends:
+            taken.append(self._samplers[way](next(self._numbers[way])))
+        return statistics.fmean(taken)
 
-
-def _whole_periods(
-    device: Device,
-    samplers: Sequence[Callable[[int], float]],
-    passes: int,
-    field: _Field,
-    into: tuple[Rows, States],
-) -> Iterator[None]:
-    rows, states = into
-    numbers = [itertools.count() for _ in samplers]
-    for _ in range(passes):
-        for candidate in field.next_order():
-            for place in range(candidate, len(samplers), field.count):
-                _keep_running(samplers[place], numbers[place], time.monotonic() + TURN_S - COUNTED_S)
-                ends = time.monotonic() + PERIOD_S
-                rows[place].append(_mean_until(samplers[place], numbers[place], ends))
-            _note(device, states)
-            yield
-
-
-def _turns(
-    device: Device,
-    samplers: Sequence[Callable[[int], float]],
-    passes: int,
-    field: _Field,
-    into: tuple[Rows, States],
-) -> Iterator[None]:
-    """One turn follows the other, each of another round, an eighth of a period later or, where samples last
-    long, three or more: so the turns of a round are whole periods apart, also after a pause."""
-    rows, states = into
-    numbers = [itertools.count() for _ in samplers]
-    longest_s = max(_seconds(sample) for sample in samplers)
-    needed_s = max(SETTLE_S, longest_s) + COUNTED_S + longest_s
-    step_s = TURN_S * (2 * math.ceil((needed_s / TURN_S - 1) / 2) + 1)  # an odd number visits all phases
-    due = time.monotonic() + TURN_S - COUNTED_S
-    for number in range(passes):
-        orders = [field.next_order() for _ in range(PHASES)]
-        taken: list[dict[int, float]] = [{} for _ in orders]
-        for place, phase in itertools.product(range(field.count), range(PHASES)):
-            ways = range(orders[phase][place], len(samplers), field.count)
-            if (number + phase) % 2:  # the clock has settled for the way that comes first
-                ways = ways[::-1]
-            due += PERIOD_S * max(0, math.ceil((time.monotonic() + SETTLE_S - due) / PERIOD_S))
-            _keep_running(samplers[ways[0]], numbers[ways[0]], due)
-            for part, way in enumerate(ways, 1):
-                ends = due + COUNTED_S * part / len(ways)
-                taken[phase][way] = _mean_until(samplers[way], numbers[way], ends)
-            due += step_s
-            _note(device, states)
-            yield
-        for way, us in itertools.chain.from_iterable(of_round.items() for of_round in taken):
-            rows[way].append(us)
+    def _note(self) -> None:
+        """Note clock and power, and that the device is under load."""
+        now = self._device.telemetry()
+        self._states.append((now.mhz, now.watts))
+        loaded(self._device)
 
 
 def _seconds(sample: Callable[[int], float]) -> float:
@@ -257,26 +257,6 @@ def _seconds(sample: Callable[[int], float]) -> float:
         sample(-1)
         times.append(time.monotonic())
     return min(later - earlier for earlier, later in itertools.pairwise(times))
-
-
-def _keep_running(sample: Callable[[int], float], numbers: Iterator[int], until: float) -> None:
-    while time.monotonic() < until:
-        sample(next(numbers))
-
-
-def _mean_until(sample: Callable[[int], float], numbers: Iterator[int], ends: float) -> float:
-    """The mean of the samples that begin before ``ends``, one at least."""
-    taken = [sample(next(numbers))]
-    while time.monotonic() < ends:
-        taken.append(sample(next(numbers)))
-    return statistics.fmean(taken)
-
-
-def _note(device: Device, states: States) -> None:
-    """Note clock and power, and that the device is under load."""
-    now = device.telemetry()
-    states.append((now.mhz, now.watts))
-    loaded(device)
 
 
 def at_power_limit(device: Device) -> bool:

@@ -217,7 +217,7 @@ def test_db_upgrade_makes_a_database_and_a_newer_one_is_refused(
     assert "newer release" in told
 
 
-def test_a_database_that_is_named_is_used_whatever_service_the_environment_names(
+def test_a_database_that_is_named_is_used_before_a_service_of_the_environment(
     run: Run, tmp_path: Path
 ) -> None:
     named = ("--database-url", f"sqlite:///{tmp_path / 'other.db'}")
