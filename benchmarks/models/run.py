@@ -149,4 +149,5 @@ def _line(row: Row) -> str:
     if row["failure"]:
         return f"no result: {row['failure']}; {spent}"
     ratios = f"{row['ratio_back_to_back']:.3f} back to back, {row['ratio_apart']:.3f} apart"
-    return f"{row['ours_us']:.2f} us, {ratios} [{row['ci_low']:.3f}, {row['ci_high']:.3f}]; {spent}"
+    interval = f"[{row['ci_low']:.3f}, {row['ci_high']:.3f}]"
+    return f"{row['ours_us']:.2f} us, {ratios}, the lower in {interval}; {spent}"
