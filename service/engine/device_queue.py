@@ -186,8 +186,7 @@ class DeviceQueue:
         try:
             with self._store.begin() as session:
                 record = jobs.renew(session, current.job_id, current.attempt, self._settings.lease_s)
-        except JobTaken as error:
-            log.warning("job %s: %s", current.job_id, error)
+        except JobTaken:
             current.cancelled.set()
         else:
             if record.cancel_requested:
