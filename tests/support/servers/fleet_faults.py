@@ -245,12 +245,12 @@ class Lab:
         return True
 
     def _stopped(self, actor: int, job_id: str) -> bool:
-        """Longer than its lease: another takes the job over, and the late writer is refused. False if it had
+        """Until its lease ended and another took the job over: the late writer is refused. False if it had
         ended the job just before."""
         os.kill(actor, signal.SIGSTOP)
         time.sleep(_STOPPED_S)
         met = self.holder(job_id) == actor
-        time.sleep(3.0 * LEASE_S)
+        self.wait(lambda: self.job(job_id).status.final or self.holder(job_id) not in (None, actor))
         with suppress(ProcessLookupError):
             os.kill(actor, signal.SIGCONT)
         return met
