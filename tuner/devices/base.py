@@ -22,7 +22,7 @@ class Telemetry:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Conditions:
-    """What a device may reach, and how warm it is; None for what it does not tell.
+    """The limits and the temperature of a device; None for a value that it does not report.
 
     Attributes:
         most_mhz: highest clock.
@@ -45,8 +45,9 @@ class GpuState:
         most_mhz: the highest clock of its SMs; None if it does not tell.
         slowdowns: what holds its clocks down, by NVML's names: thermal, a power brake, the hardware.
         set_mhz: the clock that is set for applications; None if it does not tell.
-        ended: those of ``processes`` that no longer run here, or were killed and are about to go.
-        complete: whether ``processes`` are all that have memory, so that ``held_bytes`` belongs to none.
+        ended: the ids in ``processes`` that no longer run here, or were killed and are about to go.
+        complete: whether ``processes`` lists every process with memory, so that ``held_bytes`` belongs to no
+            process.
     """
 
     held_bytes: int
@@ -110,7 +111,7 @@ class Device(Protocol):
     xp: Any
 
     def __hash__(self) -> int:
-        """Hash by identity: operands are cached per device."""
+        """Hash by object identity: operands are cached per device."""
 
     def address(self, array: Any) -> int:
         """The address of an array's first byte."""
@@ -159,7 +160,8 @@ class Device(Protocol):
         """The algorithms that the vendor library proposes, ready to run; empty if there is none."""
 
     def every_vendor(self, problem: GemmProblem, sets: Sequence[Tensors]) -> list[VendorChoice]:
-        """:meth:`vendor`, and what the library computes but does not propose; finding it takes seconds."""
+        """The algorithms of :meth:`vendor`, then those that the library accepts but does not propose; takes
+        seconds."""
 
     def vendor_default(self, problem: GemmProblem, tensors: Tensors) -> VendorChoice | None:
         """The algorithm that the vendor library would choose; None if it does not compute the problem."""

@@ -42,7 +42,7 @@ def choices(problem: GemmProblem, sets: Sequence[Tensors], device: DeviceSpec) -
 
 
 def every_choice(problem: GemmProblem, sets: Sequence[Tensors], device: DeviceSpec) -> list[VendorChoice]:
-    """:func:`choices`, and those with a tile with every split-K count in 2 .. 16 that the library accepts.
+    """:func:`choices`; those with a tile also with every split-K count in 2 .. 16 that the library accepts.
 
     Counts that give more than four waves of CTAs are left out: splitting never pays there. Each algorithm
     runs once here, because a launch may fail although the library proposed or accepted it.
@@ -114,8 +114,8 @@ def _proposed(matmul: Matmul) -> Iterator[Any]:
 def _split(matmul: Matmul, proposed: Iterable[Any]) -> Iterator[Any]:
     """Heuristic results with their split-K count replaced by others.
 
-    Algorithms without a tile count their splits in another way: after one with a count of ours the library
-    refuses to launch those that it proposed.
+    Algorithms without a tile keep their count, because they count splits in another way: once one ran with a
+    replaced count, the library refuses to launch the algorithms that it proposed.
     """
     tiled = (result for result in proposed if _describe(result)["tile"] != _NO_TILE)
     wholes = {

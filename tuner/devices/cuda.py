@@ -107,7 +107,7 @@ class CudaDevice:
         self._idle(stream)
 
     def crowd(self) -> None:
-        """Hold every slot of 512 threads but those of one SM, on a stream of its own."""
+        """Occupy every slot of 512 threads except those of one SM, on a stream of its own."""
         self._crowd(self._beside.ptr)
 
     @functools.cached_property
@@ -148,8 +148,8 @@ class CudaDevice:
         )
 
     def others(self) -> dict[str, float]:
-        """Seconds of the GPU that other processes used so far, sampled by NVML each time it is asked; nothing
-        where NVML does not list this process, so that it could not be told from others."""
+        """Seconds of the GPU that other processes used so far, sampled by NVML at each call. Empty if NVML
+        does not list this process, because its use then cannot be told from that of others."""
         share = self._neighbours.share(os.getpid())
         if share is None:
             return {}

@@ -67,7 +67,7 @@ def read(identity: str) -> GpuState:
 
 
 def _used(handle: Any) -> tuple[int, bool]:
-    """The memory in use, and whether it is without what the driver reserves for itself."""
+    """The bytes of memory in use, and whether they exclude the driver's own reserve."""
     told = _known(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2))
     if told is None:
         return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used), False
@@ -85,7 +85,7 @@ def _sees_all_processes() -> bool:
 def _ended(pid: int) -> bool:
     """Whether no process has this id, or each of its threads was killed and is about to go.
 
-    NOTE: the driver frees the memory of a process while it exits: until then it has its id.
+    NOTE: the driver frees the memory of a process while it exits: until then the process keeps its id.
     """
     try:
         os.kill(pid, 0)

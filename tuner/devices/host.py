@@ -100,8 +100,9 @@ class HostDevice:
         return Conditions(most_mhz=kilohertz / 1000 if kilohertz else None, celsius=celsius)
 
     def others(self) -> dict[str, float]:
-        """Seconds so far: others at work on the cores that this process may use, those that a hypervisor took
-        from them, and those for which this thread was ready and had to wait. As far as Linux tells."""
+        """Seconds so far, by kind: other processes ran on the cores that this process may use, a hypervisor
+        took these cores, or this thread was ready and had to wait. Kinds that Linux does not report are left
+        out."""
         return _others()
 
     def vendor(self, problem: GemmProblem, sets: Sequence[Tensors]) -> list[VendorChoice]:

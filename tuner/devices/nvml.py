@@ -1,8 +1,8 @@
 """What NVML tells of the processes on a GPU; it needs no CUDA context.
 
-A process finds itself in NVML's lists by its id. Where it is not in them, as in containers with process ids
-of their own, it cannot be told from others while it works. Then the use of the whole GPU counts while this
-process leaves it idle.
+A process finds itself in NVML's lists by its id. In a container with process ids of its own it is not listed
+under its id, and cannot be told from others while it works. Then the use of the whole GPU counts, measured
+while this process leaves the GPU idle.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, Self
 import pynvml
 
 _LOOK_BACK_S = 1.0
-_SAMPLED_S = 1.2  # NVML means its figure for the whole GPU over up to a second
+_SAMPLED_S = 1.2  # NVML averages its figure for the whole GPU over up to a second
 _PAUSE_S = 0.1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """Another process on a GPU; ``memory_bytes`` is None where NVML does not tell."""
+    """Another process on a GPU; ``memory_bytes`` is None if NVML does not report it."""
 
     pid: int
     memory_bytes: int | None
@@ -32,12 +32,13 @@ class GpuNeighbours:
     """The other processes on one GPU."""
 
     def __init__(self, handle: Any) -> None:
-        """``handle`` is NVML's of the GPU."""
+        """``handle`` is NVML's handle of the GPU."""
         self._handle = handle
 
     @classmethod
     def of(cls, identity: str) -> Self | None:
-        """Those on the GPU with a UUID in hex; None if NVML does not know it, such as a part of a GPU."""
+        """The neighbours on the GPU with a UUID in hex; None if NVML does not know it, such as a part of a
+        GPU."""
         try:
             pynvml.nvmlInit()
             return cls(pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid.UUID(identity)}"))
@@ -45,7 +46,8 @@ class GpuNeighbours:
             return None
 
     def processes(self, own: int | None) -> list[GpuProcess] | None:
-        """All but the process ``own``; None if that is not among them, so that one of them may be it."""
+        """All processes except ``own``; None if ``own`` is not listed, because any listed process may be
+        ``own``."""
         running = self._running()
         others = [GpuProcess(pid, memory) for pid, memory in sorted(running.items()) if pid != own]
         return others if own in running else None
@@ -59,8 +61,8 @@ class GpuNeighbours:
         return (f"{more} other processes hold memory of the GPU",) if more > 0 else ()
 
     def share(self, own: int) -> float | None:
-        """The part of the last second in which processes other than ``own`` used the GPU, added up; None if
-        NVML does not tell, or lists them in a way that does not tell them apart."""
+        """The share of the last second in which processes other than ``own`` used the GPU, added up. None if
+        NVML does not report it, or does not list ``own``."""
         others = self.processes(own)
         if not others:
             return None if others is None else 0.0
@@ -73,10 +75,10 @@ class GpuNeighbours:
         return float(sum(latest[one.pid].smUtil for one in others if one.pid in latest)) / 100.0
 
     def share_while_idle(self, most: float) -> float | None:
-        """The part of the time in which anyone uses the GPU; None if NVML does not tell.
+        """The share of the time in which any process uses the GPU; None if NVML does not report it.
 
-        To be called while this process leaves it idle. What it did before counts for about a second, so that
-        is how long a figure above ``most`` is looked at again.
+        Call it while this process leaves the GPU idle. NVML's figure includes about the last second, so a
+        figure above ``most`` is read again for that long.
         """
         ends = time.monotonic() + _SAMPLED_S
         while True:

@@ -60,7 +60,8 @@ class Recorder(Protocol):
         """Store a finished trial, and its artifact if there is one."""
 
     def why_quarantined(self, config: Config, today: Provenance) -> str | None:
-        """Why a config that is built and run as ``today`` says is not to be tried; None if it may be."""
+        """Why a config must not be tried with the source, compiler and driver of ``today``; None if it may
+        be."""
 
     def quarantine(self, trial: Trial) -> None:
         """Keep others from a config that failed by its own fault when its kernel ran again."""
@@ -81,8 +82,8 @@ class Recorder(Protocol):
         """Store why the row M of this job's ladder has no winner."""
 
     def set_best(self, best: BestConfig, artifact: Artifact) -> None:
-        """Store the result of the final race with its kernel: with the job, and as the winner of its problem
-        unless the race was disturbed and that of the stored winner was not."""
+        """Store the result of the final race with its kernel: with the job, and as the winner of its problem.
+        A disturbed race does not replace a stored winner whose race was not disturbed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,8 +96,8 @@ class JobContext:
         builder: compiles configs.
         recorder: stores trials, progress and the winner.
         cancelled: set to stop the job.
-        quiet_wait_s: how long final races that others disturbed run again.
-        board: where other devices take trials of the job; None if they may not.
+        quiet_wait_s: seconds for which final races that other processes disturbed are repeated.
+        board: the slots through which other devices take trials of the job; None if they may not.
     """
 
     request: TuneRequest
@@ -128,7 +129,7 @@ class JobContext:
         return self.builder.submit(config.family, config, self.problem, self.device)
 
     def tried(self, proposal: Proposal, compiled: Compiled, incumbent_us: float | None) -> Trial:
-        """The trial of a proposal that was compiled, from the device where that gave a kernel."""
+        """The trial of a compiled proposal; it runs on the device if the compilation gave a kernel."""
         trial = Trial(
             number=proposal.number,
             config=proposal.config,
@@ -151,8 +152,8 @@ class JobContext:
         return self.bench.trial(artifact, self.problem, incumbent_us, self.trial_timeout_s)
 
     def try_again(self, trial: Trial, artifact: Artifact) -> Trial:
-        """A trial with what its kernel does now, which is not recorded, but quarantined if it breaks the
-        device."""
+        """A trial with the result of running its kernel again. The result is not recorded; the config is
+        quarantined if the kernel breaks the device."""
         tried = self.measured(trial, artifact, self.try_config(trial.config, artifact, None))
         if tried.own_fault:
             self.recorder.quarantine(tried)

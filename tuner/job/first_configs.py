@@ -1,8 +1,9 @@
-"""First configs of a row of a ladder: winners of rows beside it, then heuristic configs for its M.
+"""The first configs of a ladder row: winners of the neighbouring rows, then heuristic configs for its M.
 
-The ladder shows which families are worth a trial: one that was far behind on the nearest row that tried it
-gets one config again two octaves further on. Rows of one class of M have the same heuristic configs. They
-share what was measured: one that was behind on the nearest row makes room for the next one of its family.
+The ladder shows which families are worth a trial: a family that was far behind on the nearest row that tried
+it gets one config again two octaves further on. Rows of one class of M have the same heuristic configs and
+share their measurements: a config that was behind on the nearest row makes room for the next config of its
+family.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ def nearest(done: Sequence[Measured], m: int) -> list[Measured]:
 
 
 def winners(near: Sequence[Measured]) -> list[Config]:
-    """The best of the nearest row, those of the next two, and the second best of the nearest row if close."""
+    """The best config of each of the three nearest rows, and the second best of the nearest row if it is
+    close."""
     first = [config for row in near[:3] for config in row.ranked[:1]]
     second = [config for row in near[:1] for config in row.ranked[1:2] if row.behind(config) <= CLOSE]
     return first + second

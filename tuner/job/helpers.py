@@ -67,9 +67,9 @@ class _Away:
 class Helpers:
     """The helpers of one search, as the loop of the job sees them; without a board there are never any.
 
-    A helper gets trials once a kernel of the job ran here, to which its times are related. A trial whose
-    helper died, left, or keeps the job waiting at its end is taken back: its slot is deleted, so that a late
-    answer counts for nothing, and the job's own device runs it.
+    Helpers get trials once a kernel of the job has run on the job's own device: it relates their times to
+    this device. A trial is taken back if its helper died, left, or keeps the job waiting at its end. Its slot
+    is then deleted, so that a late answer is ignored, and the job's own device runs the trial.
     """
 
     def __init__(self, context: JobContext, tracker: ProgressTracker) -> None:
@@ -88,16 +88,17 @@ class Helpers:
 
     @property
     def depth(self) -> int:
-        """How many more proposals may be open for the helpers' sake."""
+        """How many proposals may be open in addition, for helpers."""
         return min(MOST_AWAY, len(self._away) + len(self._free)) if self._ready else 0
 
     @property
     def load(self) -> int | None:
-        """How many trials the helper has that gets the next one; None if none takes one."""
+        """How many trials the helper with the fewest has, which gets the next one; None if no helper takes
+        one."""
         return min((self._load(slot) for slot in self._free), default=None) if self._ready else None
 
     def look(self) -> Iterator[tuple[Proposal, Trial, Artifact | None]]:
-        """What helpers answered since the last look."""
+        """Yield the proposals that helpers answered since the last look, with their trials and kernels."""
         now = time.monotonic()
         if self._board is None or now < self._next_look:
             return
@@ -144,8 +145,8 @@ class Helpers:
         return filled is not None
 
     def hurry(self) -> None:
-        """Take back one trial for which the job has waited as long as a trial takes: rather one that was not
-        begun, and of those the last."""
+        """Take back one trial that has been away for longer than a trial takes. A trial that was not begun
+        goes first; among equals, the one with the highest number."""
         now, trial_s = time.monotonic(), self._trial_s()
         late = [one for one in self._away.values() if now - one.since > trial_s]
         late.sort(key=lambda one: (one.slot.state is SlotState.RUNNING, -one.proposal.number))
@@ -157,7 +158,7 @@ class Helpers:
         self._taken_back.clear()
 
     def taken_back(self) -> list[Proposal]:
-        """Those that were taken back since this was asked, to be run here."""
+        """The proposals taken back since the last call; the job's own device runs them."""
         found, self._taken_back = self._taken_back, []
         return found
 
@@ -169,7 +170,8 @@ class Helpers:
 
     @property
     def _ready(self) -> bool:
-        """Whether a kernel is known that relates other devices to this one: the best so far that ran here."""
+        """Whether an anchor is known: the best kernel so far that ran here, which relates other devices to
+        this one."""
         if self._anchor is None and self._free:
             ran = (one for one in self._tracker.trials if one.outcome is Outcome.OK and one.anchor is None)
             here = [one for one in ran if one.artifact in self._tracker.artifacts]

@@ -5,7 +5,7 @@
    these are more trials than its part of the budget.
 2. The best kernels of each row are measured on the rows next to it, the best one on until it falls behind
    there. Nothing is compiled for that: the binary of a kernel does not depend on M.
-3. As few kernels as can be are chosen, so that each row has one within 1 % of the best measured on it.
+3. A few kernels are chosen such that each row has one within 1 % of the best measured on it.
 4. On each row the chosen kernels and the row's own best ones race each other and the vendor library, as in a
    job on one problem. A row that loses to the vendor library has as many trials again, and another race.
 
@@ -170,8 +170,8 @@ class _LadderJob:
         return later or self.racing or m in self.errors
 
     def kernel(self, digest: str) -> Artifact | None:
-        """A kernel of this job; one that an interrupted run measured is built again, for the row whose search
-        proposed it. None if today's sources make another kernel of its config."""
+        """The kernel of this job with a digest; None if today's sources make another kernel of its config. A
+        kernel that an interrupted run measured is built again, for the row whose search proposed it."""
         if digest not in self._kernels:
             own = (one for one in self.trials if one.artifact == digest and one.origin != ORIGIN)
             if (trial := next(own, None)) and trial.m in self._rows:
@@ -201,7 +201,7 @@ class _LadderJob:
         self._kernels |= kernels
 
     def may_spend_on(self, best: BestConfig) -> bool:
-        """Whether a row with such a winner has more trials: it loses to the vendor library."""
+        """Whether a row with this winner gets more trials, because it loses to the vendor library."""
         loses = best.speedup_high < 1.0 and not (best.baseline and best.baseline.stands_in)
         ends = self.time_is_up or self.context.cancelled.is_set()
         return loses and not ends and self.context.request.level is not Level.QUICK
@@ -219,7 +219,7 @@ class _LadderJob:
             self.errors[m] = reason
 
     def row_progress(self, m: int, told: JobProgress) -> None:
-        """Publish the progress of the job, one of whose rows stands as told."""
+        """Publish the progress of the job, given that of one of its rows."""
         self._told[m, told.phase] = told
         self._last = dataclasses.replace(told, m=m)
         self.publish(told.phase)
@@ -361,8 +361,9 @@ class _Row:
         return {digest: median / fastest - 1.0 for digest, median in medians.items()}
 
     def follow(self, trial: Trial | BestConfig, always: bool = False) -> float:
-        """The regret on this row of a kernel of another one, measured unless it was; infinite if it does not
-        run here, or this row measured as many of others as it may, unless ``always``."""
+        """The regret of another row's kernel on this row; it is measured if it was not yet. Infinite if the
+        kernel does not run here, or if this row may measure no more kernels of other rows; ``always`` lifts
+        that limit."""
         known = [one for one in self.tracker.trials if one.artifact == trial.artifact]
         followed = sum(one.origin == ORIGIN for one in self.tracker.trials)
         may_measure = not known and (always or followed < self._most_followed)
@@ -381,7 +382,7 @@ class _Row:
         return why_outdated(config, self.context) or artifact.plan.why_not(self.problem)
 
     def trials(self) -> list[Trial]:
-        """Those of its own search, numbered from 0."""
+        """The trials of this row's own search, numbered from 0."""
         own = (trial for trial in self._known() if trial.origin != ORIGIN)
         return [dataclasses.replace(trial, number=number) for number, trial in enumerate(own)]
 
@@ -467,8 +468,8 @@ def _follow(job: _LadderJob, rows: Sequence[_Row]) -> None:
 
 
 def cover(regrets: Mapping[int, Mapping[str, float]], within: float = COVERED) -> list[str]:
-    """Few kernels so that each row has one whose regret is ``within`` the bound: each time the kernel that
-    serves most of the rows left, of equals the one with the smallest sum of regrets.
+    """Few kernels that cover the ladder: each row has one whose regret is at most ``within``. Greedy: take
+    the kernel that serves most of the rows left; among equals, the one with the smallest sum of regrets.
 
     Args:
         regrets: of each kernel, by M.
@@ -547,11 +548,11 @@ def _raced(job: _LadderJob, row: _Row, chosen: AbstractSet[str]) -> tuple[BestCo
 
 
 def with_ladder(best: BestConfig, regrets: Mapping[str, float]) -> BestConfig:
-    """The winner of a row with what each kernel of the ladder takes there, and is against the vendor library.
+    """The winner of a row, with the regret and the speed-up of each kernel of the ladder on this row.
 
-    The race compares the winner alone with the vendor library; for the others that is multiplied by the ratio
-    of the times in the search, and is never more than the winner's. If the stored winner of the row won,
-    which the search need not have measured, nothing is known of the others.
+    The race compares only the winner with the vendor library. The speed-up of another kernel is the winner's
+    multiplied by the ratio of their times in the search, and never above the winner's. If the stored winner
+    of the row won and the search did not measure it, nothing is known of the other kernels.
     """
     own = dict(regrets) if best.artifact in regrets else {best.artifact: 0.0}
     ratio = 1.0 + own[best.artifact]

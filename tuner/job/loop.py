@@ -79,7 +79,7 @@ def _best_us(trials: Sequence[Trial]) -> float | None:
 
 
 def why_outdated(config: Config, context: JobContext) -> str | None:
-    """The reason if this release takes a recorded config for invalid."""
+    """The reason this release finds a recorded config invalid, or None."""
     family = FAMILIES.get(config.family)
     if family is None:
         return f"there is no family {config.family}"
@@ -87,8 +87,8 @@ def why_outdated(config: Config, context: JobContext) -> str | None:
 
 
 def of_today(trial: Trial, context: JobContext) -> Trial:
-    """A recorded trial. If this release takes its config for invalid, the trial counts as invalid: it can
-    not win, so it is neither the best so far nor a part of the budget."""
+    """A recorded trial, as ``invalid`` if this release finds its config invalid. An invalid trial cannot win,
+    so it is neither the best so far nor a part of the budget."""
     reason = why_outdated(trial.config, context) if trial.outcome in MEASURED else None
     if reason is None:
         return trial
@@ -105,7 +105,8 @@ class Loop:
     """Compiles ahead of the device, and measures proposals in the order in which they were asked for.
 
     An open proposal has a running compilation, and a recorded one a trial that an interrupted run committed.
-    Others are with devices that help (:mod:`tuner.job.helpers`); their results are told as they come.
+    Other proposals are with helpers (:mod:`tuner.job.helpers`); the search learns their results as they
+    arrive.
     """
 
     def __init__(
@@ -221,8 +222,8 @@ class Loop:
         return proposal is not None
 
     def _step(self) -> None:
-        """Tell the next recorded trial; else take answers of helpers, and finish the oldest open proposal if
-        it is compiled."""
+        """Tell the search the next recorded trial. If there is none, take the answers of helpers, and finish
+        the oldest open proposal if it is compiled."""
         if self._to_tell:
             self._replay_next()
             return
@@ -238,8 +239,8 @@ class Loop:
             self._await_helpers()
 
     def _replay_next(self) -> None:
-        """Tell the recorded trial that was told next, or the oldest one if the search did not propose that
-        one again yet."""
+        """Tell the search the recorded trial that comes next in the recorded order, or the oldest one if the
+        search has not proposed the next one again yet."""
         number = next((number for number in self._to_tell if number in self._recorded), None)
         if number is None:  # the search has no proposals left in between: what follows may still win
             for trial in self._known.values():

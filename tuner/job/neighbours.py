@@ -3,8 +3,8 @@
 For each tuned shape S of a device class, and each other tuned shape N of the same signature whose winner
 was also measured on S, the regret of answering S from N is median(winner of N on S) over
 median(winner of S on S), less 1. Both medians are from trials of S, taken by the same method; searches
-start from the winners of near shapes, so that most such pairs were measured. Pairs are pooled by distance
-in octaves of (m, n, k), and a band takes in all nearer ones: what is expected never falls with distance.
+start from the winners of near shapes, so that most such pairs were measured. Pairs are pooled by distance in
+octaves of (m, n, k). A band includes all nearer pairs, and the expected regret never falls with distance.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def bands(found: Iterable[Pair]) -> list[RegretBand]:
 
 
 def pairs(session: Session, device_class: str, winners: Winners) -> list[Pair]:
-    """Every shape answered from every other one that was measured on it."""
+    """One pair for each shape and each other shape whose winner was measured on it."""
     alike = defaultdict[tuple[object, ...], list[_Winner]](list)
     for problem, config in list(winners)[-MOST_WINNERS:]:
         name = records.canonical(problem.to_dict())
@@ -128,8 +128,8 @@ _ALIKE = ("dtype", "layout", "acc_dtype")
 
 
 def first_tries(session: Session, device_class: str, problem: GemmProblem) -> list[Config]:
-    """Configs of imports that wait to be raced here, then the winners of the nearest problems on this device
-    class, then those of other ones with what tied with them; each once.
+    """Initial configs from the database, each once: imported configs that wait to be raced here, the winners
+    of the nearest problems on this device class, then the winners on other classes and their ties.
 
     What wins on one device is a good start on another, seldom the winner there.
     """

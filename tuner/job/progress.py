@@ -57,8 +57,8 @@ class ProgressTracker:
 
     @property
     def comparable(self) -> list[Trial]:
-        """The measured trials whose times compare: those by the method of the latest, as a job that another
-        release began has times of two."""
+        """The measured trials whose times compare: those measured by the method of the latest trial. A job
+        that another release began has times of two methods."""
         measured = [trial for trial in self.trials if trial.timing is not None]
         return [trial for trial in measured if timed(trial).method == timed(measured[-1]).method]
 

@@ -1,12 +1,13 @@
 """The end of a job: the fastest candidates race each other and the vendor library, and one of them wins.
 
 The lowest of many noisy medians is too optimistic, and the search measures at clocks that the device does not
-hold. So the fastest trials run a final under load, interleaved with the vendor library. Who is left behind
-leaves it (:func:`tuner.measure.stats.left_behind`); where power limits the device, each has one sample, the
-mean of a whole second. The winner and the vendor library then run a head-to-head. Its samples took no part in
-the choice; they give the reported speed-up. The stored winner of the problem takes part in the final, so that
-one race compares it with its challengers. A final or head-to-head that others disturbed runs again, as long
-as the job may wait for a quiet device. A quick job has a short head-to-head of its fastest trial alone.
+hold. So the fastest trials run a final under load, interleaved with the vendor library. A candidate that is
+left behind leaves the final (:func:`tuner.measure.stats.left_behind`). If power limits the device, each
+candidate has one sample, the mean of a whole second. The winner and the vendor library then run a
+head-to-head. Its samples took no part in the choice; they give the reported speed-up. The stored winner of
+the problem takes part in the final, so that one race compares it with its challengers. A final or
+head-to-head that others disturbed runs again, as long as the job may wait for a quiet device. A quick job has
+a short head-to-head of its fastest trial alone.
 """
 
 from __future__ import annotations
@@ -151,8 +152,8 @@ def _quick(context: JobContext, candidates: list[Candidate]) -> BestConfig:
 
 
 def _decided(context: JobContext, candidates: list[Candidate], stored: Candidate | None) -> BestConfig | None:
-    """The result of a final and a head-to-head. In company they run again, until the device was quiet or the
-    job's patience ends; None if the job was cancelled."""
+    """The result of a final and a head-to-head; None if the job was cancelled. Both run again if other
+    processes disturbed them, until the device was quiet or ``quiet_wait_s`` is over."""
     ends: float | None = None
     while not context.cancelled.is_set():
         won = _final(context, candidates, stored)
@@ -168,8 +169,8 @@ def _decided(context: JobContext, candidates: list[Candidate], stored: Candidate
 
 
 def _stored_winner(context: JobContext, candidates: Sequence[Candidate]) -> Candidate | None:
-    """The stored winner of the problem as a candidate, or None. A winner whose config gives no kernel that
-    compiles, runs and is right today cannot stay: None for it too."""
+    """The stored winner of the problem as a candidate, or None. Also None if its config gives no kernel that
+    compiles, runs and is right today: such a winner cannot stay."""
     best = context.recorder.stored_best(context.problem)
     if best is None or context.cancelled.is_set() or why_outdated(best.config, context):
         return None
@@ -376,8 +377,8 @@ def _vendor_samples(won: FinalResult, head_to_head: RaceSamples) -> VendorSample
 
 
 def company(won: FinalResult, head_to_head: RaceSamples) -> list[str]:
-    """What disturbed the final or the head-to-head: what the device told, and a vendor library that took
-    another time in the one than in the other."""
+    """What disturbed the final or the head-to-head: what the device reported, and a vendor library whose time
+    differs between the two races."""
     reasons = [f"{text} during the final" for text in (won.race.company if won.race else ())]
     reasons += [f"{text} during the head-to-head" for text in head_to_head.company]
     vendor_us = median(head_to_head.samples_us[1])

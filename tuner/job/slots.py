@@ -4,9 +4,9 @@ An idle device that helps a job makes slots (``wanted``). The holder of the job 
 (``offered``); the helper starts it (``running``) and answers with the finished trial (``done``), which the
 holder commits as one of the job's before it fills the slot again.
 
-Two fences keep a trial from counting twice: ``attempt``, the claim of the job, as for all that is written
-of it; and ``turn``, which grows whenever the holder fills or empties the slot, so that a late answer to the
-trial before finds no slot. What was answered is not lost with the holder: the next claim takes it over.
+Two fences keep a trial from counting twice. ``attempt`` is the number of the job's claim, as for every write
+of a job. ``turn`` grows whenever the holder fills or empties the slot, so that a late answer to an earlier
+trial finds no slot. If the holder dies, the next claim takes over the answers.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Slot:
     """Room for a trial on another device.
 
     Attributes:
-        id, turn: which trial of which slot.
+        id, turn: the slot, and the number of the trial in it.
         state: where it stands.
         helper: the owner's name of the device that made it.
         lost: its helper died, or was silent for longer than its lease.
@@ -96,10 +96,11 @@ class OtherRelease(TilewrightError):
 
 
 def helpable(session: Session, device_class: str, helper: str) -> list[str]:
-    """The running jobs of a device class that search, those with the fewest slots first; only reads.
+    """The running jobs of a device class that are searching, those with the fewest slots first; writes
+    nothing.
 
     Raises:
-        OtherRelease: there is none but of devices with another release, whose trials would not compare.
+        OtherRelease: all of them run on devices with another release, whose trials would not compare.
     """
     mine = select(func.count()).where(TrialSlotRow.job_id == JobRow.id).scalar_subquery()
     query = select(JobRow.id, JobRow.owner, JobRow.progress).where(
@@ -158,8 +159,8 @@ def start(session: Session, slot: Slot) -> bool:
 
 
 def answer(session: Session, slot: Slot, trial: Trial, artifact: Artifact | None) -> bool:
-    """Keep the trial of a slot that was begun, and its kernel; False, and nothing is kept, if it was
-    withdrawn: the trial counts for nothing then."""
+    """Store the finished trial of a slot and its kernel. Returns False and stores nothing if the trial was
+    withdrawn: it does not count then."""
     values = {"state": SlotState.DONE, "trial": encode(trial)}
     kept = _change(session, slot, SlotState.RUNNING, values)
     if kept and artifact is not None:
@@ -226,7 +227,7 @@ class SlotBoard:
         job: JobRecord,
         patience: Callable[[Callable[[], Any]], Any] = lambda work: work(),
     ) -> None:
-        """``patience`` runs each transaction, again if it likes."""
+        """``patience`` runs each transaction, and may run it again."""
         self._store = store
         self._job_id, self._attempt = job.id, job.attempt
         self._patience = patience
@@ -259,8 +260,8 @@ class SlotBoard:
         return filled if self._patience(offer) else None
 
     def withdraw(self, slots: Sequence[Slot]) -> list[Slot]:
-        """Delete slots, but those that were answered or begun since they were looked at; gives those that
-        went: no answer to them counts from now on."""
+        """Delete slots and return those deleted; no answer to them counts any more. Slots whose trial was
+        begun or answered since the last look stay."""
 
         def withdraw() -> list[Slot]:
             gone = []
@@ -286,7 +287,7 @@ class SlotBoard:
         return None if data is None else Artifact.from_bytes(data)
 
     def empty(self) -> None:
-        """Have all slots wanted again; answers that come now count for nothing."""
+        """Set all slots to ``wanted`` again; answers that arrive later do not count."""
         values = {"state": SlotState.WANTED, "turn": TrialSlotRow.turn + 1, "task": None, "trial": None}
         self._write(update(TrialSlotRow).where(self._mine()).values(values))
 

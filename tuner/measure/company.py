@@ -1,8 +1,8 @@
-"""What others take of a device while a race runs on it: a race in company settles nothing.
+"""What other processes take of a device during a race; a disturbed race settles nothing.
 
-Company does not slow all candidates alike. A process of the lowest priority on one core made NumPy 3.4 times
-slower than a kernel as fast as it, because the threads of its BLAS give way while they wait for each other.
-So ratios within rounds do not cancel it.
+Other processes do not slow all candidates alike, so ratios within rounds do not cancel them. One process of
+the lowest priority on one core made NumPy 3.4 times slower than a kernel that is as fast on a quiet machine:
+the threads of NumPy's BLAS give way while they wait for each other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tuner.devices.base import Device
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limit:
-    """The most of one kind of company that leaves a race undisturbed, and how more than that is told.
+    """The most that other processes may take of one kind before a race is disturbed, and the words for more.
 
     Attributes:
         counted_to_s: seconds by which the system's count of a race may be off: it counts whole ticks of a
@@ -60,7 +60,7 @@ class Company:
         return {kind: max(0.0, taken / self._seconds) for kind, taken in self._taken.items()}
 
     def reasons(self) -> tuple[str, ...]:
-        """Why a race in these stretches was disturbed; empty if nothing of the kind was noticed."""
+        """Why a race during the watched blocks was disturbed; empty if it was not."""
         rates = self.rates()
         return tuple(
             limit.text.format(rates[kind])

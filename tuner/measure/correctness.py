@@ -75,7 +75,7 @@ class _Case:
 
     @property
     def needs_c(self) -> bool:
-        """Whether a problem without C would only repeat another case."""
+        """Whether the case needs C: for a problem without C it would only repeat another case."""
         return self.in_place or not self.reads_c
 
 
@@ -281,7 +281,7 @@ def _check(device: Device, kernel: Kernel, problem: GemmProblem, case: _Case) ->
 def _difference(
     xp: Any, problem: GemmProblem, d: Any, expected: Iterable[Any], tolerances: Iterable[Any]
 ) -> str | None:
-    """In words, how D is further from what is expected than the tolerance; None if it is not.
+    """In words, how D differs from the expected values by more than the tolerance; None if it does not.
 
     Args:
         expected, tolerances: one for each slice of rows.

@@ -6,9 +6,9 @@ a percent (benchmarks/lab/2026-11-27-power-swing.md). An H200 follows a change o
 (benchmarks/lab/2026-11-23-hopper.md). With short samples all candidates would run at one clock, and a kernel
 that needs much energy would profit from those that need little. So at the power limit a candidate runs until
 the clock is its own before a sample counts. Where candidates compete, a sample is the mean of a whole period.
-Where an interval is asked for, which takes more samples, it is that of a short turn, and the turns of a round
-lie at the same phase of the swing, whole periods apart. What the memory bounds needs none of that: its time
-hardly depends on the clock.
+If a confidence interval is needed, which takes more samples, a sample is a short turn, and the turns of a
+round lie at the same phase of the swing, whole periods apart. Memory-bound kernels need none of that: their
+time hardly depends on the clock.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def equal_samplers(
     """A sampler for each candidate, all with the number of launches that the fastest one needs for a sample.
 
     Starting a replay has a cost that more launches would spread thinner, so all have the same number. Samples
-    take turns among so many ``graphs``; capturing one takes a device some milliseconds.
+    cycle through ``graphs`` graphs; a device takes some milliseconds to capture one.
     """
     count = max(launches_per_sample(device, launches) for launches in candidates)
     timers = _captured(device, [_again(of_samples(launches, count), graphs) for launches in candidates])
@@ -63,17 +63,17 @@ def equal_samplers(
 
 
 def _again(parts: Sequence[Sequence[Launch]], graphs: int) -> list[Sequence[Launch]]:
-    """The parts so many times, or fewer if these would be too many launches.
+    """The parts repeated ``graphs`` times, or fewer if these would be too many launches.
 
-    Two graphs of the same launches differ in time by up to 0.8 % for as long as they live, so that a race of
-    one graph with another asks which lies better (benchmarks/lab/2026-11-27-graphs.md).
+    Two graphs of the same launches differ in time by up to 0.8 % for as long as they live, so that a race
+    between two single graphs measures which graph lies better (benchmarks/lab/2026-11-27-graphs.md).
     """
     return [*parts] * max(1, min(graphs, MOST_LAUNCHES // sum(map(len, parts))))
 
 
 def _captured(device: Device, parts: Sequence[Sequence[Sequence[Launch]]]) -> list[list[Callable[[], float]]]:
-    """A timer for each part of each candidate, captured by turns: graphs of the same number lie side by side,
-    and were captured equally long ago."""
+    """A timer for each part of each candidate. Candidates are captured in alternation, so that graphs of the
+    same number lie side by side and are of the same age."""
     timers: list[list[Callable[[], float]]] = [[] for _ in parts]
     for number in range(max(map(len, parts))):
         for candidate in range(len(parts))[:: -1 if number % 2 else 1]:
@@ -172,7 +172,7 @@ class _Contest:
         self._numbers = [itertools.count() for _ in samplers]
 
     def short_samples(self, rounds: int) -> Iterator[None]:
-        """Rounds of one sample; who is left behind leaves."""
+        """Rounds of one short sample; a candidate that is left behind leaves."""
         for number in range(rounds):
             for candidate in self._next_order():
                 for way in self._ways(candidate):
@@ -195,8 +195,8 @@ class _Contest:
                 yield
 
     def turns(self, passes: int) -> Iterator[None]:
-        """One turn follows the other, each of another round, an eighth of a period later or, where samples
-        last long, three or more: so the turns of a round are whole periods apart, also after a pause."""
+        """Turns, each of another round than the one before and an eighth of a period later, or three eighths
+        and more if samples last long. So the turns of a round are whole periods apart, also after a pause."""
         longest_s = max(map(_seconds, self._samplers))
         needed_s = max(SETTLE_S, longest_s) + COUNTED_S + longest_s
         step_s = TURN_S * (2 * math.ceil((needed_s / TURN_S - 1) / 2) + 1)  # an odd number visits all phases

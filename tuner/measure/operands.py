@@ -56,8 +56,7 @@ def row_slices(problem: GemmProblem) -> list[slice]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scratch:
-    """Workspace memory; the bytes before ``front`` are those that must be zero, those from ``end`` on belong
-    to no kernel."""
+    """Workspace memory: bytes before ``front`` must be zero, bytes from ``end`` on belong to no kernel."""
 
     memory: Any
     front: int

@@ -40,13 +40,14 @@ class RaceRules:
     """How a race runs.
 
     Attributes:
-        rounds: of short samples.
-        passes: of turns instead, where power limits the device (:mod:`tuner.measure.interleave`); each takes
-            about a second for each candidate.
+        rounds: number of rounds of short samples.
+        passes: number of passes that replace the rounds if power limits the device
+            (:mod:`tuner.measure.interleave`); each takes about a second for each candidate.
         seed: of the order of candidates in each round.
         vendor: whether the vendor library takes part.
-        dropping: whether kernels compete with kernels, and those algorithms of the vendor library that may be
-            its fastest with each other; who is left behind leaves the race, unless power limits the device.
+        dropping: whether candidates that are left behind leave the race, unless power limits the device.
+            Kernels compete with kernels, and the vendor library's possibly fastest algorithms with each
+            other.
         quick: whether a few launches choose among the vendor library's algorithms.
         every: whether to choose among all algorithms of the vendor library, with those it does not propose.
         apart: whether to time each launch after an empty step as well.
@@ -178,7 +179,7 @@ class Race:
             remember(self._device, self._problem, self._algorithms[self._fastest_algorithm()])
 
     def _fastest_algorithm(self) -> int:
-        """The index of the algorithm of the vendor library that is the fastest so far."""
+        """The index of the vendor library's fastest algorithm so far."""
         rows = self._rows[len(self._digests) :][: len(self._algorithms)]
         return fastest_row(rows) if any(rows) else 0
 

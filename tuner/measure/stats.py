@@ -104,10 +104,11 @@ def paired_ratio(base: Sequence[float], candidate: Sequence[float]) -> Ratio:
 
 
 def left_behind(rows: Sequence[Sequence[float]]) -> list[bool]:
-    """Of each candidate, whether it is slower than the fastest by more than its times scatter.
+    """For each candidate, whether it is slower than the fastest by more than the times scatter.
 
-    The scatter is one for all candidates: what remains of the logarithms of the times without the means of
-    candidates and rounds. The rule decides what is timed on, not what is reported, and gives no confidence.
+    All candidates share one scatter: that of the logarithms of the times, less the means of candidates and of
+    rounds. The rule decides which candidates are timed further, not what is reported, and gives no
+    confidence.
 
     Args:
         rows: one row of times for each candidate, all from the same rounds.

@@ -4,9 +4,9 @@ A GPU that rested runs its first 30 ms at its highest clock, however much power 
 power limit takes hold, and the clock swings for some seconds. On an H100 the samples of such a burst repeat
 within 0.2 to 0.8 % and predict the sustained time up to 1.3 %, where samples after 50 ms of load scattered by
 4 % (benchmarks/lab/2026-11-25-bursts.md). So trials of problems that power may limit are timed in bursts,
-which compare well with each other and are faster than what the GPU sustains. Their intervals hold what
-samples of a few bursts scatter. A launch longer than a burst is timed from rest into the limit. Samples taken
-after :func:`settle` are at sustained clocks.
+which compare well with each other and are faster than what the GPU sustains. Their intervals cover the
+scatter of samples from a few bursts. A launch longer than a burst is timed from rest into the limit. Samples
+taken after :func:`settle` are at sustained clocks.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def loaded(device: Device) -> None:
 def keep_busy(samplers: Sequence[Callable[[int], float]], seconds: float) -> None:
     """Keep the device busy for ``seconds``.
 
-    With the last graph of each sampler: one that ran just before is up to 2.6 % faster than its like
-    (benchmarks/lab/2026-11-27-graphs.md), and the last one takes part after the others, if at all.
+    Runs the last graph of each sampler: a graph that ran just before is up to 2.6 % faster than an equal one
+    (benchmarks/lab/2026-11-27-graphs.md), and the last graph is sampled after the others, if at all.
     """
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -124,8 +124,8 @@ def measure(
 def _wrong_overlap(
     device: Device, kernel: Kernel, problem: GemmProblem, sets: Sequence[Tensors], count: int
 ) -> str | None:
-    """The reason the launches of a sample are wrong where each may start while the one before ends, as
-    clients may have it; None if they are right."""
+    """The reason the launches of a sample are wrong if each may start while the one before ends, as in
+    clients; None if they are right."""
     overlapping = load(kernel.artifact, overlap=True)
 
     def checked() -> str | None:  # what it makes is gone when the kernel is unloaded
@@ -153,8 +153,8 @@ def take(
 ) -> tuple[list[float], bool]:
     """Samples of one candidate in microseconds, and whether it was stopped early as too slow.
 
-    Takes ``fewest`` samples, and more until their confidence interval is narrow. Too slow is one whose first
-    samples are all too slow: what disturbs a sample makes it slower.
+    Takes ``fewest`` samples, and more until their confidence interval is narrow. A candidate is too slow if
+    all of its first samples are: a disturbance can only make a sample slower.
 
     Args:
         rest_s: idle seconds before each burst of samples; 0 to take them without a rest.
@@ -207,7 +207,7 @@ def sampler(device: Device, parts: Sequence[Sequence[Launch]]) -> Callable[[int]
 
 
 def in_turn(timers: Sequence[Callable[[], float]]) -> Callable[[int], float]:
-    """A function that returns sample ``i``, from the timers by turns."""
+    """A function that returns sample ``i``, from the timers in turn."""
     return lambda number: timers[number % len(timers)]()
 
 

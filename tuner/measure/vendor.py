@@ -50,8 +50,8 @@ def fastest_for(
 
 
 def leading_for(device: Device, problem: GemmProblem) -> Sequence[VendorChoice]:
-    """The algorithms of the library that may be fastest, for a race that then remembers which was
-    (:func:`remember`): that one alone, if the process knows it.
+    """The library's algorithms that may be the fastest; only the fastest one if the process knows it. The
+    race that follows stores which one was the fastest (:func:`remember`).
 
     Raises:
         DeviceUnavailable: as :func:`vendor_choices`.

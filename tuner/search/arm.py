@@ -62,7 +62,7 @@ class PoolStudy:
         return self._draw(self._sampler, seed)
 
     def fixed(self, config: Config, seed: int, is_initial: bool) -> None:
-        """Draw a given config, of which nothing is learned if its values are not among the searched ones."""
+        """Draw a given config. Its result is not learned if one of its values is not searched."""
         row = self.pool.index_of(config)
         if row is not None:
             self._sampler.initial_configs += is_initial
@@ -109,8 +109,8 @@ class Arm:
         odds: float = 1.0,
         covers: Callable[[int], bool] = lambda _size: False,
     ) -> None:
-        """``listing`` gives the valid configs, drawn at random if the budget covers those of all families:
-        ``covers`` tells, given the size of this one."""
+        """``listing`` gives the valid configs. They are drawn at random if the budget covers the configs of
+        all families, which ``covers`` tells given the size of this family."""
         self.family = family
         self.odds = odds
         self.asked = 0

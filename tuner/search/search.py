@@ -6,13 +6,13 @@ Each family is an arm with its own study, since their knobs differ. The rule:
    best time of this family) ** e, at least 0.05. Only as many results of each family count as this family
    has, so that no family falls behind because another one was asked more often. e is a quarter of these
    results, at most 4: chance counts little early, and later a family half as fast gets one ask in sixteen.
-   The weight of a family whose configs all failed falls as slowly. A family with odds, of how likely it is
-   the fastest, begins with them as its weight. They count less with each of its results and the further it
+   The weight of a family whose configs all failed falls as slowly. A family may have odds: how likely it is
+   to be the fastest. Its weight begins with them. They count less with each of its results and the further it
    leads, and not while no result of another family is faster.
 2. Ask for an initial config of that family, alternating between the caller's configs (winners of near
    shapes, then configs with the tiling of the vendor library's choice) and the family's heuristic configs.
    Initial configs spend at most a third of the budget, or that of a quick job if it is more: a model learns
-   too little from fewer trials. The first ask of a family is one in any case.
+   too little from fewer trials. The first ask of a family is always an initial config.
 3. When no initial config is left, or their part of the budget is spent, ask the sampler, by default
    :class:`tuner.search.staged.StagedSampler`.
 
@@ -253,7 +253,7 @@ class Search:
 
 
 def _odds_left(arm: Arm) -> float:
-    """What its results leave of the odds of a family."""
+    """The part of a family's odds that still counts after its results."""
     shown = len(arm.shown_us) / (RESULTS_PER_POWER * SHARPEST)
     return math.pow(arm.odds, max(0.0, 1 - shown))
 
@@ -312,5 +312,6 @@ def initial_of(
 def heuristic_configs(
     family: ConfigSpace[Any], problem: GemmProblem, device: DeviceSpec
 ) -> tuple[Config, ...]:
-    """Those of a family, which a job asks for before its search opens, and the next row of a ladder again."""
+    """The heuristic configs of a family; a job asks for them before its search opens, and again for each
+    ladder row."""
     return tuple(family.heuristic_configs(problem, device))

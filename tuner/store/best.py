@@ -1,7 +1,7 @@
 """The winners: one for each problem and device class, and those of imports that wait to be raced here.
 Winners whose config is quarantined are left out of what is served and of what searches start from.
 
-``target`` is an arch (``sm_90``: every class of it) or the id of one device class.
+``target`` is an arch (``sm_90`` means every class of this arch) or the id of one device class.
 """
 
 from __future__ import annotations
@@ -59,11 +59,12 @@ SIGNATURE = ("dtype", "layout", "batch", "out_dtype", "acc_dtype", "activation",
 def put(session: Session, best: BestConfig) -> bool:
     """Store the result of a final race that the stored winner took part in; True if it was stored.
 
-    A disturbed race settles nothing: its result takes the place of another disturbed one at most, and that of
-    a quick job of another quick one. After any other race nothing of an import waits to be raced.
+    A disturbed race settles nothing: its result only replaces that of another disturbed race, and the result
+    of a quick job only replaces that of another quick job. After any other race, imported configs for the
+    problem no longer wait to be raced.
 
     Raises:
-        StoreError: its artifact is not kept, so that nobody could launch it.
+        StoreError: its artifact is not stored, so that no client could launch it.
     """
     alone(session)
     if not entities.has_artifact(session, best.artifact):
@@ -82,9 +83,10 @@ def put(session: Session, best: BestConfig) -> bool:
 def merge(session: Session, best: BestConfig, created: datetime, entering: Import) -> Merged:
     """Keep the winner of a race that another store ran.
 
-    One of a trusted import whose artifact is kept comes into use where it is decidedly better than the one
-    here, or later and not decidedly worse; so stores that merge each other's end with the same winner. It
-    never takes the place of a winner that was raced here. Any other one waits to be built and raced here.
+    A winner of a trusted import whose artifact is stored comes into use if it is decidedly better than the
+    stored winner, or later and not decidedly worse. So stores that merge each other's winners end with the
+    same one. It never replaces a winner that was raced here. Any other imported winner waits to be built and
+    raced here.
     """
     here = exact(session, best.device_class, best.problem)
     raced_here = any(stored.import_id is None for stored in here)
@@ -101,7 +103,8 @@ def merge(session: Session, best: BestConfig, created: datetime, entering: Impor
 def _wait(
     session: Session, best: BestConfig, created: datetime, entering: Import, here: Sequence[StoredBest]
 ) -> Merged:
-    """Have a device of this store build and race a config, unless it did so or waits to, or had better."""
+    """Queue a config to be built and raced here, unless it waits already, is the winner here, or a winner
+    that was raced here has at least its speed-up."""
     waits = select(ImportedBestRow.config).where(*_same(session, best))
     known = [Config.from_dict(config) for config in session.scalars(waits)]
     known += [stored.best.config for stored in here]
@@ -113,15 +116,16 @@ def _wait(
 
 
 def stage(session: Session, best: BestConfig, created: datetime, import_id: str) -> None:
-    """Keep a winner of an import that is on its way in, until :func:`merge_staged`; of several of one problem
-    and device class the first."""
+    """Keep a winner of an import in progress until :func:`merge_staged`. Of several winners for one problem
+    and device class, the first is kept."""
     best = exchange.current_best(best)
     values = _values(ImportedBestRow, session, best) | {"created": created, "import_id": import_id}
     insert_new(session, ImportedBestRow, values)
 
 
 def merge_staged(session: Session, staged_id: str, entering: Import, limit: int) -> list[Merged]:
-    """Merge winners that :func:`stage` kept, see :func:`merge`; an empty list at their end."""
+    """Merge up to ``limit`` winners that :func:`stage` kept, see :func:`merge`; an empty list if none is
+    left."""
     query = select(ImportedBestRow, ProblemRow.canonical).join(
         ProblemRow, ProblemRow.id == ImportedBestRow.problem_id
     )
@@ -133,7 +137,8 @@ def merge_staged(session: Session, staged_id: str, entering: Import, limit: int)
 
 
 def waiting(session: Session, device_class: str, problem: GemmProblem, limit: int) -> list[Config]:
-    """Configs of imports that wait to be raced here, of one problem, those that claim most first."""
+    """Imported configs for one problem that wait to be raced here, those with the highest claimed speed-up
+    first."""
     query = select(ImportedBestRow.config).where(
         ImportedBestRow.device_class == device_class,
         ImportedBestRow.problem_id == entities.find_problem(session, problem),
@@ -144,7 +149,8 @@ def waiting(session: Session, device_class: str, problem: GemmProblem, limit: in
 
 
 def waits(session: Session, import_id: str, limit: int) -> list[WaitingBest]:
-    """Winners of an import that wait to be built and raced here, those that claim most first."""
+    """Winners of an import that wait to be built and raced here, those with the highest claimed speed-up
+    first."""
     query = select(ImportedBestRow, ProblemRow.canonical).join(
         ProblemRow, ProblemRow.id == ImportedBestRow.problem_id
     )
@@ -154,8 +160,8 @@ def waits(session: Session, import_id: str, limit: int) -> list[WaitingBest]:
 
 
 def waiting_problem(session: Session, device_class: str) -> GemmProblem | None:
-    """The problem whose waiting config claims most; None if no config waits, or each was taken up. One whose
-    job settled nothing is raced again a day later."""
+    """The problem whose waiting config claims the highest speed-up; None if no config waits, or all were
+    taken up. A problem whose job settled nothing is raced again a day later."""
     query = select(ProblemRow.canonical).join(ImportedBestRow, ImportedBestRow.problem_id == ProblemRow.id)
     query = query.where(ImportedBestRow.device_class == device_class, _untaken())
     query = query.where(has_entered(ImportedBestRow.import_id))
@@ -165,7 +171,7 @@ def waiting_problem(session: Session, device_class: str) -> GemmProblem | None:
 
 
 def take_waiting(session: Session, device_class: str, problem: GemmProblem) -> bool:
-    """Take the waiting configs of a problem up; False where another device was faster."""
+    """Take up the waiting configs of a problem; False if another device was faster."""
     mine = update(ImportedBestRow).where(
         ImportedBestRow.device_class == device_class,
         ImportedBestRow.problem_id == entities.find_problem(session, problem),
@@ -176,7 +182,8 @@ def take_waiting(session: Session, device_class: str, problem: GemmProblem) -> b
 
 
 def _untaken() -> ColumnElement[bool]:
-    """Whether no device took a waiting config up, or the job for it left it waiting a day ago."""
+    """Whether no device has taken up a waiting config, or the job for it ended a day ago and left it
+    waiting."""
     job = exists().where(
         JobRow.device_class == ImportedBestRow.device_class,
         JobRow.problem_id == ImportedBestRow.problem_id,
@@ -265,7 +272,7 @@ def nearest(session: Session, target: str, problem: GemmProblem, limit: int = 5)
 
 
 def signature(problem: GemmProblem) -> tuple[Any, ...]:
-    """Everything of a problem but m, n and k: results of one signature may answer for each other."""
+    """All fields of a problem except m, n and k; results of one signature may answer for each other."""
     data = problem.to_dict()
     return tuple(data[name] for name in SIGNATURE)
 
@@ -283,7 +290,7 @@ def archs(session: Session) -> list[str]:
 
 
 def tuned(session: Session, target: str, problems: Iterable[GemmProblem]) -> list[GemmProblem]:
-    """Those of the problems that have a winner."""
+    """The given problems that have a winner."""
     texts = [records.canonical(problem.to_dict()) for problem in problems]
     query = _query(target).where(ProblemRow.canonical.in_(texts)).order_by(BestConfigRow.id)
     found = session.scalars(query.with_only_columns(ProblemRow.canonical))
@@ -322,8 +329,8 @@ def of_ids(session: Session, ids: Sequence[int]) -> list[StoredBest]:
 
 
 def ladder(session: Session, device_class: str, problem: GemmProblem) -> tuple[int, ...]:
-    """Every M of the job that found the winner of a problem; empty if that was no job on a ladder, or one of
-    which no other row is left."""
+    """Every M of the ladder job that found the winner of a problem. Empty if the job was not on a ladder, or
+    no other row of it is left."""
     found = exact(session, device_class, problem)
     query = select(LadderRow.m).where(LadderRow.job_id == (found[0].best.job_id if found else ""))
     return ladder_of(session.scalars(query))

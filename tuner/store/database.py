@@ -78,7 +78,8 @@ class JobTaken(StoreError):
 
 
 class WritersBusy(TilewrightError):
-    """As many writers as may wait for the database wait already; what was asked of it breaks no rule."""
+    """The most writers that may wait for the database are waiting already; the request itself breaks no
+    rule."""
 
 
 T = TypeVar("T")
@@ -89,8 +90,8 @@ _START = datetime(1970, 1, 1, tzinfo=UTC)
 def ahead(session: Session, seconds: float = 0.0) -> ColumnElement[Any] | datetime:
     """The time ``seconds`` from now, to be used within a statement and compared with such times alone.
 
-    It is that of the database server where there is one, so that the clocks of other machines do not matter.
-    A SQLite file lives on this machine: there it is the time since the machine's start, which nobody sets, as
+    With PostgreSQL it is the server's clock, so that the clocks of other machines do not matter. A SQLite
+    file lives on this machine, so its clock is the time since the machine's start, which nobody can set, as
     seconds after 1970.
     """
     if session.get_bind().dialect.name == "postgresql":
@@ -239,7 +240,7 @@ def _is_known(scripts: ScriptDirectory, revision: str) -> bool:
 
 
 class Changes:
-    """Asks SQLite for its ``data_version``, which takes microseconds; PostgreSQL has nothing like it.
+    """Reads SQLite's ``data_version``, which takes microseconds; PostgreSQL has no counterpart.
 
     Safe to share between threads.
     """
@@ -339,7 +340,7 @@ class Store:
         """A transaction that may write: commits at the end of the block, rolls back on an exception.
 
         Raises:
-            WritersBusy: as many as may wait do so.
+            WritersBusy: the most threads that may wait are waiting.
         """
         with self._turn():
             with Session(self.engine, expire_on_commit=False) as session, session.begin():
@@ -348,7 +349,8 @@ class Store:
                 self._notify(session.info[NEWS])
 
     def _notify(self, job_ids: Collection[str]) -> None:
-        """Say that these jobs have new events; where that fails, readers find them at a later look."""
+        """Notify readers that these jobs have new events; if that fails, readers find the events at a later
+        look."""
         options: dict[str, Any] = {_READ: True, "isolation_level": "AUTOCOMMIT"}
         try:
             with self.engine.connect().execution_options(**options) as connection:
@@ -429,7 +431,7 @@ def _postgres(url: URL) -> Engine:
 
 
 def _connect_postgres(connection: Any, _: object) -> None:
-    """Have the server, too, notice where the other end is gone, whose transaction would hold its locks."""
+    """Have the server, too, notice a client that is gone: its transaction would keep its locks."""
     with connection.cursor() as cursor:
         for name in ("idle", "interval", "count"):
             cursor.execute(f"SET tcp_keepalives_{name} = {ALIVE[f'keepalives_{name}']}")

@@ -58,7 +58,7 @@ class Import:
 
 
 def enter(session: Session, entering: Import) -> bool:
-    """Open an import, or go on with one; True where it is new.
+    """Open an import, or go on with one; True if it is new.
 
     Raises:
         StoreError: there is one of this id that was signed otherwise.
@@ -67,8 +67,9 @@ def enter(session: Session, entering: Import) -> bool:
 
 
 def alone(session: Session) -> None:
-    """Let no other transaction bring results in, take them out or choose which are served until the end of
-    this one: what the one refers to, the other may delete. It comes before any row of results is locked."""
+    """Hold the lock on results until the end of this transaction: no other one can import results, delete
+    them or choose which are served, because it could delete what this one refers to. Call it before any row
+    of results is locked."""
     hold(session, Lock.RESULTS)
 
 
@@ -125,13 +126,13 @@ def counts(session: Session, import_id: str) -> ImportCounts:
 
 
 def is_trusted() -> ColumnElement[bool]:
-    """A job ran in this store, or came in an import that a trusted key signed."""
+    """The condition that a job ran in this store, or came in an import that a trusted key signed."""
     trusted = select(ImportRow.id).where(ImportRow.trusted)
     return or_(JobRow.import_id.is_(None), JobRow.import_id.in_(trusted))
 
 
 def has_entered(column: InstrumentedAttribute[str | None] = JobRow.import_id) -> ColumnElement[bool]:
-    """What is there was not brought by an import that is still on its way in."""
+    """The condition that a row does not belong to an import that is still in progress."""
     staged = select(ImportRow.id).where(ImportRow.staged.is_not(None))
     return or_(column.is_(None), column.not_in(staged))
 
@@ -147,7 +148,7 @@ class Removed:
 
 
 class InUse(StoreError):
-    """A job is at work on what is to be removed."""
+    """A job is working on the results that are to be removed."""
 
 
 def remove(session: Session, import_id: str) -> Removed:

@@ -363,7 +363,7 @@ def _lives(pid: int) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Held:
-    """What a claim's holder learns of its job."""
+    """What the holder of a claim learns about its job."""
 
     cancel_requested: bool
     progress: JobProgress | None
@@ -377,10 +377,11 @@ _BOOT = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def claim(session: Session, device_class: str, owner: str, lease_s: float = LEASE_S) -> JobRecord | None:
-    """Turn a queued job of a device class into a running one; None if none waits: the oldest one of the
-    caller of the highest priority, of several the one whose jobs had devices of the class for the fewest
-    seconds since the first of the waiting jobs was submitted, to 10 s, and of those the one whose last job
-    started longest ago.
+    """Turn a queued job of a device class into a running one; None if none waits.
+
+    It is the oldest job of the caller whose turn it is. Callers are ordered by priority; then by the seconds
+    that their jobs used devices of the class since the oldest waiting job was submitted, in steps of 10 s,
+    fewest first; then by the start of their last job, longest ago first.
 
     Any number of claimers may ask at once: each job goes to one of them, for ``lease_s`` seconds. Jobs that
     this release cannot read are left to a server that can.
@@ -421,8 +422,8 @@ def _in_turn(session: Session, device_class: str, waiting: ColumnElement[bool]) 
 
 
 def _device_seconds(session: Session, device_class: str, waits: datetime) -> Counter[str | None]:
-    """For how long jobs of each caller had a device of a class since the first of those that wait was
-    submitted, in the last hour at most, helpers left out. What was used while nobody waited does not count.
+    """Seconds for which jobs of each caller used a device of a class since ``waits``, when the oldest waiting
+    job was submitted, but at most in the last hour. Helpers do not count, nor does use while no job waited.
     """
     now = utc_now()
     since = max(waits, now - _FAIR_OVER)
@@ -475,7 +476,7 @@ def renew(session: Session, job_id: str, attempt: int, lease_s: float = LEASE_S)
 
 
 def requeue_interrupted(session: Session, device_class: str, owner: str) -> list[str]:
-    """Queue again what an owner claimed and does not work on any more; gives their ids, oldest first.
+    """Queue again the jobs that an owner claimed and no longer works on; returns their ids, oldest first.
 
     Jobs that were asked to stop are cancelled instead.
     """
@@ -488,9 +489,9 @@ _Lease = tuple[str, int, datetime | None, float | None]  # job, attempt, ``lease
 class LeaseWatch:
     """Tells which leases ended by this process's own clock, also where that of the database server jumps.
 
-    A lease that is renewed changes. One that stays as it is for its seconds, or for ``lease_s`` where an
-    earlier release gave it out, has ended. Between two looks, at most ``look_s`` seconds count: while the
-    database answers nobody, nobody can renew.
+    A renewed lease changes. A lease has ended once it stayed unchanged for its own seconds, or for
+    ``lease_s`` if an earlier release gave it out. At most ``look_s`` seconds count between two looks, because
+    no holder can renew while the database does not answer.
     """
 
     def __init__(self, lease_s: float, look_s: float) -> None:
@@ -499,7 +500,7 @@ class LeaseWatch:
         self._ages: dict[_Lease, float] = {}
 
     def ended(self, leases: Iterable[_Lease]) -> list[_Lease]:
-        """Those of all leases that are held which ended; to be asked often."""
+        """The leases among all held ones that have ended; call it often."""
         now = time.monotonic()
         passed, self._looked = min(now - self._looked, self._look_s), now
         self._ages = {one: self._ages[one] + passed if one in self._ages else 0.0 for one in leases}
@@ -507,11 +508,11 @@ class LeaseWatch:
 
 
 def requeue_lost(session: Session, device_class: str, watch: LeaseWatch | None = None) -> list[str]:
-    """Queue again what nobody holds any more: its lease ended, or its holder was a process of this machine
-    that is gone; gives their ids, oldest first.
+    """Queue again the jobs without a live holder: the lease ended, or the holder was a process of this
+    machine that is gone. Returns their ids, oldest first.
 
-    On PostgreSQL, leases end by ``watch`` where it is given, and by the server's clock where not. Jobs that
-    were asked to stop are cancelled instead. Jobs of servers that live are left alone.
+    On PostgreSQL, leases end by ``watch`` if it is given, else by the server's clock. Jobs that were asked to
+    stop are cancelled instead. Jobs of servers that live are left alone.
     """
     running = select(JobRow.owner).where(_running(device_class)).distinct()
     is_local = session.get_bind().dialect.name == "sqlite"

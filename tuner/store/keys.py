@@ -99,10 +99,10 @@ def find(session: Session, key_id: str) -> KeyRecord | None:
 
 
 def end_sign_in(session: Session, ending: SignedIn) -> None:
-    """Keep that a session of the page was ended, until it would end by itself.
+    """Record that a session of the page was ended, until it would expire.
 
-    Of a key that ended more than ``_ENDED_EACH`` sessions within their life, every session that began before
-    the last of them is ended: that is one row.
+    If a key has more than ``_ENDED_EACH`` such records, one row replaces them: it ends every session of the
+    key that expires no later than the last of them.
     """
     key_id, expires = ending.key_id, ending.expires
     # NOTE: those of a key one after the other: its rows are counted and become one.
@@ -117,7 +117,7 @@ def end_sign_in(session: Session, ending: SignedIn) -> None:
 
 
 def ended(session: Session, sign_in: SignedIn) -> bool:
-    """Whether a session of the page was ended, by itself or with all of its key."""
+    """Whether a session of the page was ended, alone or with all sessions of its key."""
     all_until = select(EndedSignInRow.expires).where(EndedSignInRow.id == sign_in.key_id)
     until = session.scalar(all_until)
     if until is not None and sign_in.expires <= until:
@@ -159,7 +159,7 @@ def any_made(session: Session) -> bool:
 
 
 def verify(session: Session, text: str) -> KeyRecord | None:
-    """The active key that a text is; None for any other text.
+    """The active key with this text; None for any other text.
 
     Takes the same steps whether there is such a key or not, and compares in constant time.
     """
@@ -190,7 +190,7 @@ Answer = dict[str, Any]
 
 
 def once(session: Session, key: str | None, request_digest: str, work: Callable[[], Answer]) -> Answer:
-    """What ``work`` answers; where a request of the last 24 hours had this key, what that one was answered.
+    """The answer of ``work``, or the earlier answer if a request of the last 24 hours had this key.
 
     The key begins with its caller and a colon. Of each caller about the last ``MOST_KEYS`` are kept.
 

@@ -76,11 +76,11 @@ def note(
 ) -> list[GemmProblem]:
     """Add up reports of a ``caller``, None for the service; gives the problems of those that were kept.
 
-    The list of a device class holds ``most`` problems; the classes of which no device was ever seen share one
-    list, as anyone may name any number of them, and what was not seen for a month makes room there. Beyond
-    that those that were tuned make room, then those of least stake of the caller who has most in the list,
-    for one who has less. Else new ones are dropped and known ones still counted. A measured time replaces an
-    estimated one, never the reverse.
+    The list of a device class holds ``most`` problems. Classes of which no device was ever seen share one
+    list, because callers may name any number of them; problems not seen there for a month make room. In a
+    full list, tuned problems make room first. Then the caller with the most problems in the list loses those
+    of least stake to a caller with fewer. If nothing makes room, new problems are dropped, and known ones are
+    still counted. A measured time replaces an estimated one, never the reverse.
     """
     known = _known(session, device_class, [records.canonical(item.problem.to_dict()) for item in reports])
     alike = _alike(session, device_class)
@@ -99,7 +99,7 @@ def note(
 
 
 class _Room:
-    """The free places of a list, and what makes room for new misses at the end of their transaction."""
+    """The free places of a list, and the misses to delete at the end of the transaction for new ones."""
 
     def __init__(self, session: Session, alike: ColumnElement[bool], most: int, wanted: int) -> None:
         self._alike = alike
@@ -125,7 +125,7 @@ class _Room:
         return taken
 
     def _displace(self, least: int) -> bool:
-        """Take a place from the caller who has most, if those are more than ``least``."""
+        """Take a place from the caller with the most misses, if that caller has more than ``least``."""
         largest, count = max(self._holders.items(), key=itemgetter(1), default=(None, 0))
         if count <= least:
             return False
@@ -134,7 +134,7 @@ class _Room:
         return True
 
     def clear(self, session: Session) -> None:
-        """Forget what makes room."""
+        """Delete the misses that make room."""
         # NOTE: at the end, without rows that others count just now: no two reports wait for each other.
         if self._crowded:
             self._forget(session, select(MissRow.id).where(self._alike, _closed(self._alike)))
@@ -211,7 +211,8 @@ def _size(session: Session, alike: ColumnElement[bool]) -> int:
 
 
 def _closed(alike: ColumnElement[bool]) -> ColumnElement[bool]:
-    """What a list does without first: what was tuned, or is of a class never seen and was not for a month."""
+    """The misses of a list that go first: tuned ones, and those of a class never seen, not reported for a
+    month."""
     still = _open().with_only_columns(MissRow.id).where(alike)
     return or_(MissRow.id.not_in(still), _UNSEEN & (MissRow.last_seen < utc_now() - _REMEMBERED))
 
@@ -269,8 +270,8 @@ def ask(session: Session, device_class: str, found: Iterable[GemmProblem], wante
 
 
 def top(session: Session, device_class: str, wanted: str) -> GemmProblem | None:
-    """The problem that was asked for with the largest stake; None if each was tuned again already, or is
-    being tuned for any other reason. One whose job settled nothing is tuned again a day later."""
+    """The problem with the largest stake that was asked for; None if all were tuned again already, or are
+    being tuned for any other reason. A problem whose job settled nothing is tuned again a day later."""
     mine = and_(RetuneRow.device_class == MissRow.device_class, RetuneRow.problem_id == MissRow.problem_id)
     query = open_stale(device_class).join(RetuneRow, mine)
     query = query.where(RetuneRow.wanted == wanted, _untaken())
@@ -286,8 +287,8 @@ def take(session: Session, device_class: str, problem: GemmProblem, wanted: str)
 
 
 def _untaken() -> ColumnElement[bool]:
-    """Whether no service took a problem up, its job or its row there settled nothing a day ago, or its winner
-    drifted since."""
+    """Whether a problem may be taken up: no service took it up yet, its job or its row of a ladder settled
+    nothing a day ago, or its winner drifted since."""
     won = aliased(BestConfigRow)
     winner = and_(won.device_class == RetuneRow.device_class, won.problem_id == RetuneRow.problem_id)
     row = and_(LadderRow.job_id == JobRow.id, LadderRow.problem_id == RetuneRow.problem_id)

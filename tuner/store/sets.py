@@ -200,15 +200,15 @@ def _serve(session: Session, device_class: str, **values: Any) -> None:
 
 
 def _far_ahead() -> ColumnElement[int]:
-    """A revision above all that there were, also where an earlier database was put back: the time in
-    minutes, or one more than the last where that is not below."""
+    """A revision above all earlier ones, also after an older database was restored: the time in minutes, or
+    the last revision plus one if that is not below the time."""
     now = int(time.time() / 60)
     return case((ServedSetRow.revision < now, now), else_=ServedSetRow.revision + 1)
 
 
 def renumber(session: Session) -> None:
-    """Have clients take what each device class is served for newer than what they have: for a backup that
-    was restored."""
+    """Raise all revisions, so that clients accept the served sets as newer than theirs after a backup was
+    restored."""
     session.execute(update(ServedSetRow).values(revision=_far_ahead()))
 
 

@@ -42,8 +42,8 @@ def prepared(trial: Trial, created: datetime) -> Values:
 
 
 def merge(session: Session, job_id: str, found: Sequence[Values], entering: Import) -> list[int]:
-    """Keep those of the :func:`prepared` trials whose numbers the job lacks; gives these numbers. A job of
-    this store lacks none, nor does one whose import was signed otherwise.
+    """Keep the :func:`prepared` trials whose numbers the job lacks; returns these numbers. A job of this
+    store takes none, and neither does a job whose import was signed otherwise.
 
     Raises:
         sqlalchemy.exc.IntegrityError: there is no such job.

@@ -33,7 +33,7 @@ _RACE_STARTS = 10
 _LOOK_AGAIN_S = 10.0
 _REHEARSAL_TIMEOUT_S = 120.0
 _KILLED = "SIGKILL"
-# What a kernel's own doing kills its process with; SIGBUS is what a full disk or /dev/shm does.
+# The signals with which a kernel can kill its process; SIGBUS is left out: a full disk or /dev/shm causes it.
 _CRASHES = ("SIGSEGV", "SIGILL", "SIGFPE", "SIGABRT")
 _SLOWEST_FLOPS = 1e9  # per second: bounds the time of a GEMM request
 
@@ -93,8 +93,9 @@ class Bench:
         return () if self._was_alone else self._company_while_idle()
 
     def _company_after(self, rules: RaceRules) -> tuple[str, ...]:
-        """Who uses the GPU after a race that could not count what others take. Not looked for where a final
-        follows, nor soon after another look for a quick answer, which is tuned again anyway."""
+        """Who uses the GPU after a race that could not count what other processes take. Empty without a look
+        if a final follows, and for a quick job soon after a look that found no other process: its problem is
+        tuned again anyway."""
         if not rules.vendor or (rules.quick and self._was_alone):
             return ()
         return self._company_while_idle()
@@ -117,7 +118,8 @@ class Bench:
         return (limit.text.format(share),) if share > limit.most else ()
 
     def _hidden(self) -> bool:
-        """NVML does not tell what others use by itself, so that a race cannot count what they take."""
+        """Whether NVML does not report the use of other processes by itself, so that a race cannot count
+        it."""
         pid = self._process.pid
         return bool(self._neighbours) and pid is not None and self._neighbours.share(pid) is None
 
@@ -131,8 +133,8 @@ class Bench:
         return self._recovery.reason if self._recovery else ""
 
     def look(self) -> None:
-        """Look, before the first trial, whether processes that ended before hold memory of the GPU; to be
-        called again while it is set aside for it.
+        """Check, before the first trial, that no ended process still holds memory of the GPU. Call it again
+        while the device is set aside for that.
 
         Raises:
             DeviceSetAside: they still do after some seconds.

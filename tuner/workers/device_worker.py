@@ -147,8 +147,8 @@ class DeviceServer:
         return TrialResult(outcome=Outcome.WRONG_RESULT, message=message, own_fault=sound)
 
     def _is_sound(self, problem: GemmProblem, wrong: Kernel) -> bool:
-        """Whether the plainest kernel is right on a problem; True where that cannot tell: it does not compute
-        the problem, or is the kernel that was wrong."""
+        """Whether the plainest kernel is right on a problem. Also True if that is unknown: the plainest
+        kernel does not compute the problem, or is itself the one that was wrong."""
         spec = self._device.spec
         if SIMT.why_unsupported(problem, spec):
             return True

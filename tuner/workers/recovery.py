@@ -23,13 +23,13 @@ _log = logging.getLogger("tilewright.workers")
 
 
 class DeviceSetAside(DeviceUnavailable):
-    """A GPU did not come back after a process on it was killed; it is used again once it has, or by an
-    admin's release."""
+    """A GPU did not come back after a process on it was killed. It is used again once it comes back, or once
+    an admin releases it."""
 
 
 class Recovery:
-    """Looks at a GPU before its first trial, and compares it with what it was then each time after its
-    process ended.
+    """Reads the state of a GPU before its first trial, and compares it with that state whenever its process
+    ended.
 
     Attributes:
         reason: why the GPU is set aside; empty if it is not.
@@ -51,8 +51,8 @@ class Recovery:
             _log.warning("the GPU is not looked at after kills: %s", error)
 
     def look(self, own: int) -> None:
-        """Do nothing if no process that ended holds memory of the GPU, on which the process ``own`` runs; it
-        is compared with what it is now from then on.
+        """Check that no ended process holds memory of the GPU on which the process ``own`` runs. Later checks
+        compare with the state read here.
 
         Raises:
             DeviceSetAside: as of :meth:`check`.
@@ -64,7 +64,7 @@ class Recovery:
         """Do nothing if the GPU came back from its process ``pid``.
 
         Raises:
-            DeviceSetAside: it did not within the wait; a GPU that is set aside is looked at once.
+            DeviceSetAside: it did not within the wait; a GPU that is set aside is read only once.
         """
         with self._lock:
             self._wait(lambda before, now: why_not_back(before, now, pid))
@@ -74,7 +74,7 @@ class Recovery:
         self._released = True
 
     def _wait(self, why: _Why) -> GpuState | None:
-        """The state for which ``why`` finds no reason against the GPU; None if it cannot be read."""
+        """The first state against which ``why`` has no reason; None if the state cannot be read."""
         deadline = time.monotonic() + (0.0 if self.reason else self._wait_s)
         while True:
             now, reason = self._judge(why)
@@ -105,10 +105,11 @@ class Recovery:
 
 
 def why_held(now: GpuState, own: int) -> str | None:
-    """What processes that ended hold of a GPU on which the process ``own`` runs; None if nothing.
+    """In words, what ended processes hold of a GPU on which the process ``own`` runs; None if nothing.
 
-    Where NVML does not list ``own``, as in many containers, it tells nothing of processes here. Memory that
-    no process has counts only where ``own`` is alone and the list is complete: others may have it otherwise.
+    If NVML does not list ``own``, as in many containers, its list says nothing about the processes here.
+    Memory without a process counts only if ``own`` is alone and the list is complete; otherwise unlisted
+    processes may have it.
     """
     if own not in now.processes:
         return None
@@ -120,7 +121,7 @@ def why_held(now: GpuState, own: int) -> str | None:
 
 
 def why_not_back(before: GpuState, now: GpuState, pid: int) -> str | None:
-    """What a GPU lacks, after its process ``pid`` was killed, of what it was before; None if nothing."""
+    """In words, how a GPU is worse than before its process ``pid`` was killed; None if it is not."""
     if pid in now.processes:
         return _still_held((pid,))
     more = now.held_bytes - before.held_bytes

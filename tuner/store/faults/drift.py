@@ -1,4 +1,4 @@
-"""What winners take when an idle device measures them again, and what a change of that means."""
+"""Times of winners that an idle device measured again, and the causes of their shifts."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def put(session: Session, trial: Trial, evidence: Evidence) -> bool:
 
 
 def why(session: Session, config: Config, today: Provenance) -> str | None:
-    """Why a config is not to be tried by who builds and runs it as ``today`` says; None if it may be."""
+    """Why a config must not be tried with the source, compiler and driver of ``today``; None if it may be."""
     query = select(QuarantineRow).where(QuarantineRow.identity == _identity(config, today))
     row = session.scalars(query).one_or_none()
     if row is None:
@@ -81,10 +81,10 @@ def why(session: Session, config: Config, today: Provenance) -> str | None:
 
 
 def of_winner(session: Session, config: Config, was: Provenance, raced: datetime) -> int | None:
-    """The entry for which a winner is not served that was raced at this time; None if there is none.
+    """The id of the entry that keeps a winner from being served; None if there is none.
 
-    It has the winner's source and compiler, so the same kernel broke. One of another driver counts unless the
-    winner was raced after it.
+    The entry has the winner's source and compiler, so the same kernel broke. An entry with another driver
+    counts unless the winner was raced after the entry was made.
     """
     alike = QuarantineRow.device_class == was.device_class, QuarantineRow.config_digest == config.digest
     query = select(QuarantineRow.id, QuarantineRow.provenance, QuarantineRow.created).where(*alike)

@@ -70,7 +70,7 @@ def prune(
     stopping: threading.Event | None = None,
     who: str = audit.SERVICE,
 ) -> dict[Kind, int]:
-    """Delete what is older than its days, 0 for nothing; gives how many rows of each kind went.
+    """Delete the rows of each kind that are older than its days (0 keeps all); returns how many of each went.
 
     A prune that deletes anything has one entry in the audit log, whose counts grow with each step.
 
@@ -78,7 +78,7 @@ def prune(
         days: after how many days each kind goes.
         dry_run: only count what would go.
         stopping: ends the prune after a step.
-        who: asked for it, as the audit log has it.
+        who: the caller, as written to the audit log.
     """
     run = _Run(store, days, stopping or threading.Event(), dry_run, who)
     return {kind: sum(run.steps(kind)) for kind in Kind if days.get(kind)}
@@ -171,12 +171,13 @@ class _Rule(abc.ABC):
         """The rows that may go."""
 
     def goes(self, row: Any) -> bool:  # noqa: ARG002
-        """Whether a row goes that may."""
+        """Whether a row of :meth:`old` is to be deleted."""
         return True
 
     @abc.abstractmethod
     def remove(self, session: Session, rows: Rows) -> int:
-        """Let rows go, but those that are needed since they were looked at; gives how many went."""
+        """Delete rows, except those that became needed since they were looked at; returns how many were
+        deleted."""
 
 
 class _Samples(_Rule):

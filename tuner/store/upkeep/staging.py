@@ -1,8 +1,8 @@
-"""Imports on their way in and out: short transactions, while they show as a whole or not at all.
+"""Imports and deletions of imports in short transactions, each visible as a whole or not at all.
 
-What an import brings is kept under an id of its own until its end. One that does not end is taken back; one
-that has ended but whose process died before its winners were merged is brought to its end. One that is
-deleted shows no more from the first step on, and is taken back like one that did not end.
+The rows of an import have an id of their own until its end. An import that does not end is rolled back. An
+import that has ended, but whose process died before its winners were merged, is completed. An import that is
+being deleted is hidden from the first step on, and rolled back like one that did not end.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = logging.getLogger("tilewright.imports")
 
 
 class BrokeOff(StoreError):
-    """The service stops; :func:`settle_lost` does the rest."""
+    """The service stopped during the operation; :func:`settle_lost` completes it."""
 
 
 class _Settled(Exception):
@@ -109,7 +109,7 @@ def remove(store: Store, import_id: str, who: str, stopping: threading.Event | N
 
     Winners that were raced here stand as before, since no import takes their place. A pinned config set that
     names a winner of the import is pinned no more. A removal that broke off goes on where it is asked for
-    again, else by :func:`settle_lost`. Of several at once each counts what it took.
+    again, else by :func:`settle_lost`. If several run at once, each counts what it deleted itself.
 
     Args:
         who: asked for it, as the audit log has it.
@@ -224,7 +224,8 @@ def _delete_trials(
 
 @contextlib.contextmanager
 def _step(store: Store, staged_id: str, stopping: threading.Event | None) -> Iterator[Session]:
-    """A short transaction that has the results for itself; the others have as long after it.
+    """A short transaction that holds the lock on results; a pause of the same length follows for other
+    writers.
 
     Raises:
         BrokeOff: ``stopping`` is set.
