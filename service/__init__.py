@@ -1,1 +1,1 @@
-"""How it is offered: HTTP API, jobs, engine, settings, command line."""
+"""The service: HTTP API, jobs, engine, settings, command line."""

@@ -1,4 +1,4 @@
-"""What the service refuses: every kind of error, its HTTP status, and the refusal that carries one."""
+"""Errors of the service: every kind with its HTTP status, and the exception that carries one."""
 
 from __future__ import annotations
 

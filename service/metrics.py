@@ -1,4 +1,4 @@
-"""What ``GET /metrics`` tells Prometheus.
+"""The metrics of ``GET /metrics`` for Prometheus.
 
 Labels are few and bounded: methods, route templates, statuses, outcomes, device names; never shapes or ids.
 """
@@ -93,11 +93,11 @@ class _Readings(Collector):
         self._read = read
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing ahead: otherwise registering would already read the database."""
+        """Return nothing: otherwise registering would already read the database."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """The readings as they stand; a name that ends with ``_total`` is a counter's."""
+        """The current readings; a name that ends with ``_total`` is a counter."""
         for name, text, labels, values in self._read():
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             family = kind(name, text, labels=labels)

@@ -41,7 +41,7 @@ class Signer:
         return str(Signature(self.public_key, self._private.sign(statement(about, *names))))
 
     def secret(self, purpose: str) -> bytes:
-        """A secret for a purpose, which tells nothing of the key nor of other secrets."""
+        """A secret for a purpose, derived so that it reveals neither the key nor other secrets."""
         return hmac.digest(self._private.private_bytes_raw(), purpose.encode(), "sha256")
 
     @classmethod
@@ -77,7 +77,8 @@ class Signer:
 
     @classmethod
     def load_or_create(cls, path: Path) -> Self:
-        """The key of a file, which is made where there is none; of processes that make it at once one wins.
+        """The key of a file, which is made if it is missing. If several processes make it at once, one of
+        them wins.
 
         Raises:
             SigningKeyError: as :meth:`load`, or it cannot be written.

@@ -1,4 +1,4 @@
-"""What is let in: limits and support, checked before anything changes."""
+"""Admission of requests: limits and support, checked before anything changes."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def check_size(problem: GemmProblem, settings: Settings) -> None:
 
 
 def check_result(problem: GemmProblem, settings: Settings) -> None:
-    """Refuse a GEMM whose answer would be larger than a request may be: small operands can have a large
-    product, and several copies of it exist on the way out.
+    """Refuse a GEMM whose result is larger than a request body may be. Small operands can have a large
+    product, and several copies of it exist until it is sent.
 
     Raises:
         Refusal: over ``max_body_bytes``.
@@ -61,8 +61,8 @@ def check_result(problem: GemmProblem, settings: Settings) -> None:
 
 
 def with_trials(body: OptionsBodyT, settings: Settings) -> OptionsBodyT:
-    """The body of a request for jobs, with as many trials as a job may have where it names none and the
-    default is more.
+    """The body of a request for jobs; if it names no ``max_trials`` and the default exceeds the limit, the
+    limit is set.
 
     Raises:
         Refusal: it names more than ``max_trials``.
@@ -84,11 +84,11 @@ def queue_full(settings: Settings) -> Refusal:
 
 
 def check_queue(session: Session, caller: str, settings: Settings, more: int = 0) -> int:
-    """How many jobs on one problem fit into the queue of a caller besides what is there. A ladder counts as
-    the jobs that have as many trials.
+    """How many more jobs on one problem fit into the queue for a caller. A ladder counts as the number of
+    jobs on one problem that have as many trials.
 
     Raises:
-        Refusal: not even the jobs that are there, with ``more`` besides them; or it cancelled too many today.
+        Refusal: ``more`` jobs do not fit, or the caller cancelled too many today.
     """
     own = keys.max_queued(session, caller)
     mine = settings.max_caller_queue if own is None else own
@@ -113,7 +113,7 @@ def check_queue(session: Session, caller: str, settings: Settings, more: int = 0
 
 
 def check_memory(problem: GemmProblem, bench: Device) -> None:
-    """Refuse what the device cannot hold while tuning.
+    """Refuse a problem that does not fit the device's memory while it is tuned.
 
     Raises:
         Refusal: with the bytes it takes and the bytes there are.
@@ -124,7 +124,7 @@ def check_memory(problem: GemmProblem, bench: Device) -> None:
 
 
 def check_supported(problem: GemmProblem, families: Sequence[str], bench: Device) -> None:
-    """Refuse what no family, or none of those named, computes on the device.
+    """Refuse a problem that no family, or none of those named, computes on the device.
 
     Raises:
         Refusal: what the device computes instead, and the reason of each family for such devices.

@@ -106,11 +106,11 @@ class Engine:
         return {name: queue.health() for name, queue in self.queues.items()}
 
     def readiness(self) -> dict[str, str]:
-        """What this service needs to be ready, each ``ok`` or what is wrong."""
+        """The parts that this service needs to be ready, each with ``ok`` or what is wrong."""
         return {name: "ok" if one.ok else f"down ({one.reason})" for name, one in self.health().items()}
 
     def why_waiting(self, job: JobRecord) -> str | None:
-        """What keeps a job that is queued or tuned here from going on; None if nothing does."""
+        """The reason a job that is queued or tuned here cannot go on; None if it can."""
         reasons = [one.health().reason for one in self._queues_of(job)]
         return reasons[0] if reasons and all(reasons) else None
 
@@ -132,10 +132,10 @@ class Engine:
         """
 
     def start(self) -> None:
-        """Work, after :meth:`open` where that was not called."""
+        """Start working; calls :meth:`open` first if that was not called."""
 
     def wake(self) -> None:
-        """There may be a new job."""
+        """Notify the engine that there may be a new job."""
 
     def cancel(self, job_id: str) -> None:
         """Stop a job if it is being tuned here."""

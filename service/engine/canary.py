@@ -1,4 +1,4 @@
-"""``Canary``: what an idle device measures again: a few winners, whose times may have shifted, and kernels
+"""``Canary``: an idle device measures a few winners again, whose times may have shifted, and tries kernels
 with which a GEMM failed."""
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from tuner.workers.bench import Bench
 
 WINNERS = 3
 TRIALS = 5  # of a reading
-MOST_S = 0.5  # of one trial: so long a job that comes may wait
+MOST_S = 0.5  # of one trial: a new job waits for at most that long
 IDLE_S = 600.0  # before the first trial
-SECOND_LOOK_S = 60.0  # after a reading that shifted: only one that stays is told
+SECOND_LOOK_S = 60.0  # after a reading that shifted: only a shift that stays is reported
 MOST_ACCUSED = 1000  # kernels of failed GEMMs, until the service starts anew
 _TIMEOUT_S = 20.0
 log = logging.getLogger("tilewright.canary")
@@ -44,7 +44,7 @@ log = logging.getLogger("tilewright.canary")
 class Canary:
     """Reads the times of a few winners once in ``canary_hours``, and after a change of the driver.
 
-    The first reading of a winner on a device is what later ones are compared with.
+    Later readings of a winner on a device are compared with the first one.
     """
 
     def __init__(self, store: Store, bench: Bench, metrics: Metrics, settings: Settings) -> None:
@@ -60,8 +60,8 @@ class Canary:
         self._passed_at: datetime | None = None  # when the last winner of a pass was done
 
     def disturb(self) -> None:
-        """A job takes the device: the winners at hand are read from the start later, if they are winners
-        then."""
+        """Break off, because a job takes the device. The winners in progress are read from the start later,
+        if they are still winners then."""
         self._idle_since = time.monotonic()
         self._break_off()
 
@@ -92,7 +92,7 @@ class Canary:
         self._left.clear()
 
     def _due(self) -> list[Watched]:
-        """The winners to read now; none if that was done not long ago."""
+        """The winners to read now; none if they were read recently."""
         self._look_at = time.monotonic() + SECOND_LOOK_S
         with self._store.read() as session:
             last = drift.last_look(session, self._device)
@@ -168,7 +168,7 @@ class Canary:
             quarantine.put(session, broken, quarantine.Evidence(problem, None, self._bench.known_as))
 
     def _settle(self, winner: Watched) -> None:
-        """Keep a reading; one that shifted is first read again a while later."""
+        """Store a reading. If it shifted, the winner is first read again a while later."""
         now = reading(self._timings, self._bench.conditions(), self._bench.driver)
         self._done()
         if winner.reference and winner.reference.method != now.method:

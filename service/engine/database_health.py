@@ -18,7 +18,7 @@ from tuner.store.database import Store, WritersBusy
 
 
 class Outage(StrEnum):
-    """Why a database refuses what it would take at another time."""
+    """Why a database refuses work that it would accept at another time."""
 
     FULL = "its disk is full"
     LOCKED = "another writer holds it"
@@ -43,7 +43,7 @@ _POSTGRES = {
 
 
 def outage(error: Exception) -> Outage | None:
-    """What stands behind an error of the database; None for what a repetition would not change."""
+    """The outage behind an error of the database; None if repeating the work would not help."""
     if isinstance(error, WritersBusy):
         return Outage.LOCKED
     if not isinstance(error, DBAPIError):
@@ -66,9 +66,8 @@ log = logging.getLogger("tilewright.health")
 
 
 class DatabaseHealth:
-    """What the database was able to at the last look; a thread looks once a second.
-
-    Asking costs a read of memory, also while the database hangs.
+    """Whether the database worked at the last look; a thread looks once a second. Reading the state costs a
+    read of memory, even while the database hangs.
     """
 
     def __init__(self, store: Store) -> None:
@@ -88,7 +87,7 @@ class DatabaseHealth:
         return Outage.FULL if now < self._full_until else self._found
 
     def note(self, found: Outage) -> None:
-        """A request met an outage. Only a full disk counts, which a look may not meet."""
+        """Note that a request met an outage. Only a full disk counts, because a look may not meet it."""
         if found is Outage.FULL:
             self._full_until = time.monotonic() + _FULL_S
 

@@ -40,8 +40,8 @@ from tuner.workers.recovery import DeviceSetAside
 
 
 class DeviceRecorder(JobRecorder):
-    """A :class:`JobRecorder` that waits for a database that takes no writes, and whose trials show in the
-    metrics of their device."""
+    """A :class:`JobRecorder` that waits while the database takes no writes, and counts its trials in the
+    metrics of the device."""
 
     def __init__(self, store: Store, job_id: str, patience: Patience, metrics: Metrics, bench: Bench) -> None:
         super().__init__(store, job_id, bench.known_as)
@@ -114,11 +114,10 @@ class _Current:
 class DeviceQueue:
     """Runs the jobs of one device, each under a lease of ``lease_s`` seconds that :meth:`renew` extends.
 
-    It takes jobs only while it holds the device's lock, until it stops: two services disturb each other.
-
-    While none waits, it helps the jobs of other devices, stale results that were served are tuned again and
-    imported configs are raced, where the settings say so, and until the first job a GPU rehearses trials.
-    A :class:`Canary` measures winners again.
+    It takes jobs only while it holds the device's lock, because two services on one device disturb each
+    other. While no job waits, and as the settings allow, it helps the jobs of other devices, tunes stale
+    results that were served again and races imported configs. Until its first job, a GPU rehearses trials. A
+    :class:`Canary` measures winners again.
 
     Attributes:
         name: ``cuda:0``, ``host`` and the like.
@@ -266,7 +265,7 @@ class DeviceQueue:
                     self._stopping.wait(_TAKE_OVER_S)
 
     def _stand_aside(self, error: DeviceSetAside) -> None:
-        """Leave the job to other devices of the class, and wait a while for the device."""
+        """Give the job back for other devices of the class, and wait a while for this device."""
         try:
             with self._store.begin() as session:
                 jobs.requeue_interrupted(session, self._device_class, self._owner)

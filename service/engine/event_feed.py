@@ -1,7 +1,8 @@
-"""Events of jobs for all who follow them: one reader of the database a process, however many they are.
+"""Events of jobs for all followers: one reader of the database for each process, however many followers there
+are.
 
-PostgreSQL says which jobs have news. A SQLite file is asked whether anything was committed, and PostgreSQL is
-read again and again while nothing can be heard.
+PostgreSQL notifies the reader of jobs with new events; while it cannot be heard, it is polled. A SQLite file
+is polled for commits.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class Follower:
     """What waits for one follower of a job; belongs to the event loop.
 
     Attributes:
-        ended: why nothing more comes: the service stops or failed, events were not taken, or the key that let
-            it in does so no more.
+        ended: why no more events come: the service stops or failed, the follower did not take its events, or
+            its key no longer opens the service.
     """
 
     def __init__(self) -> None:
@@ -65,7 +66,7 @@ class Follower:
         self._told = asyncio.Event()
 
     async def news(self) -> News:
-        """Wait for what comes next; nothing where the feed ended, or was silent for ``SILENT_S``."""
+        """Wait for the next events; empty if the feed ended, or was silent for ``SILENT_S``."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SILENT_S):
                 await self._told.wait()
@@ -103,7 +104,7 @@ class Listener:
         self._told = asyncio.Event()
 
     def take(self) -> set[str] | None:
-        """The jobs that were told of since the last call; None where some may have been missed."""
+        """The jobs notified since the last call; None if some notifications may have been missed."""
         found, self._heard = self._heard, set()
         missed, self._missed = self._missed or not self.on, False
         return None if missed else found
@@ -161,8 +162,8 @@ class EventFeed:
 
     @contextlib.contextmanager
     def follow(self, job_id: str, last_id: int) -> Iterator[Follower]:
-        """Be told of events of a job after ``last_id``, which there is. Those before the call may be left out
-        where others follow it already; read them from the database in the block."""
+        """Follow the events of a job after ``last_id``, an existing event. If others follow the job already,
+        events before this call may be left out: read them from the database in the block."""
         follower = Follower()
         self._followers[job_id].add(follower)
         self._look_again()
@@ -214,7 +215,7 @@ class EventFeed:
             await self._pause()
 
     async def _due(self) -> dict[str, int]:
-        """The jobs that may have news, with the last event that was told of each."""
+        """The jobs that may have new events, each with the last event that followers were told."""
         if self._listener is None:
             stamp = await run_in_threadpool(self._changes.stamp)
             nothing = stamp is not None and stamp == self._seen
@@ -249,7 +250,7 @@ class EventFeed:
 
 
 def _read(store: Store, last: Mapping[str, int]) -> dict[str, News]:
-    """What is new of each job after the event that is named; jobs of which nothing is are left out."""
+    """The new events of each job after the given one; jobs without new events are left out."""
     with store.read() as session:
         # NOTE: status first, events second: a final status means that all events are there.
         statuses = jobs.statuses(session, list(last))

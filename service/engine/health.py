@@ -1,4 +1,4 @@
-"""What keeps a device from its work, and waiting until that has passed."""
+"""Reasons why a device cannot work, and waiting until they have passed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Trouble(enum.StrEnum):
         IN_USE: another service of this machine works on the device.
         SHARED: other processes use the device, and the next job waits until they do not.
         SET_ASIDE: the GPU did not come back after a process on it was killed.
-        FAILED: an error that is no one's job; the device tries again.
+        FAILED: an error outside of any job; the device tries again.
     """
 
     WAITING = "waiting"
@@ -85,7 +85,8 @@ class Patience:
     """Tries work on the database again until it takes it, however long that is."""
 
     def __init__(self, stop: threading.Event, tell: Callable[[Trouble | None, str], None]) -> None:
-        """``stop`` ends the waiting; ``tell`` hears what it waits for, and None once that has passed."""
+        """``stop`` ends the waiting; ``tell`` is called with the reason for waiting, and with None once that
+        has passed."""
         self._stop = stop
         self._tell = tell
 
@@ -113,7 +114,7 @@ class Patience:
 
 
 def why(error: Exception, pause_s: float) -> str:
-    """An error in words for callers, without paths of this machine, and when its work is tried again."""
+    """An error in words for callers, without paths of this machine, and with the time of the next attempt."""
     later = f"trying again in {pause_s:g} s"
     if found := outage(error):
         return f"the database takes no writes: {found}; {later}"

@@ -60,7 +60,7 @@ class _Compiling:
 class Helper:
     """Takes trials from the running job of its device class that has the fewest helpers.
 
-    Belongs to the thread of a device queue, but for :meth:`renew`. What fails here, but for a trial itself,
+    Belongs to the thread of a device queue, except :meth:`renew`. An error here outside of a trial itself
     gives the trials back.
     """
 
@@ -181,8 +181,8 @@ class Helper:
                 self._open[slot.id, slot.turn] = _Compiling(slot, slot.task, work)
 
     def _compiled(self, wait_s: float) -> _Compiling | None:
-        """The oldest trial that is compiled, on the host once all are, as compilers would run on the cores
-        being measured; None if that takes longer."""
+        """The oldest compiled trial; None if none is compiled within ``wait_s`` seconds. On the host all must
+        be compiled first, because compilers would run on the cores being measured."""
         on_host = self._bench.spec.kind == "host"
         until = futures.ALL_COMPLETED if on_host else futures.FIRST_COMPLETED
         waiting = futures.wait([one.work for one in self._open.values()], wait_s, until).not_done
@@ -214,7 +214,7 @@ class Helper:
             log.info("job %s took trial %d back before it ended here", helped.job.id, task.number)
 
     def _anchor(self, helped: _Helped, context: JobContext, task: TrialTask) -> Anchor:
-        """What relates this device to that of the job now.
+        """The anchor that relates this device to the job's device now.
 
         Raises:
             NoAnchor: the kernel that both measure is gone, or does not run here.

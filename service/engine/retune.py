@@ -1,5 +1,4 @@
-"""What devices do when they are idle: they tune stale results that were served again, and race what imports
-brought."""
+"""Work of idle devices: they tune again stale results that were served, and race imported configs."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ log = logging.getLogger("tilewright.retune")
 class StaleResults:
     """Notes each stale result once in the life of this service; safe to share.
 
-    One that could not be noted, as the list of misses is full or the database fails, is tried again when it
-    is served a minute later.
+    If a result could not be noted, because the list of misses is full or the database fails, that is tried
+    again when the result is served a minute later.
     """
 
     def __init__(self, store: Store, settings: Settings, state_of: Callable[[str], str]) -> None:
@@ -52,7 +51,7 @@ class StaleResults:
         return self._not_before.get(_key(stored), 0.0) <= time.monotonic()
 
     def served(self, stale: Sequence[StoredBest]) -> None:
-        """Stale results were served."""
+        """Note stale results that were served."""
         by_class = defaultdict[str, list[StoredBest]](list)
         for stored in filter(self._take, stale):
             by_class[stored.best.device_class].append(stored)
@@ -80,11 +79,12 @@ class StaleResults:
 
 
 def queue_stalest(store: Store, bench: Bench, settings: Settings) -> bool:
-    """Queue a job for the noted stale result of a device's class that has most at stake; False if none was
-    queued: each was tuned again already in this service's state, or is being tuned, or the queue is full.
+    """Queue a job for the noted stale result of a device's class with the most device time at stake. Returns
+    False if none was queued: all were tuned again already in this service's state, or are being tuned, or the
+    queue is full.
 
-    For devices with nothing else to do: however many results a new source makes stale, one job at a time
-    comes of it, and a request for another waits for that one at most.
+    For idle devices. However many results a new source makes stale, one such job runs at a time, and a
+    caller's request waits for one of them at most.
     """
     device_class, wanted = bench.spec.device_class.id, staleness.state([bench.driver])
     with store.read() as session:
@@ -100,8 +100,8 @@ def queue_stalest(store: Store, bench: Bench, settings: Settings) -> bool:
 
 
 def queue_imported(store: Store, bench: Bench, settings: Settings) -> bool:
-    """Queue a job for the problem of a device's class whose imported winner claims most and was not built
-    here; False where none was queued.
+    """Queue a job for the problem of a device's class whose imported winner claims the highest speed-up and
+    was not built here; False if none was queued.
 
     The job builds the imported configs, checks and races them as it does any other, so that what is served
     afterwards was built and raced here.

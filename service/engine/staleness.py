@@ -1,4 +1,4 @@
-"""The sources, compilers and drivers of this service, which results are judged by."""
+"""The sources, compilers and drivers of this service, by which results are judged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilewright.schema.trial import Provenance
 
 
 def changed_since(family_name: str, was: Provenance) -> str | None:
-    """What of a family changed since a result of it came from ``was``: ``source-changed``,
+    """What changed in a family since a result with the provenance ``was``: ``source-changed``,
     ``toolchain-changed``, or None."""
     family = FAMILIES.get(family_name)
     if family is None or _source(family) not in (None, was.source_digest):

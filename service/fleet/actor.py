@@ -20,7 +20,7 @@ from tilewright.errors import DeviceUnavailable
 from tilewright.schema.codec import encode
 from tuner.store.database import Store
 
-UNWATCHED_S = 60.0  # after which no service is there that the device could work for
+UNWATCHED_S = 60.0  # without a question from a service, after which the actor stops
 _LOOK_S = 5.0
 log = logging.getLogger("tilewright.fleet")
 

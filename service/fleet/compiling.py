@@ -72,8 +72,8 @@ class FleetBuilder(Builder):
         super().__init__(settings.compile_processes, settings.cache_dir, cache_bytes=settings.cache_bytes)
 
     def compile(self, process: WorkerProcess, request: dict[str, Any], limit_s: float) -> Compiled:
-        """What the node with the least work of this device makes of a request, if this node would make the
-        same of it; else as :class:`Builder`."""
+        """Compile a request on the node that has the least work of this device. The result counts only if
+        this node would build the same; otherwise compile as :class:`Builder`."""
         with self._chosen() as node:
             found = self._asked(node, request, limit_s) if node else None
         if found:
@@ -114,8 +114,8 @@ class FleetBuilder(Builder):
             return None
 
     def _on(self, node: str, request: dict[str, Any], limit_s: float) -> Compiled | None:
-        """What a node makes of a request; None if that may be the node's fault, the node left meanwhile, or
-        this builder was closed.
+        """The result of a request on a node; None if a failure may be the node's fault, the node left
+        meanwhile, or this builder was closed.
 
         Raises:
             RayError: the node, its Ray worker or the task failed.
@@ -168,7 +168,7 @@ def origin_of(request: dict[str, Any]) -> tuple[str, str]:
 
 
 def _given(request: dict[str, Any]) -> tuple[Config, GemmProblem, DeviceSpec]:
-    """What a request is of."""
+    """The family, config, problem and device of a request."""
     of = Config.from_dict(request["config"]), GemmProblem.from_dict(request["problem"])
     return *of, DeviceSpec.from_dict(request["device"])
 
@@ -193,6 +193,6 @@ _there = ray.remote(num_cpus=1, max_retries=0)(compile_here)
 
 @functools.cache
 def _process() -> WorkerProcess:
-    """That of this Ray worker, with the artifact cache of its node's environment."""
+    """The compile process of this Ray worker, with the artifact cache of its node's environment."""
     settings = Settings()
     return compile_process(settings.cache_dir, settings.cache_bytes)

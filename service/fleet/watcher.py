@@ -77,8 +77,8 @@ class _Node:
 
     @property
     def due(self) -> bool:
-        """Whether it is to be probed: it has no device, or one that failed or is silent; or it was refused
-        or its probe failed, and may be mended."""
+        """Whether to probe the node: it is not accepted, and one of its devices failed, or its next probe is
+        due."""
         failed = not self.probe_error and any(one.reason != _PLACING for one in self.devices)
         return not self.accepted and (failed or time.monotonic() > self.again)
 
@@ -89,13 +89,13 @@ class _Node:
 
     @property
     def cpus(self) -> int:
-        """Those that Ray may use."""
+        """The CPUs of the node that Ray may use."""
         return int(self.facts["Resources"].get("CPU", 0))
 
 
 class Watcher:
-    """Keeps an actor for each device of a cluster: every GPU of a node, else its host where it has CPUs and
-    does not compile for others."""
+    """Keeps an actor for each device of a cluster: every GPU of a node. A node without a GPU is a host device
+    if it has CPUs and does not compile for others."""
 
     def __init__(self, address: str, namespace: str) -> None:
         self._ray = cluster.join(address, namespace)
@@ -224,7 +224,7 @@ class Watcher:
                 device.reason = f"it has not answered for {now - device.asked.since:.0f} s"
 
     def _shares(self, devices: list[_Device]) -> dict[str, int]:
-        """The CPUs of each compile node for one of the devices that have a job, at least one."""
+        """For each compile node, its share of CPUs for one device with a job, at least one."""
         at_work = sum(bool(one.state and one.state["health"].get("job_id")) for one in devices)
         nodes = {name: node for name, node in self._nodes.items() if node.accepted and node.compiles}
         return {name: max(1, node.cpus // max(1, at_work)) for name, node in nodes.items()}

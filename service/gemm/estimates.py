@@ -1,4 +1,4 @@
-"""How long a GEMM takes where nobody measured it: a roofline of what the vendor library reached nearby."""
+"""Estimated times of GEMMs that were not measured: a roofline from the best rates of the vendor library."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ class _Loan:
 
 
 class GemmMemory:
-    """Lends at most ``most_bytes``, half of them to several requests of one caller, and keeps up to a quarter
-    of them when they come back.
+    """Lends at most ``most_bytes`` in all, and at most half of them to one caller with several requests.
+    Keeps up to a quarter of them for reuse.
 
     A request is in flight from its first byte until its answer was sent. Pages that were used before need no
     page faults, and a device's process has them mapped and pinned. Safe to share between threads.
@@ -55,8 +55,8 @@ class GemmMemory:
         of the caller ``name``.
 
         Raises:
-            Refusal: there are too many requests of this caller, or no bytes for another; growing the pages
-                raises it too.
+            Refusal: this caller has too many requests, or no bytes are left for another one; growing the
+                pages can raise it too.
         """
         caller = self._enter(name)
         try:
@@ -155,7 +155,7 @@ class GemmMemory:
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Whether a request ended before a device had begun with it, or by the device's own answer."""
+    """Whether an error ended a request before a device began with it, or is the device's own answer."""
     if isinstance(error, Refusal):
         return error.kind is not Kind.DEVICE_FAILED
     return isinstance(error, InvalidProblem)

@@ -1,4 +1,5 @@
-"""One GEMM on request, from its operands to its result: let in, matched with a kernel, run in its turn.
+"""One GEMM on request, from its operands to its result: it is admitted, matched with a kernel, and run in its
+turn.
 
 The device takes calls in the order of asking (:mod:`tuner.workers.fair_lock`): a tuning job asks anew for
 each trial and for each second of a race, so a GEMM waits for the measurement in progress and never disturbs
@@ -116,9 +117,8 @@ class GemmRunner:
 
 
 def _by_a_kernel(error: Exception) -> bool:
-    """Whether a kernel can be what failed: it hung, it crashed its process, or the driver gave up.
-
-    A process that was killed and a device without memory are not its doing.
+    """Whether a kernel can have caused an error: a hang, a crash of its process, or a lost CUDA context. A
+    killed process and a device without memory are not caused by a kernel.
     """
     if isinstance(error, WorkerDied):
         return error.cause != "SIGKILL"
@@ -126,7 +126,8 @@ def _by_a_kernel(error: Exception) -> bool:
 
 
 def _parts(ran: GemmRun, lookup_s: float, called_s: float) -> dict[str, float]:
-    """What the device's process told, the kernel apart from its launch; the rest was waiting for it."""
+    """The seconds of each part as the device's process reported them, with the kernel apart from its launch;
+    the rest was spent waiting."""
     kernel_s = ran.micros / 1e6
     launch_s = max(0.0, ran.parts_s["launch"] - kernel_s)
     wait_s = max(0.0, called_s - sum(ran.parts_s.values()))

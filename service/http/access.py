@@ -1,8 +1,8 @@
-"""Who may do what: the scope that each operation asks for, and the keys that carry scopes.
+"""Access control: the scope that each operation requires, and the keys that carry scopes.
 
-A service on loopback for which no key was ever made is open to its machine, but for operations in
-``GUARDED``. From the first key on, also one that was revoked since, every request but those in ``OPEN`` needs
-a key.
+A service on loopback for which no key was ever made is open to its machine, except for operations in
+``GUARDED``. Once a key was made, even if it was revoked since, every request except those in ``OPEN`` needs a
+key.
 """
 
 from __future__ import annotations
@@ -127,12 +127,13 @@ NEEDED = {
 
 
 def needed(operation_id: str | None) -> Scope | None:
-    """The scope that an operation asks for, None if it is open; ``admin`` where nobody decided."""
+    """The scope that an operation requires; None if it is open. ``admin`` for an operation without an
+    entry."""
     return None if operation_id in OPEN else NEEDED.get(operation_id or "", Scope.ADMIN)
 
 
 def allowed(scopes: tuple[str, ...], wanted: Scope) -> bool:
-    """Whether a key of these scopes may do what asks for ``wanted``."""
+    """Whether a key with these scopes may use an operation that requires ``wanted``."""
     return any(wanted in IMPLIED[Scope(scope)] for scope in scopes)
 
 
@@ -169,7 +170,7 @@ class Exposed(TilewrightError):
 
 
 class Gate:
-    """Lets requests in; remembers for two seconds what the database said."""
+    """Admits requests; caches the database's answers for two seconds."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -184,14 +185,14 @@ class Gate:
         guarded: bool = False,
         signed_in: SignedIn | None = None,
     ) -> KeyRecord | None:
-        """The key of a request; None if it needs none. What is ``guarded`` needs one always.
+        """The key of a request; None if it needs none. A ``guarded`` operation always needs one.
 
         Args:
             authorization: the header of that name.
             signed_in: its session, whose key counts then.
 
         Raises:
-            Refusal: it needs a key and has none that opens, or the key lacks the scope.
+            Refusal: it needs a key and has no valid one, or the key lacks the scope.
         """
         if wanted is None:
             return None
@@ -221,7 +222,7 @@ class Gate:
         return open_to_all
 
     def end(self, signed_in: SignedIn) -> None:
-        """Take a session no longer, here at once and at every server of the database within seconds."""
+        """End a session: here at once, and at every other server of the database within seconds."""
         with self._store.begin() as session:
             keys.end_sign_in(session, signed_in)
         self._known.pop(_name(signed_in.id, ""), None)
@@ -252,12 +253,12 @@ class Gate:
 
 
 def _name(sign_in: str, key: str) -> bytes:
-    """What a session, or the text of a key, is remembered by."""
+    """The name under which a session, or the text of a key, is cached."""
     return hashlib.sha256(f"{sign_in} {key}".encode()).digest()
 
 
 class Admitted:
-    """What let a request in, to be asked again while its answer lasts."""
+    """The key or session that admitted a request, to be checked again while its answer lasts."""
 
     def __init__(self, ask: Callable[[], Awaitable[KeyRecord | None]]) -> None:
         self._ask, self._until = ask, time.monotonic() + _AGAIN_S
@@ -305,11 +306,11 @@ async def _shown(gate: Gate, operation: str, signed_in: SignedIn | None) -> str 
 
 
 def _refuse_foreign_use(request: Request, operation: str) -> None:
-    """Keep pages of other sites from having views made by images, frames and scripts, though they could not
-    read them. A click on a link is let through, and what leads to a light page without one.
+    """Refuse requests for views that images, frames and scripts of other sites make, although they could not
+    read the answer. A click on a link is allowed; light pages need no click.
 
     Raises:
-        Refusal: such a page asks.
+        Refusal: the request comes from such a page.
     """
     large = operation in _LARGE or (operation.startswith(PAGE) and operation not in OPEN)
     headers = request.headers

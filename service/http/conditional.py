@@ -19,7 +19,7 @@ FOREVER = "public, max-age=31536000, immutable"
 
 
 def has(if_none_match: str | None, tag: str) -> bool:
-    """Whether the caller's ``If-None-Match`` says that it has what ``tag`` (without quotes) names."""
+    """Whether the caller's ``If-None-Match`` names ``tag`` (without quotes): it has that content already."""
     if not if_none_match:
         return False
     tags = [part.strip().removeprefix("W/").strip('"') for part in if_none_match.split(",")]
@@ -33,7 +33,7 @@ def matches(if_match: str, tag: str) -> bool:
 
 
 def takes(accept_encoding: str | None, coding: str) -> bool:
-    """Whether the caller's ``Accept-Encoding`` names a content coding, and not to refuse it."""
+    """Whether the caller's ``Accept-Encoding`` names a content coding and accepts it."""
     for part in (accept_encoding or "").split(","):
         name, _, weight = part.partition(";")
         if name.strip().lower() == coding:
@@ -42,7 +42,7 @@ def takes(accept_encoding: str | None, coding: str) -> bool:
 
 
 def of(tag: str, caching: str) -> dict[str, str]:
-    """The headers of what ``tag`` names; ``caching`` is ``ASK_FIRST`` or ``FOREVER``."""
+    """The headers of the content named ``tag``; ``caching`` is ``ASK_FIRST`` or ``FOREVER``."""
     return {"ETag": f'"{tag}"', "Cache-Control": caching}
 
 

@@ -1,4 +1,4 @@
-"""What handlers ask for."""
+"""Dependencies of the handlers."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ async def _service(request: Request) -> Service:
 
 
 def caller(request: Request) -> str:
-    """Whose request it is: the id of its key, else its address."""
+    """The caller of a request: the id of its key, else its address."""
     return request.scope.get("key_id") or (request.client.host if request.client else "")
 
 
 def who(request: Request) -> str:
-    """The same as the audit log has it."""
+    """The caller as the audit log names it."""
     key_id = request.scope.get("key_id")
     return f"key {key_id}" if key_id else f"address {caller(request)}"
 

@@ -93,7 +93,7 @@ def _validation(request: Request, error: Exception) -> Response:
 
 
 def _rule(request: Request, error: Mapping[str, Any]) -> str:
-    """What a rule asks for, also of a body that was not read as JSON at all."""
+    """What the broken rule requires, also for a body that could not be read as JSON."""
     if error["type"] == "json_invalid":
         return f"not JSON: {error['ctx']['error']} at character {error['loc'][1]}; send one JSON object"
     if isinstance(error.get("input"), bytes):

@@ -23,8 +23,8 @@ _COOKIE = re.compile(r"([0-9a-f]{12})\.([0-9]{10,12})\.([0-9a-f]{16})\.([0-9a-f]
 class Sessions:
     """Begins and reads sessions; safe to share.
 
-    A session outlives a restart and holds at each server that has the same signing key. That it was ended is
-    kept in the database, where :class:`service.http.access.Gate` looks.
+    A session outlives a restart, and is valid at each server with the same signing key. The database records
+    the sessions that were ended; :class:`service.http.access.Gate` looks there.
     """
 
     def __init__(self, signer: Signer, settings: Settings) -> None:
@@ -60,9 +60,9 @@ class Sessions:
         answer.delete_cookie(cookie_name(request), httponly=True, samesite="strict", secure=secure)
 
     def token(self, request: Request) -> str:
-        """What a form of this visitor must carry: others can neither guess nor read that of a session.
-
-        Without a session it is the same for all: there the check of where a request comes from protects.
+        """The token that a form of this visitor must carry. Other sites can neither guess nor read the token
+        of a session. Without a session the token is the same for all visitors; then the check of the
+        request's origin protects.
         """
         return self._digest(f"form {request.cookies.get(cookie_name(request), '')}")
 

@@ -1,4 +1,4 @@
-"""Records of the store to what travels, in one visible place."""
+"""Converts records of the store to models of the wire, in one visible place."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def job_view(
 
 
 def _outcomes(job: JobRecord, tuned: Collection[int], errors: Mapping[int, str]) -> list[wire.RowOutcome]:
-    """How each row of a ladder stands."""
+    """The state of each row of a ladder."""
 
     def outcome(m: int) -> Literal["tuned", "failed", "waiting", "not tuned"]:
         if m in tuned:

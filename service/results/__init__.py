@@ -1,1 +1,1 @@
-"""Results as the service hands them out and takes them in."""
+"""Results that the service exports, imports and serves."""

@@ -1,4 +1,5 @@
-"""Results into the store: the union of what is here and what comes, as far as the signer is trusted."""
+"""Imports results into the store: the union of stored and imported results, as far as the signer is
+trusted."""
 
 from __future__ import annotations
 
@@ -80,7 +81,7 @@ def merge(
 
 
 def _settle(store: Store, staged: Import) -> None:
-    """Settle an import that broke off; what ended it is what its sender is told, also if this fails."""
+    """Settle an import that broke off. Its sender is told the error that ended it, even if settling fails."""
     try:
         staging.settle(store, staged.id)
     except (SQLAlchemyError, TilewrightError) as error:
@@ -117,7 +118,7 @@ class _Run:
 
 
 class _Merging:
-    """What came of each record of an import that is on its way in."""
+    """Takes the records of an import in progress, and counts what became of each."""
 
     def __init__(self, staged: Import) -> None:
         self._staged = staged
@@ -127,7 +128,7 @@ class _Merging:
         self._kernel: ArtifactData | None = None  # of the last line with one: that of a winner is before it
 
     def answer(self, entering: Import, reason: str) -> ImportAnswer:
-        """What is told of it, with the reason why kernels were dropped."""
+        """The answer to the sender, with the reason why kernels were dropped."""
         changed = self._added.total() or self._waiting
         told = changed or self._known.total() or self._dropped
         return ImportAnswer(
@@ -154,7 +155,7 @@ class _Merging:
         staging.go_on(session, self._staged, self._joined)
 
     def end(self, store: Store, entering: Import, who: str) -> None:
-        """Let all of it show.
+        """Make all results of the import visible.
 
         Raises:
             BadLine: the import was begun meanwhile, with other signatures.
@@ -236,7 +237,8 @@ def _need_job(session: Session, job_id: str) -> None:
 
 
 def _run(named: Named) -> str:
-    """Trials of one job that follow each other enter together; anything else alone."""
+    """The key that groups consecutive trials of one job, which enter together; every other record is
+    alone."""
     name, line = named
     return f"trials of {line.job}" if isinstance(line, TrialOfJob) else name
 

@@ -1,4 +1,5 @@
-"""Publishes what a service serves for start-up as files, see :mod:`tilewright.http.sets`."""
+"""Publishes the config sets and kernels of a service as files for clients to start from, see
+:mod:`tilewright.http.sets`."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ class NothingToPublish(TilewrightError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Written:
-    """What :func:`publish` wrote: how many new config sets and kernels, and their bytes; ``served`` has the
-    digest of the set of each device class, ``kept`` the classes of which the tree has a later set, which
+    """What :func:`publish` wrote: the number of new config sets and kernels, and their bytes. ``served`` has
+    the digest of the set of each device class. ``kept`` has the classes whose set in the tree is later and
     stays."""
 
     sets: int
@@ -44,8 +45,8 @@ def publish(client: Client, folder: Path) -> Written:
     """Bring a published tree to what the service serves now.
 
     Files are added and none is removed; each appears whole, under its name, and the index last. So readers
-    find the tree as it was or as it is now. Several may publish to a tree at once: the later set of a device
-    class counts, whichever of them is slower.
+    find the tree as it was or as it is now. Several services may publish to a tree at once: the later set of
+    a device class stays, in whatever order they finish.
 
     Raises:
         NothingToPublish: the service serves nothing; the tree stays as it is.
@@ -95,8 +96,11 @@ def _index(folder: Path) -> Index:
 
 
 def _merged(before: Index, found: list[SetAnswer]) -> tuple[dict[str, str], dict[str, str], list[str]]:
-    """Sets and serials of an index of what was found, with a later one of the same signer left as it is, and
-    its classes that were not found; and the classes of the later ones."""
+    """The sets and serials of the new index, and the classes whose set in the index is later.
+
+    The new index has the sets that were found. It keeps a set of the same signer that is later than the one
+    found, or whose class was not found.
+    """
     signers, names = {answer.key for answer in found}, {answer.config_set.device_class for answer in found}
     sets, served, kept = dict[str, str](), dict[str, str](), list[str]()
     for name, digest in before.sets.items():

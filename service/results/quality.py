@@ -1,4 +1,5 @@
-"""What a stored result is worth today: its numerics, whether it repeats bit by bit, what changed since."""
+"""The quality of a stored result today: its numerics, whether it repeats bit by bit, and what changed
+since."""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ class ResultQuality:
         self._engine = engine
 
     def best_view(self, stored: StoredBest, near: LookupResult | None = None) -> wire.BestConfigView:
-        """A winner with what it is worth; ``near`` if it answers for another problem."""
+        """A winner with its quality; ``near`` if it answers for another problem."""
         told = {"created": stored.created, "import_id": stored.import_id}
         return wire.BestConfigView.of(stored.best, self.view(stored.best, stored.drifted), near, **told)
 
     def view(self, best: BestConfig, drifted: bool = False) -> wire.QualityView:
-        """What ``best`` is worth; ``drifted`` if an idle device measured another time since."""
+        """The quality of ``best``; ``drifted`` if an idle device measured another time since."""
         family = best.config.family
         return wire.QualityView(
             numerics=numerics(best.problem, family),
@@ -37,8 +38,8 @@ class ResultQuality:
         )
 
     def staleness_of(self, family_name: str, was: Provenance, drifted: bool = False) -> str:
-        """What changed since a result of a family was measured, which comes from ``was``; ``quick`` or
-        ``fresh`` where nothing did that can be seen here."""
+        """What changed since a result of a family with the provenance ``was`` was measured; ``quick`` or
+        ``fresh`` if this service sees no change."""
         changed = staleness_.changed_since(family_name, was)
         if changed is not None:
             return changed
@@ -50,7 +51,7 @@ class ResultQuality:
         return "quick" if was.quick else "fresh"
 
     def state(self, device_class: str) -> str:
-        """A digest of everything that :meth:`view` judges results of a device class by."""
+        """A digest of everything on which :meth:`view` depends for results of a device class."""
         return staleness_.state(self._drivers(device_class))
 
     def _drivers(self, device_class: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""What answers for a problem: the config sets that device classes are served, and the selection from them."""
+"""The config sets that device classes are served, and the selection of a result for a problem from them."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class LoadedSet:
 class ServedSets:
     """What device classes are served; safe to share.
 
-    One thread looks at the database and makes sets, each once however many callers wait for it. What was
-    found holds until something is committed; who asks meanwhile costs no transaction and no thread.
+    One thread looks at the database and makes each set once, however many callers wait for it. What it found
+    is valid until the next commit; until then a caller costs no transaction and no thread.
 
     Attributes:
         store: where the sets lie.
@@ -93,8 +93,8 @@ class ServedSets:
         self._cached = functools.lru_cache(_MOST_LOADED)(self._load)
 
     def select(self, target: str, problems: Sequence[GemmProblem], limits: MatchLimits) -> list[Selection]:
-        """What answers for each problem, by the config sets and the function that clients use: the one
-        selection of ``GET /best-config``, ``POST /best-config/lookup`` and ``POST /gemm``.
+        """The selection for each problem, from the config sets and by the function that clients use. ``GET
+        /best-config``, ``POST /best-config/lookup`` and ``POST /gemm`` all use it.
 
         Args:
             target: a device class, or an architecture; of its classes the closest match answers.
@@ -105,8 +105,8 @@ class ServedSets:
         return [_closest(catalogs, problem, limits) for problem in problems]
 
     def version(self, target: str) -> Hashable | None:
-        """Equal versions of a target mean that its winners are the same, and worth the same; None if only
-        :meth:`look_at_version` tells."""
+        """A version of a target's winners: equal versions mean the same winners of the same quality. None if
+        only :meth:`look_at_version` can tell."""
         stamp, classes = self._versions.get(target, (None, ()))
         if stamp is None or stamp != self._changes.stamp():
             return None
@@ -174,7 +174,8 @@ class ServedSets:
         return found
 
     def _state(self, device_class: str) -> Hashable | None:
-        """Equal states mean that a device class is served the same; None if the database cannot tell."""
+        """A state of a device class: equal states mean that it is served the same. None if the database
+        cannot tell."""
         stamp = self._changes.stamp()
         return None if stamp is None else (stamp, self._quality.state(device_class))
 

@@ -1,1 +1,1 @@
-"""The server: what of the service it opens, wires and lets in."""
+"""The server: it opens and wires the service, and admits connections and requests."""

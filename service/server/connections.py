@@ -48,9 +48,9 @@ def most_connections(wanted: int) -> int:
 class Connections:
     """The connections of a service; calling it makes one, as uvicorn makes its protocols.
 
-    Where there are too many, the one that has sent no whole request for the longest time is cut; where nearly
-    all are at work, the one that is for the longest time of the caller who has most of them. So nobody keeps
-    the others out by streams that do not end. Where all are of different callers, the newcomer is cut.
+    If there are too many, the connection that has sent no whole request for the longest time is cut. If
+    nearly all are at work, the oldest of the caller with the most connections at work is cut instead, so that
+    no caller keeps others out by endless streams. If all belong to different callers, the new one is cut.
     """
 
     def __init__(self, most: int) -> None:

@@ -20,7 +20,7 @@ from tuner.store.records import utc_now
 
 
 def read(store: Store, engine: Engine, quality: ResultQuality) -> Iterable[Reading]:
-    """What stands now; without what only the database knows where that does not answer."""
+    """The current gauges. If the database does not answer, its gauges are left out."""
     try:
         with store.read() as session:
             counts = jobs_.counts(session)

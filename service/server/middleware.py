@@ -1,4 +1,4 @@
-"""What wraps every request: its id, its line in the log, its time, and the limits of its body."""
+"""Middleware of every request: its id, its line in the log, its time, and the limits of its body."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class RequestLog:
 
 
 class SameSite:
-    """Refuses what a page of another site could send through a browser of this machine or network.
+    """Refuses requests that a page of another site could send through a browser of this machine or network.
 
     The name in ``Host`` must be this service's, since the owner of any other name can let it point here (DNS
     rebinding). A request that changes something comes from no page (without ``Origin``), or from a page of
@@ -274,8 +274,8 @@ class _Body:
         self.answered = self.refused = False
 
     async def receive(self) -> Message:
-        """The next part of it; after its end what follows. Once ``answered``, the end of the connection in
-        place of a refusal.
+        """The next message: a part of the body, or after its end what follows. Once ``answered``, a
+        disconnect takes the place of a refusal.
 
         Raises:
             Refusal: the body is too large or comes too slowly.

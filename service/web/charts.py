@@ -74,11 +74,11 @@ class Chart:
 
 
 def _short(cell: Cell) -> Cell:
-    """Six digits of a number are more than a plot shows, and half of its bytes."""
+    """A number with six digits: more than a plot shows, and half of its bytes."""
     return float(f"{cell:.6g}") if isinstance(cell, float) else cell
 
 
 def _no_formula(cell: Cell) -> Cell:
-    """Text that no spreadsheet takes for a formula; a number is none."""
+    """Text that no spreadsheet takes for a formula; numbers are left as they are."""
     risky = isinstance(cell, str) and cell.lstrip()[:1] in _FORMULAS and not _NUMBER.fullmatch(cell)
     return f"'{cell}" if risky else cell

@@ -1,4 +1,4 @@
-"""What the devices do now, and how a job comes along: kept for a moment, however many look."""
+"""The state of devices and the progress of jobs, cached for a moment, however many pages ask."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ class _Look:
 
 
 class JobWatch:
-    """How jobs come along; looks at the database at most once a second a job, however many ask, and for half
-    a percent of the time at most where a look takes 50 ms or less. No job waits for another one."""
+    """The progress of jobs. Looks at the database at most once a second for each job, however many pages ask.
+    Looks of 50 ms or less take at most half a percent of the time. No job waits for another one."""
 
     def __init__(self, store: Store, engine: Engine) -> None:
         self._store, self._engine = store, engine
@@ -100,12 +100,13 @@ class JobWatch:
         self._lock = threading.Lock()
 
     def known(self, job_id: str) -> JobNow | None:
-        """A job as it was a moment ago, without a look; None if that takes one."""
+        """A job as it was a moment ago, without a look at the database; None if a look is needed."""
         look = self._looks.get(job_id)
         return look.found if look and time.monotonic() < look.until else None
 
     def now(self, job_id: str, fresh: bool = False) -> JobNow | None:
-        """A job as it is, or was a moment ago; ``fresh`` as after this call. None if there is none."""
+        """A job as it was at most a moment ago, or with ``fresh`` as it is after this call. None if there is
+        no such job."""
         asked = time.monotonic()
         with self._lock:
             look = self._looks.pop(job_id, None) or _Look()
@@ -144,8 +145,8 @@ _COLUMNS = (
 
 
 def convergence(points: Sequence[Point], method: str) -> Chart:
-    """The times of a job's trials in their order and the best so far; of many trials those that improved it,
-    and of the others as many as a plot can show."""
+    """The times of a job's trials in their order, and the best so far. Of many trials it shows each that
+    improved the best, and of the others as many as a plot can show."""
     rows: list[tuple[Cell, ...]] = []
     best: float | None = None
     step = max(1, -(-len(points) // MOST_POINTS))

@@ -153,8 +153,8 @@ class Row:
 
 
 def raced(best: BestConfig) -> list[Row]:
-    """The rows of the races that a result comes from, as far as they are kept: those of the winner and of the
-    vendor library took turns, at one clock and power."""
+    """The rows of the races of a result, as far as they are stored. The winner and the vendor library
+    alternated, at one clock and power."""
     timing, vendor, name = best.timing, best.vendor_samples, html.clip(best.baseline.name, 20)
     method = html.clip(timing.method, 40)
     rows = [Row("winner, head-to-head", timing.samples_us, timing.mhz, timing.watts, method)]
@@ -183,7 +183,8 @@ def apart(best: BestConfig) -> dict[str, float] | None:
 
 
 def distributions(best: BestConfig, age: str) -> Chart:
-    """How the samples of the races are distributed: for each the part of its row that took no longer."""
+    """The distribution of the samples of the races: for each sample, the part of its row that took no
+    longer."""
     columns = (
         Column("time", "time", "µs"),
         Column("part", "part of the samples"),

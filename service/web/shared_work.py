@@ -1,4 +1,4 @@
-"""What takes long to make and many may ask for at once: made once, by few threads, and kept for a moment."""
+"""Slow results that many callers may ask for at once: made once, by few threads, and cached for a moment."""
 
 from __future__ import annotations
 

@@ -379,7 +379,8 @@ async def get_events(
 
 
 def _last_of(service: Service, job_id: str, told: int) -> int:
-    """The last event that a follower was told: none is newer than those there are, which all would miss."""
+    """The last event that a follower was told, at most the newest one that exists: with a higher id the
+    follower would miss all further events."""
     with service.store.read() as session:
         return min(told, jobs.newest_events(session, [job_id]).get(job_id, 0))
 
