@@ -44,11 +44,11 @@ def explain(
     resources: Resources | None = None,
     measured: Measured | None = None,
 ) -> Explanation:
-    """Explain a config, as far as it is known what was measured and compiled.
+    """Explain a config, as far as measurements and the compiled kernel are known.
 
     Args:
-        timing: of the config; its clock counts for the limits.
-        resources: of the compiled kernel; without them nothing is said of occupancy.
+        timing: measurement of the config; its clock is used for the limits.
+        resources: those of the compiled kernel; without them the occupancy is left out.
         measured: gives the medians in microseconds of those configs that were measured in the same way.
 
     Raises:

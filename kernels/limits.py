@@ -11,7 +11,7 @@ from tilewright.schema.problem import DType, GemmProblem
 # B200 (by tcgen05; mma.sync stays below it) and, with float16 accumulators, RTX 3090, RTX 4090 and RTX 5090
 # (330.3 TFLOP/s of 128 SMs at 2.52 GHz).
 _TENSOR = {"sm_80": 1024, "sm_86": 512, "sm_89": 512, "sm_90": 2048, "sm_100": 4096, "sm_120": 512}
-# Of these, GeForce cards add up in float32 at half the rate: 165.2 TFLOP/s of an RTX 4090.
+# Of these, GeForce cards accumulate in float32 at half the rate: 165.2 TFLOP/s of an RTX 4090.
 _HALVED = ("sm_86", "sm_89", "sm_120")
 _TIMES: dict[DType, float] = {
     DType.FLOAT16: 1.0,

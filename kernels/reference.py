@@ -35,11 +35,11 @@ class ReferenceKernel:
     Attributes:
         name: unique, starts with the document's number.
         config, problem: the config, and the document's shape (4096^3 if it states none).
-        doc: what this kernel adds to the one before, in one line.
+        doc: what this kernel adds to the previous one, in one line.
         slower: why it may be slower here than in the document, in one line.
         document_ms, document_tflops: the document's figures; None if it gives none.
         note: how this kernel differs from the document's, and the effect.
-        stated_pct: per cent of cuBLAS as the document states it, where its figures give less.
+        stated_pct: per cent of cuBLAS as the document states it, if its figures give less.
     """
 
     name: str

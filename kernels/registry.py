@@ -60,8 +60,8 @@ _SELDOM, _RARELY = 1 / 2, 1 / 8
 def odds(problem: GemmProblem, device: DeviceSpec) -> dict[str, float]:
     """How likely each family that can compute ``problem`` is to be the fastest, roughly: 1, 1/2 or 1/8.
 
-    The first trials of a job are shared out by it. 1 for all where no winners were counted: other types than
-    the 16-bit floats, other architectures than sm_90.
+    A job divides its first trials among families by these odds. All odds are 1 where no winners were counted:
+    for types other than the 16-bit floats, and architectures other than sm_90.
     """
     able = families_for(problem, device)
     rare, seldom = set[str](), set[str]()

@@ -96,11 +96,11 @@ class ConfigSpace(abc.ABC, Generic[K]):
         return next((r for rule in self.rules if (r := rule.why(knobs, problem, device))), None)
 
     def valid(self, chosen: Iterable[K], problem: GemmProblem, device: DeviceSpec) -> list[K]:
-        """Those of some configs that are valid."""
+        """The valid ones among some configs."""
         return [k for k in chosen if self.why_invalid(self.config(k), problem, device) is None]
 
     def worth_a_trial(self, chosen: Sequence[K], problem: GemmProblem, device: DeviceSpec) -> list[K]:
-        """Those of some configs that no search rule refuses, or all if it refuses all."""
+        """The configs among some that no search rule refuses, or all of them if the rules refuse all."""
         worth = [k for k in chosen if self.why_not_searched(self.config(k), problem, device) is None]
         return worth or list(chosen)
 
@@ -115,7 +115,7 @@ class ConfigSpace(abc.ABC, Generic[K]):
         return None
 
     def listed(self, problem: GemmProblem, device: DeviceSpec) -> Sequence[Sequence[int]] | None:
-        """The searched configs as value indices where they are known; None if rules say which they are."""
+        """The searched configs as value indices if they are listed; None if the rules define them."""
         del problem, device
         return None
 
@@ -125,7 +125,7 @@ class ConfigSpace(abc.ABC, Generic[K]):
         return Config.of(self.name, {knob.name: knob.values[index] for knob, index in pairs})
 
     def rules_by_last_knob(self) -> list[list[Rule[K]]]:
-        """For each knob the rules that can be tested once it and those before it are chosen."""
+        """For each knob, the rules that can be tested once this knob and those before it are chosen."""
         position = {knob.name: depth for depth, knob in enumerate(self.knobs)}
         due: list[list[Rule[K]]] = [[] for _ in self.knobs]
         for rule in self.rules + self.search_rules:

@@ -66,8 +66,8 @@ class Knob:
         return value if isinstance(value, int) else self.codes[value]
 
     def stored(self, values: Mapping[str, KnobValue]) -> KnobValue | None:
-        """The knob's value in a stored config, under current names; None if the config lacks the knob or its
-        value no longer exists."""
+        """The knob's value in a stored config, under current names; None if the config lacks the knob, or if
+        its value no longer exists."""
         if self.name not in values and any(name in values for name in self.replaces):
             return self.combined.get(tuple(str(values.get(*before)) for before in self.replaces.items()))
         value = values.get(self.name, values.get(self.was, self.absent))
@@ -84,7 +84,7 @@ class Knob:
 
 
 class History(TypedDict, total=False):
-    """The fields of a :class:`Knob` that say what configs of earlier versions have in its place."""
+    """The fields of a :class:`Knob` that map configs of earlier versions to it."""
 
     absent: KnobValue
     was: str

@@ -71,8 +71,8 @@ class ArtifactCache:
                 self.prune()
 
     def prune(self) -> None:
-        """Remove the entries that were unused for longest until the rest is in bounds, and what writers that
-        were killed a day ago left."""
+        """Remove the longest unused entries until the rest is in bounds, and files that killed writers left a
+        day ago or earlier."""
         found = sorted(self._entries(), key=lambda entry: entry[0])
         left = sum(size for _, size, _ in found)
         for used, size, path in found:
@@ -83,7 +83,7 @@ class ArtifactCache:
                 left -= size
 
     def _entries(self) -> Iterator[tuple[float, int, Path]]:
-        """Time of last use, bytes and path of each entry, and of what its writers left."""
+        """Time of last use, bytes and path of each entry, and of each file that a killed writer left."""
         for path in self.folder.glob("??/*"):
             entry = _KEY.fullmatch(path.name) and path.name.startswith(path.parent.name)
             if not entry and not path.name.startswith(tempfile.gettempprefix()):

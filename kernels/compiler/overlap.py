@@ -89,7 +89,7 @@ def _accesses_before_wait(code: list[Instruction]) -> Iterator[str]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Thread:
-    """Where a thread is, and where it goes on after it met others: targets by convergence barrier."""
+    """The position of a thread, and where it continues after each convergence barrier."""
 
     at: int
     targets: tuple[int, ...] = (0,) * _BARRIERS
@@ -98,7 +98,7 @@ class _Thread:
         return dataclasses.replace(self, at=at)
 
     def after(self, instruction: Instruction) -> list[_Thread]:
-        """Where the thread may be next: more rather than fewer places."""
+        """The positions where the thread may be next; when in doubt, too many."""
         low, high = instruction
         operation, following = low & 0x1FF, self.moved(self.at + 1)
         left = [] if _unguarded(instruction) else [following]

@@ -74,7 +74,7 @@ def heuristic_configs(problem: GemmProblem, device: DeviceSpec) -> list[Knobs]:
 
 
 def _shape(config: Knobs) -> tuple[int, ...]:
-    """What makes configs alike: of small tiles, any depth and warps."""
+    """The key by which configs count as one shape; for small tiles it leaves out depth and warps."""
     tile = (config.repack, config.tile_m, config.tile_n)
     return tile if config.tile_m * config.tile_n <= _SMALL_TILE else (*tile, config.tile_k, config.warps_m)
 
@@ -141,7 +141,7 @@ def _trimmed(config: Knobs, problem: GemmProblem) -> Knobs:
 
 
 def _fits_twice(c: Knobs, p: GemmProblem, d: DeviceSpec) -> bool:
-    """Whether an SM can hold two CTAs, of which one multiplies while the other waits or stores."""
+    """Whether an SM can hold two CTAs, so that one multiplies while the other waits or stores."""
     twice = dataclasses.replace(c, min_ctas_per_sm=2)
     return why_smem(twice, p, d) is None and why_registers(twice, p, d) is None
 
