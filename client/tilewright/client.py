@@ -83,7 +83,7 @@ class Client(Endpoints, Sender):
         raise TypeError("a client belongs to its process; use its arguments to make one in each process")
 
     def close(self) -> None:
-        """Close the connections and stop looking for newer kernels; nothing more can be asked."""
+        """Close the connections and stop looking for newer kernels; the client cannot be used afterwards."""
         self._is_closed = True
         self._local.close()
         self._close_segments()
@@ -95,8 +95,8 @@ class Client(Endpoints, Sender):
     def start(self, device: int | str | None = None) -> Self:
         """Get the kernels of a device: from the cache at once, else from the service.
 
-        Blocks at most ``start_timeout`` seconds, and never raises for a service that is down: what has no
-        kernel runs with the vendor library until the service answers. Without this call the first
+        Blocks at most ``start_timeout`` seconds, and does not raise an error if the service is down: problems
+        without a kernel run with the vendor library until the service answers. Without this call, the first
         :meth:`matmul` does the same.
 
         Args:
@@ -137,8 +137,8 @@ class Client(Endpoints, Sender):
         return self.explain_result(product.problem, device_class=device_class, match="nearest")
 
     def refresh(self, timeout: float = 2.0) -> bool:
-        """Look for a newer config set now; False if the service did not answer within ``timeout`` seconds,
-        or failed so often that it is left alone for a while."""
+        """Look for a newer config set now; False if the service did not answer within ``timeout`` seconds, or
+        has failed so often that it is not asked for a while."""
         return self._local.refresh(timeout)
 
     @property
@@ -199,7 +199,7 @@ class AsyncClient(Endpoints, AsyncSender):
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections of this event loop, in which nothing more can be asked."""
+        """Close the connections of this event loop; the client cannot be used in it afterwards."""
         self._closed_in.add(asyncio.get_running_loop())
         self._close_segments()
         if self._http.made:

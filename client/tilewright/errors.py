@@ -67,7 +67,7 @@ class ServiceError(TilewrightError):
 
 
 def printable(text: object) -> str:
-    """A text of others with what would steer a terminal escaped."""
+    """A text from outside, with characters that control a terminal escaped."""
     return "".join(
         one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode()
         for one in str(text)
@@ -76,8 +76,8 @@ def printable(text: object) -> str:
 
 @contextlib.contextmanager
 def naming(file: Path, beside: Path) -> Iterator[None]:
-    """Name a file in errors of the system that name none, or what is written in its place, whose path begins
-    as ``beside``."""
+    """In the block, put the name of a file into system errors that name none, or that name a temporary file
+    in its place, whose path begins with ``beside``."""
     try:
         yield
     except OSError as error:

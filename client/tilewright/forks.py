@@ -97,7 +97,7 @@ class PerProcess(Generic[T]):
 
 
 def _gone() -> list[int]:
-    """Which of the threads that were about to end did, as far as the system tells."""
+    """The threads that were about to end and have ended, as far as the system tells."""
     return [one for one in _ending if not os.path.exists(f"/proc/self/task/{one}")]
 
 

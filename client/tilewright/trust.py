@@ -1,7 +1,7 @@
-"""Who vouches for a kernel: Ed25519 signatures of a service, and the key that a client takes them from.
+"""Trust in kernels: Ed25519 signatures of a service, and the key whose signatures a client accepts.
 
-A signature covers a statement of a few lines: what it is about, and names that follow from contents. The
-digest of a config set follows from the digests of its kernels, so one signature vouches for all of them.
+A signature covers a statement of a few lines: its subject, and names derived from contents. The digest of a
+config set follows from the digests of its kernels, so one signature vouches for all of them.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def checked_key(text: str) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Signature:
-    """A signature and the public key that it claims to be by; as text ``ed25519:KEY:SIGNATURE``, in hex."""
+    """A signature and the public key of its claimed signer; as text ``ed25519:KEY:SIGNATURE``, in hex."""
 
     key: str
     value: bytes
@@ -125,8 +125,9 @@ def served_serial(header: str, device_class: str, digest: str, key: str) -> int:
 class ServiceKey:
     """The key whose signatures a client takes from one service: the one given, else the first one seen.
 
-    A key that was seen first is kept in a file that every process of this user shares, under the URL of the
-    service; so is how new the newest config set is that it served. Safe to share between threads and forks.
+    The first key seen is kept in a file for the URL of the service, which all processes of this user share.
+    The serial of the newest config set that the service served is kept likewise. Safe to share between
+    threads and forks.
 
     Args:
         url: of the service.
@@ -148,7 +149,7 @@ class ServiceKey:
             self._adopt(ServiceKey(formerly.rstrip("/"), folder))
 
     def _adopt(self, before: ServiceKey) -> None:
-        """Take over a key that was kept under another URL, whose file goes."""
+        """Take over a key that was kept under another URL, and remove its file."""
         if before.known and not self._kept():
             self._keep(before.known)
         with contextlib.suppress(OSError):
@@ -160,12 +161,12 @@ class ServiceKey:
         return self._given or self._seen or self._kept()
 
     def check(self, signature: str | None, signed: bytes, *, first: bool = True) -> None:
-        """Check what the service said, or what a cache kept.
+        """Check a signature of data that the service sent or a cache kept.
 
         Args:
             signature: its text.
             signed: the statement that it must cover.
-            first: take the key of a valid signature where none is known; not for what a cache kept.
+            first: accept the key of a valid signature if none is known; not for data that a cache kept.
 
         Raises:
             TrustError: nothing is signed, by another key, or the signature does not hold.
@@ -185,13 +186,12 @@ class ServiceKey:
             raise TrustError(self._other(kept, found.key))
 
     def newest_served(self, device_class: str) -> int:
-        """The serial of the newest set that the service was seen to serve to a device class; 0 before the
-        first."""
+        """The serial of the newest set seen from the service for a device class; 0 before the first."""
         return self._newest(device_class)[0]
 
     def check_served(self, header: str | None, device_class: str, digest: str, newest: int) -> None:
-        """Check that a set is no older than one that the service was seen to serve to a device class, and
-        remember it as the newest.
+        """Check that a set is no older than the newest set seen from the service for a device class, and
+        store its serial.
 
         Args:
             header: serial and signature; empty or None from an earlier release, which has none.
@@ -222,7 +222,7 @@ class ServiceKey:
             self._remember(path, serial)
 
     def _newest(self, device_class: str) -> tuple[int, Path]:
-        """The highest serial seen, 0 before the first, and the path of its file but for the serial."""
+        """The highest serial seen, 0 before the first, and the path of its file without the serial."""
         about = hashlib.sha256(f"{self._url} {self.known} {device_class}".encode()).hexdigest()[:32]
         path = self._folder / "served" / about
         with contextlib.suppress(OSError):
@@ -263,7 +263,7 @@ class ServiceKey:
         return self._seen
 
     def _keep(self, key: str) -> str:
-        """Keep the first key; gives the one of another process that was faster."""
+        """Keep the first key; returns the key of another process if that was faster."""
         beside = self._file.with_name(f".new-{secrets.token_hex(8)}")
         with contextlib.suppress(OSError):
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -279,7 +279,8 @@ class ServiceKey:
 
 
 def without_waiting(path: str, flags: int) -> int:
-    """Opens a file for ``open``: it waits for no pipe that stands in its place, and follows no link."""
+    """An opener for ``open``, which does not wait if a pipe stands in the file's place and follows no
+    link."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW, 0o600)
 
 

@@ -98,8 +98,8 @@ def prune(root: Path, bounds: Bounds, now: float) -> None:
     """Remove files that are out of bounds; files that cannot be removed stay.
 
     Args:
-        root: folder with config sets in ``named``, and kernels by digest in folders of two digits. What else
-            is there stays, and no symbolic link is followed.
+        root: folder with config sets in ``named``, and kernels by digest in folders of two digits. Other
+            entries stay, and no symbolic link is followed.
         bounds: the bounds.
         now: seconds since the epoch.
     """
@@ -125,8 +125,8 @@ def prune(root: Path, bounds: Bounds, now: float) -> None:
 def _shrink(
     size: int, sets: list[tuple[_File, set[str]]], kernels: dict[str, _File], unnamed: list[_File]
 ) -> None:
-    """Remove files, the longest unused first, until the rest fits: ``unnamed`` kernels, then sets with
-    theirs."""
+    """Remove files, the longest unused first, until the rest fits: ``unnamed`` kernels, then sets with their
+    kernels."""
     left = sum(file.size for file, _ in sets) + sum(file.size for file in kernels.values())
     while left > size and (unnamed or len(sets) > 1):
         if unnamed:
@@ -198,7 +198,7 @@ class DiskCache:
         return content
 
     def has(self, digest: str) -> bool:
-        """Whether an entry exists, without reading it; False in a folder that none may look into."""
+        """Whether an entry exists, without reading it; False if its folder may not be read."""
         return os.path.exists(self._path(digest))
 
     def put(self, digest: str, content: bytes) -> bool:

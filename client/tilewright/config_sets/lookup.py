@@ -1,5 +1,5 @@
-"""Looks up a problem in a config set: an exact match, else between two rows of its M ladder, else a near one,
-else the vendor library."""
+"""Looks up a problem in a config set: an exact match, else a kernel between two rows of the M ladder, else a
+near match, else the vendor library."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Group = list[tuple[_Point, SetEntry]]
 _Weight = tuple[Serves, int, int, int]
 _MOST_RESULTS = 65536
 _WIDEST = 2
-_LEAST_SPEEDUP = 0.99  # below it a kernel counts as slower between two rows
+_LEAST_SPEEDUP = 0.99  # a kernel whose speed-up is below it counts as slower between two rows
 
 
 class Catalog:
@@ -62,10 +62,11 @@ class Catalog:
         return LookupResult("exact", "exact", entry)
 
     def _between_rows(self, problem: GemmProblem, limits: MatchLimits) -> LookupResult | None:
-        """The winner of one of the two rows around a problem, the one that lost less on the other row.
+        """The winner of one of the two rows around a problem: the winner that lost less on the other row.
 
-        It must not be slower than the vendor library on either. None if the two results beside the problem
-        are not rows of a ladder, at most a factor of 2 apart, or no kernel was measured on both.
+        It must not be slower than the vendor library on either row. None if the results next to the problem
+        are not two rows of a ladder that are at most a factor of 2 apart, or if no kernel was measured on
+        both.
         """
         if limits.max_regret is None:
             return None
@@ -114,13 +115,13 @@ def _why_not(entry: SetEntry, problem: GemmProblem, limits: MatchLimits) -> str 
 
 
 def _measured(entry: SetEntry, rows: Sequence[SetEntry]) -> list[LadderKernel]:
-    """What a kernel did on each of two rows; empty if one of them does not tell."""
+    """The figures of a kernel on each of two rows; empty if it was not measured on both."""
     found = [one for row in rows for one in row.kernels or () if one.artifact == entry.artifact]
     return found if len(found) == len(rows) else []
 
 
 def _slower(rows: Sequence[SetEntry], on: Sequence[LadderKernel]) -> bool:
-    """Whether the vendor library was faster than a kernel on a row, or that is not known."""
+    """Whether the vendor library was faster than a kernel on a row; True if that is unknown."""
     return any(
         row.verdict == "disturbed" or (_loses(row, one) and not row.baseline.stands_in)
         for row, one in zip(rows, on, strict=True)
@@ -128,14 +129,14 @@ def _slower(rows: Sequence[SetEntry], on: Sequence[LadderKernel]) -> bool:
 
 
 def _loses(row: SetEntry, kernel: LadderKernel) -> bool:
-    """Whether a kernel is slower than the vendor library beyond its interval, as wide as that of the row's
-    winner, or by more than 1 %."""
+    """Whether a kernel is slower than the vendor library: by more than 1 %, or beyond an interval as wide as
+    that of the row's winner."""
     upper = kernel.speedup * row.speedup.high / row.speedup.value
     return upper < 1.0 or kernel.speedup < _LEAST_SPEEDUP
 
 
 def _weight(problem: GemmProblem) -> _Weight:
-    """Everything of a problem but m."""
+    """All fields of a problem except m."""
     return Serves.of(problem), problem.batch, problem.n, problem.k
 
 

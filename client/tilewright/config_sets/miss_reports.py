@@ -13,7 +13,7 @@ from tilewright.http.arguments import Miss
 from tilewright.http.fetch import Fetcher
 
 _MOST_MISSES = 250
-_PASSING = {401, 403, 408, 409, 429}  # refusals that may end: of the key, of the time, of the rate
+_PASSING = {401, 403, 408, 409, 429}  # refusals that may end: because of the key, a timeout or the rate
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class MissReports:
         self._unanswered: list[_Report] = []
 
     def send(self) -> None:
-        """Report what is new; if the service does not answer, the rest waits for the next call. A published
-        tree is told nothing."""
+        """Report the new misses; if the service does not answer, the rest waits for the next call. A
+        published tree gets no reports."""
         if self._fetcher.published:
             return
         with contextlib.suppress(TilewrightError):

@@ -106,7 +106,7 @@ class StartOptions:
 
 
 def _folder(path: str | os.PathLike[str]) -> Path:
-    """A folder by its path, the same also once the process works in another one."""
+    """The absolute path of a folder, so that it stays the same if the working directory changes."""
     try:
         found = Path(path).expanduser().absolute()
         if "\0" in str(found):
@@ -187,7 +187,7 @@ class ConfigSetRefresher:
                 )
 
     def resume(self) -> None:
-        """Look at the service from a forked child as well, which no thread of its parent does."""
+        """Look at the service from a forked child too: the threads of its parent do not run there."""
         self.forked = False
         if not self._options.offline:
             self._ensure_thread(0.0 if self.catalog is None else self._pause())
@@ -318,7 +318,7 @@ class ConfigSetRefresher:
             self._disk.name(self._name, self._kept)
 
     def _new_set(self) -> SetAnswer | None:
-        """The set that is served now; None if it is the current one, or if nothing is tuned.
+        """The set that is served now; None if it equals the current one, or if nothing is tuned.
 
         Raises:
             TilewrightError: the service did not answer, or not with a sound set.

@@ -33,7 +33,7 @@ class Follower:
         self._pending = b""
 
     def call(self) -> Call[None]:
-        """``GET /jobs/{id}/events``, whose body is the stream of events from where the last one ended."""
+        """``GET /jobs/{id}/events``; its body is the stream of events after the last one received."""
         headers = {"Accept": "text/event-stream"}
         if self._last_id:
             headers["Last-Event-ID"] = self._last_id

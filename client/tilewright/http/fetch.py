@@ -38,7 +38,7 @@ class CancellableConnection:
         self._cancelled = False
 
     def follow(self, event: str, info: dict[str, Any]) -> None:
-        """Learn of a new connection: what httpx2 takes as the extension ``trace`` of a request."""
+        """Note a new connection; httpx2 takes this method as the extension ``trace`` of a request."""
         if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
             self._socket = info["return_value"].get_extra_info("socket")
             self._end()
@@ -63,7 +63,7 @@ class _Connections:
         self._all, self.cancelled = list[CancellableConnection](), False
 
     def new(self) -> CancellableConnection:
-        """One more; it opens nothing after the end."""
+        """A new connection; after :meth:`cancel` it opens nothing."""
         connection = CancellableConnection()
         self._all.append(connection)
         if self.cancelled:
@@ -94,11 +94,11 @@ class Fetcher(Endpoints, Sender):
         self.service_key = service_key
 
     def bundle(self, digest: str, want: Sequence[str], everything: bool) -> dict[str, bytes]:
-        """Artifacts of a set by digest: those that arrived whole and match.
+        """Artifacts of a set by digest, those that arrived whole and match their digest.
 
         Args:
             want: their digests.
-            everything: whether these are all artifacts of the set, so that one request fetches them.
+            everything: whether ``want`` is all artifacts of the set, so that one request fetches them.
 
         Raises:
             ServiceUnreachable, ServiceError: a request failed.
@@ -116,11 +116,11 @@ class Fetcher(Endpoints, Sender):
         return {name: found[name] for name in want if name in found}
 
     def _files(self, want: Sequence[str]) -> dict[str, bytes]:
-        """Those artifacts of a published tree that are there, arrived and match.
+        """The artifacts of a published tree that exist, arrived whole and match their digest.
 
         Raises:
             ServiceUnreachable: none arrived.
-            TilewrightError: an answer is not to be taken; nothing more is asked for.
+            TilewrightError: an answer must not be accepted; no further request is made.
         """
         connections = _Connections()
         try:

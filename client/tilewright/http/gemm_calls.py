@@ -83,7 +83,7 @@ _Result = tuple[DType, tuple[int, ...]]
 
 
 def _result(operands: Mapping[str, Tensor], query: wire.GemmQuery) -> _Result | None:
-    """Type and shape of the result of these operands; None for those that the service refuses."""
+    """Type and shape of the result of these operands; None for operands that the service refuses."""
     shapes = [operands[name].shape if name in operands else () for name in ("a", "b")]
     dtype = query.dtype or operands["a"].dtype
     if min(map(len, shapes)) < 2 or dtype not in OUT_TYPES:

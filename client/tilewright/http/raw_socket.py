@@ -1,4 +1,4 @@
-"""Large bodies over plain HTTP without copies: out as they lie, in to one buffer.
+"""Large bodies over plain HTTP without copies: sent from where they lie, received into one buffer.
 
 httpx2 reads 64 KiB at a time and joins them in the end, at several times the cost of the transfer.
 """
@@ -39,8 +39,8 @@ class RawSocketSender:
     """Sends calls over connections that it keeps; safe to share between threads.
 
     Args:
-        timeout: bounds each step; ``answer_s`` of a call comes on top for its answer. Both bound the whole
-            exchange, too, with a second more for each MiB that it moves.
+        timeout: bounds each step; the wait for the answer may take ``answer_s`` of the call longer. Together
+            they also bound the whole exchange, with a second more for each MiB that it moves.
     """
 
     def __init__(self, url: str, timeout: float, headers: Mapping[str, str]) -> None:
@@ -86,7 +86,7 @@ class RawSocketSender:
         return _Connection(host, port, timeout=self._timeout)
 
     def _answered(self, call: Call[Any], broken: contextlib.ExitStack) -> tuple[_Connection, Reply]:
-        """The answer, and the connection that it came over; ``broken`` closes all that were tried."""
+        """The answer and its connection; ``broken`` closes all connections that were tried."""
         until = time.monotonic() + self._timeout
         while True:
             connection = self._connection()
@@ -124,7 +124,8 @@ class RawSocketSender:
 
 
 class _Socket(socket.socket):
-    """Bounds each step and all of them together: the timeout of a plain one starts anew with each byte.
+    """A socket that bounds each step and all steps together; the timeout of a plain socket starts anew with
+    each byte.
 
     Attributes:
         until: when the exchange must be over, by ``time.monotonic()``.

@@ -1,4 +1,4 @@
-"""Config sets as they come: from a service, or from a published tree, which any file server hands out.
+"""Config sets as a client receives them: from a service, or from a published tree on any file server.
 
 A published tree (``tilewright publish``) has the paths of the service. Only its index ever changes::
 
@@ -79,7 +79,7 @@ class Index:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SetAnswer:
-    """A config set as it came.
+    """A config set as received.
 
     Attributes:
         config_set: checked against its digest, and against the key of the service.
@@ -117,7 +117,7 @@ class SetAnswer:
 
     @property
     def etag(self) -> str:
-        """What ``current_set`` takes to answer None as long as this set is served."""
+        """The ETag with which ``current_set`` answers None as long as this set is served."""
         return f'"{self.config_set.digest}"'
 
     @property
@@ -131,11 +131,11 @@ class SetAnswer:
 
 
 def split(content: bytes) -> tuple[str, bytes]:
-    """The signature and the set in what :meth:`SetAnswer.to_file` wrote, neither of them checked."""
+    """The signature and the set in bytes that :meth:`SetAnswer.to_file` wrote; neither is checked."""
     signature, _, found = content.partition(b"\n")
     return signature.decode("ascii", "replace"), found
 
 
 def is_index(reply: Reply) -> bool:
-    """Whether an answer is the index of a published tree, where a service answers with a set."""
+    """Whether an answer is the index of a published tree; a service answers with a set instead."""
     return HEADER.lower() not in reply.headers and reply.content.startswith(_FIRST)

@@ -74,7 +74,7 @@ class LoopConnections:
         self._of: dict[asyncio.AbstractEventLoop, httpx2.AsyncClient] = {}
 
     def here(self) -> httpx2.AsyncClient:
-        """That of the running loop; those of loops that ended are dropped."""
+        """The client of the running loop; clients of loops that ended are dropped."""
         loop = asyncio.get_running_loop()
         found = self._of.get(loop)
         if found is None:
@@ -84,7 +84,7 @@ class LoopConnections:
         return found
 
     async def close(self) -> None:
-        """Close that of the running loop."""
+        """Close the client of the running loop."""
         found = self._of.get(asyncio.get_running_loop())
         if found:
             await found.aclose()
@@ -111,9 +111,10 @@ def _configured(url: str) -> Iterator[None]:
 def send(http: httpx2.Client, call: Call[T], follow: Follower | None = None) -> T:
     """The answer of a call, whose connection ``follow`` learns of as the extension ``trace`` of httpx2.
 
-    A call that is lost on a connection that was kept is sent again if it is repeatable: the service may have
-    closed that one just then. None is sent again after the timeout of a step, however many were kept. The
-    timeout bounds the whole exchange, too, if the call has no sink, with a second more for each 64 KiB.
+    A repeatable call that is lost on a reused connection is sent again, because the service may have closed
+    the connection just then. No call is sent again after the timeout of a step, however many connections were
+    kept. If the call has no sink, the timeout also bounds the whole exchange, with a second more for each 64
+    KiB.
 
     Raises:
         ServiceUnreachable: the transport failed, or what answered is not tilewright.
@@ -167,7 +168,7 @@ async def send_async(http: httpx2.AsyncClient, call: Call[T]) -> T:
 
 
 class _Way:
-    """Learns whether a request went over a connection that was kept; files have none. Bounds the exchange."""
+    """Records whether a request went over a reused connection (files have none), and bounds the exchange."""
 
     def __init__(self, call: Call[Any], timeout: httpx2.Timeout, follow: Follower | None = None) -> None:
         self._is_opened, self._is_sent, self._follow = False, False, follow
@@ -177,7 +178,7 @@ class _Way:
 
     @property
     def is_kept(self) -> bool:
-        """It was sent without a connection of its own."""
+        """Whether the request was sent over a reused connection."""
         return self._is_sent and not self._is_opened
 
     def follow(self, event: str, info: dict[str, Any]) -> None:
@@ -197,7 +198,7 @@ class _Way:
 
 
 def _bound(stream: Any) -> None:
-    """Have a connection read no longer than the exchange may take: the timeout of httpx2 starts anew with
+    """Limit the reads of a connection to the time of the exchange; the timeout of httpx2 starts anew with
     each byte."""
     read, there = type(stream).read, weakref.ref(stream)  # NOTE: in a cycle it would outlive its connection
 
@@ -234,7 +235,7 @@ class _Files(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
 
 
 def _content(path: str) -> bytes:
-    """What a file of a published tree holds; it waits for no pipe that stands in its place.
+    """The content of a file of a published tree; does not wait if a pipe stands in its place.
 
     Raises:
         OSError: it cannot be read, or is no file of a published tree.

@@ -128,7 +128,7 @@ def element_type(name: str) -> DType:
 
 
 def factors(a: Any, b: Any, epilogue: Epilogue) -> tuple[Any, Any]:
-    """A and B, without any k where alpha is 0: as in a BLAS their product is 0 then, also of NaN.
+    """A and B, with k = 0 if alpha is 0: as in a BLAS, their product is then 0 even if they hold NaN.
 
     Operands of different k stay as they are, and the library refuses them.
     """

@@ -89,8 +89,8 @@ class LocalMatmul:
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """Make a new lock in a forked child: a lost thread may hold the old one. Look up anew, so that the
-        child learns of newer results; its parent reports what was missed before."""
+        """Make a new lock in a forked child: a lost thread may hold the old one. Forget the lookups, so that
+        the child learns of newer results; its parent reports earlier misses."""
         self._lock = threading.RLock()
         # NOTE: kept, as they may hold memory of a device, which is not for the child to free.
         self._of_parent = self._threads
@@ -272,7 +272,7 @@ class HasMatmul(Protocol):
 
 
 def _factor(name: str, value: Any) -> float:
-    """A factor as a number; of an array or a tensor of one, what it holds now."""
+    """A factor as a number; for an array or tensor with one element, its current value."""
     try:
         if isinstance(value, str | bytes) or (isinstance(value, Complex) and not isinstance(value, Real)):
             raise TypeError

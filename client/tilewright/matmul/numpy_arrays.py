@@ -104,7 +104,8 @@ class NumpyArrays:
         return out
 
     def product_in_float32(self, a: Any, b: Any) -> Any:
-        """The product of float16 in the type of its running sum, which the epilogue goes on with."""
+        """The product of float16 operands in the type of the running sum, with which the epilogue
+        continues."""
         return a.astype("float32") @ b.astype("float32")
 
     def linear(self, x: Any, weight: Any, bias: Any) -> Any:
@@ -143,8 +144,8 @@ def _check_out(out: Any, shape: tuple[int, ...]) -> None:
 
 
 def _check_epilogue(d: Any, product: Any, out: Any, bias: Any, epilogue: Epilogue) -> Any:
-    """Refuse what would be another formula in the types and shapes of these arrays; ``product`` is the type
-    of the product, ``d`` may be wider. Gives the type of the result.
+    """Refuse an epilogue that would be another formula in the types and shapes of these arrays. ``product``
+    is the type of the product; ``d`` may be wider. Returns the type of the result.
 
     Raises:
         InvalidProblem: which rule, and what to give instead.
@@ -172,7 +173,7 @@ def _check_epilogue(d: Any, product: Any, out: Any, bias: Any, epilogue: Epilogu
 
 
 def _holds(dtype: Any, factor: float) -> bool:
-    """Whether a type without fractions holds a factor."""
+    """Whether an integer or boolean type holds a factor exactly."""
     bounds = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     return factor.is_integer() and bounds[0] <= factor <= bounds[1]
 
