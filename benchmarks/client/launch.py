@@ -77,7 +77,7 @@ def burst(call: Callable[[], Any], calls: int) -> float:
 
 
 def interleaved(candidates: Candidates, sample: Callable[[Callable[[], Any]], float], rounds: int) -> Any:
-    """Medians and samples by candidate, in a fresh order each round; the first round warms up."""
+    """Medians and samples by candidate; each round has a fresh order, and the first round warms up."""
     taken: dict[str, list[float]] = {name: [] for name in candidates}
     order = random.Random(0)
     for _ in range(rounds + 1):
@@ -92,7 +92,7 @@ def interleaved(candidates: Candidates, sample: Callable[[Callable[[], Any]], fl
 def call_candidates(
     tw: HeuristicKernels, extent: int, dtype: torch.dtype, device: str, calls: int
 ) -> Candidates:
-    """Products of one small shape, weights stored as layers keep them."""
+    """The calls to time, on one small shape with weights stored as in layers."""
     a = torch.randn(extent, extent, device=device).to(dtype)
     weight = torch.randn(extent, extent, device=device).to(dtype)
     b, out = weight.t(), torch.empty(extent, extent, device=device, dtype=dtype)

@@ -1,4 +1,4 @@
-"""What a run of :mod:`benchmarks.client.mlp` comes to: tolerance, times, speed-ups, and lines to read.
+"""The report of a run of :mod:`benchmarks.client.mlp`: tolerance, times, speed-ups, and lines of text.
 
 Times are microseconds a pass, one sample a round; candidates are ``torch`` and ``tilewright``, each also as
 ``..., graph``.

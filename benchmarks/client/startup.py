@@ -111,7 +111,7 @@ def artifacts(spec: DeviceSpec, problem: GemmProblem, kernels: int) -> Iterator[
 
 
 def fill(folder: Path, device: Any, wanted: list[GemmProblem], kernels: int) -> None:
-    """A database with a winner for every problem, none of them stale."""
+    """Fill a database with a winner for every problem, none of them stale."""
     store = Store.open(f"sqlite:///{folder / 'tilewright.db'}")
     store.migrate()
     made = artifacts(device.spec, wanted[0], kernels)
@@ -187,7 +187,8 @@ def _run(program: str, *arguments: str) -> dict[str, Any]:
 
 
 def _summary(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians of what is measured, as they are what they all agree on, and every sample."""
+    """The median and all samples of each measured figure; other values as they are, since all runs agree on
+    them."""
     figures = {
         name: statistics.median(sample[name] for sample in samples) if isinstance(value, float) else value
         for name, value in samples[0].items()

@@ -49,12 +49,12 @@ _DISTRIBUTIONS = ("numpy", "cupy-cuda13x", "nvmath-python", "nvidia-cublas", "to
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tuned:
-    """How a job went.
+    """The result of a job.
 
     Attributes:
         winners: by M; empty if it failed.
         seconds: from its submission to its end.
-        phases_s: of them, those of each phase that its progress tells apart.
+        phases_s: the part of them in each phase that its progress distinguishes.
         trials: measured and failed ones; of_row: those of each M of a ladder.
         missing: why a row of a ladder has no winner, by M.
         failure: the reason, empty if it went well; traceback: of a programming error.
@@ -76,8 +76,8 @@ class Comparison:
 
     Attributes:
         samples: of the race.
-        back_to_back, apart: the vendor's time over ours, where launches follow each other, and where each
-            follows an empty step, whose time counts in both.
+        back_to_back, apart: the vendor's time over ours: with launches that follow each other, and with an
+            empty step before each launch, whose time counts in both.
     """
 
     samples: RaceSamples
@@ -99,7 +99,7 @@ class Comparison:
         }
 
     def facts(self) -> dict[str, Any]:
-        """What the row rests on: the samples of both, and the vendor's algorithm."""
+        """The evidence of the row: the samples of both, and the vendor's algorithm."""
         ours, vendor = self.samples.samples_us
         apart = dict(zip(("ours", "vendor"), self.samples.apart_us, strict=True))
         return {
@@ -200,7 +200,7 @@ class FreshTuner:
         return Artifact.from_bytes(data)
 
     def built(self, configs: Iterable[Config], problem: GemmProblem) -> dict[Config, Artifact]:
-        """The kernels of those configs that compile and give the right result."""
+        """The kernels of the configs that compile and give the right result."""
         spec = self.bench.spec
         builds = [(one, self._builder.submit(one.family, one, problem, spec)) for one in configs]
         compiled = {config: artifact for config, build in builds if (artifact := build.result().artifact)}
@@ -211,8 +211,8 @@ class FreshTuner:
         }
 
     def race_hints(self, problem: GemmProblem, hints: Iterable[TileHint]) -> tuple[list[str], RaceSamples]:
-        """Race the first config of each family that follows each hint with the vendor library; gives the
-        configs and the samples, the vendor library's last.
+        """Race the vendor library with the first config of each family for each hint. Returns the configs and
+        the samples; the vendor library's samples come last.
 
         Raises:
             InvalidProblem: none of them compiles and gives the right result.
@@ -234,7 +234,7 @@ class FreshTuner:
         return list(map(str, kernels)), samples
 
     def facts(self) -> dict[str, Any]:
-        """What every row of this run rests on."""
+        """The facts common to all rows of this run."""
         language: Language = "cuda" if self.bench.spec.kind == "cuda" else "c"
         return {
             "date": now(),
@@ -299,7 +299,7 @@ def _empty_store(folder: str | Path) -> Store:
 
 
 def _libraries() -> dict[str, str]:
-    """The versions of what races and measures beside the kernels; one that is not installed is left out."""
+    """The versions of the libraries that race and measure; a library that is not installed is left out."""
     found = {}
     for name in _DISTRIBUTIONS:
         with contextlib.suppress(metadata.PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""What a run of a benchmark rests on, and its files."""
+"""The facts about a benchmark run, and its result files."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class SharedRows:
         return json.loads(self.path.read_text()) if self.path.exists() else []
 
     def holds(self, values: dict[str, Any]) -> bool:
-        """Whether a row has all of these values."""
+        """Whether one of the rows has all of these values."""
         return any(all(row.get(name) == values[name] for name in values) for row in self.rows())
 
     def keep(self, row: dict[str, Any]) -> None:

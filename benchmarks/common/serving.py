@@ -1,4 +1,4 @@
-"""A service that runs for the time of a benchmark."""
+"""A service that runs for the duration of a benchmark."""
 
 from __future__ import annotations
 

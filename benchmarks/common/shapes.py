@@ -1,7 +1,7 @@
 """Shapes of benchmarks: those of the suite, and those held out from it.
 
-Weights are stored N x K (layout nt) unless another layout is said. A group is what figures are averaged over.
-Tune the search on :data:`SUITE`, judge it by :data:`HELD_OUT`: the two share no shape.
+Weights are stored N x K (layout nt) unless another layout is given. Figures are averaged over a group. Tune
+the search on :data:`SUITE`, judge it by :data:`HELD_OUT`: the two share no shape.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Shape:
         return "-".join(filter(None, (self.extents, self.layout, self.accumulate)))
 
     def problem(self, dtype: DType) -> GemmProblem | None:
-        """The problem in an element type; None if the type has no such one.
+        """The problem in an element type; None if this type does not support it.
 
         8-bit floats give bfloat16, which is what follows them in a network; the vendor library takes
         8-bit operands in layout nt only.

@@ -32,12 +32,13 @@ class _Device:
 
 
 class VirtualClock:
-    """A clock for any number of devices on few cores: the one that is the furthest behind runs alone, until
-    another one is behind it.
+    """A clock for any number of devices on few cores: the device with the earliest virtual time runs alone,
+    until another device is earlier.
 
-    Each device spends the seconds it says, and the CPU time that its thread really takes. The database has
-    one core, which executes one transaction after the other: each occupies it for the CPU time that its
-    server process really takes (SQLite: its thread), and waits while it is occupied.
+    A device spends the seconds that it passes to :meth:`spend`, and the CPU time that its thread really
+    takes. The database has one core, which executes one transaction after the other. A transaction waits
+    while the core is occupied, then occupies it for the CPU time that its server process really takes
+    (SQLite: its thread).
 
     Attributes:
         busy_s, waited_s: seconds in which the database worked, and that devices waited for it.

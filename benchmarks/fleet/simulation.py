@@ -71,7 +71,7 @@ class Load:
 
 @dataclasses.dataclass(slots=True)
 class Outcome:
-    """What a fleet did; devices add to it.
+    """The results of a fleet, to which devices add.
 
     Attributes:
         winners: for each job, optimum over the true time of its winner.
@@ -89,8 +89,8 @@ class Outcome:
 
     @property
     def fairness(self) -> float | None:
-        """The device seconds of the caller who got the fewest over those of the one who got the most, while
-        every caller had a job that waited; 1 is fair. None for too few jobs."""
+        """The smallest over the largest number of device seconds that a caller got, while every caller had a
+        waiting job; 1 is fair. None if there are too few jobs."""
         starts: dict[str, list[float]] = {caller: [] for caller in CALLERS}
         for caller, start, _ in self.worked:
             starts[caller].append(start)

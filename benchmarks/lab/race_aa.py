@@ -1,7 +1,6 @@
-"""How often the races that end a job call a winner between a kernel and itself: each is a false one.
-
-A final makes no claim: those that drop a twin are counted apart, and where power limits the device it has one
-sample of each, whose ratio is kept.
+"""How often the races that end a job declare a winner between a kernel and itself: each is a false winner. A
+final makes no such claim: finals that drop one of the twins are counted apart. If power limits the device, a
+final has one sample of each twin, whose ratio is kept.
 
     python -m benchmarks.lab.race_aa --device cuda:0 --seconds 280 --out DIR
 
@@ -76,8 +75,8 @@ def _race(
 
 
 def counts(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """How many races had the device to themselves, and of those the false winners and the ones that dropped a
-    candidate; a job races again where others disturbed it."""
+    """The number of undisturbed races, and how many of them had a false winner or dropped a candidate.
+    Disturbed races do not count, because a job repeats them."""
     quiet = [row for row in rows if not row["company"]]
     return {
         "races": len(quiet),

@@ -49,7 +49,7 @@ Samples = tuple[tuple[float, ...], ...]
 
 
 def company(device: HostDevice, seconds: float = 2.0) -> Company:
-    """What others take of the device while this process computes for some seconds."""
+    """What other processes take of the device while this one computes for some seconds."""
     found = Company(device)
     with found.watched():
         end = time.monotonic() + seconds
@@ -142,7 +142,7 @@ def cases(device: HostDevice, sizes: Sequence[int], races: int) -> Iterator[Case
 
 
 def slower_found(device: HostDevice, size: int) -> int:
-    """How many of the races the kernel with additional work loses."""
+    """In how many races the kernel with additional work loses."""
     problem = GemmProblem(size, size, size, dtype=DType.FLOAT32)
     kernel = first_kernel(device, problem)
     rows = list(raced(device, [Slower(kernel), kernel], problem, _SLOWER_RACES))

@@ -117,7 +117,7 @@ COMMAND = ("python", "-m", "benchmarks.lab.race_configs")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FinalResult:
-    """How a candidate came out.
+    """The final figures of a candidate.
 
     Attributes:
         name: the config, or the vendor library.
@@ -160,7 +160,8 @@ def run(
     seed: int,
     passes: int = PASSES,
 ) -> tuple[list[Config], RaceSamples, dict[str, str]]:
-    """Race what can: the configs that took part, their samples, and why the others did not.
+    """Race the configs that build. Returns the configs that took part, their samples, and why the others did
+    not.
 
     Raises:
         InvalidProblem: none could.
@@ -253,7 +254,7 @@ def _arguments() -> argparse.ArgumentParser:
 
 
 def _why_refused(given: argparse.Namespace) -> str | None:
-    """What would lose a race that was run, or be passed over in silence."""
+    """The reason to refuse options that would lose a finished race, or be ignored silently."""
     if given.vary and not given.base:
         return "--vary changes a config: give it with --base"
     if given.rounds < rounds_needed(CONFIDENCE):

@@ -1,4 +1,4 @@
-"""Rows of a benchmark as a list in one JSON file, and what they rest on in another one beside it."""
+"""Rows of a benchmark as a list in one JSON file, and their facts and samples in another one beside it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class RowFile:
         self._facts: dict[str, Any] = _parsed(samples_path(path), {})
 
     def done(self, **identity: Any) -> bool:
-        """Whether there is a row with such fields that has a result, which rests on what this run does."""
+        """Whether a row with these fields has a result, and its facts in :data:`ALIKE` equal those of this
+        run."""
         row = self._rows.get(self._key(identity))
         return row is not None and self._counts(row)
 

@@ -1,5 +1,5 @@
-"""What users have now, beside rows of a benchmark: ``torch.compile`` in its longest mode, and the tiles that
-nvMatmulHeuristics chooses first, which our own kernels run.
+"""Adds to rows of a benchmark what users have today: ``torch.compile`` in its longest mode, and our kernels
+with the tiles that nvMatmulHeuristics chooses first.
 
 Each is a process of its own that starts after the rows are measured. A row gets ``torch_ratio``, the time of
 ``torch.matmul`` over that of the compiled product, and ``heuristics_ratio``, the time of the vendor library
@@ -92,7 +92,7 @@ def add_peers(
     ends: Callable[[], bool],
     tell: Callable[[str], None],
 ) -> list[Row]:
-    """Add what the others do to rows that lack it, until ``ends``; gives those rows."""
+    """Add the peers' results to rows that lack them, until ``ends``; returns these rows."""
     name, added = tuner.bench.spec.name, list[Row]()
     with Peer("torch", name) as compiler, Peer("heuristics", name) as heuristics:
         for row, problem in rows:
@@ -141,6 +141,6 @@ def _line(figures: dict[str, Any]) -> str:
 
 
 def merged(rows: Iterable[Row], extended: Iterable[Row]) -> list[Row]:
-    """Rows, those that were extended in place of what they were."""
+    """All rows, with the extended rows in place of their earlier versions."""
     found = list(extended)
     return [row for row in rows if not any(row.items() <= one.items() for one in found)] + found

@@ -63,7 +63,7 @@ _HEADERS = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Retune:
-    """How one went.
+    """The result of one re-tune.
 
     Attributes:
         seed: of its search.
@@ -105,7 +105,7 @@ class Regret:
 
     @property
     def tied(self) -> bool:
-        """The race could not tell it from the fastest."""
+        """Whether the race could not distinguish the kernel from the fastest."""
         return self.low <= 0.0
 
 
@@ -325,7 +325,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _head(space: RecordedSpace, plan: argparse.Namespace, words: Sequence[str]) -> dict[str, Any]:
-    """What a report begins with."""
+    """The head of a report."""
     return {
         "date": now(),
         "command": shlex.join(["python", "-m", "benchmarks.search.live_retunes", *words]),

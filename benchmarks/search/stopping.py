@@ -1,4 +1,4 @@
-"""What ending a search by the expected gain saves and what it loses, on recorded spaces.
+"""Savings and losses of ending a search by the expected gain, on recorded spaces.
 
     python -m benchmarks.search.stopping SPACE ... [--runs 10] [--budget 200] [--processes 1]
 

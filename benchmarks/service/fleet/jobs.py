@@ -1,4 +1,4 @@
-"""Many tuning jobs on one device and on several: what each further device brings, and what its results are.
+"""Many tuning jobs on one device and on several: the gain of each further device, and the results.
 
 Parts of :mod:`benchmarks.service.fleet_gpus`; each leaves its kernels to the next one.
 """
@@ -153,7 +153,7 @@ def seconds_of(jobs: Sequence[JobView]) -> float:
 
 
 def _keep(folder: Path, client: Client, jobs: Sequence[JobView]) -> None:
-    """Leave the winners of some jobs, and the tree that clients read, in a folder."""
+    """Write the winners of some jobs, and the tree that clients read, to a folder."""
     index = {}
     for job in jobs:
         if job.best:
@@ -174,7 +174,7 @@ def kept(folder: Path) -> _Winners:
 
 
 def winners(machine: Machine, rows: Rows) -> None:
-    """Where one device and several found different winners, a race of the two on one device."""
+    """Race, on one device, the winners of problems for which one device and several found different ones."""
     alone = kept(machine.folder / "many-1")
     with contextlib.closing(Bench(machine.devices[0])) as bench:
         for count in device_counts(machine)[1:]:

@@ -1,4 +1,5 @@
-"""How far the devices of one class differ, what an anchor kernel mends of it, and what busy neighbours cost.
+"""How far the devices of one class differ, how much of it an anchor kernel corrects, and the cost of busy
+neighbours.
 
 A part of :mod:`benchmarks.service.fleet_gpus`, on the kernels of ``one-job``.
 """
@@ -33,9 +34,9 @@ _Logs = dict[str, list[list[float]]]  # by device, a row of each repeat: logarit
 
 
 def neighbours(machine: Machine, rows: Rows) -> None:
-    """How far devices differ from the first one on the same kernels, several times, before and after they
-    are related by an anchor; and a kernel on the first and on the last device while all others are idle, and
-    while they are busy."""
+    """Measure how far devices differ from the first one on the same kernels, several times, without and with
+    the correction by an anchor. Then time a kernel on the first and on the last device, while all others are
+    idle and while they are busy."""
     known = kept(machine.folder / "kernels")
     with contextlib.ExitStack() as stack:
         benches = [stack.enter_context(contextlib.closing(Bench(name))) for name in machine.devices]
@@ -92,8 +93,8 @@ def _samples(found: RaceSamples) -> dict[str, Any]:
 
 
 def anchored(logs: _Logs) -> Iterator[dict[str, Any]]:
-    """Of each device the anchor's correction, the negative logarithm of its ratio, with its standard error;
-    then how far the other kernels are from 1 on all devices, before and after it.
+    """The anchor's correction of each device (the negative logarithm of its ratio) with its standard error;
+    then how far the ratios of the other kernels are from 1 on all devices, before and after the correction.
 
     Standard errors are those of a mean over the repeats. Their variance is that within the devices, pooled
     over them: a device alone has too few repeats. ``noise`` is what the spread would be if all devices were

@@ -128,8 +128,8 @@ class _Searched:
             return [Artifact.from_bytes(entities.get_artifact(session, one) or b"") for one in digests]
 
     def seconds_to(self, others_ratio: float) -> float | None:
-        """When the search came within 2 % of the best of both jobs, the other's takes so many times as
-        long as this one's; None if it never did."""
+        """Seconds until the search came within 2 % of the best of both jobs; None if it never did.
+        ``others_ratio`` is the other job's best time over this one's."""
         best_us = min(timed(one).median_us for one, _ in self._complete)
         enough_us = best_us * min(1.0, others_ratio) / _NEAR
         return next((round(s, 2) for one, s in self._complete if timed(one).median_us <= enough_us), None)

@@ -61,8 +61,8 @@ def _service(machine: Machine, engine: str, name: str, **environment: str) -> It
 
 
 def _row(jobs: Sequence[JobView]) -> dict[str, Any]:
-    """Of all jobs of a run: what a trial takes; and what of it is neither the device's nor the search's own,
-    nor waits for a compiler, so that it is the engine's."""
+    """For all jobs of a run: the time of a trial, and the engine's part of it, which is the time that is
+    spent neither on the device, nor in the search, nor waiting for a compiler."""
     progress = [job.progress for job in jobs if job.progress]
     done = sum(one.measured + one.failed for one in progress)
     spent = [job.finished - job.started for job in jobs if job.finished and job.started]

@@ -1,4 +1,4 @@
-"""The same jobs of some devices again and again: whether what befalls another device disturbs them."""
+"""Rounds of the same jobs on some devices, to find out whether faults of another device disturb them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def told(trial: Trial) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Times:
-    """What became of some jobs.
+    """The results of some jobs.
 
     Attributes:
         us: the median of each complete trial, and of the winner and the vendor library in its race.
@@ -82,7 +82,7 @@ def middle(found: Sequence[Times]) -> Times:
 
 
 def add_quiet(rows: Rows, quiet: Sequence[Times]) -> None:
-    """A row of each quiet round over the others, which shows how the times scatter by themselves."""
+    """Add a row that relates each quiet round to the others; it shows how the times scatter by themselves."""
     for number, found in enumerate(quiet):
         others = [one for one in quiet if one is not found]
         rows.add("quiet", round=number, **found.row(middle(others)))
@@ -92,21 +92,21 @@ class Rounds:
     """Rounds of the same jobs on the devices of a service, each pinned to its device."""
 
     def __init__(self, client: Client, rows: Rows, target: str, **options: Any) -> None:
-        """``target`` is the device that something befalls later; its own times do not count. ``options``
-        are those of each job."""
+        """``target`` is the device on which faults happen later; its own times do not count. ``options`` are
+        those of each job."""
         self._client, self._rows, self._target = client, rows, target
         self._others = sorted(one.name for one in client.devices() if one.name != target)
         self._options = {"level": "quick", **options}
         self._quiet: list[Times] = []
 
     def quiet(self, given: Sequence[GemmProblem], rounds: int) -> None:
-        """So many rounds while nothing befalls the target, which has as many jobs as each other device."""
+        """Run ``rounds`` rounds without faults; the target has as many jobs as each other device."""
         for _ in range(rounds):
             self._quiet.append(self._round(given, [*self._others, self._target]))
         add_quiet(self._rows, self._quiet)
 
     def beside(self, given: Sequence[GemmProblem], ended: Callable[[], bool]) -> None:
-        """The same jobs of the others again and again until what befalls the target has ended."""
+        """Repeat the jobs of the other devices until the faults of the target have ended."""
         before, number = middle(self._quiet), 0
         while not ended():
             found = self._round(given, self._others)

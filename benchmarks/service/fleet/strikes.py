@@ -162,7 +162,7 @@ def _pipe(worker: int) -> Iterator[int]:
 
 
 def _struck(store: Store, caught: _Caught, kind: str) -> dict[str, Any]:
-    """Kill a process, and see what becomes of the job."""
+    """Kill a process, and follow the job to its end."""
     struck = utc_now()
     with contextlib.suppress(ProcessLookupError):
         os.kill(caught.actor if kind == "actor" else caught.worker, signal.SIGKILL)
