@@ -163,6 +163,20 @@ def test_a_backup_that_cannot_be_written_names_its_file(
     assert list(tmp_path.glob("*backup*")) == []
 
 
+def test_a_backup_replaces_regular_files_alone(
+    sqlite_databases: Databases, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """For root a device such as /dev/null may be replaced, which breaks the machine."""
+    pipe, link, leads_to = tmp_path / "pipe", tmp_path / "link", tmp_path_factory.mktemp("other") / "real.db"
+    os.mkfifo(pipe)
+    link.symlink_to(leads_to)
+    with opened(sqlite_databases.copy(populate)) as store:
+        with pytest.raises(StoreError, match="pipe is no regular file"):
+            back_up(store, pipe)
+        assert back_up(store, link) == leads_to.stat().st_size
+    assert (pipe.is_fifo(), link.is_symlink()) == (True, True)
+
+
 def full(_: int) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -29,15 +29,17 @@ _ROWS = 500
 
 def back_up(store: Store, file: Path) -> int:
     """Write a backup of a database that may be in use, and check it; gives its size in bytes. A file that is
-    there already is replaced once the new one is whole.
+    there already is replaced once the new one is whole; a link stays, and what it leads to is replaced.
 
     Raises:
-        StoreError: the file is of the database itself, the schema is not this release's (PostgreSQL), or the
-            backup is damaged.
+        StoreError: the file is of the database itself or no regular one, the schema is not this release's
+            (PostgreSQL), or the backup is damaged.
         OSError: the file cannot be written; names it.
     """
     if file.exists() and any(own.exists() and own.samefile(file) for own in _files(store)):
         raise StoreError(f"{file} is of the database itself, which a backup would replace; use another file")
+    if file.exists() and not file.is_file():
+        raise StoreError(f"{file} is no regular file, so a backup cannot replace it; use another file")
     with _beside(file) as copy:
         if store.engine.dialect.name == "sqlite":
             _copy_sqlite(store, copy)
@@ -48,7 +50,7 @@ def back_up(store: Store, file: Path) -> int:
             found = connection.execute("PRAGMA integrity_check").fetchone()[0]
         if found != "ok":
             raise StoreError(f"the backup is damaged ({found}); run 'tilewright db check' on the database")
-        os.replace(_synced(copy), file)
+        os.replace(_synced(copy), os.path.realpath(file))
     return file.stat().st_size
 
 
