@@ -19,6 +19,7 @@ from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Outcome, Trial
 from tuner.store import exchange
 from tuner.store.exchange import EndedJob, TrialOfJob
+from tuner.store.upkeep.backup import beside
 
 _STATES = {Outcome.OK: TrialState.COMPLETE, Outcome.PRUNED: TrialState.PRUNED}
 
@@ -27,7 +28,7 @@ def write(lines: Iterable[bytes], path: Path) -> int:
     """Write the jobs of an NDJSON export as studies of a new SQLite file; gives how many studies.
 
     Raises:
-        TilewrightError: the file exists.
+        TilewrightError: the file exists, or cannot be written; then nothing is left of it.
     """
     if path.exists():
         raise TilewrightError(f"{path} exists; choose another name, or remove it")
@@ -40,11 +41,13 @@ def write(lines: Iterable[bytes], path: Path) -> int:
         elif isinstance(record, TrialOfJob):
             trials[record.job, record.trial.m, record.trial.config.family].append(record)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
-    for (job_id, m, family), found in trials.items():
-        problem = jobs[job_id].request.problem
-        row = problem if m is None else dataclasses.replace(problem, m=m)
-        _write_study(storage, jobs[job_id], row, family, found)
+    with beside(path) as made:
+        storage = optuna.storages.RDBStorage(f"sqlite:///{made}")
+        for (job_id, m, family), found in trials.items():
+            problem = jobs[job_id].request.problem
+            row = problem if m is None else dataclasses.replace(problem, m=m)
+            _write_study(storage, jobs[job_id], row, family, found)
+        made.rename(path)
     return len(trials)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from alembic import command
+from full_disk import files_of_at_most
 from sqlalchemy import select, text, update
 from store_samples import HOST, HOST_CLASS, TRUSTED, artifact, best, problem, request, trial
 
@@ -268,3 +269,10 @@ def test_an_optuna_storage_has_a_study_for_each_row(store: Store, tmp_path: Path
     records = [ended, *(TrialOfJob(job.id, one, job.created) for one in tried)]
     lines = [json.dumps(exchange.to_plain(record)).encode() for record in records]
     assert optuna_export.write(lines, tmp_path / "optuna.db") == len(ROWS)
+
+
+def test_an_optuna_storage_that_cannot_be_written_leaves_nothing(store: Store, tmp_path: Path) -> None:
+    lines = [json.dumps(exchange.to_plain(EndedJob(**gathered(EndedJob, finished(store))))).encode()]
+    with files_of_at_most(16_384), pytest.raises(StoreError, match=r"optuna\.db cannot be written: .* space"):
+        optuna_export.write(lines, tmp_path / "optuna.db")
+    assert list(tmp_path.iterdir()) == []

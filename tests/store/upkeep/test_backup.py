@@ -17,6 +17,7 @@ import store_samples as samples
 from alembic import command
 from databases import Databases, migrate, opened
 from frozen_release import fill
+from full_disk import files_of_at_most
 from sqlalchemy import MetaData, text
 
 from tuner.store import jobs, keys
@@ -175,6 +176,21 @@ def test_a_backup_replaces_regular_files_alone(
             back_up(store, pipe)
         assert back_up(store, link) == leads_to.stat().st_size
     assert (pipe.is_fifo(), link.is_symlink()) == (True, True)
+
+
+def test_a_disk_too_small_for_a_backup_is_told(sqlite_databases: Databases, tmp_path: Path) -> None:
+    file, target = tmp_path / "backup.db", tmp_path / "new.db"
+    with opened(sqlite_databases.copy(populate)) as store:
+        with (
+            files_of_at_most(16_384),
+            pytest.raises(StoreError, match=r"backup.db cannot be written: .*space"),
+        ):
+            back_up(store, file)
+        assert list(tmp_path.iterdir()) == []
+        back_up(store, file)
+    for size, error, told in ((16_384, StoreError, "new.db cannot be written"), (65_536, OSError, "new.db")):
+        with files_of_at_most(size), pytest.raises(error, match=told):
+            restore(file, f"sqlite:///{target}")
 
 
 def full(_: int) -> None:

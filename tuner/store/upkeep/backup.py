@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sqlalchemy import Connection, func, insert, select, text
+from sqlalchemy.exc import OperationalError
 
 from tilewright.errors import naming
 from tuner.store import sets
@@ -40,7 +41,7 @@ def back_up(store: Store, file: Path) -> int:
         raise StoreError(f"{file} is of the database itself, which a backup would replace; use another file")
     if file.exists() and not file.is_file():
         raise StoreError(f"{file} is no regular file, so a backup cannot replace it; use another file")
-    with _beside(file) as copy:
+    with beside(file) as copy:
         if store.engine.dialect.name == "sqlite":
             _copy_sqlite(store, copy)
         else:
@@ -59,17 +60,19 @@ def restore(file: Path, url: str, who: str = audit.SERVICE) -> None:
     that says who did.
 
     Raises:
-        StoreError: the database is not empty, the file is no backup or damaged, or a newer release wrote it.
+        StoreError: the database is not empty or cannot be written, the file is no backup or damaged, or a
+            newer release wrote it.
     """
     with contextlib.closing(Store.open(url)) as target:
-        if target.schema_state() != "empty":
-            raise StoreError(
-                f"{target.engine.url.render_as_string(hide_password=True)} is not empty; restore into a new"
-                " database and point TILEWRIGHT_DATABASE_URL to it"
-            )
         database = target.engine.url.database if target.engine.dialect.name == "sqlite" else None
-        with _beside(Path(database) if database else Path(tempfile.gettempdir()) / "backup") as copy:
-            shutil.copyfile(file, copy)
+        with beside(Path(database) if database else Path(tempfile.gettempdir()) / "backup") as copy:
+            if target.schema_state() != "empty":
+                raise StoreError(
+                    f"{target.engine.url.render_as_string(hide_password=True)} is not empty; restore into a"
+                    " new database and point TILEWRIGHT_DATABASE_URL to it"
+                )
+            with file.open("rb") as backup, copy.open("wb") as written:
+                shutil.copyfileobj(backup, written)
             with contextlib.closing(_opened(copy, file)) as source:
                 _check(source, file)
                 with source.begin() as session:
@@ -149,12 +152,24 @@ def _set_sequences(connection: Connection) -> None:
 
 
 @contextlib.contextmanager
-def _beside(file: Path) -> Iterator[Path]:
-    """A file to be made in the folder of another one, which errors of the system name; its remains are
-    removed."""
+def beside(file: Path) -> Iterator[Path]:
+    """A SQLite file to be made in the folder of another one, which errors of the system name; its remains are
+    removed.
+
+    Raises:
+        StoreError: SQLite cannot write it.
+    """
     parent, prefix = file.resolve().parent, ".tilewright-"
     with naming(file, parent / prefix), tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as folder:
-        yield Path(folder) / "copy.db"
+        try:
+            yield Path(folder) / "copy.db"
+        except (OperationalError, sqlite3.OperationalError) as error:
+            reason = getattr(error, "orig", error)
+            if not isinstance(reason, sqlite3.OperationalError):
+                raise  # of PostgreSQL
+            raise StoreError(
+                f"{file} cannot be written: {reason}; make space on its disk, or use another one"
+            ) from error
 
 
 def _synced(file: Path) -> Path:
