@@ -87,8 +87,10 @@ def only_one(start: str, found: Sequence[str], what: str, listing: str) -> str:
     """The one id that begins with ``start``, of the first few that do.
 
     Raises:
-        typer.BadParameter: there is none, or more than one.
+        typer.BadParameter: there is none, or more than one, or ``start`` is empty: any would begin so.
     """
+    if not start:
+        raise typer.BadParameter(f"an empty id names no {what}; {listing!r} lists them")
     if len(found) != 1:
         told = f"no {what} starts" if not found else f"more than one {what} starts"
         raise typer.BadParameter(f"{told} with {start!r}; {listing!r} lists them")

@@ -241,6 +241,17 @@ def test_listing_keys_makes_no_database(tmp_path: Path) -> None:
     assert data(CliRunner().invoke(app, revoke))["active"] is False
 
 
+def test_an_empty_id_names_nothing(run: Run, tuned: wire.JobView, tmp_path: Path) -> None:
+    """A variable of a script that was not set would revoke or delete the only one there is."""
+    assert tuned.best is not None
+    url = ["--database-url", f"sqlite:///{tmp_path / 'keys.db'}"]
+    data(CliRunner().invoke(app, ["keys", "create", "me", "--json", *url]))
+    refused = [CliRunner().invoke(app, ["keys", "revoke", "", *url]), run("jobs", "show", "")]
+    assert [result.exit_code for result in refused] == [2, 2]
+    assert "an empty id names no key; 'tilewright keys ls' lists them" in plain(refused[0].stderr)
+    assert "an empty id names no job; 'tilewright jobs ls' lists them" in plain(refused[1].stderr)
+
+
 def test_a_key_has_a_name_and_the_first_says_that_requests_need_one_now(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'keys.db'}"
     nameless = CliRunner().invoke(app, ["keys", "create", " ", "--database-url", url])
