@@ -29,6 +29,7 @@ from service.cli.output import (
     DatabaseUrl,
     Url,
     connect,
+    device_named,
     echo,
     only_one,
     print_json,
@@ -43,6 +44,7 @@ from tilewright import Client
 from tilewright.errors import printable
 from tilewright.launch import driver
 from tilewright.schema.codec import encode
+from tilewright.schema.problem import GemmProblem
 from tilewright.trust import checked_key
 from tilewright.wire import Counts, Format, ImportView
 from tuner.store import imports, keys
@@ -249,10 +251,16 @@ def delete_problem(
     removed = _removed(
         url,
         database_url,
-        lambda client: client.delete_problem(problem),
+        lambda client: client.delete_problem(_as_there(asked, client)),
         _noted(lambda session: imports.remove_problem(session, problem), Action.DELETE_PROBLEM, str(problem)),
     )
     _print_removed(removed, as_json)
+
+
+def _as_there(asked: Asked, client: Client) -> GemmProblem:
+    """The problem; a type or layout that was not given is that of the service's first device."""
+    is_whole = {"dtype", "layout"} <= asked.fields.keys()
+    return asked.on("host" if is_whole else device_named(client, None).kind)
 
 
 def _removed(

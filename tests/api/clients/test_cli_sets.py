@@ -231,6 +231,20 @@ def test_results_are_deleted(tmp_path: Path) -> None:
         finish(server)
 
 
+def test_a_problem_is_deleted_as_the_services_device_computes_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a machine whose own device is of another kind."""
+    deleted: list[GemmProblem] = []
+    monkeypatch.setattr("tilewright.launch.driver.device_count", lambda: 1)
+    monkeypatch.setattr(Client, "delete_problem", lambda _, one: deleted.append(one) or wire.Counts())
+    assert run("delete", "problem", "64", "64", "64").exit_code == 0
+    monkeypatch.setattr(Client, "devices", lambda _: [])
+    assert run("delete", "problem", "64", "64", "64").exit_code == 1
+    assert run("delete", "problem", "64", "64", "64", "--dtype", "int8", "--layout", "nt").exit_code == 0
+    assert list(map(str, deleted)) == ["64x64x64 float32 nn", "64x64x64 int8 nt"]
+
+
 def test_what_is_served_is_published_and_starts_a_client(run: Run, asked: Client, tmp_path: Path) -> None:
     digest, folder = tuned_set(asked, 16), tmp_path / "published"
     device_class = asked.devices()[0].device_class
