@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import signal
 import socket
@@ -140,7 +141,10 @@ def _listen(settings: Settings) -> socket.socket:
         listener.bind((settings.host, settings.port))
     except OSError as error:
         listener.close()
-        reason = f"cannot listen at {settings.host}:{settings.port}: {error.strerror}; choose another --port"
+        is_of_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+        option = "--host" if is_of_host else "--port"
+        place = f"{settings.host}:{settings.port}"
+        reason = f"cannot listen at {place}: {error.strerror}; choose another {option}"
         typer.echo(f"error: {reason}", err=True)
         raise typer.Exit(1) from error
     return listener

@@ -236,6 +236,12 @@ def test_a_name_that_is_no_text_is_printed(run: Run, tmp_path: Path) -> None:
         assert shown["file"] == str(tmp_path / r"n\udcff")
 
 
+def test_an_address_that_is_not_of_this_machine_asks_for_another_host(serve: Serve) -> None:
+    for host in ("192.0.2.1", "nowhere.invalid"):
+        code, told = serve("--host", host, "--allow-remote", "--port", "0")
+        assert (code, told.endswith("; choose another --host\n")) == (1, True)
+
+
 def test_serve_refuses_the_network_unless_told(serve: Serve) -> None:
     code, told = serve("--host", "0.0.0.0")
     assert code == 2
