@@ -198,7 +198,7 @@ def checked_url(url: str, key: str | None) -> tuple[str, dict[str, str]]:
 
     Raises:
         InvalidProblem: it is not ``http://host`` or ``https://host``, with or without port and path, nor
-            ``file:///path``; or there are a key and a user.
+            ``file:///path``; there are a key and a user; or the key is none.
     """
     try:
         parts = urlsplit(url)
@@ -214,6 +214,11 @@ def checked_url(url: str, key: str | None) -> tuple[str, dict[str, str]]:
         raise InvalidProblem(
             "the URL of a service reads like http://127.0.0.1:8080, that of a published folder like"
             f" file:///srv/kernels, and a password in it has %40 for @ and %2F for /; got {shown!r}"
+        )
+    if key is not None and not (isinstance(key, str) and key.isascii() and key.isprintable()):
+        raise InvalidProblem(
+            "an API key must be text of printable ASCII, as 'tilewright keys create' shows it; remove a line"
+            " break that was read with it"
         )
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     if basic != b":":
