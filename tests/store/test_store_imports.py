@@ -297,6 +297,17 @@ def test_a_set_that_names_what_is_gone_is_pinned_no_more(store: Store) -> None:
         assert sets.served(session, HOST_CLASS).pinned == snapshot("1").digest
 
 
+def test_a_set_is_pinned_no_more_when_the_kernel_of_a_winner_that_was_replaced_goes(store: Store) -> None:
+    with store.begin() as session:
+        entities.put_artifact_bytes(session, ELSE.to_bytes(), TRUSTED.id)
+        winners.merge(session, foreign(problem()), ENTERED, TRUSTED)
+        sets.keep(session, snapshot("1", ELSE.digest), "anything")
+        sets.pin(session, HOST_CLASS, snapshot("1").digest)
+        winners.put(session, best(problem()))
+        assert imports.remove(session, TRUSTED.id).artifacts == 1
+        assert sets.served(session, HOST_CLASS).pinned is None
+
+
 def test_winners_come_while_others_are_pinned_and_taken_out(store: Store) -> None:
     """PostgreSQL would end one of two that wait for rows of each other."""
     with store.begin() as session:

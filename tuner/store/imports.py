@@ -25,6 +25,7 @@ from tuner.store.models import (
     LadderRow,
     MissRow,
     RetuneRow,
+    ServedSetRow,
     TrialRow,
     TrialSlotRow,
 )
@@ -180,6 +181,8 @@ def unknown(import_id: str) -> StoreError:
 def remove_winners(session: Session, import_id: str) -> int:
     """Delete the winners of an import, and those that wait to be raced; gives how many were in use."""
     session.execute(delete(ImportedBestRow).where(ImportedBestRow.import_id == import_id))
+    brought = select(ArtifactRow.digest).where(ArtifactRow.import_id == import_id)
+    _unpin_naming(session, session.scalars(brought).all())
     return _remove_winners(session, BestConfigRow.import_id == import_id)
 
 
@@ -285,7 +288,17 @@ def remove_kernels(session: Session, import_id: str, most: int | None = None) ->
     needed = or_(*(one.exists() for one in _needing()))
     free = select(ArtifactRow.digest).where(ArtifactRow.import_id == import_id, ~needed)
     gone = delete(ArtifactRow).where(ArtifactRow.digest.in_(free.limit(most))).returning(ArtifactRow.digest)
-    return len(session.execute(gone, execution_options=_UNSYNCHRONIZED).all())
+    digests = session.scalars(gone, execution_options=_UNSYNCHRONIZED).all()
+    _unpin_naming(session, digests)  # one may have been pinned since the winners went
+    return len(digests)
+
+
+def _unpin_naming(session: Session, kernels: Sequence[str]) -> None:
+    """See to it that no pinned set names these kernels; a winner that was raced here since may have taken the
+    place of theirs."""
+    pinned = select(ServedSetRow.device_class).where(ServedSetRow.pinned_id.is_not(None))
+    for device_class in session.scalars(pinned).all() if kernels else ():
+        sets.unpin_naming(session, device_class, kernels)
 
 
 def hand_on_kernels(session: Session, import_id: str, to: str | ColumnElement[Any]) -> None:

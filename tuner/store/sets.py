@@ -178,8 +178,7 @@ def unpin_naming(session: Session, device_class: str, artifacts: Collection[str]
     these artifacts."""
     pinned = served(session, device_class).pinned
     found = packed(session, pinned) if pinned else None
-    named = unpack(found) if found else b""
-    if any(digest.encode() in named for digest in artifacts):
+    if found and not digests_in(found).isdisjoint(artifacts):
         pin(session, device_class, None)
 
 
