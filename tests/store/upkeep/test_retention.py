@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import store_samples as samples
@@ -15,7 +16,7 @@ from alembic import command
 from databases import Databases, migrate, opened
 from set_server import config_set, entry
 from signers import signer
-from sqlalchemy import event, func, select
+from sqlalchemy import delete, event, func, select
 from typer.testing import CliRunner
 
 from service.cli.main import app
@@ -34,6 +35,7 @@ from tuner.store import best, entities, jobs, sets, trials
 from tuner.store.database import Store, alembic_config
 from tuner.store.models import ArtifactRow, Base, ConfigSetRow, EventRow, JobRow, TrialRow
 from tuner.store.records import JobRecord, utc_now
+from tuner.store.upkeep import retention
 from tuner.store.upkeep.check import damages
 from tuner.store.upkeep.retention import Kind, prune
 
@@ -224,6 +226,19 @@ def test_a_stopped_prune_goes_on(store: Store) -> None:
         rounds += 1
     assert rounds >= len(Kind)
     assert removed == EXPECTED
+
+
+def test_trials_that_are_deleted_meanwhile_stop_no_prune(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = retention._Run._step
+
+    def deleting(run: retention._Run, *given: Any) -> int:
+        with store.begin() as session:
+            session.execute(delete(TrialRow).where(TrialRow.number == 1))
+        return step(run, *given)
+
+    monkeypatch.setattr(retention._Run, "_step", deleting)
+    assert prune(store, {Kind.SAMPLES: 30.0}) == {Kind.SAMPLES: 5}  # two of the seven were deleted
+    assert trials_of(store, 67)[0].timing == samples.trial(0).timing, "of the young job"
 
 
 def test_a_kernel_that_is_needed_again_stays(store: Store) -> None:

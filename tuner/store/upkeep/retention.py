@@ -188,6 +188,8 @@ class _Samples(_Rule):
         return query.where(TrialRow.sampled < before, _ENDED)
 
     def remove(self, session: Session, rows: Rows) -> int:
+        same = tuple_(*self.keys).in_([tuple(row[: len(self.keys)]) for row in rows])  # not deleted or replaced since
+        there = {tuple(row) for row in session.execute(select(*self.keys).where(same))}
         values = [
             {
                 "job_id": row.job_id,
@@ -196,8 +198,10 @@ class _Samples(_Rule):
                 "timing": row.timing | {"samples_us": []} if isinstance(row.timing, dict) else row.timing,
             }
             for row in rows
+            if tuple(row[: len(self.keys)]) in there
         ]
-        session.execute(update(TrialRow), values)
+        if values:
+            session.execute(update(TrialRow), values)
         return len(values)
 
 
