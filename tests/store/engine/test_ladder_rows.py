@@ -111,6 +111,17 @@ def test_another_claim_goes_on_with_the_rows(store: Store) -> None:
     assert sorted(later.row_results()) == list(ROWS)
 
 
+def test_a_claim_whose_clock_is_behind_keeps_the_order_of_the_trials(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ladder goes on with the number after the last trial, which must be free."""
+    job, recorder = recorded(store)
+    now = utc_now()
+    monkeypatch.setattr("tuner.store.trials.utc_now", lambda: now - timedelta(minutes=1))
+    recorder.add_trial(dataclasses.replace(trial(3, 5.0), m=16), artifact())
+    assert [one.number for one in JobRecorder(store, job.id).trials()] == [0, 1, 2, 3]
+
+
 def test_rows_count_as_problems_of_their_own_for_near_matches(store: Store) -> None:
     finished(store)
     with store.read() as session:
