@@ -25,7 +25,7 @@ from tilewright.errors import InvalidProblem
 from tilewright.http.calls import JSON
 from tilewright.schema.codec import gathered
 from tilewright.schema.problem import GemmProblem, variants
-from tuner.store import best
+from tuner.store import best, sets
 from tuner.store.records import StoredBest
 from tuner.store.reports import winners
 
@@ -104,8 +104,7 @@ def _answer(service: Service, query: wire.BestQuery, problem: GemmProblem) -> An
     winner = _stored(service, selection)
     if winner is None:
         _count(service, "none", None, query.target)
-        deleted = "the winner of the pinned set was deleted" if selection.result.entry else ""
-        raise _not_tuned(service, query, problem, deleted or selection.result.reason)
+        raise _not_tuned(service, query, problem, _why_none(selection))
     near = selection.result if selection.result.kind in _NEAR else None
     return Answer.of(service.quality.best_view(winner, near), winner)
 
@@ -133,7 +132,7 @@ def get_explanation(query: Annotated[wire.ExplainQuery, Query()], service: Servi
     [selection] = service.served.select(query.target, [problem], query.limits)
     winner = _stored(service, selection)
     if winner is None:
-        raise _not_tuned(service, query, problem, selection.result.reason)
+        raise _not_tuned(service, query, problem, _why_none(selection))
     near = selection.result if selection.result.kind in _NEAR else None
     with service.store.read() as session:
         explanation = explained(session, winner)
@@ -177,12 +176,20 @@ def _report(service: Service, query: wire.ReportQuery) -> str:
 
 
 def _stored(service: Service, selection: Selection) -> StoredBest | None:
-    """The stored winner that a selection names, also one that lost to the vendor library."""
+    """The stored winner that a selection names, also one that lost to the vendor library; None where it was
+    deleted, or another kernel took its place while a set that names it is pinned."""
     entry, device_class = selection.result.entry, selection.device_class
     if entry is None or device_class is None:
         return None
     with service.store.read() as session:
-        return next(iter(best.exact(session, device_class, entry.problem)), None)
+        found = next(iter(best.exact(session, device_class, entry.problem)), None)
+        pinned = sets.served(session, device_class).pinned
+    return None if found and pinned and found.best.artifact != entry.artifact else found
+
+
+def _why_none(selection: Selection) -> str:
+    replaced = "the winner of the pinned set was replaced or deleted"
+    return replaced if selection.result.entry else selection.result.reason
 
 
 def _problems(body: wire.LookupBody) -> list[GemmProblem]:

@@ -116,6 +116,30 @@ def test_each_change_shows_at_once(http: TestClient, other: Store) -> None:
     assert speedup(http) == 1.75
 
 
+def test_a_pinned_set_whose_winner_was_replaced_is_not_answered_with_another_kernel(
+    http: TestClient, other: Store
+) -> None:
+    served = http.get("/config-sets/current", params={"device_class": HOST_CLASS}).json()
+    later = artifact(b"\x7fELF\0later")
+    with other.begin() as session:
+        sets.pin(session, HOST_CLASS, served["digest"])
+        entities.put_artifact(session, later)
+    put(other, 65, artifact=later.digest)
+    assert speedup(http) == 1.25, "of the problem whose winner stands"
+    problems = [OF_64 | {"m": 65}]
+    for one in problems:
+        del one["device_class"]
+    body = {"device_class": HOST_CLASS, "problems": problems}
+    (looked_up,) = http.post(f"{PATH}/lookup", json=body).json()["items"]
+    assert looked_up["entry"]["artifact"] == artifact().digest
+    answer = http.get(PATH, params=OF_64 | {"m": 65})
+    assert answer.status_code == 404
+    assert "the winner of the pinned set was replaced or deleted" in answer.json()["detail"]
+    with other.begin() as session:
+        sets.pin(session, HOST_CLASS, None)
+    assert http.get(PATH, params=OF_64 | {"m": 65}).json()["artifact"]["digest"] == later.digest
+
+
 def test_a_winner_whose_job_was_deleted_names_it_no_more(http: TestClient, other: Store) -> None:
     job_id = http.get(PATH, params=OF_64).json()["job_id"]
     assert job_id

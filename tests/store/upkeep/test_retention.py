@@ -228,7 +228,9 @@ def test_a_stopped_prune_goes_on(store: Store) -> None:
     assert removed == EXPECTED
 
 
-def test_trials_that_are_deleted_meanwhile_stop_no_prune(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trials_that_are_deleted_meanwhile_stop_no_prune(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     step = retention._Run._step
 
     def deleting(run: retention._Run, *given: Any) -> int:

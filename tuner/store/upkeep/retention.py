@@ -188,7 +188,8 @@ class _Samples(_Rule):
         return query.where(TrialRow.sampled < before, _ENDED)
 
     def remove(self, session: Session, rows: Rows) -> int:
-        same = tuple_(*self.keys).in_([tuple(row[: len(self.keys)]) for row in rows])  # not deleted or replaced since
+        # NOTE: those that were not deleted or replaced since.
+        same = tuple_(*self.keys).in_([tuple(row[: len(self.keys)]) for row in rows])
         there = {tuple(row) for row in session.execute(select(*self.keys).where(same))}
         values = [
             {
