@@ -408,6 +408,22 @@ def test_a_problem_is_taken_out_with_all_that_is_known_of_it(store: Store) -> No
     assert left == {"device": 1, "problem": 1, "family_source": 1, "served_set": 1}
 
 
+def test_a_later_quick_race_of_another_store_displaces_no_full_one(store: Store) -> None:
+    of = problem()
+    was = foreign(of).provenance
+    quick = dataclasses.replace(
+        foreign(of, tile=48), provenance=dataclasses.replace(was, method=was.method + QUICK_METHOD)
+    )
+    later = ENTERED + timedelta(days=1)
+    with store.begin() as session:
+        entities.put_artifact_bytes(session, ELSE.to_bytes(), TRUSTED.id)
+        assert winners.merge(session, quick, ENTERED, TRUSTED) == "in use"
+        assert winners.merge(session, foreign(of), ENTERED, TRUSTED) == "in use"
+        assert winners.merge(session, quick, later, TRUSTED) == "known"
+        (stored,) = winners.exact(session, HOST_CLASS, of)
+        assert not stored.best.provenance.quick
+
+
 def test_a_quick_race_leaves_what_waits(store: Store) -> None:
     of = problem()
     won = best(of)

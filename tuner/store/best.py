@@ -84,9 +84,9 @@ def merge(session: Session, best: BestConfig, created: datetime, entering: Impor
     """Keep the winner of a race that another store ran.
 
     A winner of a trusted import whose artifact is stored comes into use if it is decidedly better than the
-    stored winner, or later and not decidedly worse. So stores that merge each other's winners end with the
-    same one. It never replaces a winner that was raced here. Any other imported winner waits to be built and
-    raced here.
+    stored winner, as a full one is than a quick one, or later and not decidedly worse. So stores that merge
+    each other's winners end with the same one. It never replaces a winner that was raced here. Any other
+    imported winner waits to be built and raced here.
     """
     here = exact(session, best.device_class, best.problem)
     raced_here = any(stored.import_id is None for stored in here)
@@ -215,6 +215,8 @@ def _outdoes(earlier: BestConfig, later: BestConfig) -> bool:
     if earlier.timing.disturbed or later.timing.disturbed:
         return not earlier.timing.disturbed
     was, now = earlier.provenance, later.provenance
+    if was.quick is not now.quick:
+        return now.quick
     comparable = (was.driver, was.method) == (now.driver, now.method)
     return comparable and earlier.speedup_low > later.speedup_high
 
