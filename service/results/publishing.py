@@ -153,9 +153,7 @@ def _current(client: Client, device_class: str) -> SetAnswer | None:
 
 def _add_kernels(client: Client, folder: Path, answer: SetAnswer) -> Iterator[int]:
     """Write the kernels of a set that are missing or were cut short; gives the bytes of each."""
-    wanted = {
-        entry.artifact: entry.artifact_bytes for entry in answer.config_set.entries if not entry.use_vendor
-    }
+    wanted = {entry.artifact: entry.artifact_bytes for entry in answer.config_set.entries if entry.may_run}
     missing = [name for name, size in wanted.items() if _size(folder, kernel_path(name)) != size]
     for first in range(0, len(missing), _PART):
         kernels = client.artifacts(answer.config_set.digest, missing[first : first + _PART])

@@ -336,7 +336,7 @@ class ConfigSetRefresher:
 
     def _fetch_artifacts(self, catalog: Catalog) -> dict[str, bytes]:
         entries = catalog.config_set.entries
-        missing = self._artifacts.missing(entry.artifact for entry in entries if not entry.use_vendor)
+        missing = self._artifacts.missing(entry.artifact for entry in entries if entry.may_run)
         if not missing:
             return {}
         everything = len(missing) == len({entry.artifact for entry in entries})

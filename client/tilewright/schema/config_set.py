@@ -66,6 +66,12 @@ class SetEntry:
     preconditions: Preconditions = dataclasses.field(default_factory=Preconditions)
     kernels: tuple[LadderKernel, ...] | None = None
 
+    @property
+    def may_run(self) -> bool:
+        """Whether any lookup gives the kernel: on a ladder one that ties with the vendor library, though it
+        does not run on its own row, may run between that and the next one."""
+        return not self.use_vendor or (self.verdict == "tie" and bool(self.kernels))
+
     def of_format(self, found: int) -> Self:
         """The entry of a set of an earlier format, with what that format does not tell assumed to the worst:
         the kernel is not deterministic, and needs all that holds for the problem it was tuned for."""

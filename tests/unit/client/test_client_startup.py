@@ -94,6 +94,32 @@ def test_a_newer_set_is_taken_in_a_refresh_and_only_the_missing_kernel_is_fetche
         ]
 
 
+def test_a_kernel_that_ties_on_its_row_is_here_for_what_lies_between_rows(
+    service: SetService, tmp_path: Path
+) -> None:
+    service.content = config_set(tied_ladder())
+    with Client(service.url, cache_dir=tmp_path) as tw:
+        a, b = operands(dataclasses.replace(TUNED, m=128))
+        tw.start().matmul(a, b)
+        assert tw.stats == {"tuned: ladder": 1}
+        tw.matmul(*operands(TUNED))
+        assert tw.stats["vendor: the vendor library was faster in the race"] == 1
+
+
+def tied_ladder() -> list[dict[str, Any]]:
+    """Two rows; the kernel of the first is within its interval of the vendor library there."""
+
+    def told(*speedups: float) -> list[dict[str, Any]]:
+        kernels = zip((OTHER, KERNEL), (0.0, 0.05), speedups, strict=True)
+        return [
+            {"artifact": one.digest, "regret": regret, "speedup": ratio} for one, regret, ratio in kernels
+        ]
+
+    tie = {"value": 0.995, "low": 0.98, "high": 1.01, "confidence": 0.99}
+    tied = {"speedup": tie, "verdict": "tie", "use_vendor": True, "kernels": told(0.995, 0.9)}
+    return [entry(TUNED, OTHER, **tied), entry(LARGER, KERNEL, kernels=told(1.4, 1.5))]
+
+
 def test_misses_are_reported_once_with_their_count(service: SetService, tmp_path: Path) -> None:
     with Client(service.url, cache_dir=tmp_path) as tw:
         a, b = operands(LARGER)

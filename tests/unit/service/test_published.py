@@ -138,6 +138,19 @@ def test_a_coroutine_reads_a_folder(tree: Path) -> None:
     asyncio.run(read())
 
 
+def test_a_tree_has_the_kernel_of_a_row_that_ties_with_the_vendor_library(
+    service: SetService, source: Client, tmp_path: Path
+) -> None:
+    """It may run what lies between two rows; one that loses its row may not."""
+    on_row = [{"artifact": OTHER.digest, "regret": 0.0, "speedup": 0.995}]
+    tie = entry(LARGER, OTHER, use_vendor=True, verdict="tie", kernels=on_row)
+    for changes, kernels in (({"verdict": "vendor"}, {KERNEL}), ({}, {KERNEL, OTHER})):
+        service.content = config_set([entry(TUNED, KERNEL), tie | changes])
+        publish(source, tmp_path / "made")
+        made = {name for name in names(tmp_path / "made") if "artifacts" in name}
+        assert made == {kernel_path(kernel.digest).strip("/") for kernel in kernels}
+
+
 def test_a_second_publish_writes_what_changed_and_keeps_the_rest(
     service: SetService, source: Client, tree: Path, tmp_path: Path
 ) -> None:
