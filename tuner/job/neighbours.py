@@ -36,6 +36,7 @@ FEWEST_PAIRS = 3
 
 
 Winners = Iterable[tuple[GemmProblem, Config]]
+_Tried = tuple[str, str | None]  # the digest of a config, and the method by which it was measured
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,25 +85,27 @@ def pairs(session: Session, device_class: str, winners: Winners) -> list[Pair]:
     return [pair for group in alike.values() for pair in _pairs_of(group[-MOST_SHAPES:], medians)]
 
 
-def _pairs_of(group: Sequence[_Winner], medians: dict[str, dict[str, float]]) -> Iterable[Pair]:
+def _pairs_of(group: Sequence[_Winner], medians: dict[str, dict[_Tried, float]]) -> Iterable[Pair]:
     by_digest = defaultdict[str, list[_Winner]](list)
     for winner in group:
         by_digest[winner.digest].append(winner)
     for left_out in group:
         measured = medians.get(left_out.name, {})
-        own = measured.get(left_out.digest)
-        if own is None:
-            continue
-        for digest, lent in measured.items():
+        for (digest, method), lent in measured.items():
+            own = measured.get((left_out.digest, method))
+            if own is None:
+                continue
             for other in by_digest.get(digest, ()):
                 if other is not left_out:
                     yield Pair(octaves(left_out.problem, other.problem), max(0.0, lent / own - 1.0))
 
 
-def _medians(session: Session, device_class: str, digests: set[str]) -> dict[str, dict[str, float]]:
-    """By shape, then by config: the best median in microseconds."""
-    query = (
-        select(ProblemRow.canonical, TrialRow.m, TrialRow.config_digest, func.min(TrialRow.median_us))
+def _medians(session: Session, device_class: str, digests: set[str]) -> dict[str, dict[_Tried, float]]:
+    """By shape, then by config and method: the best median in microseconds."""
+    method = TrialRow.provenance["method"].as_string().label("method")
+    same = (ProblemRow.canonical, TrialRow.m, TrialRow.config_digest, method)
+    each = (
+        select(*same, TrialRow.median_us)
         .join(JobRow, JobRow.id == TrialRow.job_id)
         .join(ProblemRow, ProblemRow.id == JobRow.problem_id)
         .where(
@@ -112,13 +115,16 @@ def _medians(session: Session, device_class: str, digests: set[str]) -> dict[str
             has_entered(),
         )
         .where(TrialRow.outcome.in_((Outcome.OK, Outcome.PRUNED)), TrialRow.median_us > 0)
-        .group_by(ProblemRow.canonical, TrialRow.m, TrialRow.config_digest)
+        .subquery()
     )
-    found = defaultdict[str, dict[str, float]](dict)
-    for job_problem, m, digest, micros in session.execute(query):
+    # NOTE: PostgreSQL takes a path with bound names for another expression in GROUP BY than in SELECT.
+    named = (each.c.canonical, each.c.m, each.c.config_digest, each.c.method)
+    query = select(*named, func.min(each.c.median_us)).group_by(*named)
+    found = defaultdict[str, dict[_Tried, float]](dict)
+    for job_problem, m, digest, by, micros in session.execute(query):
         name = job_problem if m is None else records.canonical(json.loads(job_problem) | {"m": m})
-        before = found[name].get(digest, math.inf)
-        found[name][digest] = min(before, float(micros or 0.0))
+        before = found[name].get((digest, by), math.inf)
+        found[name][digest, by] = min(before, float(micros or 0.0))
     return found
 
 

@@ -21,6 +21,7 @@ from store_samples import (
     HOST_CLASS,
     OTHER_CLASS,
     OTHER_HOST,
+    PROVENANCE,
     artifact,
     best,
     config,
@@ -214,13 +215,18 @@ def test_bands_pool_all_nearer_pairs_and_never_fall() -> None:
     assert neighbours.bands(pairs[:2]) == []
 
 
-def tune(store: Store, of: GemmProblem, chosen: Config, medians: dict[Config, float | None]) -> None:
-    """A finished job whose trials took these microseconds (None: failed), won by ``chosen``."""
+def tune(
+    store: Store, of: GemmProblem, chosen: Config, medians: dict[Config, float | None], later: Any = ()
+) -> None:
+    """A finished job whose trials took these microseconds (None: failed), won by ``chosen``; the configs in
+    ``later`` by the method of a later release."""
     with store.begin() as session:
         entities.put_artifact(session, artifact())
         job, _ = jobs.submit(session, dataclasses.replace(request(), problem=of), HOST)
         for number, (tried, median) in enumerate(medians.items()):
             made = trial(number, median or 1.0, Outcome.OK if median else Outcome.LAUNCH_ERROR)
+            method = "later" if tried in later else PROVENANCE.method
+            made = dataclasses.replace(made, provenance=dataclasses.replace(PROVENANCE, method=method))
             made = dataclasses.replace(made, config=tried, timing=made.timing if median else None)
             trials.add(session, job.id, made)
         winners.put(session, dataclasses.replace(best(of), config=chosen, job_id=job.id))
@@ -249,6 +255,15 @@ def test_each_shape_is_answered_from_each_other_one(store: Store) -> None:
         (band,) = neighbours.estimate(session, HOST_CLASS, stored(session))
     assert (band.max_distance, band.pairs) == (2.0, 4)
     assert band.expected == pytest.approx(0.2)
+
+
+def test_times_of_two_methods_make_no_pair(store: Store) -> None:
+    a, b = config(1), config(2)
+    tune(store, problem(64), a, {a: 10.0, b: 15.0}, later=[b])
+    tune(store, problem(128), b, {a: 22.0, b: 20.0}, later=[a, b])
+    with store.read() as session:
+        (pair,) = neighbours.pairs(session, HOST_CLASS, stored(session))
+    assert pair.regret == pytest.approx(0.1)  # 22/20, and not 15/10
 
 
 def test_signatures_and_classes_do_not_mix(store: Store) -> None:
