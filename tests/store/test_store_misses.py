@@ -14,17 +14,18 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, select, update
 from sqlalchemy.exc import OperationalError
-from store_samples import HOST, HOST_CLASS, OTHER_CLASS, artifact, best, problem, request
+from store_samples import HOST, HOST_CLASS, OTHER_CLASS, PROVENANCE, artifact, best, config, problem, request
 
 from service.engine import retune, staleness
 from service.http.routes.misses import _cursor
 from service.http.views import cursor, miss_place
 from service.settings import Settings
 from tilewright.schema.job import JobStatus, TuneRequest
-from tilewright.schema.trial import LadderKernel
+from tilewright.schema.trial import QUICK_METHOD, LadderKernel, Outcome, Trial
 from tuner.store import best as winners
 from tuner.store import entities, imports, jobs, misses
 from tuner.store.database import Store
+from tuner.store.faults import quarantine
 from tuner.store.misses import MissRecord, Report
 from tuner.store.models import BestConfigRow, MissRow
 from tuner.store.records import StoredBest, utc_now
@@ -502,6 +503,26 @@ def test_what_took_the_place_of_a_deleted_result_is_tuned_again(store: Store) ->
     tune(store, 64)
     note_stale(store, (64, 5.0))
     assert stalest(store) == 64
+
+
+def test_a_quick_result_in_the_place_of_a_quarantined_one_is_tuned_in_full(store: Store) -> None:
+    tune(store, 64)
+    note_stale(store, (64, 5.0))
+    assert queue_stalest(store)
+    tune(store, 64)
+    end_all(store, JobStatus.SUCCEEDED)
+    broken = Trial(0, best(problem(64)).config, outcome=Outcome.TIMEOUT, provenance=PROVENANCE)
+    quick = dataclasses.replace(PROVENANCE, method=PROVENANCE.method + QUICK_METHOD)
+    with store.begin() as session:
+        assert quarantine.put(session, broken, quarantine.Evidence(problem(64), None, "host"))
+        assert winners.put(
+            session, dataclasses.replace(best(problem(64)), config=config(48), provenance=quick)
+        )
+    note_stale(store, (64, 5.0))
+    assert stalest(store) == 64
+    assert queue_stalest(store)
+    end_all(store, JobStatus.CANCELLED)
+    assert stalest(store) is None, "once"
 
 
 def test_what_drifts_anew_is_tuned_anew(store: Store) -> None:

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session, aliased
 
 from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import GemmProblem
+from tilewright.schema.trial import QUICK_METHOD
 from tuner.store import entities, records
 from tuner.store.database import Lock, hold, insert_new
 from tuner.store.models import BestConfigRow, DeviceRow, JobRow, LadderRow, MissRow, ProblemRow, RetuneRow
@@ -288,7 +289,7 @@ def take(session: Session, device_class: str, problem: GemmProblem, wanted: str)
 
 def _untaken() -> ColumnElement[bool]:
     """Whether a problem may be taken up: no service took it up yet, its job or its row of a ladder settled
-    nothing a day ago, or its winner drifted since."""
+    nothing a day ago, or since then its winner drifted or a quick job replaced it."""
     won = aliased(BestConfigRow)
     winner = and_(won.device_class == RetuneRow.device_class, won.problem_id == RetuneRow.problem_id)
     row = and_(LadderRow.job_id == JobRow.id, LadderRow.problem_id == RetuneRow.problem_id)
@@ -304,7 +305,9 @@ def _untaken() -> ColumnElement[bool]:
     )
     failed = or_(exists().where(after, alone), exists().where(after, of_row))
     drifted = exists().where(winner, won.drifted > RetuneRow.queued)
-    return or_(RetuneRow.queued.is_(None), failed, drifted)
+    of_quick = won.provenance["method"].as_string().endswith(QUICK_METHOD)
+    quick = exists().where(winner, won.created > RetuneRow.queued, of_quick)
+    return or_(RetuneRow.queued.is_(None), failed, drifted, quick)
 
 
 def withdraw(session: Session, device_class: str, problem: GemmProblem, wanted: str) -> None:
