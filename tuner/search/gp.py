@@ -269,7 +269,8 @@ class Surrogate:
     def _begin(self, rows: Sequence[int]) -> None:
         """Begin anew with some rows, added all at once."""
         of, size = np.asarray(rows), len(rows)
-        self._make_room(max(32, 2 * size))
+        # NOTE: pending rows may have taken more room than twice that of the rows of the fit.
+        self._make_room(max(32, 2 * size, len(self._inverse)))
         covariance = self._correlation_of(of, of).astype(np.float64) + self._scales.noise * np.eye(size)
         self._inverse[:size, :size] = np.linalg.inv(np.linalg.cholesky(covariance))
         apart = np.zeros((size, len(self.candidates)), dtype=np.float32)

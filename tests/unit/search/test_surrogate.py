@@ -100,6 +100,16 @@ def test_the_fit_does_not_depend_on_how_many_come_at_once(pool: Pool) -> None:
     np.testing.assert_array_equal(steadily.improvements(), at_once.improvements())
 
 
+def test_a_fit_follows_however_many_rows_are_pending(pool: Pool) -> None:
+    """As on a job with 12 helpers."""
+    rows = [int(row) for row in np.random.default_rng(0).choice(len(pool), 60, replace=False)]
+    values, crowded, at_once = costs_of(pool, rows), *(Surrogate(pool, np.arange(len(pool))) for _ in "12")
+    for known in range(8, 46):
+        crowded.learn(rows[: known + 15], values[:known])
+    at_once.learn(rows, values[:45])
+    np.testing.assert_array_equal(crowded.improvements(), at_once.improvements())
+
+
 def test_the_gradient_of_the_fit_is_that_of_its_loss(pool: Pool) -> None:
     rows = np.random.default_rng(1).choice(len(pool), 20, replace=False)
     squared = squared_of(pool, rows, rows)
