@@ -44,7 +44,9 @@ def _why_split(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 
 
 def _why_oversized(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    if (c.tile_m > 16 and c.tile_m >= 2 * p.m) or (c.tile_n > 16 and c.tile_n >= 2 * p.n):
+    # NOTE: a tile of 16 x 16 with 32-bit accumulators has fewer threads than a warp.
+    least_n = 32 if p.m <= 16 else 16
+    if (c.tile_m > 16 and c.tile_m >= 2 * p.m) or (c.tile_n > least_n and c.tile_n >= 2 * p.n):
         return "more than half of the tile would lie outside D"
     return None
 

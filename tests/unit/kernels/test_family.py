@@ -282,6 +282,12 @@ HEURISTICS = [
 ]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8"])
+@pytest.mark.parametrize("size", [(1, 1, 1), (8, 16, 64), (16, 8, 1000)])
+def test_simt_has_searched_configs_of_tiny_results(size: tuple[int, int, int], dtype: str) -> None:
+    assert len(valid_points(SIMT, GemmProblem(*size, dtype=dtype), GPU))
+
+
 @pytest.mark.parametrize("problem", HEURISTICS, ids=str)
 def test_a_search_can_learn_from_heuristic_configs(problem: GemmProblem) -> None:
     """Their values are searched: a config outside of the pool has no neighbours in it."""
