@@ -139,6 +139,11 @@ class Arm:
         return None if pool is None else len(pool)
 
     @property
+    def unsearched(self) -> int:
+        """The number of initial configs that are not among the listed ones, but are tried too."""
+        return sum(self.pool.index_of(config) is None for config in self._initial_configs)
+
+    @property
     def initial_configs(self) -> list[Config]:
         """The initial configs that were neither tried nor reserved, the most promising one first."""
         gone = self._tried | self._reserved

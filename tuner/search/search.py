@@ -109,8 +109,9 @@ class Search:
     @property
     def planned(self) -> int:
         """The budget, or the number of configs if all are listed and they are fewer."""
-        listed = all(arm.size is not None for arm in self._arms.values())
-        return min(self.budget, self.size) if listed else self.budget
+        if any(arm.size is None for arm in self._arms.values()):
+            return self.budget
+        return min(self.budget, self.size + sum(arm.unsearched for arm in self._arms.values()))
 
     @property
     def exhausted(self) -> bool:

@@ -108,6 +108,12 @@ def test_a_search_ends_when_every_config_was_tried() -> None:
     assert search.ask() is None
 
 
+def test_initial_configs_of_values_that_are_not_searched_are_planned_too() -> None:
+    search = open_search([TOY], PROBLEM, DEVICE, 10_000, 0, [TOY.make(32, 8)])
+    drive(search)
+    assert (search.planned, search.measured, search.size) == (622, 622, 621)
+
+
 def test_configs_are_listed_once_the_initial_ones_do_not_suffice() -> None:
     configs = [TOY.make(tile, stages) for tile in (16, 32, 48) for stages in (1, 2, 3, 4, 5)]
     initial = [config for config in configs if TOY.why_invalid(config, PROBLEM, DEVICE) is None]
