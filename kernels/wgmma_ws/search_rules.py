@@ -128,7 +128,8 @@ MOST_SUBTILES = 16  # of an overlapped epilogue: each unrolls a copy of the main
 
 
 def _why_oversized(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    for extent, tile, least in ((p.m, k.tile_m, 16 if k.swap_ab else 64), (p.n, k.tile_n, 16)):
+    least_m, least_n = 16 if k.swap_ab else 64, 16 if p.layout.b_transposed else 64
+    for extent, tile, least in ((p.m, k.tile_m, least_m), (p.n, k.tile_n, least_n)):
         if tile > least and tile >= 2 * extent:
             return "more than half of the tile would lie outside D"
     return None

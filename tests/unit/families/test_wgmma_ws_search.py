@@ -150,6 +150,15 @@ def test_tiles_that_cut_a_single_wave_evenly_come_first() -> None:
     assert {(config["tile_m"], config["tile_n"]) for config in narrow} == {(256, 24)}
 
 
+@pytest.mark.parametrize(("n", "layout"), [(1, "nn"), (32, "nn"), (32, "tn")])
+def test_few_columns_are_searched_where_b_is_stored_by_rows_of_n(n: int, layout: str) -> None:
+    """Tiles are at least 64 wide there."""
+    problem = GemmProblem(4096, n, 4096, layout=layout)
+    configs = WGMMA_WS.heuristic_configs(problem, HOPPER)
+    assert configs
+    assert [WGMMA_WS.why_not_searched(one, problem, HOPPER) for one in configs] == [None] * len(configs)
+
+
 def test_few_rows_may_be_cut_into_several_tiles() -> None:
     """Weights that later rows of tiles read again are not evicted first."""
     problem = GemmProblem(100, 1024, 1024)
