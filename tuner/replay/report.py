@@ -108,7 +108,7 @@ def summarize(results: Sequence[RunResult], budget: int) -> Summary:
         raise SpaceError(
             f"none of {len(results)} runs found a config that works within {budget} trials; allow more"
         )
-    winners = collections.Counter(one.winner_config for one in results)
+    winners = collections.Counter(one.winner_config for one in results if one.winner is not None)
     return Summary(
         runs=len(results),
         checkpoints=tuple(_checkpoint(found, point) for point in points),

@@ -295,6 +295,6 @@ def test_the_bootstrap_covers_the_mean() -> None:
 
 
 def test_a_run_without_a_winner_is_counted_apart() -> None:
-    summary = summarize([made((0.5,), 0.8), made((), None)], 1)
-    assert summary.lost == 1
+    summary = summarize([made((0.5,), 0.8), made((), None, ""), made((), None, "")], 1)
+    assert (summary.lost, summary.winners, summary.agreement) == (2, 1, pytest.approx(1 / 3))
     assert math.isclose(summary.regret.value, 0.25)
