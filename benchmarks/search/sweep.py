@@ -65,11 +65,13 @@ def optuna_run(space: RecordedSpace, sampler: str, seed: int, budget: int) -> Ru
     study = optuna.create_study(sampler=make(seed))
     searched, builder, bench = distributions(space.index), ReplayBuilder(space), ReplayBench(space, seed)
     known: dict[int, float | None] = {}
+    points: set[tuple[int, ...]] = set()
     found: list[float] = []
     lowest, fraction, best, asked, start = math.inf, 0.0, None, 0, time.process_time()
     while len(found) < budget and asked < ASKS_PER_TRIAL * budget:
         asked += 1
         trial = study.ask(searched)
+        points.add(tuple(trial.params.values()))
         try:
             row = row_of(space.index, trial.params)
         except KeyError:
@@ -96,7 +98,7 @@ def optuna_run(space: RecordedSpace, sampler: str, seed: int, budget: int) -> Ru
         winner_config=str(best or ""),
         asked=asked,
         measured=len(found),
-        repeated=asked - len(known),
+        repeated=asked - len(points),
         sampler_s=time.process_time() - start,
         device_s=0.0,
         flips=0.0,

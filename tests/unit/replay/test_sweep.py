@@ -11,6 +11,8 @@ from toy_family import toy_space
 
 from benchmarks.search import report, sweep
 from tuner.replay.formats import write_space
+from tuner.search import samplers
+from tuner.search.pool import Pool
 
 
 @pytest.fixture
@@ -44,3 +46,16 @@ def test_asks_of_optuna_that_do_not_exist_or_come_again_are_no_trials(sampler: s
     assert one.measured == len(one.found) <= 30 < one.asked <= 150
     assert list(one.found) == sorted(one.found)
     assert one.found == sweep.optuna_run(space, sampler, 1, 30).found
+
+
+def test_only_asks_that_come_again_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def row_of(pool: Pool, params: dict[str, int]) -> int:
+        asked.append(tuple(params.values()))
+        return samplers.row_of(pool, params)
+
+    monkeypatch.setattr(sweep, "row_of", row_of)
+    one = sweep.optuna_run(toy_space(0.0), "optuna-cmaes", 1, 60)
+    assert one.asked == len(asked) > one.measured
+    assert one.repeated == len(asked) - len(set(asked))
