@@ -28,7 +28,7 @@ _SM_LIMITS = {
     "sm_100": (2048, 32),
     "sm_120": (1536, 24),
 }
-_REGISTERS = 65536
+_QUARTER_REGISTERS = 16384  # of an SM, whose quarters each hold whole warps
 _REGISTER_UNIT = 256  # registers of a warp are handed out in this size
 _RESERVED_SMEM = 1024  # of each CTA, by the driver
 
@@ -98,7 +98,7 @@ def _occupancy(plan: LaunchPlan, resources: Resources, device: DeviceSpec) -> Oc
     smem = plan.dynamic_smem + resources.static_smem
     allowed = {
         "shared memory": device.smem_per_sm // (smem + _RESERVED_SMEM),
-        "registers": _REGISTERS // of_warp // warps,
+        "registers": _QUARTER_REGISTERS // of_warp * 4 // warps,
         "threads": most_threads // threads,
         "CTA slots": slots,
     }

@@ -10,6 +10,7 @@ from device_samples import H200
 
 from kernels import limits
 from kernels.explain import explain
+from kernels.gemv_tma.config import Knobs
 from kernels.registry import FAMILIES
 from tilewright.artifact import Resources
 from tilewright.schema.config import Config
@@ -83,6 +84,15 @@ def test_the_occupancy_and_what_binds_it() -> None:
     few = explain(simt, SQUARE, H200, None, Resources(registers=255)).occupancy
     assert few is not None
     assert few.binding == "registers"
+
+
+def test_warps_get_the_registers_of_a_quarter_of_an_sm() -> None:
+    """80 registers are 2560 a warp, so a quarter's 16,384 hold 6 warps: 24 of an SM, 4 CTAs of 5 warps."""
+    problem = GemmProblem(8, 4096, 4096)
+    config = FAMILIES["gemv_tma"].config(Knobs(warps=4))
+    found = explain(config, problem, H200, None, Resources(registers=80)).occupancy
+    assert found is not None
+    assert (found.threads, found.by_resource["registers"]) == (160, 4)
 
 
 def test_the_next_value_of_a_knob_is_excluded_by_the_rule_that_the_family_gives() -> None:
