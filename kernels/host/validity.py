@@ -58,14 +58,21 @@ def _why_threads(knobs: Knobs, _: GemmProblem, device: DeviceSpec) -> str | None
 
 def _why_balance(knobs: Knobs, problem: GemmProblem, device: DeviceSpec) -> str | None:
     tiles = knobs.grid(problem, device).tiles(problem) * problem.batch
-    slots = -(-tiles // knobs.threads) * knobs.threads
-    if 2 * slots <= 3 * tiles:
+    if _is_balanced(tiles, knobs.threads):
         return None
     return f"{tiles} cache tiles leave more than a third of the time of {knobs.threads} threads idle"
 
 
+def _is_balanced(tiles: int, threads: int) -> bool:
+    slots = -(-tiles // threads) * threads
+    return 2 * slots <= 3 * tiles
+
+
 def _why_workers(knobs: Knobs, problem: GemmProblem, device: DeviceSpec) -> str | None:
     if 2 * knobs.threads >= device.sm_count or problem.flops <= knobs.threads * _ENOUGH_FLOPS:
+        return None
+    tiles = knobs.grid(problem, device).tiles(problem) * problem.batch
+    if not any(_is_balanced(tiles, more) for more in thread_counts(device) if more > knobs.threads):
         return None
     return f"{knobs.threads} of {device.sm_count} threads would do more than {_ENOUGH_FLOPS} operations each"
 
@@ -97,8 +104,8 @@ RULES = (
     Rule(("mc", "kc"), _why_packed_a),
     Rule(("nc", "kc"), _why_packed_b),
     Rule(("threads",), _why_threads),
-    Rule(("threads",), _why_workers),
     Rule(("mc", "nc", "kc"), _why_extents),
+    Rule(("threads", "mr", "nv", "mc", "nc"), _why_workers),
     Rule(("threads", "mr", "nv", "mc", "nc"), _why_balance),
     Rule(("mr", "mc", "swizzle"), _why_swizzle),
     Rule(("threads", "mr", "nv", "mc", "nc", "snake"), _why_snake),

@@ -139,6 +139,15 @@ def test_rules_that_follow_from_device_and_problem(changes: dict[str, int], word
     assert words in reason
 
 
+@pytest.mark.parametrize("sm_count", [7, 16, 96])
+@pytest.mark.parametrize("extents", [(64, 64, 300_000), (64, 300, 10_000_000)])
+def test_fewer_threads_compute_what_has_too_few_tiles_for_all(
+    extents: tuple[int, int, int], sm_count: int
+) -> None:
+    device = dataclasses.replace(V4, sm_count=sm_count)
+    assert len(valid_points(HOST, GemmProblem(*extents, dtype="float32"), device))
+
+
 def test_tiles_far_beyond_the_problem_are_refused() -> None:
     config = config_of(mr=8, mc=512, swizzle=1)
     reason = HOST.why_invalid(config, GemmProblem(100, 4096, 64, "float32"), V4)
