@@ -76,7 +76,7 @@ def _race(
 
 def counts(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """The number of undisturbed races, and how many of them had a false winner or dropped a candidate.
-    Disturbed races do not count, because a job repeats them."""
+    Disturbed races are counted apart, because a job repeats them."""
     quiet = [row for row in rows if not row["company"]]
     return {
         "races": len(quiet),

@@ -160,8 +160,8 @@ def run(
     seed: int,
     passes: int = PASSES,
 ) -> tuple[list[Config], RaceSamples, dict[str, str]]:
-    """Race the configs that build. Returns the configs that took part, their samples, and why the others did
-    not.
+    """Race the configs that build, do not spill and give the right result. Returns the configs that took
+    part, their samples, and why the others did not.
 
     Raises:
         InvalidProblem: none could.

@@ -325,7 +325,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _head(space: RecordedSpace, plan: argparse.Namespace, words: Sequence[str]) -> dict[str, Any]:
-    """The head of a report."""
+    """The entries of a report that are known before the first re-tune."""
     return {
         "date": now(),
         "command": shlex.join(["python", "-m", "benchmarks.search.live_retunes", *words]),

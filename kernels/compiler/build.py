@@ -83,7 +83,7 @@ class ArtifactCache:
                 left -= size
 
     def _entries(self) -> Iterator[tuple[float, int, Path]]:
-        """Time of last use, bytes and path of each entry, and of each file that a killed writer left."""
+        """Time of last use, bytes and path of each entry, and of each temporary file of a writer."""
         for path in self.folder.glob("??/*"):
             entry = _KEY.fullmatch(path.name) and path.name.startswith(path.parent.name)
             if not entry and not path.name.startswith(tempfile.gettempprefix()):

@@ -110,7 +110,7 @@ class Engine:
         return {name: "ok" if one.ok else f"down ({one.reason})" for name, one in self.health().items()}
 
     def why_waiting(self, job: JobRecord) -> str | None:
-        """The reason a job that is queued or tuned here cannot go on; None if it can."""
+        """The reason a job that is queued or tuned here cannot go on; None if there is none."""
         reasons = [one.health().reason for one in self._queues_of(job)]
         return reasons[0] if reasons and all(reasons) else None
 

@@ -33,7 +33,7 @@ from tuner.workers.bench import Bench
 
 WINNERS = 3
 TRIALS = 5  # of a reading
-MOST_S = 0.5  # of one trial: a new job waits for at most that long
+MOST_S = 0.5  # of one trial, when it was tuned: a new job may wait that long
 IDLE_S = 600.0  # before the first trial
 SECOND_LOOK_S = 60.0  # after a reading that shifted: only a shift that stays is reported
 MOST_ACCUSED = 1000  # kernels of failed GEMMs, until the service starts anew

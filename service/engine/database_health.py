@@ -66,8 +66,9 @@ log = logging.getLogger("tilewright.health")
 
 
 class DatabaseHealth:
-    """Whether the database worked at the last look; a thread looks once a second. Reading the state costs a
-    read of memory, even while the database hangs.
+    """Whether the database worked at the last look; a thread looks once a second.
+
+    Asking for the state only reads memory, so it answers at once even while the database hangs.
     """
 
     def __init__(self, store: Store) -> None:

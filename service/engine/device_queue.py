@@ -114,9 +114,11 @@ class _Current:
 class DeviceQueue:
     """Runs the jobs of one device, each under a lease of ``lease_s`` seconds that :meth:`renew` extends.
 
-    It takes jobs only while it holds the device's lock, because two services on one device disturb each
-    other. While no job waits, and as the settings allow, it helps the jobs of other devices, tunes stale
-    results that were served again and races imported configs. Until its first job, a GPU rehearses trials. A
+    It takes jobs only once it holds the device's lock, which it keeps until it stops, because two services on
+    one device disturb each other.
+
+    While no job waits, and as the settings allow, it helps the jobs of other devices, tunes again the stale
+    results that were served, and races imported configs. Until its first job, a GPU rehearses trials. A
     :class:`Canary` measures winners again.
 
     Attributes:

@@ -162,8 +162,9 @@ class EventFeed:
 
     @contextlib.contextmanager
     def follow(self, job_id: str, last_id: int) -> Iterator[Follower]:
-        """Follow the events of a job after ``last_id``, an existing event. If others follow the job already,
-        events before this call may be left out: read them from the database in the block."""
+        """Follow the events of a job after ``last_id``, which must not be above the id of its newest event; 0
+        for all events. If others follow the job already, events before this call may be left out: read them
+        from the database in the block."""
         follower = Follower()
         self._followers[job_id].add(follower)
         self._look_again()

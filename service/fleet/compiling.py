@@ -72,8 +72,8 @@ class FleetBuilder(Builder):
         super().__init__(settings.compile_processes, settings.cache_dir, cache_bytes=settings.cache_bytes)
 
     def compile(self, process: WorkerProcess, request: dict[str, Any], limit_s: float) -> Compiled:
-        """Compile a request on the node that has the least work of this device. The result counts only if
-        this node would build the same; otherwise compile as :class:`Builder`."""
+        """Compile a request on the node that has the least work of this device. If no node is free, if it
+        fails, or if this node would build another kernel, compile here as :class:`Builder`."""
         with self._chosen() as node:
             found = self._asked(node, request, limit_s) if node else None
         if found:
@@ -168,7 +168,7 @@ def origin_of(request: dict[str, Any]) -> tuple[str, str]:
 
 
 def _given(request: dict[str, Any]) -> tuple[Config, GemmProblem, DeviceSpec]:
-    """The family, config, problem and device of a request."""
+    """The config, problem and device of a request."""
     of = Config.from_dict(request["config"]), GemmProblem.from_dict(request["problem"])
     return *of, DeviceSpec.from_dict(request["device"])
 

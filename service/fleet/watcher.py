@@ -77,8 +77,8 @@ class _Node:
 
     @property
     def due(self) -> bool:
-        """Whether to probe the node: it is not accepted, and one of its devices failed, or its next probe is
-        due."""
+        """Whether to probe the node. An accepted node is not probed. Another one is if the time of its next
+        probe has come, or if one of its devices failed or is silent and the last probe did not fail."""
         failed = not self.probe_error and any(one.reason != _PLACING for one in self.devices)
         return not self.accepted and (failed or time.monotonic() > self.again)
 

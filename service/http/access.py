@@ -306,7 +306,7 @@ async def _shown(gate: Gate, operation: str, signed_in: SignedIn | None) -> str 
 
 
 def _refuse_foreign_use(request: Request, operation: str) -> None:
-    """Refuse requests for views that images, frames and scripts of other sites make, although they could not
+    """Refuse requests that images, frames and scripts of other sites make for views, although they could not
     read the answer. A click on a link is allowed; light pages need no click.
 
     Raises:

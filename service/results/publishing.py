@@ -45,7 +45,7 @@ def publish(client: Client, folder: Path) -> Written:
     """Bring a published tree to what the service serves now.
 
     Files are added and none is removed; each appears whole, under its name, and the index last. So readers
-    find the tree as it was or as it is now. Several services may publish to a tree at once: the later set of
+    find the tree as it was or as it is now. Several processes may publish to a tree at once: the later set of
     a device class stays, in whatever order they finish.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Reads files to import: the records of NDJSON or T4, read bit by bit, and the key that signed them."""
+"""Reads files to import: the records of NDJSON or T4, read piece by piece, and the key that signed them."""
 
 from __future__ import annotations
 

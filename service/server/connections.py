@@ -50,7 +50,8 @@ class Connections:
 
     If there are too many, the connection that has sent no whole request for the longest time is cut. If
     nearly all are at work, the oldest of the caller with the most connections at work is cut instead, so that
-    no caller keeps others out by endless streams. If all belong to different callers, the new one is cut.
+    no caller keeps others out by endless streams. If that caller has only a few, for instance because all
+    callers are different, the first rule applies, and it cuts the new one if all others are at work.
     """
 
     def __init__(self, most: int) -> None:

@@ -40,11 +40,11 @@ class GpuState:
     """A GPU as NVML sees it from outside.
 
     Attributes:
-        held_bytes: memory in use beside what the listed processes have.
-        processes: ids of those that use it, as far as NVML lists them.
-        most_mhz: the highest clock of its SMs; None if it does not tell.
+        held_bytes: bytes of memory in use that no listed process has.
+        processes: ids of the processes that use it, as far as NVML lists them.
+        most_mhz: the highest clock of its SMs; None if NVML does not report it.
         slowdowns: what holds its clocks down, by NVML's names: thermal, a power brake, the hardware.
-        set_mhz: the clock that is set for applications; None if it does not tell.
+        set_mhz: the clock that is set for applications; None if NVML does not report it.
         ended: the ids in ``processes`` that no longer run here, or were killed and are about to go.
         complete: whether ``processes`` lists every process with memory, so that ``held_bytes`` belongs to no
             process.
@@ -160,8 +160,8 @@ class Device(Protocol):
         """The algorithms that the vendor library proposes, ready to run; empty if there is none."""
 
     def every_vendor(self, problem: GemmProblem, sets: Sequence[Tensors]) -> list[VendorChoice]:
-        """The algorithms of :meth:`vendor`, then those that the library accepts but does not propose; takes
-        seconds."""
+        """The algorithms of :meth:`vendor` that run, then those that the library accepts but does not
+        propose; takes seconds."""
 
     def vendor_default(self, problem: GemmProblem, tensors: Tensors) -> VendorChoice | None:
         """The algorithm that the vendor library would choose; None if it does not compute the problem."""

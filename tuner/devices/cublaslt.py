@@ -114,7 +114,7 @@ def _proposed(matmul: Matmul) -> Iterator[Any]:
 def _split(matmul: Matmul, proposed: Iterable[Any]) -> Iterator[Any]:
     """Heuristic results with their split-K count replaced by others.
 
-    Algorithms without a tile keep their count, because they count splits in another way: once one ran with a
+    Algorithms without a tile are left out, because they count splits in another way: once one ran with a
     replaced count, the library refuses to launch the algorithms that it proposed.
     """
     tiled = (result for result in proposed if _describe(result)["tile"] != _NO_TILE)

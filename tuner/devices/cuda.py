@@ -149,7 +149,8 @@ class CudaDevice:
 
     def others(self) -> dict[str, float]:
         """Seconds of the GPU that other processes used so far, sampled by NVML at each call. Empty if NVML
-        does not list this process, because its use then cannot be told from that of others."""
+        does not report the use, or does not list this process, whose use then cannot be told from that of
+        others."""
         share = self._neighbours.share(os.getpid())
         if share is None:
             return {}

@@ -37,8 +37,8 @@ class GpuNeighbours:
 
     @classmethod
     def of(cls, identity: str) -> Self | None:
-        """The neighbours on the GPU with a UUID in hex; None if NVML does not know it, such as a part of a
-        GPU."""
+        """The neighbours on the GPU with a UUID in hex; None if NVML is missing or does not know it, such as
+        a part of a GPU."""
         try:
             pynvml.nvmlInit()
             return cls(pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid.UUID(identity)}"))

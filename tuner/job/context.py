@@ -83,7 +83,8 @@ class Recorder(Protocol):
 
     def set_best(self, best: BestConfig, artifact: Artifact) -> None:
         """Store the result of the final race with its kernel: with the job, and as the winner of its problem.
-        A disturbed race does not replace a stored winner whose race was not disturbed."""
+        A disturbed race does not replace a stored winner whose race was not disturbed, and a quick job does
+        not replace one of a job that was not quick."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

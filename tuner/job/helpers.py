@@ -145,8 +145,8 @@ class Helpers:
         return filled is not None
 
     def hurry(self) -> None:
-        """Take back one trial that has been away for longer than a trial takes. A trial that was not begun
-        goes first; among equals, the one with the highest number."""
+        """Take back one trial that has waited for its start, or has run, for longer than a trial takes. A
+        trial that was not begun goes first; among equals, the one with the highest number."""
         now, trial_s = time.monotonic(), self._trial_s()
         late = [one for one in self._away.values() if now - one.since > trial_s]
         late.sort(key=lambda one: (one.slot.state is SlotState.RUNNING, -one.proposal.number))

@@ -170,8 +170,9 @@ class _LadderJob:
         return later or self.racing or m in self.errors
 
     def kernel(self, digest: str) -> Artifact | None:
-        """The kernel of this job with a digest; None if today's sources make another kernel of its config. A
-        kernel that an interrupted run measured is built again, for the row whose search proposed it."""
+        """The kernel of this job with a digest. A kernel that an interrupted run measured is built again, for
+        the row whose search proposed it. None if today's sources make another kernel of its config or none,
+        or if no search of this run's rows proposed it."""
         if digest not in self._kernels:
             own = (one for one in self.trials if one.artifact == digest and one.origin != ORIGIN)
             if (trial := next(own, None)) and trial.m in self._rows:
@@ -201,7 +202,8 @@ class _LadderJob:
         self._kernels |= kernels
 
     def may_spend_on(self, best: BestConfig) -> bool:
-        """Whether a row with this winner gets more trials, because it loses to the vendor library."""
+        """Whether a row with this winner gets more trials: it loses to the vendor library (not to a stand-in
+        for it), and the job is not quick, not cancelled and has time left."""
         loses = best.speedup_high < 1.0 and not (best.baseline and best.baseline.stands_in)
         ends = self.time_is_up or self.context.cancelled.is_set()
         return loses and not ends and self.context.request.level is not Level.QUICK

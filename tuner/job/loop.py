@@ -239,8 +239,8 @@ class Loop:
             self._await_helpers()
 
     def _replay_next(self) -> None:
-        """Tell the search the recorded trial that comes next in the recorded order, or the oldest one if the
-        search has not proposed the next one again yet."""
+        """Tell the search the first recorded trial that it has proposed again. If there is none, the search
+        learns no more of them, and only the tracker replays those that are left."""
         number = next((number for number in self._to_tell if number in self._recorded), None)
         if number is None:  # the search has no proposals left in between: what follows may still win
             for trial in self._known.values():

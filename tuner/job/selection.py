@@ -153,7 +153,7 @@ def _quick(context: JobContext, candidates: list[Candidate]) -> BestConfig:
 
 def _decided(context: JobContext, candidates: list[Candidate], stored: Candidate | None) -> BestConfig | None:
     """The result of a final and a head-to-head; None if the job was cancelled. Both run again if other
-    processes disturbed them, until the device was quiet or ``quiet_wait_s`` is over."""
+    processes disturbed them, until the device was quiet or ``quiet_wait_s`` seconds are over."""
     ends: float | None = None
     while not context.cancelled.is_set():
         won = _final(context, candidates, stored)
@@ -378,7 +378,7 @@ def _vendor_samples(won: FinalResult, head_to_head: RaceSamples) -> VendorSample
 
 def company(won: FinalResult, head_to_head: RaceSamples) -> list[str]:
     """What disturbed the final or the head-to-head: what the device reported, and a vendor library whose time
-    differs between the two races."""
+    differs between the two races by more than the factor ``STEADY``."""
     reasons = [f"{text} during the final" for text in (won.race.company if won.race else ())]
     reasons += [f"{text} during the head-to-head" for text in head_to_head.company]
     vendor_us = median(head_to_head.samples_us[1])

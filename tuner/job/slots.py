@@ -71,7 +71,7 @@ class Slot:
     """Room for a trial on another device.
 
     Attributes:
-        id, turn: the slot, and the number of the trial in it.
+        id, turn: the slot, and a count that tells its trials apart.
         state: where it stands.
         helper: the owner's name of the device that made it.
         lost: its helper died, or was silent for longer than its lease.

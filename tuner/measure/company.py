@@ -1,4 +1,4 @@
-"""What other processes take of a device during a race; a disturbed race settles nothing.
+"""What others (processes, a hypervisor) take of a device during a race; a disturbed race settles nothing.
 
 Other processes do not slow all candidates alike, so ratios within rounds do not cancel them. One process of
 the lowest priority on one core made NumPy 3.4 times slower than a kernel that is as fast on a quiet machine:
@@ -18,7 +18,7 @@ from tuner.devices.base import Device
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limit:
-    """The most that other processes may take of one kind before a race is disturbed, and the words for more.
+    """The most of one kind that others may take from a race without disturbing it, and the words for more.
 
     Attributes:
         counted_to_s: seconds by which the system's count of a race may be off: it counts whole ticks of a

@@ -124,8 +124,8 @@ def measure(
 def _wrong_overlap(
     device: Device, kernel: Kernel, problem: GemmProblem, sets: Sequence[Tensors], count: int
 ) -> str | None:
-    """The reason the launches of a sample are wrong if each may start while the one before ends, as in
-    clients; None if they are right."""
+    """The reason the launches of a sample are wrong if each may start while the one before ends, as a
+    client may have it; None if they are right."""
     overlapping = load(kernel.artifact, overlap=True)
 
     def checked() -> str | None:  # what it makes is gone when the kernel is unloaded

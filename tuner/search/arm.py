@@ -62,7 +62,7 @@ class PoolStudy:
         return self._draw(self._sampler, seed)
 
     def fixed(self, config: Config, seed: int, is_initial: bool) -> None:
-        """Draw a given config. Its result is not learned if one of its values is not searched."""
+        """Draw a given config; does nothing if the pool lacks it, so that its result is not learned."""
         row = self.pool.index_of(config)
         if row is not None:
             self._sampler.initial_configs += is_initial

@@ -254,7 +254,7 @@ class Search:
 
 
 def _odds_left(arm: Arm) -> float:
-    """The part of a family's odds that still counts after its results."""
+    """The odds of a family, which come nearer to 1 with each of its results."""
     shown = len(arm.shown_us) / (RESULTS_PER_POWER * SHARPEST)
     return math.pow(arm.odds, max(0.0, 1 - shown))
 
@@ -313,6 +313,6 @@ def initial_of(
 def heuristic_configs(
     family: ConfigSpace[Any], problem: GemmProblem, device: DeviceSpec
 ) -> tuple[Config, ...]:
-    """The heuristic configs of a family; a job asks for them before its search opens, and again for each
-    ladder row."""
+    """The heuristic configs of a family. They are cached, because a job asks for them before its search
+    opens, and the next row of a ladder asks for them again."""
     return tuple(family.heuristic_configs(problem, device))

@@ -57,8 +57,8 @@ class StagedSampler(PoolSampler):
         return self._expected(trial.number < followed)
 
     def expected_gain(self, lead: float) -> float | None:
-        """The largest expected gain, as of the last ask that the model chose; None below 10 results and
-        beyond 300."""
+        """The largest expected gain, as of the last config that the model chose; None below 10 results and
+        from 300 on."""
         if not FEWEST_JUDGED <= self._model.known < MOST_KNOWN:
             return None
         return self._model.expected_gain(lead, self._outside_the_model())

@@ -182,8 +182,8 @@ def take_waiting(session: Session, device_class: str, problem: GemmProblem) -> b
 
 
 def _untaken() -> ColumnElement[bool]:
-    """Whether no device has taken up a waiting config, or the job for it ended a day ago and left it
-    waiting."""
+    """Whether no device has taken up a waiting config, or the job for it ended more than a day ago and
+    left it waiting."""
     job = exists().where(
         JobRow.device_class == ImportedBestRow.device_class,
         JobRow.problem_id == ImportedBestRow.problem_id,

@@ -78,8 +78,8 @@ class JobTaken(StoreError):
 
 
 class WritersBusy(TilewrightError):
-    """The most writers that may wait for the database are waiting already; the request itself breaks no
-    rule."""
+    """As many threads as may write to the database, or wait for that, do so already; the request itself
+    breaks no rule."""
 
 
 T = TypeVar("T")
@@ -340,7 +340,7 @@ class Store:
         """A transaction that may write: commits at the end of the block, rolls back on an exception.
 
         Raises:
-            WritersBusy: the most threads that may wait are waiting.
+            WritersBusy: as many threads as may write or wait did so for ``_TURN_S`` seconds.
         """
         with self._turn():
             with Session(self.engine, expire_on_commit=False) as session, session.begin():

@@ -379,9 +379,10 @@ _BOOT = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 def claim(session: Session, device_class: str, owner: str, lease_s: float = LEASE_S) -> JobRecord | None:
     """Turn a queued job of a device class into a running one; None if none waits.
 
-    It is the oldest job of the caller whose turn it is. Callers are ordered by priority; then by the seconds
-    that their jobs used devices of the class since the oldest waiting job was submitted, in steps of 10 s,
-    fewest first; then by the start of their last job, longest ago first.
+    It is the oldest job of the caller whose turn it is. Callers are ordered by priority, highest first; then
+    by the seconds that their jobs used devices of the class since the oldest waiting job was submitted,
+    within the last hour at most, in steps of 10 s, fewest first; then by the start of their last job, longest
+    ago first.
 
     Any number of claimers may ask at once: each job goes to one of them, for ``lease_s`` seconds. Jobs that
     this release cannot read are left to a server that can.

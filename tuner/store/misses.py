@@ -288,8 +288,8 @@ def take(session: Session, device_class: str, problem: GemmProblem, wanted: str)
 
 
 def _untaken() -> ColumnElement[bool]:
-    """Whether a problem may be taken up: no service took it up yet, its job or its row of a ladder settled
-    nothing a day ago, or since then its winner drifted or a quick job replaced it."""
+    """Whether a problem may be taken up: no service took it up yet, its job or its row of a ladder ended
+    more than a day ago and settled nothing, or since then its winner drifted or a quick job replaced it."""
     won = aliased(BestConfigRow)
     winner = and_(won.device_class == RetuneRow.device_class, won.problem_id == RetuneRow.problem_id)
     row = and_(LadderRow.job_id == JobRow.id, LadderRow.problem_id == RetuneRow.problem_id)

@@ -64,9 +64,9 @@ class Catalog:
     def _between_rows(self, problem: GemmProblem, limits: MatchLimits) -> LookupResult | None:
         """The winner of one of the two rows around a problem: the winner that lost less on the other row.
 
-        It must not be slower than the vendor library on either row. None if the results next to the problem
-        are not two rows of a ladder that are at most a factor of 2 apart, or if no kernel was measured on
-        both.
+        It must not be slower than the vendor library on either row; the vendor library if no such winner may
+        run. None if near matches are off, if the results next to the problem are not two rows of a ladder
+        that are at most a factor of 2 apart, or if neither winner was measured on both.
         """
         if limits.max_regret is None:
             return None

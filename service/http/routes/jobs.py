@@ -380,7 +380,7 @@ async def get_events(
 
 def _last_of(service: Service, job_id: str, told: int) -> int:
     """The last event that a follower was told, at most the newest one that exists: with a higher id the
-    follower would miss all further events."""
+    follower would miss the events up to it."""
     with service.store.read() as session:
         return min(told, jobs.newest_events(session, [job_id]).get(job_id, 0))
 

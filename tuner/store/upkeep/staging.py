@@ -1,8 +1,9 @@
 """Imports and deletions of imports in short transactions, each visible as a whole or not at all.
 
-The rows of an import have an id of their own until its end. An import that does not end is rolled back. An
-import that has ended, but whose process died before its winners were merged, is completed. An import that is
-being deleted is hidden from the first step on, and rolled back like one that did not end.
+Until an import ends, its rows are kept under an import id of their own, apart from its final id. An import
+that does not end is rolled back. An import that has ended, but whose process died before its winners were
+merged, is completed. An import that is being deleted is hidden from the first step on, and rolled back like
+one that did not end.
 """
 
 from __future__ import annotations
