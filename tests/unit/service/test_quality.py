@@ -26,6 +26,9 @@ from tuner.store.exchange import TrialOfJob
 @pytest.mark.parametrize(
     ("dtype", "family", "expected"),
     [
+        ("float32", "gemv", "ieee"),
+        ("float64", "gemv", "ieee"),
+        ("bfloat16", "gemv", "tensor-core"),
         ("float16", "wgmma", "tensor-core"),
         ("bfloat16", "mma_sync", "tensor-core"),
         ("float32", "simt", "ieee"),
@@ -38,7 +41,12 @@ from tuner.store.exchange import TrialOfJob
 )
 def test_the_class_of_rounding(dtype: str, family: str, expected: str) -> None:
     assert family in FAMILIES
-    assert numerics(GemmProblem(8, 8, 8, DType(dtype)), family) == expected
+    problem = GemmProblem(8, 8, 8, DType(dtype))
+    assert numerics(problem, Config.of(family, {})) == expected
+
+
+def test_the_fma_units_of_gemv_round_as_ieee_says() -> None:
+    assert numerics(GemmProblem(1, 8, 8, DType.BFLOAT16), Config.of("gemv", {"math": "fma"})) == "ieee"
 
 
 @pytest.mark.parametrize(
