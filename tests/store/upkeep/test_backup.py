@@ -20,7 +20,7 @@ from frozen_release import fill
 from full_disk import files_of_at_most
 from sqlalchemy import MetaData, text
 
-from tuner.store import jobs, keys
+from tuner.store import entities, jobs, keys, sets
 from tuner.store.database import Store, StoreError, alembic_config
 from tuner.store.upkeep.backup import back_up, restore
 from tuner.store.upkeep.check import damages, unreadable, vacuum
@@ -231,6 +231,25 @@ def test_the_check_names_each_damage(store: Store) -> None:
     assert len(damages(store)) > 0
     assert any(line.startswith("this release cannot read job") for line in unreadable(store))
     assert any(line.startswith("this release cannot read trial 0 of job") for line in unreadable(store))
+
+
+@pytest.mark.parametrize(("module", "name"), [(entities, "get_artifact"), (sets, "packed"), (jobs, "get")])
+def test_the_check_passes_over_what_is_deleted_meanwhile(
+    store: Store, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
+) -> None:
+    looked_up = getattr(module, name)
+
+    def deleting(session: Any, *arguments: Any) -> Any:
+        with store.begin() as other:
+            for table in ("served_set", "config_set", "best_config", "imported_best", "artifact", "event"):
+                other.execute(text(f"DELETE FROM {table}"))
+            for table in ("trial", "ladder_row", "trial_slot", "job"):
+                other.execute(text(f"DELETE FROM {table}"))
+        return looked_up(session, *arguments)
+
+    monkeypatch.setattr(module, name, deleting)
+    assert damages(store) == []
+    assert unreadable(store) == []
 
 
 def test_the_check_asks_for_an_upgrade_of_another_schema(databases: Databases) -> None:

@@ -36,7 +36,7 @@ from tuner.store.database import Store, StoreError, WritersBusy
 from tuner.store.exchange import ArtifactData, EndedJob, Signed, TrialOfJob, Winner
 from tuner.store.models import ArtifactRow, BestConfigRow, ImportedBestRow, ImportRow, JobRow
 from tuner.store.records import utc_now
-from tuner.store.upkeep import audit, staging
+from tuner.store.upkeep import audit, check, staging
 from tuner.store.upkeep.retention import Kind, prune
 
 JOB, OTHER = "b" * 32, "c" * 32
@@ -162,6 +162,15 @@ def test_an_old_job_of_an_import_that_has_not_ended_is_not_pruned(store: Store) 
     with store.begin() as session:
         session.execute(update(ImportRow).values(staged=None))
     assert prune(store, {Kind.JOBS: 30.0}) == {Kind.JOBS: 1}
+
+
+def test_the_check_passes_over_jobs_of_an_import_that_has_not_ended(store: Store) -> None:
+    with store.begin() as session:
+        going = staging.begin(session, imports.Import("d" * 32, False, None, None, ENTERED))
+        line = exchange.of_plain(json.loads(PARTS[0]))
+        assert isinstance(line, exchange.EndedJob)
+        assert exchange.merge_job(session, line, going)
+    assert check.unreadable(store) == []
 
 
 def test_a_job_of_an_import_that_has_not_ended_is_not_joined(store: Store) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from tilewright.errors import TilewrightError
 from tilewright.schema.config_set import ConfigSet
-from tuner.store import best, jobs, sets, trials
+from tuner.store import best, entities, jobs, sets, trials
 from tuner.store.database import Store, StoreError
 from tuner.store.models import ArtifactRow, ConfigSetRow, JobRow
 from tuner.store.records import Unreadable
@@ -92,12 +92,15 @@ def _of_sqlite(session: Session) -> Iterator[str]:
 
 def _of_contents(session: Session) -> Iterator[str]:
     for digest in session.scalars(select(ArtifactRow.digest)).all():
-        data = session.scalars(select(ArtifactRow.data).where(ArtifactRow.digest == digest)).one()
-        if hashlib.sha256(data).hexdigest() != digest:
+        data = entities.get_artifact(session, digest)  # None: deleted meanwhile
+        if data is not None and hashlib.sha256(data).hexdigest() != digest:
             yield f"kernel {digest} is damaged: its bytes have another digest"
     for digest in session.scalars(select(ConfigSetRow.digest)).all():
+        packed = sets.packed(session, digest)
+        if packed is None:  # deleted meanwhile
+            continue
         try:
-            ConfigSet.from_bytes(sets.unpack(sets.packed(session, digest) or b""), digest)
+            ConfigSet.from_bytes(sets.unpack(packed), digest)
         except (TilewrightError, ValueError, zlib.error) as error:
             yield f"config set {digest} is damaged: {error}"
 
@@ -105,7 +108,7 @@ def _of_contents(session: Session) -> Iterator[str]:
 def _of_rows(session: Session) -> Iterator[Unreadable]:
     for job_id in session.scalars(select(JobRow.id).order_by(JobRow.id)).all():
         try:
-            jobs.known(session, job_id)
+            jobs.get(session, job_id)  # None: deleted meanwhile, or of an import that enters or leaves
         except Unreadable as error:
             yield error
         yield from trials.unreadable(session, job_id)
