@@ -149,6 +149,31 @@ def test_a_database_that_is_not_empty_stays_as_it_is(store: Store, tmp_path: Pat
     assert rows(store) == before
 
 
+def test_a_file_with_tables_of_others_is_not_replaced(sqlite_databases: Databases, tmp_path: Path) -> None:
+    other = tmp_path / "other.db"
+    with contextlib.closing(sqlite3.connect(other)) as connection:
+        connection.execute("CREATE TABLE mine (x)")
+    with opened(sqlite_databases.copy(populate)) as store:
+        back_up(store, tmp_path / "backup.db")
+    with pytest.raises(StoreError, match="is not empty; restore into a new"):
+        restore(tmp_path / "backup.db", f"sqlite:///{other}")
+    with contextlib.closing(sqlite3.connect(other)) as connection:
+        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("mine",)]
+
+
+def test_backups_and_restored_databases_are_the_owners_alone(
+    databases: Databases, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """They hold digests of keys. A link to where the database shall be stays."""
+    file, new, link = tmp_path / "backup.db", tmp_path_factory.mktemp("disk") / "new.db", tmp_path / "link.db"
+    link.symlink_to(new)
+    with opened(databases.copy(populate)) as store:
+        back_up(store, file)
+    restore(file, f"sqlite:///{link}")
+    assert [oct(path.stat().st_mode & 0o777) for path in (file, new)] == [oct(0o600)] * 2
+    assert link.is_symlink()
+
+
 def test_a_backup_that_cannot_be_written_names_its_file(
     sqlite_databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from sqlalchemy import Connection, func, insert, select, text
+from sqlalchemy import Connection, func, insert, inspect, select, text
 from sqlalchemy.exc import OperationalError
 
 from tilewright.errors import naming
@@ -26,6 +26,7 @@ from tuner.store.upkeep.audit import Action
 from tuner.store.upkeep.check import damaged_pages, damages, need_schema
 
 _ROWS = 500
+_OWNERS = 0o600  # others could read results and digests of keys
 
 
 def back_up(store: Store, file: Path) -> int:
@@ -42,6 +43,7 @@ def back_up(store: Store, file: Path) -> int:
     if file.exists() and not file.is_file():
         raise StoreError(f"{file} is no regular file, so a backup cannot replace it; use another file")
     with beside(file) as copy:
+        copy.touch(_OWNERS)
         if store.engine.dialect.name == "sqlite":
             _copy_sqlite(store, copy)
         else:
@@ -66,11 +68,13 @@ def restore(file: Path, url: str, who: str = audit.SERVICE) -> None:
     with contextlib.closing(Store.open(url)) as target:
         database = target.engine.url.database if target.engine.dialect.name == "sqlite" else None
         with beside(Path(database) if database else Path(tempfile.gettempdir()) / "backup") as copy:
-            if target.schema_state() != "empty":
+            # NOTE: a file is replaced as a whole, with tables of others if it has any.
+            if target.schema_state() != "empty" or (database and inspect(target.engine).get_table_names()):
                 raise StoreError(
                     f"{target.engine.url.render_as_string(hide_password=True)} is not empty; restore into a"
                     " new database and point TILEWRIGHT_DATABASE_URL to it"
                 )
+            copy.touch(_OWNERS)
             with file.open("rb") as backup, copy.open("wb") as written:
                 shutil.copyfileobj(backup, written)
             with contextlib.closing(_opened(copy, file)) as source:
@@ -83,7 +87,7 @@ def restore(file: Path, url: str, who: str = audit.SERVICE) -> None:
                     _copy_rows(source, target)
             if database is not None:
                 target.close()
-                os.replace(_synced(copy), database)
+                os.replace(_synced(copy), os.path.realpath(database))
 
 
 def _opened(copy: Path, file: Path) -> Store:
