@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pwd
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -84,7 +85,7 @@ def open_store(url: str | None, *, create: bool = False, migrate: bool = True) -
         if migrate:
             store.migrate()
         yield store
-    except SQLAlchemyError as error:
+    except (SQLAlchemyError, sqlite3.Error) as error:
         reason = outage(error) or getattr(error, "orig", None) or error
         raise StoreError(
             f"the database cannot be used: {reason}; try again, or restore a backup with 'tilewright restore'"

@@ -23,6 +23,7 @@ from tilewright.errors import ServiceError
 from tilewright.http.arguments import Miss
 from tuner.store import database
 from tuner.store.database import Store
+from tuner.store.upkeep import check
 
 Run = Callable[..., Result]
 EXTENTS = [str(TUNED.m), str(TUNED.n), str(TUNED.k)]
@@ -303,6 +304,21 @@ def test_what_goes_wrong_on_this_machine_is_told_in_a_line(
     assert result.exit_code in (1, 2)
     assert isinstance(result.exception, SystemExit), "no traceback"
     assert told in plain(result.stderr)
+
+
+def test_a_writer_that_keeps_a_vacuum_from_its_work_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'locked.db'}"
+    with closing(Store.open(url)) as store:
+        store.migrate()
+        monkeypatch.setattr(Store, "migrate", lambda _store: None)  # which found no writer yet
+        monkeypatch.setattr(check, "BUSY_SECONDS", 0.1)
+        with store.begin() as session:
+            session.connection()  # which holds the lock of SQLite
+            result = CliRunner().invoke(app, ["db", "vacuum", "--database-url", url])
+    assert (result.exit_code, isinstance(result.exception, SystemExit)) == (1, True), "no traceback"
+    assert "the database cannot be used: database is locked; try again" in plain(result.stderr)
 
 
 def test_a_service_without_a_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

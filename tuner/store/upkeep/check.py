@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from tilewright.errors import TilewrightError
 from tilewright.schema.config_set import ConfigSet
 from tuner.store import best, entities, jobs, sets, trials
-from tuner.store.database import Store, StoreError
+from tuner.store.database import BUSY_SECONDS, Store, StoreError
 from tuner.store.models import ArtifactRow, ConfigSetRow, JobRow
 from tuner.store.records import Unreadable
 
@@ -62,8 +62,9 @@ def vacuum(store: Store) -> tuple[int, int]:
     """Give the room of deleted rows back to the disk; gives the bytes of the database before and after."""
     before = size(store)
     if store.engine.dialect.name == "sqlite":
+        file = str(store.engine.url.database)
         # NOTE: not within a transaction, which every connection of the store begins by itself.
-        with contextlib.closing(sqlite3.connect(str(store.engine.url.database))) as connection:
+        with contextlib.closing(sqlite3.connect(file, timeout=BUSY_SECONDS)) as connection:
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     else:
