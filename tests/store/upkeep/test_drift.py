@@ -23,7 +23,7 @@ from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Outcome, Timing, TrialResult
 from tuner.devices.base import Conditions
 from tuner.store import best as winners
-from tuner.store import entities, jobs
+from tuner.store import entities, imports, jobs
 from tuner.store.database import Store
 from tuner.store.faults import drift, quarantine
 from tuner.store.faults.drift import Cause, Reading
@@ -237,6 +237,25 @@ def test_a_shift_that_stays_is_told_and_marked_until_it_is_gone(store: Store, wo
     look(store, bench)
     assert not is_marked(store)
     assert [one["cause"] for one in events(store)] == [None, "drift"]
+    with store.read() as session:
+        assert drift.counts(session) == {}
+
+
+def test_shifts_of_winners_that_are_gone_are_not_counted(store: Store, won: str) -> None:
+    assert won
+    benches = IdleBench("one"), IdleBench("two")
+    for us in (2.0, 2.2):
+        age(store)
+        for bench in benches:
+            bench.us = us
+            look(store, bench)
+    with store.read() as session:
+        assert drift.counts(session) == {"drift": 1}, "one winner, on two devices"
+    with store.begin() as session:
+        imports.remove_best(session, samples.HOST_CLASS, samples.problem())
+    with store.read() as session:
+        assert drift.counts(session) == {}
+    with_winner(store)  # the same kernel wins again
     with store.read() as session:
         assert drift.counts(session) == {}
 

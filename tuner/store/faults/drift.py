@@ -154,8 +154,13 @@ def keep(session: Session, device: str, device_class: str, watched: Watched, now
 
 def counts(session: Session) -> dict[str, int]:
     """How many winners take another time than before on some device, by cause."""
-    shifted = select(CanaryRow.cause, func.count()).where(CanaryRow.cause.is_not(None))
-    return {str(cause): number for cause, number in session.execute(shifted.group_by(CanaryRow.cause))}
+    row, read = BestConfigRow, CanaryRow
+    same = (read.device_class == row.device_class) & (read.problem_id == row.problem_id)
+    # NOTE: readings of winners that were replaced, deleted or quarantined since stay.
+    today = (read.artifact == row.artifact) & (read.created >= row.created) & row.quarantine_id.is_(None)
+    shifted = select(read.cause, func.count(row.id.distinct())).join(row, same & today)
+    shifted = shifted.where(read.cause.is_not(None)).group_by(read.cause)
+    return {str(cause): number for cause, number in session.execute(shifted)}
 
 
 def _watched(
