@@ -217,19 +217,18 @@ def state(connection: Connection) -> State:
     return "older" if all(_is_known(scripts, revision) for revision in current) else "newer"
 
 
-def upgrade(engine: Engine) -> None:
-    """See :meth:`tuner.store.database.Store.migrate`."""
-    with engine.begin() as connection:
-        if connection.dialect.name == "postgresql":
-            connection.execute(_TAKE, {"key": Lock.MIGRATION})
-        found = state(connection)
-        if found == "newer":
-            raise SchemaTooNew(
-                "a newer release of tilewright migrated this database; upgrade this installation"
-                " or point it to another database"
-            )
-        if found != "head":
-            command.upgrade(alembic_config(connection), "head")
+def upgrade(connection: Connection) -> None:
+    """See :meth:`tuner.store.database.Store.migrate`; within the transaction of a connection."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(_TAKE, {"key": Lock.MIGRATION})
+    found = state(connection)
+    if found == "newer":
+        raise SchemaTooNew(
+            "a newer release of tilewright migrated this database; upgrade this installation"
+            " or point it to another database"
+        )
+    if found != "head":
+        command.upgrade(alembic_config(connection), "head")
 
 
 def _is_known(scripts: ScriptDirectory, revision: str) -> bool:
@@ -393,7 +392,8 @@ class Store:
         Raises:
             SchemaTooNew: a newer release migrated it; the message says what to do.
         """
-        upgrade(self.engine)
+        with self.engine.begin() as connection:
+            upgrade(connection)
 
     def schema_state(self) -> State:
         """``empty``, ``older``, ``head`` or ``newer`` than this release."""

@@ -245,6 +245,22 @@ def test_a_damaged_backup_leaves_the_database_empty(
         assert untouched.schema_state() == "empty"
 
 
+def test_a_restore_that_breaks_off_leaves_the_database_empty(
+    sqlite_databases: Databases, postgresql_databases: Databases, tmp_path: Path
+) -> None:
+    """SQLite keeps texts of any length."""
+    file, url = tmp_path / "backup.db", postgresql_databases.empty()
+    with opened(sqlite_databases.copy(populate)) as store:
+        with store.begin() as session:
+            session.execute(text("UPDATE device SET arch = :long"), {"long": "x" * 200})
+        back_up(store, file)
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"(?s)too long .* it is still empty"):
+            restore(file, url)
+    with opened(url) as untouched:
+        assert untouched.schema_state() == "empty"
+
+
 def test_the_check_names_each_damage(store: Store) -> None:
     assert damages(store) == []
     assert unreadable(store) == []

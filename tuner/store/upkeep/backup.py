@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sqlalchemy import Connection, func, insert, inspect, select, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from tilewright.errors import naming
 from tuner.store import sets
-from tuner.store.database import Store, StoreError
+from tuner.store.database import Store, StoreError, upgrade
 from tuner.store.models import Base
 from tuner.store.upkeep import audit
 from tuner.store.upkeep.audit import Action
@@ -83,8 +83,7 @@ def restore(file: Path, url: str, who: str = audit.SERVICE) -> None:
                     audit.note(session, who, Action.RESTORE, file=file.name)
                     sets.renumber(session)
                 if database is None:
-                    target.migrate()
-                    _copy_rows(source, target)
+                    _copy_into(source, target)
             if database is not None:
                 target.close()
                 os.replace(_synced(copy), os.path.realpath(database))
@@ -128,12 +127,29 @@ def _copy_sqlite(store: Store, copy: Path) -> None:
 def _copy_to_sqlite(store: Store, copy: Path) -> None:
     need_schema(store)
     with contextlib.closing(Store.open(f"sqlite:///{copy}")) as target:
-        target.migrate()
         _copy_rows(store, target)
 
 
+def _copy_into(source: Store, target: Store) -> None:
+    """As :func:`_copy_rows`.
+
+    Raises:
+        StoreError: the database does not take the rows; it stays empty.
+    """
+    try:
+        _copy_rows(source, target)
+    except SQLAlchemyError as error:
+        shown = target.engine.url.render_as_string(hide_password=True)
+        reason = str(getattr(error, "orig", None) or error).strip()
+        raise StoreError(
+            f"{shown} cannot be restored: {reason}; it is still empty: see to that, and restore again"
+        ) from error
+
+
 def _copy_rows(source: Store, target: Store) -> None:
+    """Fill an empty database in one transaction, so that it stays empty if that breaks off."""
     with source.engine.connect() as reading, target.engine.begin() as writing:
+        upgrade(writing)
         if source.engine.dialect.name == "postgresql":
             reading = reading.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         for table in Base.metadata.sorted_tables:
