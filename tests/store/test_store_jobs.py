@@ -13,7 +13,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select, update
+from databases import opened
+from sqlalchemy import select, text, update
 from store_samples import HOST, HOST_CLASS, OTHER_CLASS, OTHER_HOST, request, trial
 
 from tilewright.schema.job import JobProgress, JobStatus
@@ -67,6 +68,21 @@ def test_a_new_job_comes_back_as_submitted(store: Store) -> None:
     assert abs(datetime.now(UTC) - job.created) < timedelta(minutes=1)
     assert (job.started, job.finished, job.owner, job.cancel_requested) == (None, None, None, False)
     assert get(store, job.id) == job
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
+def test_times_are_read_whatever_the_database_server_is_set_to(store: Store, url: str, zone: str) -> None:
+    """An import may bring a job of any year."""
+    job, _ = submit(store)
+    if store.engine.dialect.name == "postgresql":
+        with store.engine.begin() as connection:
+            for name, value in (("timezone", zone), ("datestyle", "German, DMY")):
+                connection.execute(text(f"ALTER DATABASE {store.engine.url.database} SET {name} = '{value}'"))
+    with opened(url) as again:
+        for created in (datetime(1, 1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, tzinfo=UTC)):
+            with again.begin() as session:
+                session.execute(update(JobRow).values(created=created))
+            assert get(again, job.id).created == created
 
 
 def test_unknown_jobs(store: Store) -> None:

@@ -431,8 +431,11 @@ def _postgres(url: URL) -> Engine:
 
 
 def _connect_postgres(connection: Any, _: object) -> None:
-    """Have the server, too, notice a client that is gone: its transaction would keep its locks."""
+    """Have the server, too, notice a client that is gone: its transaction would keep its locks. And have it
+    write times as the driver can read them, which takes no year 0 or 10000 of another time zone."""
     with connection.cursor() as cursor:
+        cursor.execute("SET TIME ZONE 'UTC'")
+        cursor.execute("SET DateStyle = 'ISO'")
         for name in ("idle", "interval", "count"):
             cursor.execute(f"SET tcp_keepalives_{name} = {ALIVE[f'keepalives_{name}']}")
         cursor.execute(f"SET tcp_user_timeout = {ALIVE['tcp_user_timeout']}")
