@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session, aliased
 from tuner.store import entities
 from tuner.store.database import StoreError, insert_new
 from tuner.store.models import ArtifactRow, ConfigSetRow, ServedSetRow
+from tuner.store.upkeep import audit
 
 _LEVEL = 6
 _DIGEST = re.compile(rb"[0-9a-f]{64}")
@@ -175,11 +176,12 @@ def digests_in(packed: bytes) -> set[str]:
 
 def unpin_naming(session: Session, device_class: str, artifacts: Collection[str]) -> None:
     """Serve the latest winners of a device class again where it is pinned to a snapshot that names one of
-    these artifacts."""
+    these artifacts; the audit log tells."""
     pinned = served(session, device_class).pinned
     found = packed(session, pinned) if pinned else None
     if found and not digests_in(found).isdisjoint(artifacts):
         pin(session, device_class, None)
+        audit.note(session, audit.SERVICE, audit.Action.UNPIN_SET, device_class, digest=pinned)
 
 
 @functools.cache

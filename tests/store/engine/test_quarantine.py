@@ -37,6 +37,7 @@ from tuner.store.faults import quarantine
 from tuner.store.models import ImportRow
 from tuner.store.records import utc_now
 from tuner.store.trials import JobRecorder
+from tuner.store.upkeep import audit
 
 OTHER_DRIVER = dataclasses.replace(PROVENANCE, driver="linux 7")
 
@@ -199,7 +200,10 @@ def test_a_pinned_set_that_names_the_kernel_is_unpinned(store: Store) -> None:
         started(store, seed=int(digest)).add_trial(broken(of=config(16 if digest == "1" else 99)), artifact())
         with store.read() as session:
             pinned = sets.served(session, HOST_CLASS).pinned
+            noted = [(one.who, one.action, one.data) for one in audit.listing(session)]
         assert (pinned is None) is (digest == "1")
+        unpinned = ("service", "unpin config set", {"digest": shot.digest})
+        assert (unpinned in noted) is (pinned is None)
 
 
 def test_an_import_brings_no_entries(store: Store) -> None:
