@@ -222,7 +222,7 @@ def full(_: int) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize("damage", ["nonsense", "empty", "cut", "flipped"])
+@pytest.mark.parametrize("damage", ["nonsense", "empty", "cut", "flipped", "page", "table"])
 def test_a_damaged_backup_leaves_the_database_empty(
     sqlite_databases: Databases, tmp_path: Path, damage: str
 ) -> None:
@@ -235,6 +235,12 @@ def test_a_damaged_backup_leaves_the_database_empty(
         file.write_bytes(b"")
     elif damage == "cut":
         file.write_bytes(file.read_bytes()[:-8192])
+    elif damage == "page":
+        content = file.read_bytes()
+        file.write_bytes(content[:12288] + b"\xff" * 60 + content[12348:])
+    elif damage == "table":
+        with contextlib.closing(sqlite3.connect(file)) as connection:
+            connection.execute("DROP TABLE audit")
     else:
         with contextlib.closing(sqlite3.connect(file)) as connection:
             connection.execute("UPDATE artifact SET data = zeroblob(100)")

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sqlalchemy import Connection, func, insert, inspect, select, text
-from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DatabaseError, OperationalError, SQLAlchemyError
 
 from tilewright.errors import naming
 from tuner.store import sets
@@ -78,10 +78,11 @@ def restore(file: Path, url: str, who: str = audit.SERVICE) -> None:
             with file.open("rb") as backup, copy.open("wb") as written:
                 shutil.copyfileobj(backup, written)
             with contextlib.closing(_opened(copy, file)) as source:
-                _check(source, file)
-                with source.begin() as session:
-                    audit.note(session, who, Action.RESTORE, file=file.name)
-                    sets.renumber(session)
+                with _telling_damage(file):
+                    _check(source, file)
+                    with source.begin() as session:
+                        audit.note(session, who, Action.RESTORE, file=file.name)
+                        sets.renumber(session)
                 if database is None:
                     _copy_into(source, target)
             if database is not None:
@@ -96,15 +97,29 @@ def _opened(copy: Path, file: Path) -> Store:
         raise StoreError(f"{file} is no backup of tilewright, or is damaged; use an older backup") from error
 
 
+@contextlib.contextmanager
+def _telling_damage(file: Path) -> Iterator[None]:
+    """Refuse a backup so damaged that SQLite cannot read it, or that lacks tables; a full disk is no damage
+    of it."""
+    try:
+        yield
+    except DatabaseError as error:
+        code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+        if isinstance(error, OperationalError) and code != sqlite3.SQLITE_ERROR:
+            raise
+        raise StoreError(f"{file} is damaged: {error.orig}; use an older backup") from error
+
+
 def _check(source: Store, file: Path) -> None:
     if source.schema_state() == "empty":
         raise StoreError(f"{file} is no backup of tilewright: it is empty; use an older backup")
-    found = damaged_pages(source)
-    if not found:
-        source.migrate()
-        found = damages(source)
-    if found:
+    if found := damaged_pages(source) or _damages_at_head(source):
         raise StoreError(f"{file} is damaged: {found[0]}; use an older backup")
+
+
+def _damages_at_head(source: Store) -> list[str]:
+    source.migrate()
+    return damages(source)
 
 
 def _files(store: Store) -> list[Path]:
