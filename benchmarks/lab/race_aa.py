@@ -1,6 +1,7 @@
-"""How often the races that end a job declare a winner between a kernel and itself: each is a false winner. A
-final makes no such claim: final races that drop one of the twins are counted apart. If power limits the device, a
-final has one sample of each twin, whose ratio is kept.
+"""How often the races that end a job declare a winner between a kernel and itself: each is a false winner.
+
+A final makes no such claim: final races that drop one of the twins are counted apart. If power limits the
+device, a final has one sample of each twin, whose ratio is kept.
 
     python -m benchmarks.lab.race_aa --device cuda:0 --seconds 280 --out DIR
 
