@@ -132,7 +132,9 @@ def get_devices(request: Request, service: ServiceDep) -> Response:
 def get_jobs(request: Request, service: ServiceDep, query: Annotated[JobsQuery, Query()]) -> Response:
     """Jobs, the newest first."""
     with service.store.read() as session:
-        found = jobs.listing(session, query.status, query.limit, job_place(query.cursor), query.prefix)
+        found = jobs.listing(
+            session, query.status, query.limit, job_place(query.cursor), query.prefix, query.m
+        )
     following = page_end(len(found), query.limit, found[-1].id if found else None)
     return show(
         request,
@@ -143,6 +145,7 @@ def get_jobs(request: Request, service: ServiceDep, query: Annotated[JobsQuery, 
         following=following,
         status=query.status,
         statuses=list(JobStatus),
+        kept=query.model_dump(mode="json", exclude_defaults=True, exclude={"cursor"}),
     )
 
 

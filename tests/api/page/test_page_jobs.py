@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 
@@ -76,6 +77,19 @@ def test_a_running_job_is_live_and_stops_when_it_is_cancelled(
                 break
     assert {"panel", "points", "done"} == set(seen)
     assert numbers == sorted(set(numbers))
+
+
+def test_a_filter_of_jobs_holds_on_every_page_of_them(http: httpx2.Client, client: Client) -> None:
+    mine = {client.tune(GemmProblem(40, 24, k, "float32", "nn"), max_trials=1, seed=1).id for k in (16, 24)}
+    client.tune(GemmProblem(41, 24, 16, "float32", "nn"), max_trials=1, seed=1)
+    link, seen = "?m=40&prefix=1&limit=1", list[str]()
+    while link:
+        page = html.unescape(http.get(f"/view/jobs{link}").text)
+        seen += re.findall(r'href="/view/jobs/([0-9a-f]{32})"', page)
+        links = dict(re.findall(r'<a href="(\?[^"]+)">([^<]+)</a>', page))
+        assert "?limit=1&prefix=1&m=40&status=failed" in {*links}
+        link = next((where for where, told in links.items() if told == "Older jobs"), "")
+    assert set(seen) == mine
 
 
 def test_an_unknown_job_is_a_page_that_says_so(http: httpx2.Client) -> None:
