@@ -36,18 +36,18 @@ def job_view(
     best: wire.BestConfigView | None = None,
     stored: wire.BestConfigView | None = None,
     waiting: str | None = None,
-    rows: Sequence[BestConfig] = (),
+    rows: Sequence[BestConfig] | None = None,
     errors: Mapping[int, str] = MappingProxyType({}),
     neighbours: Sequence[str] = (),
 ) -> wire.JobView:
     """A job, the result of its race once it succeeded, the stored winner of its problem if another job found
     it, the reason why it waits, other processes on its device, and of a ladder the winners of rows and why
-    others have none."""
+    others have none; without ``rows`` nothing is said of them."""
     found = best if job.status is JobStatus.SUCCEEDED else None
-    decided = [wire.LadderRowView.of(one) for one in rows]
+    decided = [wire.LadderRowView.of(one) for one in rows or ()]
     told = {
         "rows": decided,
-        "outcomes": _outcomes(job, {row.m for row in decided}, errors),
+        "outcomes": [] if rows is None else _outcomes(job, {row.m for row in decided}, errors),
         "ranges": wire.LadderRange.merged(decided),
         "baseline_ratio": found.speedup.value if found else None,
         "best": found,

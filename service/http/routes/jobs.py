@@ -273,7 +273,9 @@ def get_trials(
 )
 def delete_job(job_id: JobId, service: ServiceDep, request: Request) -> wire.JobView:
     """Cancel a job; a running one stops after its trial, its trials are kept. Repeating it is harmless."""
-    return job_view(cancel(service, job_id, request))
+    job = cancel(service, job_id, request)
+    with service.store.read() as session:
+        return _with_results(service, session, job)
 
 
 def cancel(service: Service, job_id: str, request: Request) -> JobRecord:

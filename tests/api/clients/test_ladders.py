@@ -41,6 +41,16 @@ def test_one_job_has_a_winner_for_each_row(client: Client, ladder: wire.JobView)
     assert client.job(ladder.id).rows == ladder.rows
 
 
+def test_no_answer_says_that_rows_of_a_ladder_were_not_tuned_which_were(
+    client: Client, ladder: wire.JobView, tuned: wire.JobView
+) -> None:
+    again = client.cancel(ladder.id)
+    assert (again.rows, again.outcomes) == (ladder.rows, ladder.outcomes)
+    assert client.cancel(tuned.id).best == client.job(tuned.id).best
+    [listed] = (job for job in client.jobs(limit=1000).items if job.id == ladder.id)
+    assert (listed.rows, listed.outcomes) == ([], [])  # they are of GET /jobs/{job_id}
+
+
 def test_a_ladder_that_is_done_names_its_rows(
     server: Server, ladder: wire.JobView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
