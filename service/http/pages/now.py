@@ -226,6 +226,8 @@ async def follow(
                 if event.kind == "trial" and event.data["number"] > after and event.data.get("m", m) == m
             ]
             if news.status:
+                if missed:
+                    yield ServerSentEvent(event="points", raw_data=json.dumps(missed))
                 watched = await run_in_threadpool(service.watch.now, job_id, True)
                 yield ServerSentEvent(event="panel", raw_data=_panel(watched))
                 yield ServerSentEvent(event="done", raw_data=news.status)

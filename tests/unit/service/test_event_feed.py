@@ -18,9 +18,12 @@ from service.engine import event_feed
 from service.engine.event_feed import BATCH, EventFeed, Follower, News
 from service.errors import Kind, Refusal
 from service.http import access
+from service.http.pages import now as pages
 from service.http.routes import jobs as job_routes
+from tilewright.schema.job import JobStatus
 from tuner.store import jobs
 from tuner.store.database import Changes, Store
+from tuner.store.records import EventRecord, utc_now
 
 PATIENCE_S = 20
 
@@ -147,3 +150,24 @@ def test_a_stream_says_why_it_ended_also_where_its_key_opens_no_more(store: Stor
 
     *_, last = asyncio.run(told())
     assert last.data == {"detail": job_routes._ENDS[reason or "key"]}
+
+
+def test_a_page_gets_the_trials_that_come_with_the_end_of_their_job(store: Store) -> None:
+    job_id, data = submitted(store), {"number": 0, "median_us": 2.5, "outcome": "ok"}
+    last = News([EventRecord(1, job_id, "trial", data, utc_now())], JobStatus.SUCCEEDED)
+
+    async def told() -> list[Any]:
+        follower = Follower()
+        follower.tell(last)
+        events = SimpleNamespace(follow=lambda *_: contextlib.nullcontext(follower))
+        watch = SimpleNamespace(known=lambda _: None, now=lambda *_: SimpleNamespace(panel="so far"))
+        service: Any = SimpleNamespace(store=store, events=events, watch=watch)
+        admitted: Any = SimpleNamespace(still=opens)
+        return [event async for event in pages.follow(job_id, service, admitted)]
+
+    async def opens() -> bool:
+        return True
+
+    sent = [(event.event, event.raw_data) for event in asyncio.run(told()) if event.event]
+    assert ("points", '[[0, 2.5, "ok"]]') in sent
+    assert sent[-1] == ("done", "succeeded")
