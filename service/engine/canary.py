@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from service.metrics import Metrics
 from service.settings import Settings
 from tilewright.artifact import Artifact
+from tilewright.errors import ArtifactError
 from tilewright.schema.codec import encode
 from tilewright.schema.config import Config
 from tilewright.schema.problem import GemmProblem
@@ -120,7 +121,12 @@ class Canary:
         if data is None:
             self._done()
             return
-        artifact = Artifact.from_bytes(data)
+        try:
+            artifact = Artifact.from_bytes(data, winner.artifact)
+        except ArtifactError as error:  # else no other winner would be read, and the device stay down
+            self._done()
+            log.warning("%s is not measured again: %s", winner.problem, error)
+            return
         result = self._bench.trial(artifact, winner.problem, None, _TIMEOUT_S)
         if result.timing:
             self._timings.append(result.timing)

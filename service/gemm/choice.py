@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from service.gemm.operands import Operand
 from service.results.served import ServedSets
 from tilewright.artifact import Artifact
-from tilewright.errors import InvalidProblem
+from tilewright.errors import ArtifactError, InvalidProblem
 from tilewright.http.tensors import check_wire
 from tilewright.schema.codec import gathered
 from tilewright.schema.config import Config
@@ -69,7 +69,10 @@ def choose(served: ServedSets, device_class: str, problem: GemmProblem, query: G
         return Chosen(f"vendor; {result.reason}")
     with served.store.read() as session:
         data = entities.get_artifact(session, result.entry.artifact)
-    artifact = Artifact.from_bytes(data, result.entry.artifact) if data else None
+    try:
+        artifact = Artifact.from_bytes(data, result.entry.artifact) if data else None
+    except ArtifactError:
+        return Chosen("vendor; its kernel is damaged in the database")
     reason = artifact.plan.why_not(problem) if artifact else "its kernel is not stored"
     return Chosen(f"vendor; {reason}") if reason else Chosen(_match(result), result.entry.config, artifact)
 

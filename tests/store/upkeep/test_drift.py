@@ -27,7 +27,7 @@ from tuner.store import entities, imports, jobs
 from tuner.store.database import Store
 from tuner.store.faults import drift, quarantine
 from tuner.store.faults.drift import Cause, Reading
-from tuner.store.models import CanaryRow
+from tuner.store.models import ArtifactRow, CanaryRow
 from tuner.store.records import utc_now
 from tuner.store.trials import JobRecorder
 from tuner.store.upkeep import audit
@@ -189,6 +189,13 @@ def test_a_winner_that_fails_is_not_tried_again_and_again(store: Store, won: str
     bench = IdleBench()
     bench.outcome, bench.own_fault = Outcome.TIMEOUT, False
     assert look(store, bench) == 1
+
+
+def test_a_winner_whose_kernel_is_damaged_keeps_no_device_down(store: Store, won: str) -> None:
+    assert won
+    with store.begin() as session:
+        session.execute(update(ArtifactRow).values(data=b"no kernel"))
+    assert look(store, IdleBench()) == 0
 
 
 def test_a_pass_that_a_job_broke_off_is_done_again(store: Store, won: str) -> None:

@@ -82,3 +82,12 @@ def test_what_may_cost_too_much_is_left_to_the_vendor(
     found = chosen(problem, query, **changes)
     assert found.match.startswith(match)
     assert (found.artifact is None) == found.match.startswith("vendor")
+
+
+@pytest.mark.parametrize("data", [b"", b"no kernel", KERNEL.to_bytes()[:-1]])
+def test_a_damaged_kernel_is_left_to_the_vendor(
+    chosen: Any, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice.entities, "get_artifact", lambda _session, _digest: data)
+    found = chosen(TUNED, {})
+    assert (found.match.partition(";")[0], found.artifact) == ("vendor", None)
