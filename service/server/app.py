@@ -10,9 +10,10 @@ from contextlib import asynccontextmanager
 
 from fastapi import Depends, FastAPI
 from fastapi.concurrency import run_in_threadpool
+from sqlalchemy.exc import SQLAlchemyError
 
 from service.engine.base import Engine
-from service.engine.database_health import DatabaseHealth
+from service.engine.database_health import DatabaseHealth, outage
 from service.engine.engine import LocalEngine
 from service.engine.event_feed import EventFeed
 from service.engine.retune import StaleResults
@@ -153,4 +154,9 @@ def _open(settings: Settings, metrics: Metrics) -> Store:
     except (StoreError, access.Exposed):
         store.close()
         raise
+    except SQLAlchemyError as error:
+        store.close()
+        reason = outage(error) or getattr(error, "orig", None) or error
+        told = f"the database cannot be used: {reason}; start the service again once that has passed"
+        raise StoreError(told) from error
     return store

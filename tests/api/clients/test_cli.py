@@ -230,6 +230,18 @@ def test_a_database_that_is_named_is_used_before_a_service_of_the_environment(
         assert (both.exit_code, "use one of them" in both.stderr) == (2, True)
 
 
+def test_serve_says_that_another_holds_the_database(
+    run: Run, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "held.db"
+    data(run("db", "upgrade", "--database-url", f"sqlite:///{file}", "--json"))
+    monkeypatch.setattr("tuner.store.database.BUSY_SECONDS", 0.1)
+    with closing(sqlite3.connect(file, isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        code, told = serve("--database-url", f"sqlite:///{file}", "--port", "0")
+    assert (code, "another writer holds it; start the service again" in told) == (1, True)
+
+
 def test_a_name_that_is_no_text_is_printed(run: Run, tmp_path: Path) -> None:
     for verb in ("export", "report"):
         shown = data(run(verb, str(tmp_path / "n\udcff"), "--json"))
