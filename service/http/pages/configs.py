@@ -34,7 +34,7 @@ def get_knobs(
     job, names, views = service.shared.get(("knobs", job_id, family, m), work)
     first = (views.importance,) if views and views.importance else ()
     charts = (*first, *(views.slices if views else ()))
-    return show(request, "knobs.html", "/view/jobs", charts=charts, job=job, views=views, names=names)
+    return show(request, "knobs.html", "/view/jobs", charts=charts, job=job, views=views, names=names, m=m)
 
 
 def _knobs(
@@ -51,7 +51,9 @@ def get_parallel(
     """All configs of a family in a job, side by side."""
     work = functools.partial(_parallel, service, job_id, family, m)
     job, names, chosen, charts = service.shared.get(("parallel", job_id, family, m), work)
-    return show(request, "parallel.html", "/view/jobs", charts=charts, job=job, names=names, family=chosen)
+    return show(
+        request, "parallel.html", "/view/jobs", charts=charts, job=job, names=names, family=chosen, m=m
+    )
 
 
 def _parallel(

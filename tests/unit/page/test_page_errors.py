@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fastapi import FastAPI
@@ -15,6 +16,7 @@ from service.errors import Kind, Refusal
 from service.results import explaining
 from service.server.app import create_app
 from service.settings import Settings
+from service.web import html
 from tuner.store import best as winners
 from tuner.store import entities, jobs
 from tuner.store.records import StoredBest
@@ -74,3 +76,9 @@ def test_only_a_family_that_there_is_not_is_called_so(app: FastAPI, monkeypatch:
         monkeypatch.setattr(explaining, "family_named", broken)
         with pytest.raises(Refusal, match="this release has no family host"):
             explaining.explained(session, found)
+
+
+def test_another_family_is_shown_for_the_same_row_of_a_ladder() -> None:
+    job = SimpleNamespace(id="0" * 32, device_class="lab")
+    for m, link in ((16, '"?family=b&amp;m=16"'), (None, '"?family=b"')):
+        assert link in html.page("families.html", job=job, names=["a", "b"], family="a", m=m)
