@@ -51,6 +51,15 @@ def test_what_the_form_says_wrongly_is_told_and_kept(http: httpx2.Client) -> Non
         assert "<script>" not in answer.text.replace("<script>alert", "")
 
 
+def test_a_form_that_was_refused_keeps_the_whole_problem(http: httpx2.Client) -> None:
+    whole = {"batch": "2", "activation": "relu", "has_bias": "true", "out_dtype": "float64"}
+    page = started(http, m=4096, **whole).text
+    assert {name: re.findall(f'name="{name}" value="([^"]*)"', page) for name in whole} == {
+        name: [value] for name, value in whole.items()
+    }
+    assert 'name="batch"' not in started(http, m=4096, batch=1).text
+
+
 def test_a_running_job_is_live_and_stops_when_it_is_cancelled(
     http: httpx2.Client, client: Client, long_job: wire.JobView, server: Server
 ) -> None:
