@@ -5,6 +5,7 @@ Stale results among them: tuned again once for each state of services, never whi
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -17,8 +18,11 @@ from sqlalchemy.exc import OperationalError
 from store_samples import HOST, HOST_CLASS, OTHER_CLASS, PROVENANCE, artifact, best, config, problem, request
 
 from service.engine import retune, staleness
+from service.http.routes import best as best_routes
 from service.http.routes.misses import _cursor
 from service.http.views import cursor, miss_place
+from service.metrics import Metrics
+from service.results.answer_cache import Answer
 from service.settings import Settings
 from tilewright.schema.job import JobStatus, TuneRequest
 from tilewright.schema.trial import QUICK_METHOD, LadderKernel, Outcome, Trial
@@ -431,6 +435,19 @@ def test_what_the_database_refused_is_noted_later(store: Store, monkeypatch: pyt
     monkeypatch.setattr(retune.time, "monotonic", lambda: now)
     stale.served(served)
     assert noted(store) == {64: 1}
+
+
+def test_an_answer_is_no_failure_where_its_stale_result_was_not_noted(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tune(store, 64)
+    [served] = results(store, 64)
+    engine = SimpleNamespace(queues={})
+    service: Any = SimpleNamespace(stale=watching(store, 10), engine=engine, metrics=Metrics())
+    monkeypatch.setattr(retune.misses, "note", lambda *_args, **_options: failing())
+    answer = best_routes._sent(service, Answer(b"{}", "tag", "exact", HOST_CLASS, None, served), None)
+    assert answer.background is not None
+    asyncio.run(answer.background())
 
 
 def failing() -> None:

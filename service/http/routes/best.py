@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.routing import APIRoute
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.background import BackgroundTask
 
 from service.errors import Kind, Refusal
@@ -26,6 +28,7 @@ from tilewright.http.calls import JSON
 from tilewright.schema.codec import gathered
 from tilewright.schema.problem import GemmProblem, variants
 from tuner.store import best, sets
+from tuner.store.database import WritersBusy
 from tuner.store.records import StoredBest
 from tuner.store.reports import winners
 
@@ -52,6 +55,7 @@ router = APIRouter(tags=["results"], route_class=_RememberingRoute)
 lookup_router = APIRouter(tags=["results"])
 _FOR_ONE = {"match", "max_regret"}
 _NEAR = ("ladder", "nearest")
+log = logging.getLogger("tilewright.service")
 
 _FOUND: dict[int | str, dict[str, Any]] = {
     304: {"description": "The caller has it"},
@@ -87,11 +91,19 @@ def get_best_config(
 def _sent(service: Service, found: Answer, if_none_match: str | None) -> Response:
     _count(service, found.match, found.device_class, regret=found.regret)
     stale = found.stale if found.stale and service.stale.is_due(found.stale) else None
-    later = BackgroundTask(service.stale.served, [stale]) if stale else None
+    later = BackgroundTask(_note, service, stale) if stale else None
     headers = conditional.of(found.tag, conditional.ASK_FIRST)
     if conditional.has(if_none_match, found.tag):
         return Response(status_code=304, headers=headers, background=later)
     return Response(found.content, media_type=JSON, headers=headers, background=later)
+
+
+def _note(service: Service, stale: StoredBest) -> None:
+    """Note a stale result that was served; nothing tells the caller, who has the answer by then."""
+    try:
+        service.stale.served([stale])
+    except (SQLAlchemyError, WritersBusy) as error:
+        log.warning("%s is noted as stale when it is served again: %s", stale.best.problem, error)
 
 
 def _answer(service: Service, query: wire.BestQuery, problem: GemmProblem) -> Answer:
