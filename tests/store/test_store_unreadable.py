@@ -13,7 +13,7 @@ from sqlalchemy import select, text
 from tilewright.schema.job import JobStatus
 from tilewright.schema.preconditions import Preconditions
 from tilewright.schema.problem import GemmProblem
-from tuner.store import best, entities, exchange, jobs, misses, records, trials
+from tuner.store import best, entities, exchange, imports, jobs, misses, records, trials
 from tuner.store.database import Store
 from tuner.store.faults import quarantine
 from tuner.store.models import ArtifactRow
@@ -163,6 +163,18 @@ def test_an_idle_device_passes_over_unreadable_misses(store: Store) -> None:
     with store.read() as session:
         assert [one.problem.m for one in misses.ranked(session, HOST_CLASS, limit=2)] == [3, 2]
         assert misses.top(session, HOST_CLASS, "today") == samples.problem(3)
+
+
+def test_an_idle_device_passes_over_unreadable_imported_winners(store: Store) -> None:
+    entered = imports.Import("1" * 32, False, None, None, records.utc_now())
+    with store.begin() as session:
+        imports.enter(session, entered)
+        for m in range(1, 5):
+            best.merge(session, samples.best(samples.problem(m), speedup=m), entered.created, entered)
+    for m, text_of_it in ((3, "{}"), (4, "[]")):
+        damage(store, f"UPDATE problem SET canonical = '{text_of_it}' WHERE m = {m}")
+    with store.read() as session:
+        assert best.waiting_problem(session, HOST_CLASS) == samples.problem(2)
 
 
 def test_damaged_json_costs_its_own_row_only(tmp_path: Any) -> None:

@@ -18,6 +18,7 @@ from sqlalchemy import (
     ColumnElement,
     Select,
     Text,
+    and_,
     bindparam,
     cast,
     delete,
@@ -162,12 +163,17 @@ def waits(session: Session, import_id: str, limit: int) -> list[WaitingBest]:
 def waiting_problem(session: Session, device_class: str) -> GemmProblem | None:
     """The problem whose waiting config claims the highest speed-up; None if no config waits, or all were
     taken up. A problem whose job settled nothing is raced again a day later."""
-    query = select(ProblemRow.canonical).join(ImportedBestRow, ImportedBestRow.problem_id == ProblemRow.id)
-    query = query.where(ImportedBestRow.device_class == device_class, _untaken())
-    query = query.where(has_entered(ImportedBestRow.import_id))
-    query = query.order_by(ImportedBestRow.speedup.desc(), ImportedBestRow.id).limit(1)
-    found = session.scalars(query).one_or_none()
-    return None if found is None else entities.parse_problem(found)
+    row = ImportedBestRow
+    query = select(row, ProblemRow.canonical).join(ProblemRow, row.problem_id == ProblemRow.id)
+    query = query.where(row.device_class == device_class, _untaken(), has_entered(row.import_id))
+    query = query.order_by(row.speedup.desc(), row.id)
+    found = _WAITING.page(session, query, 1, _behind)
+    return found[0].best.problem if found else None
+
+
+def _behind(last: ImportedBestRow, _problem: str) -> ColumnElement[bool]:
+    row = ImportedBestRow
+    return or_(row.speedup < last.speedup, and_(row.speedup == last.speedup, row.id > last.id))
 
 
 def take_waiting(session: Session, device_class: str, problem: GemmProblem) -> bool:
