@@ -122,11 +122,19 @@ def _host_array(name: str, array: Any) -> Any:
         return array
     try:
         if hasattr(array, "__dlpack__"):
-            return np.from_dlpack(array, device="cpu")
+            return _from_dlpack(array)
         if hasattr(array, "__array__"):
             return np.asarray(array)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise InvalidProblem(
-            f"{name} does not convert to a NumPy array ({error}); copy it to the host first"
+            f"{name} does not convert to a NumPy array ({error}); give a NumPy array in host memory, of"
+            " bfloat16 by ml_dtypes"
         ) from error
     raise InvalidProblem(f"{name} must be a NumPy array or offer DLPack or __array__, got {type(array)}")
+
+
+def _from_dlpack(array: Any) -> Any:
+    try:
+        return np.from_dlpack(array, device="cpu")
+    except TypeError:  # its DLPack is from before 2023.12 and takes no device, as that of earlier torch
+        return np.from_dlpack(array)

@@ -286,6 +286,30 @@ def test_a_tensor_is_sent_as_it_lies() -> None:
     assert (to_array(from_array("a", swapped)) == swapped).all()
 
 
+class Producer:
+    """What offers DLPack without the arguments that came later, as earlier releases of torch."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack__(self, stream: object = None) -> object:
+        assert stream is None
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+def test_producers_of_an_earlier_dlpack_are_sent_too() -> None:
+    array = np.arange(6.0).reshape(2, 3)
+    assert (to_array(from_array("a", Producer(array))) == array).all()
+
+
+def test_a_type_that_dlpack_has_not_is_refused_with_what_to_give() -> None:
+    with pytest.raises(InvalidProblem, match="give a NumPy array in host memory, of bfloat16 by ml_dtypes"):
+        from_array("a", Producer(np.array(["text"])))
+
+
 def test_damaged_and_foreign_tensors_are_refused() -> None:
     good = b"".join(pieces({"a": from_array("a", np.eye(2))}))
     with pytest.raises(InvalidProblem, match="safetensors"):
