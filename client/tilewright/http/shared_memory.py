@@ -168,7 +168,11 @@ def empty(shape: int | Iterable[int], dtype: Any) -> Any:
     if min(extents, default=0) < 0 or kind.hasobject:
         raise InvalidProblem(f"shared memory has extents from 0 on and plain elements, got {shape}, {kind}")
     segment = make(max(1, math.prod(extents) * kind.itemsize))
-    array = segment.array(extents, kind)
+    try:
+        array = segment.array(extents, kind)
+    except ValueError as error:  # more axes or a longer one than arrays have
+        segment.remove()
+        raise InvalidProblem(f"give a shape that NumPy has: {error}") from None
     _arrays[array.ctypes.data] = segment
     weakref.finalize(array, _forget, array.ctypes.data)
     return array

@@ -109,6 +109,8 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a negative extent": (lambda client: client.shared_empty((-2, -3), "f4"), "extents from 0 on"),
     "an extent that is none": (lambda client: client.shared_empty("ab", "f4"), "give a shape"),
     "a type that is none": (lambda client: client.shared_empty(4, "float1"), "give a shape"),
+    "more axes than arrays have": (lambda client: client.shared_empty((1,) * 65, "f4"), "give a shape"),
+    "an extent beyond memory": (lambda client: client.shared_empty((0, 2**70), "f4"), "give a shape"),
     "objects in shared memory": (lambda client: client.shared_empty(4, object), "plain elements"),
     "an import of bytes": (lambda client: client.import_results(b"{}"), "a path or a binary file"),
     "a layout twice": (
