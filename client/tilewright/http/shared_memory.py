@@ -279,6 +279,6 @@ def _locate(
 
 def _location_of(out: Any, shape: tuple[int, ...], dtype: Any) -> dict[str, Any]:
     there = location(out) if isinstance(out, np.ndarray) and out.flags.c_contiguous else None
-    if there is None or out.shape != shape or out.dtype != dtype:
-        raise InvalidProblem(f"out must be what shared_empty({shape}, {str(dtype)!r}) gives")
+    if there is None or out.shape != shape or out.dtype != dtype or not out.flags.writeable:
+        raise InvalidProblem(f"out must be writable and what shared_empty({shape}, {str(dtype)!r}) gives")
     return there

@@ -152,7 +152,9 @@ def test_operands_made_in_shared_memory_are_not_copied(sharing: Server) -> None:
         assert answer.d is out
         assert len(segments() - before) == 3  # and what was copied: b alone
         np.testing.assert_allclose(out, a[3:] @ b, atol=1e-12, rtol=0)
-        for wrong in (out[:2], out.astype("f4"), draw(3, 7, 5), np.swapaxes(out, 1, 2)):
+        fixed = out.view()
+        fixed.flags.writeable = False
+        for wrong in (out[:2], out.astype("f4"), draw(3, 7, 5), np.swapaxes(out, 1, 2), fixed):
             with pytest.raises(InvalidProblem, match="shared_empty"):
                 client.gemm(a[3:], b, shared=True, out=wrong)
         with pytest.raises(ServiceError, match="a segment of its own"):
@@ -160,7 +162,7 @@ def test_operands_made_in_shared_memory_are_not_copied(sharing: Server) -> None:
         with pytest.raises(InvalidProblem, match="shared=True"):
             client.gemm(a[3:], b, out=out)
         row = out[0]
-        del out, answer, wrong
+        del out, answer, wrong, fixed
         np.testing.assert_allclose(row, a[3] @ b[0], atol=1e-12, rtol=0)  # a view keeps it
         del row, a
     assert segments() == before
