@@ -476,7 +476,8 @@ class Endpoints:
         Operands that :meth:`shared_empty` made are not copied then, and the result goes to ``out``, where it
         is given, another such array; after an error the service may still write there.
         """
-        operands = {"a": a, "b": b, "c": c, "bias": bias}
+        others = {"c": c, "bias": bias}.items()
+        operands = {"a": a, "b": b} | {name: array for name, array in others if array is not None}
         if checked_flag("shared", shared):
             with shared_memory.shared_gemm(operands, options, self._segments, out) as call:
                 return (yield from call)

@@ -41,12 +41,12 @@ class GemmAnswer:
 
 
 def gemm_call(operands: Mapping[str, Any], options: GemmOptions) -> Call[GemmAnswer]:
-    """``POST /gemm``; operands that are None are left out.
+    """``POST /gemm``.
 
     Raises:
         InvalidProblem: an array cannot be converted or an option is unknown.
     """
-    tensors = {name: from_array(name, array) for name, array in operands.items() if array is not None}
+    tensors = {name: from_array(name, array) for name, array in operands.items()}
     query = gemm_query(options)
     content = pieces(tensors)
     headers = {"Content-Type": MEDIA_TYPE, "Accept": MEDIA_TYPE}

@@ -204,7 +204,7 @@ def _forget(address: int) -> None:
 def shared_gemm(
     operands: Mapping[str, Any], options: GemmOptions, segments: Segments, out: Any = None
 ) -> Iterator[Call[GemmAnswer]]:
-    """``POST /gemm/shared``: operands that are not in shared memory are copied there, None is left out.
+    """``POST /gemm/shared``: operands that are not in shared memory are copied there.
 
     The segments serve again once the block ends. The answer has a copy of the result, or ``out``.
 
@@ -212,7 +212,7 @@ def shared_gemm(
         InvalidProblem: an array cannot be converted, or an option or a shape breaks a rule.
         OSError: the machine has not so much memory.
     """
-    given = {name: host_array(name, array) for name, array in operands.items() if array is not None}
+    given = {name: host_array(name, array) for name, array in operands.items()}
     hosts = {name: host for name, (_, host) in given.items()}
     query = gemm_query(options)
     problem = _problem(hosts, given["a"][0], query)

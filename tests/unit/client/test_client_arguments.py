@@ -113,6 +113,9 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "an extent beyond memory": (lambda client: client.shared_empty((0, 2**70), "f4"), "give a shape"),
     "objects in shared memory": (lambda client: client.shared_empty(4, object), "plain elements"),
     "an import of bytes": (lambda client: client.import_results(b"{}"), "a path or a binary file"),
+    "no left operand": (lambda client: client.gemm(None, np.eye(2)), "a must be a NumPy array"),
+    "no right operand": (lambda client: client.gemm(np.eye(2), None), "b must be a NumPy array"),
+    "none to share": (lambda client: client.gemm(np.eye(2), None, shared=True), "b must be a NumPy array"),
     "a layout twice": (
         lambda client: client.gemm(np.eye(2), np.eye(2), layout="tn", transpose_a=True),
         "not both",
