@@ -155,9 +155,12 @@ def _check_epilogue(d: Any, product: Any, out: Any, bias: Any, epilogue: Epilogu
         raise InvalidProblem(f"the bias must have the shape {columns}, got {bias.shape}")
     if out is not None:
         _check_out(out, d.shape)
-    if epilogue.activation is Activation.GELU and kind != "f":
-        raise InvalidProblem(f"gelu is for floating-point arrays; convert those of type {d.dtype} first")
-    if epilogue.activation is Activation.RELU and kind == "c":
+    others = [array.dtype for array in (bias, out if epilogue.beta else None) if array is not None]
+    result = np.result_type(product, *others)
+    if epilogue.activation is Activation.GELU and (kind != "f" or result.kind == "c"):
+        wrong = d.dtype if kind != "f" else result
+        raise InvalidProblem(f"gelu is for floating-point arrays; convert those of type {wrong} first")
+    if epilogue.activation is Activation.RELU and result.kind == "c":
         raise InvalidProblem("relu is for real numbers; give arrays that are not complex")
     for name, factor in (("alpha", epilogue.alpha), ("beta", epilogue.beta)):
         if kind in "biu" and not _holds(d.dtype, factor):
@@ -165,8 +168,6 @@ def _check_epilogue(d: Any, product: Any, out: Any, bias: Any, epilogue: Epilogu
         most = float(np.finfo(d.dtype).max) if kind in "fc" else math.inf
         if most < abs(factor) < math.inf:
             raise too_large(name, factor, most, str(product))
-    others = [array.dtype for array in (bias, out if epilogue.beta else None) if array is not None]
-    result = np.result_type(product, *others)
     if out is not None and not np.can_cast(result, out.dtype, "same_kind"):
         raise InvalidProblem(f"out must hold {result}, the type of the result; got {out.dtype}")
     return result
