@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import collections
 import functools
+import math
 import weakref
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
 from tilewright import wire
 from tilewright.artifact.cache import default_folder
 from tilewright.config_sets.refresher import LocalOptions, StartOptions
-from tilewright.errors import TilewrightError
+from tilewright.errors import InvalidProblem, TilewrightError
 from tilewright.forks import PerProcess
+from tilewright.http.arguments import checked_problem
 from tilewright.http.calls import AsyncSender, Call, Sender, checked_timeout, checked_url
 from tilewright.http.endpoints import Endpoints
 from tilewright.http.fetch import Fetcher
@@ -114,8 +117,9 @@ class Client(Endpoints, Sender):
 
         Raises:
             DeviceUnavailable: there is no such device.
+            InvalidProblem: the problem is none.
         """
-        return self._local.lookup(problem, local_device.ordinal(device))
+        return self._local.lookup(checked_problem(problem), local_device.ordinal(device))
 
     def explain(
         self,
@@ -138,7 +142,13 @@ class Client(Endpoints, Sender):
 
     def refresh(self, timeout: float = 2.0) -> bool:
         """Look for a newer config set now; False if the service did not answer within ``timeout`` seconds, or
-        has failed so often that it is not asked for a while."""
+        has failed so often that it is not asked for a while.
+
+        Raises:
+            InvalidProblem: ``timeout`` is no number.
+        """
+        if not isinstance(timeout, Real) or math.isnan(timeout):  # the wait for NaN seconds has no end
+            raise InvalidProblem(f"timeout must be seconds, such as 2.0; got {timeout!r}")
         return self._local.refresh(timeout)
 
     @property

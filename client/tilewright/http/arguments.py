@@ -121,17 +121,26 @@ class Miss:
     vendor_us: float | None = None
 
 
+def checked_problem(problem: GemmProblem) -> GemmProblem:
+    """The problem.
+
+    Raises:
+        InvalidProblem: it is none.
+    """
+    if not isinstance(problem, GemmProblem):
+        raise InvalidProblem(
+            f"a problem is a GemmProblem, such as GemmProblem(512, 512, 512); got {problem!r}"
+        )
+    return problem
+
+
 def with_problem(problem: GemmProblem, options: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a request about a problem.
 
     Raises:
         InvalidProblem: it is not a problem, or an option is a field of the problem.
     """
-    if not isinstance(problem, GemmProblem):
-        raise InvalidProblem(
-            f"a problem is a GemmProblem, such as GemmProblem(512, 512, 512); got {problem!r}"
-        )
-    fields = problem.to_dict()
+    fields = checked_problem(problem).to_dict()
     twice = sorted(fields.keys() & options.keys())
     if twice:
         raise InvalidProblem(f"{', '.join(twice)}: give it in the GemmProblem, not as an option")

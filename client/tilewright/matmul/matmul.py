@@ -163,9 +163,15 @@ class LocalMatmul:
         """The product that a call with these arrays asks for; with ``beta`` it reads its result first.
 
         Raises:
-            InvalidProblem: no kernel supports the layout of the arrays; the message says why.
+            InvalidProblem: no kernel supports the layout of the arrays, or they are none of one library; the
+                message says why.
         """
         library = _libraries(type(a)) or arrays.library_of(a)
+        for other in (b,) if bias is None else (b, bias):
+            if type(arrays.library_of(other)) is not type(library):
+                raise InvalidProblem(
+                    f"operands must be arrays of one library; convert one of {type(a)} and {type(other)}"
+                )
         epilogue = _epilogue(activation, 1.0, _factor("beta", beta), a)
         return describe(library, (a, b, None, bias), epilogue)
 

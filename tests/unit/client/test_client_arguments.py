@@ -103,6 +103,21 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "another layout": (lambda client: client.best_config(PROBLEM, layout="nn"), "layout: give it"),
     "one problem of many": (lambda client: client.lookup_many(PROBLEM), "such as a list"),
     "problems as tuples": (lambda client: client.lookup_many([(8, 8, 8)]), "GemmProblem"),
+    "a problem as a dict, to look up here": (lambda client: client.lookup({"m": 8}, "host"), "GemmProblem"),
+    "a product of a list": (
+        lambda client: client.explain(np.eye(2), [[1.0]]),
+        "NumPy arrays, got builtins.list",
+    ),
+    "a product of nothing": (
+        lambda client: client.explain(np.eye(2), None),
+        "NumPy arrays, got builtins.None",
+    ),
+    "a bias that is a list": (
+        lambda client: client.explain(np.eye(2), np.eye(2), [1.0]),
+        "NumPy arrays, got builtins.list",
+    ),
+    "a refresh within no time": (lambda client: client.refresh(None), "timeout must be seconds"),
+    "a refresh within NaN seconds": (lambda client: client.refresh(float("nan")), "timeout must be seconds"),
     "a miss that is a problem": (lambda client: client.report_misses("sm_90", [PROBLEM]), "a miss is a Miss"),
     "an import of text": (lambda client: client.import_results(io.StringIO()), "a path or a binary file"),
     "an export to text": (lambda client: client.export(io.StringIO()), "a path or a binary file"),
