@@ -108,7 +108,10 @@ class Client(Endpoints, Sender):
 
         Raises:
             DeviceUnavailable: there is no such device.
+            TilewrightError: the client is closed.
         """
+        if self._is_closed:
+            raise _closed(self)
         self._local.refresher(local_device.ordinal(device))
         return self
 

@@ -33,6 +33,7 @@ class LocalKernels:
         self.matmul = LocalMatmul(self.choose, options.kernel_bytes, options.overlap)
         self._fetcher, self._options = fetcher, options
         self._refreshers: dict[str, ConfigSetRefresher] = {}
+        self._is_closed = False
         self.after_fork()
         forks.watch(self)
 
@@ -55,6 +56,8 @@ class LocalKernels:
                     self._fetcher, name, self._options, self.matmul.forget, reports.send
                 )
                 self._refreshers[name] = found
+                if self._is_closed:  # take what the cache has, and never ask the service
+                    found.close()
                 found.start()
             elif found.forked:
                 found.resume()
@@ -92,7 +95,9 @@ class LocalKernels:
             refresher.request_refresh()
 
     def close(self) -> None:
-        """Stop looking for newer sets; ``matmul`` continues with the kernels it has."""
+        """Stop looking for newer sets; ``matmul`` continues with the kernels it has, or
+        with those of the cache if it had not begun."""
+        self._is_closed = True
         for refresher in list(self._refreshers.values()):
             refresher.close()
 

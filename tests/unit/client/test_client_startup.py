@@ -23,7 +23,7 @@ from tilewright.artifact.cache import DiskCache
 from tilewright.backoff import LONGEST_S, OPENS_AFTER, Backoff
 from tilewright.config_sets.counters import LaunchCounter
 from tilewright.config_sets.miss_reports import MissReports
-from tilewright.errors import ArtifactError, InvalidProblem, ServiceError
+from tilewright.errors import ArtifactError, InvalidProblem, ServiceError, TilewrightError
 from tilewright.http.fetch import Fetcher
 
 TUNED = GemmProblem(96, 80, 64, "float32", "nn")
@@ -194,6 +194,23 @@ def test_misses_reach_a_service_that_tuned_nothing_yet(service: SetService, tmp_
         np.testing.assert_array_equal(tw.start().matmul(a, b), a @ b)
         assert tw.refresh(5.0)
     assert len(service.misses) == 1
+
+
+def test_a_closed_client_asks_no_more_and_multiplies_with_what_the_cache_has(
+    service: SetService, tmp_path: Path
+) -> None:
+    with Client(service.url, cache_dir=tmp_path) as tw:
+        tw.start()
+    asked = list(service.asked)
+    tw = Client(service.url, cache_dir=tmp_path)
+    tw.close()
+    a, b = operands(TUNED)
+    np.testing.assert_allclose(tw.matmul(a, b), a @ b, rtol=1e-4, atol=1e-4)
+    assert tw.stats == {"tuned: exact": 1}
+    assert not tw.refresh(0.5)
+    assert service.asked == asked
+    with pytest.raises(TilewrightError, match="is closed; use a new one"):
+        tw.start()
 
 
 def test_a_pin_takes_that_set_and_no_other(service: SetService, tmp_path: Path) -> None:
