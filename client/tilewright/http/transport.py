@@ -13,7 +13,6 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
 
 import httpx2
 
@@ -215,7 +214,7 @@ class _Files(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
     """Answers from a published tree in a local folder."""
 
     def __init__(self, url: str) -> None:
-        self._folder = unquote(urlsplit(url).path)
+        self._folder = httpx2.URL(url).path
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         name = request.url.path.removeprefix(self._folder)
@@ -226,7 +225,7 @@ class _Files(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
         try:
             return httpx2.Response(200, content=_content(self._folder + name))
         except FileNotFoundError:
-            return httpx2.Response(404, content=f"there is no file {name}")
+            return httpx2.Response(404, content=f"there is no file {self._folder + name}; check the URL")
         except OSError as error:
             raise httpx2.ReadError(str(error)) from error
 

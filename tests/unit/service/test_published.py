@@ -127,6 +127,16 @@ def test_a_folder_is_enough_too(tree: Path, tmp_path: Path) -> None:
             tw.current_set("another")
 
 
+def test_a_folder_may_be_named_from_a_folder_beside_it(tree: Path, tmp_path: Path) -> None:
+    for way in ("beside/..", "."):
+        url = f"{tree.parent.as_uri()}/{way}/{tree.name}"
+        with (
+            Client(url, cache_dir=tmp_path / "cache") as tw,
+            pytest.raises(ServiceError, match="no published"),
+        ):
+            tw.current_set("another")
+
+
 def test_a_coroutine_reads_a_folder(tree: Path) -> None:
     async def read() -> None:
         async with AsyncClient(tree.as_uri(), trust=signer(1).public_key) as tw:
