@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 from tilewright import wire
 from tilewright.artifact.cache import default_folder
 from tilewright.config_sets.refresher import LocalOptions, StartOptions
-from tilewright.errors import InvalidProblem, TilewrightError
+from tilewright.errors import InvalidProblem, ServiceUnreachable, TilewrightError
 from tilewright.forks import PerProcess
 from tilewright.http.arguments import checked_problem
 from tilewright.http.calls import AsyncSender, Call, Sender, checked_timeout, checked_url
@@ -166,9 +166,14 @@ class Client(Endpoints, Sender):
     def _send(self, call: Call[T]) -> T:
         if self._is_closed:
             raise _closed(self)
-        if isinstance(call.content, list) and self._raw_socket:
-            return self._raw_socket.send(call)
-        return transport.send(self._http.get(), call)
+        try:
+            if isinstance(call.content, list) and self._raw_socket:
+                return self._raw_socket.send(call)
+            return transport.send(self._http.get(), call)
+        except (RuntimeError, ServiceUnreachable) as error:  # by closed connections, the first by httpx2
+            if self._is_closed:
+                raise _closed(self) from error
+            raise
 
     @functools.cached_property
     def _raw_socket(self) -> raw_socket.RawSocketSender | None:
@@ -221,7 +226,12 @@ class AsyncClient(Endpoints, AsyncSender):
     async def _send(self, call: Call[T]) -> T:
         if asyncio.get_running_loop() in self._closed_in:
             raise _closed(self)
-        return await transport.send_async(self._http.get().here(), call)
+        try:
+            return await transport.send_async(self._http.get().here(), call)
+        except (RuntimeError, ServiceUnreachable) as error:  # as above
+            if asyncio.get_running_loop() in self._closed_in:
+                raise _closed(self) from error
+            raise
 
 
 def _closed(client: Client | AsyncClient) -> TilewrightError:

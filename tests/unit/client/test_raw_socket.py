@@ -423,6 +423,28 @@ def test_a_closed_client_sends_nothing(server: Any, used: bool) -> None:
     assert len(server.seen) == 2 * seen
 
 
+def test_a_call_says_that_its_client_was_closed_meanwhile(server: Any) -> None:
+    url = f"http://127.0.0.1:{server.server_port}"
+    late = Call("GET", "/devices", lambda reply: reply, delay_s=0.3)  # as that of a job that is followed
+
+    async def ask() -> None:
+        client = AsyncClient(url)
+        sent = asyncio.create_task(client._send(late))
+        await asyncio.sleep(0.1)
+        await client.close()
+        await sent
+
+    client = Client(url)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        sent = pool.submit(client._send, late)
+        time.sleep(0.1)
+        client.close()
+        with pytest.raises(TilewrightError, match="is closed; use a new one"):
+            sent.result()
+    with pytest.raises(TilewrightError, match="is closed; use a new one"):
+        asyncio.run(ask())
+
+
 def test_every_result_may_be_written_to(server: Any, sender: RawSocketSender) -> None:
     async def ask() -> Any:
         async with AsyncClient(f"http://127.0.0.1:{server.server_port}") as client:
