@@ -295,11 +295,13 @@ def path_of(*parts: str) -> str:
     """A path of these parts, with their characters quoted.
 
     Raises:
-        InvalidProblem: a part is empty or no text.
+        InvalidProblem: a part is empty, no text, or a step to another path.
     """
     for part in parts:
         if not isinstance(part, str) or not part:
             raise InvalidProblem(f"an id or a digest must be text that is not empty, got {part!r}")
+        if part in (".", ".."):  # names another path, also when it is quoted
+            raise InvalidProblem(f"an id or a digest must not be {part!r}; take it from a list")
     return "".join(f"/{quote(part, safe=':')}" for part in parts)
 
 

@@ -335,6 +335,8 @@ WRONG: dict[str, tuple[Callable[[Client], Any], type[TilewrightError], str]] = {
     "status": (lambda tw: tw.jobs("done"), InvalidProblem, "one of queued, running"),
     "format": (lambda tw: tw.import_results(io.BytesIO(), "csv"), InvalidProblem, "'ndjson' or 't4'"),
     "empty id": (lambda tw: tw.job(""), InvalidProblem, "not empty"),
+    "the folder above": (lambda tw: tw.cancel(".."), InvalidProblem, "must not be '..'"),
+    "this folder": (lambda tw: tw.trials("."), InvalidProblem, "must not be '.'"),
     "no id": (lambda tw: tw.job(None), InvalidProblem, "must be text"),
     "digest": (lambda tw: tw.artifacts("sha256:x", ["y"]), InvalidProblem, "want"),
     "pin": (lambda tw: tw.pin("host", "x"), InvalidProblem, "digest"),
