@@ -256,6 +256,17 @@ def checked_flag(name: str, value: Any) -> bool:
     return plain
 
 
+def checked_header(name: str, value: str) -> str:
+    """A text that a header can carry.
+
+    Raises:
+        InvalidProblem: it cannot.
+    """
+    if not (isinstance(value, str) and value.isascii() and value.isprintable()):
+        raise InvalidProblem(f"{name} must be text of printable ASCII, got {value!r}")
+    return value
+
+
 def unreachable(url: object, error: Exception) -> ServiceUnreachable:
     """The error for a transport that failed."""
     return ServiceUnreachable(
@@ -283,10 +294,14 @@ def post(
     idempotency_key: object = None,
     answer_bytes: int = ONE_BYTES,
 ) -> Call[T]:
-    """``POST path`` with a JSON body, without the fields that have their defaults."""
+    """``POST path`` with a JSON body, without the fields that have their defaults.
+
+    Raises:
+        InvalidProblem: no header can carry the key.
+    """
     headers = {"Content-Type": JSON}
     if idempotency_key is not None:
-        headers[_IDEMPOTENCY_KEY] = str(idempotency_key)
+        headers[_IDEMPOTENCY_KEY] = checked_header("idempotency_key", str(idempotency_key))
     content = body.model_dump_json(exclude_defaults=True).encode()
     return Call("POST", path, parse, content=content, headers=headers, answer_bytes=answer_bytes)
 

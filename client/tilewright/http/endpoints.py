@@ -40,6 +40,7 @@ from tilewright.http.calls import (
     Reply,
     checked,
     checked_flag,
+    checked_header,
     endpoint,
     file_of,
     get,
@@ -352,7 +353,7 @@ class Endpoints:
         Raises:
             ArtifactError: what arrived does not match its digest.
         """
-        headers = {"If-None-Match": etag} if etag else {}
+        headers = {"If-None-Match": checked_header("etag", etag)} if etag else {}
 
         def parse(reply: Reply) -> SetAnswer | Index | None:
             if is_index(reply):
@@ -434,7 +435,7 @@ class Endpoints:
         A report that comes again with its ``idempotency_key`` is counted once for 24 hours, the last 10,000
         of each caller.
         """
-        items = [miss_fields(miss) for miss in misses]
+        items = [miss_fields(miss) for miss in _several(misses)]
         body = checked(wire.MissesBody, {"device_class": device_class, "misses": items})
         return post("/misses", body, model_of(wire.MissAnswer), idempotency_key)
 
@@ -553,11 +554,15 @@ def bundle_calls(digest: str, want: Iterable[str] | None) -> Iterator[Call[bytes
 
 
 def _parts(items: Iterable[Any], most: int) -> Iterator[list[Any]]:
-    if not isinstance(items, Iterable):
-        raise InvalidProblem(f"several are asked for, such as a list, got {items!r}")
-    left = iter(items)
+    left = iter(_several(items))
     while part := list(itertools.islice(left, most)):
         yield part
+
+
+def _several(items: Iterable[Any]) -> Iterable[Any]:
+    if not isinstance(items, Iterable):
+        raise InvalidProblem(f"several are asked for, such as a list, got {items!r}")
+    return items
 
 
 def _page(limit: int, cursor: str | None) -> wire.PageQuery:
