@@ -111,6 +111,8 @@ def _folder(path: str | os.PathLike[str]) -> Path:
         found = Path(path).expanduser().absolute()
         if "\0" in str(found):
             raise ValueError("a null byte")
+        if not os.fspath(path):
+            raise ValueError("'.' is the working directory")
     except (TypeError, ValueError, RuntimeError, OSError) as error:
         raise InvalidProblem(f"cache_dir must name a folder, got {path!r} ({error})") from None
     return found

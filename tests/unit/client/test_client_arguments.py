@@ -183,7 +183,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"max_regret": -5}, {"max_regret": math.nan}, {"max_regret": "0.1"}, {"deterministic": "no"},
     {"offline": "no"}, {"refresh_s": -3}, {"refresh_s": "3"}, {"cache_bytes": "3"}, {"cache_days": "3"},
     {"cache_dir": 3}, {"pin": 5}, {"trust": 5}, {"trust": "tw_secret"}, {"start_timeout": "3"},
-    {"cache_dir": "a\0b"}, {"cache_dir": "~nobody-of-this-name/cache"},
+    {"cache_dir": "a\0b"}, {"cache_dir": ""}, {"cache_dir": "~nobody-of-this-name/cache"},
     {"start_timeout": math.inf}, {"start_timeout": 1e10}, {"refresh_s": sys.maxsize}, {"timeout": math.inf},
     {"timeout": 0}, {"timeout": -1.0}, {"timeout": math.nan}, {"timeout": "5"}, {"timeout": None},
     {"timeout": 1e300}, {"key": "tw_1\n"}, {"key": "tw_\xe9"}, {"key": b"tw_1"},
