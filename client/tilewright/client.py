@@ -210,6 +210,8 @@ class AsyncClient(Endpoints, AsyncSender):
             lambda: transport.LoopConnections(lambda: transport.connect_async(self.url, seconds, headers))
         )
 
+    __reduce__ = Client.__reduce__
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
@@ -18,7 +19,7 @@ import pytest
 from host_samples import artifact_of, config_of
 from set_server import SetService, config_set, entry, serving
 
-from tilewright import Client, GemmProblem
+from tilewright import AsyncClient, Client, GemmProblem
 from tilewright.artifact.cache import DiskCache
 from tilewright.backoff import LONGEST_S, OPENS_AFTER, Backoff
 from tilewright.config_sets.counters import LaunchCounter
@@ -388,8 +389,8 @@ def test_the_cache_tells_a_damaged_entry_from_a_sound_one(tmp_path: Path) -> Non
 
 
 def test_a_client_says_that_it_belongs_to_its_process(tmp_path: Path) -> None:
-    with (
-        Client("http://127.0.0.1:1", cache_dir=tmp_path) as tw,
-        pytest.raises(TypeError, match="make one in each process"),
-    ):
-        pickle.dumps(tw)
+    with Client("http://127.0.0.1:1", cache_dir=tmp_path) as tw:
+        for one in (tw, AsyncClient("http://127.0.0.1:1")):
+            for twice in (pickle.dumps, copy.copy, copy.deepcopy):
+                with pytest.raises(TypeError, match="make one in each process"):
+                    twice(one)
