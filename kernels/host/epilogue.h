@@ -29,15 +29,16 @@ static inline vec select(vec_bits mask, vec yes, vec no)
     return (vec)((mask & (vec_bits)yes) | (~mask & (vec_bits)no));
 }
 
-/* e^x to the last bits: x = n ln 2 + r with |r| <= ln 2 / 2, Taylor in r, n added to the exponent. */
+/* e^x to the last bits: x = n ln 2 + r with |r| <= ln 2 / 2, Taylor in r, n added to the exponent.
+   NOTE: beyond the largest number n makes it infinite, so that x / (1 + e^-2u) is 0 for every large negative x. */
 static inline vec exponential(vec x)
 {
     enum { TERMS = DOUBLE ? 13 : 8, MANTISSA = DOUBLE ? 52 : 23, BIAS = DOUBLE ? 1023 : 127 };
-    const elem bound = DOUBLE ? 708 : 87, magic = DOUBLE ? 0x1.8p52 : 0x1.8p23f;
+    const elem most = DOUBLE ? 710 : 89, least = DOUBLE ? -708 : -87, magic = DOUBLE ? 0x1.8p52 : 0x1.8p23f;
     const elem high = DOUBLE ? 0x1.62e42feep-1 : 0x1.62e4p-1, low = (elem)(0x1.62e42fefa39efp-1 - high);
     const vec zero = {0};
-    x = select(x > bound, zero + bound, x);
-    x = select(x < -bound, zero - bound, x);
+    x = select(x > most, zero + most, x);
+    x = select(x < least, zero + least, x);
     /* NOTE: adding 1.5 * 2^MANTISSA rounds to an integer, which then stands in the low bits */
     const vec shifted = x * (elem)1.4426950408889634 + magic;
     const vec n = shifted - magic, r = (x - n * high) - n * low;

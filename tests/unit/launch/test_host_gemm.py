@@ -144,3 +144,14 @@ def test_activations_at_the_ends(activation: str, dtype: str) -> None:
     case.run(CONFIG)
     expected = [0, 0, 0, 0, 30, 1e6, np.nan]
     np.testing.assert_allclose(case.d[0, 0], np.array(expected, dtype), atol=1e-30)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_gelu_of_large_negative_numbers_is_zero(dtype: str) -> None:
+    """x / (1 + e^-2u) with a finite bound of e^-2u would be -5 for the largest of them."""
+    largest = float(np.finfo(dtype).max)
+    case = Case(GemmProblem(1, 8, 1, dtype, activation="gelu"))
+    case.a[:] = 1
+    case.b[0, :, 0] = [-10, -50, -1e15, -1e30, -largest / 4, -largest, largest, np.inf]
+    case.run(CONFIG)
+    np.testing.assert_allclose(case.d[0, 0], np.array([0] * 6 + [largest, np.inf], dtype), atol=1e-20)
