@@ -14,6 +14,7 @@ from device_samples import gpu
 
 from kernels import registry
 from kernels.base.family import Family
+from kernels.base.spec import SOURCES
 from kernels.common.cuda import MAX_EXTENT, TARGETS, target_of
 from kernels.host.family import HOST
 from kernels.mma_sync.family import MMA_SYNC
@@ -176,7 +177,7 @@ UNSUPPORTED = [
         "simt accumulates in float32, float64 or int32, not float16",
     ),
     (SIMT, SINGLE, CPU, "needs an NVIDIA GPU, CPU is a host device"),
-    (SIMT, GemmProblem(2**28, 1, 1), GPU, "m, n and k must be at most 268435455"),
+    (SIMT, GemmProblem(2**28, 1, 1), GPU, "m, n and k must be at most 268434432"),
     (SIMT, GemmProblem(1, 1, 1, batch=65536), GPU, "batch must be at most 65535"),
     (
         SIMT,
@@ -223,8 +224,19 @@ def test_what_a_family_refuses_for_its_extents_its_kernels_refuse_too() -> None:
     assert {"wgmma_ws", "wgmma", "mma_sync", "wmma", "simt"} <= set(families)
     for family in families.values():
         plan = family.plan(family.heuristic_configs(HALF, hopper)[0], HALF, hopper)
-        reason = "m, n and k must be at most 268435455"
+        reason = "m, n and k must be at most 268434432"
         assert family.why_unsupported(large, hopper) == plan.why_not(large) == reason
+
+
+def test_a_repack_counts_the_bytes_of_the_longest_row_in_32_bits() -> None:
+    """In repack.cuh a lane steps by 32 x 4 chunks of 16 bytes until it is beyond the row, which ends up to 15
+    bytes further where zeros come first. Without the margin below 2^28 the number of bytes becomes negative,
+    and the lane goes on."""
+    source = (SOURCES / "common" / "repack.cuh").read_text()
+    assert "first * 16 < end; first += 32 * chunks" in source
+    assert "constexpr int chunks = 4;" in source
+    step = 32 * 4 * 16
+    assert 8 * MAX_EXTENT + 15 + step < 2**31 <= 8 * (2**28 - 1) + step
 
 
 ODDS = [
