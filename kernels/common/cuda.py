@@ -48,6 +48,7 @@ MIN_DRIVER = 13000
 TMA_ALIGNMENT = 16  # bytes of addresses and row strides
 FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
 UNPACK_FLOAT8 = ("sm_90", "sm_100", "sm_103", "sm_110")  # mma.sync of 8-bit floats is one of float16 there
+SPLIT_FLAG_BYTES = 128  # static shared memory of split_k.cuh, before dynamic memory at a multiple of 128
 _REGISTERS = 65536  # of an SM
 _FILLED_BY_CLUSTERS = (120, 132)  # SMs of an H200 that clusters of 4 or 8 fill, and all of them
 _MOST_REGISTERS = 255  # of a thread
@@ -141,6 +142,12 @@ def why_smem(used: int, device: DeviceSpec) -> str | None:
     if used > device.smem_per_block:
         return f"{used} bytes of shared memory, a CTA may use {device.smem_per_block}"
     return None
+
+
+def why_no_split_flag(used: int, split_k: int, device: DeviceSpec) -> str | None:
+    """The reason why a CTA that splits k cannot have ``used`` bytes of dynamic shared memory, or None: the
+    flag that tells it that it is the last of its tile is static, and counts too."""
+    return why_smem(used + SPLIT_FLAG_BYTES, device) if split_k > 1 else None
 
 
 def why_registers(needed: int, threads: int, min_ctas: int | None = None) -> str | None:

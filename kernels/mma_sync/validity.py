@@ -146,6 +146,10 @@ def why_smem(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     return reason
 
 
+def _why_split_flag(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    return cuda.why_no_split_flag(smem_bytes(c, p), c.split_k, d)
+
+
 def why_registers(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     """The reason why they exceed its registers, or None."""
     needed = register_estimate(c) + emulation_registers(c, p, d)
@@ -182,6 +186,11 @@ RULES: tuple[Rule[Knobs], ...] = (
             "min_ctas_per_sm",
         ),
         why_smem,
+        compiled=False,
+    ),
+    Rule(
+        ("tile_m", "tile_n", "tile_k", "warps_k", "stages", "smem_layout", "epilogue", "split_k"),
+        _why_split_flag,
         compiled=False,
     ),
     Rule(

@@ -45,11 +45,17 @@ def _why_smem(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     return cuda.why_smem(smem_bytes(c, p), d)
 
 
+def _why_split_flag(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
+    return cuda.why_no_split_flag(smem_bytes(c, p), c.split_k, d)
+
+
 WARP_TILES = ("tile_m", "tile_n", "warps_m", "warps_n")
+_SMEM = ("tile_m", "tile_n", "tile_k", "stages", "smem_layout", "accumulate")
 RULES: tuple[Rule[Knobs], ...] = (
     Rule(WARP_TILES, _why_warp_tiles),
     Rule((*WARP_TILES, "tile_k"), tiling.why_copies),
     Rule(("accumulate",), _why_accumulate, compiled=False),
     Rule((*WARP_TILES, "accumulate"), _why_registers, compiled=False),
-    Rule(("tile_m", "tile_n", "tile_k", "stages", "smem_layout", "accumulate"), _why_smem, compiled=False),
+    Rule(_SMEM, _why_smem, compiled=False),
+    Rule((*_SMEM, "split_k"), _why_split_flag, compiled=False),
 )

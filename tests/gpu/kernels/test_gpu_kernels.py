@@ -120,6 +120,19 @@ def test_mma_sync_epilogues(device, extra, size, epilogue) -> None:
         assert wrong(device, MMA_SYNC, mma(epilogue=epilogue, split_k=split), problem) is None
 
 
+def test_a_cta_of_mma_sync_may_have_all_shared_memory(hopper) -> None:
+    """2 x (96 rows of 1040 bytes, and 512 of 32) are 227 KiB; with splits of k their flag is beyond that."""
+    knobs = {
+        "tile_m": 96, "tile_n": 8, "tile_k": 512, "stages": 2, "smem_layout": "padded", "warps_n": 1,
+        "double_buffer": 0, "epilogue": "direct", "fragment_load": "direct",
+    }  # fmt: skip
+    problem = GemmProblem(300, 520, 3000, layout="nn")
+    assert MMA_SYNC.plan(mma(**knobs), problem, hopper.spec).dynamic_smem == hopper.spec.smem_per_block
+    assert wrong(hopper, MMA_SYNC, mma(**knobs), problem) is None
+    split = mma(**knobs, split_k=2)
+    assert "shared memory" in (MMA_SYNC.why_invalid(split, problem, hopper.spec) or "")
+
+
 SIMT_BASE: dict[str, Any] = dataclasses.asdict(SimtKnobs())
 
 

@@ -9,12 +9,14 @@ import pytest
 from device_samples import A100, ADA, HOPPER
 
 from kernels.common import cuda
+from kernels.compiler.build import compile_spec
 from kernels.mma_sync import layout
 from kernels.mma_sync.config import Knobs as MmaKnobs
 from kernels.mma_sync.family import MMA_SYNC
 from kernels.simt import config
 from kernels.simt.config import Knobs as SimtKnobs
 from kernels.simt.family import SIMT
+from kernels.wmma.family import WMMA
 from tilewright import Config, DeviceSpec, DType, GemmProblem, Layout
 from tilewright.artifact import Grid, Workspace
 
@@ -74,6 +76,27 @@ def test_the_limit_is_exact(smem_layout: str) -> None:
     message = f"{used} bytes of shared memory, a CTA may use {used - 1}"
     short = dataclasses.replace(exact, smem_per_block=used - 1)
     assert why(mma(smem_layout=smem_layout), short) == message
+
+
+@pytest.mark.parametrize("family", [MMA_SYNC, WMMA], ids=lambda family: family.name)
+def test_the_flag_of_split_k_counts(family: cuda.CudaFamily[Any]) -> None:
+    """It is static: one byte, and up to the next multiple of 128, where the dynamic memory starts."""
+    # mma_sync: 2 * (256 + 96) rows of 144 bytes; wmma: 96 rows of 264 floats. Both are 99 KiB.
+    if family is MMA_SYNC:
+        knobs = {"tile_m": 256, "tile_n": 96, "tile_k": 64, "warps_m": 4, "warps_n": 2}
+    else:
+        knobs = {"tile_m": 96, "tile_n": 256, "tile_k": 16, "warps_m": 2, "warps_n": 4}
+    whole = family.knobs_type(**knobs, stages=2, smem_layout="padded")
+    assert family.smem_bytes(whole, NT) == ADA.smem_per_block
+    assert family.why_invalid(family.config(whole), NT, ADA) is None
+    split = dataclasses.replace(whole, split_k=2)
+    reason = "101504 bytes of shared memory, a CTA may use 101376"
+    assert family.why_invalid(family.config(split), NT, ADA) == reason
+    roomy = dataclasses.replace(ADA, smem_per_block=ADA.smem_per_block + cuda.SPLIT_FLAG_BYTES)
+    roomy = dataclasses.replace(roomy, smem_per_sm=roomy.smem_per_block + 1024)
+    assert family.why_invalid(family.config(split), NT, roomy) is None
+    built = compile_spec(family.build_spec(family.config(split), NT, roomy))
+    assert built.resources.static_smem <= cuda.SPLIT_FLAG_BYTES
 
 
 def test_the_reserved_kibibyte_counts_for_every_block() -> None:
