@@ -308,6 +308,16 @@ def test_a_set_is_pinned_no_more_when_the_kernel_of_a_winner_that_was_replaced_g
         assert sets.served(session, HOST_CLASS).pinned is None
 
 
+def test_a_set_stays_pinned_whose_kernel_of_a_deleted_import_won_here_too(store: Store) -> None:
+    with store.begin() as session:
+        entities.put_artifact_bytes(session, ELSE.to_bytes(), TRUSTED.id)
+        winners.put(session, dataclasses.replace(best(problem()), artifact=ELSE.digest))
+        sets.keep(session, snapshot("1", ELSE.digest), "anything")
+        sets.pin(session, HOST_CLASS, snapshot("1").digest)
+        assert imports.remove(session, TRUSTED.id).artifacts == 0
+        assert sets.served(session, HOST_CLASS).pinned == snapshot("1").digest
+
+
 def test_winners_come_while_others_are_pinned_and_taken_out(store: Store) -> None:
     """PostgreSQL would end one of two that wait for rows of each other."""
     with store.begin() as session:

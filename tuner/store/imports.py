@@ -181,9 +181,9 @@ def unknown(import_id: str) -> StoreError:
 def remove_winners(session: Session, import_id: str) -> int:
     """Delete the winners of an import, and those that wait to be raced; gives how many were in use."""
     session.execute(delete(ImportedBestRow).where(ImportedBestRow.import_id == import_id))
-    brought = select(ArtifactRow.digest).where(ArtifactRow.import_id == import_id)
-    _unpin_naming(session, session.scalars(brought).all())
-    return _remove_winners(session, BestConfigRow.import_id == import_id)
+    count = _remove_winners(session, BestConfigRow.import_id == import_id)
+    _unpin_naming(session, session.scalars(_free(import_id)).all())
+    return count
 
 
 def remove_best(session: Session, target: str, problem: GemmProblem) -> Removed:
@@ -285,12 +285,17 @@ def _remove_winners(session: Session, which: ColumnElement[bool]) -> int:
 def remove_kernels(session: Session, import_id: str, most: int | None = None) -> int:
     """Delete kernels of an import that no winner needs, nor will that of another on its way in; gives how
     many."""
-    needed = or_(*(one.exists() for one in _needing()))
-    free = select(ArtifactRow.digest).where(ArtifactRow.import_id == import_id, ~needed)
-    gone = delete(ArtifactRow).where(ArtifactRow.digest.in_(free.limit(most))).returning(ArtifactRow.digest)
+    free = _free(import_id).limit(most)
+    gone = delete(ArtifactRow).where(ArtifactRow.digest.in_(free)).returning(ArtifactRow.digest)
     digests = session.scalars(gone, execution_options=_UNSYNCHRONIZED).all()
     _unpin_naming(session, digests)  # one may have been pinned since the winners went
     return len(digests)
+
+
+def _free(import_id: str) -> Select[str]:
+    """The kernels of an import that no winner needs, nor will that of another on its way in."""
+    needed = or_(*(one.exists() for one in _needing()))
+    return select(ArtifactRow.digest).where(ArtifactRow.import_id == import_id, ~needed)
 
 
 def _unpin_naming(session: Session, kernels: Sequence[str]) -> None:
