@@ -215,10 +215,10 @@ def checked_url(url: str, key: str | None) -> tuple[str, dict[str, str]]:
             "the URL of a service reads like http://127.0.0.1:8080, that of a published folder like"
             f" file:///srv/kernels, and a password in it has %40 for @ and %2F for /; got {shown!r}"
         )
-    if key is not None and not (isinstance(key, str) and key.isascii() and key.isprintable()):
+    if key is not None and not _fits_header(key):
         raise InvalidProblem(
             "an API key must be text of printable ASCII, as 'tilewright keys create' shows it; remove a line"
-            " break that was read with it"
+            " break or a space that was read with it"
         )
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     if basic != b":":
@@ -262,9 +262,15 @@ def checked_header(name: str, value: str) -> str:
     Raises:
         InvalidProblem: it cannot.
     """
-    if not (isinstance(value, str) and value.isascii() and value.isprintable()):
-        raise InvalidProblem(f"{name} must be text of printable ASCII, got {value!r}")
+    if not _fits_header(value):
+        raise InvalidProblem(
+            f"{name} must be text of printable ASCII without a space at an end, got {value!r}"
+        )
     return value
+
+
+def _fits_header(value: object) -> bool:
+    return isinstance(value, str) and value.isascii() and value.isprintable() and value.strip(" ") == value
 
 
 def unreachable(url: object, error: Exception) -> ServiceUnreachable:

@@ -348,6 +348,11 @@ WRONG: dict[str, tuple[Callable[[Client], Any], type[TilewrightError], str]] = {
         "idempotency_key must be .* printable ASCII",
     ),
     "etag": (lambda tw: tw.current_set("host", 5), InvalidProblem, "etag must be .* printable ASCII"),
+    "key that ends in a space": (
+        lambda tw: tw.tune(TUNED, idempotency_key="a "),
+        InvalidProblem,
+        "idempotency_key must be .* without a space",
+    ),
     "etag of two lines": (lambda tw: tw.current_set("host", "a\nb"), InvalidProblem, "etag must be"),
     "one miss": (lambda tw: tw.report_misses("host", Miss(TUNED)), InvalidProblem, "such as a list"),
     "no id": (lambda tw: tw.job(None), InvalidProblem, "must be text"),

@@ -186,7 +186,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"cache_dir": "a\0b"}, {"cache_dir": ""}, {"cache_dir": "~nobody-of-this-name/cache"},
     {"start_timeout": math.inf}, {"start_timeout": 1e10}, {"refresh_s": sys.maxsize}, {"timeout": math.inf},
     {"timeout": 0}, {"timeout": -1.0}, {"timeout": math.nan}, {"timeout": "5"}, {"timeout": None},
-    {"timeout": 1e300}, {"key": "tw_1\n"}, {"key": "tw_\xe9"}, {"key": b"tw_1"},
+    {"timeout": 1e300}, {"key": "tw_1\n"}, {"key": "tw_1 "}, {"key": "tw_\xe9"}, {"key": b"tw_1"},
 ]  # fmt: skip
 
 
