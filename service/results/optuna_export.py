@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.exceptions import StorageInternalError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from tilewright.errors import TilewrightError
@@ -41,7 +43,7 @@ def write(lines: Iterable[bytes], path: Path) -> int:
         elif isinstance(record, TrialOfJob):
             trials[record.job, record.trial.m, record.trial.config.family].append(record)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    with beside(path) as made:
+    with beside(path) as made, _as_of_sqlite():
         storage = optuna.storages.RDBStorage(f"sqlite:///{made}")
         for (job_id, m, family), found in trials.items():
             problem = jobs[job_id].request.problem
@@ -49,6 +51,15 @@ def write(lines: Iterable[bytes], path: Path) -> int:
             _write_study(storage, jobs[job_id], row, family, found)
         made.rename(path)
     return len(trials)
+
+
+@contextlib.contextmanager
+def _as_of_sqlite() -> Iterator[None]:
+    """Raise the error of SQLite from which one of Optuna's storage came: that one blames the data."""
+    try:
+        yield
+    except StorageInternalError as error:
+        raise error.__cause__ or error from None
 
 
 def _write_study(

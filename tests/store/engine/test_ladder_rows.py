@@ -283,7 +283,12 @@ def test_an_optuna_storage_has_a_study_for_each_row(store: Store, tmp_path: Path
 
 
 def test_an_optuna_storage_that_cannot_be_written_leaves_nothing(store: Store, tmp_path: Path) -> None:
-    lines = [json.dumps(exchange.to_plain(EndedJob(**gathered(EndedJob, finished(store))))).encode()]
-    with files_of_at_most(16_384), pytest.raises(StoreError, match=r"optuna\.db cannot be written: .* space"):
+    """The disk is full once its tables are made."""
+    job = finished(store)
+    long = dataclasses.replace(trial(0, 1.0), message="x" * 400)
+    records = [EndedJob(**gathered(EndedJob, job)), *[TrialOfJob(job.id, long, job.created)] * 60]
+    lines = [json.dumps(exchange.to_plain(record)).encode() for record in records]
+    told = r"optuna\.db cannot be written: .* space"
+    with files_of_at_most(131_072), pytest.raises(StoreError, match=told):
         optuna_export.write(lines, tmp_path / "optuna.db")
     assert list(tmp_path.iterdir()) == []
