@@ -10,13 +10,14 @@ octaves of (m, n, k). A band includes all nearer pairs, and the expected regret 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from sqlalchemy import func, select
+from sqlalchemy import Text, cast, func, select
 from sqlalchemy.orm import Session
 
 from tilewright.config_sets.lookup import octaves
@@ -75,7 +76,8 @@ def bands(found: Iterable[Pair]) -> list[RegretBand]:
 
 
 def pairs(session: Session, device_class: str, winners: Winners) -> list[Pair]:
-    """One pair for each shape and each other shape whose winner was measured on it."""
+    """One pair for each shape and each other shape whose winner was measured on it, by each method that
+    measured both winners there."""
     alike = defaultdict[tuple[object, ...], list[_Winner]](list)
     for problem, config in list(winners)[-MOST_WINNERS:]:
         name = records.canonical(problem.to_dict())
@@ -102,10 +104,10 @@ def _pairs_of(group: Sequence[_Winner], medians: dict[str, dict[_Tried, float]])
 
 def _medians(session: Session, device_class: str, digests: set[str]) -> dict[str, dict[_Tried, float]]:
     """By shape, then by config and method: the best median in microseconds."""
-    method = TrialRow.provenance["method"].as_string().label("method")
-    same = (ProblemRow.canonical, TrialRow.m, TrialRow.config_digest, method)
-    each = (
-        select(*same, TrialRow.median_us)
+    # NOTE: as text, since SQLite fails a query that reads damaged JSON.
+    same = (ProblemRow.canonical, TrialRow.m, TrialRow.config_digest, cast(TrialRow.provenance, Text))
+    query = (
+        select(*same, func.min(TrialRow.median_us))
         .join(JobRow, JobRow.id == TrialRow.job_id)
         .join(ProblemRow, ProblemRow.id == JobRow.problem_id)
         .where(
@@ -115,17 +117,24 @@ def _medians(session: Session, device_class: str, digests: set[str]) -> dict[str
             has_entered(),
         )
         .where(TrialRow.outcome.in_((Outcome.OK, Outcome.PRUNED)), TrialRow.median_us > 0)
-        .subquery()
+        .group_by(*same)
     )
-    # NOTE: PostgreSQL takes a path with bound names for another expression in GROUP BY than in SELECT.
-    named = (each.c.canonical, each.c.m, each.c.config_digest, each.c.method)
-    query = select(*named, func.min(each.c.median_us)).group_by(*named)
     found = defaultdict[str, dict[_Tried, float]](dict)
-    for job_problem, m, digest, by, micros in session.execute(query):
+    for job_problem, m, digest, provenance, micros in session.execute(query):
+        by = _method(provenance)
         name = job_problem if m is None else records.canonical(json.loads(job_problem) | {"m": m})
         before = found[name].get((digest, by), math.inf)
         found[name][digest, by] = min(before, float(micros or 0.0))
     return found
+
+
+@functools.lru_cache
+def _method(provenance: str | None) -> str | None:
+    """The method in a provenance, as the database has it; one that is damaged is of no other's method."""
+    try:
+        return str(json.loads(provenance)["method"]) if provenance else None
+    except (ValueError, KeyError, TypeError):
+        return provenance
 
 
 HERE = 3

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from databases import Databases, migrate
+from databases import Databases, migrate, opened
 from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete
+from sqlalchemy import delete, text
 from sqlalchemy.orm import Session
 from store_samples import (
     HOST,
@@ -264,6 +264,19 @@ def test_times_of_two_methods_make_no_pair(store: Store) -> None:
     with store.read() as session:
         (pair,) = neighbours.pairs(session, HOST_CLASS, stored(session))
     assert pair.regret == pytest.approx(0.1)  # 22/20, and not 15/10
+
+
+def test_a_trial_whose_provenance_is_damaged_makes_no_pair(sqlite_databases: Databases) -> None:
+    """PostgreSQL checks JSON by itself."""
+    a, b = config(1), config(2)
+    with opened(sqlite_databases.copy(migrate)) as store:
+        tune(store, problem(64), a, {a: 10.0, b: 15.0})
+        tune(store, problem(128), b, {a: 22.0, b: 20.0})
+        with store.begin() as session:
+            session.execute(text("UPDATE trial SET provenance = '{\"meth' WHERE median_us = 15"))
+        with store.read() as session:
+            (pair,) = neighbours.pairs(session, HOST_CLASS, stored(session))
+    assert pair.regret == pytest.approx(0.1)
 
 
 def test_signatures_and_classes_do_not_mix(store: Store) -> None:
