@@ -423,24 +423,22 @@ def test_a_closed_client_sends_nothing(server: Any, used: bool) -> None:
     assert len(server.seen) == 2 * seen
 
 
-def test_a_call_says_that_its_client_was_closed_meanwhile(server: Any) -> None:
+def test_a_call_says_that_its_client_was_closed_meanwhile(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it waited before it was sent, as that of a job that is followed."""
     url = f"http://127.0.0.1:{server.server_port}"
-    late = Call("GET", "/devices", lambda reply: reply, delay_s=0.3)  # as that of a job that is followed
+    late = Call("GET", "/devices", lambda reply: reply, delay_s=0.01)
+    client = Client(url)
+    monkeypatch.setattr(transport.time, "sleep", lambda _seconds: client.close())
+    with pytest.raises(TilewrightError, match="is closed; use a new one"):
+        client._send(late)
 
     async def ask() -> None:
         client = AsyncClient(url)
-        sent = asyncio.create_task(client._send(late))
-        await asyncio.sleep(0.1)
-        await client.close()
-        await sent
+        monkeypatch.setattr(transport.asyncio, "sleep", lambda _seconds: client.close())
+        await client._send(late)
 
-    client = Client(url)
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        sent = pool.submit(client._send, late)
-        time.sleep(0.1)
-        client.close()
-        with pytest.raises(TilewrightError, match="is closed; use a new one"):
-            sent.result()
     with pytest.raises(TilewrightError, match="is closed; use a new one"):
         asyncio.run(ask())
 
