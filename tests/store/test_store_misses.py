@@ -13,7 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, select, update
+from databases import Databases, migrate, opened
+from sqlalchemy import insert, select, text, update
 from sqlalchemy.exc import OperationalError
 from store_samples import HOST, HOST_CLASS, OTHER_CLASS, PROVENANCE, artifact, best, config, problem, request
 
@@ -540,6 +541,20 @@ def test_a_quick_result_in_the_place_of_a_quarantined_one_is_tuned_in_full(store
     assert queue_stalest(store)
     end_all(store, JobStatus.CANCELLED)
     assert stalest(store) is None, "once"
+
+
+def test_damaged_json_of_a_winner_keeps_no_device_from_others(sqlite_databases: Databases) -> None:
+    """PostgreSQL checks JSON by itself."""
+    with opened(sqlite_databases.copy(migrate)) as store:
+        for m in (64, 65):
+            tune(store, m)
+        note_stale(store, (64, 9.0), (65, 5.0))
+        assert take(store, 64)
+        tune(store, 64)
+        note_stale(store, (64, 9.0))
+        with store.begin() as session:
+            session.execute(text("UPDATE best_config SET provenance = '{\"meth'"))
+        assert stalest(store) == 65
 
 
 def test_what_drifts_anew_is_tuned_anew(store: Store) -> None:
