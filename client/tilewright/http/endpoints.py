@@ -351,14 +351,16 @@ class Endpoints:
         """The config set that a device class is served; None if ``etag`` still is what is served.
 
         Raises:
-            ArtifactError: what arrived does not match its digest.
+            ArtifactError: what arrived does not match its digest, or is of another class.
         """
         headers = {"If-None-Match": checked_header("etag", etag)} if etag else {}
 
         def parse(reply: Reply) -> SetAnswer | Index | None:
             if is_index(reply):
                 return Index.from_bytes(reply.content)
-            return None if reply.status == 304 else SetAnswer.read(reply, self.service_key, newest=newest)
+            if reply.status == 304:
+                return None
+            return SetAnswer.read(reply, self.service_key, newest=newest).of_class(device_class)
 
         params, newest = {"device_class": device_class}, self.service_key.newest_served(device_class)
         found = yield from Call("GET", INDEX, parse, params, headers=headers, answer_bytes=MANY_BYTES)
@@ -369,7 +371,9 @@ class Endpoints:
         if digest is None:
             raise ServiceError(404, {"title": "Not found", "detail": f"{device_class} has no published set"})
         self.service_key.check_served(found.served.get(device_class), device_class, digest, newest)
-        return None if etag == f'"{digest}"' else (yield from Endpoints.config_set(self, digest))
+        if etag == f'"{digest}"':
+            return None
+        return (yield from Endpoints.config_set(self, digest)).of_class(device_class)
 
     @endpoint
     def config_set(self, digest: str) -> Flow[SetAnswer]:

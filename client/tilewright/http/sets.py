@@ -115,6 +115,17 @@ class SetAnswer:
             key.check_served(served, found.device_class, found.digest, newest)
         return cls(found, content, signature, published, served)
 
+    def of_class(self, device_class: str) -> Self:
+        """The same, of a class whose serials were compared.
+
+        Raises:
+            ArtifactError: it is of another class.
+        """
+        found = self.config_set.device_class
+        if found != device_class:
+            raise ArtifactError(f"a config set of {found} was sent for {device_class}; check the URL")
+        return self
+
     @property
     def etag(self) -> str:
         """The ETag with which ``current_set`` answers None as long as this set is served."""

@@ -132,6 +132,17 @@ def test_a_cache_whose_key_was_forgotten_is_fetched_again(service: SetService, t
         assert tw.service_key.known == signer(2).public_key
 
 
+def test_an_earlier_set_is_refused_where_it_comes_as_that_of_another_class(
+    service: SetService, tmp_path: Path
+) -> None:
+    earlier, service.content, service.serial = service.content, config_set([entry(TUNED, OTHER)]), 6
+    with Client(service.url, cache_dir=tmp_path, trust=signer(1).public_key) as tw:
+        assert tw.current_set(HOST) is not None
+        service.content, service.serial = earlier, 5
+        with pytest.raises(ArtifactError, match=f"a config set of {HOST} was sent for another"):
+            tw.current_set("another")
+
+
 def test_the_async_client_takes_a_key_too(service: SetService) -> None:
     async def ask(number: int) -> str:
         async with AsyncClient(service.url, trust=signer(number).public_key) as tw:
