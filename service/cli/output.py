@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from shutil import get_terminal_size
@@ -49,6 +51,7 @@ DatabaseUrl = Annotated[
 ]
 _INDENT = "    "
 _ON_ONE_LINE = str.maketrans("\n\t", "  ")  # what printable leaves of what would break a column
+_NOT_ASCII = re.compile(r"[^ -~\n]")
 _DEFAULTS = {"cuda": (DType.FLOAT16, Layout.NT), "host": (DType.FLOAT32, Layout.NN)}
 
 
@@ -103,8 +106,12 @@ def echo(text: object, err: bool = False) -> None:
 
 
 def print_json(data: BaseModel | Sequence[BaseModel] | dict[str, Any] | list[dict[str, Any]]) -> None:
-    """JSON on stdout."""
-    typer.echo(to_json(data, indent=2).decode())
+    """JSON on stdout, with characters that control a terminal escaped."""
+    typer.echo(_NOT_ASCII.sub(_in_json, to_json(data, indent=2).decode()))
+
+
+def _in_json(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -20,6 +21,15 @@ SHOWN = r"a[/b] [red]x \x1b[2J\x1b]0;title\x07 \u202etxt\x9b1m"
 def test_a_table_shows_what_it_is_given(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_table(("name", "count"), [(HOSTILE, 3)])
     assert SHOWN in capsys.readouterr().out
+
+
+def test_json_does_not_steer_the_terminal_and_means_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    told = {"name": f"{HOSTILE}\x7f\u2028\U000e0001 ü"}
+    output.print_json(told)
+    printed = capsys.readouterr().out
+    assert all(one.isprintable() or one == "\n" for one in printed)
+    assert "ü" in printed
+    assert json.loads(printed) == told
 
 
 def test_a_tab_or_a_new_line_in_a_cell_keeps_its_row_and_the_next_column(
