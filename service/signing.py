@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from tilewright.errors import TilewrightError
-from tilewright.trust import About, Signature, statement
+from tilewright.trust import About, Signature, private_folder, statement
 
 
 class SigningKeyError(TilewrightError):
@@ -95,7 +95,7 @@ class Signer:
 
 def _create(path: Path) -> None:
     content = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

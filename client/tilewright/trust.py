@@ -237,7 +237,7 @@ class ServiceKey:
         before = self._served.get(path.name, 0)
         self._served[path.name] = max(before, serial)
         with contextlib.suppress(OSError):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_folder(path.parent)
             os.close(os.open(f"{path}.{serial}", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
             if 0 < before < serial:
                 os.unlink(f"{path}.{before}")
@@ -266,7 +266,7 @@ class ServiceKey:
         """Keep the first key; returns the key of another process if that was faster."""
         beside = self._file.with_name(f".new-{secrets.token_hex(8)}")
         with contextlib.suppress(OSError):
-            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_folder(self._file.parent)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
             try:
                 with open(os.open(beside, flags, 0o600), "w", encoding="utf-8") as file:
@@ -276,6 +276,17 @@ class ServiceKey:
                 beside.unlink(missing_ok=True)
         self._seen = self._kept() or key
         return self._seen
+
+
+def private_folder(folder: Path) -> None:
+    """Make a folder that only this user may enter, and those around it that are missing.
+
+    Raises:
+        OSError: one cannot be made.
+    """
+    # NOTE: with ``parents=True`` those around it would have the mode that the umask leaves.
+    for path in (*reversed(folder.parents), folder):
+        path.mkdir(mode=0o700, exist_ok=True)
 
 
 def without_waiting(path: str, flags: int) -> int:

@@ -25,6 +25,7 @@ from tilewright.schema.codec import encode
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
+from tilewright.trust import private_folder
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
@@ -94,7 +95,7 @@ class ArtifactCache:
 
     def _put(self, key: str, data: bytes) -> None:
         folder = self.folder / key[:2]
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
             try:
                 file.write(data)

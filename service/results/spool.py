@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from tilewright.errors import TilewrightError
+from tilewright.trust import private_folder
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -36,7 +37,7 @@ class Spool:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         with self._told():
-            folder.mkdir(parents=True, exist_ok=True)
+            private_folder(folder)
             self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
 
     def __enter__(self) -> Spool:

@@ -41,6 +41,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from tilewright.errors import TilewrightError
+from tilewright.trust import private_folder
 from tuner.store.models import Base
 
 Values = dict[str, Any]
@@ -451,7 +452,7 @@ def _begin_postgres(connection: Connection) -> None:
 
 def _sqlite(url: URL, on_lock: Callable[[float], None]) -> Engine:
     file = Path(url.database or "")
-    file.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(file.parent)
     if not file.exists():
         file.touch(0o600)  # others could read results and digests of keys; its log gets the same mode
     engine = create_engine(

@@ -24,7 +24,7 @@ from platformdirs import user_cache_path
 from tilewright.artifact import Artifact
 from tilewright.errors import ArtifactError, InvalidProblem
 from tilewright.schema.config_set import is_digest
-from tilewright.trust import without_waiting
+from tilewright.trust import private_folder, without_waiting
 
 DAY_S = 86_400.0
 UNNAMED_S = 7 * DAY_S  # NOTE: a process may still run with the previous set, and load its kernels
@@ -259,7 +259,7 @@ class DiskCache:
         try:
             return os.open(path, flags, 0o600)
         except FileNotFoundError:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_folder(path.parent)
             return os.open(path, flags, 0o600)
 
 

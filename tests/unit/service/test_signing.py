@@ -5,16 +5,24 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from host_samples import artifact_of, config_of
 
+from kernels.compiler.build import ArtifactCache
+from service.results.spool import Spool
 from service.settings import Settings
 from service.signing import Signer, SigningKeyError
-from tilewright.trust import About, Signature, statement
+from tilewright.artifact.cache import DiskCache
+from tilewright.schema.problem import GemmProblem
+from tilewright.trust import About, ServiceKey, Signature, statement
+from tuner.store.database import Store
 
 DIGEST = "sha256:" + "a" * 64
+ARTIFACT = artifact_of(config_of(), GemmProblem(64, 64, 64, "float32"))
 
 
 def test_it_is_made_once_for_this_user_alone(tmp_path: Path) -> None:
@@ -25,6 +33,36 @@ def test_it_is_made_once_for_this_user_alone(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
     assert Signer.load_or_create(path).public_key == Signer.load(path).public_key == first.public_key
     assert os.listdir(path.parent) == ["signing.key"]
+
+
+def _seen_key(folder: Path) -> None:
+    key = Signer.load_or_create(folder.parent / "own.key")
+    signed = key.sign(About.CONFIG_SET, "sm_90", DIGEST)
+    ServiceKey("http://h", folder).check(signed, statement(About.CONFIG_SET, "sm_90", DIGEST))
+
+
+MAKERS: dict[str, Callable[[Path], object]] = {
+    "signing key": lambda folder: Signer.load_or_create(folder / "signing.key"),
+    "database": lambda folder: Store.open(f"sqlite:///{folder}/tilewright.db").close(),
+    "kernels": lambda folder: ArtifactCache(folder).put("ab" * 32, ARTIFACT),
+    "imports": lambda folder: Spool(folder).__exit__(),
+    "client's cache": lambda folder: DiskCache(folder).name("x", b"x"),
+    "client's key": _seen_key,
+}
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_no_other_user_may_write_to_a_folder_that_is_made_whatever_the_umask(
+    tmp_path: Path, maker: str
+) -> None:
+    before = os.umask(0)
+    try:
+        MAKERS[maker](tmp_path / "of" / "mine")
+    finally:
+        os.umask(before)
+    made = {path: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_dir()}
+    assert made
+    assert set(made.values()) == {0o700}
 
 
 def test_of_many_that_make_it_at_once_one_wins(tmp_path: Path) -> None:
