@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 from pathlib import Path
 
 from tilewright.errors import DeviceUnavailable
+from tilewright.trust import without_waiting
 
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+_MOST_DIGITS = 10  # of a process id
 
 
 class DeviceLock:
@@ -28,11 +31,16 @@ class DeviceLock:
         """Take the lock unless another holds it; True if it is held now.
 
         Raises:
-            DeviceUnavailable: the file cannot be opened.
+            DeviceUnavailable: the file cannot be opened, or is no file that has this name alone.
         """
         if self._file is not None:
             return True
         file = self._open()
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            # NOTE: another user may have given a file of ours this name, and what is in it would be lost.
+            os.close(file)
+            raise DeviceUnavailable(f"{self._path} is no lock of its own; remove it")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -46,11 +54,15 @@ class DeviceLock:
 
     def holder(self) -> str:
         """The process id of the last holder, or ``unknown``. One in another container has another id here."""
-        try:
-            text = self._path.read_text(encoding="ascii")
-        except (OSError, ValueError):
-            text = ""
-        return text if text.isdecimal() else "unknown"
+        # NOTE: any user may have left something else in its place: a pipe, or what fills the memory.
+        text = b""
+        with contextlib.suppress(OSError):
+            file = without_waiting(str(self._path), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                text = os.pread(file, _MOST_DIGITS + 1, 0)
+            finally:
+                os.close(file)
+        return text.decode() if text.isdigit() and len(text) <= _MOST_DIGITS else "unknown"
 
     def release(self) -> None:
         """Give the lock up if it is held."""

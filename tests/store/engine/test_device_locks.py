@@ -7,7 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,29 @@ def test_a_folder_that_cannot_be_used_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DeviceUnavailable, match="set TILEWRIGHT_LOCK_DIR to a folder"):
         DeviceLock(tmp_path / "file", "gpu").acquire()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.truncate(path, 2**40)])
+def test_what_another_user_left_in_the_place_of_a_lock_is_not_read_without_end(
+    tmp_path: Path, make: Callable[[Path], object]
+) -> None:
+    lock, path = DeviceLock(tmp_path, "gpu"), tmp_path / "tilewright-device-gpu.lock"
+    if make is not os.mkfifo:
+        path.touch()
+    make(path)
+    found = list[str]()
+    asking = threading.Thread(target=lambda: found.append(lock.holder()), daemon=True)
+    asking.start()
+    asking.join(5.0)
+    assert found == ["unknown"]
+
+
+def test_a_file_that_another_name_leads_to_as_well_is_no_lock_and_stays(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("precious")
+    os.link(tmp_path / "mine", tmp_path / "tilewright-device-gpu.lock")
+    with pytest.raises(DeviceUnavailable, match=r"tilewright-device-gpu.lock is no lock of its own; remove"):
+        DeviceLock(tmp_path, "gpu").acquire()
+    assert (tmp_path / "mine").read_text() == "precious"
 
 
 @pytest.fixture
