@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import shlex
 import sys
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -53,6 +54,7 @@ _VERBS = {
     "replay": "service.cli.replay:replay",
     "bench": "benchmarks.cli:app",
 }
+_EXTENTS = ("m", "n", "k")
 
 
 class _Group(typer.core.TyperGroup):
@@ -119,17 +121,17 @@ def _advice(error: ServiceError) -> str:
     """What the command line can do about an error, whose text is for every client; empty if it says all."""
     if error.status == HTTPStatus.UNAUTHORIZED:
         return "the command line sends the key that TILEWRIGHT_KEY holds"
-    return f"tune it with: {_tune_command(error.problem['tune'])}" if "tune" in error.problem else ""
+    asked = error.problem.get("tune", {})
+    return f"tune it with: {_tune_command(asked)}" if asked.keys() >= set(_EXTENTS) else ""
 
 
 def _tune_command(asked: dict[str, Any]) -> str:
     """The command for a body of ``POST /tune``, whose fields are the options."""
-    words = ["tilewright tune", *(str(asked[name]) for name in ("m", "n", "k"))]
+    words = ["tilewright", "tune", *(str(asked[name]) for name in _EXTENTS)]
     for name, value in asked.items():
-        if name not in ("m", "n", "k"):
-            flag = f"--{name.replace('_', '-')}"
-            words.append(flag if value is True else f"{flag} {value}")
-    return " ".join(words)
+        if name not in _EXTENTS:
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return shlex.join(words)  # so that no word of a service is another command
 
 
 app = typer.Typer(

@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from service.cli import main, output
-from tilewright.errors import TilewrightError
+from tilewright.errors import ServiceError, TilewrightError
 
 HOSTILE = "a[/b] [red]x \x1b[2J\x1b]0;title\x07 \u202etxt\x9b1m"
 SHOWN = r"a[/b] [red]x \x1b[2J\x1b]0;title\x07 \u202etxt\x9b1m"
@@ -99,6 +100,26 @@ def test_an_error_of_a_service_is_shown_as_text(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("service.cli.results.connect", lying)
     answer = CliRunner().invoke(main.app, ["families"])
     assert (answer.exit_code, answer.stderr) == (1, f"error: {SHOWN}\n")
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"m": "$(reboot)", "n": 8, "k": 7, "dtype": "x;y"}, "'$(reboot)' 8 7 --dtype 'x;y'"),
+        ({"m": 9, "n": 8, "k": 7, "x;y": True, "batch": "2\nreboot"}, "9 8 7 '--x;y' --batch '2\nreboot'"),
+        ({"m": 9}, ""),
+    ],
+)
+def test_a_command_that_a_service_proposes_is_one_command(
+    monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], told: str
+) -> None:
+    def lying(*_: object) -> None:
+        raise ServiceError(404, {"title": "no result", "tune": asked})
+
+    monkeypatch.setattr("service.cli.results.connect", lying)
+    answer = CliRunner().invoke(main.app, ["families"])
+    advice = f"tune it with: tilewright tune {told}\n" if told else ""
+    assert (answer.exit_code, answer.stderr) == (1, f"error: 404 no result\n{advice}")
 
 
 def test_a_full_disk_under_stdout_is_told_in_a_line(tmp_path: Path) -> None:
