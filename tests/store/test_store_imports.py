@@ -42,6 +42,7 @@ from tuner.store.faults import drift, quarantine
 from tuner.store.faults.drift import Cause, Reading, Watched
 from tuner.store.imports import Import, ImportCounts, InUse, Removed
 from tuner.store.models import Base, EventRow
+from tuner.store.records import utc_now
 from tuner.store.sets import Snapshot
 from tuner.store.trials import JobRecorder
 
@@ -105,6 +106,18 @@ def test_pages_of_imports_go_on_behind_one_that_is_deleted(store: Store) -> None
         told = import_place(cursor(import_cursor(first[-1])))
         imports.remove(session, first[-1].id)
         assert imports.listing(session, 2, told) == [later[0], UNTRUSTED]
+
+
+@pytest.mark.parametrize("entering", [TRUSTED, UNTRUSTED])
+def test_a_device_that_an_import_describes_stands_behind_those_that_were_here(
+    store: Store, entering: Import
+) -> None:
+    lie = dataclasses.replace(HOST, memory_gbps=1, clock_mhz=1)
+    later = dataclasses.replace(JOB, device=lie, created=utc_now() + timedelta(days=9999))
+    with store.begin() as session:
+        entities.see_device(session, HOST)
+        assert exchange.merge_job(session, later, entering)
+        assert [one.spec for one in entities.devices_of(session, HOST_CLASS)] == [HOST, lie]
 
 
 def test_nobody_displaces_a_winner_that_was_raced_here(store: Store) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from sqlalchemy import select
@@ -34,6 +34,7 @@ from tuner.store.records import JobRecord, RowReader
 
 FINAL = tuple(status for status in JobStatus if status.final)
 _FLAT = {"flat": True}
+_NEVER_HERE = datetime(1970, 1, 1, tzinfo=UTC)
 _ORIGINS = {"seed": "initial"}
 
 
@@ -185,7 +186,7 @@ def merge_job(session: Session, job: EndedJob, entering: imports.Import) -> bool
         JobRow,
         job,
         problem_id=entities.ensure_problem(session, job.request.problem),
-        device_id=_device(session, job.device, job.created),
+        device_id=_device(session, job.device),
         device_class=job.device.device_class.id,
         options=current_request(job.request).options,
         error=None if job.error is None else records.text(job.error),
@@ -230,8 +231,9 @@ def is_of(session: Session, job_id: str, import_id: str) -> bool:
     return session.scalar(select(JobRow.import_id).where(JobRow.id == job_id)) == import_id
 
 
-def _device(session: Session, spec: DeviceSpec, seen: datetime) -> int:
+def _device(session: Session, spec: DeviceSpec) -> int:
     text = records.canonical(spec.to_dict())
     values = {"spec": text, "device_class": spec.device_class.id, "arch": spec.arch}
-    insert_new(session, DeviceRow, {**values, "first_seen": seen, "last_seen": seen})
+    # NOTE: not at a time that the import tells: the device of its class that was seen last explains winners.
+    insert_new(session, DeviceRow, {**values, "first_seen": _NEVER_HERE, "last_seen": _NEVER_HERE})
     return session.scalars(select(DeviceRow.id).where(DeviceRow.spec == text)).one()
