@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
@@ -26,6 +27,7 @@ from store_samples import (
 )
 
 from service.results import export, importing
+from service.results.uploads import BadLine
 from tilewright.schema.job import JobStatus, TuneRequest
 from tilewright.schema.preconditions import Preconditions
 from tilewright.wire import ExportQuery, Format, ImportAnswer
@@ -33,7 +35,7 @@ from tuner.store import best as winners
 from tuner.store import entities, exchange, imports, jobs, trials
 from tuner.store.database import Store
 from tuner.store.exchange import EndedJob
-from tuner.store.models import FamilySourceRow
+from tuner.store.models import DeviceRow, FamilySourceRow
 from tuner.store.records import StoredKernel
 from tuner.store.trials import JobRecorder
 from tuner.store.upkeep import staging
@@ -59,6 +61,20 @@ def test_a_job_enters_once_and_as_it_was(store: Store) -> None:
         (found,) = exchange.ended_jobs(session, HOST_CLASS, None, 10)
     assert (found.id, found.request, found.device, found.status) == (JOB.id, JOB.request, HOST, JOB.status)
     assert (found.error, found.created, found.finished) == ("broke", JOB.created, JOB.finished)
+
+
+@pytest.mark.parametrize("kind", ["job", "best"])
+def test_an_arch_is_no_longer_than_a_database_keeps(store: Store, kind: str) -> None:
+    longest, line = DeviceRow.__table__.c.arch.type.length, exchange.Winner(best(problem()), THEN)  # type: ignore[attr-defined]
+    for arch, refused in (("x" * longest, False), ("x" * (longest + 1), True)):
+        job = exchange.to_plain(dataclasses.replace(JOB, device=dataclasses.replace(HOST, arch=arch)))
+        plain = {"job": job, "best": {**exchange.to_plain(line), "job_id": "", "arch": arch}}[kind]
+        source = io.BytesIO(json.dumps(plain).encode())
+        if refused:
+            with pytest.raises(BadLine, match=r"line 1: .*arch: must be 1 to 32 letters"):
+                importing.merge(store, source, Format.NDJSON, None, "me")
+        else:
+            importing.merge(store, source, Format.NDJSON, None, "me")
 
 
 def test_a_merged_job_is_never_joined_or_claimed(store: Store) -> None:

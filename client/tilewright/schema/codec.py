@@ -37,6 +37,7 @@ PATTERNS = {
     "[!-~]+": ("ASCII characters without blanks", "nightly-2026-01-31"),
     "[A-Za-z0-9_-]+": ("the value of 'next' in the page before", "eyJpZCI6NDJ9"),
     "[A-Za-z0-9._-]{1,128}": ("1 to 128 letters, digits, dots, hyphens and underscores", "nightly.ci"),
+    "[A-Za-z0-9._-]{1,32}": ("1 to 32 letters, digits, dots, hyphens and underscores", "x86_64_v3"),
     "[A-Za-z0-9_.-]{0,16}": ("at most 16 letters, digits, dots, hyphens and underscores", "search"),
     "[a-z.-]{1,40}": ("1 to 40 lower-case letters, dots and hyphens", "page.css"),
     "[a-z][a-z0-9_]{0,31}": (
@@ -138,6 +139,7 @@ Sha256 = Annotated[str, Pattern("[0-9a-f]{64}")]
 JobId = Annotated[str, Pattern("[0-9a-f]{32}")]
 Text = Annotated[str, MaxLength(10_000_000)]
 FamilyName = Annotated[str, Pattern("[a-z][a-z0-9_]{0,31}")]
+ArchName = Annotated[str, Pattern("[A-Za-z0-9._-]{1,32}")]
 KeyName = Annotated[str, Pattern("[A-Za-z0-9._-]{1,128}")]
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 from typing import Annotated, Any, Literal
 
-from tilewright.schema.codec import Bytes, Count, KeyName, MaxLength, decode, encode
+from tilewright.schema.codec import ArchName, Bytes, Count, MaxLength, decode, encode
 
 DeviceKind = Literal["cuda", "host"]
 
@@ -46,7 +46,7 @@ class DeviceFields:
     """
 
     kind: DeviceKind
-    arch: KeyName
+    arch: ArchName
     name: Annotated[str, MaxLength(200)]
     sm_count: Count = dataclasses.field(metadata={"was": "units"})
     memory_bytes: Bytes

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 from tilewright.schema.codec import (
+    ArchName,
     Bounds,
     Count,
     KeyName,
@@ -229,7 +230,7 @@ class BestConfig:
 
     problem: GemmProblem
     device_class: KeyName
-    arch: KeyName
+    arch: ArchName
     config: Config
     artifact: Sha256
     timing: Timing
