@@ -14,6 +14,7 @@ from fastapi.responses import Response
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 
 from service.engine.database_health import Outage, outage
 from service.errors import Kind, Refusal
@@ -25,6 +26,7 @@ from tuner.store.records import Unreadable
 
 MEDIA_TYPE = "application/problem+json"
 _MOST_TOLD = 20
+_METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 _RETRY_S = {Kind.STORAGE_FULL: 30, Kind.DATABASE_UNAVAILABLE: 5}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 log = logging.getLogger("tilewright.service")
@@ -69,15 +71,25 @@ def _http(request: Request, error: Exception) -> Response:
         413: Kind.TOO_LARGE,
         415: Kind.MEDIA_TYPE,
     }.get(error.status_code, Kind.BAD_REQUEST)
-    return respond(request, kind.document(_plain_detail(kind, request, error)), error.headers)
+    headers = {"Allow": _allowed(request)} if kind is Kind.METHOD_NOT_ALLOWED else error.headers
+    return respond(request, kind.document(_plain_detail(kind, request, error)), headers)
+
+
+def _allowed(request: Request) -> str:
+    """The methods of every route of the path; the router names those of the first one alone."""
+    routes = request.app.routes
+    asked = [(method, {**request.scope, "method": method}) for method in _METHODS]
+    found = [
+        method for method, scope in asked if any(route.matches(scope)[0] is Match.FULL for route in routes)
+    ]
+    return ", ".join(found)
 
 
 def _plain_detail(kind: Kind, request: Request, error: HTTPException) -> str:
     if kind is Kind.NOT_FOUND:
         return f"there is nothing at {request.url.path}; GET /docs lists every path"
     if kind is Kind.METHOD_NOT_ALLOWED:
-        allowed = (error.headers or {}).get("Allow", "")
-        return f"{request.method} does not work on {request.url.path}; use {allowed}"
+        return f"{request.method} does not work on {request.url.path}; use {_allowed(request)}"
     if isinstance(error.__cause__, ValueError | RecursionError):  # NOTE: of which FastAPI says nothing
         return f"not JSON: {error.__cause__}; send one JSON object of few levels, in UTF-8, uncompressed"
     return str(error.detail)
