@@ -19,7 +19,7 @@ class Gemv(cuda.CudaFamily[Knobs]):
     """Weights from global memory straight to registers; the warps of a CTA are added up in shared memory."""
 
     name = "gemv"
-    doc = "m or n up to 16: the long operand read once at memory speed; sm_80 and later, any type and size"
+    doc = "m or n up to 16: the long operand read once at memory speed; sm_80 and later, types from 8 bits"
     entry = "gemv"
     knobs_type = Knobs
     rules = validity.RULES
