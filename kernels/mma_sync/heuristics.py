@@ -96,7 +96,7 @@ def _repack_clocks(config: Knobs, problem: GemmProblem, device: DeviceSpec) -> f
 
 def config_from_hint(hint: TileHint, problem: GemmProblem, device: DeviceSpec) -> Knobs:
     """The tile and splits of a hint, with warp tiles of at most 64 x 64; it may be invalid."""
-    tile_k = (hint.tile_k or _HINTED_TILE_K) * problem.dtype.bits // 16
+    tile_k = max(1, (hint.tile_k or _HINTED_TILE_K) * problem.dtype.bits // 16)
     warps = (_warps(hint.tile_m), _warps(hint.tile_n))
     shape = (hint.tile_m, hint.tile_n, tile_k, *warps, hint.stages or _HINTED_STAGES)
     split_k = min(_LEGAL_SPLITS, key=lambda split: abs(split - hint.split_k))

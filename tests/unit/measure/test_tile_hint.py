@@ -18,7 +18,7 @@ from tilewright.artifact import Grid
 from tilewright.errors import DeviceUnavailable, LaunchError
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
-from tilewright.schema.problem import GemmProblem
+from tilewright.schema.problem import DType, GemmProblem, Layout
 from tuner.devices.base import VendorChoice
 from tuner.devices.cublaslt_tile_hint import tile_hint_of
 from tuner.devices.host import HostDevice
@@ -28,6 +28,7 @@ from tuner.workers.process import WorkerDied, WorkerError, WorkerTimeout
 AMPERE = DeviceSpec("cuda", "sm_80", "A100", 108, 80 << 30, 40 << 20, 163 << 10, 164 << 10)
 SQUARE = GemmProblem(4096, 4096, 4096)
 DECODE = GemmProblem(64, 4096, 14336)
+BITS = GemmProblem(256, 256, 4096, DType.UINT1, Layout.NT)
 
 
 def detail(tile: str, cluster: str = "SHAPE_AUTO", stages: str = "STAGES_UNDEFINED", split_k: int = 1) -> Any:
@@ -130,6 +131,7 @@ def test_mma_sync_follows_kernels_without_clusters() -> None:
     assert MMA_SYNC.why_invalid(config, SQUARE, AMPERE) is None
     assert MMA_SYNC.configs_from_hint(TileHint(256, 128, 64, (2, 1)), SQUARE, HOPPER) == []
     assert MMA_SYNC.configs_from_hint(TileHint(250, 128), SQUARE, AMPERE) == []
+    assert MMA_SYNC.configs_from_hint(TileHint(128, 128, 8), BITS, AMPERE) == []
 
 
 def test_what_no_family_can_follow_gives_no_configs() -> None:
