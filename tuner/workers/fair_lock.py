@@ -22,8 +22,17 @@ class FairLock:
                 self._taken = True
                 return True
             self._waiting.append(mine)
-        if mine.wait(timeout_s):
-            return True
+        try:
+            if mine.wait(timeout_s):
+                return True
+        except BaseException:  # such as KeyboardInterrupt: else the lock would go to a thread that left
+            if self._withdraw(mine):
+                self.release()
+            raise
+        return self._withdraw(mine)
+
+    def _withdraw(self, mine: threading.Event) -> bool:
+        """Stop waiting; True if the lock was handed over before."""
         with self._guard:
             if mine.is_set():
                 return True

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
 from tuner.workers.fair_lock import FairLock
 
 
@@ -61,4 +63,26 @@ def test_one_holder_at_a_time() -> None:
     for thread in threads:
         thread.join()
     assert most == 1
+    assert lock.acquire(timeout_s=0.0)
+
+
+@pytest.mark.parametrize("handed_over", [False, True])
+def test_a_wait_that_is_interrupted_leaves_the_lock_usable(
+    monkeypatch: pytest.MonkeyPatch, handed_over: bool
+) -> None:
+    """As by Ctrl-C, also at the moment at which the lock is handed over."""
+    lock = FairLock()
+
+    class Interrupted(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002
+            if handed_over:
+                lock.release()
+            raise KeyboardInterrupt
+
+    assert lock.acquire()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(threading, "Event", Interrupted)
+        lock.acquire()
+    if not handed_over:
+        lock.release()
     assert lock.acquire(timeout_s=0.0)
