@@ -31,6 +31,7 @@ class Server:
         if op == "abort": os.abort()
         if op == "hang": time.sleep(1000)
         if op == "leave": os._exit(7)
+        if op == "nameless": os.kill(os.getpid(), 40)
         if op == "garbage": os.write(int(sys.argv[1].split(",")[1]), b"not a frame at all")
         if op == "print": print("noise " * 10000, flush=True)
         if op == "bug": return {}["missing"]
@@ -78,7 +79,13 @@ def test_payloads_travel_and_the_process_is_kept(worker: WorkerProcess) -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "cause"), [("segfault", "SIGSEGV"), ("abort", "SIGABRT"), ("leave", "exit code 7")]
+    ("op", "cause"),
+    [
+        ("segfault", "SIGSEGV"),
+        ("abort", "SIGABRT"),
+        ("nameless", "signal 40"),
+        ("leave", "exit code 7"),
+    ],
 )
 def test_death_is_named_and_survived(worker: WorkerProcess, op: str, cause: str) -> None:
     old = worker.greeting()["pid"]

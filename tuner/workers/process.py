@@ -97,7 +97,10 @@ class Child:
     def cause(self) -> str:
         """The signal or exit code of the reaped process, in words."""
         status = self._process.returncode
-        return signal.Signals(-status).name if status < 0 else f"exit code {status}"
+        if status >= 0:
+            return f"exit code {status}"
+        # NOTE: most real-time signals have no name.
+        return signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
 
     def tail(self) -> str:
         """The end of the process's output; empty if it printed nothing."""
