@@ -31,6 +31,7 @@ from tuner.store.records import utc_now
 from tuner.store.upkeep import audit
 from tuner.store.upkeep.audit import Action
 from tuner.workers.bench import Bench
+from tuner.workers.recovery import DeviceSetAside
 
 WINNERS = 3
 TRIALS = 5  # of a reading
@@ -155,7 +156,11 @@ class Canary:
                 config, artifact = waiting
                 self._accused[digest, problem] = None
                 limit_s = trial_timeout_s(problem, self._bench.spec)
-                result = self._bench.trial(artifact, problem, None, limit_s)
+                try:
+                    result = self._bench.trial(artifact, problem, None, limit_s)
+                except DeviceSetAside:  # by the failure itself, as often: to be tried once it is back
+                    self._accused[digest, problem] = waiting
+                    raise
                 log.warning("a GEMM failed with %s on %s; a trial is %s", config, problem, result.outcome)
                 if result.own_fault:
                     self._quarantine(problem, config, artifact, result)

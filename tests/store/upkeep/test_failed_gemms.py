@@ -23,6 +23,7 @@ from tilewright.wire import GemmQuery
 from tuner.store.database import Store
 from tuner.store.faults import quarantine
 from tuner.workers.process import WorkerDied, WorkerTimeout
+from tuner.workers.recovery import DeviceSetAside
 
 
 @pytest.fixture
@@ -71,6 +72,23 @@ def test_a_kernel_that_breaks_its_trial_too_is_quarantined(
     assert "SIGSEGV" in message
     failing(engine, WorkerDied("the process ended with SIGSEGV", "SIGSEGV"), monkeypatch, broken)
     assert not canary(engine).step(), "it was tried"
+
+
+def test_a_device_that_the_failure_sets_aside_tries_it_once_it_is_back(
+    store: Store, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = engine.queues["host"].bench
+    broken = host_kernels.artifact(bench.spec.arch, after=host_kernels.SEGFAULT)
+    failing(engine, WorkerDied("the process ended with SIGSEGV", "SIGSEGV"), monkeypatch, broken)
+
+    def trial(*_: Any) -> None:
+        raise DeviceSetAside("it did not come back")
+
+    with monkeypatch.context() as patch, pytest.raises(DeviceSetAside):
+        patch.setattr(bench, "trial", trial)
+        canary(engine).step()
+    assert canary(engine).step()
+    assert len(listed(store)) == 1
 
 
 @pytest.mark.parametrize("error", [WorkerTimeout("no answer"), LaunchError("illegal", code=700, sticky=True)])
