@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.metrics import Metrics
 from tilewright.artifact import Artifact
-from tilewright.errors import TilewrightError
+from tilewright.errors import ArtifactError, TilewrightError
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Anchor, Timing, Trial
 from tuner.job import slots
@@ -102,6 +102,12 @@ class Helper:
             self.leave()
         try:
             return self._help()
+        except ArtifactError as error:  # the store's fault, not this device's
+            damaged = f"a kernel of job {self.job_id} is damaged in the database, check its storage: {error}"
+            log.warning("device %s helps nobody: %s", self._bench.name, damaged)
+            self._not_before = time.monotonic() + _QUIET_S
+            self.leave()
+            return False
         except SQLAlchemyError:
             self._failed = True  # nothing can be given back before the database answers again
             raise
@@ -218,6 +224,7 @@ class Helper:
 
         Raises:
             NoAnchor: the kernel that both measure is gone, or does not run here.
+            ArtifactError: it is damaged.
         """
         key = task.anchor, task.problem
         if key not in helped.anchors:
@@ -228,7 +235,7 @@ class Helper:
                     f"the job's kernel {task.anchor} must be kept while it is helped; "
                     "set TILEWRIGHT_HELP_JOBS=0"
                 )
-            helped.anchors[key] = Artifact.from_bytes(data), AnchorTimes()
+            helped.anchors[key] = Artifact.from_bytes(data, task.anchor), AnchorTimes()
         kernel, times = helped.anchors[key]
         if not times.again(context, kernel):
             raise NoAnchor(

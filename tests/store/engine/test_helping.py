@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,29 @@ def test_a_device_that_others_use_does_not_help(make: Make) -> None:
         bench.in_company = ("other processes used 40% of the GPU",)
     lab.engine.start()
     assert of_helpers(ended(lab, lab.submit(20))) == []
+
+
+def test_a_damaged_anchor_is_no_trouble_of_the_device_that_would_help(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def damaged(_session: Any, digest: str) -> bytes:
+        read.append(digest)
+        return b"damaged"
+
+    monkeypatch.setattr("service.engine.helper.entities", types.SimpleNamespace(get_artifact=damaged))
+    lab = make()
+    for bench in lab.benches.values():
+        bench.seconds = lambda: 0.06
+    lab.engine.start()
+    job_id, troubles = lab.submit(40), set()
+    while not lab.job(job_id).status.final:
+        troubles |= {queue.health().trouble for queue in lab.engine.queues.values()}
+        time.sleep(0.01)
+    assert read, "it helped"
+    assert troubles == {None}
+    assert of_helpers(ended(lab, job_id)) == []
 
 
 def test_a_job_of_its_own_comes_first(make: Make) -> None:
