@@ -31,7 +31,7 @@ class DeviceLock:
         """Take the lock unless another holds it; True if it is held now.
 
         Raises:
-            DeviceUnavailable: the file cannot be opened, or is no file that has this name alone.
+            DeviceUnavailable: the file cannot be opened or locked, or is no file that has this name alone.
         """
         if self._file is not None:
             return True
@@ -46,6 +46,12 @@ class DeviceLock:
         except BlockingIOError:
             os.close(file)
             return False
+        except OSError as error:
+            os.close(file)
+            raise DeviceUnavailable(
+                f"cannot lock {self._path}: {error.strerror}; set TILEWRIGHT_LOCK_DIR to a folder of a file"
+                " system with locks (flock)"
+            ) from error
         with contextlib.suppress(OSError):  # the folder is full: the lock holds without the process id
             os.ftruncate(file, 0)
             os.pwrite(file, str(os.getpid()).encode(), 0)

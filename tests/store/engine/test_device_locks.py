@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import stat
 import subprocess
@@ -121,6 +123,22 @@ def test_a_file_that_another_name_leads_to_as_well_is_no_lock_and_stays(tmp_path
     with pytest.raises(DeviceUnavailable, match=r"tilewright-device-gpu.lock is no lock of its own; remove"):
         DeviceLock(tmp_path, "gpu").acquire()
     assert (tmp_path / "mine").read_text() == "precious"
+
+
+def test_a_file_system_without_locks_is_a_clear_error_and_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As NFS is without its lock service; the device asks again and again."""
+
+    def flock(*_: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    lock = DeviceLock(tmp_path, "gpu")
+    with pytest.raises(DeviceUnavailable, match="No locks available; set TILEWRIGHT_LOCK_DIR"):
+        lock.acquire()
+    held = [path.resolve() for path in Path("/proc/self/fd").iterdir()]
+    assert tmp_path / "tilewright-device-gpu.lock" not in held
 
 
 @pytest.fixture
