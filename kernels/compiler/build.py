@@ -185,5 +185,7 @@ def source_digest(source: str) -> str:
 
 
 def _key(spec: BuildSpec, plan: dict[str, Any], digest: str) -> str:
-    everything = [encode(spec), plan, digest, compiler_version(spec.language)]
+    # NOTE: updates of NVRTC share a version, and give other machine code.
+    update = nvrtc.nvrtc_build() if spec.language == "cuda" else ""
+    everything = [encode(spec), plan, digest, compiler_version(spec.language), update]
     return hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()

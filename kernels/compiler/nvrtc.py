@@ -74,6 +74,17 @@ def nvrtc_version() -> str:
     return f"nvrtc {major.value}.{minor.value}"
 
 
+@functools.cache
+def nvrtc_build() -> str:
+    """What tells this NVRTC from others of its version: the header of its PTX, which names the update.
+
+    Raises:
+        DeviceUnavailable: NVRTC is not installed.
+    """
+    with _Program("", "empty.cu") as program:
+        return program.ptx(["--gpu-architecture=sm_80"]).partition(".version")[0]
+
+
 class _Program:
     """An ``nvrtcProgram`` that is destroyed at the end of its ``with`` block."""
 
@@ -93,13 +104,23 @@ class _Program:
 
     def compile(self, options: Sequence[str]) -> tuple[bytes, str]:
         """The cubin and the compiler's log."""
+        log = self._compile(options)
+        return self._read("nvrtcGetCUBIN"), log
+
+    def ptx(self, options: Sequence[str]) -> str:
+        """The PTX."""
+        self._compile(options)
+        return self._read("nvrtcGetPTX").rstrip(b"\0").decode()
+
+    def _compile(self, options: Sequence[str]) -> str:
+        """Compile, and return the compiler's log."""
         array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         status = _nvrtc().nvrtcCompileProgram(self._handle, len(options), array)
         log = self._read("nvrtcGetProgramLog").rstrip(b"\0").decode(errors="replace").strip()
         if status:
             # NOTE: callers read it, and need no path of this machine.
             raise CompileError(log.replace(f"{SOURCES}/", "") or _error_string(status))
-        return self._read("nvrtcGetCUBIN"), log
+        return log
 
     def _read(self, getter: str) -> bytes:
         size = ctypes.c_size_t()

@@ -9,9 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+from device_samples import HOPPER
 from host_samples import artifact_of, config_of
 
+from kernels.compiler import build, nvrtc
 from kernels.compiler.build import ArtifactCache
+from kernels.simt.family import SIMT
 from tilewright.schema.problem import GemmProblem
 
 KEY = "ab" * 32
@@ -115,3 +118,14 @@ def test_files_that_are_not_its_own_stay(tmp_path: Path) -> None:
     cache.put(KEY, ARTIFACT)
     cache.prune()
     assert sorted(path.name for path in tmp_path.glob("*/*")) == [KEY, "tilewright.db"]
+
+
+def test_a_kernel_of_another_update_of_nvrtc_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """13.0.48 and 13.0.88 both call themselves 13.0."""
+    problem = GemmProblem(64, 64, 64)
+    spec = SIMT.build_spec(SIMT.heuristic_configs(problem, HOPPER)[0], problem, HOPPER)
+    before = build._key(spec, {}, "")
+    assert build._key(spec, {}, "") == before
+    assert "release" in nvrtc.nvrtc_build()
+    monkeypatch.setattr(nvrtc, "nvrtc_build", lambda: "release 13.0, V13.0.48")
+    assert build._key(spec, {}, "") != before
