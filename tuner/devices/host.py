@@ -214,12 +214,13 @@ def _others() -> dict[str, float]:
         mine = {f"cpu{core}" for core in os.sched_getaffinity(0)}
         lines = (line.split() for line in stat.read_text().splitlines())
         ticks = [[int(count) for count in counts[:8]] for name, *counts in lines if name in mine]
-        user, nice, system, _idle, _wait, irq, softirq, stolen = (
-            sum(column) / os.sysconf("SC_CLK_TCK") for column in zip(*ticks, strict=True)
-        )
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        found["busy"] = user + nice + system + irq + softirq - used.ru_utime - used.ru_stime
-        found["stolen"] = stolen
+        if len(ticks) == len(mine):  # some containers number the cores of /proc/stat anew
+            user, nice, system, _idle, _wait, irq, softirq, stolen = (
+                sum(column) / os.sysconf("SC_CLK_TCK") for column in zip(*ticks, strict=True)
+            )
+            used = resource.getrusage(resource.RUSAGE_SELF)
+            found["busy"] = user + nice + system + irq + softirq - used.ru_utime - used.ru_stime
+            found["stolen"] = stolen
     if schedule.exists():
         found["waited"] = int(schedule.read_text().split()[1]) / 1e9
     return found

@@ -87,6 +87,14 @@ def test_a_race_beside_a_process_of_lowest_priority_says_so() -> None:
     assert decode(races.RaceSamples, encode(samples)) == samples
 
 
+def test_cores_that_the_system_does_not_list_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a container sees its cores as cpu0 to cpu3, and may use those that are 60 to 63."""
+    device = HostDevice()
+    assert {"busy", "stolen"} <= device.others().keys()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {100_000})
+    assert not {"busy", "stolen"} & device.others().keys()
+
+
 def test_work_of_this_process_is_no_company() -> None:
     """What this process computes itself does not count as the work of others."""
     device = HostDevice()
