@@ -54,11 +54,17 @@ def cc_version() -> str:
     """First line of ``cc --version``, for instance ``cc (Debian 12.2.0-14) 12.2.0``.
 
     Raises:
-        DeviceUnavailable: there is no C compiler.
+        DeviceUnavailable: there is no C compiler, or it does not run.
     """
     command = [_compiler(), "--version"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
-    return result.stdout.splitlines()[0]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+        return result.stdout.splitlines()[0]
+    except (OSError, subprocess.SubprocessError, IndexError) as error:
+        raise DeviceUnavailable(
+            f"the C compiler does not tell its version ({type(error).__name__}); run cc --version, and install"
+            " it again"
+        ) from error
 
 
 def _compiler() -> str:

@@ -59,6 +59,18 @@ def test_without_a_compiler_it_names_the_package(spec: BuildSpec, monkeypatch: p
         cc.compile_c(spec)
 
 
+@pytest.mark.parametrize("script", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\n", "#!/missing\n"])
+def test_a_compiler_that_does_not_run_is_a_clear_error(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cc").write_text(script)
+    (tmp_path / "cc").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    cc.cc_version.cache_clear()
+    with pytest.raises(DeviceUnavailable, match="run cc --version"):
+        cc.cc_version()
+
+
 def test_a_compiler_that_hangs_is_stopped(
     spec: BuildSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
