@@ -297,6 +297,13 @@ def test_the_host_is_always_a_device() -> None:
     assert list_devices()[-1] == "host"
 
 
+def test_a_driver_that_does_not_answer_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.workers.bench._COUNT_CUDA", "import time; time.sleep(60)")
+    monkeypatch.setattr("tuner.workers.bench._COUNT_TIMEOUT_S", 0.2)
+    with pytest.raises(DeviceUnavailable, match=r"within 0\.2 s, run nvidia-smi"):
+        list_devices()
+
+
 @pytest.mark.parametrize("name", ["cpu", "cuda", "cuda:x", "host:1", "cuda:4096"])
 def test_a_device_that_is_not_there(name: str) -> None:
     with pytest.raises(TilewrightError) as caught:

@@ -28,6 +28,7 @@ from tuner.workers.recovery import DeviceSetAside, Recovery, gpu_state
 from tuner.workers.shared_memory import Region
 
 _COUNT_CUDA = "from tilewright.launch.driver import device_count; print(device_count())"
+_COUNT_TIMEOUT_S = 60.0
 _GEMM_TIMEOUT_S = 30.0
 _RACE_STARTS = 10
 _LOOK_AGAIN_S = 10.0
@@ -333,7 +334,13 @@ def list_devices() -> list[str]:
     Raises:
         DeviceUnavailable: the driver is installed but fails.
     """
-    asked = subprocess.run(python("-c", _COUNT_CUDA), capture_output=True, text=True, timeout=60, check=False)
+    command, limit_s = python("-c", _COUNT_CUDA), _COUNT_TIMEOUT_S
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise DeviceUnavailable(
+            f"the NVIDIA driver did not count its devices within {limit_s:g} s, run nvidia-smi"
+        ) from error
     if asked.returncode:
         said = asked.stderr.strip().rpartition("\n")[2]
         raise DeviceUnavailable(f"the NVIDIA driver cannot count its devices, run nvidia-smi: {said}")
