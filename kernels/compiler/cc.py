@@ -62,8 +62,8 @@ def cc_version() -> str:
         return result.stdout.splitlines()[0]
     except (OSError, subprocess.SubprocessError, IndexError) as error:
         raise DeviceUnavailable(
-            f"the C compiler does not tell its version ({type(error).__name__}); run cc --version, and install"
-            " it again"
+            f"the C compiler does not tell its version ({type(error).__name__}); run cc --version, and"
+            " install it again"
         ) from error
 
 
