@@ -36,12 +36,11 @@ from service.settings import Settings
 from tilewright.errors import printable
 from tilewright.schema.codec import gathered
 from tilewright.wire import AuditEntry
-from tuner.store import keys
+from tuner.store.access import audit, keys
+from tuner.store.access.audit import Action
+from tuner.store.access.keys import KeyRecord
 from tuner.store.database import Store, StoreError
-from tuner.store.keys import KeyRecord
 from tuner.store.records import utc_now
-from tuner.store.upkeep import audit
-from tuner.store.upkeep.audit import Action
 from tuner.store.upkeep.backup import back_up, restore
 from tuner.store.upkeep.check import damages, unreadable
 from tuner.store.upkeep.check import vacuum as reclaim

@@ -47,11 +47,12 @@ from tilewright.schema.codec import encode
 from tilewright.schema.problem import GemmProblem
 from tilewright.trust import checked_key
 from tilewright.wire import Counts, Format, ImportView
-from tuner.store import imports, keys
+from tuner.store import imports
+from tuner.store.access import audit, keys
+from tuner.store.access.audit import Action
 from tuner.store.database import Store
 from tuner.store.imports import Import, Removed
-from tuner.store.upkeep import audit, staging
-from tuner.store.upkeep.audit import Action
+from tuner.store.upkeep import staging
 
 _SCAN = 1000
 Kind = Annotated[Format, typer.Option("--format", help="ndjson has everything, t4 the trials.")]

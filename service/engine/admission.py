@@ -16,7 +16,8 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem, variants
 from tilewright.wire.requests import OptionsBody
 from tuner.measure.operands import why_too_large
-from tuner.store import jobs, keys
+from tuner.store import jobs
+from tuner.store.access import keys
 from tuner.store.records import utc_now
 
 _RETRY_AFTER_S = 30

@@ -24,12 +24,12 @@ from tuner.job.context import provenance, trial_timeout_s
 from tuner.measure.operands import why_too_large
 from tuner.measure.stats import median
 from tuner.store import entities, imports
+from tuner.store.access import audit
+from tuner.store.access.audit import Action
 from tuner.store.database import Store
 from tuner.store.faults import drift, quarantine
 from tuner.store.faults.drift import Cause, Reading, Watched
 from tuner.store.records import utc_now
-from tuner.store.upkeep import audit
-from tuner.store.upkeep.audit import Action
 from tuner.workers.bench import Bench
 from tuner.workers.recovery import DeviceSetAside
 

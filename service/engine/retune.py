@@ -17,11 +17,11 @@ from service.settings import Settings
 from tilewright.schema.job import TuneRequest, ladder_of
 from tilewright.schema.problem import GemmProblem
 from tuner.store import best, jobs, misses
+from tuner.store.access import audit
+from tuner.store.access.audit import Action
 from tuner.store.database import Store
 from tuner.store.jobs import submit
 from tuner.store.records import JobRecord, StoredBest
-from tuner.store.upkeep import audit
-from tuner.store.upkeep.audit import Action
 from tuner.workers.bench import Bench
 
 _TRIALS = 100

@@ -22,9 +22,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.errors import Kind, Refusal
 from service.settings import Settings
 from tilewright.errors import TilewrightError
-from tuner.store import keys
+from tuner.store.access import keys
+from tuner.store.access.keys import KeyRecord, SignedIn
 from tuner.store.database import Store
-from tuner.store.keys import KeyRecord, SignedIn
 
 _REMEMBER_S = 2.0  # NOTE: also how long a revoked key, or a session that ended elsewhere, may still work
 _REMEMBERED_KEYS = 1024

@@ -14,7 +14,7 @@ from fastapi import Request, Response
 
 from service.settings import Settings
 from service.signing import Signer
-from tuner.store.keys import SignedIn
+from tuner.store.access.keys import SignedIn
 
 LIFE_S = 12 * 3600
 _COOKIE = re.compile(r"([0-9a-f]{12})\.([0-9]{10,12})\.([0-9a-f]{16})\.([0-9a-f]{64})")

@@ -12,7 +12,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from tuner.store import keys
+from tuner.store.access import keys
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ import pytest
 from sqlalchemy import func, select, text, update
 from store_samples import HOST, request
 
-from tuner.store import jobs, keys
+from tuner.store import jobs
+from tuner.store.access import keys
 from tuner.store.database import IdempotencyConflict, Store
 from tuner.store.models import EndedSignInRow, SubmissionRow
 from tuner.store.records import utc_now

@@ -13,7 +13,8 @@ from service.engine import admission
 from service.errors import Kind, Refusal
 from service.settings import Settings
 from tilewright.schema.job import JobStatus
-from tuner.store import jobs, keys
+from tuner.store import jobs
+from tuner.store.access import keys
 from tuner.store.database import Store
 from tuner.store.models import JobRow
 from tuner.store.records import JobRecord, utc_now

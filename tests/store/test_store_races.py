@@ -17,7 +17,8 @@ from sqlalchemy import func, select
 from store_samples import HOST, HOST_CLASS, request
 
 from tilewright.schema.job import JobStatus
-from tuner.store import jobs, keys, sets
+from tuner.store import jobs, sets
+from tuner.store.access import keys
 from tuner.store.database import Changes, Store
 from tuner.store.models import JobRow
 

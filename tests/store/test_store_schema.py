@@ -20,7 +20,8 @@ from sqlalchemy import Connection, MetaData, Table, insert, inspect, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from store_samples import HOST, HOST_CLASS, request
 
-from tuner.store import database, entities, jobs, keys, records
+from tuner.store import database, entities, jobs, records
+from tuner.store.access import keys
 from tuner.store.database import VERSION_TABLE, SchemaTooNew, Store, StoreError, alembic_config
 from tuner.store.models import JobRow
 from tuner.store.records import utc_now

@@ -33,7 +33,8 @@ from tilewright.schema.codec import decode, encode, gathered
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobProgress, JobStatus, TuneRequest, work_of
 from tilewright.schema.trial import BestConfig
-from tuner.store import database, entities, imports, keys, records
+from tuner.store import database, entities, imports, records
+from tuner.store.access import keys
 from tuner.store.database import NEWS, JobTaken, StoreError, insert_new, insert_row
 from tuner.store.models import EventRow, JobRow, LadderRow, ProblemRow, TrialSlotRow
 from tuner.store.records import EventRecord, JobRecord, RowReader, Unreadable, utc_now

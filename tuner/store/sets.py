@@ -20,9 +20,9 @@ from sqlalchemy import ColumnElement, Select, bindparam, case, select, update
 from sqlalchemy.orm import Session, aliased
 
 from tuner.store import entities
+from tuner.store.access import audit
 from tuner.store.database import StoreError, insert_new
 from tuner.store.models import ArtifactRow, ConfigSetRow, ServedSetRow
-from tuner.store.upkeep import audit
 
 _LEVEL = 6
 _DIGEST = re.compile(rb"[0-9a-f]{64}")

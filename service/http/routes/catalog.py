@@ -17,8 +17,8 @@ from service.http.openapi import errors
 from tilewright import __version__, wire
 from tilewright.schema.codec import gathered
 from tilewright.schema.problem import OPERAND_TYPES, DType, GemmProblem, Layout
-from tuner.store.upkeep import audit
-from tuner.store.upkeep.audit import Action
+from tuner.store.access import audit
+from tuner.store.access.audit import Action
 
 router = APIRouter(tags=["catalog"])
 _PROBE = 1024

@@ -32,10 +32,10 @@ from tilewright.artifact import bundle
 from tilewright.schema.codec import KeyName
 from tilewright.schema.config_set import ConfigSet
 from tuner.store import entities, imports, sets
+from tuner.store.access import audit
+from tuner.store.access.audit import Action
 from tuner.store.database import StoreError
 from tuner.store.faults import quarantine
-from tuner.store.upkeep import audit
-from tuner.store.upkeep.audit import Action
 
 artifacts_router = APIRouter(tags=["results"])
 _MEDIA_TYPE = "application/octet-stream"

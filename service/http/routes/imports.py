@@ -25,11 +25,12 @@ from service.http.views import (
 )
 from tilewright import wire
 from tilewright.schema.codec import encode, gathered
-from tuner.store import best, imports, keys
+from tuner.store import best, imports
+from tuner.store.access import audit, keys
+from tuner.store.access.audit import Action
 from tuner.store.database import StoreError
 from tuner.store.imports import InUse, Removed
-from tuner.store.upkeep import audit, staging
-from tuner.store.upkeep.audit import Action
+from tuner.store.upkeep import staging
 
 router = APIRouter(tags=["imports"])
 ImportId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="As in the answer of POST /trials")]

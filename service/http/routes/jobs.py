@@ -28,12 +28,12 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import MOST_ROWS, Level, TuneRequest, ladder_of
 from tilewright.schema.problem import Extent, GemmProblem
 from tuner.store import best, jobs, misses, records, trials
+from tuner.store.access import audit
+from tuner.store.access.audit import Action
+from tuner.store.access.keys import once
 from tuner.store.database import IdempotencyConflict
 from tuner.store.jobs import submit
-from tuner.store.keys import once
 from tuner.store.records import EventRecord, JobRecord, Unreadable
-from tuner.store.upkeep import audit
-from tuner.store.upkeep.audit import Action
 
 
 def start_for_misses(

@@ -14,7 +14,7 @@ from service.http.openapi import errors
 from service.http.views import miss_place, miss_view, page_end
 from tilewright import wire
 from tuner.store import misses, records
-from tuner.store.keys import once
+from tuner.store.access.keys import once
 
 router = APIRouter(prefix="/misses", tags=["tuning"])
 

@@ -14,9 +14,9 @@ from service.http.views import number_place, page_end
 from tilewright import wire
 from tilewright.schema.codec import gathered
 from tuner.store import imports
+from tuner.store.access import audit
+from tuner.store.access.audit import Action
 from tuner.store.faults import quarantine
-from tuner.store.upkeep import audit
-from tuner.store.upkeep.audit import Action
 
 router = APIRouter(prefix="/quarantine", tags=["results"])
 EntryId = Annotated[int, Path(ge=1, le=2**31 - 1, description="As in the answer of GET /quarantine")]

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from api_server import Server, admin_key, finish, opened_database, start
 
-from tuner.store import keys
+from tuner.store.access import keys
 
 PAGES = ("/", "/view/now", "/view/jobs")
 

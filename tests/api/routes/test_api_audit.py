@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from service.cli.main import app
 from tilewright import Client, GemmProblem
 from tilewright.errors import ServiceError
-from tuner.store import keys
+from tuner.store.access import keys
 
 FIRST, SECOND = (GemmProblem(m, 32, 32, "float64", "nn") for m in (64, 65))
 OTHER_KEY = signer(3).public_key

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from service.cli.main import app
 from tilewright import AsyncClient, Client, GemmProblem
 from tilewright.errors import InvalidProblem
-from tuner.store import keys
+from tuner.store.access import keys
 
 
 @pytest.fixture

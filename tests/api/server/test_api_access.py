@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from service.cli.main import app
 from tilewright import Client
 from tilewright.errors import ServiceError
-from tuner.store import keys
+from tuner.store.access import keys
 from tuner.store.database import Store
 from tuner.store.records import utc_now
 

@@ -25,7 +25,8 @@ from service.server.app import create_app
 from service.settings import Settings
 from tilewright import Client, GemmProblem
 from tilewright.http.tensors import MEDIA_TYPE, from_array, pieces
-from tuner.store import database, keys
+from tuner.store import database
+from tuner.store.access import keys
 
 BODY = b"".join(pieces({name: from_array(name, np.ones((4, 4))) for name in "ab"}))
 SAFETENSORS = {"Content-Type": MEDIA_TYPE}

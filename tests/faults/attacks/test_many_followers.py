@@ -18,7 +18,8 @@ from store_samples import ENTERED, OTHER_HOST, request
 from service.engine.event_feed import Follower, News
 from service.server.connections import Connections
 from tilewright.schema.job import JobStatus
-from tuner.store import jobs, keys
+from tuner.store import jobs
+from tuner.store.access import keys
 from tuner.store.database import Store
 from tuner.store.records import EventRecord
 

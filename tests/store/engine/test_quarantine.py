@@ -32,12 +32,12 @@ from tilewright.schema.job import JobStatus
 from tilewright.schema.trial import Outcome, Provenance, Trial
 from tuner.store import best as winners
 from tuner.store import entities, imports, jobs, sets, trials
+from tuner.store.access import audit
 from tuner.store.database import JobTaken, Store
 from tuner.store.faults import quarantine
 from tuner.store.models import ImportRow
 from tuner.store.records import utc_now
 from tuner.store.trials import JobRecorder
-from tuner.store.upkeep import audit
 
 OTHER_DRIVER = dataclasses.replace(PROVENANCE, driver="linux 7")
 

@@ -25,7 +25,8 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import OPTIONS, Sampler
 from tuner.job import neighbours
 from tuner.search.search import open_search
-from tuner.store import best, entities, exchange, jobs, keys, misses, records, sets, trials
+from tuner.store import best, entities, exchange, jobs, misses, records, sets, trials
+from tuner.store.access import keys
 from tuner.store.database import VERSION_TABLE, Store, alembic_config
 from tuner.store.records import JobRecord, JobStatus
 

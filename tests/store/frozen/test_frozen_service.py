@@ -22,7 +22,7 @@ from tilewright import Client, GemmProblem, wire
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tuner.devices.host import query_host
-from tuner.store import keys
+from tuner.store.access import keys
 from tuner.store.database import Store
 from tuner.store.records import canonical
 

@@ -18,7 +18,8 @@ from service.results import answer_cache
 from service.server.app import create_app
 from service.settings import Settings
 from tuner.store import best as winners
-from tuner.store import entities, imports, jobs, keys, sets
+from tuner.store import entities, imports, jobs, sets
+from tuner.store.access import keys
 from tuner.store.database import Store
 
 PATH = "/best-config"

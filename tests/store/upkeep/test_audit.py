@@ -18,11 +18,12 @@ from service.results.uploads import BadLine
 from tilewright.schema.job import JobStatus
 from tilewright.wire import Format
 from tuner.store import imports, jobs
+from tuner.store.access import audit
+from tuner.store.access.audit import Action, AuditEntry
 from tuner.store.database import Store
 from tuner.store.models import AuditRow, EventRow
 from tuner.store.records import utc_now
-from tuner.store.upkeep import audit, retention, staging
-from tuner.store.upkeep.audit import Action, AuditEntry
+from tuner.store.upkeep import retention, staging
 from tuner.store.upkeep.backup import back_up, restore
 from tuner.store.upkeep.retention import Kind, prune
 

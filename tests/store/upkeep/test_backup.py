@@ -20,7 +20,8 @@ from frozen_release import fill
 from full_disk import files_of_at_most
 from sqlalchemy import MetaData, text
 
-from tuner.store import entities, jobs, keys, sets
+from tuner.store import entities, jobs, sets
+from tuner.store.access import keys
 from tuner.store.database import Store, StoreError, alembic_config
 from tuner.store.upkeep.backup import back_up, restore
 from tuner.store.upkeep.check import damages, unreadable, vacuum

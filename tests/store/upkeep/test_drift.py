@@ -24,13 +24,13 @@ from tilewright.schema.trial import Outcome, Timing, TrialResult
 from tuner.devices.base import Conditions
 from tuner.store import best as winners
 from tuner.store import entities, imports, jobs
+from tuner.store.access import audit
 from tuner.store.database import Store
 from tuner.store.faults import drift, quarantine
 from tuner.store.faults.drift import Cause, Reading
 from tuner.store.models import ArtifactRow, CanaryRow
 from tuner.store.records import utc_now
 from tuner.store.trials import JobRecorder
-from tuner.store.upkeep import audit
 
 BEFORE = Reading(
     median_us=100.0,

@@ -31,12 +31,13 @@ from tilewright.schema.job import JobStatus
 from tilewright.trust import About
 from tilewright.wire import Format, ImportAnswer
 from tuner.store import best as winners
-from tuner.store import entities, exchange, imports, jobs, keys, trials
+from tuner.store import entities, exchange, imports, jobs, trials
+from tuner.store.access import audit, keys
 from tuner.store.database import Store, StoreError, WritersBusy
 from tuner.store.exchange import ArtifactData, EndedJob, Signed, TrialOfJob, Winner
 from tuner.store.models import ArtifactRow, BestConfigRow, ImportedBestRow, ImportRow, JobRow
 from tuner.store.records import utc_now
-from tuner.store.upkeep import audit, check, staging
+from tuner.store.upkeep import check, staging
 from tuner.store.upkeep.retention import Kind, prune
 
 JOB, OTHER = "b" * 32, "c" * 32

@@ -16,7 +16,7 @@ from forked_server import ForkedProcess
 
 from service.signing import Signer
 from tilewright import GemmProblem
-from tuner.store import keys
+from tuner.store.access import keys
 from tuner.store.database import Store
 
 STOP_S = 20

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from service.http.access import Exposed, check_exposure
 from service.settings import Settings
-from tuner.store import keys
+from tuner.store.access import keys
 from tuner.store.database import Store
 
 

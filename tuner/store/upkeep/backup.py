@@ -19,10 +19,10 @@ from sqlalchemy.exc import DatabaseError, OperationalError, SQLAlchemyError
 
 from tilewright.errors import naming
 from tuner.store import sets
+from tuner.store.access import audit
+from tuner.store.access.audit import Action
 from tuner.store.database import Store, StoreError, upgrade
 from tuner.store.models import Base
-from tuner.store.upkeep import audit
-from tuner.store.upkeep.audit import Action
 from tuner.store.upkeep.check import damaged_pages, damages, need_schema
 
 _ROWS = 500

@@ -23,6 +23,8 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from tilewright.schema.config import Config
 from tilewright.schema.job import JobStatus
 from tuner.store import imports, sets
+from tuner.store.access import audit
+from tuner.store.access.audit import Action
 from tuner.store.database import Store
 from tuner.store.models import (
     ArtifactRow,
@@ -37,8 +39,6 @@ from tuner.store.models import (
     TrialRow,
 )
 from tuner.store.records import RowReader, utc_now
-from tuner.store.upkeep import audit
-from tuner.store.upkeep.audit import Action
 
 Rows = Sequence[Row[*tuple[Any, ...]]]
 Keys = tuple[InstrumentedAttribute[Any], ...]

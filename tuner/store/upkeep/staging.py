@@ -27,13 +27,13 @@ from sqlalchemy.orm import Session
 
 from tilewright.schema.codec import encode
 from tuner.store import best, imports, jobs
+from tuner.store.access import audit
+from tuner.store.access.audit import Action
 from tuner.store.best import Merged
 from tuner.store.database import Store, StoreError, insert_row
 from tuner.store.imports import Import, Removed
 from tuner.store.models import ImportRow, JobRow, TrialRow
 from tuner.store.records import utc_now
-from tuner.store.upkeep import audit
-from tuner.store.upkeep.audit import Action
 
 _TRIALS, _JOBS, _KERNELS = 1000, 20, 20  # that one transaction deletes
 _WINNERS = 50  # that one transaction merges
