@@ -14,10 +14,17 @@ from tilewright.schema.problem import GemmProblem
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Telemetry:
-    """Core clock in MHz and power in watts at this moment; None if the device does not report it."""
+    """The state of a device at this moment; None for a value that it does not report.
+
+    Attributes:
+        mhz: core clock.
+        watts: power, which NVML averages over a second.
+        capped: whether the device says that its power limit holds the clock down.
+    """
 
     mhz: float | None = None
     watts: float | None = None
+    capped: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ _CROWD_THREADS = 512
 # CUdevice_attribute of cuda.h.
 _SM_COUNT, _THREADS_PER_SM, _SMEM_PER_SM, _SMEM_OPTIN = 16, 39, 81, 97
 _L2_BYTES, _CLOCK_KHZ, _MEMORY_KHZ, _BUS_BITS = 38, 13, 36, 37
+_POWER_CAP = 0x4  # nvmlClocksEventReasonSwPowerCap
 
 
 class CudaDevice:
@@ -130,13 +131,14 @@ class CudaDevice:
         return BareKernel(built.binary, name, ctas, threads)
 
     def telemetry(self) -> Telemetry:
-        """SM clock and board power from NVML."""
-        try:
-            mhz = pynvml.nvmlDeviceGetClockInfo(self._nvml, pynvml.NVML_CLOCK_SM)
-            watts = pynvml.nvmlDeviceGetPowerUsage(self._nvml) / 1000
-        except pynvml.NVMLError:
-            return Telemetry()
-        return Telemetry(float(mhz), float(watts))
+        """SM clock, board power and whether a power cap holds the clock down, from NVML."""
+        nvml = self._nvml
+        events = _told(lambda: int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(nvml))) or 0
+        return Telemetry(
+            mhz=_told(lambda: float(pynvml.nvmlDeviceGetClockInfo(nvml, pynvml.NVML_CLOCK_SM))),
+            watts=_told(lambda: pynvml.nvmlDeviceGetPowerUsage(nvml) / 1000),
+            capped=bool(events & _POWER_CAP),
+        )
 
     def conditions(self) -> Conditions:
         """Highest SM clock, enforced power limit and temperature from NVML."""

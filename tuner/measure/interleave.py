@@ -18,10 +18,11 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 from tilewright.launch import Launch
-from tuner.devices.base import Device
+from tilewright.schema.device import DeviceSpec
+from tuner.devices.base import Device, Telemetry
 from tuner.measure.stats import left_behind
 from tuner.measure.timing import (
     WARM_UP_S,
@@ -135,20 +136,21 @@ def each_round(
     rounds that follow, so that their rows are shorter, and once one of each group remains, there is one round
     more. At the power limit of the device, unless ``passes`` is 0, there are as many passes instead: a sample
     of each candidate if there are groups, of which none leaves, else one at each of 8 phases. A pass takes
-    about a second for each candidate.
+    about a second for each candidate. If power limits the device only after some rounds, these are forgotten
+    and the passes begin, with all candidates.
 
     Args:
         samplers: one for each candidate; if its launches are timed in several ``ways``, those of all
             candidates for the first way come first.
     """
     contest = _Contest(device, samplers, into, ways, groups, order)
-    # NOTE: only under load does the device tell whether power limits it.
-    if not (passes and at_power_limit(device)):
-        yield from contest.short_samples(rounds)
-    elif groups:
-        yield from contest.whole_periods(passes)
-    else:
-        yield from contest.turns(passes)
+    # NOTE: only under load does the device tell whether power limits it, and some devices only after a while.
+    if not (passes and at_power_limit(device.telemetry(), device.spec)):
+        limited = yield from contest.short_samples(rounds, up_to_limit=passes > 0)
+        if not limited:
+            return
+        contest.start_again()
+    yield from contest.whole_periods(passes) if groups else contest.turns(passes)
 
 
 class _Contest:
@@ -167,22 +169,36 @@ class _Contest:
         self._device, self._samplers, self._order = device, samplers, order
         self._rows, self._states = into
         self._count = len(samplers) // ways
+        self._groups = groups
         self._competing = [list(group) for group in groups]
         self._others = sorted(set(range(self._count)).difference(*groups))
         self._numbers = [itertools.count() for _ in samplers]
 
-    def short_samples(self, rounds: int) -> Iterator[None]:
-        """Rounds of one short sample; a candidate that is left behind leaves."""
+    def start_again(self) -> None:
+        """Forget what was measured, and let those that left take part again."""
+        for measured in (*self._rows, self._states):
+            measured.clear()
+        self._competing = [list(group) for group in self._groups]
+
+    def short_samples(self, rounds: int, *, up_to_limit: bool) -> Generator[None, None, bool]:
+        """Rounds of one short sample; a candidate that is left behind leaves.
+
+        Returns:
+            Whether it ended because power limits the device now. Without ``up_to_limit`` it never does.
+        """
         for number in range(rounds):
             for candidate in self._next_order():
                 for way in self._ways(candidate):
                     self._rows[way].append(self._samplers[way](number))
-            self._note()
+            now = self._note()
             yield
+            if up_to_limit and at_power_limit(now, self._device.spec):
+                return True
             if self._competing and all(len(group) == 1 for group in self._competing):
-                return
+                break
             if FIRST_LOOK <= number + 1 < rounds:
                 self._drop()
+        return False
 
     def whole_periods(self, passes: int) -> Iterator[None]:
         """Rounds of one period, which begins once the clock is the candidate's own."""
@@ -243,11 +259,12 @@ class _Contest:
             taken.append(self._samplers[way](next(self._numbers[way])))
         return statistics.fmean(taken)
 
-    def _note(self) -> None:
+    def _note(self) -> Telemetry:
         """Note clock and power, and that the device is under load."""
         now = self._device.telemetry()
         self._states.append((now.mhz, now.watts))
         loaded(self._device)
+        return now
 
 
 def _seconds(sample: Callable[[int], float]) -> float:
@@ -259,11 +276,11 @@ def _seconds(sample: Callable[[int], float]) -> float:
     return min(later - earlier for earlier, later in itertools.pairwise(times))
 
 
-def at_power_limit(device: Device) -> bool:
-    """Whether power, not the highest clock, limits the kernels that run on the device now."""
-    now, spec = device.telemetry(), device.spec
+def at_power_limit(now: Telemetry, spec: DeviceSpec) -> bool:
+    """Whether power, not the highest clock, limits the kernels that run on the device."""
     at_top = now.mhz is not None and now.mhz >= BELOW_TOP * spec.clock_mhz > 0
-    return not at_top and now.watts is not None and now.watts >= AT_LIMIT * spec.power_watts > 0
+    near = now.watts is not None and now.watts >= AT_LIMIT * spec.power_watts > 0
+    return not at_top and (now.capped or near)
 
 
 def finishers(rows: Sequence[Sequence[float]]) -> list[int]:

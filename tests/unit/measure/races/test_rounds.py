@@ -109,6 +109,22 @@ def test_at_the_power_limit_candidates_run_until_the_clock_is_their_own(clock, d
     assert clock.now == pytest.approx(4.0, abs=0.05), "a period for each candidate, twice"
 
 
+@pytest.mark.parametrize("groups", [(), [range(3)]], ids=["all", "one wins"])
+@pytest.mark.parametrize("late", [{"watts": 690.0}, {"watts": 300.0, "capped": True}], ids=str)
+def test_rounds_before_the_power_limit_took_hold_do_not_count(late, groups, clock, drawing) -> None:
+    """Nor does it count who was left behind in them."""
+    device = drawing(300.0)
+    shown = iter([Telemetry(1980.0, 300.0)] * 8)
+    limited = Telemetry(1400.0, **late)
+    times = [lambda us=us: us if device.told is limited else 10 * us for us in (100.0, 100.0, 150.0)]
+    device.telemetry = lambda: setattr(device, "told", next(shown, limited)) or device.told
+    samplers = [clock.sampler(us, 0.003) for us in times]
+    rows, states = interleave.shuffled_rounds(device, samplers, 48, random.Random(0), groups, passes=1)
+    assert {us for row in rows for us in row} == {100.0, 150.0}
+    assert {len(row) for row in rows} == {1 if groups else interleave.PHASES}
+    assert {mhz for mhz, _ in states} == {1400.0}
+
+
 @pytest.mark.parametrize(("sample_s", "error"), [(0.0031, 0.002), (0.03, 0.012)])
 @pytest.mark.parametrize("pause_s", [0.0, 0.02, 0.05, 0.12, 0.3, 1.08, 2.71])
 @pytest.mark.parametrize("count", [2, 3, 8])
