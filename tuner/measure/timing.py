@@ -70,7 +70,7 @@ PROBES = 3
 PRUNE_RATIO = 1.15
 BURST_S, REST_S = 0.03, 0.06
 FEWEST_SAMPLES = 9
-MOST_SAMPLES = 31
+MOST_SAMPLES, MOST_OF_A_LEADER = 31, 124
 NARROW = 0.01
 _MOST_LAUNCHES = 2048
 
@@ -153,8 +153,9 @@ def take(
 ) -> tuple[list[float], bool]:
     """Samples of one candidate in microseconds, and whether it was stopped early as too slow.
 
-    Takes ``fewest`` samples, and more until their confidence interval is narrow. A candidate is too slow if
-    all of its first samples are: a disturbance can only make a sample slower.
+    Takes ``fewest`` samples, and more until their confidence interval is narrow or there are 31, 124 if the
+    candidate may be faster than the incumbent: of many alike the luckiest one would lead otherwise. A candidate
+    is too slow if all of its first samples are: a disturbance can only make a sample slower.
 
     Args:
         rest_s: idle seconds before each burst of samples; 0 to take them without a rest.
@@ -162,7 +163,7 @@ def take(
     samples: list[float] = []
     limit_us = math.inf if incumbent_us is None else PRUNE_RATIO * incumbent_us
     ends, last_s = -math.inf, 0.0
-    while len(samples) < fewest or (len(samples) < MOST_SAMPLES and not _narrow(samples)):
+    while len(samples) < fewest or not _enough(samples, incumbent_us):
         began = time.monotonic()
         if rest_s and began + last_s > ends:  # a sample that would end later waits for the next burst
             time.sleep(rest_s)
@@ -218,8 +219,13 @@ def timing(device: Device, samples: Sequence[float], method: str = METHOD) -> Ti
     return Timing(tuple(samples), interval.value, interval.low, interval.high, method, now.mhz, now.watts)
 
 
-def _narrow(samples: Sequence[float]) -> bool:
-    if len(samples) < FEWEST_SAMPLES:
+def _enough(samples: Sequence[float], incumbent_us: float | None) -> bool:
+    """Whether more samples would change little, or would take too long."""
+    count = len(samples)
+    if count < FEWEST_SAMPLES:
         return False
     interval = median_interval(samples)
-    return interval.high - interval.low < NARROW * interval.value
+    if interval.high - interval.low < NARROW * interval.value:
+        return True
+    may_lead = incumbent_us is not None and interval.low < incumbent_us
+    return count >= (MOST_OF_A_LEADER if may_lead else MOST_SAMPLES)

@@ -147,6 +147,8 @@ def test_how_many_samples_a_candidate_deserves() -> None:
     assert not timing_.take(lambda _: next(disturbed), 10.0)[1]
     samples, pruned = timing_.take(lambda number: 10.0 + number % 5, None)
     assert (len(samples), pruned) == (timing_.MOST_SAMPLES, False)
+    for incumbent_us, count in ((11.5, timing_.MOST_OF_A_LEADER), (10.9, timing_.MOST_SAMPLES)):
+        assert len(timing_.take(lambda number: 11.0 + number % 2, incumbent_us)[0]) == count
 
 
 def test_bursts_are_short_and_begin_after_a_rest(monkeypatch) -> None:
