@@ -154,8 +154,8 @@ def take(
     """Samples of one candidate in microseconds, and whether it was stopped early as too slow.
 
     Takes ``fewest`` samples, and more until their confidence interval is narrow or there are 31, 124 if the
-    candidate may be faster than the incumbent: of many alike the luckiest one would lead otherwise. A candidate
-    is too slow if all of its first samples are: a disturbance can only make a sample slower.
+    candidate may be faster than the incumbent: of many alike the luckiest one would lead otherwise. A
+    candidate is too slow if all of its first samples are: a disturbance can only make a sample slower.
 
     Args:
         rest_s: idle seconds before each burst of samples; 0 to take them without a rest.
