@@ -8,7 +8,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import cupy
 import pynvml
@@ -23,6 +23,7 @@ from tilewright.schema.problem import GemmProblem
 from tuner.devices.base import Conditions, Telemetry, Tensors, VendorChoice
 from tuner.devices.nvml import GpuNeighbours
 
+_T = TypeVar("_T")
 _HOLD_CLOCKS = 200_000
 _SPIN = f"long long end = clock64() + {_HOLD_CLOCKS}; while (clock64() < end) {{}}"
 _CROWD_THREADS = 512
@@ -133,7 +134,7 @@ class CudaDevice:
     def telemetry(self) -> Telemetry:
         """SM clock, board power and whether a power cap holds the clock down, from NVML."""
         nvml = self._nvml
-        events = _told(lambda: int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(nvml))) or 0
+        events: int = _told(lambda: pynvml.nvmlDeviceGetCurrentClocksEventReasons(nvml)) or 0
         return Telemetry(
             mhz=_told(lambda: float(pynvml.nvmlDeviceGetClockInfo(nvml, pynvml.NVML_CLOCK_SM))),
             watts=_told(lambda: pynvml.nvmlDeviceGetPowerUsage(nvml) / 1000),
@@ -258,7 +259,7 @@ def _nvml_handle(index: int) -> Any:
     return pynvml.nvmlDeviceGetHandleByPciBusId(bus.value)
 
 
-def _told(ask: Callable[[], float]) -> float | None:
+def _told(ask: Callable[[], _T]) -> _T | None:
     """What NVML answers; None if the GPU, such as a MIG instance, does not tell."""
     try:
         return ask()

@@ -176,8 +176,9 @@ class _Contest:
 
     def start_again(self) -> None:
         """Forget what was measured, and let those that left take part again."""
-        for measured in (*self._rows, self._states):
-            measured.clear()
+        for row in self._rows:
+            row.clear()
+        self._states.clear()
         self._competing = [list(group) for group in self._groups]
 
     def short_samples(self, rounds: int, *, up_to_limit: bool) -> Generator[None, None, bool]:
