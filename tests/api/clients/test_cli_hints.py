@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -209,16 +209,31 @@ def test_the_version_is_told(run: Run) -> None:
     assert run("--version").stdout == f"tilewright {__version__}\n"
 
 
+@contextlib.contextmanager
+def default_sigint() -> Iterator[None]:
+    """Processes that are started meanwhile have the usual answer to Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_an_interrupted_watch_says_that_the_job_goes_on(
     server: Server, long_job: wire.JobView, client: Client, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "service.cli.main", "jobs", "watch", long_job.id]
-    settings = environment(tmp_path, url=server.url)
-    with subprocess.Popen(command, env=settings, stderr=subprocess.PIPE, text=True) as watching:
+    settings = environment(tmp_path, url=server.url) | {"FORCE_COLOR": "1"}  # draw the bar at once
+    # NOTE: what a shell starts in the background ignores SIGINT, and so do its children.
+    with default_sigint():
+        watching = subprocess.Popen(command, env=settings, stderr=subprocess.PIPE, text=True)
+    with watching:
         assert watching.stderr is not None
-        told = watching.stderr.readline()
+        told = ""
+        while "GFLOP/s" not in told:  # until events arrive
+            told += (more := watching.stderr.read(1))
+            assert more, told
         assert long_job.id in told
-        time.sleep(1.0)  # until the events are followed
         watching.send_signal(signal.SIGINT)
         told = watching.stderr.read()
         assert watching.wait(20) == 130
