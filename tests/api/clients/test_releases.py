@@ -18,6 +18,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import quick_worker
 from api_server import Server, admin_key, environment, finish, start
 from frozen_release import FOLDER
 
@@ -39,7 +40,8 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def under(release: Path) -> list[str]:
     """A command that runs another with the sources of the release in place of today's."""
-    return ["env", f"--chdir={release}", f"PYTHONPATH={release}:{release / 'client'}"]
+    folders = f"{release}:{release / 'client'}:{quick_worker.FOLDERS}"
+    return ["env", f"--chdir={release}", f"PYTHONPATH={folders}"]
 
 
 def run(release: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
