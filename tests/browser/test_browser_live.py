@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from api_server import Server, finish, opened_database, start
-from browser import PATIENCE_S, browser, complaints, foreign_requests
+from browser import PATIENCE_S, POLL_S, complaints, foreign_requests
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
@@ -23,9 +23,12 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def fresh() -> Iterator[webdriver.Chrome]:
-    with browser() as window:
-        yield window
+def fresh(shared_window: webdriver.Chrome) -> Iterator[webdriver.Chrome]:
+    """A browser without cookies."""
+    complaints(shared_window)
+    shared_window.get_log("performance")  # type: ignore[no-untyped-call]
+    yield shared_window
+    shared_window.delete_all_cookies()
 
 
 def text(window: webdriver.Chrome, selector: str = "main") -> str:
@@ -34,7 +37,9 @@ def text(window: webdriver.Chrome, selector: str = "main") -> str:
 
 
 def wait_for(window: webdriver.Chrome, wanted: str, selector: str = "main") -> None:
-    WebDriverWait(window, 2 * PATIENCE_S).until(lambda driver: wanted in text(driver, selector), wanted)
+    WebDriverWait(window, 2 * PATIENCE_S, POLL_S).until(
+        lambda driver: wanted in text(driver, selector), wanted
+    )
 
 
 def fill(window: webdriver.Chrome, **fields: str) -> None:
@@ -64,7 +69,7 @@ def test_a_newcomer_starts_a_job_follows_and_cancels_it(fresh: webdriver.Chrome,
 
     before = measured()
     told = "more trials without a reload"
-    WebDriverWait(fresh, 2 * PATIENCE_S).until(lambda _: measured() > before + 1, told)
+    WebDriverWait(fresh, 2 * PATIENCE_S, POLL_S).until(lambda _: measured() > before + 1, told)
     assert fresh.current_url == job
     fresh.get(f"{empty.url}/view/now")
     wait_for(fresh, "tuning", "section")

@@ -7,7 +7,7 @@ import re
 
 import pytest
 from api_server import Server
-from browser import PATIENCE_S, complaints, drawn, foreign_requests, prefer
+from browser import PATIENCE_S, POLL_S, complaints, drawn, foreign_requests, prefer
 from selenium import webdriver
 from selenium.webdriver.support.ui import WebDriverWait
 
@@ -22,7 +22,9 @@ def test_the_api_s_pages_need_no_network(
 ) -> None:
     window.get(full.url + path)
     count = f"return document.querySelectorAll({parts!r}).length"
-    WebDriverWait(window, 2 * PATIENCE_S).until(lambda driver: driver.execute_script(count) > 5, parts)
+    WebDriverWait(window, 2 * PATIENCE_S, POLL_S).until(
+        lambda driver: driver.execute_script(count) > 5, parts
+    )
     shown = "return document.body.innerText.replaceAll('\\u200b', '')"  # Swagger UI lets long paths wrap
     text = str(window.execute_script(shown))
     for route in ROUTES:
@@ -44,7 +46,8 @@ PAPER = {
 
 @pytest.mark.long
 def test_every_view_prints(window: webdriver.Chrome, full: Server, views: dict[str, str]) -> None:
-    blank = _pdf(window, "about:blank")
+    window.get("about:blank")
+    blank = _pdf(window)
     for scheme in ("light", "dark"):
         for name, path in views.items():
             prefer(window, scheme)
@@ -56,13 +59,13 @@ def test_every_view_prints(window: webdriver.Chrome, full: Server, views: dict[s
             assert len(seen["text"]) > 100, name
             assert seen["faint"] == [], (name, scheme)
             assert seen["wide"] <= 0, name
-        prefer(window, "light")
-    for name, path in views.items():
-        printed = _pdf(window, full.url + path)
-        assert printed.startswith(b"%PDF-"), name
-        assert len(printed) > 4 * len(blank), name
-        assert len(re.findall(rb"/Type ?/Page\b", printed)) >= 1, name
-        assert b"/Font" in printed, name
+            prefer(window, "light")
+            if scheme == "light":
+                printed = _pdf(window)
+                assert printed.startswith(b"%PDF-"), name
+                assert len(printed) > 4 * len(blank), name
+                assert len(re.findall(rb"/Type ?/Page\b", printed)) >= 1, name
+                assert b"/Font" in printed, name
 
 
 def _on_paper(window: webdriver.Chrome, scheme: str) -> None:
@@ -70,9 +73,7 @@ def _on_paper(window: webdriver.Chrome, scheme: str) -> None:
     window.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": features})
 
 
-def _pdf(window: webdriver.Chrome, url: str) -> bytes:
-    window.get(url)
-    drawn(window)
+def _pdf(window: webdriver.Chrome) -> bytes:
     return base64.b64decode(window.execute_cdp_cmd("Page.printToPDF", PAPER)["data"])
 
 

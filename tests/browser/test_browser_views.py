@@ -106,9 +106,9 @@ def test_each_plot_saves_as_png_and_svg(
                 "return JSON.parse(document.querySelector('figure script').textContent).name"
             )
             file = tmp_path / f"{chart}.{kind}"
-            for _ in range(100):
+            for _ in range(500):
                 if file.exists() and file.stat().st_size > 1000:
                     break
-                window.execute_async_script("setTimeout(arguments[0], 100)")
+                window.execute_async_script("setTimeout(arguments[0], 20)")
             assert file.read_bytes().startswith(start), (name, kind)
     assert complaints(window) == []

@@ -17,6 +17,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE_S = 30
+POLL_S = 0.05  # from one look at a page to the next
 
 
 @contextlib.contextmanager
@@ -70,7 +71,7 @@ def beyond(found: webdriver.Chrome, width: int) -> int:
     resize(found, width)
     script = "return document.documentElement.scrollWidth - innerWidth"
     with contextlib.suppress(TimeoutException):
-        WebDriverWait(found, 2, 0.05).until(lambda driver: driver.execute_script(script) <= 0)
+        WebDriverWait(found, 2, POLL_S).until(lambda driver: driver.execute_script(script) <= 0)
     wider: int = found.execute_script(script)
     return wider
 
@@ -87,4 +88,4 @@ def drawn(found: webdriver.Chrome) -> None:
         "return [...document.querySelectorAll('figure[data-chart]')]"
         ".every((one) => one.dataset.drawn || !one.querySelector('.plot'))"
     )
-    WebDriverWait(found, PATIENCE_S).until(lambda driver: driver.execute_script(script))
+    WebDriverWait(found, PATIENCE_S, POLL_S).until(lambda driver: driver.execute_script(script))
