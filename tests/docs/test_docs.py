@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 LOCAL = "http://127.0.0.1:8080"
-PAGES_WITH_COMMANDS = (README, DOCS / "api.md", pytest.param(DOCS / "cli.md", marks=pytest.mark.long))
+LONG = [pytest.param(page, marks=pytest.mark.long) for page in (README, DOCS / "cli.md")]
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -232,7 +232,7 @@ def test_readme_shows_the_make_targets() -> None:
     assert {"demo", "test", "serve"} <= shown
 
 
-@pytest.mark.parametrize("page", PAGES_WITH_COMMANDS, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [DOCS / "api.md", *LONG], ids=lambda page: page.name)
 def test_commands_run_in_their_order(page: Path, url: str) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     env = os.environ | {"PATH": path, "TILEWRIGHT_URL": url, "TILEWRIGHT_QUIET_WAIT_S": "0"}

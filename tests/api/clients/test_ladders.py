@@ -20,7 +20,7 @@ ROWS = (16, 32, 64, 128)
 @pytest.fixture(scope="session")
 def ladder(client: Client) -> wire.JobView:
     """A finished job on a ladder."""
-    return client.tune(WEIGHT, m=ROWS, max_trials=8, seed=3)
+    return client.tune(WEIGHT, m=ROWS, max_trials=4, seed=3)
 
 
 def test_one_job_has_a_winner_for_each_row(client: Client, ladder: wire.JobView) -> None:
@@ -166,7 +166,7 @@ def test_misses_of_one_weight_are_one_ladder(client: Client) -> None:
     alone = GemmProblem(48, 112, 64, "float32", "nn")
     counts = [Miss(problem, 1, 9e11) for problem in of_weight] + [Miss(alone, 1, 8e11)]
     client.report_misses(place, counts)
-    on_ladder, single = client.tune_misses(place, 4, max_trials=2)
+    on_ladder, single = client.tune_misses(place, 4, max_trials=1)
     assert (on_ladder.ladder, on_ladder.problem) == ((12, 48, 96), of_weight[0])
     assert (single.ladder, single.problem) == ((), alone)
     assert [row.m for row in client.wait(on_ladder.id).rows] == [12, 48, 96]

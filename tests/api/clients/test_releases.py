@@ -84,6 +84,7 @@ def test_the_earlier_client_works_with_the_service_of_today(release: Path, today
     assert called(release / "client", today, admin_key(today))["lines"]
 
 
+@pytest.mark.long
 def test_the_client_of_today_works_with_the_earlier_service(release: Path, earlier: Server) -> None:
     key = run(release, earlier.folder, "keys", "create", "test", "--scope", "admin")
     assert called(TODAY, earlier, key.stdout.split()[-1])["lines"]

@@ -21,12 +21,13 @@ from service.cli.main import app
 
 ROOT = Path(__file__).parents[3]
 CLASS = "sm_90-132sm-150gb-700w"
+TRIALS = 12  # of each job
 
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder: Path = tmp_path_factory.mktemp("full")
-    h200_store.write(folder, 40)
+    h200_store.write(folder, TRIALS)
     running = start(folder)
     yield running
     finish(running)
@@ -62,13 +63,21 @@ class _Quiet(WSGIRequestHandler):
         """Nothing."""
 
 
-def test_optuna_dashboard_opens_an_export(full: Server, tmp_path: Path) -> None:
+def test_optuna_dashboard_opens_an_export_of_which_optuna_said_nothing(
+    full: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = tmp_path / "studies.db"
-    run("export", str(file), "--format", "optuna", "--url", full.url)
+    optuna.logging.set_verbosity(optuna.logging.INFO)
+    optuna.logging.enable_propagation()
+    try:
+        run("export", str(file), "--format", "optuna", "--url", full.url)
+    finally:
+        optuna.logging.disable_propagation()
+    assert not [one.message for one in caplog.records if one.name.startswith("optuna")]
     names = optuna.study.get_all_study_names(f"sqlite:///{file}")
     assert len(names) == len(h200_store.SPACES)
     study = optuna.load_study(study_name=names[0], storage=f"sqlite:///{file}")
-    assert len(study.trials) == 40
+    assert len(study.trials) == TRIALS
     assert study.best_value == min(one.value for one in study.trials if one.value)
     dashboard = optuna_dashboard.wsgi(f"sqlite:///{file}")
     with make_server("127.0.0.1", 0, dashboard, handler_class=_Quiet) as server:
@@ -79,22 +88,10 @@ def test_optuna_dashboard_opens_an_export(full: Server, tmp_path: Path) -> None:
             listed = httpx2.get(f"{url}/api/studies", timeout=60).json()["study_summaries"]
             assert {one["study_name"] for one in listed} == set(names)
             shown = httpx2.get(f"{url}/api/studies/{listed[0]['study_id']}?after=0", timeout=60).json()
-            assert len(shown["trials"]) == 40
+            assert len(shown["trials"]) == TRIALS
         finally:
             server.shutdown()
             thread.join(20)
-
-
-def test_optuna_says_nothing_of_the_studies_of_an_export(
-    full: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    optuna.logging.set_verbosity(optuna.logging.INFO)
-    optuna.logging.enable_propagation()
-    try:
-        run("export", str(tmp_path / "studies.db"), "--format", "optuna", "--url", full.url)
-    finally:
-        optuna.logging.disable_propagation()
-    assert not [one.message for one in caplog.records if one.name.startswith("optuna")]
 
 
 def test_an_export_overwrites_no_storage(full: Server, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import time
 
 import httpx2
 from api_server import Server
@@ -64,7 +65,7 @@ def test_a_running_job_is_live_and_stops_when_it_is_cancelled(
     http: httpx2.Client, client: Client, long_job: wire.JobView, server: Server
 ) -> None:
     while client.job(long_job.id).progress is None:
-        pass
+        time.sleep(0.02)
     page = http.get(f"/view/jobs/{long_job.id}").text
     assert f'sse-connect="/view/jobs/{long_job.id}/live?after=' in page
     assert long_job.id in http.get("/view/now").text

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 from api_server import TUNED, environment, finish, start
+from typer.testing import CliRunner
 
+from service.cli.main import app
 from tilewright import Client, GemmProblem, wire
 
 
 def tilewright(folder: Path, *arguments: str) -> str:
-    command = [sys.executable, "-m", "service.cli.main", *arguments]
-    done = subprocess.run(
-        command, env=environment(folder), capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(app, arguments, env=environment(folder))
+    assert done.exit_code == 0, done.output
     return done.stdout
 
 

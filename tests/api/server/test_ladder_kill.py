@@ -12,14 +12,14 @@ from api_server import finish, start
 from tilewright import Client, GemmProblem
 from tilewright.schema.job import JobStatus
 
-WEIGHT, ROWS = GemmProblem(64, 48, 32, "float32", "nn"), [8, 16, 32, 64]
+WEIGHT, ROWS = GemmProblem(64, 48, 32, "float32", "nn"), [16, 32, 64]
 
 
 def test_a_killed_ladder_goes_on_with_the_rows_that_were_not_decided(tmp_path: Path) -> None:
     first = start(tmp_path)
     try:
         with Client(first.url) as client:
-            job_id = client.tune(WEIGHT, m=ROWS, max_trials=4, wait=False).id
+            job_id = client.tune(WEIGHT, m=ROWS, max_trials=2, wait=False).id
             deadline = time.monotonic() + 120
             while not (decided := client.job(job_id).rows):
                 assert time.monotonic() < deadline

@@ -17,6 +17,7 @@ from pathlib import Path
 import quick_worker
 
 from service.cli.main import run
+from service.engine import event_feed
 from tuner.workers import bench
 
 
@@ -28,7 +29,7 @@ class ForkedProcess:
     """
 
     def __init__(self, arguments: Sequence[str], environ: dict[str, str], log: Path, quick: bool) -> None:
-        """``quick``: its device's process is :mod:`quick_worker`."""
+        """``quick``: its device's process is :mod:`quick_worker`, and it tells events sooner."""
         reader, writer = context().Pipe(duplex=False)
         # NOTE: daemonic, so that the end of a test run that was interrupted ends it too.
         given = arguments, environ, log, quick, writer
@@ -84,6 +85,7 @@ def _serve(
     stdout.close()
     if quick:
         bench.python = quick_worker.command
+        event_feed.POLL_S = 0.02
     sys.argv[1:] = arguments
     run()
 
