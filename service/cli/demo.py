@@ -27,6 +27,7 @@ from tilewright.schema.problem import DType, GemmProblem, Layout
 _STOP_S = 30.0
 _LOG_TAIL = 2000
 _LOG_STEPS = 8
+_OF_THE_MACHINE = {"TILEWRIGHT_LOCK_DIR", "TILEWRIGHT_QUIET_WAIT_S"}  # settings that hold for the demo too
 
 
 class DemoFailed(TilewrightError):
@@ -66,7 +67,7 @@ def speed(problem: GemmProblem, micros: float) -> str:
 
 
 def _environment(folder: Path, device: str | None) -> dict[str, str]:
-    ours = {name for name in os.environ if name.startswith("TILEWRIGHT_") and name != "TILEWRIGHT_LOCK_DIR"}
+    ours = {name for name in os.environ if name.startswith("TILEWRIGHT_")} - _OF_THE_MACHINE
     kept = {name: value for name, value in os.environ.items() if name not in ours}
     chosen = {
         "TILEWRIGHT_DATABASE_URL": f"sqlite:///{folder / 'tilewright.db'}",

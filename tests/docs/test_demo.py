@@ -7,8 +7,6 @@ import re
 import subprocess
 import sys
 
-import quick_worker
-
 
 def test_the_demo_goes_through_every_step() -> None:
     done = _demo("--device", "host", "--extent", "96", "--max-trials", "4")
@@ -35,5 +33,4 @@ def test_the_demo_fails_where_it_cannot_be_right() -> None:
 def _demo(*options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "service.cli.demo", *options]
     busy = os.environ | {"TILEWRIGHT_QUIET_WAIT_S": "0"}  # as other tests run beside it
-    busy["PYTHONPATH"] = f"{quick_worker.FOLDERS}:{os.environ.get('PYTHONPATH', '')}".strip(":")
     return subprocess.run(command, env=busy, capture_output=True, text=True, timeout=240, check=False)

@@ -1,4 +1,4 @@
-"""The process of a host that samples a race for a tenth of the usual time, of this release or an earlier one.
+"""The process of a host that samples a race for a tenth of the usual time.
 
 Tests of jobs run it, which look at what becomes of them. How races are timed is tested in
 ``tests/unit/measure``.
@@ -12,10 +12,9 @@ from typing import Any
 
 from tuner.devices.host import HostDevice
 from tuner.measure import interleave, timing
+from tuner.workers import device_worker
 from tuner.workers.process import python
 
-# In PYTHONPATH: the device processes of all programs that are started with it are such ones.
-FOLDERS = f"{Path(__file__).parents[1] / 'quick'}:{Path(__file__).parent}"
 _WHOLE = ("-m", "tuner.workers.device_worker", "--device", "host")
 
 
@@ -29,15 +28,9 @@ def fewer_launches(*of: Any) -> int:
     return max(1, timing.launches_per_sample(*of) // 10)
 
 
-def sample_for_less_time() -> None:
+if __name__ == "__main__":
     HostDevice.settle_s = 0.01
     timing.WARM_UP_S = 0.002
     interleave.launches_per_sample = fewer_launches
-
-
-if __name__ == "__main__":
-    from tuner.workers import device_worker  # NOTE: runpy warns of one that was imported before it runs
-
-    sample_for_less_time()
     del sys.argv[1]
     device_worker.main()
