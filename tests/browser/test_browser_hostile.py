@@ -27,6 +27,7 @@ CLOSING = "</script></title></textarea><svg onload=document.title='owned'>"
 TURNED = "\u202egnp.exe\u2066 right to left"
 LONG = "x" * 10_000
 HOSTILE = (IMAGE, LONG, SCRIPT, CLOSING, TURNED, "{{ 7 * 7 }}", "javascript:document.title='owned'")
+OF_ALL = ("/", "/view/results", "/view/coverage", "/view/roofline", "/view/compare?what=jobs")
 ALWAYS = 2  # of them, whose own views the short tests open
 
 
@@ -77,9 +78,8 @@ def views_of(window: webdriver.Chrome, server: Server, names: range) -> list[str
     links = window.find_elements(By.CSS_SELECTOR, "td a")
     found = [str(link.get_attribute("href")).removeprefix(server.url) for link in links]
     assert len(found) == len(HOSTILE)
-    oldest_first = found[::-1]
-    jobs_of = [f"{oldest_first[name]}{view}" for name in names for view in ("", "/knobs", "/parallel")]
-    return jobs_of + [f"/view/results/{name + 1}{view}" for name in names for view in ("", "/why")]
+    of_jobs = [f"{found[-1 - name]}{view}" for name in names for view in ("", "/knobs", "/parallel")]
+    return of_jobs + [f"/view/results/{name + 1}{view}" for name in names for view in ("", "/why")]
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,7 @@ def views_of(window: webdriver.Chrome, server: Server, names: range) -> list[str
 def test_hostile_names_are_text_and_do_not_widen_the_page(
     window: webdriver.Chrome, hostile: Server, names: range
 ) -> None:
-    of_all = ("/", "/view/jobs", "/view/results", "/view/coverage", "/view/roofline")
-    of_all = (*of_all, "/view/compare?what=jobs") if 0 in names else ()
-    for path in (*of_all, *views_of(window, hostile, names)):
+    for path in (*(OF_ALL if 0 in names else ()), *views_of(window, hostile, names)):
         window.get(hostile.url + path)
         drawn(window)
         assert "owned" not in window.title, path

@@ -26,7 +26,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def fresh(shared_window: webdriver.Chrome) -> Iterator[webdriver.Chrome]:
     """A browser without cookies."""
     complaints(shared_window)
-    shared_window.get_log("performance")  # type: ignore[no-untyped-call]
+    foreign_requests(shared_window, "")
     yield shared_window
     shared_window.delete_all_cookies()
 
@@ -37,9 +37,7 @@ def text(window: webdriver.Chrome, selector: str = "main") -> str:
 
 
 def wait_for(window: webdriver.Chrome, wanted: str, selector: str = "main") -> None:
-    WebDriverWait(window, 2 * PATIENCE_S, POLL_S).until(
-        lambda driver: wanted in text(driver, selector), wanted
-    )
+    WebDriverWait(window, 2 * PATIENCE_S, POLL_S).until(lambda _: wanted in text(window, selector), wanted)
 
 
 def fill(window: webdriver.Chrome, **fields: str) -> None:

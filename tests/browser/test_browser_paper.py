@@ -22,9 +22,7 @@ def test_the_api_s_pages_need_no_network(
 ) -> None:
     window.get(full.url + path)
     count = f"return document.querySelectorAll({parts!r}).length"
-    WebDriverWait(window, 2 * PATIENCE_S, POLL_S).until(
-        lambda driver: driver.execute_script(count) > 5, parts
-    )
+    WebDriverWait(window, 2 * PATIENCE_S, POLL_S).until(lambda _: window.execute_script(count) > 5, parts)
     shown = "return document.body.innerText.replaceAll('\\u200b', '')"  # Swagger UI lets long paths wrap
     text = str(window.execute_script(shown))
     for route in ROUTES:

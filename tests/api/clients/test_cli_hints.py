@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -209,25 +208,14 @@ def test_the_version_is_told(run: Run) -> None:
     assert run("--version").stdout == f"tilewright {__version__}\n"
 
 
-@contextlib.contextmanager
-def default_sigint() -> Iterator[None]:
-    """Processes that are started meanwhile have the usual answer to Ctrl-C."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def test_an_interrupted_watch_says_that_the_job_goes_on(
     server: Server, long_job: wire.JobView, client: Client, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "service.cli.main", "jobs", "watch", long_job.id]
-    settings = environment(tmp_path, url=server.url) | {"FORCE_COLOR": "1"}  # draw the bar at once
     # NOTE: what a shell starts in the background ignores SIGINT, and so do its children.
-    with default_sigint():
-        watching = subprocess.Popen(command, env=settings, stderr=subprocess.PIPE, text=True)
-    with watching:
+    under = ["env", "--default-signal=INT", sys.executable]
+    command = [*under, "-m", "service.cli.main", "jobs", "watch", long_job.id]
+    settings = environment(tmp_path, url=server.url) | {"FORCE_COLOR": "1"}  # draw the bar at once
+    with subprocess.Popen(command, env=settings, stderr=subprocess.PIPE, text=True) as watching:
         assert watching.stderr is not None
         told = ""
         while "GFLOP/s" not in told:  # until events arrive

@@ -101,8 +101,7 @@ def test_a_filter_of_jobs_holds_on_every_page_of_them(http: httpx2.Client, clien
         link = next((where for where, told in links.items() if told == "Older jobs"), "")
     assert mine <= {*seen}
     # Other tests have this server tune with this m too.
-    listed = client.jobs(limit=1000).items
-    assert {*seen} == {job.id for job in listed if 40 in (job.problem.m, *job.ladder)}
+    assert {*seen} == {one.id for one in client.jobs(limit=1000).items if 40 in (one.problem.m, *one.ladder)}
 
 
 def test_an_unknown_job_is_a_page_that_says_so(http: httpx2.Client) -> None:

@@ -64,10 +64,9 @@ def test_a_miss_is_not_listed_nor_tuned_twice_while_a_job_is_at_it(
 
 
 def cancel_all(client: Client) -> None:
-    for job in client.jobs().items:
-        if not job.status.final:
-            client.cancel(job.id)
-            client.wait(job.id)
+    for job in (one for one in client.jobs().items if not one.status.final):
+        client.cancel(job.id)
+        client.wait(job.id)
 
 
 def test_a_list_of_misses_has_pages(client: Client, http: httpx2.Client) -> None:
