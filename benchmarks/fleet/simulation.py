@@ -16,7 +16,7 @@ from service.engine.device_queue import LOOK_S
 from tilewright.artifact import Artifact
 from tilewright.schema.job import JobStatus, TuneRequest
 from tilewright.schema.problem import GemmProblem
-from tilewright.schema.trial import BestConfig, TrialResult
+from tilewright.schema.trial import TrialResult
 from tuner.job.context import JobContext
 from tuner.job.loop import Loop
 from tuner.job.progress import ProgressTracker
@@ -125,15 +125,6 @@ class CountedStore:
             yield session
 
 
-class AloneRecorder(JobRecorder):
-    """Records a job as if none had tuned its problem before: each winner is that of its own search."""
-
-    def stored_best(self, problem: GemmProblem) -> BestConfig | None:
-        """None."""
-        del problem
-        return None
-
-
 class ClockedBench(ReplayBench):
     """A recorded device that takes its time, and extends the lease of its job as the service does."""
 
@@ -197,14 +188,14 @@ class Fleet:
 
     def _tune(self, job: JobRecord) -> None:
         request, (space, family) = job.request, self._spaces[job.request.problem]
-        recorder = AloneRecorder(self.store, job.id)
+        recorder = JobRecorder(self.store, job.id)
         bench = ClockedBench(space, request.seed, self, job)
         context = JobContext(request, job.id, bench, ReplayBuilder(space), recorder, threading.Event())
         where = space.problem, space.device
         search = open_search([family], *where, request.budget, request.seed, (), request.sampler)
         tracker = ProgressTracker(request, recorder, search, time.monotonic())
         Loop(context, search, tracker).run()
-        best = select_winner(context, tracker)
+        best = select_winner(context, tracker)  # of its own search, as if no job had tuned its problem
         if best:
             recorder.set_best(best, tracker.artifacts[best.artifact])
             self.outcome.winners.append(space.fraction(space.row(best.config)))

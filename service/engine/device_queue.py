@@ -88,9 +88,9 @@ class DeviceRecorder(JobRecorder):
         """As :meth:`JobRecorder.set_row_error`."""
         self._patience(functools.partial(super().set_row_error, m, error))
 
-    def set_best(self, best: BestConfig, artifact: Artifact) -> None:
+    def set_best(self, best: BestConfig, artifact: Artifact, raced: BestConfig | None = None) -> bool:
         """As :meth:`JobRecorder.set_best`."""
-        self._patience(functools.partial(super().set_best, best, artifact))
+        return self._patience(functools.partial(super().set_best, best, artifact, raced))
 
 
 LOOK_S = 2.0  # from one look for jobs whose server died to the next, at most

@@ -235,6 +235,21 @@ def test_a_job_keeps_its_own_result(store: Store, job: JobRecord, recorder: Reco
     assert winner(store).best == before
 
 
+def test_a_winner_that_was_not_raced_stays(store: Store, job: JobRecord, recorder: Recorder) -> None:
+    """Another job stored it while the races of this job ran."""
+    put(store, best(problem(), speedup=1.5))
+    raced = recorder.stored_best(problem())
+    newer = best(problem(), speedup=1.6)
+    put(store, newer)
+    assert not recorder.set_best(best(problem(), speedup=1.4), artifact(), raced)
+    assert winner(store).best == newer
+    won = best(problem(), speedup=1.7)
+    assert recorder.set_best(won, artifact(), newer)
+    assert recorder.set_best(won, artifact(), newer), "the answer to its commit was lost"
+    with store.read() as session:
+        assert winner(store).best == jobs.known(session, job.id).result
+
+
 def test_classes_of_an_arch_each_have_a_winner(store: Store) -> None:
     put(store, best(problem()), best(problem(), OTHER_HOST), best(problem(65)))
     with store.read() as session:

@@ -172,11 +172,12 @@ class LabRecorder:
     def set_row_error(self, m: int, error: str) -> None:
         self.errors[m] = error
 
-    def set_best(self, best: BestConfig, artifact: Artifact) -> None:
+    def set_best(self, best: BestConfig, artifact: Artifact, raced: BestConfig | None = None) -> bool:
         assert artifact.digest == best.artifact
         self.best = best
         if best.kernels is not None:
             self.rows[best.problem.m] = best
+        return raced == self.stored
 
 
 class Lab:

@@ -81,10 +81,14 @@ class Recorder(Protocol):
     def set_row_error(self, m: int, error: str) -> None:
         """Store why the row M of this job's ladder has no winner."""
 
-    def set_best(self, best: BestConfig, artifact: Artifact) -> None:
+    def set_best(self, best: BestConfig, artifact: Artifact, raced: BestConfig | None = None) -> bool:
         """Store the result of the final race with its kernel: with the job, and as the winner of its problem.
         A disturbed race does not replace a stored winner whose race was not disturbed, and a quick job does
-        not replace one of a job that was not quick."""
+        not replace one of a job that was not quick.
+
+        Returns:
+            False if the stored winner is no longer the one that ``raced``, so that it stays.
+        """
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

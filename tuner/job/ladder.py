@@ -41,7 +41,7 @@ from tuner.job.first_configs import Measured, first_configs
 from tuner.job.helpers import adopt
 from tuner.job.loop import Loop, of_today, why_outdated
 from tuner.job.progress import PHASES, ProgressTracker, timed
-from tuner.job.selection import select_winner
+from tuner.job.selection import SELECTIONS, select_winner
 from tuner.job.slots import SlotBoard
 from tuner.job.tune import NO_WINNER, open_for
 from tuner.search.search import MEASURED
@@ -208,15 +208,16 @@ class _LadderJob:
         ends = self.time_is_up or self.context.cancelled.is_set()
         return loses and not ends and self.context.request.level is not Level.QUICK
 
-    def decided(self, best: BestConfig, artifact: Artifact) -> None:
-        """Commit the winner of a row."""
-        self.context.recorder.set_best(best, artifact)
+    def decided(self, best: BestConfig, artifact: Artifact, raced: BestConfig | None) -> bool:
+        """Commit the winner of a row; False if another job stored one since ``raced`` was the stored one."""
+        replaces = self.context.recorder.set_best(best, artifact, raced)
         self.results[best.problem.m] = best
+        return replaces
 
     def failed(self, m: int, reason: str) -> None:
         """Commit that a row has no winner."""
         _log.info("job %s: no winner for m = %d: %s", self.context.job_id, m, reason)
-        if m not in self.errors:
+        if m not in self.errors and m not in self.results:
             self.context.recorder.set_row_error(m, reason)
             self.errors[m] = reason
 
@@ -265,6 +266,7 @@ class _Row:
         m: of the row.
         context: of the job on its problem.
         tracker: of its trials, from its search on.
+        searched_on: whether it had more trials after a race.
     """
 
     tracker: ProgressTracker
@@ -273,7 +275,7 @@ class _Row:
         self.m = request.problem.m
         self.context = dataclasses.replace(job.context, request=request, recorder=self)
         self._job = job
-        self._searched_on = False
+        self.searched_on = False
         self._most_followed = max(2, request.max_trials)
         self._first, self._known_configs = list[Config](), list[Config]()
 
@@ -324,7 +326,7 @@ class _Row:
         more = dataclasses.replace(request, max_trials=2 * request.max_trials, max_seconds=seconds)
         self.context = dataclasses.replace(self.context, request=more)
         self._job.goes_on(self.m)
-        self._searched_on = True
+        self.searched_on = True
         self.search()
         if self.context.board:
             self.context.board.close()
@@ -391,7 +393,7 @@ class _Row:
     def _known(self) -> list[Trial]:
         """Those of this row; without those that it had after a race, until it is searched on."""
         known = self._job.trials
-        if not self._searched_on:
+        if not self.searched_on:
             later = (i for i, one in enumerate(known) if one.origin == ORIGIN or (one.m or 0) < self.m)
             end = next(later, len(known))
             known = known[:end] + [one for one in known[end:] if one.origin == ORIGIN]
@@ -429,9 +431,9 @@ class _Row:
         """Commit that a row has no winner."""
         self._job.failed(m, error)
 
-    def set_best(self, best: BestConfig, artifact: Artifact) -> None:
+    def set_best(self, best: BestConfig, artifact: Artifact, raced: BestConfig | None = None) -> bool:
         """Commit the winner of this row."""
-        self._job.decided(best, artifact)
+        return self._job.decided(best, artifact, raced)
 
 
 def _requests(request: TuneRequest) -> Iterator[TuneRequest]:
@@ -507,25 +509,39 @@ def _race(job: _LadderJob, rows: Sequence[_Row]) -> None:
         if above and (winner := job.results.get(above.m)) and not job.context.cancelled.is_set():
             row.follow(winner, always=True)
             chosen.add(winner.artifact)
-        best, reason = _raced(job, row, chosen)
-        if best and job.may_spend_on(best):
-            row.search_more()
-            better, _ = _raced(job, row, chosen | {str(trial.artifact) for trial in row.own_best})
-            best = better or best
+        for _ in range(SELECTIONS):
+            if _decide(job, row, chosen, row.stored_best(row.problem)):
+                break
+            _log.info("job %s: another job stored a winner for m = %d", job.context.job_id, row.m)
         if job.context.cancelled.is_set():
             return
-        artifact = job.kernel(best.artifact) if best else None
-        if best is None or artifact is None:
-            job.failed(row.m, reason)
-        else:
-            regrets = row.regrets()
-            on_row = {digest: regrets[digest] for digest in regrets if digest in chosen | {best.artifact}}
-            job.decided(with_ladder(best, on_row), artifact)
         job.publish("race")
 
 
-def _raced(job: _LadderJob, row: _Row, chosen: AbstractSet[str]) -> tuple[BestConfig | None, str]:
-    """The winner of the races of a row between the kernels chosen, or None and the reason."""
+def _decide(job: _LadderJob, row: _Row, chosen: AbstractSet[str], stored: BestConfig | None) -> bool:
+    """Race kernels on a row and commit its winner; False if another job stored one meanwhile."""
+    best, reason = _raced(job, row, chosen, stored)
+    if best and job.may_spend_on(best) and not row.searched_on:
+        row.search_more()
+        better, _ = _raced(job, row, chosen, stored)
+        best = better or best
+    if job.context.cancelled.is_set():
+        return True
+    artifact = job.kernel(best.artifact) if best else None
+    if best is None or artifact is None:
+        job.failed(row.m, reason)
+        return True
+    regrets = row.regrets()
+    on_row = {digest: regrets[digest] for digest in regrets if digest in chosen | {best.artifact}}
+    return job.decided(with_ladder(best, on_row), artifact, stored)
+
+
+def _raced(
+    job: _LadderJob, row: _Row, chosen: AbstractSet[str], stored: BestConfig | None
+) -> tuple[BestConfig | None, str]:
+    """The winner of the races of a row between the kernels chosen, its own best ones and the stored winner,
+    or None and the reason."""
+    chosen = chosen | {str(trial.artifact) for trial in row.own_best}
     regrets = row.regrets()
     times = {digest: trial for digest, trial in row.times().items() if digest in chosen}
     race = row.new_tracker()
@@ -539,7 +555,7 @@ def _raced(job: _LadderJob, row: _Row, chosen: AbstractSet[str]) -> tuple[BestCo
         race.trials = trials
         with race.racing():
             try:
-                best = select_winner(row.context, race)
+                best = select_winner(row.context, race, stored)
             except (WorkerError, LaunchError) as error:
                 reason = str(error)
         if best or job.context.cancelled.is_set():

@@ -7,7 +7,8 @@ candidate has one sample, the mean of a whole second. The winner and the vendor 
 head-to-head. Its samples took no part in the choice; they give the reported speed-up. The stored winner of
 the problem takes part in the final, so that one race compares it with its challengers. A final or
 head-to-head that others disturbed runs again, as long as the job may wait for a quiet device. A quick job has
-a short head-to-head of its fastest trial alone.
+a short head-to-head of its fastest trial alone. If another job stored a winner of the problem meanwhile, the
+races run again with that one, at most ``SELECTIONS`` times in all.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ NEGLIGIBLE = 1.003
 RACE_SECONDS = 20.0
 SLACK = 5.0
 STEADY = 1.25
+SELECTIONS = 3
 _PAUSE_S = 2.0
 _log = logging.getLogger("tilewright.job")
 
@@ -112,27 +114,32 @@ class FinalResult:
     row: int = 0
 
 
-def select_winner(context: JobContext, tracker: ProgressTracker) -> BestConfig | None:
-    """The winner of the final races; None if no trial succeeded or the job was cancelled.
+def select_winner(
+    context: JobContext, tracker: ProgressTracker, stored: BestConfig | None = None
+) -> BestConfig | None:
+    """The winner of the final races, in which the ``stored`` winner takes part; None if no trial succeeded or
+    the job was cancelled.
 
     Raises:
         WorkerDied, WorkerTimeout, LaunchError: a race failed although every candidate runs alone.
     """
     try:
-        return _select_winner(context, tracker)
+        return _select_winner(context, tracker, stored)
     except (WorkerError, LaunchError):
         if context.cancelled.is_set():
             return None
         raise
 
 
-def _select_winner(context: JobContext, tracker: ProgressTracker) -> BestConfig | None:
+def _select_winner(
+    context: JobContext, tracker: ProgressTracker, before: BestConfig | None
+) -> BestConfig | None:
     candidates = _candidates(context, tracker)
     if not candidates or context.cancelled.is_set():
         return None
     if context.request.level is Level.QUICK:
         return _quick(context, candidates)
-    stored = _stored_winner(context, candidates)
+    stored = _stored_winner(context, candidates, before)
     if stored:
         tracker.artifacts[stored.artifact.digest] = stored.artifact
     if stored and stored not in candidates:
@@ -168,10 +175,11 @@ def _decided(context: JobContext, candidates: list[Candidate], stored: Candidate
     return None
 
 
-def _stored_winner(context: JobContext, candidates: Sequence[Candidate]) -> Candidate | None:
+def _stored_winner(
+    context: JobContext, candidates: Sequence[Candidate], best: BestConfig | None
+) -> Candidate | None:
     """The stored winner of the problem as a candidate, or None. Also None if its config gives no kernel that
     compiles, runs and is right today: such a winner cannot stay."""
-    best = context.recorder.stored_best(context.problem)
     if best is None or context.cancelled.is_set() or why_outdated(best.config, context):
         return None
     config = FAMILIES[best.config.family].completed(best.config)

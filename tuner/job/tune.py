@@ -19,7 +19,7 @@ from tuner.job.context import JobContext, Recorder
 from tuner.job.helpers import adopt
 from tuner.job.loop import Ahead, Loop
 from tuner.job.progress import ProgressTracker
-from tuner.job.selection import select_winner
+from tuner.job.selection import SELECTIONS, select_winner
 from tuner.job.slots import SlotBoard
 from tuner.measure.operands import why_too_large
 from tuner.search.search import DEPTH, Search, initial_of, open_search
@@ -73,12 +73,15 @@ def tune(
     if cancelled.is_set():
         return None
     tracker.publish("race")
-    with tracker.racing():
-        best = select_winner(context, tracker)
-    if cancelled.is_set():
-        return None
-    if best:
-        recorder.set_best(best, tracker.artifacts[best.artifact])
+    for _ in range(SELECTIONS):
+        stored = recorder.stored_best(request.problem)
+        with tracker.racing():
+            best = select_winner(context, tracker, stored)
+        if cancelled.is_set():
+            return None
+        if best is None or recorder.set_best(best, tracker.artifacts[best.artifact], stored):
+            break
+        _log.info("job %s: another job stored a winner during the races", job_id)
     tracker.publish("done")
     tracker.log(job_id)
     return best

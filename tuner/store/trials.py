@@ -235,7 +235,10 @@ class JobRecorder:
     def stored_best(self, problem: GemmProblem) -> BestConfig | None:
         """The winner that is stored for a problem of the job."""
         with self._store.read() as session:
-            found = winners.exact(session, self._device_class, problem)
+            return self._winner(session, problem)
+
+    def _winner(self, session: Session, problem: GemmProblem) -> BestConfig | None:
+        found = winners.exact(session, self._device_class, problem)
         return found[0].best if found else None
 
     def row_results(self) -> dict[int, BestConfig]:
@@ -259,9 +262,13 @@ class JobRecorder:
             jobs.set_row_error(session, self._job_id, m, error)
             jobs.append_held(session, self._job_id, "row", {"m": m, "error": records.text(error[:500])})
 
-    def set_best(self, best: BestConfig, artifact: Artifact) -> None:
+    def set_best(self, best: BestConfig, artifact: Artifact, raced: BestConfig | None = None) -> bool:
         """Keep the result of the final race with its kernel, as found by this job: see
         :func:`tuner.store.best.put`.
+
+        Returns:
+            False if another job stored a winner since ``raced`` was the stored one: it stays, and the result
+            is kept with the job alone. A quick job races no stored winner.
 
         Raises:
             JobTaken: the job is no longer this recorder's.
@@ -272,8 +279,13 @@ class JobRecorder:
             entities.put_artifact(session, artifact)
             found = dataclasses.replace(best, job_id=self._job_id)
             (jobs.set_row_result if self._ladder else jobs.set_result)(session, self._job_id, found)
-            winners.put(session, found)
+            stored = self._winner(session, best.problem)
+            # NOTE: ``found`` is the stored one if the answer to its commit was lost.
+            replaces = best.provenance.quick or stored in (None, raced, found)
+            if replaces:
+                winners.put(session, found)
             jobs.append_held(session, self._job_id, "best", _headline(best))
+        return replaces
 
 
 def _advanced(progress: JobProgress, trial: Trial) -> JobProgress:

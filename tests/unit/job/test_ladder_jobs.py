@@ -377,3 +377,19 @@ def test_a_resumed_job_gives_rows_that_lose_their_trials_once(done: int) -> None
     assert run(resumed) == best
     assert resumed.recorder.kept == whole.recorder.kept
     assert resumed.bench.tried == whole.bench.tried[done:]
+
+
+def test_a_row_races_a_winner_that_another_job_stored_meanwhile() -> None:
+    """It is searched on once all the same."""
+    plain, again = ladder_lab(), ladder_lab()
+    plain.bench.vendor_us = again.bench.vendor_us = 90.0
+    largest = run(plain, ladder=(32, 64))[-1]
+    stored = dataclasses.replace(largest, job_id="job-0")
+    again.bench.on_race = lambda _: setattr(again.recorder, "stored", stored)
+    assert run(again, ladder=(32, 64))[-1].config == largest.config
+    of_largest = [str(largest.config)]
+    assert [list(race) for race in plain.bench.races[:3]].count(of_largest) == 2
+    assert [list(race) for race in again.bench.races[:3]].count(of_largest) == 3
+    assert [one for one in again.recorder.kept if one.m == 64] == [
+        one for one in plain.recorder.kept if one.m == 64
+    ]

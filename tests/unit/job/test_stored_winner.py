@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -127,3 +128,26 @@ def test_a_job_that_waits_for_a_quiet_device_can_be_cancelled() -> None:
     lab.bench.on_race = lambda _artifacts: lab.cancelled.set() if len(lab.bench.races) == 4 else None
     assert lab.tune(max_trials=60, seed=2, quiet_wait_s=3600.0) is None
     assert lab.recorder.best is None
+
+
+def test_a_winner_that_another_job_stored_meanwhile_is_raced_before_it_is_replaced() -> None:
+    """Its device stores it during the final."""
+    lab, kept = Lab(), stored(fastest_config())
+    lab.bench.on_race = lambda _artifacts: setattr(lab.recorder, "stored", kept)
+    best = lab.tune(max_trials=1)
+    assert best is not None
+    assert (best.config, lab.recorder.best) == (kept.config, best)
+    first, final, head_to_head = lab.bench.races
+    assert str(kept.config) not in first
+    assert str(kept.config) in final
+    assert head_to_head == (str(kept.config),)
+
+
+def test_a_job_whose_stored_winner_changes_in_each_race_ends() -> None:
+    lab = Lab()
+    each = itertools.cycle([stored(config) for config in every_config()[:2]])
+    lab.bench.on_race = lambda _artifacts: setattr(lab.recorder, "stored", next(each))
+    best = lab.tune(max_trials=1)
+    assert best is not None
+    assert lab.recorder.best == best
+    assert len(lab.bench.races) <= 2 * selection.SELECTIONS
