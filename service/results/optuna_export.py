@@ -21,7 +21,7 @@ from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Outcome, Trial
 from tuner.store import exchange
 from tuner.store.exchange import EndedJob, TrialOfJob
-from tuner.store.upkeep.backup import beside
+from tuner.store.upkeep.sqlite_file import beside
 
 _STATES = {Outcome.OK: TrialState.COMPLETE, Outcome.PRUNED: TrialState.PRUNED}
 

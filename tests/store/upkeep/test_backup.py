@@ -25,6 +25,7 @@ from tuner.store.access import keys
 from tuner.store.database import Store, StoreError, alembic_config
 from tuner.store.upkeep.backup import back_up, restore
 from tuner.store.upkeep.check import damages, unreadable, vacuum
+from tuner.store.upkeep.sqlite_file import beside
 
 KINDS = ("sqlite", "postgresql")
 
@@ -321,3 +322,20 @@ def test_vacuum_gives_room_back(databases: Databases) -> None:
         assert after < before - 1_000_000
         with store.begin() as session:
             assert jobs.counts(session) == {}
+
+
+def run_beside(file: Path, statement: str) -> None:
+    """Run a statement on a new file that another connection holds."""
+    with beside(file) as copy, contextlib.closing(sqlite3.connect(copy)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        with contextlib.closing(sqlite3.connect(copy, timeout=0)) as connection:
+            connection.execute(statement)
+
+
+def test_the_code_of_an_error_says_why_a_file_cannot_be_written(tmp_path: Path) -> None:
+    file = tmp_path / "made.db"
+    with pytest.raises(StoreError, match="is locked; try again once no other process writes to it"):
+        run_beside(file, "CREATE TABLE made (id)")
+    with pytest.raises(sqlite3.OperationalError, match="syntax error"):
+        run_beside(file, "no statement")
+    assert list(tmp_path.iterdir()) == []

@@ -17,13 +17,13 @@ from pathlib import Path
 from sqlalchemy import Connection, func, insert, inspect, select, text
 from sqlalchemy.exc import DatabaseError, OperationalError, SQLAlchemyError
 
-from tilewright.errors import naming
 from tuner.store import sets
 from tuner.store.access import audit
 from tuner.store.access.audit import Action
 from tuner.store.database import Store, StoreError, upgrade
 from tuner.store.models import Base
 from tuner.store.upkeep.check import damaged_pages, damages, need_schema
+from tuner.store.upkeep.sqlite_file import beside
 
 _ROWS = 500
 _OWNERS = 0o600  # others could read results and digests of keys
@@ -184,27 +184,6 @@ def _set_sequences(connection: Connection) -> None:
         last = connection.execute(select(func.max(column))).scalar()
         if sequence and last:
             connection.execute(text("SELECT setval(:sequence, :last)"), {"sequence": sequence, "last": last})
-
-
-@contextlib.contextmanager
-def beside(file: Path) -> Iterator[Path]:
-    """A SQLite file to be made in the folder of another one, which errors of the system name; its remains are
-    removed.
-
-    Raises:
-        StoreError: SQLite cannot write it.
-    """
-    parent, prefix = file.resolve().parent, ".tilewright-"
-    with naming(file, parent / prefix), tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as folder:
-        try:
-            yield Path(folder) / "copy.db"
-        except (OperationalError, sqlite3.OperationalError) as error:
-            reason = getattr(error, "orig", error)
-            if not isinstance(reason, sqlite3.OperationalError):
-                raise  # of PostgreSQL
-            raise StoreError(
-                f"{file} cannot be written: {reason}; make space on its disk, or use another one"
-            ) from error
 
 
 def _synced(file: Path) -> Path:
