@@ -29,7 +29,7 @@ from service.cli.output import (
     print_table,
     tell_end,
 )
-from service.engine.database_health import outage
+from service.engine.database_health import unusable
 from service.engine.upkeep import kept_days
 from service.http.access import Scope
 from service.settings import Settings
@@ -39,7 +39,7 @@ from tilewright.wire import AuditEntry
 from tuner.store.access import audit, keys
 from tuner.store.access.audit import Action
 from tuner.store.access.keys import KeyRecord
-from tuner.store.database import Store, StoreError
+from tuner.store.database import Store
 from tuner.store.records import utc_now
 from tuner.store.upkeep.backup import back_up, restore
 from tuner.store.upkeep.check import damages, unreadable
@@ -85,10 +85,7 @@ def open_store(url: str | None, *, create: bool = False, migrate: bool = True) -
             store.migrate()
         yield store
     except (SQLAlchemyError, sqlite3.Error) as error:
-        reason = outage(error) or getattr(error, "orig", None) or error
-        raise StoreError(
-            f"the database cannot be used: {reason}; try again, or restore a backup with 'tilewright restore'"
-        ) from error
+        raise unusable(error, "try again, or restore a backup with 'tilewright restore'") from error
     finally:
         store.close()
 

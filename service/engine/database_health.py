@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlch
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from tilewright.errors import TilewrightError
-from tuner.store.database import Store, WritersBusy
+from tuner.store.database import Store, StoreError, WritersBusy
 
 
 class Outage(StrEnum):
@@ -56,6 +56,12 @@ def outage(error: Exception) -> Outage | None:
     if code is None:
         return Outage.DOWN if isinstance(error, OperationalError) else None
     return _POSTGRES.get(code, _POSTGRES.get(code[:2]))
+
+
+def unusable(error: Exception, advice: str) -> StoreError:
+    """What to raise if an error of the database ends a command or the start of the service."""
+    reason = outage(error) or getattr(error, "orig", None) or error
+    return StoreError(f"the database cannot be used: {reason}; {advice}")
 
 
 _LOOK_S = 1.0

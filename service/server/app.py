@@ -13,7 +13,7 @@ from fastapi.concurrency import run_in_threadpool
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.engine.base import Engine
-from service.engine.database_health import DatabaseHealth, outage
+from service.engine.database_health import DatabaseHealth, unusable
 from service.engine.engine import LocalEngine
 from service.engine.event_feed import EventFeed
 from service.engine.retune import StaleResults
@@ -156,7 +156,5 @@ def _open(settings: Settings, metrics: Metrics) -> Store:
         raise
     except SQLAlchemyError as error:
         store.close()
-        reason = outage(error) or getattr(error, "orig", None) or error
-        told = f"the database cannot be used: {reason}; start the service again once that has passed"
-        raise StoreError(told) from error
+        raise unusable(error, "start the service again once that has passed") from error
     return store
