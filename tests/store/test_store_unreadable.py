@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import store_samples as samples
+from databases import Databases, migrate, opened
 from sqlalchemy import select, text
 
 from tilewright.schema.job import JobStatus
@@ -18,6 +19,7 @@ from tuner.store.database import Store
 from tuner.store.faults import quarantine
 from tuner.store.models import ArtifactRow
 from tuner.store.records import JobRecord, Unreadable
+from tuner.store.reports import winners
 from tuner.store.trials import JobRecorder
 
 HOST_CLASS = samples.HOST_CLASS
@@ -204,3 +206,27 @@ def test_a_kernel_that_says_nothing_sound_of_its_needs_is_passed_over(
     with store.read() as session:
         assert list(best.kernels(session, kernels)) == kernels[1:]
     assert f"cannot read kernel {kernels[0]}: align_a" in caplog.text
+
+
+def test_damaged_json_of_a_winner_costs_its_own_row_only(sqlite_databases: Databases) -> None:
+    """PostgreSQL checks JSON by itself."""
+    with opened(sqlite_databases.copy(migrate)) as store:
+        headers = [samples.artifact(needs=dataclasses.replace(Preconditions(), align_a=n)) for n in (1, 2)]
+        with store.begin() as session:
+            kernels = [entities.put_artifact(session, one) for one in headers]
+            for m in range(1, 5):
+                best.put(session, dataclasses.replace(samples.best(samples.problem(m)), artifact=kernels[0]))
+        for m, column in enumerate(("config", "timing", "baseline"), 1):
+            which = "problem_id = (SELECT id FROM problem WHERE m = :m)"
+            damage(store, f"UPDATE best_config SET {column} = '{{\"family' WHERE {which}", m=m)
+        damage(store, "UPDATE artifact SET header = '{\"pl' WHERE digest = :digest", digest=kernels[1])
+        broken = samples.best(samples.problem(4))
+        failed = dataclasses.replace(
+            samples.failed_trial(0), config=broken.config, provenance=broken.provenance
+        )
+        with store.begin() as session:
+            assert [one.problem.m for one in winners.headlines(session, [HOST_CLASS])] == [4]
+            assert [number for *_, number in best.origins(session)] == [3]
+            assert list(best.kernels(session, kernels)) == kernels[:1]
+            assert quarantine.put(session, failed, quarantine.Evidence(broken.problem, None, "host"))
+            assert winners.headlines(session, [HOST_CLASS]) == []

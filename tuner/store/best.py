@@ -6,6 +6,7 @@ Winners whose config is quarantined are left out of what is served and of what s
 
 from __future__ import annotations
 
+import collections
 import functools
 import json
 import math
@@ -312,12 +313,11 @@ def unreadable(session: Session) -> list[Unreadable]:
 
 def origins(session: Session) -> list[tuple[str, Provenance, bool, int]]:
     """Families and provenances of all winners, whether they drifted, and how many winners share that."""
-    family, was = BestConfigRow.config["family"].as_string(), cast(BestConfigRow.provenance, Text)
-    drifted = BestConfigRow.drifted.is_not(None)
-    each = select(family.label("family"), was.label("was"), drifted.label("drifted")).subquery()
-    same = (each.c.family, each.c.was, each.c.drifted)
-    rows = session.execute(select(*same, func.count()).group_by(*same))
-    return _ORIGINS.readable(rows)
+    row = BestConfigRow
+    # NOTE: no path into the JSON, on which SQLite fails the whole query if one row is damaged.
+    query = select(row.id, row.config, cast(row.provenance, Text), row.drifted.is_not(None))
+    same = collections.Counter(_ORIGINS.readable(session.execute(query)))
+    return [(*origin, winners) for origin, winners in same.items()]
 
 
 def rows(session: Session, device_class: str) -> dict[int, tuple[Any, ...]]:
@@ -346,8 +346,7 @@ def ladder(session: Session, device_class: str, problem: GemmProblem) -> tuple[i
 
 def kernels(session: Session, digests: Sequence[str]) -> dict[str, StoredKernel]:
     """What sets tell of artifacts, by digest."""
-    needs = ArtifactRow.header["plan"]["preconditions"]
-    query = select(ArtifactRow.digest, func.length(ArtifactRow.data), needs)
+    query = select(ArtifactRow.digest, func.length(ArtifactRow.data), ArtifactRow.header)
     each = (query.where(ArtifactRow.digest.in_(part)) for part in parts(digests))
     return {name: kernel for one in each for name, kernel in _KERNELS.readable(session.execute(one))}
 
@@ -399,19 +398,24 @@ def _waiting(row: ImportedBestRow, problem: str) -> WaitingBest:
     return WaitingBest(row.id, _best(row, problem), row.queued)
 
 
-def _origin(family: str, provenance: str, drifted: bool, winners: int) -> tuple[str, Provenance, bool, int]:
-    return family, decode(Provenance, json.loads(provenance)), bool(drifted), winners
+def _origin(_id: int, config: Any, provenance: str, drifted: bool) -> tuple[str, Provenance, bool]:
+    return str(config["family"]), _provenance(provenance), bool(drifted)
+
+
+@functools.lru_cache(maxsize=1000)
+def _provenance(text: str) -> Provenance:
+    return decode(Provenance, json.loads(text))
 
 
 def _following(row: BestConfigRow, _problem: str) -> ColumnElement[bool]:
     return BestConfigRow.id > row.id
 
 
-def _kernel(digest: str, size: int, needs: Any) -> tuple[str, StoredKernel]:
-    return digest, StoredKernel(size, decode(Preconditions, needs))
+def _kernel(digest: str, size: int, header: Any) -> tuple[str, StoredKernel]:
+    return digest, StoredKernel(size, decode(Preconditions, header["plan"]["preconditions"]))
 
 
 _READER = RowReader("winner", lambda row, _problem: row.id, _stored)
 _WAITING = RowReader("imported winner", lambda row, _problem: row.id, _waiting)
-_ORIGINS = RowReader("the provenance of winners of", lambda family, *_: family, _origin)
+_ORIGINS = RowReader("winner", lambda row_id, *_: row_id, _origin)
 _KERNELS = RowReader("kernel", lambda digest, *_: digest, _kernel)

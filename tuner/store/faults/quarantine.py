@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import ColumnElement, Text, cast, func, select, update
 from sqlalchemy.orm import Session
 
 from tilewright.schema.codec import decode, encode, gathered
@@ -151,18 +152,25 @@ def _judge_winners(session: Session, device_class: str, config: Config) -> set[s
     row = BestConfigRow
     query = select(row.id, row.config, row.provenance, row.created, row.artifact).where(
         row.device_class == device_class,
-        row.config["family"].as_string() == config.family,
+        # NOTE: no path into the JSON, on which SQLite fails the whole query if one row is damaged.
+        cast(row.config, Text).contains(f'"{config.family}"', autoescape=True),
         row.quarantine_id.is_(None),
     )
     withdrawn = set()
-    for winner in session.execute(query).all():
-        if Config.from_dict(winner.config) == config:
-            entry_id = of_winner(session, config, decode(Provenance, winner.provenance), winner.created)
-            session.execute(update(row).where(row.id == winner.id).values(quarantine_id=entry_id))
+    for row_id, chosen, was, created, artifact in _WINNERS.readable(session.execute(query)):
+        if chosen == config:
+            entry_id = of_winner(session, config, was, created)
+            session.execute(update(row).where(row.id == row_id).values(quarantine_id=entry_id))
             if entry_id is not None:
-                withdrawn.add(winner.artifact)
+                withdrawn.add(artifact)
     sets.changed(session, device_class)
     return withdrawn
+
+
+def _winner(
+    row_id: int, config: Any, provenance: Any, created: datetime, artifact: str
+) -> tuple[int, Config, Provenance, datetime, str]:
+    return row_id, Config.from_dict(config), decode(Provenance, provenance), created, artifact
 
 
 def _entry(row: QuarantineRow, problem: str, winners: int) -> QuarantineEntry:
@@ -188,3 +196,4 @@ def _identity(config: Config, was: Provenance) -> str:
 
 
 _READER = RowReader("quarantine entry", lambda row, *_: row.id, _entry)
+_WINNERS = RowReader("winner", lambda row_id, *_: row_id, _winner)

@@ -122,23 +122,17 @@ def _of(target: str) -> ColumnElement[bool]:
 
 def _query() -> Select[Any]:
     row = BestConfigRow
-    timing, baseline = row.timing, row.baseline
+    # NOTE: no paths into the JSON, on which SQLite fails the whole query if one row is damaged.
     return select(
         row.id,
         ProblemRow.canonical,
         row.device_class,
         row.arch,
-        row.config["family"].as_string(),
+        row.config,
         row.job_id,
         row.created,
-        timing["median_us"].as_float(),
-        timing["mhz"].as_float(),
-        timing["watts"].as_float(),
-        timing["method"].as_string(),
-        timing["disturbed"].as_string(),
-        baseline["name"].as_string(),
-        baseline["median_us"].as_float(),
-        baseline["detail"],
+        row.timing,
+        row.baseline,
         row.speedup,
         row.speedup_low,
         row.speedup_high,
@@ -149,24 +143,24 @@ def _query() -> Select[Any]:
 
 
 def _headline(row_id: int, canonical: str, *rest: Any) -> Headline:
-    device_class, arch, family, job_id, created, median, mhz, watts, method, disturbed, *others = rest
-    name, vendor_us, detail, speedup, low, high, confidence, provenance, drifted = others
+    device_class, arch, config, job_id, created, timing, baseline, *others = rest
+    speedup, low, high, confidence, provenance, drifted = others
     return Headline(
         row_id,
         parse_problem(canonical),
         device_class,
         arch,
-        family,
+        config["family"],
         job_id,
         created,
-        median,
-        mhz,
-        watts,
-        method,
-        disturbed or "",
-        name,
-        vendor_us,
-        "stands_in_for" in (detail or {}),
+        float(timing["median_us"]),
+        timing.get("mhz"),
+        timing.get("watts"),
+        timing["method"],
+        timing.get("disturbed", ""),
+        baseline["name"],
+        float(baseline["median_us"]),
+        "stands_in_for" in baseline.get("detail", {}),
         speedup,
         low,
         high,
