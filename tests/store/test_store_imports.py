@@ -265,7 +265,7 @@ def test_an_import_is_taken_out_whole(store: Store) -> None:
         with pytest.raises(StoreError, match="'tilewright imports' lists"):
             imports.remove(session, entering.id)
     left = {name: count for name, count in rows(store).items() if count != before[name]}
-    assert left == {"device": 1, "problem": 2, "family_source": 1}  # seen, and no more
+    assert left == {"problem": 2, "family_source": 1}  # seen, and no more
 
 
 def test_a_kernel_that_others_need_stays(store: Store) -> None:
@@ -477,3 +477,16 @@ def test_what_a_job_left_waiting_is_raced_again_later(
         assert winners.waiting_problem(session, HOST_CLASS) == of
         assert winners.take_waiting(session, HOST_CLASS, of)
         assert winners.waiting_problem(session, HOST_CLASS) is None
+
+
+def test_a_device_that_an_import_described_goes_with_its_last_job(store: Store) -> None:
+    seen, told = (dataclasses.replace(HOST, clock_mhz=mhz) for mhz in (4001, 4002))
+    with store.begin() as session:
+        entities.see_device(session, seen)
+        for number, (entering, spec) in enumerate(((TRUSTED, seen), (TRUSTED, told), (UNTRUSTED, told))):
+            job = dataclasses.replace(JOB, id=f"{number}" * 32, device=spec)
+            assert exchange.merge_job(session, job, entering)
+        imports.remove(session, TRUSTED.id)
+        assert [one.spec for one in entities.devices_of(session, HOST_CLASS)] == [seen, told]
+        imports.remove(session, UNTRUSTED.id)
+        assert [one.spec for one in entities.devices_of(session, HOST_CLASS)] == [seen]

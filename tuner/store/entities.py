@@ -6,16 +6,19 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 
-from sqlalchemy import ColumnElement, bindparam, select, update
+from sqlalchemy import ColumnElement, bindparam, delete, exists, select, update
 from sqlalchemy.orm import Session
 
 from tilewright.artifact import Artifact
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
 from tuner.store.database import Values, insert_new, insert_or_update, parts
-from tuner.store.models import ArtifactRow, DeviceRow, ProblemRow
+from tuner.store.models import ArtifactRow, DeviceRow, JobRow, ProblemRow
 from tuner.store.records import DeviceRecord, RowReader, canonical, utc_now
+
+_NEVER_HERE = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def see_device(session: Session, spec: DeviceSpec) -> int:
@@ -30,6 +33,21 @@ def see_device(session: Session, spec: DeviceSpec) -> int:
     }
     device_id: int = insert_or_update(session, DeviceRow, values, identity=("spec",), kept=("first_seen",))
     return device_id
+
+
+def describe_device(session: Session, spec: DeviceSpec) -> int:
+    """Keep a device of an import, which need not have been here; gives its id."""
+    text = canonical(spec.to_dict())
+    values = {"spec": text, "device_class": spec.device_class.id, "arch": spec.arch}
+    # NOTE: not at a time that the import tells: the device of its class that was seen last explains winners.
+    insert_new(session, DeviceRow, {**values, "first_seen": _NEVER_HERE, "last_seen": _NEVER_HERE})
+    return session.scalars(select(DeviceRow.id).where(DeviceRow.spec == text)).one()
+
+
+def remove_described(session: Session) -> None:
+    """Delete the devices of imports that were never here and of which no job is left."""
+    of_job = exists().where(JobRow.device_id == DeviceRow.id)
+    session.execute(delete(DeviceRow).where(DeviceRow.last_seen == _NEVER_HERE, ~of_job))
 
 
 def list_devices(session: Session) -> list[DeviceRecord]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 from sqlalchemy import select
@@ -29,12 +29,11 @@ from tilewright.schema.job import JobStatus, TuneRequest
 from tilewright.schema.trial import BestConfig, Trial
 from tuner.store import entities, imports, jobs, records
 from tuner.store.database import StoreError, insert_new
-from tuner.store.models import DeviceRow, JobRow
+from tuner.store.models import JobRow
 from tuner.store.records import JobRecord, RowReader
 
 FINAL = tuple(status for status in JobStatus if status.final)
 _FLAT = {"flat": True}
-_NEVER_HERE = datetime(1970, 1, 1, tzinfo=UTC)
 _ORIGINS = {"seed": "initial"}
 
 
@@ -186,7 +185,7 @@ def merge_job(session: Session, job: EndedJob, entering: imports.Import) -> bool
         JobRow,
         job,
         problem_id=entities.ensure_problem(session, job.request.problem),
-        device_id=_device(session, job.device),
+        device_id=entities.describe_device(session, job.device),
         device_class=job.device.device_class.id,
         options=current_request(job.request).options,
         error=None if job.error is None else records.text(job.error),
@@ -229,11 +228,3 @@ def need_ended(session: Session, job_id: str, entering: imports.Import) -> None:
 def is_of(session: Session, job_id: str, import_id: str) -> bool:
     """Whether a job is one of an import."""
     return session.scalar(select(JobRow.import_id).where(JobRow.id == job_id)) == import_id
-
-
-def _device(session: Session, spec: DeviceSpec) -> int:
-    text = records.canonical(spec.to_dict())
-    values = {"spec": text, "device_class": spec.device_class.id, "arch": spec.arch}
-    # NOTE: not at a time that the import tells: the device of its class that was seen last explains winners.
-    insert_new(session, DeviceRow, {**values, "first_seen": _NEVER_HERE, "last_seen": _NEVER_HERE})
-    return session.scalars(select(DeviceRow.id).where(DeviceRow.spec == text)).one()

@@ -167,6 +167,7 @@ def remove(session: Session, import_id: str) -> Removed:
     winners = remove_winners(session, import_id)
     ids = list(session.scalars(select(JobRow.id).where(JobRow.import_id == import_id)))
     trials = remove_jobs(session, ids)
+    entities.remove_described(session)
     kernels = remove_kernels(session, import_id)
     hand_on_kernels(session, import_id, func.coalesce(*(one.scalar_subquery() for one in _needing())))
     session.execute(delete(ImportRow).where(ImportRow.id == import_id))
