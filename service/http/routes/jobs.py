@@ -282,11 +282,15 @@ def cancel(service: Service, job_id: str, request: Request) -> JobRecord:
     """Ask a job to stop.
 
     Raises:
-        Refusal: there is no such job.
+        Refusal: there is no such job, or this release cannot read it; the message says what was done.
     """
-    _cancel(service, [job_id], request)
-    with service.store.read() as session:
-        job = jobs.get(session, job_id)
+    asked = _cancel(service, [job_id], request)
+    try:
+        with service.store.read() as session:
+            job = jobs.get(session, job_id)
+    except Unreadable as error:
+        done = "is cancelled" if asked.get(job_id) else "had ended, or was cancelled before"
+        raise Refusal(Kind.UNREADABLE, f"job {job_id} {done}, but {error}") from error
     if job is None:  # NOTE: also one of an import on its way in or out, or that was deleted just now
         raise unknown_job(job_id)
     return job

@@ -9,11 +9,13 @@ import time
 import httpx2
 import pytest
 from api_server import TUNED, Server, opened_database
+from sqlalchemy import select, update
 
 from tilewright import Client, GemmProblem, wire
 from tilewright.errors import ServiceError
 from tuner.job.progress import PHASES
 from tuner.store import imports
+from tuner.store.models import JobRow
 
 SMALL = {"m": 32, "n": 32, "k": 32, "dtype": "float32", "layout": "nn", "max_trials": 2}
 UNKNOWN = "0" * 32
@@ -256,3 +258,23 @@ def test_an_unknown_job_is_not_found(http: httpx2.Client, method: str, path: str
     assert response.status_code == 404
     assert response.headers["content-type"] == "application/problem+json"
     assert "GET /jobs" in response.json()["detail"]
+
+
+def test_the_answer_for_a_job_that_cannot_be_read_says_that_it_is_cancelled(
+    long_job: wire.JobView, client: Client, http: httpx2.Client, server: Server
+) -> None:
+    wait_for_status(client, long_job.id, wire.JobStatus.RUNNING)
+    waits = client.tune(GemmProblem(73, 64, 64, "float64", "nn"), max_trials=5, wait=False)
+    this = JobRow.id == waits.id
+    with opened_database(server) as store:
+        with store.begin() as session:
+            options = session.scalars(select(JobRow.options).where(this)).one()
+            session.execute(update(JobRow).where(this).values(options={"sampler": "oracle"}))
+        told = [http.delete(f"/jobs/{waits.id}") for _ in range(2)]
+        with store.begin() as session:
+            session.execute(update(JobRow).where(this).values(options=options))
+    assert {answer.status_code for answer in told} == {501}
+    first, second = (answer.json()["detail"] for answer in told)
+    assert first.startswith(f"job {waits.id} is cancelled, but this release cannot read job")
+    assert second.startswith(f"job {waits.id} had ended, or was cancelled before, but this release")
+    assert client.job(waits.id).status is wire.JobStatus.CANCELLED
