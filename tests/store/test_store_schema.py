@@ -276,3 +276,27 @@ def test_a_new_file_is_its_owners_alone(tmp_path: Path) -> None:
         kept = [one for one in file.parent.iterdir() if one.name.startswith(file.name)]
         assert len(kept) >= 2, "the file and its log"
         assert {one.stat().st_mode & 0o777 for one in kept} == {0o600}
+
+
+def test_a_long_migration_of_another_process_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds the lock of SQLite for longer than writers wait for each other."""
+    store, told = Store.open(f"sqlite:///{tmp_path}/store.db"), list[str]()
+    another = Store.open(f"sqlite:///{tmp_path}/store.db").engine.connect()
+    transaction = another.begin()
+
+    def tell(line: str) -> None:
+        told.append(line)
+        transaction.rollback()
+
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(database.log, "warning", tell)
+    store.migrate()
+    assert store.schema_state() == "head"
+    assert told == [
+        "another process migrates the database or writes to it; this one waits until that has ended"
+    ]
+    another.close()
+    another.engine.dispose()
+    store.close()

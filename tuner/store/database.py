@@ -388,13 +388,23 @@ class Store:
     def migrate(self) -> None:
         """Bring an empty or older database to this release's schema, in one transaction.
 
-        Several processes may do so at once; one works and the others wait for it.
+        Several processes may do so at once; one works and the others wait for it, however long it takes.
 
         Raises:
             SchemaTooNew: a newer release migrated it; the message says what to do.
         """
-        with self.engine.begin() as connection:
-            upgrade(connection)
+        while True:
+            before = self.schema_state()
+            try:
+                with self.engine.begin() as connection:
+                    upgrade(connection)
+                return
+            except DBAPIError as error:
+                if before == "head" or not _is_busy(error.orig):
+                    raise
+            log.warning(
+                "another process migrates the database or writes to it; this one waits until that has ended"
+            )
 
     def schema_state(self) -> State:
         """``empty``, ``older``, ``head`` or ``newer`` than this release."""
@@ -505,6 +515,11 @@ def _begin_sqlite(on_lock: Callable[[float], None], connection: Connection) -> N
         driver.execute(_BUSY_TIMEOUT.format(round(1e3 * wait_s)))
 
 
+def _is_busy(error: BaseException | None) -> bool:
+    """Whether another connection holds the lock of SQLite's writers."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+
+
 def _begin_immediate(connection: Connection, driver: Any, wait_s: float) -> None:
     """Begin when no other writes, within so many seconds.
 
@@ -517,7 +532,7 @@ def _begin_immediate(connection: Connection, driver: Any, wait_s: float) -> None
             driver.execute("BEGIN IMMEDIATE")
             return
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+            if not _is_busy(error):
                 break
         time.sleep(min(left, random.uniform(0.5, 1.5) * pause))
         pause = min(1.2 * pause, _LONGEST_PAUSE_S)
