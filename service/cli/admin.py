@@ -131,13 +131,16 @@ def check(database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
 @database_app.command()
 def vacuum(database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
     """Give the room of deleted rows back to the disk; a SQLite database must have as much free room as it
-    takes, and no other writes meanwhile."""
+    takes, and no other writes meanwhile. PostgreSQL keeps most of the room for new rows."""
     with open_store(database_url) as store:
         before, after = reclaim(store)
+        keeps = store.engine.dialect.name == "postgresql"
     if as_json:
         print_json({"bytes_before": before, "bytes_after": after})
     else:
         echo(f"{before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after")
+    if keeps:
+        echo("PostgreSQL keeps the room for new rows; to give it to the disk, use its VACUUM FULL", err=True)
 
 
 @database_app.command("prune")

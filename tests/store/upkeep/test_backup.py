@@ -19,7 +19,9 @@ from databases import Databases, migrate, opened
 from frozen_release import fill
 from full_disk import files_of_at_most
 from sqlalchemy import MetaData, text
+from typer.testing import CliRunner
 
+from service.cli.main import app
 from tuner.store import entities, jobs, sets
 from tuner.store.access import keys
 from tuner.store.database import Store, StoreError, alembic_config
@@ -339,3 +341,10 @@ def test_the_code_of_an_error_says_why_a_file_cannot_be_written(tmp_path: Path) 
     with pytest.raises(sqlite3.OperationalError, match="syntax error"):
         run_beside(file, "no statement")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_vacuum_says_that_postgresql_keeps_the_room(databases: Databases) -> None:
+    url = databases.copy(migrate)
+    result = CliRunner().invoke(app, ["db", "vacuum", "--database-url", url, "--json"])
+    assert result.exit_code == 0
+    assert ("use its VACUUM FULL" in result.stderr) == url.startswith("postgresql")

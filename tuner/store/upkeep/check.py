@@ -59,7 +59,11 @@ def unreadable(store: Store) -> list[str]:
 
 
 def vacuum(store: Store) -> tuple[int, int]:
-    """Give the room of deleted rows back to the disk; gives the bytes of the database before and after."""
+    """Give the room of deleted rows back to the disk; gives the bytes of the database before and after.
+
+    PostgreSQL gives back only what is free at the end of its files, and keeps the rest for new rows: more
+    would lock out all others meanwhile.
+    """
     before = size(store)
     if store.engine.dialect.name == "sqlite":
         file = str(store.engine.url.database)
