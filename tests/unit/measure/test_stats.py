@@ -233,3 +233,10 @@ def test_recorded_kernels_seldom_win_against_themselves(rounds: int) -> None:
 def test_recorded_kernels_that_are_two_percent_faster_win() -> None:
     verdicts = recorded_verdicts(30, speed=1.02)
     assert verdicts.count("second") / len(verdicts) >= 0.99
+
+
+def test_an_interval_of_thousands_of_samples() -> None:
+    # sigma of Binomial(2000, 1/2) is 22.36: rank 1000.5 - 2.576 * 22.36 = 942.9 for 0.99
+    interval = median_interval([float(value) for value in range(1, 2001)])
+    assert (interval.low, interval.value, interval.high) == (942.0, 1000.5, 1059.0)
+    assert 0.99 <= interval.confidence < 0.992
