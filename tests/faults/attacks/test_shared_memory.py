@@ -8,6 +8,7 @@ import fcntl
 import os
 import signal
 import socket
+import termios
 import threading
 import time
 from collections.abc import Iterator
@@ -148,13 +149,23 @@ def tells_of_this_machine(text: str) -> list[str]:
     return [word for word in ("Traceback", "Fatal Python", ".py", "/work", "/tmp", "/home") if word in text]
 
 
+def await_request(worker: int) -> None:
+    """Wait until a request lies in the pipe of a stopped worker, however busy the machine is: a worker that
+    dies before it is replaced, and the request answered."""
+    command = Path(f"/proc/{worker}/cmdline").read_text()
+    fd = command.partition("--pipes=")[2].partition(",")[0]
+    with open(f"/proc/{worker}/fd/{fd}", "rb", buffering=0) as pipe:
+        while not any(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))):
+            time.sleep(0.01)
+
+
 def test_a_death_in_a_request_tells_no_path(server: Server, own: Segment) -> None:
     (worker,) = children(server.process.pid, WORKER)
     other, answers = make(SECRET.nbytes), []
     os.kill(worker, signal.SIGSTOP)
     asking = threading.Thread(target=lambda: answers.append(post(server, own.location(), other.location())))
     asking.start()
-    time.sleep(0.5)  # the worker has the request then
+    await_request(worker)
     os.kill(worker, signal.SIGABRT)
     os.kill(worker, signal.SIGCONT)
     asking.join()
