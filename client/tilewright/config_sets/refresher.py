@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
 import random
 import re
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from numbers import Real
 from pathlib import Path
@@ -131,6 +133,11 @@ _NOTHING_TUNED = 404
 _WRITE_S = 5.0
 
 
+def _wake(condition: threading.Condition) -> None:
+    with condition:
+        condition.notify_all()
+
+
 class ConfigSetRefresher:
     """The config set of one device class, refreshed by one thread; safe to share between threads and forks.
 
@@ -166,6 +173,7 @@ class ConfigSetRefresher:
         self._kept: bytes | None = None  # as on disk, where another process may remove it
         self._requested = False
         self._closed = False
+        self._waker: weakref.finalize[..., ConfigSetRefresher] | None = None
         self.after_fork()
         self.forked = False
         forks.watch(self)
@@ -176,6 +184,8 @@ class ConfigSetRefresher:
         self._backoff = Backoff()
         self._looking = self._writing = False
         self._thread: threading.Thread | None = None
+        if self._waker:
+            self._waker.detach()  # its lock may be held by a lost thread
         self.forked = True
 
     def start(self) -> None:
@@ -236,21 +246,33 @@ class ConfigSetRefresher:
     def _ensure_thread(self, delay: float) -> None:
         with self._condition:
             if self._thread is None and not self._closed:
-                self._thread = forks.start_thread(lambda: self._run(delay), "tilewright-sets")
+                run = functools.partial(self._run, weakref.ref(self), self._condition, delay)
+                self._waker = weakref.finalize(self, _wake, self._condition)
+                self._waker.atexit = False
+                self._thread = forks.start_thread(run, "tilewright-sets")
 
     def _wait(self, rounds: int, timeout: float) -> bool:
         seconds = min(timeout, MOST_SECONDS)
         with self._condition:
             return self._condition.wait_for(lambda: self.rounds >= rounds or self._closed, seconds)
 
-    def _run(self, delay: float) -> None:
+    @staticmethod
+    def _run(used: weakref.ref[ConfigSetRefresher], condition: threading.Condition, delay: float) -> None:
+        """Look at the service until the refresher is closed, or nobody uses it any more."""
+
+        def may_look() -> bool:
+            refresher = used()
+            return refresher is None or refresher._may_look()
+
         while True:
-            with self._condition:
-                self._condition.wait_for(self._may_look, delay)
-                if self._closed:
+            with condition:
+                condition.wait_for(may_look, delay)
+                refresher = used()
+                if refresher is None or refresher._closed:
                     return
-                self._requested, self._looking = False, True
-            delay = self._round()
+                refresher._requested, refresher._looking = False, True
+            delay = refresher._round()
+            del refresher  # while the thread waits, a client without a close() can go
 
     def _may_look(self) -> bool:
         return self._closed or (self._requested and not self._backoff.open)

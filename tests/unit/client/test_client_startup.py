@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gc
 import json
 import math
 import pickle
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -394,3 +396,22 @@ def test_a_client_says_that_it_belongs_to_its_process(tmp_path: Path) -> None:
             for twice in (pickle.dumps, copy.copy, copy.deepcopy):
                 with pytest.raises(TypeError, match="make one in each process"):
                     twice(one)
+
+
+@pytest.mark.parametrize("waits", ["for its next look", "after a failed look"])
+def test_a_client_without_a_close_ends_with_its_last_use(
+    service: SetService, tmp_path: Path, waits: str
+) -> None:
+    service.mode = "ok" if waits == "for its next look" else "error"
+    before = set(threading.enumerate())
+    matmul = Client(service.url, cache_dir=tmp_path, start_timeout=20.0).start().matmul
+    gc.collect()
+    (thread,) = (one for one in set(threading.enumerate()) - before if one.name == "tilewright-sets")
+    matmul(*operands(TUNED))  # keeps the kernels and what looks for newer ones
+    assert thread.is_alive()
+    del matmul
+    until = time.monotonic() + 5.0
+    while thread.is_alive() and time.monotonic() < until:
+        gc.collect()  # again, as a look under way uses them, too
+        thread.join(0.05)
+    assert not thread.is_alive()
