@@ -145,9 +145,10 @@ class Client(Endpoints, Sender):
 
     def refresh(self, timeout: float = 2.0) -> bool:
         """Look for a newer config set now; False if the service did not answer within ``timeout`` seconds, or
-        has failed so often that it is not asked for a while.
+        has failed so often that it is not asked for a while. Does what :meth:`start` does, if need be.
 
         Raises:
+            DeviceUnavailable: nothing was started yet, and the driver of the GPU failed.
             InvalidProblem: ``timeout`` is no number.
         """
         if not isinstance(timeout, Real) or math.isnan(timeout):  # the wait for NaN seconds has no end

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 else:
     logging = LazyModule("logging")  # a start that goes well does without
 
+_LEAST_PAUSE_S = 0.1
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -60,7 +61,7 @@ class StartOptions:
 
     Attributes:
         start_timeout: seconds that start-up may block; 0 for not at all.
-        refresh_s: seconds between two looks at the service.
+        refresh_s: seconds between two looks at the service, at least 0.1.
         offline: use what the cache has and never ask the service.
         pin: ``sha256:...`` of the only config set to use.
         trust: ``ed25519:...``, the key that signs the service's kernels; the first one that it signs with
@@ -127,6 +128,11 @@ def _check_number(name: str, value: Any) -> None:
         raise InvalidProblem(f"{name} must be a finite number that is not negative, got {value!r}")
     if name in ("start_timeout", "refresh_s") and float(value) > MOST_SECONDS:
         raise InvalidProblem(f"{name} must be at most {MOST_SECONDS:g} seconds, got {value!r}")
+    if name == "refresh_s" and value < _LEAST_PAUSE_S:
+        raise InvalidProblem(
+            f"refresh_s must be at least {_LEAST_PAUSE_S:g} seconds, got {value!r}; to never ask, use"
+            " offline=True"
+        )
 
 
 _NOTHING_TUNED = 404
@@ -188,15 +194,15 @@ class ConfigSetRefresher:
             self._waker.detach()  # its lock may be held by a lost thread
         self.forked = True
 
-    def start(self) -> None:
-        """Take the set from disk; else wait for the service, at most ``start_timeout`` seconds."""
+    def start(self, most_s: float = math.inf) -> None:
+        """Take the set from disk; else wait for the service, at most ``start_timeout`` and ``most_s``
+        seconds."""
         self._load()
         if not self._options.offline:
             self._ensure_thread(0.0 if self.catalog is None else random.uniform(0.05, 0.5))
             with self._condition:
-                self._condition.wait_for(
-                    lambda: self.catalog or self.rounds or self._closed, self._options.start_timeout
-                )
+                limit = min(self._options.start_timeout, most_s)
+                self._condition.wait_for(lambda: self.catalog or self.rounds or self._closed, limit)
 
     def resume(self) -> None:
         """Look at the service from a forked child too: the threads of its parent do not run there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 
@@ -41,8 +42,9 @@ class LocalKernels:
         """Make a new lock in a forked child: a lost thread may hold the old one."""
         self._lock = threading.Lock()
 
-    def refresher(self, device: int) -> ConfigSetRefresher:
-        """The refresher of a device's class; its first use starts it and blocks at most ``start_timeout`` s.
+    def refresher(self, device: int, most_s: float = math.inf) -> ConfigSetRefresher:
+        """The refresher of a device's class; its first use starts it and blocks at most ``start_timeout`` and
+        ``most_s`` seconds.
 
         Raises:
             DeviceUnavailable: there is no such device.
@@ -58,7 +60,7 @@ class LocalKernels:
                 self._refreshers[name] = found
                 if self._is_closed:  # take what the cache has, and never ask the service
                     found.close()
-                found.start()
+                found.start(most_s)
             elif found.forked:
                 found.resume()
         return found
@@ -83,8 +85,15 @@ class LocalKernels:
         return Choice(artifact, found.kind, found.miss)
 
     def refresh(self, timeout: float) -> bool:
-        """Look for a newer set of every class in use, one after the other, within ``timeout`` seconds."""
+        """Look for a newer set of every class in use, one after the other, within ``timeout`` seconds; of the
+        default device's class if none is.
+
+        Raises:
+            DeviceUnavailable: there is no default device.
+        """
         until = time.monotonic() + timeout
+        if not self._refreshers and not self._is_closed:
+            self.refresher(local_device.default_device(), until - time.monotonic())
         refreshers = list(self._refreshers.values())
         done = [refresher.refresh(until - time.monotonic()) for refresher in refreshers]
         return bool(done) and all(done)

@@ -185,6 +185,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"cache_dir": 3}, {"pin": 5}, {"trust": 5}, {"trust": "tw_secret"}, {"start_timeout": "3"},
     {"cache_dir": "a\0b"}, {"cache_dir": ""}, {"cache_dir": "~nobody-of-this-name/cache"},
     {"start_timeout": math.inf}, {"start_timeout": 1e10}, {"refresh_s": sys.maxsize}, {"timeout": math.inf},
+    {"refresh_s": 0}, {"refresh_s": 0.01},
     {"timeout": 0}, {"timeout": -1.0}, {"timeout": math.nan}, {"timeout": "5"}, {"timeout": None},
     {"timeout": 1e300}, {"key": "tw_1\n"}, {"key": "tw_1 "}, {"key": "tw_\xe9"}, {"key": b"tw_1"},
 ]  # fmt: skip

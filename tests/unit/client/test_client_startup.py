@@ -415,3 +415,17 @@ def test_a_client_without_a_close_ends_with_its_last_use(
         gc.collect()  # again, as a look under way uses them, too
         thread.join(0.05)
     assert not thread.is_alive()
+
+
+def test_a_refresh_before_the_start_asks_the_service(service: SetService, tmp_path: Path) -> None:
+    with Client(service.url, cache_dir=tmp_path) as tw:
+        assert tw.refresh(20.0)
+        assert tw.lookup(TUNED).kind == "exact"
+    with Client(service.url, cache_dir=tmp_path / "closed") as tw:
+        tw.close()
+        assert not tw.refresh(20.0)
+    service.mode = "slow"
+    begun = time.monotonic()
+    with Client(service.url, cache_dir=tmp_path / "slow", start_timeout=60.0) as tw:
+        assert not tw.refresh(0.1)
+    assert time.monotonic() - begun < 10.0
