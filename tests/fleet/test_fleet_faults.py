@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-import pytest
-
-pytest.importorskip("ray", reason="Ray is not installed: 'make test-fleet' installs it")
-
 import api_server
 import fleet_cluster
+import numpy as np
 import postgres_server
+import pytest
 from fleet_faults import KINDS, PROBLEM, Count, Lab
 
 from tilewright import Client
@@ -32,7 +29,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 def test_every_node_is_a_device_and_takes_jobs(lab: Lab) -> None:
     assert {one.name for one in lab.client.devices()} == {"n0/host", "n1/host", "n2/host"}
-    ids = [lab.submit() for _ in range(4)]
+    ids = [lab.submit(trials=16) for _ in range(4)]
     holders = set()
 
     def ended() -> bool:

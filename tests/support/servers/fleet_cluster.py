@@ -10,13 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import api_server
+import pytest
 
 # NOTE: the second keeps every port on loopback, as Ray does on the systems of its name; read at its import.
 # The third runs devices at the priority of other processes, which Ray's workers otherwise give way to.
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 os.environ |= {"RAY_worker_niceness": "0", **api_server.QUICK_KERNELS}
+pytest.importorskip("ray", reason="'make test-fleet' installs Ray")
 from ray.cluster_utils import Cluster
 
+_STAND_IN = Path(__file__).parents[1] / "stand_in"
+# The environment of devices that compile one kernel and take fixed times.
+QUICK_DEVICES = {
+    name: os.pathsep.join(filter(None, (str(_STAND_IN), os.environ.get(name))))
+    for name in ("PATH", "PYTHONPATH")
+}
 _SMALL = {"include_dashboard": False, "object_store_memory": 80 * 2**20}
 
 

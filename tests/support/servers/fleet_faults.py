@@ -41,7 +41,6 @@ from tuner.store.trials import JobRecorder
 PROBLEM = GemmProblem(16, 16, 16, "float32", "nn")
 LEASE_S = 3
 NODES = 3
-STAND_IN = Path(__file__).parents[1] / "stand_in"
 _ALL = 1000  # trials: more than the family has configs
 _LONGER = 1.1  # than the last job that nothing struck: until then a job may be struck
 _ENDS_S = 120.0
@@ -119,9 +118,7 @@ class Lab:
         self.proxy.close()
 
     def _add(self) -> None:
-        before = {name: os.environ.get(name) for name in ("PATH", "PYTHONPATH")}
-        paths = {name: os.pathsep.join(filter(None, (str(STAND_IN), path))) for name, path in before.items()}
-        self.fleet.add(f"n{self._added}", **paths)
+        self.fleet.add(f"n{self._added}", **fleet_cluster.QUICK_DEVICES)
         self._added += 1
 
     def wait(self, condition: Callable[[], bool], seconds: float = _ENDS_S) -> bool:
@@ -134,12 +131,12 @@ class Lab:
             time.sleep(0.05)
         return False
 
-    def submit(self) -> str:
+    def submit(self, trials: int = _ALL) -> str:
         """Start a job like no other one, on a problem that has no winner."""
         self._seed += 1
         with self.store.begin() as session, suppress(StoreError):
             remove_best(session, self.client.devices()[0].device_class, PROBLEM)
-        return self.client.tune(PROBLEM, max_trials=_ALL, seed=self._seed, wait=False).id
+        return self.client.tune(PROBLEM, max_trials=trials, seed=self._seed, wait=False).id
 
     def job(self, job_id: str) -> JobRecord:
         """As the database has it."""
