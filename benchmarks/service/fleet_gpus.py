@@ -115,7 +115,6 @@ def _rows(given: argparse.Namespace, folder: Path, part: str) -> Rows:
 
 
 def _run(given: argparse.Namespace) -> int:
-    ends, all_well = time.monotonic() + given.seconds, True
     given.out.mkdir(parents=True, exist_ok=True)
     with contextlib.closing(Bench(given.devices[0])) as bench:
         facts = device_facts(bench.spec, bench.driver) | {"machine": machine_facts(), "method": METHOD}
@@ -123,6 +122,7 @@ def _run(given: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="fleet-", ignore_cleanup_errors=True) as folder:
         write_json(Path(folder) / _FACTS, facts)
         parts = _rows(given, Path(folder), "parts")
+        ends, all_well = time.monotonic() + given.seconds, True
         for part in given.parts:
             limit_s = min(PARTS[part], ends - time.monotonic() - _UNWIND_S)
             how, seconds = "left out: no time is left", 0.0
