@@ -326,10 +326,10 @@ def test_importing_the_contract_is_light() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_service_never_imports_cuda() -> None:
+def test_the_service_imports_neither_cuda_nor_ray() -> None:
     code = (
-        "import sys, service.cli.main, service.server.app; "
-        "loaded = {'cupy', 'nvmath', 'pynvml'} & set(sys.modules); "
+        "import sys, service.cli.main, service.cli.serve, service.server.app; "
+        "loaded = {'cupy', 'nvmath', 'pynvml', 'ray'} & set(sys.modules); "
         "assert not loaded, loaded"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from typing import Any
 
@@ -175,9 +174,3 @@ def test_a_host_has_no_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = bench_of(monkeypatch, FakeNvml(memory={OTHER: GIB}, used=[100]), HOST)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert (bench.neighbours(), bench.company(), race(bench)) == ((), (), ())
-
-
-def test_the_service_imports_no_nvml() -> None:
-    asked = "import sys, service.server.app; print('pynvml' in sys.modules)"
-    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
-    assert told.stdout == "False\n"
