@@ -7,6 +7,12 @@ import pytest
 from tuner.job import selection
 
 
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disturbed race runs again at once."""
+    monkeypatch.setattr(selection, "_PAUSE_S", 0.01)
+
+
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """Races with several of the toy's configs, few of which are close."""

@@ -28,6 +28,13 @@ UUID = "00112233-4455-6677-8899-aabbccddeeff"
 QUIET = GpuState(held_bytes=2**29, processes=(77,), most_mhz=1980, slowdowns=(), set_mhz=1755)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _looks_often() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tuner.workers.recovery._POLL_S", 0.05)
+        yield
+
+
 class FakeGpu:
     """A GPU whose state a test sets; ``broken`` is what NVML says instead."""
 
