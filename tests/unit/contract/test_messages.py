@@ -75,7 +75,8 @@ def error_classes(trees: list[ast.Module]) -> set[str]:
     bases = {
         node.name: {getattr(base, "id", getattr(base, "attr", "")) for base in node.bases}
         for tree in trees
-        for node in nodes(tree, ast.ClassDef)
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
     }
     found = {"TilewrightError", "Refusal"}
     while more := {name for name, above in bases.items() if above & found} - found:
