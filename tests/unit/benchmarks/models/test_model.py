@@ -109,9 +109,9 @@ def follow(_self, hint, problem, device):
     return HOST.heuristic_configs(problem, device)[:1]
 
 
-def test_a_row_says_why_another_tuner_gave_nothing(tmp_path, monkeypatch) -> None:
+def test_a_row_says_why_another_tuner_gave_nothing(earlier, monkeypatch) -> None:
     monkeypatch.setattr(Peer, "ask", lambda *_: {"failure": "it is not here"})
-    rows = run_model(tiny(tmp_path, search={"max_trials": 1}, peers=True), print).rows
+    rows = run_model(tiny(earlier, resume=True, peers=True), print).rows
     assert [row["m"] for row in rows] == [4, 8]
     assert {(row["torch_failure"], row["heuristics_failure"]) for row in rows} == {("it is not here",) * 2}
     assert {row["torch_ratio"] for row in rows} == {None}

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sweeps import every
 from typer.testing import CliRunner
 
 from benchmarks import cli
@@ -95,12 +96,15 @@ def test_resume_goes_on_after_the_rows_with_a_result(ran, tmp_path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "other"),
-    [
-        ("driver", "linux 1"),
-        ("method", "interleaved-v1"),
-        ("libraries", {"numpy": "1.0"}),
-        ("libraries", None),
-    ],
+    every(
+        2,
+        [
+            ("driver", "linux 1"),
+            ("method", "interleaved-v1"),
+            ("libraries", {"numpy": "1.0"}),
+            ("libraries", None),
+        ],
+    ),
 )
 def test_rows_that_rest_on_something_else_are_measured_again(ran, tmp_path, name: str, other: Any) -> None:
     request, result = ran
