@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import gc
+import itertools
 import os
 import socket
 import threading
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sweeps import every
 
 from tilewright import AsyncClient, Client
 from tilewright.errors import ServiceError, ServiceUnreachable, TilewrightError
@@ -268,8 +270,10 @@ def test_a_service_that_lies_or_drips_costs_little_time_and_memory(
     assert sender.send(call()).ran == "numpy"
 
 
-@pytest.mark.parametrize("mode", [mode for mode in LIES if mode.startswith("drip")])
-@pytest.mark.parametrize("is_kept", [False, True])
+@pytest.mark.parametrize(
+    ("is_kept", "mode"),
+    every(4, itertools.product([False, True], [mode for mode in LIES if mode.startswith("drip")])),
+)
 def test_a_service_that_drips_holds_no_call_over_httpx2(server: Any, mode: str, is_kept: bool) -> None:
     """Each byte comes within the timeout of a step."""
     url = f"http://127.0.0.1:{server.server_port}"
