@@ -27,15 +27,18 @@ def every(step: int, cases: Iterable[Any]) -> list[Any]:
 
 
 def on_generations(
-    cases: Iterable[Any], archs: Callable[[Any], Iterable[str]] = lambda _: TARGETS
+    cases: Iterable[Any],
+    archs: Callable[[Any], Iterable[str]] = lambda _: TARGETS,
+    most: int | None = None,
 ) -> Iterator[tuple[Any, ...]]:
     """Each case with one architecture of each generation (``sm_8x``, ``sm_9x``, ...) of ``archs``, which
-    takes a case. Those of one generation, whose kernels differ little, take turns from case to case."""
+    takes a case. Those of one generation, whose kernels differ little, take turns from case to case, and so
+    do the generations if a case gets ``most`` of them."""
     for turn, case in enumerate(cases):
         values = case if isinstance(case, tuple) else (case,)
-        for _, group in itertools.groupby(archs(case), key=lambda arch: arch[:-1]):
-            alike = list(group)
-            yield (*values, alike[turn % len(alike)])
+        found = [list(group) for _, group in itertools.groupby(archs(case), key=lambda arch: arch[:-1])]
+        for alike in (found * 2)[turn % len(found) :][: min(len(found), most or len(found))]:
+            yield (*values, alike[(turn + turn // len(found)) % len(alike)])
 
 
 def _name(value: Any) -> str:
