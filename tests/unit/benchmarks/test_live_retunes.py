@@ -12,6 +12,7 @@ from host_samples import EIGHT_CONFIGS
 from toy_family import toy_space
 from typer.testing import CliRunner
 
+from benchmarks.common import fresh
 from benchmarks.search import live_retunes
 from benchmarks.search import report as report_
 from benchmarks.search.live_retunes import Regret, Retune, figures, flip_rate, regrets, searching
@@ -114,7 +115,9 @@ def confirm(recorded: Path, out: Path, *options: str) -> tuple[int, dict[str, An
 @pytest.fixture(scope="module")
 def report(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("live") / "live-retunes-host.json"
-    code, found = confirm(recorded, out, "--tunes", "2", "--seed", "5")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fresh, "QUIET_WAIT_S", 0.0)
+        code, found = confirm(recorded, out, "--tunes", "2", "--seed", "5")
     assert code == 0
     assert report_.live(out.parent).count("| host |") == 1
     return found
