@@ -31,7 +31,7 @@ _CVT = re.compile(r'asm\("cvt\.([\w.]+) %0, %1;" : "=\w"\(([\w.]+)\) : "\w"\(([\
 _FOLDER = tempfile.TemporaryDirectory(prefix="tilewright-cpu-kernels-")
 _LOADED: dict[str, Any] = {}
 _SUFFIXES = (".cpp", ".h", ".cuh")
-_COMPILER = ("g++", "-O1", "-std=c++20", "-fPIC", "-shared", "-w")
+_COMPILER = ("g++", "-O1", "-std=c++17", "-fPIC", "-shared", "-w")
 
 
 def wrong_on_cpu(

@@ -65,7 +65,7 @@ MOST = [
 
 
 @pytest.mark.parametrize(
-    ("arch", "dtype", "layout", "most"), every(3, [(arch, *case) for arch in ARCHS for case in MOST])
+    ("arch", "dtype", "layout", "most"), every(6, [(arch, *case) for arch in ARCHS for case in MOST])
 )
 def test_other_instructions_for_each_mma(arch: str, dtype: str, layout: str, most: float) -> None:
     loop = main_loop(first_config(arch, dtype, layout), arch)
@@ -75,8 +75,10 @@ def test_other_instructions_for_each_mma(arch: str, dtype: str, layout: str, mos
     assert (loop.count(LOAD_FRAGMENT), loop.count(COPY), loop.count(BARRIER)) == (4 * 16, 4 * 6, 4)
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize(("layout", "most"), [("nn", 1.15), ("tn", 1.40), ("tt", 0.90)])
+@pytest.mark.parametrize(
+    ("layout", "most", "arch"),
+    every(2, [(*case, arch) for arch in ARCHS for case in [("nn", 1.15), ("tn", 1.40), ("tt", 0.90)]]),
+)
 def test_other_instructions_for_each_mma_of_tf32_with_rows_of_k(arch: str, layout: str, most: float) -> None:
     """Two words of A or one of B a load: 8 loads for 16 mma in tt, 16 in nn, 24 in tn."""
     artifact = first_config(arch, "tfloat32", layout)

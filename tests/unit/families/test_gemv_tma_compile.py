@@ -105,7 +105,7 @@ def test_what_has_too_few_registers_is_refused_and_spills(rows, dtype, changes, 
     assert (compiled(problem, **changes).spill_bytes == 0) is enough
 
 
-@pytest.mark.parametrize("problem", every(4, PROBLEMS))
+@pytest.mark.parametrize("problem", every(8, PROBLEMS))
 def test_heuristic_configs_and_sampled_configs_compile_without_spills(problem) -> None:
     points = list(valid_points(GEMV_TMA, problem, H200))
     assert len(points) > 25

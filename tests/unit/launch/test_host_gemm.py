@@ -48,8 +48,9 @@ def test_passes_over_k(dtype: str) -> None:
         case.check()
 
 
-@pytest.mark.parametrize("activation", ["none", "relu", "gelu"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("activation", "dtype"), every(2, itertools.product(["none", "relu", "gelu"], ["float32", "float64"]))
+)
 def test_epilogues(activation: str, dtype: str) -> None:
     for m, n, k in ((1, 1, 1), (13, 67, 16), (50, 71, 40)):
         problem = GemmProblem(m, n, k, dtype, activation=activation, has_bias=True, has_c=True)
@@ -67,8 +68,10 @@ def test_threads_and_traversals_cover_the_batch(swizzle: int, snake: int, stream
         case.check()
 
 
-@pytest.mark.parametrize("arch", ["x86_64", "x86_64_v2", "x86_64_v3"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("arch", "dtype"),
+    every(2, itertools.product(["x86_64", "x86_64_v2", "x86_64_v3"], ["float32", "float64"])),
+)
 def test_lower_levels_of_this_cpu(arch: str, dtype: str) -> None:
     if not can_run(arch, host_arch()):
         pytest.skip(f"this CPU is {host_arch()}")
@@ -134,8 +137,9 @@ def test_small_integers_are_exact() -> None:
     assert np.array_equal(case.d, case.a @ case.b.transpose(0, 2, 1))
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("activation", "dtype"), every(2, itertools.product(["relu", "gelu"], ["float32", "float64"]))
+)
 def test_activations_at_the_ends(activation: str, dtype: str) -> None:
     problem = GemmProblem(1, 7, 1, dtype, activation=activation)
     case = Case(problem)
