@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import itertools
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from host_samples import activate, artifact_of, config_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import every
 
 from tilewright import Activation, AsyncClient, Client, DType, GemmProblem, LaunchPlan
 from tilewright.artifact import Preconditions, Scalar, TensorMap
@@ -93,8 +95,9 @@ def test_the_rest_is_left_to_the_library_with_a_reason(name: str) -> None:
     assert reason in told
 
 
-@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
-@pytest.mark.parametrize("where", ["kernel", "library"])
+@pytest.mark.parametrize(
+    ("activation", "where"), every(5, itertools.product([None, "relu", "gelu"], ["kernel", "library"]))
+)
 def test_epilogues_mean_the_same_with_and_without_a_kernel(activation: str | None, where: str) -> None:
     matmul = LocalMatmul(tuned if where == "kernel" else lambda *_: Choice(None, "nothing tuned"))
     a, b, bias, c = array(33, 40), array(40, 21), array(21), array(33, 21)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from device_samples import HOPPER
+from sweeps import every
 from toy_family import PROBLEM, ToyFamily
 from tune_lab import Lab, config_of
 
@@ -45,7 +46,8 @@ class PlantedToy(ToyFamily):
 
 
 @pytest.mark.parametrize(
-    ("level", "max_trials"), [(Level.FULL, 16), (Level.FULL, 100), (Level.QUICK, 16), (Level.QUICK, 4)]
+    ("level", "max_trials"),
+    every(2, [(Level.FULL, 16), (Level.FULL, 100), (Level.QUICK, 16), (Level.QUICK, 4)]),
 )
 def test_every_row_finds_the_best_of_its_class(
     monkeypatch: pytest.MonkeyPatch, level: Level, max_trials: int

@@ -9,6 +9,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from sweeps import every
 from toy_family import PROBLEM, TOY
 from tune_lab import Lab, config_of
 
@@ -139,7 +140,7 @@ def test_few_kernels_are_chosen_so_that_each_row_is_covered() -> None:
     assert cover({}) == []
 
 
-@pytest.mark.parametrize("done", [1, 17, 45, 80])
+@pytest.mark.parametrize("done", every(3, [17, 1, 45, 80]))
 def test_a_resumed_job_measures_nothing_twice_and_ends_the_same(done: int) -> None:
     whole = ladder_lab()
     best = run(whole)
@@ -367,7 +368,7 @@ def test_a_row_that_loses_to_the_vendor_has_as_many_trials_again_and_another_rac
     assert len(quick.bench.races) == len(ROWS)
 
 
-@pytest.mark.parametrize("done", [60, 110, 150])
+@pytest.mark.parametrize("done", every(3, [110, 60, 150]))
 def test_a_resumed_job_gives_rows_that_lose_their_trials_once(done: int) -> None:
     whole = ladder_lab()
     whole.bench.vendor_us = 90.0

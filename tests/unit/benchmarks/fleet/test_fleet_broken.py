@@ -37,7 +37,9 @@ def built(name: str, **environment: str) -> list[str]:
     return ran.stdout.splitlines()
 
 
-@pytest.mark.parametrize("planted", [ON_GPU, ON_HOST], ids=["gpu", "host"])
+@pytest.mark.parametrize(
+    "planted", [pytest.param(ON_GPU, id="gpu"), pytest.param(ON_HOST, id="host", marks=pytest.mark.long)]
+)
 def test_a_copy_with_faults_compiles_and_differs(planted: Planted, tmp_path: Path) -> None:
     folder = planted.copied_to(tmp_path)
     text = (folder / "kernels" / planted.source).read_text()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sweeps import every
 
 from benchmarks.lab import power_swing
 from tuner.measure import interleave
@@ -54,7 +55,7 @@ def ratios(device: Any, recorded: list[Recorded], us: float, passes: int) -> lis
     return found
 
 
-@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("passes", every(2, [1, 2]))
 def test_twins_rarely_differ(passes, drawing, recorded) -> None:
     found = ratios(drawing(690.0), recorded, 100.0, passes)
     assert sum(not one.undecided for one in found) <= 0.02 * len(found)
