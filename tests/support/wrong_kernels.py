@@ -109,11 +109,7 @@ FAULTS = (
     Fault("gemv", SPLIT_K, "values[i] += __ldcg", "values[i] = __ldcg", FEW, SPLIT),
     # Tiles in shared memory, and the loop over k of mma_sync.
     Fault(
-        "mma_sync",
-        "common/smem_tile.cuh",
-        "row + first_row()) >= zeros;",
-        "row + first_row()) >= 0;",
-        ODD,
+        "mma_sync", "common/smem_tile.cuh", "row + first_row()) >= zeros;", "row + first_row()) >= 0;", ODD
     ),
     Fault("mma_sync", "common/smem_tile.cuh", "{first * DEPTH - pad,", "{-pad,", LONG, SPLIT),
     Fault("mma_sync", MMA, "if (i < k_tiles) load_tile", "if (i + 1 < k_tiles) load_tile", SHORT),
@@ -137,12 +133,7 @@ FAULTS = (
         {"epilogue": "smem"},
     ),
     Fault(
-        "mma_sync",
-        MMA_STORE,
-        "warp_row + at.base,",
-        "warp_row,",
-        PLAIN,
-        {"epilogue": "smem", "tile_m": 64},
+        "mma_sync", MMA_STORE, "warp_row + at.base,", "warp_row,", PLAIN, {"epilogue": "smem", "tile_m": 64}
     ),
     # wmma and simt.
     Fault("wmma", "wmma/kernel.cu", "row = warp_row + i * 16;", "row = warp_row;", PLAIN, {"tile_m": 64}),

@@ -37,11 +37,7 @@ def test_a_table_has_replays_first_then_strategies_by_their_hundredth_trial(tmp_
     lines = report_.table("toy-space", tmp_path).splitlines()
     assert lines[0] == "### toy-space: 621 configs, 621 of them work"
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[4:]]
-    assert [row[0] for row in cells] == [
-        "**tilewright random**",
-        "Kernel Tuner fast",
-        "Kernel Tuner slow",
-    ]
+    assert [row[0] for row in cells] == ["**tilewright random**", "Kernel Tuner fast", "Kernel Tuner slow"]
     assert cells[0][6] == ""  # a budget of 110 says nothing about 200
     assert cells[1][1:] == ["3", *["0.960 (0.960 .. 0.960)"] * 5, "1.00 / 1.00 / 1.00", "2"]
 
