@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from device_samples import HOPPER
+from sweeps import every
 
 from kernels.base.spec import CompileError
 from kernels.compiler.build import build
@@ -132,7 +133,7 @@ PROBLEMS = [
 ]
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+@pytest.mark.parametrize("problem", every(2, PROBLEMS))
 def test_sampled_configs_keep_their_registers(problem: GemmProblem) -> None:
     """Neither a spill nor a word of the assembler that wgmma run one by one: that is a CompileError."""
     points = list(valid_points(WGMMA, problem, HOPPER))
@@ -147,7 +148,7 @@ def test_the_largest_accumulators_do_not_spill() -> None:
     assert build(WGMMA, wide, NT, HOPPER).resources.spill_bytes == 0
 
 
-EVERY_N = r"""
+KERNELS = r"""
 #include "common/ptx/wgmma.cuh"
 template <class In, bool F16, int N, bool A_TRANSPOSED, bool B_TRANSPOSED>
 __device__ __forceinline__ void multiply(unsigned* out, unsigned long long a, unsigned long long b) {
@@ -170,22 +171,20 @@ __device__ __forceinline__ void multiply(unsigned* out, unsigned long long a, un
 #define F16_F32(N, ...) KERNEL(f16_f32, f16, false, N, 4)
 #define BF16_F32(N, ...) KERNEL(bf16_f32, bf16, false, N, 4)
 #define F16_F16(N, ...) KERNEL(f16_f16, f16, true, N, 2)
-TW_EVERY_N_F32(F16_F32)
-TW_EVERY_N_F32(BF16_F32)
-TW_EVERY_N_F16(F16_F16)
 """
+ALL = "TW_EVERY_N_F32(F16_F32) TW_EVERY_N_F32(BF16_F32) TW_EVERY_N_F16(F16_F16)"
 
 
 @pytest.mark.long
 def test_every_legal_n_assembles() -> None:
     """All 32 values of N: the operand lists have the length that the instruction asks for."""
-    binary = compile_text(EVERY_N, "sm_90a", entry="f16_f32_256").binary
+    binary = compile_text(KERNELS + ALL, "sm_90a", entry="f16_f32_256").binary
     names = [f"{name}_{n}" for name in ("f16_f32", "bf16_f32", "f16_f16") for n in range(8, 257, 8)]
     assert all(f".text.{name}\0".encode() in binary for name in names)
 
 
 def test_serialised_wgmma_is_a_compile_error() -> None:
     """Touching an accumulator between two wgmma of a group makes the assembler run them one by one."""
-    touched = EVERY_N.replace("wgmma_commit();", "acc[0] += acc[0]; wgmma_commit();", 1)
+    touched = KERNELS.replace("wgmma_commit();", "acc[0] += acc[0]; wgmma_commit();", 1)
     with pytest.raises(CompileError, match="gave up a wgmma guarantee"):
-        compile_text(touched, "sm_90a", entry="f16_f32_64")
+        compile_text(f"{touched}F16_F32(64)", "sm_90a", entry="f16_f32_64")

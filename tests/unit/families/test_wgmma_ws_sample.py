@@ -21,7 +21,7 @@ from tilewright import Config, GemmProblem
 from tuner.search.points import valid_points
 
 SEED = 1
-EACH, FEW = 14, 3  # configs of each problem, and in `make test`
+EACH, FEW = 7, 2  # configs of each problem, and in `make test`
 
 PROBLEMS = [
     GemmProblem(4096, 4096, 4096),
@@ -90,7 +90,7 @@ def test_searched_configs_keep_their_budgets(problem: GemmProblem, count: int) -
         assert [said for said in pool.map(functools.partial(complaint, problem), configs) if said] == []
 
 
-@pytest.mark.parametrize(("changes", "extra"), every(4, LIMITS))
+@pytest.mark.parametrize(("changes", "extra"), every(8, LIMITS))
 def test_reduce_scatter_that_takes_all_registers(
     changes: dict[str, object], extra: dict[str, object]
 ) -> None:

@@ -34,18 +34,8 @@ def test_a_recording_goes_on_and_measures_the_fastest_again(
 ) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(record_random, "AGAIN", 2)
-    command = [
-        "96x128x64",
-        "--dtype",
-        "float32",
-        "--device",
-        "host",
-        "--processes",
-        "2",
-        "--stop-after",
-        "60",
-    ]
-    command += ["--out", str(tmp_path)]
+    command = ["96x128x64", "--dtype", "float32", "--device", "host", "--processes", "2"]
+    command += ["--stop-after", "60", "--out", str(tmp_path)]
     path = tmp_path / "host-96x128x64-float32-host.t4.json.gz"
     record_random.main([*command, "--family", "host=3"])
     before = read_space(path)
