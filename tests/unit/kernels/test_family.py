@@ -27,7 +27,7 @@ from tuner.search.points import valid_points
 
 CPU = DeviceSpec("host", host_arch(), "CPU", 2, 8 << 30, 32 << 20)
 HALF = GemmProblem(512, 768, 4096)
-THIN = GemmProblem(16, 64, 256)
+FLAT = GemmProblem(16, 64, 256)
 SINGLE = GemmProblem(100, 2000, 512, dtype=DType.FLOAT32)
 DOUBLE = GemmProblem(2048, 24, 8192, dtype=DType.FLOAT64, layout=Layout.TT)
 
@@ -64,7 +64,7 @@ def test_simt_enumerates_exactly_what_brute_force_finds(problem: GemmProblem) ->
     assert found == [point for point in everything(SIMT) if wanted(SIMT, point, problem)]
 
 
-@pytest.mark.parametrize(("family", "problem"), [(MMA_SYNC, THIN), (HOST, SINGLE)], ids=label)
+@pytest.mark.parametrize(("family", "problem"), [(MMA_SYNC, FLAT), (HOST, SINGLE)], ids=label)
 def test_sampled_points_are_enumerated_if_and_only_if_wanted(
     family: Family[Any], problem: GemmProblem
 ) -> None:
