@@ -16,7 +16,7 @@ from alembic import command
 from databases import Databases, migrate, opened
 from set_server import config_set, entry
 from signers import signer
-from sqlalchemy import delete, event, func, select
+from sqlalchemy import delete, event, func, insert, select, update
 from typer.testing import CliRunner
 
 from service.cli.main import app
@@ -258,10 +258,13 @@ def test_no_step_holds_the_writer_for_long(store: Store) -> None:
         job, _ = jobs.submit(session, samples.request(m=90), samples.HOST)
         jobs.finish(session, job.id, JobStatus.SUCCEEDED)
         timing = dataclasses.replace(samples.TIMING, samples_us=tuple(map(float, range(300))))
-        for number in range(3000):
-            tried = dataclasses.replace(samples.trial(number), config=LOSER, timing=timing, artifact=None)
-            trials.add(session, job.id, tried)
-    age(store, 100, JobRow, TrialRow)
+        tried = dataclasses.replace(samples.trial(0), config=LOSER, timing=timing, artifact=None)
+        trials.add(session, job.id, tried)
+        first = session.get_one(TrialRow, (job.id, 0))
+        values = {column.key: getattr(first, column.key) for column in TrialRow.__table__.columns}
+        session.execute(insert(TrialRow), [values | {"number": number} for number in range(1, 3000)])
+        long_ago = utc_now() - timedelta(days=100)
+        session.execute(update(TrialRow).values(created=long_ago, sampled=long_ago))
     held = list[float]()
     began = threading.local()
     event.listen(store.engine, "begin", lambda _: setattr(began, "at", time.perf_counter()))

@@ -190,7 +190,7 @@ class _Samples(_Rule):
     def remove(self, session: Session, rows: Rows) -> int:
         # NOTE: those that were not deleted or replaced since.
         same = tuple_(*self.keys).in_([tuple(row[: len(self.keys)]) for row in rows])
-        there = {tuple(row) for row in session.execute(select(*self.keys).where(same))}
+        there = {tuple(row) for row in session.execute(select(*self.keys).where(_near(rows), same))}
         values = [
             {
                 "job_id": row.job_id,
@@ -238,7 +238,8 @@ class _Trials(_Rule):
 
     def remove(self, session: Session, rows: Rows) -> int:
         named = [(row.job_id, row.number) for row in rows]
-        return _delete(session, TrialRow, tuple_(TrialRow.job_id, TrialRow.number).in_(named))
+        same = tuple_(TrialRow.job_id, TrialRow.number).in_(named)
+        return _delete(session, TrialRow, _near(rows) & same)
 
 
 class _Sets(_Rule):
@@ -263,8 +264,9 @@ class _Artifacts(_Rule):
 
     def remove(self, session: Session, rows: Rows) -> int:
         wins = select(BestConfigRow.id).where(BestConfigRow.artifact == ArtifactRow.digest).exists()
+        near = ArtifactRow.digest.in_([row.digest for row in rows])  # as with _near
         same = tuple_(ArtifactRow.created, ArtifactRow.digest).in_([tuple(row) for row in rows])
-        return _delete(session, ArtifactRow, same & ~wins)
+        return _delete(session, ArtifactRow, near & same & ~wins)
 
 
 class _Jobs(_Rule):
@@ -330,6 +332,16 @@ def _old_sets(session: Session, before: datetime | None) -> ColumnElement[bool]:
 def _is_served() -> ColumnElement[bool]:
     names = or_(ServedSetRow.latest_id == ConfigSetRow.id, ServedSetRow.pinned_id == ConfigSetRow.id)
     return select(ServedSetRow.device_class).where(names).exists()
+
+
+def _near(rows: Rows) -> ColumnElement[bool]:
+    """A trial lies between these.
+
+    NOTE: SQLite looks for several columns at once in no index, and would go through the whole table.
+    """
+    numbers = [row.number for row in rows]
+    of_their_jobs = TrialRow.job_id.in_({row.job_id for row in rows})
+    return of_their_jobs & TrialRow.number.between(min(numbers), max(numbers))
 
 
 def _has(table: Any) -> ColumnElement[bool]:
