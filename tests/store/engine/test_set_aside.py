@@ -54,6 +54,11 @@ class Surroundings:
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_queue, "_ASIDE_S", 0.05)
+
+
 @pytest.fixture
 def here(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Surroundings]:
     made = Surroundings(store, tmp_path)
@@ -75,7 +80,9 @@ def successor(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("databases", "end"), [("sqlite", "by itself"), ("postgresql", "by a release")], indirect=["databases"]
+    ("databases", "end"),
+    [("sqlite", "by itself"), pytest.param("postgresql", "by a release", marks=pytest.mark.long)],
+    indirect=["databases"],
 )
 def test_a_job_waits_for_its_device_and_goes_on_with_its_trials(
     store: Store, here: Surroundings, end: str
@@ -109,8 +116,7 @@ def test_a_job_waits_for_its_device_and_goes_on_with_its_trials(
     assert len({trial.config for trial in kept}) == len(kept)
 
 
-@pytest.mark.parametrize("end", ["by itself", "by a release"])
-@pytest.mark.parametrize("state", [LOST, KEPT])
+@pytest.mark.parametrize(("state", "end"), [(LOST, "by itself"), (KEPT, "by a release")])
 @pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
 def test_a_service_whose_predecessor_was_killed_waits_for_its_memory(
     store: Store, successor: Surroundings, state: GpuState, end: str
@@ -149,7 +155,6 @@ def test_a_device_set_aside_goes_on_where_its_job_cannot_be_given_back(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(device_queue, "_ASIDE_S", 0.01)
         patch.setattr(queue, "_step", lost)
         patch.setattr(jobs, "requeue_interrupted", broken)
         assert all(turns.acquire(timeout=10) for _ in range(3))

@@ -62,7 +62,15 @@ def store(databases: Databases) -> Iterator[Store]:
         yield made
 
 
-@pytest.mark.parametrize("into", KINDS)
+@pytest.mark.parametrize(
+    ("databases", "into"),
+    [
+        ("sqlite", "postgresql"),
+        ("postgresql", "sqlite"),
+        *(pytest.param(kind, kind, marks=pytest.mark.long) for kind in KINDS),
+    ],
+    indirect=["databases"],
+)
 def test_a_backup_restores_into_either_database(
     store: Store, into: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import store_samples as samples
+from databases import postgresql_is_long
 from engine_lab import FakeBench, job, submit, wait_for
 from sqlalchemy import update
 
@@ -364,6 +365,7 @@ def running(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     made.stop()
 
 
+@postgresql_is_long
 def test_a_queue_takes_a_job_between_two_trials_of_its_canary(
     store: Store, won: str, running: engine.LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

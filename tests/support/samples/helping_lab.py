@@ -78,7 +78,7 @@ class TwoDevices:
         patch.setattr(device_queue, "Bench", self._bench)
         patch.setattr(engine, "Builder", lambda *_given, **_named: _Builder())
         given = {"devices": ("one", "two"), "cache_dir": folder, "lock_dir": folder, "stop_s": 5.0}
-        given |= {"quiet_wait_s": 0.0, "lease_s": 1.0, "retune_stale": False}
+        given |= {"quiet_wait_s": 0.0, "lease_s": 10.0, "retune_stale": False}
         self.store = store
         self.benches: dict[str, TimedBench] = {}
         self.engine = LocalEngine(store, Settings(**(given | settings)))
