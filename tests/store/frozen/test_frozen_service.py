@@ -65,7 +65,7 @@ def service(url: str, folder: Path) -> Iterator[Client]:
             _, key = keys.create(session, "test", frozenset({"admin"}))
             keys.trust(session, signer(1).public_key, "vouches for exports of releases that signed nothing")
     (folder / "service").mkdir()
-    server = start(folder / "service", database_url=url, retune_stale=False)
+    server = start(folder / "service", database_url=url, retune_stale=False, lease_s=3)
     try:
         with Client(server.url, timeout=60.0, key=key) as client:
             yield client

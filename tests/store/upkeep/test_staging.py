@@ -42,8 +42,13 @@ from tuner.store.upkeep.retention import Kind, prune
 
 JOB, OTHER = "b" * 32, "c" * 32
 KERNEL = artifact()
-ALL = 1000
+ALL, BATCH = 240, 60  # trials, and lines that enter at once
 PARTS = [job_line(JOB), *trial_lines(JOB, ALL)]
+
+
+@pytest.fixture(autouse=True)
+def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "_BATCH_LINES", BATCH)
 
 
 def merged(store: Store, content: bytes, own_key: str | None = None) -> ImportAnswer:
@@ -126,7 +131,7 @@ def test_a_job_shows_with_all_of_its_trials_or_not_at_all(
 
 def test_what_is_damaged_at_its_end_leaves_nothing_and_joined_jobs_as_they_were(store: Store) -> None:
     merged(store, b"".join(PARTS[:11]))  # trials 0 to 9
-    with pytest.raises(BadLine, match="line 1002: kind"):
+    with pytest.raises(BadLine, match="line 242: kind"):
         merged(store, b"".join(PARTS) + b'{"kind":"?"}\n')
     assert numbers(store, JOB) == list(range(10))
     assert staged(store) == []
@@ -141,7 +146,7 @@ def test_what_ended_an_import_is_told_also_where_it_cannot_be_taken_back_now(
 
     with monkeypatch.context() as patch:
         patch.setattr(staging, "settle", unsettled)
-        with pytest.raises(BadLine, match="line 1002: kind"):
+        with pytest.raises(BadLine, match="line 242: kind"):
             merged(store, b"".join(PARTS) + b'{"kind":"?"}\n')
     assert len(staged(store)) == 1
     with store.begin() as session:
@@ -346,9 +351,9 @@ def test_what_is_deleted_shows_no_more_and_goes_in_small_steps(
         return step(*arguments)
 
     monkeypatch.setattr(staging, "_step", watched)
-    monkeypatch.setattr(staging, "_TRIALS", 100)
+    monkeypatch.setattr(staging, "_TRIALS", 24)
     assert staging.remove(store, import_id, "me") == imports.Removed(jobs=1, trials=ALL)
-    assert len(shown) > ALL / 100
+    assert len(shown) > ALL / 24
     assert set(shown) == {0}
     with store.read() as session:
         entry = audit.listing(session)[0]
@@ -487,14 +492,14 @@ def test_one_whose_process_died_is_taken_back_at_the_next_start(
 ) -> None:
     merged(store, b"".join(PARTS[:11]))
     with broken_off(monkeypatch, "go_on", 3):
-        merged(store, large_export(OTHER, 100_000) + b"".join(PARTS[11:]))
+        merged(store, large_export(OTHER, 50_000) + b"".join(PARTS[11:]))
     assert numbers(store, OTHER) != []
     staging.settle_lost(store)
     assert len(staged(store)) == 1, "its process lives"
     die(store)
     staging.settle_lost(store)
     assert (staged(store), numbers(store, OTHER), numbers(store, JOB)) == ([], [], list(range(10)))
-    assert merged(store, large_export(OTHER, 100_000)).added.jobs == 1
+    assert merged(store, large_export(OTHER, 50_000)).added.jobs == 1
 
 
 def test_one_that_was_not_heard_of_for_an_hour_is_taken_back(
@@ -508,7 +513,7 @@ def test_one_that_was_not_heard_of_for_an_hour_is_taken_back(
 
 
 def test_one_that_shows_already_is_brought_to_its_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    content, own = signed_winner(120), signer(1).public_key
+    content, own = signed_winner(60), signer(1).public_key
     with broken_off(monkeypatch, "merge_winners", 0):
         merged(store, content, own)
     with store.read() as session:
@@ -518,11 +523,11 @@ def test_one_that_shows_already_is_brought_to_its_end(store: Store, monkeypatch:
     staging.settle_lost(store)
     assert staged(store) == []
     with store.read() as session:
-        assert len(winners.for_arch(session, HOST_CLASS)) == 120
+        assert len(winners.for_arch(session, HOST_CLASS)) == 60
         (entered,) = imports.listing(session)
-        assert imports.counts(session, entered.id).best == 120
+        assert imports.counts(session, entered.id).best == 60
     again = merged(store, content, own)
-    assert (again.import_id, again.known.best) == (None, 120)
+    assert (again.import_id, again.known.best) == (None, 60)
 
 
 def test_a_trusted_import_brings_its_winners_at_its_end(store: Store) -> None:
