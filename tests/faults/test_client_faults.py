@@ -35,7 +35,7 @@ from tuner.devices.host import query_host
 
 TIMEOUT_S = 0.5
 SLACK_S = 1.5  # NOTE: others may be working on this machine
-PROCESSES = 64
+PROCESSES = 32
 REQUEST_S = 1.0
 
 

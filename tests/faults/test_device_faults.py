@@ -235,11 +235,11 @@ def test_gemm_by_the_vendor(bench: Bench) -> None:
 
 
 def test_gemms_come_between_the_slices_of_a_race(bench: Bench) -> None:
-    """A race of several seconds holds up a GEMM by one slice, and ends with all of its rounds."""
+    """A race of some seconds holds up a GEMM by one slice, and ends with all of its rounds."""
     slow = artifact(bench.spec.arch, "usleep(100);")
     samples = []
     race = threading.Thread(
-        target=lambda: samples.append(bench.race([slow], PROBLEM, RaceRules(100, 1), 60.0))
+        target=lambda: samples.append(bench.race([slow], PROBLEM, RaceRules(50, 1), 60.0))
     )
     race.start()
     gemms = 0
@@ -248,10 +248,10 @@ def test_gemms_come_between_the_slices_of_a_race(bench: Bench) -> None:
         assert close(*product(bench, wait_s=10))
         gemms += 1
         assert time.monotonic() - start < 6.0
-        time.sleep(0.5)
+        time.sleep(0.25)
     race.join()
     assert gemms > 1
-    assert [len(row) for row in samples[0].samples_us] == [100, 100]
+    assert [len(row) for row in samples[0].samples_us] == [50, 50]
 
 
 def test_a_race_starts_again_after_a_gemm_that_broke_the_process(bench: Bench) -> None:
@@ -271,7 +271,7 @@ def test_a_race_starts_again_after_a_gemm_that_broke_the_process(bench: Bench) -
 
 def test_gemm_waits_for_one_trial_at_most(bench: Bench) -> None:
     hung = artifact(bench.spec.arch, host_kernels.HANG)
-    trial = threading.Thread(target=bench.trial, args=(hung, PROBLEM, None, 1.5))
+    trial = threading.Thread(target=bench.trial, args=(hung, PROBLEM, None, 0.8))
     trial.start()
     while not bench._process._call_lock._taken:
         time.sleep(0.001)

@@ -110,8 +110,11 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.http.events._PATIENCE_S", 0.0)
 
 
-@pytest.mark.parametrize("name", ASKING)
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["waits", "awaits"])
+@pytest.mark.parametrize(
+    ("name", "asynchronous"),
+    # Both clients read as far as the call that they share says: of the other, one call of each length.
+    [*((name, False) for name in ASKING), *((name, True) for name in ("job", "trials", "artifact"))],
+)
 def test_an_endless_answer_is_read_as_far_as_one_may_go(
     service: Service, name: str, asynchronous: bool
 ) -> None:

@@ -24,7 +24,7 @@ from tuner.store.database import Store
 from tuner.store.records import EventRecord
 
 FOLLOWERS = 200
-SECONDS = 5.0
+SECONDS = 3.0
 MOST_OF_A_CORE = 0.4  # with the lookups
 SLOWEST_S = 0.3
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+import fault_kernels
 import pytest
 from fault_kernels import GPU_FAULTS, RIGHT, Campaign, Fault, gpu_artifact
 
@@ -16,7 +17,8 @@ def test_each_class_costs_its_own_trial() -> None:
         }
 
 
-def test_workers_meet_to_look_at_the_memory() -> None:
+def test_workers_meet_to_look_at_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fault_kernels, "FREE_S", 0.5)
     with contextlib.closing(Campaign(["host"], 2)) as campaign:
         campaign._used_bytes = lambda: 1 << 30 if campaign.benches[0].restarts > 1 else 0
         campaign._empty = 0
@@ -24,7 +26,7 @@ def test_workers_meet_to_look_at_the_memory() -> None:
         apart, together = campaign.classes["exit"], campaign.classes["illegal address"]
         assert sum(found["trials"] for found in campaign.classes.values()) == 12
         assert (apart["free_s"], len(together["free_s"])) == ([], 1)
-        assert together["wrong"] == ["1024 MiB of memory are in use 5 s after the kills"]
+        assert together["wrong"] == ["1024 MiB of memory are in use 0.5 s after the kills"]
 
 
 @pytest.mark.parametrize("fault", [RIGHT, *GPU_FAULTS], ids=lambda fault: fault.name)
