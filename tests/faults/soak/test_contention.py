@@ -33,6 +33,7 @@ def test_writers_and_lookups_are_never_told_that_the_database_is_locked(tmp_path
     assert found["lookups"] == 400
 
 
+@pytest.mark.long
 def test_lookups_are_answered_while_kernels_are_compiled(tmp_path: Path) -> None:
     with processes(1) as one:
         found = compilations_and_readers(tmp_path, 1.5, 8, one)

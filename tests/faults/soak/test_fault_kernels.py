@@ -17,6 +17,7 @@ def test_each_class_costs_its_own_trial() -> None:
         }
 
 
+@pytest.mark.long
 def test_workers_meet_to_look_at_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fault_kernels, "FREE_S", 0.5)
     with contextlib.closing(Campaign(["host"], 2)) as campaign:

@@ -146,6 +146,7 @@ def events(store: Store) -> list[dict[str, Any]]:
         return [one.data for one in audit.listing(session) if one.action == audit.Action.DRIFT]
 
 
+@postgresql_is_long
 def test_a_winner_is_read_once_a_day(store: Store, won: str) -> None:
     assert won
     bench = IdleBench()
@@ -211,6 +212,7 @@ def test_a_pass_that_a_job_broke_off_is_done_again(store: Store, won: str) -> No
     assert len(bench.tried) == 2 * canary.TRIALS - 1
 
 
+@postgresql_is_long
 def test_a_winner_is_marked_as_long_as_it_drifts_on_any_device(store: Store, won: str) -> None:
     assert won
     benches = IdleBench("one"), IdleBench("two")
@@ -222,6 +224,7 @@ def test_a_winner_is_marked_as_long_as_it_drifts_on_any_device(store: Store, won
         assert is_marked(store) is marked
 
 
+@postgresql_is_long
 def test_a_shift_that_stays_is_told_and_marked_until_it_is_gone(store: Store, won: str) -> None:
     assert won
     bench = IdleBench()
