@@ -91,7 +91,7 @@ class LocalKernels:
         Raises:
             DeviceUnavailable: there is no default device.
         """
-        until = time.monotonic() + timeout
+        until = time.monotonic() + float(timeout)  # which may be of another type of numbers
         if not self._refreshers and not self._is_closed:
             self.refresher(local_device.default_device(), until - time.monotonic())
         refreshers = list(self._refreshers.values())
