@@ -35,6 +35,7 @@ from service.cli.output import (
     print_json,
     print_table,
     tell_end,
+    tell_unknown,
 )
 from service.results import importing, optuna_export, publishing
 from service.results.spool import Spool
@@ -99,6 +100,7 @@ def export_results(
 ) -> None:
     """Write the results of the running service to a file, to be imported by another one."""
     with connect(url) as client:
+        tell_unknown(client, device_class, family)
         chosen = functools.partial(client.export, device_class=device_class, family=family, since=since)
         if kind is Written.OPTUNA:
             with tempfile.TemporaryFile() as lines:

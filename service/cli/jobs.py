@@ -34,6 +34,7 @@ from service.cli.output import (
     problem_of,
     rate,
     tell_end,
+    tell_unknown,
 )
 from tilewright import Client, wire
 from tilewright.errors import InvalidProblem, printable
@@ -316,6 +317,8 @@ def misses(
             echo(f"{len(started)} jobs: {' '.join(job.id for job in started)}", err=True)
         asked = min(limit + 1, MOST_LISTED)
         found = client.misses(device_class, limit=asked)
+        if not found:
+            tell_unknown(client, device_class)
     if as_json:
         print_json(found[:limit])
     else:

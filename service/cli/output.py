@@ -131,6 +131,18 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
                 typer.echo(f"{_INDENT * (number > 0)}{line}")
 
 
+def tell_unknown(client: Client, device_class: str | None, family: str | None = None) -> None:
+    """Say on stderr which device classes and kernel families there are, if what was given is none of them."""
+    if family and family not in (families := [one.name for one in client.families()]):
+        echo(f"there is no family {family}; there are {', '.join(families)}", err=True)
+    if device_class and not client.config_list(device_class=device_class, limit=1).items:
+        classes = {one.device_class for one in client.devices()}
+        classes |= {one.device_class for one in client.config_sets(limit=MOST_LISTED).items}
+        if device_class not in classes:
+            known = ", ".join(sorted(classes)) or "none yet"
+            echo(f"there is no device class {device_class}; there are {known}", err=True)
+
+
 def tell_end(limit: int, full: object) -> None:
     """Say on stderr, below a list, that it ends at its limit, if it is full."""
     if full and limit < MOST_LISTED:

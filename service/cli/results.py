@@ -26,6 +26,7 @@ from service.cli.output import (
     print_table,
     problem_of,
     tell_end,
+    tell_unknown,
 )
 from tilewright import Client, wire
 from tilewright.errors import ServiceError, printable
@@ -188,6 +189,8 @@ def list_sets(
     """List snapshots, the newest first; a new one is made when the winners changed and somebody asks."""
     with connect(url) as client:
         found = client.config_sets(device_class, limit=limit)
+        if not found.items:
+            tell_unknown(client, device_class)
     if as_json:
         print_json(found)
     else:
@@ -304,6 +307,7 @@ def write_report(
 ) -> None:
     """Write the winners with their plots to one HTML file that opens without a server."""
     with connect(url) as client:
+        tell_unknown(client, device_class)
         written = client.report(file, device_class)
     if as_json:
         print_json({"file": printable(file), "bytes": written})

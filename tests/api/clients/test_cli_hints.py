@@ -337,3 +337,17 @@ def test_a_migration_is_one_line_of_the_log(server: Server) -> None:
     lines = server.log().splitlines()
     assert [line for line in lines if "alembic" in line] == []
     assert len([line for line in lines if "the database was empty" in line]) == 1
+
+
+def test_a_filter_that_names_nothing_says_what_there_is(
+    run: Run, tuned: wire.JobView, tmp_path: Path
+) -> None:
+    file = str(tmp_path / "results")
+    result = run("export", file, "--family", "nope")
+    assert (result.exit_code, "no family nope; there are wgmma_ws, wgmma" in result.stderr) == (0, True)
+    for verb in (("export", file), ("report", file), ("sets", "ls"), ("misses",)):
+        result = run(*verb, "--device-class", "nope")
+        told = f"no device class nope; there are {tuned.device_class}"
+        assert (result.exit_code, told in result.stderr) == (0, True), verb
+        assert not run(*verb, "--device-class", tuned.device_class).stderr, verb
+    assert not run("export", file, "--family", "host").stderr
