@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import shutil
 import subprocess
@@ -84,13 +85,20 @@ def _define(name: str, value: int | str) -> str:
 
 
 def _library(command: list[str], spec: BuildSpec) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
+    # NOTE: who kills this process removes the folder by its name, with what the compiler keeps there.
+    with tempfile.TemporaryDirectory(prefix=f"tilewright-{os.getpid()}-") as folder:
         output = Path(folder) / "kernel.so"
         command = [*command, "-o", str(output)]
         try:
             # NOTE: among the sources, so that its messages, which callers read, tell no path of this machine.
             result = subprocess.run(
-                command, cwd=SOURCES, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+                command,
+                cwd=SOURCES,
+                env={**os.environ, "TMPDIR": folder},
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
             )
         except subprocess.TimeoutExpired as error:
             limit = f"cc took more than {TIMEOUT_S:.0f} s"

@@ -224,6 +224,23 @@ def test_limit_follows_the_compilations(seconds: list[float], limit: float) -> N
     assert CompileLimit().after(seconds) == pytest.approx(limit)
 
 
+@pytest.mark.parametrize("end", ["timeout", "crash"])
+def test_a_killed_compilation_leaves_no_files(
+    faulty_cc: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    monkeypatch.setenv("TMPDIR", str(files))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    faulty_cc('touch "$TMPDIR/cc1.s"; ' + ("exec sleep 1000" if end == "timeout" else "kill -9 $PPID; exit"))
+    with contextlib.closing(Builder(1, tmp_path / "cache", CompileLimit(first=3.0))) as builder:
+        assert compiled(builder, configs()[0]).artifact is None
+        assert (tmp_path / "bin" / "pid").exists()
+        assert list(files.iterdir()) == []
+        assert_good(builder)
+    assert list(files.iterdir()) == []
+
+
 def _ends(pid: int) -> bool:
     """Whether a process that was killed is gone, or waits to be collected, within 5 s."""
     status = Path(f"/proc/{pid}/stat")

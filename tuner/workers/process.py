@@ -8,13 +8,16 @@ import contextlib
 import functools
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 from kernels.base.spec import CompileError
@@ -85,10 +88,13 @@ class Child:
         self._reap()
 
     def kill(self) -> None:
-        """Kill the process with its children and reap it; an exit status that it had already is kept."""
+        """Kill the process with its children, reap it and remove the files of its compiler; an exit status
+        that it had already is kept."""
         self._kill_group()
         self._reap()
         self.channel.close()
+        for folder in Path(tempfile.gettempdir()).glob(f"tilewright-{self.pid}-*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def interrupt(self) -> None:
         """Kill the process while another thread waits for its answer; that thread will reap it."""
