@@ -289,8 +289,8 @@ def cancel(service: Service, job_id: str, request: Request) -> JobRecord:
         with service.store.read() as session:
             job = jobs.get(session, job_id)
     except Unreadable as error:
-        done = "is cancelled" if asked.get(job_id) else "had ended, or was cancelled before"
-        raise Refusal(Kind.UNREADABLE, f"{error}; job {job_id} {done}") from error
+        done = "it is cancelled anyway" if asked.get(job_id) else "it had ended, or was cancelled before"
+        raise Refusal(Kind.UNREADABLE, f"{error}; {done}") from error
     if job is None:  # NOTE: also one of an import on its way in or out, or that was deleted just now
         raise unknown_job(job_id)
     return job

@@ -275,7 +275,7 @@ def test_the_answer_for_a_job_that_cannot_be_read_says_that_it_is_cancelled(
             session.execute(update(JobRow).where(this).values(options=options))
     assert {answer.status_code for answer in told} == {501}
     first, second = (answer.json()["detail"] for answer in told)
-    assert first.startswith("this release cannot read job")
-    assert first.endswith(f"job {waits.id} is cancelled")
-    assert second.endswith(f"job {waits.id} had ended, or was cancelled before")
+    assert first.startswith(f"this release cannot read job {waits.id}")
+    assert first.endswith("; it is cancelled anyway")
+    assert second.endswith("; it had ended, or was cancelled before")
     assert client.job(waits.id).status is wire.JobStatus.CANCELLED

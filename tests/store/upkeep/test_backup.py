@@ -344,7 +344,7 @@ def run_beside(file: Path, statement: str) -> None:
 
 def test_the_code_of_an_error_says_why_a_file_cannot_be_written(tmp_path: Path) -> None:
     file = tmp_path / "made.db"
-    with pytest.raises(StoreError, match="is locked; try to wait until no other process writes to it"):
+    with pytest.raises(StoreError, match="is locked; try again once no other process writes to it"):
         run_beside(file, "CREATE TABLE made (id)")
     with pytest.raises(sqlite3.OperationalError, match="syntax error"):
         run_beside(file, "no statement")

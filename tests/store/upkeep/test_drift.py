@@ -114,7 +114,8 @@ def with_winner(store: Store) -> str:
         jobs.claim(session, samples.HOST_CLASS, "me")
     recorder = JobRecorder(store, found.id)
     recorder.add_trial(dataclasses.replace(samples.trial(0), config=samples.config(16)), samples.artifact())
-    recorder.set_best(samples.best(samples.problem()), samples.artifact())
+    raced = recorder.stored_best(samples.problem())
+    assert recorder.set_best(samples.best(samples.problem()), samples.artifact(), raced)
     with store.begin() as session:
         jobs.finish(session, found.id, JobStatus.SUCCEEDED)
     return found.id

@@ -13,9 +13,9 @@ from sqlalchemy.exc import OperationalError
 from tilewright.errors import naming
 from tuner.store.database import StoreError
 
-_SPACE = "make space on its disk, or use another one"
-_WAIT = "wait until no other process writes to it"
-_FOLDER = "use a folder that takes files"
+_SPACE = "make space on its disk"
+_WAIT = "try again once no other process writes to it"
+_FOLDER = "see that its folder takes files"
 # By the code of SQLite: https://www.sqlite.org/rescode.html
 _ADVICE = {
     sqlite3.SQLITE_FULL: _SPACE,
@@ -44,4 +44,4 @@ def beside(file: Path) -> Iterator[Path]:
             advice = _ADVICE.get(getattr(reason, "sqlite_errorcode", 0) & 0xFF)
             if advice is None:
                 raise  # a wrong statement, or an error of PostgreSQL
-            raise StoreError(f"{file} cannot be written: {reason}; try to {advice}") from error
+            raise StoreError(f"{file} cannot be written: {reason}; {advice}, or use another file") from error
