@@ -70,7 +70,7 @@ test-short-and-long: $(READY)
 
 # Ray is in the extra `fleet` alone; nothing else needs it.
 test-fleet: .venv/.ready-requirements-fleet.lock
-	@timeout 1200 $(PYTEST) --numprocesses 2 --dist loadfile tests/fleet $(ARGS)
+	@timeout 1200 $(PYTEST) tests/fleet --numprocesses 2 --dist loadfile $(ARGS)
 
 .venv/.ready-requirements-fleet.lock: requirements-fleet.lock $(READY)
 	@$(PIP) install --require-hashes -r $<
