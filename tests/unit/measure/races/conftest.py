@@ -10,16 +10,17 @@ import pytest
 
 from tuner.devices.base import Telemetry
 from tuner.devices.host import HostDevice
-from tuner.measure import interleave
+from tuner.measure import interleave, timing
 
 
 class Drawing(HostDevice):
-    """A device that draws ``watts`` of its limit of 700."""
+    """A device under load that draws ``watts`` of its limit of 700."""
 
     def __init__(self, watts: float | None, mhz: float = 1400.0) -> None:
         super().__init__()
         self.spec = dataclasses.replace(self.spec, power_watts=700, clock_mhz=1980)
         self.told = Telemetry(mhz, watts)
+        timing.loaded(self)
 
     def telemetry(self) -> Telemetry:
         return self.told
@@ -30,7 +31,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr(interleave, "time", SimpleNamespace(monotonic=lambda: self.now))
+        for module in (interleave, timing):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
 
     def sampler(self, us: Callable[[], float], seconds: float = 0.001) -> Callable[[int], float]:
         """One whose samples take so many seconds."""

@@ -295,3 +295,16 @@ def test_every_algorithm_takes_part_where_that_is_asked_and_is_remembered_apart(
     known |= {(problem, False): {"split_k": 1}, (problem, True): {"split_k": 4}}
     found = [vendor.fastest_for(device, problem, every=every) for every in (False, True)]
     assert [choice.detail["split_k"] for choice in found] == [1, 4]
+
+
+def test_time_in_which_the_cpu_waits_is_no_load(clock) -> None:
+    """The first replays take half a second, of which the device works for 3 ms."""
+    waits, runs = iter([0.5, 0.5]), [0]
+
+    def sample(_number: int) -> float:
+        clock.now += next(waits, 0.003)
+        runs[0] += 1
+        return 100.0
+
+    timing.keep_busy([sample, sample], 0.6)
+    assert runs[0] * 0.003 == pytest.approx(0.6, abs=0.007)
