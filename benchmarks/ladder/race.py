@@ -33,7 +33,7 @@ from tuner.measure.correctness import check
 from tuner.measure.interleave import equal_samplers, mean_of_known, shuffled_rounds
 from tuner.measure.operands import bind, rotated_sets
 from tuner.measure.stats import median
-from tuner.measure.timing import keep_busy, measure
+from tuner.measure.timing import measure, settle
 from tuner.measure.vendor import fastest, vendor_choices
 
 ROUNDS, RUNS = 31, 5
@@ -170,7 +170,7 @@ def _race(device: Device, group: list[Measurement], rounds: int, runs: int) -> l
         vendors, refusal = _vendor_entries(device, group[0])
         running = vendors + entries
         samplers = equal_samplers(device, [entry.launches for entry in running])
-        keep_busy(samplers, device.settle_s)
+        settle(device, samplers)
         each = max(_FEWEST_ROUNDS, rounds // runs)
         taken = [shuffled_rounds(device, samplers, each, random.Random(run)) for run in range(runs)]
     finally:

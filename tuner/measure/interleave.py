@@ -26,11 +26,13 @@ from tuner.devices.base import Device, Telemetry
 from tuner.measure.stats import left_behind
 from tuner.measure.timing import (
     WARM_UP_S,
+    idle_s,
     in_turn,
     keep_busy,
     launches_per_sample,
     loaded,
     of_samples,
+    rest_before_bursts,
     settle,
 )
 
@@ -188,6 +190,8 @@ class _Contest:
             Whether it ended because power limits the device now. Without ``up_to_limit`` it never does.
         """
         for number in range(rounds):
+            if up_to_limit:
+                self._load_again()
             for candidate in self._next_order():
                 for way in self._ways(candidate):
                     self._rows[way].append(self._samplers[way](number))
@@ -260,11 +264,17 @@ class _Contest:
             taken.append(self._samplers[way](next(self._numbers[way])))
         return statistics.fmean(taken)
 
+    def _load_again(self) -> None:
+        """Load a device that rested, while NVML or the process that runs the race took long to answer: its
+        next samples would be a burst at the highest clock."""
+        if 0.0 < rest_before_bursts(self._device.spec) <= idle_s(self._device):
+            settle(self._device, self._samplers, power_matters=False)
+
     def _note(self) -> Telemetry:
-        """Note clock and power, and that the device is under load."""
+        """Note that the device was under load until now, and its clock and power."""
+        loaded(self._device)
         now = self._device.telemetry()
         self._states.append((now.mhz, now.watts))
-        loaded(self._device)
         return now
 
 

@@ -41,14 +41,19 @@ def settle(device: Device, samplers: Sequence[Callable[[int], float]], *, power_
     A device that was busy until just now (:func:`loaded`) needs less time, unless ``power_matters``: NVML
     tells the mean power of the last second, by which a race decides how to time.
     """
-    idle_s = time.monotonic() - _loaded_until.get(device, -math.inf)
-    keep_busy(samplers, device.settle_s * (1.0 if power_matters or idle_s > STILL_WARM_S else RESETTLE))
+    whole = power_matters or idle_s(device) > STILL_WARM_S
+    keep_busy(samplers, device.settle_s * (1.0 if whole else RESETTLE))
     loaded(device)
 
 
 def loaded(device: Device) -> None:
     """Note that the device was under load until now."""
     _loaded_until[device] = time.monotonic()
+
+
+def idle_s(device: Device) -> float:
+    """Seconds since the device was known to be under load; infinite if it never was."""
+    return time.monotonic() - _loaded_until.get(device, -math.inf)
 
 
 def keep_busy(samplers: Sequence[Callable[[int], float]], seconds: float) -> None:

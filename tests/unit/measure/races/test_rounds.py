@@ -308,3 +308,28 @@ def test_time_in_which_the_cpu_waits_is_no_load(clock) -> None:
 
     timing.keep_busy([sample, sample], 0.6)
     assert runs[0] * 0.003 == pytest.approx(0.6, abs=0.007)
+
+
+@pytest.mark.parametrize("slow_s", [0.06, 0.2, 0.7])
+def test_samples_after_a_rest_do_not_count(slow_s, clock, drawing) -> None:
+    """While NVML takes long to answer the device rests; 30 ms after a rest a kernel takes 120 us, not 100."""
+    device, ended, began = drawing(300.0), [0.0], [0.0]
+    device.settle_s = 1.0
+
+    def us() -> float:
+        if clock.now > ended[0] + 0.05:
+            began[0] = clock.now
+        ended[0] = clock.now + 0.003
+        return 100.0 if clock.now < began[0] + timing.BURST_S else 120.0
+
+    def telemetry() -> Telemetry:
+        clock.now += slow_s
+        return device.told
+
+    device.telemetry = telemetry
+    samplers = [clock.sampler(us, 0.003)] * 2
+    rows, _ = interleave.interleave(device, samplers, 4, 0)
+    assert rows == [[120.0] * 4] * 2
+    spent_s = clock.now
+    interleave.shuffled_rounds(device, samplers, 4, random.Random(0), passes=0)
+    assert clock.now - spent_s == pytest.approx(4 * (slow_s + 0.006)), "where the clock hardly matters"
