@@ -198,6 +198,9 @@ def _print_rows(result: BenchResult, as_json: bool) -> None:
     for row in result.rows:
         if row["failure"]:
             typer.echo(f"no result for {row['m']}x{row['n']}x{row['k']}: {row['failure']}", err=True)
+        elif row.get("disturbed"):
+            told = f"{row['m']}x{row['n']}x{row['k']} was disturbed: {', '.join(row['disturbed'])}"
+            typer.echo(f"{told}; measure it again on a quiet machine", err=True)
     if result.stopped:
         typer.echo(result.stopped, err=True)
     _tell_left(result.left)

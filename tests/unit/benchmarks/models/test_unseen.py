@@ -219,3 +219,17 @@ def test_the_suite_runs_from_its_options(tmp_path, monkeypatch) -> None:
     assert (row["m"], row["accumulate"], row["repeat"], row["trials"]) == (32, None, 3, 1)
     [path] = tmp_path.glob("suite-v3-*-float32.json")
     assert json.loads(path.read_text()) == [row]
+
+
+def test_a_run_tells_which_rows_others_disturbed(tmp_path, monkeypatch) -> None:
+    def measured(_request: ShapesRequest, _tuner: FreshTuner, shape: Shape) -> tuple[Row, Row]:
+        company = ["others kept 1.00 cores busy"] if shape.m == 1 else []
+        figures = dict.fromkeys(run.UNKNOWN, 1.0) | {"tune_s": 1.0, "trials": 1, "failure": ""}
+        return figures | {"disturbed": company}, {}
+
+    monkeypatch.setattr(cli, "SUITE", tuple(dataclasses.replace(SMALL, m=m) for m in (1, 2)))
+    monkeypatch.setattr(run, "_measured", measured)
+    ran = CliRunner().invoke(app, f"bench suite --device host --dtype float32 --out {tmp_path}".split())
+    assert ran.exit_code == 0
+    told = [line for line in ran.stderr.splitlines() if "disturbed" in line]
+    assert told == ["1x20x16 was disturbed: others kept 1.00 cores busy; measure it again on a quiet machine"]
