@@ -27,7 +27,7 @@ from tilewright import Client
 from tilewright.schema.job import QUICK_TRIALS
 from tilewright.schema.trial import Outcome
 from tuner.job import selection
-from tuner.measure import interleave, race, timing
+from tuner.measure import interleave, operands, race, timing
 from tuner.measure.stats import BEHIND, CONFIDENCE
 from tuner.store.faults import drift
 from tuner.store.models import Base
@@ -189,6 +189,7 @@ def test_the_methods_of_measurement_are_the_ones_in_use() -> None:
     assert f"{timing.PRUNE_RATIO - 1:.0%}".replace("%", " %") in page
     assert f"{timing.FEWEST_SAMPLES} to {timing.MOST_SAMPLES}" in page
     assert f"bursts of {1e3 * timing.BURST_S:g} ms, each after {1e3 * timing.REST_S:g} ms of rest" in page
+    assert f"operand sets of twice the last-level cache, at most {operands._MOST_SETS}:" in page
 
 
 def test_the_constants_of_the_races_are_those_of_the_code() -> None:
