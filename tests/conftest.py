@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis  # noqa: F401  its plugin would import it late, and not see references of frozen objects
 import pytest
 import quick_worker
 from kernel_cache import share_compiled_kernels, share_host_kernels
@@ -31,6 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
+    gc.freeze()  # later collections pass over what was imported
     gc.enable()
 
 

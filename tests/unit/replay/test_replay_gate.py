@@ -14,8 +14,6 @@ from tuner.replay.report import Checkpoint, Estimate
 ROOT = Path(__file__).parents[3]
 FOLDERS = (ROOT / "benchmarks" / "spaces", ROOT.parent / "shared" / "data" / "replay")
 RELEASE = json.loads(release.PATH.read_text())
-
-
 QUICKEST = "wgmma-64x4096x14336-h200.t4.json.gz"
 
 
