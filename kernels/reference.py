@@ -8,7 +8,13 @@ document disagree, the TFLOP/s holds; percentages follow from the TFLOP/s.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
+from kernels.base.family import Family
+from kernels.mma_sync.family import MMA_SYNC
+from kernels.wgmma.family import WGMMA
+from kernels.wgmma_ws.family import WGMMA_WS
+from kernels.wmma.family import WMMA
 from tilewright.schema.codec import KnobValue
 from tilewright.schema.config import Config
 from tilewright.schema.problem import DType, GemmProblem, Layout
@@ -119,13 +125,9 @@ _004_NN = dataclasses.replace(_004, layout=Layout.NN)
 # 128 x 128 x 32 with 2 x 2 warps of 64 x 64 and four stages: what the kernels of 000 share.
 _WMMA: dict[str, KnobValue] = {
     "tile_m": 128, "tile_n": 128, "tile_k": 32, "warps_m": 2, "warps_n": 2, "stages": 4,
-    "smem_layout": "blocked", "copy_bytes": 16, "snake": 0, "split_k": 1, "raster": "m", "swizzle_size": 1,
-    "accumulate": "f32",
+    "smem_layout": "blocked", "snake": 0,
 }  # fmt: skip
-_MMA: dict[str, KnobValue] = _WMMA | {
-    "warps_k": 1, "fragment_load": "direct", "double_buffer": 0, "mma_k": 16, "epilogue": "smem",
-    "min_ctas_per_sm": 1, "repack": 0, "copy_step": 0,
-}  # fmt: skip
+_MMA = _WMMA | {"fragment_load": "direct", "double_buffer": 0}
 _CROSSWISE = _MMA | {"smem_layout": "xor"}
 _PERMUTED = _MMA | {
     "tile_m": 256, "warps_m": 4, "stages": 1, "smem_layout": "permuted", "fragment_load": "ldmatrix_x2",
@@ -138,7 +140,7 @@ _ONE_MMA = _MMA | {
 _TYPE = _CROSSWISE | {"warps_m": 4, "fragment_load": "ldmatrix", "snake": 1, "epilogue": "direct"}
 _WGMMA: dict[str, KnobValue] = {
     "tile_m": 128, "tile_n": 128, "tile_k": 64, "stages": 3, "warpgroups": 1,
-    "epilogue": "direct", "raster": "n", "swizzle_size": 1, "box_lines": 8, "arrivals": "threads",
+    "epilogue": "direct", "raster": "n", "box_lines": 8, "arrivals": "threads",
 }  # fmt: skip
 # 16 x 16 threads, 2 x 4 warps, registers straight to D: what the kernels of 004 share.
 _ADA_MMA = _MMA | {"warps_m": 2, "warps_n": 4, "stages": 1, "epilogue": "direct"}
@@ -148,19 +150,18 @@ _ADA_NAIVE = _ADA_MMA | {
 _ADA_NAIVE_2X = _ADA_NAIVE | {"tile_m": 64, "tile_n": 64}
 _ADA_XOR = _ADA_MMA | {"tile_m": 64, "tile_n": 64, "smem_layout": "xor", "fragment_load": "ldmatrix_x2"}
 _WGMMA_WS: dict[str, KnobValue] = {
-    "tile_m": 128, "tile_n": 256, "tile_k": 64, "stages": 4, "schedule": "cooperative", "consumers_m": 2,
-    "consumers_n": 1, "cluster_m": 1, "cluster_n": 1, "cluster_k": 1, "split_k": 1, "reduction": "none",
-    "epilogue": "tma", "store_stages": 2, "sector_aligned_store": 0, "swap_ab": 0, "raster": "m",
-    "swizzle_size": 8, "snake": 1, "reverse_k": 0, "cta_order": "free", "l2_hints": "normal", "prefetch": 0,
-    "promote": 0,
+    "tile_m": 128, "tile_n": 256, "stages": 4, "schedule": "cooperative", "consumers_m": 2, "snake": 1,
 }  # fmt: skip
-_PINGPONG: dict[str, KnobValue] = _WGMMA_WS | {
-    "tile_n": 128, "stages": 6, "schedule": "pingpong", "consumers_m": 1,
-}  # fmt: skip
+_PINGPONG = _WGMMA_WS | {"tile_n": 128, "stages": 6, "schedule": "pingpong", "consumers_m": 1}
+
+
+def _config(family: Family[Any], knobs: dict[str, KnobValue]) -> Config:
+    """A config of the family, with its base values for all other knobs."""
+    return family.config(family.knobs_type(**knobs))
 
 
 def _mma(base: dict[str, KnobValue], **changes: KnobValue) -> Config:
-    return Config.of("mma_sync", base | changes)
+    return _config(MMA_SYNC, base | changes)
 
 
 def _of_type(name: str, dtype: DType, tile_k: int, **changes: KnobValue) -> ReferenceKernel:
@@ -174,11 +175,11 @@ def _of_type(name: str, dtype: DType, tile_k: int, **changes: KnobValue) -> Refe
 
 
 def _wmma(**changes: KnobValue) -> Config:
-    return Config.of("wmma", _WMMA | changes)
+    return _config(WMMA, _WMMA | changes)
 
 
 def _wgmma(**changes: KnobValue) -> Config:
-    return Config.of("wgmma", _WGMMA | changes)
+    return _config(WGMMA, _WGMMA | changes)
 
 
 REFERENCE_KERNELS: tuple[ReferenceKernel, ...] = (
@@ -267,11 +268,11 @@ REFERENCE_KERNELS: tuple[ReferenceKernel, ...] = (
         "D by stmatrix through swizzled shared memory: the document's kernel", _H200, 0.191733, 716.823,
         _RELEASED),
     ReferenceKernel(
-        "003-warp-specialised", Config.of("wgmma_ws", _WGMMA_WS), _003,
+        "003-warp-specialised", _config(WGMMA_WS, _WGMMA_WS), _003,
         "a warp that loads beside two warpgroups that multiply one tile", _H200,
         note=_NEXT_STEP.format("tile 128 x 256")),
     ReferenceKernel(
-        "003-persistent-pingpong", Config.of("wgmma_ws", _PINGPONG), _003,
+        "003-persistent-pingpong", _config(WGMMA_WS, _PINGPONG), _003,
         "persistent CTAs, of which one warpgroup multiplies while the other stores", _H200,
         note=_NEXT_STEP.format("tile 128 x 128")),
     ReferenceKernel(
