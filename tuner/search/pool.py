@@ -94,10 +94,6 @@ class Pool:
         marks: npt.NDArray[np.bool_] = self._taken[rows]
         return marks
 
-    def is_taken(self, index: int) -> bool:
-        """Whether a row was proposed before."""
-        return bool(self._taken[index])
-
     def reserve(self, index: int) -> None:
         """Keep a free row for a recorded trial that is replayed later."""
         self._reserved[index] = True

@@ -34,7 +34,6 @@ router = APIRouter(prefix="/view", include_in_schema=False, route_class=PageRout
 ResultId = Annotated[int, Path(ge=1, lt=2**31)]
 _MOST_TIES = 8
 _MOST_MISSES = 1000
-_WHEN = "%Y-%m-%d %H:%M"
 
 
 class ResultQuery(BaseModel):

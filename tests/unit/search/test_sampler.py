@@ -120,7 +120,7 @@ def test_a_sampler_that_learns_beats_random_draws(kind: Sampler, within: float, 
 def test_a_fixed_sampler_draws_its_row_and_takes_it(pool: Pool) -> None:
     sampler = FixedSampler(UniformSampler(pool), 33)
     assert ask(study_of(sampler), sampler)[1] == 33
-    assert pool.is_taken(33)
+    assert pool.taken(np.array([33])).all()
 
 
 def test_local_search_draws_neighbours_of_the_best_and_then_starts_anew(pool: Pool) -> None:
