@@ -256,8 +256,8 @@ def checked_flag(name: str, value: Any) -> bool:
     return plain
 
 
-def checked_header(name: str, value: str) -> str:
-    """A text that a header can carry.
+def checked_text(name: str, value: str) -> str:
+    """A text that a header and a query can carry.
 
     Raises:
         InvalidProblem: it cannot.
@@ -307,7 +307,7 @@ def post(
     """
     headers = {"Content-Type": JSON}
     if idempotency_key is not None:
-        headers[_IDEMPOTENCY_KEY] = checked_header("idempotency_key", str(idempotency_key))
+        headers[_IDEMPOTENCY_KEY] = checked_text("idempotency_key", str(idempotency_key))
     content = body.model_dump_json(exclude_defaults=True).encode()
     return Call("POST", path, parse, content=content, headers=headers, answer_bytes=answer_bytes)
 
@@ -316,11 +316,11 @@ def path_of(*parts: str) -> str:
     """A path of these parts, with their characters quoted.
 
     Raises:
-        InvalidProblem: a part is empty, no text, or a step to another path.
+        InvalidProblem: a part is empty, no printable text, or a step to another path.
     """
     for part in parts:
-        if not isinstance(part, str) or not part:
-            raise InvalidProblem(f"an id or a digest must be text that is not empty, got {part!r}")
+        if not isinstance(part, str) or not part or not part.isprintable():
+            raise InvalidProblem(f"an id or a digest must be text, printable and not empty, got {part!r}")
         if part in (".", ".."):  # names another path, also when it is quoted
             raise InvalidProblem(f"an id or a digest must not be {part!r}; take it from a list")
     return "".join(f"/{quote(part, safe=':')}" for part in parts)

@@ -40,7 +40,7 @@ from tilewright.http.calls import (
     Reply,
     checked,
     checked_flag,
-    checked_header,
+    checked_text,
     endpoint,
     file_of,
     get,
@@ -50,7 +50,7 @@ from tilewright.http.calls import (
     path_of,
     post,
 )
-from tilewright.http.events import Follower, OnProgress
+from tilewright.http.events import Follower, OnProgress, checked_progress
 from tilewright.http.sets import INDEX, Index, SetAnswer, is_index, kernel_path, set_path
 from tilewright.lazy import LazyModule
 from tilewright.schema.problem import GemmProblem
@@ -106,6 +106,7 @@ class Endpoints:
             ServiceError: also where the job failed.
         """
         fields, follow = with_rows(problem, m, options), checked_flag("wait", wait)
+        checked_progress(on_progress)
         key = fields.pop("idempotency_key", None)
         job = yield from post("/tune", checked(wire.TuneBody, fields), model_of(wire.JobView), key)
         return (yield from Endpoints.wait(self, job.id, on_progress)) if follow else job
@@ -353,7 +354,8 @@ class Endpoints:
         Raises:
             ArtifactError: what arrived does not match its digest, or is of another class.
         """
-        headers = {"If-None-Match": checked_header("etag", etag)} if etag else {}
+        params = {"device_class": checked_text("device_class", device_class)}
+        headers = {} if etag is None else {"If-None-Match": checked_text("etag", etag)}
 
         def parse(reply: Reply) -> SetAnswer | Index | None:
             if is_index(reply):
@@ -362,7 +364,7 @@ class Endpoints:
                 return None
             return SetAnswer.read(reply, self.service_key, newest=newest).of_class(device_class)
 
-        params, newest = {"device_class": device_class}, self.service_key.newest_served(device_class)
+        newest = self.service_key.newest_served(device_class)
         found = yield from Call("GET", INDEX, parse, params, headers=headers, answer_bytes=MANY_BYTES)
         self.published = isinstance(found, Index)
         if not isinstance(found, Index):
@@ -392,7 +394,8 @@ class Endpoints:
         self, device_class: str | None = None, *, limit: int = 50, cursor: str | None = None
     ) -> Call[wire.SetList]:
         """A page of snapshots, newest first."""
-        return page("/config-sets", wire.SetList, _page(limit, cursor), device_class=device_class)
+        named = None if device_class is None else checked_text("device_class", device_class)
+        return page("/config-sets", wire.SetList, _page(limit, cursor), device_class=named)
 
     @endpoint
     def diff(self, a: str, b: str) -> Call[wire.SetDiff]:
@@ -408,7 +411,8 @@ class Endpoints:
     @endpoint
     def unpin(self, device_class: str) -> Call[None]:
         """Serve the latest winners again."""
-        return Call("DELETE", "/config-sets/current", lambda _: None, {"device_class": device_class})
+        params = {"device_class": checked_text("device_class", device_class)}
+        return Call("DELETE", "/config-sets/current", lambda _: None, params)
 
     @endpoint
     def artifacts(self, digest: str, want: Iterable[str] | None = None) -> Flow[dict[str, Artifact]]:
@@ -565,7 +569,7 @@ def _parts(items: Iterable[Any], most: int) -> Iterator[list[Any]]:
 
 def _several(items: Iterable[Any]) -> Iterable[Any]:
     if not isinstance(items, Iterable):
-        raise InvalidProblem(f"several are asked for, such as a list, got {items!r}")
+        raise InvalidProblem(f"give several problems, misses or digests, such as a list; got {items!r}")
     return items
 
 

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable
 
-from tilewright.errors import ServiceUnreachable
+from tilewright.errors import InvalidProblem, ServiceUnreachable
 from tilewright.http.calls import ONE_BYTES, Call, path_of
 from tilewright.schema.codec import decode
 from tilewright.schema.job import JobProgress
@@ -15,6 +15,19 @@ OnProgress = Callable[[JobProgress], None]
 QUIET_S = 45.0  # NOTE: three times the service's heartbeat; less would drop a quiet stream
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.5
+
+
+def checked_progress(on_progress: OnProgress | None) -> OnProgress | None:
+    """What is called with each progress of a job.
+
+    Raises:
+        InvalidProblem: it cannot be called.
+    """
+    if on_progress is not None and not callable(on_progress):
+        raise InvalidProblem(
+            f"on_progress must be a function of a JobProgress, such as print; got {on_progress!r}"
+        )
+    return on_progress
 
 
 class Follower:
@@ -26,7 +39,7 @@ class Follower:
 
     def __init__(self, job_id: str, on_progress: OnProgress | None) -> None:
         self.done = False
-        self._job_id, self._on_progress = job_id, on_progress
+        self._job_id, self._on_progress = job_id, checked_progress(on_progress)
         self._last_id = ""
         self._heard = time.monotonic()
         self._pause = 0.0

@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import operator
@@ -37,8 +38,9 @@ def ordinal(device: int | str | None) -> int:
             return HOST
         if name == "cuda" and number.isdecimal():
             return int(number)
-    elif hasattr(device, "__index__"):
-        return operator.index(device)
+    else:
+        with contextlib.suppress(TypeError):
+            return operator.index(device)
     raise DeviceUnavailable(f"a device must be 'host', 'cuda:0' or the ordinal of a GPU, got {device!r}")
 
 
