@@ -95,7 +95,7 @@ class Comparison:
             "ci_low": _rounded(lower.low),
             "ci_high": _rounded(lower.high),
             "vendor": self.samples.vendor_name,
-            "disturbed": list(self.samples.company),
+            "disturbed": list(self.samples.interference),
         }
 
     def facts(self) -> dict[str, Any]:

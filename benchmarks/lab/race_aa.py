@@ -64,7 +64,7 @@ def _race(
     rules = dataclasses.replace(stage.rules, seed=seed, rounds=stage.rounds(round_s), vendor=False)
     found = race(device, [kernel, kernel], problem, rules)
     rounds = [len(row) for row in found.samples_us]
-    raced = {"rounds": rounds, "company": found.company, "samples_us": found.samples_us}
+    raced = {"rounds": rounds, "interference": found.interference, "samples_us": found.samples_us}
     if rounds[0] != rounds[1]:
         return {**raced, "dropped": True, "false_winner": False}
     if rounds[0] < rounds_needed(CONFIDENCE):
@@ -78,7 +78,7 @@ def _race(
 def counts(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """The number of undisturbed races, and how many of them had a false winner or dropped a candidate.
     Disturbed races are counted apart, because a job repeats them."""
-    quiet = [row for row in rows if not row["company"]]
+    quiet = [row for row in rows if not row["interference"]]
     return {
         "races": len(quiet),
         "false_winners": sum(row["false_winner"] for row in quiet),

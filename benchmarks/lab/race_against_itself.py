@@ -31,7 +31,7 @@ from kernels.host.family import HOST
 from tilewright import DType, GemmProblem
 from tilewright.launch import Kernel, Launch, Operands, load
 from tuner.devices.host import HostDevice
-from tuner.measure.company import Company
+from tuner.measure.interference import Interference
 from tuner.measure.race import Race, RaceRules
 from tuner.measure.stats import CONFIDENCE, Ratio, median, paired_ratio
 
@@ -48,9 +48,9 @@ _PAGE = 4096
 Samples = tuple[tuple[float, ...], ...]
 
 
-def company(device: HostDevice, seconds: float = 2.0) -> Company:
+def interference(device: HostDevice, seconds: float = 2.0) -> Interference:
     """What other processes take of the device while this one computes for some seconds."""
-    found = Company(device)
+    found = Interference(device)
     with found.watched():
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -207,15 +207,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Check the machine, race, print and write; the exit code."""
     given, device = _arguments(arguments), HostDevice()
     _say(_conditions(device, given.races))
-    reasons = company(device).reasons()
+    reasons = interference(device).reasons()
     if reasons and not given.anyway:
         return _not_quiet(reasons, "is not quiet")
-    during = Company(device)
+    during = Interference(device)
     with during.watched():
         result, ran = report(device, given.sizes, given.races)
     if given.out:
         facts = {"date": now(), **device_facts(device.spec, device.driver)}
-        facts["company"] = during.rates()
+        facts["interference"] = during.rates()
         write_json(given.out, {**facts, **result, "samples_us": [_kept(case) for case in ran]})
     if during.reasons() and not given.anyway:
         return _not_quiet(during.reasons(), "was not quiet while it raced")

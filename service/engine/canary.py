@@ -82,7 +82,7 @@ class Canary:
 
     def _alone(self) -> bool:
         """Whether no other process uses the device; if one does, it is looked at again a while later."""
-        if not self._bench.company():
+        if not self._bench.interference():
             return True
         self._look_at = time.monotonic() + SECOND_LOOK_S
         self._break_off()

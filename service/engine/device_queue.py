@@ -377,10 +377,10 @@ class DeviceQueue:
     def _await_quiet(self, job_id: str, cancelled: threading.Event) -> None:
         """Wait until no other process uses the device, ``quiet_wait_s`` at most."""
         ends = time.monotonic() + self._settings.quiet_wait_s
-        while reasons := "; ".join(self.bench.company()):
+        while reasons := "; ".join(self.bench.interference()):
             left_s = ends - time.monotonic()
             if left_s <= 0 or cancelled.is_set():
-                log.warning("job %s goes on in company on %s: %s", job_id, self.name, reasons)
+                log.warning("job %s runs despite interference on %s: %s", job_id, self.name, reasons)
                 break
             self._tell(Trouble.SHARED, f"{reasons}; waiting for it, {left_s:.0f} s at most (quiet_wait_s)")
             cancelled.wait(min(_POLL_S, left_s))

@@ -170,7 +170,7 @@ class Helper:
         recorder, never = JobRecorder(self._store, job.id), threading.Event()
         context = JobContext(job.request, job.id, self._bench, self._builder, recorder, never)
         self._helped = _Helped(job, context, {})
-        if reasons := "; ".join(self._bench.company()):
+        if reasons := "; ".join(self._bench.interference()):
             log.info("device %s helps nobody: %s", self._bench.name, reasons)
             self._not_before = time.monotonic() + _QUIET_S
             self.leave()

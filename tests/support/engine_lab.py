@@ -14,7 +14,7 @@ from tuner.store.records import JobRecord
 
 
 class FakeBench:
-    """A device that only knows whether it was closed, and in which company it is."""
+    """A device that only knows whether it was closed, and what interferes with it."""
 
     spec, driver, set_aside = samples.HOST, "test driver", ""
     used = 0.0
@@ -22,13 +22,13 @@ class FakeBench:
     def __init__(self, name: str) -> None:
         self.name = self.identity = self.known_as = name
         self.closed = threading.Event()
-        self.in_company: tuple[str, ...] = ()
+        self.interfering: tuple[str, ...] = ()
 
     def neighbours(self) -> tuple[str, ...]:
-        return self.in_company
+        return self.interfering
 
-    def company(self) -> tuple[str, ...]:
-        return self.in_company
+    def interference(self) -> tuple[str, ...]:
+        return self.interfering
 
     def look(self) -> None:
         pass

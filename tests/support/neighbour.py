@@ -1,4 +1,4 @@
-"""Company for races: a busy process on one of the cores that they run on."""
+"""Interference for races: a busy process on one of the cores that they run on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-BUSY_S = 60  # the company ends by itself, also if this process is killed
+BUSY_S = 60  # the interference ends by itself, also if this process is killed
 BUSY = f"""
 import os, sys, time
 os.nice(19)

@@ -161,7 +161,7 @@ class Device(Protocol):
 
     def others(self) -> dict[str, float]:
         """Seconds that others took from this process so far, by the kinds that
-        :data:`tuner.measure.company.LIMITS` names; a kind that the system does not tell is left out."""
+        :data:`tuner.measure.interference.LIMITS` names; a kind that the system does not tell is left out."""
 
     def vendor(self, problem: GemmProblem, sets: Sequence[Tensors]) -> list[VendorChoice]:
         """The algorithms that the vendor library proposes, ready to run; empty if there is none."""

@@ -355,7 +355,7 @@ def best_config(context: JobContext, won: FinalResult, head_to_head: RaceSamples
         arch=context.device.arch,
         config=won.winner.config,
         artifact=artifact.digest,
-        timing=_winner_timing(head_to_head, "; ".join(company(won, head_to_head))),
+        timing=_winner_timing(head_to_head, "; ".join(interference(won, head_to_head))),
         ties=won.ties,
         baseline=Baseline(head_to_head.vendor_name, median(vendor_us), head_to_head.vendor_detail),
         speedup=ratio.value,
@@ -384,11 +384,11 @@ def _vendor_samples(won: FinalResult, head_to_head: RaceSamples) -> VendorSample
     )
 
 
-def company(won: FinalResult, head_to_head: RaceSamples) -> list[str]:
+def interference(won: FinalResult, head_to_head: RaceSamples) -> list[str]:
     """What disturbed the final or the head-to-head: what the device reported, and a vendor library whose time
     differs between the two races by more than the factor ``STEADY``."""
-    reasons = [f"{text} during the final" for text in (won.race.company if won.race else ())]
-    reasons += [f"{text} during the head-to-head" for text in head_to_head.company]
+    reasons = [f"{text} during the final" for text in (won.race.interference if won.race else ())]
+    reasons += [f"{text} during the head-to-head" for text in head_to_head.interference]
     vendor_us = median(head_to_head.samples_us[1])
     change = vendor_us / median(won.race.samples_us[-1]) if won.race else 1.0
     if not 1 / STEADY <= change <= STEADY:

@@ -26,7 +26,7 @@ from tilewright.launch import Kernel, Launch
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import QUICK_METHOD
 from tuner.devices.base import Device, VendorChoice
-from tuner.measure.company import Company
+from tuner.measure.interference import Interference
 from tuner.measure.interleave import Rows, States, each_round, equal_samplers, mean_of_known
 from tuner.measure.operands import bind_all, rotated_sets
 from tuner.measure.timing import settle
@@ -82,8 +82,8 @@ class RaceSamples:
         vendor_detail: attributes of its fastest algorithm.
         mhz, watts: means over the rounds; None if unknown.
         method: name and version of the method.
-        company: what others took of the device meanwhile, in words (:mod:`tuner.measure.company`); empty if
-            the race had it to itself.
+        interference: what others took of the device meanwhile (:mod:`tuner.measure.interference`); empty if
+            the race was alone.
     """
 
     candidates: tuple[str, ...]
@@ -94,7 +94,7 @@ class RaceSamples:
     watts: float | None
     method: str
     apart_us: tuple[tuple[float, ...], ...] = ()
-    company: tuple[str, ...] = ()
+    interference: tuple[str, ...] = ()
 
 
 def race(device: Device, kernels: Sequence[Kernel], problem: GemmProblem, rules: RaceRules) -> RaceSamples:
@@ -127,9 +127,9 @@ class Race:
         Raises:
             LaunchError, DeviceUnavailable: as :func:`race`.
         """
-        self._company = Company(device)
+        self._interference = Interference(device)
         self._bound = bind_all(device, kernels, problem, rotated_sets(device, problem))
-        with self._company.watched():
+        with self._interference.watched():
             self._algorithms = _algorithms(device, problem, rules)
         self._digests = [kernel.artifact.digest for kernel in kernels]
         candidates = [*(one.launches for one in self._bound), *(one.launches for one in self._algorithms)]
@@ -161,20 +161,20 @@ class Race:
 
     def warm_up(self) -> None:
         """Load the device until its clocks are steady: before the first round, and after others used it."""
-        with self._company.watched():
+        with self._interference.watched():
             settle(self._device, self._samplers, power_matters=self._power_matters)
         self._power_matters = False  # the rounds have begun, or begin now
 
     def run(self, seconds: float) -> None:
         """Run rounds for ``seconds``, at least one."""
         end = time.monotonic() + seconds
-        with self._company.watched():
+        with self._interference.watched():
             for _ in self._rounds:
                 if time.monotonic() >= end:
                     return
         self.done = True
-        if self._company.reasons():
-            forget(self._device, self._problem)  # what was chosen in company is chosen again
+        if self._interference.reasons():
+            forget(self._device, self._problem)  # what was chosen under interference is chosen again
         elif self._chooses:
             remember(self._device, self._problem, self._algorithms[self._fastest_algorithm()])
 
@@ -198,7 +198,7 @@ class Race:
             mhz=mean_of_known([mhz for mhz, _ in self._states]),
             watts=mean_of_known([watts for _, watts in self._states]),
             method=self._method,
-            company=self._company.reasons(),
+            interference=self._interference.reasons(),
         )
 
 

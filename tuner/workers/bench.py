@@ -19,7 +19,7 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import Outcome, TrialResult
 from tuner.devices.base import Conditions
-from tuner.measure.company import LIMITS
+from tuner.measure.interference import LIMITS
 from tuner.measure.race import RaceRules, RaceSamples
 from tuner.measure.timing import FEWEST_SAMPLES
 from tuner.workers.gemm import GemmRun
@@ -83,7 +83,7 @@ class Bench:
         known, as on a host. Asks NVML, not the device's process."""
         return self._neighbours.told(self._process.pid) if self._neighbours else ()
 
-    def company(self) -> tuple[str, ...]:
+    def interference(self) -> tuple[str, ...]:
         """How much other processes use the GPU now, in words; empty if they use at most what leaves a race
         undisturbed, or there are none, as on a host. To be called between operations; it may take a second.
         """
@@ -91,21 +91,21 @@ class Bench:
         share = self._neighbours.share(pid) if self._neighbours and pid is not None else None
         if share is not None:
             return self._too_much(share)
-        return () if self._was_alone else self._company_while_idle()
+        return () if self._was_alone else self._interference_while_idle()
 
-    def _company_after(self, rules: RaceRules) -> tuple[str, ...]:
+    def _interference_after(self, rules: RaceRules) -> tuple[str, ...]:
         """Who uses the GPU after a race that could not count what other processes take. Empty without a look
         if a final follows, and for a quick job soon after a look that found no other process: its problem is
         tuned again anyway."""
         if not rules.vendor or (rules.quick and self._was_alone):
             return ()
-        return self._company_while_idle()
+        return self._interference_while_idle()
 
     @property
     def _was_alone(self) -> bool:
         return time.monotonic() - self._alone_at < _LOOK_AGAIN_S
 
-    def _company_while_idle(self) -> tuple[str, ...]:
+    def _interference_while_idle(self) -> tuple[str, ...]:
         share = self._neighbours.share_while_idle(LIMITS["gpu"].most) if self._neighbours else 0.0
         if share is None:
             return ("how much other processes use the GPU is unknown",) if self.neighbours() else ()
@@ -246,8 +246,8 @@ class Bench:
                     raise
             else:
                 if samples:
-                    after = self._company_after(rules) if hidden or self._hidden() else ()
-                    return dataclasses.replace(samples, company=samples.company + after)
+                    after = self._interference_after(rules) if hidden or self._hidden() else ()
+                    return dataclasses.replace(samples, interference=samples.interference + after)
         reason = (
             f"the device's process was killed during a race, or by requests in between, {_RACE_STARTS} times"
         )

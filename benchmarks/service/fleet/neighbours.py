@@ -141,7 +141,7 @@ def _timed(bench: Bench, problem: GemmProblem, kernel: Artifact) -> dict[str, An
     found = bench.race([kernel], problem, _RULES, _LONGEST_S)
     row: dict[str, Any] = {"device": bench.name, "identity": bench.identity, "problem": str(problem)}
     row |= {"median_us": median(found.samples_us[0]), "mhz": found.mhz, "watts": found.watts}
-    return row | {"samples_us": found.samples_us[0], "company": found.company}
+    return row | {"samples_us": found.samples_us[0], "interference": found.interference}
 
 
 @contextlib.contextmanager

@@ -118,7 +118,7 @@ def test_it_can_be_turned_off(make: Make) -> None:
 def test_a_device_that_others_use_does_not_help(make: Make) -> None:
     lab = make()
     for bench in lab.benches.values():
-        bench.in_company = ("other processes used 40% of the GPU",)
+        bench.interfering = ("other processes used 40% of the GPU",)
     lab.engine.start()
     assert of_helpers(ended(lab, lab.submit(20))) == []
 

@@ -27,7 +27,7 @@ MakeEngine = Callable[[float], LocalEngine]
 
 @pytest.fixture
 def make_engine(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeEngine]:
-    """Makes a service's engine whose only device is a stand-in in company; its jobs find no winner."""
+    """Makes a service's engine whose only device is a stand-in with interference; its jobs find no winner."""
     monkeypatch.setattr(device_queue, "Bench", FakeBench)
     monkeypatch.setattr(device_queue, "tune", lambda *_: None)
     made = []
@@ -37,7 +37,7 @@ def make_engine(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         engine = LocalEngine(store, Settings(quiet_wait_s=quiet_wait_s, **given))
         made.append(engine)
         engine.open()
-        bench_of(engine).in_company = BUSY
+        bench_of(engine).interfering = BUSY
         return engine
 
     yield make
@@ -61,21 +61,21 @@ def test_a_job_waits_for_others_and_says_so(store: Store, make_engine: MakeEngin
     assert reason.startswith(f"{BUSY[0]}; waiting for it, ")
     assert engine.health()["host"].ok
     assert engine.neighbours(waiting) == [f"host: {BUSY[0]}"]
-    bench_of(engine).in_company = ()
+    bench_of(engine).interfering = ()
     wait_for(lambda: job(store, job_id).status.final)
     assert engine.health()["host"].trouble is None
     assert engine.neighbours(job(store, job_id)) == []
 
 
 @pytest.mark.parametrize("quiet_wait_s", [0.0, 0.3])
-def test_a_job_goes_on_in_company_in_the_end(
+def test_a_job_goes_on_interfering_in_the_end(
     store: Store, make_engine: MakeEngine, quiet_wait_s: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine, job_id, began = make_engine(quiet_wait_s), submit(store), time.monotonic()
     engine.start()
     wait_for(lambda: job(store, job_id).status.final)
     assert time.monotonic() - began >= quiet_wait_s
-    assert f"job {job_id} goes on in company on host: {BUSY[0]}" in caplog.text
+    assert f"job {job_id} runs despite interference on host: {BUSY[0]}" in caplog.text
 
 
 def test_a_job_that_waits_for_others_can_be_cancelled(store: Store, make_engine: MakeEngine) -> None:
@@ -94,7 +94,7 @@ def test_the_answer_to_tune_names_who_gets_slower(tmp_path: Path, monkeypatch: p
     engine = app.state.service.engine
     try:
         engine.open()  # its queue does not work, so that the job stays in it
-        bench_of(engine).in_company = ("process 4711 holds 3.0 GiB of the GPU's memory",)
+        bench_of(engine).interfering = ("process 4711 holds 3.0 GiB of the GPU's memory",)
         visitor = TestClient(app, base_url="http://localhost")
         answer = visitor.post("/tune", json={"m": 64, "n": 64, "k": 64, "dtype": "float32", "layout": "nn"})
         assert answer.status_code == 202, answer.text

@@ -181,9 +181,9 @@ def served(store: Store) -> bool:
 def test_what_others_slow_down_is_read_once_they_are_gone(store: Store, won: str) -> None:
     assert won
     bench = IdleBench()
-    bench.in_company = ("another process",)
+    bench.interfering = ("another process",)
     assert look(store, bench) == 0
-    bench.in_company = ()
+    bench.interfering = ()
     assert look(store, bench) == canary.TRIALS
 
 

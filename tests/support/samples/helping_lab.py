@@ -37,7 +37,7 @@ class TimedBench(LabBench):
         self.cost = lambda text: self.slower * TOY_COST(text)
         self.set_aside, self.used = "", 0.0
         self.restart_reasons: dict[str, int] = {}
-        self.in_company: tuple[str, ...] = ()
+        self.interfering: tuple[str, ...] = ()
 
     def trial(
         self, artifact: Artifact, problem: GemmProblem, incumbent_us: float | None, timeout_s: float
@@ -45,8 +45,8 @@ class TimedBench(LabBench):
         time.sleep(self.seconds())
         return super().trial(artifact, problem, incumbent_us, timeout_s)
 
-    def company(self) -> tuple[str, ...]:
-        return self.in_company
+    def interference(self) -> tuple[str, ...]:
+        return self.interfering
 
     def neighbours(self) -> tuple[str, ...]:
         return ()

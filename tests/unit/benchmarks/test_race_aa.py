@@ -22,6 +22,6 @@ def test_races_of_both_stages_are_kept_and_added_to(tmp_path: Path) -> None:
         assert row["rounds"] == [len(samples) for samples in row["samples_us"]]
         assert row["dropped"] == (row["rounds"][0] != row["rounds"][1])
         assert row["false_winner"] == (not row["dropped"] and not row["low"] <= 1 <= row["high"])
-    quiet = [row for row in found["rows"] if not row["company"]]
+    quiet = [row for row in found["rows"] if not row["interference"]]
     assert found["false_winners"] == sum(row["false_winner"] for row in quiet)
     assert found["dropped"] == sum(row["dropped"] for row in quiet)

@@ -46,4 +46,4 @@ def test_samples_and_counts_are_kept(tmp_path: Path) -> None:
     assert kept["races"] == 4
     assert all(len(row) == bench.ROUNDS for case in kept["samples_us"] for race in case for row in race)
     assert kept["false_winners"] == sum(case["false_winners"] for case in kept["cases"])
-    assert kept["company"]["busy"] >= 0
+    assert kept["interference"]["busy"] >= 0

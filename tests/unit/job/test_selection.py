@@ -22,8 +22,8 @@ from tuner.job.selection import (
     FinalResult,
     Stage,
     _vendor_samples,
-    company,
     final_result,
+    interference,
     shortlist,
 )
 from tuner.measure.race import RaceRules, RaceSamples
@@ -140,8 +140,8 @@ def test_a_vendor_library_that_changes_its_pace_disturbs(ratio: float, steady: b
     rows = ((90.0,) * 16, (100.0 * ratio,) * 16)
     samples = dataclasses.replace(final, samples_us=rows)
     told = [] if steady else [f"numpy took {ratio:.2f} times as long as in the final"]
-    assert company(won, samples) == told
-    assert company(dataclasses.replace(won, race=None), samples) == []
+    assert interference(won, samples) == told
+    assert interference(dataclasses.replace(won, race=None), samples) == []
 
 
 def test_a_noisy_race_crowns_no_slow_kernel_for_being_small() -> None:

@@ -1,4 +1,4 @@
-"""The stored winner is a candidate of a job's final, and races in company settle nothing."""
+"""The stored winner is a candidate of a job's final, and races with interference settle nothing."""
 
 from __future__ import annotations
 
@@ -84,24 +84,24 @@ def test_a_stored_winner_that_is_nothing_today_is_left_out(fault: str) -> None:
     assert all(str(kept) not in race for race in lab.bench.races)
 
 
-def company_in(lab: Lab, races: Sequence[int]) -> None:
+def interference_in(lab: Lab, races: Sequence[int]) -> None:
     """Others keep a core busy during those races of a lab, counted from 1."""
     alone = lab.bench.race
 
     def race(*given: Any, **options: Any) -> RaceSamples:
         samples = alone(*given, **options)
         there = len(lab.bench.races) in races
-        return dataclasses.replace(samples, company=("others kept 0.90 cores busy",) if there else ())
+        return dataclasses.replace(samples, interference=("others kept 0.90 cores busy",) if there else ())
 
     lab.bench.race = race  # type: ignore[method-assign]
 
 
 @pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize("race", ["the final", "the head-to-head"])
-def test_a_race_in_company_runs_again_until_it_is_alone(race: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_race_with_interference_runs_again(race: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "_PAUSE_S", 0.0)
     lab = Lab()
-    company_in(lab, [1] if race == "the final" else [2])
+    interference_in(lab, [1] if race == "the final" else [2])
     best = lab.tune(max_trials=60, seed=2, quiet_wait_s=60.0)
     assert best is not None
     assert [len(candidates) > 1 for candidates in lab.bench.races] == [True, False] * 2
@@ -113,7 +113,7 @@ def test_a_race_in_company_runs_again_until_it_is_alone(race: str, monkeypatch: 
 def test_a_race_that_is_never_alone_settles_nothing(race: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "_PAUSE_S", 0.01)
     lab = Lab()
-    company_in(lab, range(1, 10**6, 2) if race == "the final" else range(2, 10**6, 2))
+    interference_in(lab, range(1, 10**6, 2) if race == "the final" else range(2, 10**6, 2))
     best = lab.tune(max_trials=60, seed=2, quiet_wait_s=0.05)
     assert best is not None
     assert len(lab.bench.races) > 2
@@ -124,7 +124,7 @@ def test_a_race_that_is_never_alone_settles_nothing(race: str, monkeypatch: pyte
 
 def test_a_job_that_waits_for_a_quiet_device_can_be_cancelled() -> None:
     lab = Lab()
-    company_in(lab, range(10**6))
+    interference_in(lab, range(10**6))
     lab.bench.on_race = lambda _artifacts: lab.cancelled.set() if len(lab.bench.races) == 4 else None
     assert lab.tune(max_trials=60, seed=2, quiet_wait_s=3600.0) is None
     assert lab.recorder.best is None

@@ -223,9 +223,9 @@ def test_the_suite_runs_from_its_options(tmp_path, monkeypatch) -> None:
 
 def test_a_run_tells_which_rows_others_disturbed(tmp_path, monkeypatch) -> None:
     def measured(_request: ShapesRequest, _tuner: FreshTuner, shape: Shape) -> tuple[Row, Row]:
-        company = ["others kept 1.00 cores busy"] if shape.m == 1 else []
+        interference = ["others kept 1.00 cores busy"] if shape.m == 1 else []
         figures = dict.fromkeys(run.UNKNOWN, 1.0) | {"tune_s": 1.0, "trials": 1, "failure": ""}
-        return figures | {"disturbed": company}, {}
+        return figures | {"disturbed": interference}, {}
 
     monkeypatch.setattr(cli, "SUITE", tuple(dataclasses.replace(SMALL, m=m) for m in (1, 2)))
     monkeypatch.setattr(run, "_measured", measured)

@@ -101,7 +101,7 @@ class Choosing(Pausing):
 
 @pytest.mark.usefixtures("device")
 def test_algorithms_of_the_vendor_library_that_may_be_the_fastest_race_with_the_kernels(monkeypatch) -> None:
-    monkeypatch.setattr(races.Company, "reasons", lambda _self: ())
+    monkeypatch.setattr(races.Interference, "reasons", lambda _self: ())
     monkeypatch.setattr(vendor, "_SCREEN_RATIO", 4.0)
     monkeypatch.setattr(vendor, "_NEAR", 4.0)
     device, kernel = Choosing(), load(host_kernels.artifact(host_arch(), ""))
@@ -118,9 +118,9 @@ def test_algorithms_of_the_vendor_library_that_may_be_the_fastest_race_with_the_
 
 
 @pytest.mark.usefixtures("device")
-def test_what_was_chosen_in_company_is_chosen_again(monkeypatch) -> None:
+def test_what_was_chosen_under_interference_is_chosen_again(monkeypatch) -> None:
     """A final that others disturbed runs again, and its vendor library must not be what they left."""
-    monkeypatch.setattr(races.Company, "reasons", lambda _self: ("others kept 2.00 cores busy",))
+    monkeypatch.setattr(races.Interference, "reasons", lambda _self: ("others kept 2.00 cores busy",))
     device, kernel = Choosing(), load(host_kernels.artifact(host_arch(), ""))
     vendor.remember(device, host_kernels.PROBLEM, VendorChoice("blas", [], {"algorithm": 2e-3}))
     final = Race(device, [kernel, kernel], host_kernels.PROBLEM, RaceRules(8, 0, dropping=True))

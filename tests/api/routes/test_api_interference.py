@@ -1,4 +1,4 @@
-"""Company on the cores of a job: no win comes of it, and each job tells of its own race."""
+"""Interference on the cores of a job: its race is no win, and each job reports its own race."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tilewright import Client, GemmProblem
 PROBLEM = GemmProblem(80, 72, 64, "float32", "nn")
 
 
-def test_a_race_in_company_is_no_win(client: Client) -> None:
+def test_a_race_with_interference_is_no_win(client: Client) -> None:
     with a_nice_neighbour():
         job = client.tune(PROBLEM, max_trials=2)
     best = job.best

@@ -45,13 +45,13 @@ def bench_of(monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml, spec: DeviceSpec =
 
 
 def race(bench: Bench) -> tuple[str, ...]:
-    return bench.race([], GemmProblem(64, 64, 64), RaceRules(1, 0), 1.0).company
+    return bench.race([], GemmProblem(64, 64, 64), RaceRules(1, 0), 1.0).interference
 
 
 @pytest.mark.parametrize(
-    ("nvml", "neighbours", "company"),
+    ("nvml", "neighbours", "interference"),
     [
-        (FakeNvml(memory={OWN: GIB}, used=[90]), (), ()),  # what this process does is no company
+        (FakeNvml(memory={OWN: GIB}, used=[90]), (), ()),  # what this process does is no interference
         (
             FakeNvml(memory={OWN: GIB, OTHER: 3 * GIB}),
             ("process 4711 holds 3.0 GiB of the GPU's memory",),
@@ -88,17 +88,20 @@ def race(bench: Bench) -> tuple[str, ...]:
     ],
 )
 def test_a_bench_tells_of_other_processes(
-    monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml, neighbours: tuple[str, ...], company: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch,
+    nvml: FakeNvml,
+    neighbours: tuple[str, ...],
+    interference: tuple[str, ...],
 ) -> None:
     bench = bench_of(monkeypatch, nvml)
     told = bench.neighbours()
     assert [one.startswith(start) for one, start in zip(told, neighbours, strict=True)] == [True] * len(told)
-    assert bench.company() == company
+    assert bench.interference() == interference
     assert race(bench) == (), "the device's process counts it itself"
 
 
 @pytest.mark.parametrize(
-    ("used", "refuses", "company"),
+    ("used", "refuses", "interference"),
     [
         ([50], {"nvmlDeviceGetProcessUtilization"}, "other processes used 50% of the GPU"),
         (
@@ -109,18 +112,18 @@ def test_a_bench_tells_of_other_processes(
     ],
 )
 def test_use_that_nvml_does_not_tell_counts_as_no_idle_gpu(
-    monkeypatch: pytest.MonkeyPatch, used: list[int], refuses: set[str], company: str
+    monkeypatch: pytest.MonkeyPatch, used: list[int], refuses: set[str], interference: str
 ) -> None:
     nvml = FakeNvml(memory={OWN: GIB, OTHER: GIB}, used=used, refuses=refuses)
     bench = bench_of(monkeypatch, nvml)
     module = sys.modules["tuner.devices.nvml"]
     monkeypatch.setattr(module, "_SAMPLED_S", 0.05)
-    assert bench.company() == (company,)
-    assert race(bench) == (company,)
+    assert bench.interference() == (interference,)
+    assert race(bench) == (interference,)
 
 
 @pytest.mark.parametrize(
-    ("nvml", "neighbours", "company"),
+    ("nvml", "neighbours", "interference"),
     [
         (FakeNvml(), (), ()),
         (FakeNvml(used=[95, 60, 3]), (), ()),  # what this process did before counts for a while
@@ -136,7 +139,10 @@ def test_use_that_nvml_does_not_tell_counts_as_no_idle_gpu(
     ids=["idle", "it was this one", "not this one", "alone", "three", "unknown"],
 )
 def test_where_process_ids_are_hidden_the_idle_gpu_tells(
-    monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml, neighbours: tuple[str, ...], company: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch,
+    nvml: FakeNvml,
+    neighbours: tuple[str, ...],
+    interference: tuple[str, ...],
 ) -> None:
     bench = bench_of(monkeypatch, nvml)
     module = sys.modules["tuner.devices.nvml"]
@@ -144,9 +150,9 @@ def test_where_process_ids_are_hidden_the_idle_gpu_tells(
     monkeypatch.setattr(module, "_PAUSE_S", 0.02)
     assert bench.neighbours() == neighbours
     looks = list(nvml.used)
-    assert bench.company() == company
+    assert bench.interference() == interference
     nvml.used = looks
-    assert race(bench) == company, "it cannot be counted during the race, so it is looked at after it"
+    assert race(bench) == interference, "it cannot be counted during the race, so it is looked at after it"
 
 
 def test_who_was_alone_is_not_looked_for_again_soon_unless_the_race_settles_something(
@@ -155,22 +161,22 @@ def test_who_was_alone_is_not_looked_for_again_soon_unless_the_race_settles_some
     looks: list[int] = []
     nvml = FakeNvml()
     bench = bench_of(monkeypatch, nvml)
-    while_idle = bench._company_while_idle
-    monkeypatch.setattr(bench, "_company_while_idle", lambda: looks.append(1) or while_idle())
-    assert bench.company() == () == bench.company()
+    while_idle = bench._interference_while_idle
+    monkeypatch.setattr(bench, "_interference_while_idle", lambda: looks.append(1) or while_idle())
+    assert bench.interference() == () == bench.interference()
     assert len(looks) == 1
     for rules in (RaceRules(8, 0, quick=True), RaceRules(8, 0, vendor=False, dropping=True)):
-        assert bench._company_after(rules) == ()
+        assert bench._interference_after(rules) == ()
         assert len(looks) == 1
-    bench._company_after(RaceRules(8, 0, dropping=True))  # a final chooses the winner
-    bench._company_after(RaceRules(8, 0))
+    bench._interference_after(RaceRules(8, 0, dropping=True))  # a final chooses the winner
+    bench._interference_after(RaceRules(8, 0))
     assert len(looks) == 3
     bench._alone_at -= 60.0
-    bench._company_after(RaceRules(8, 0, quick=True))
+    bench._interference_after(RaceRules(8, 0, quick=True))
     assert len(looks) == 4
 
 
 def test_a_host_has_no_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = bench_of(monkeypatch, FakeNvml(memory={OTHER: GIB}, used=[100]), HOST)
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert (bench.neighbours(), bench.company(), race(bench)) == ((), (), ())
+    assert (bench.neighbours(), bench.interference(), race(bench)) == ((), (), ())

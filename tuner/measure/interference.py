@@ -38,7 +38,7 @@ LIMITS = {
 }
 
 
-class Company:
+class Interference:
     """Adds up what :meth:`tuner.devices.base.Device.others` tells, over stretches of time."""
 
     def __init__(self, device: Device) -> None:

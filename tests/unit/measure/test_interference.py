@@ -15,9 +15,9 @@ from neighbour import a_nice_neighbour
 from tilewright.launch import load
 from tilewright.schema.codec import decode, encode
 from tuner.devices.host import HostDevice
-from tuner.measure import company as companies
+from tuner.measure import interference as module
 from tuner.measure import race as races
-from tuner.measure.company import Company
+from tuner.measure.interference import Interference
 from tuner.measure.race import RaceRules
 
 QUIET = {"busy": 0.0, "stolen": 0.0, "waited": 0.0}
@@ -33,23 +33,23 @@ class Told:
         return next(self._told)
 
 
-def company_of(monkeypatch: pytest.MonkeyPatch, *told: dict[str, float]) -> Company:
+def interference_of(monkeypatch: pytest.MonkeyPatch, *told: dict[str, float]) -> Interference:
     """Stretches of one second, each between two things told."""
     clock = itertools.count()
-    monkeypatch.setattr(companies, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     device: Any = Told(*told)
-    company = Company(device)
+    interference = Interference(device)
     for _ in range(len(told) // 2):
-        with company.watched():
+        with interference.watched():
             pass
-    return company
+    return interference
 
 
 def test_only_what_happens_in_the_stretches_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     told = [{"busy": 5.0}, {"busy": 5.1}, {"busy": 905.0}, {"busy": 905.3}]
-    company = company_of(monkeypatch, *told)
-    assert company.rates() == {"busy": pytest.approx(0.2)}
-    assert company.reasons() == ("others kept 0.20 cores busy",)
+    interference = interference_of(monkeypatch, *told)
+    assert interference.rates() == {"busy": pytest.approx(0.2)}
+    assert interference.reasons() == ("others kept 0.20 cores busy",)
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,11 @@ def test_only_what_happens_in_the_stretches_counts(monkeypatch: pytest.MonkeyPat
 def test_what_is_above_a_limit_is_told(
     monkeypatch: pytest.MonkeyPatch, taken: dict[str, float], reasons: tuple[str, ...]
 ) -> None:
-    assert company_of(monkeypatch, dict.fromkeys(taken, 0.0), taken).reasons() == reasons
+    assert interference_of(monkeypatch, dict.fromkeys(taken, 0.0), taken).reasons() == reasons
 
 
 def test_a_kind_that_is_told_only_once_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert company_of(monkeypatch, {}, {"gpu": 7.0}).rates() == {"gpu": 0.0}
+    assert interference_of(monkeypatch, {}, {"gpu": 7.0}).rates() == {"gpu": 0.0}
 
 
 def test_a_race_beside_a_process_of_lowest_priority_says_so() -> None:
@@ -83,7 +83,7 @@ def test_a_race_beside_a_process_of_lowest_priority_says_so() -> None:
     kernel = load(host_kernels.artifact(device.spec.arch, ""))
     with a_nice_neighbour():
         samples = races.race(device, [kernel], host_kernels.PROBLEM, RaceRules(16, 0))
-    assert any("cores busy" in reason for reason in samples.company), samples.company
+    assert any("cores busy" in reason for reason in samples.interference), samples.interference
     assert decode(races.RaceSamples, encode(samples)) == samples
 
 
@@ -95,7 +95,7 @@ def test_cores_that_the_system_does_not_list_are_left_out(monkeypatch: pytest.Mo
     assert not {"busy", "stolen"} & device.others().keys()
 
 
-def test_work_of_this_process_is_no_company() -> None:
+def test_work_of_this_process_is_no_interference() -> None:
     """What this process computes itself does not count as the work of others."""
     device = HostDevice()
     used, before, start = time.process_time(), device.others(), time.monotonic()

@@ -63,12 +63,12 @@ def bench() -> Iterator[Bench]:
 
 def race(bench: Bench) -> tuple[str, ...]:
     kernel = build(SIMT, SIMT.heuristic_configs(PROBLEM, bench.spec)[0], PROBLEM, bench.spec)
-    return bench.race([kernel], PROBLEM, RaceRules(32, 0), 60.0).company
+    return bench.race([kernel], PROBLEM, RaceRules(32, 0), 60.0).interference
 
 
-def test_alone_there_is_no_company(bench: Bench) -> None:
+def test_alone_there_is_no_interference(bench: Bench) -> None:
     assert race(bench) == ()
-    assert bench.company() == ()
+    assert bench.interference() == ()
 
 
 def test_a_process_that_rests_is_told_and_disturbs_nothing(bench: Bench) -> None:
@@ -76,18 +76,18 @@ def test_a_process_that_rests_is_told_and_disturbs_nothing(bench: Bench) -> None
     with a_neighbour(at_work=False):
         time.sleep(1.5)  # until NVML has forgotten how it started
         told = bench.neighbours()
-        assert bench.company() == ()
+        assert bench.interference() == ()
         assert race(bench) == ()
     assert told != before, "NVML lists no process here: say so in docs/measurement.md"
 
 
 def test_a_process_at_work_disturbs_a_race(bench: Bench) -> None:
     with a_neighbour(at_work=True):
-        (told,) = bench.company()
+        (told,) = bench.interference()
         assert told.startswith("other processes used ")
         assert any(one.startswith("other processes used ") for one in race(bench))
     deadline = time.monotonic() + 10.0
-    while bench.company():
+    while bench.interference():
         assert time.monotonic() < deadline, "it has ended, but still counts"
 
 
