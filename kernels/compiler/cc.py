@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
 import shutil
 import subprocess
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from kernels.base.spec import SOURCES, BuildSpec, Built, CompileError
@@ -15,6 +18,7 @@ from tilewright.artifact import Resources
 from tilewright.errors import DeviceUnavailable
 
 TIMEOUT_S = 60.0
+_LEFT_S = 3600.0
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _FLAGS = (
@@ -66,6 +70,25 @@ def cc_version() -> str:
             f"the C compiler does not tell its version ({type(error).__name__}); run cc --version, and"
             " install it again"
         ) from error
+
+
+def remove_folders(pid: int) -> None:
+    """Remove what the compiler kept on the disk for a process that was killed or is about to be."""
+    for folder in _folders(pid):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_left() -> None:
+    """Remove what compilers kept on the disk and nobody removed: older than any compilation can be."""
+    # NOTE: by age alone, since containers that share the folder do not see the processes of each other.
+    for folder in _folders("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > _LEFT_S:
+                shutil.rmtree(folder)
+
+
+def _folders(pid: int | str) -> Iterator[Path]:
+    return Path(tempfile.gettempdir()).glob(f"tilewright-{pid}-*")
 
 
 def _compiler() -> str:

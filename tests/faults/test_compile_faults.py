@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -20,7 +21,7 @@ from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import Outcome
-from tuner.workers.builder import Builder, Compiled, CompileLimit
+from tuner.workers.builder import Builder, Compiled, CompileLimit, compile_request
 
 HOST = DeviceSpec("host", host_arch(), "a CPU", sm_count=1, memory_bytes=2**33, l2_bytes=2**23)
 GPU = DeviceSpec(
@@ -238,6 +239,35 @@ def test_a_killed_compilation_leaves_no_files(
         assert (tmp_path / "bin" / "pid").exists()
         assert list(files.iterdir()) == []
         assert_good(builder)
+    assert list(files.iterdir()) == []
+
+
+PARENT = """
+import json, sys
+from pathlib import Path
+from tuner.workers.builder import compile_in, compile_process
+compile_in(compile_process(Path(sys.argv[1]), 2**30), json.loads(sys.argv[2]), 100.0)
+"""
+
+
+def test_kill_9_of_the_parent_leaves_no_compiler_and_no_files(
+    faulty_cc: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    monkeypatch.setenv("TMPDIR", str(files))
+    old = files / "tilewright-1-left"
+    old.mkdir()
+    os.utime(old, (0, 0))
+    faulty_cc('sleep 1000 & echo $! > "$TMPDIR/part"; mv "$TMPDIR/part" "$TMPDIR/cc1.s"; wait; exit')
+    request = json.dumps(compile_request("host", configs()[0], PROBLEM, HOST))
+    with subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path / "cache"), request]) as parent:
+        while not (running := list(files.glob("*/cc1.s"))):
+            assert parent.poll() is None
+            time.sleep(0.01)
+        child = int(running[0].read_text())
+        parent.kill()
+    assert _ends(child), "what the compiler started outlives the service"
     assert list(files.iterdir()) == []
 
 

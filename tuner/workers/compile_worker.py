@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kernels.compiler.build import ArtifactCache, build
+from kernels.compiler.cc import remove_left
 from kernels.registry import FAMILIES
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
@@ -58,7 +59,9 @@ def main() -> None:
     arguments = parser.parse_args()
     # NOTE: NVRTC is in this process, and the C compiler inherits the limit.
     resource.setrlimit(resource.RLIMIT_AS, (arguments.memory_bytes, arguments.memory_bytes))
-    serve(arguments.pipes, lambda: CompileServer(ArtifactCache(arguments.cache, arguments.cache_bytes)))
+    remove_left()
+    cache = ArtifactCache(arguments.cache, arguments.cache_bytes)
+    serve(arguments.pipes, lambda: CompileServer(cache), compiles=True)
 
 
 if __name__ == "__main__":

@@ -8,19 +8,17 @@ import contextlib
 import functools
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import IO, Any
 
 from kernels.base.spec import CompileError
+from kernels.compiler.cc import remove_folders
 from tilewright.errors import (
     ArtifactError,
     DeviceUnavailable,
@@ -93,8 +91,7 @@ class Child:
         self._kill_group()
         self._reap()
         self.channel.close()
-        for folder in Path(tempfile.gettempdir()).glob(f"tilewright-{self.pid}-*"):
-            shutil.rmtree(folder, ignore_errors=True)
+        remove_folders(self.pid)
 
     def interrupt(self) -> None:
         """Kill the process while another thread waits for its answer; that thread will reap it."""

@@ -8,10 +8,12 @@ import os
 import resource
 import select
 import signal
+import threading
 import traceback
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
+from kernels.compiler.cc import remove_folders
 from tuner.workers.frames import Channel, ChannelClosed, Frame
 from tuner.workers.process import refusal
 
@@ -37,16 +39,21 @@ class Resting(Protocol):
         """Called every few seconds while no request comes; an error ends the process."""
 
 
-def serve(pipes: str, start: Callable[[], Server]) -> None:
+def serve(pipes: str, start: Callable[[], Server], *, compiles: bool = False) -> None:
     """Make a server and answer requests one by one until the parent closes its end.
 
     An error is sent to the parent, and the server goes on unless the error is sticky.
 
     Args:
         pipes: the ``READ,WRITE`` pair of file descriptors from :class:`tuner.workers.process.WorkerProcess`.
+        compiles: the server starts a compiler, which has to end with the parent too.
     """
-    _prepare_process()
     read_fd, write_fd = (int(part) for part in pipes.split(","))
+    _prepare_process()
+    if compiles:
+        threading.Thread(target=_end_with_parent, args=(read_fd,), daemon=True).start()
+    else:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     channel = Channel(read_fd, write_fd)
     try:
         server = start()
@@ -94,8 +101,16 @@ def _answer(server: Server, request: Frame) -> Frame:
         return Frame(refusal(error))
 
 
+def _end_with_parent(read_fd: int) -> None:
+    """Once the parent's end is closed, kill this process with its compiler, which no signal would tell."""
+    poll = select.poll()
+    poll.register(read_fd, 0)  # no requests: only that no process has the other end
+    poll.poll()
+    remove_folders(os.getpid())
+    os.killpg(0, signal.SIGKILL)
+
+
 def _prepare_process() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
