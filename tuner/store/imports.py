@@ -226,9 +226,9 @@ def remove_problem(session: Session, problem: GemmProblem) -> Removed:
             raise InUse(f"job {job_id} of {problem} is {status}; cancel it or wait for its end")
     for table in (MissRow, RetuneRow):
         session.execute(delete(table).where(table.problem_id == problem_id))
-    entering = select(ImportRow.id).where(
-        ImportRow.staged.is_not(None), ImportRow.staged["into"].as_string().is_(None)
-    )
+    # NOTE: not by SQL, which would fail for all of them if the JSON of one is damaged.
+    staged = session.execute(select(ImportRow.id, ImportRow.staged).where(ImportRow.staged.is_not(None)))
+    entering = [import_id for import_id, state in staged if "into" not in state]
     waiting = delete(ImportedBestRow).where(ImportedBestRow.problem_id == problem_id)
     session.execute(waiting.where(ImportedBestRow.import_id.not_in(entering)))
     winners = _remove_winners(session, BestConfigRow.problem_id == problem_id)

@@ -20,7 +20,7 @@ from engine_lab import FakeBench
 from fastapi.testclient import TestClient
 from large_export import job_line, large_export, trial_lines
 from signers import signer
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
 from store_samples import ENTERED, HOST, HOST_CLASS, artifact, best, problem, request, trial
 
 from service.engine import device_queue
@@ -32,7 +32,7 @@ from tilewright.schema.job import JobStatus
 from tilewright.trust import About
 from tilewright.wire import Format, ImportAnswer
 from tuner.store import best as winners
-from tuner.store import entities, exchange, imports, jobs, trials
+from tuner.store import entities, exchange, imports, jobs, records, trials
 from tuner.store.access import audit, keys
 from tuner.store.database import Store, StoreError, WritersBusy
 from tuner.store.exchange import ArtifactData, EndedJob, Signed, TrialOfJob, Winner
@@ -542,3 +542,28 @@ def test_a_trusted_import_brings_its_winners_at_its_end(store: Store) -> None:
     assert (answer.trusted, answer.added.best, answer.added.artifacts) == (True, 3, 1)
     untrusted = merged(store, signed_winner(5))
     assert (untrusted.trusted, untrusted.waiting, untrusted.known.best) == (False, 2, 3)
+
+
+def test_a_damaged_one_is_named_and_set_aside_and_all_others_are_settled(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with broken_off(monkeypatch, "go_on", 2):
+        merged(store, b"".join(PARTS))
+    die(store)
+    with store.begin() as session:
+        session.add(ImportRow(id="0" * 32, trusted=False, created=ENTERED, staged="{"))
+        session.flush()
+        if session.connection().dialect.name == "sqlite":  # PostgreSQL keeps no such text
+            session.execute(text("UPDATE import SET staged = '{' WHERE id = :id"), {"id": "0" * 32})
+    records.set_aside.cache_clear()
+    staging.settle_lost(store)
+    assert f"set aside: this release cannot read import {'0' * 32}: column 'staged' must" in caplog.text
+    assert (staged(store), numbers(store, JOB)) == (["{"], [])
+    assert [line.split(":")[0] for line in check.unreadable(store)] == [
+        f"this release cannot read import {'0' * 32}"
+    ]
+    merged(store, b"".join(PARTS))
+    with store.begin() as session:
+        assert imports.remove_problem(session, request().problem).jobs == 1
+    staging.remove(store, "0" * 32, "me")
+    assert staged(store) == []

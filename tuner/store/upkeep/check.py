@@ -18,6 +18,7 @@ from tuner.store import best, entities, jobs, sets, trials
 from tuner.store.database import BUSY_SECONDS, Store, StoreError
 from tuner.store.models import ArtifactRow, ConfigSetRow, JobRow
 from tuner.store.records import Unreadable
+from tuner.store.upkeep import staging
 
 
 def damages(store: Store) -> list[str]:
@@ -53,7 +54,7 @@ def damaged_pages(store: Store) -> list[str]:
 
 
 def unreadable(store: Store) -> list[str]:
-    """The jobs, trials and winners that this release cannot read, a line each."""
+    """The jobs, trials, winners and unended imports that this release cannot read, a line each."""
     with store.read() as session:
         return [str(one) for one in _of_rows(session)]
 
@@ -118,3 +119,4 @@ def _of_rows(session: Session) -> Iterator[Unreadable]:
             yield error
         yield from trials.unreadable(session, job_id)
     yield from best.unreadable(session)
+    yield from staging.unreadable(session)

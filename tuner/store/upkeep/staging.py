@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import Select, delete, select, update
 from sqlalchemy.orm import Session
 
 from tilewright.schema.codec import encode
@@ -33,7 +33,7 @@ from tuner.store.best import Merged
 from tuner.store.database import Store, StoreError, insert_row
 from tuner.store.imports import Import, Removed
 from tuner.store.models import ImportRow, JobRow, TrialRow
-from tuner.store.records import utc_now
+from tuner.store.records import RowReader, Unreadable, utc_now
 
 _TRIALS, _JOBS, _KERNELS = 1000, 20, 20  # that one transaction deletes
 _WINNERS = 50  # that one transaction merges
@@ -123,7 +123,7 @@ def remove(store: Store, import_id: str, who: str, stopping: threading.Event | N
     with store.begin() as session:
         imports.alone(session)
         row = session.get(ImportRow, import_id)
-        if row is None or not (row.staged is None or row.staged.get("leaving")):
+        if row is None or (isinstance(row.staged, dict) and not row.staged.get("leaving")):
             raise imports.unknown(import_id)
         winners = imports.remove_winners(session, import_id)
         row.staged = _state([]) | {"leaving": True}
@@ -151,7 +151,8 @@ def settle(store: Store, staged_id: str, stopping: threading.Event | None = None
 
 
 def settle_lost(store: Store, *, leaving: bool = True, stopping: threading.Event | None = None) -> None:
-    """Settle the imports whose processes ended, or were not heard of for an hour.
+    """Settle the imports whose processes ended, or were not heard of for an hour. Those that this release
+    cannot read are set aside; they show nowhere, and can be deleted by their id.
 
     Args:
         leaving: those too that are being deleted, which show nowhere meanwhile.
@@ -161,17 +162,42 @@ def settle_lost(store: Store, *, leaving: bool = True, stopping: threading.Event
         BrokeOff: ``stopping`` was set before its end.
     """
     with store.read() as session:
-        found = session.execute(
-            select(ImportRow.id, ImportRow.staged).where(ImportRow.staged.is_not(None))
-        ).all()
-    for staged_id, state in found:
-        silent = utc_now() - datetime.fromisoformat(state["at"])
-        lost = jobs.is_gone(state["owner"]) or silent > _GIVEN_UP
-        if lost and (leaving or not state.get("leaving")):
-            settle(store, staged_id, stopping)
-            log.info(
-                "import %s had not ended; it was %s", staged_id, "finished" if "into" in state else "undone"
-            )
+        found = _READER.readable(session.execute(_all()))
+    for one in found:
+        if one.lost and (leaving or not one.leaving):
+            settle(store, one.id, stopping)
+            log.info("import %s had not ended; it was %s", one.id, "finished" if one.shown else "undone")
+
+
+def unreadable(session: Session) -> list[Unreadable]:
+    """Why this release cannot settle those of the imports that it cannot."""
+    return _READER.unreadable(session.execute(_all()))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Unsettled:
+    """An import that has not ended. ``lost``: its process ended, or was not heard of for an hour.
+    ``leaving``: it is being deleted. ``shown``: its results show already."""
+
+    id: str
+    lost: bool
+    leaving: bool
+    shown: bool
+
+
+def _unsettled(import_id: str, state: Any) -> _Unsettled:
+    if not isinstance(state, dict) or not isinstance(state.get("joined"), list):
+        raise ValueError(f"column 'staged' must hold a JSON object with a list 'joined', not {state!r:.40}")
+    silent = utc_now() - datetime.fromisoformat(state["at"])
+    lost = jobs.is_gone(state["owner"]) or silent > _GIVEN_UP
+    return _Unsettled(import_id, lost, bool(state.get("leaving")), "into" in state)
+
+
+def _all() -> Select[str, Any]:
+    return select(ImportRow.id, ImportRow.staged).where(ImportRow.staged.is_not(None)).order_by(ImportRow.id)
+
+
+_READER = RowReader("import", lambda import_id, _state: import_id, _unsettled)
 
 
 def _take_back(
