@@ -42,7 +42,7 @@ from service.results.spool import Spool
 from service.settings import Settings
 from service.signing import Signer
 from tilewright import Client
-from tilewright.errors import printable
+from tilewright.errors import naming, printable
 from tilewright.launch import driver
 from tilewright.schema.codec import encode
 from tilewright.schema.problem import GemmProblem
@@ -103,9 +103,11 @@ def export_results(
         tell_unknown(client, device_class, family)
         chosen = functools.partial(client.export, device_class=device_class, family=family, since=since)
         if kind is Written.OPTUNA:
-            with tempfile.TemporaryFile() as lines:
-                chosen(lines, artifacts=False)
-                lines.seek(0)
+            folder = Path(tempfile.gettempdir())
+            with tempfile.TemporaryFile(dir=folder) as lines:
+                with naming(folder, folder):
+                    chosen(lines, artifacts=False)
+                    lines.seek(0)
                 optuna_export.write(lines, file)
             written = file.stat().st_size
         else:

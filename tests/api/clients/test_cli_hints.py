@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -284,6 +287,21 @@ def test_an_export_asks_for_nothing_that_it_could_not_write(
     monkeypatch.setattr("os.access", lambda place, _: place.name != "locked")  # for root may do anything
     result = run("export", "--format", kind, "locked/file")
     told = "error: locked/file: Permission denied; use a file or folder that you may use\n"
+    assert (result.exit_code, result.stderr) == (1, told)
+
+
+class FullDisk(io.BytesIO):
+    def write(self, _: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_the_full_disk_of_an_export_to_optuna_is_named(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/full")
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: FullDisk())
+    result = run("export", "--format", "optuna", str(tmp_path / "new.db"))
+    told = "error: /full: No space left on device; use a file or folder that you may use\n"
     assert (result.exit_code, result.stderr) == (1, told)
 
 
