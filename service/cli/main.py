@@ -5,21 +5,25 @@ Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
 
 from __future__ import annotations
 
-import gc
-import importlib
-import os
-import shlex
 import sys
-from http import HTTPStatus
-from typing import Annotated, Any
 
-import typer
-from pydantic import ValidationError
+try:
+    import gc
+    import importlib
+    import os
+    import shlex
+    from http import HTTPStatus
+    from typing import Annotated, Any
 
-from service.settings import Settings
-from tilewright import __version__
-from tilewright.errors import ServiceError, TilewrightError, printable
-from tilewright.schema.codec import rule
+    import typer
+    from pydantic import ValidationError
+
+    from service.settings import Settings
+    from tilewright import __version__
+    from tilewright.errors import ServiceError, TilewrightError, printable
+    from tilewright.schema.codec import rule
+except KeyboardInterrupt:  # these imports take most of the time of a start
+    sys.exit(130)
 
 # Where each verb is: a function, or a group of verbs. A module is imported when its verb is called, since a
 # client's verb needs neither the service nor the database.
@@ -165,6 +169,8 @@ def run() -> None:
     gc.disable()
     try:
         app()
+    except KeyboardInterrupt:  # before a verb is at work
+        sys.exit(130)
     except OSError as error:  # of stdout, such as a full disk: one of a file has been told with its name
         typer.echo(printable(f"error: {error.strerror or error}"), err=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # takes what the end of the process would write again

@@ -135,3 +135,24 @@ def test_a_full_disk_under_stdout_is_told_in_a_line(tmp_path: Path) -> None:
 def test_a_table_on_a_closed_stdout_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     output.print_table(*TABLE)
+
+
+INTERRUPTED = """
+import sys
+meanwhile = sys.argv.pop(1)
+class Interrupt:
+    def find_spec(name, path, target=None):
+        if name == meanwhile: raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt)
+from service.cli.main import run
+run()
+"""
+
+
+@pytest.mark.parametrize(
+    "while_imports", ["typer", "service.settings", "typer._adapters", "service.cli.jobs"]
+)
+def test_ctrl_c_at_the_start_is_silent(while_imports: str) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, while_imports, "jobs", "ls"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
