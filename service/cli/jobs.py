@@ -232,6 +232,9 @@ def cancel(
     which: Any = {name: value for name, value in given.items() if value}
     if bool(job_id) == bool(which):
         raise typer.BadParameter("give the id of a job, or options that choose jobs such as --mine")
+    if status and status.final:
+        live = " or ".join(one for one in wire.JobStatus if not one.final)
+        raise typer.BadParameter(f"a job that is {status} has ended; use --status {live}")
     with connect(url) as client:
         if job_id:
             _print(client.cancel(_find_job(client, job_id)), as_json)

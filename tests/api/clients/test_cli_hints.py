@@ -207,6 +207,13 @@ def test_help_is_of_what_a_user_gives(run: Run) -> None:
     assert "float16 on a GPU" not in plain(run("jobs", "cancel", "--help").stdout), "it chooses jobs"
 
 
+@pytest.mark.parametrize("status", ["succeeded", "failed", "cancelled"])
+def test_jobs_that_have_ended_cannot_be_cancelled_by_status(run: Run, status: str) -> None:
+    result = run("jobs", "cancel", "--status", status)
+    told = f"a job that is {status} has ended; use --status queued or running"
+    assert (result.exit_code, told in plain(result.stderr)) == (2, True)
+
+
 def test_the_version_is_told(run: Run) -> None:
     assert run("--version").stdout == f"tilewright {__version__}\n"
 
