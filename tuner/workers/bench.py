@@ -94,9 +94,10 @@ class Bench:
         return () if self._was_alone else self._interference_while_idle()
 
     def _interference_after(self, rules: RaceRules) -> tuple[str, ...]:
-        """Who uses the GPU after a race that could not count what other processes take. Empty without a look
-        if a final follows, and for a quick job soon after a look that found no other process: its problem is
-        tuned again anyway."""
+        """How much other processes use the GPU after a race, in words, where their use during it could not be
+        counted; empty if they use at most what leaves a race undisturbed. Two kinds of race are not looked
+        after: one without the vendor library, as the final follows it, and one of a quick job soon after a
+        look that found no such use, as its problem is tuned again anyway."""
         if not rules.vendor or (rules.quick and self._was_alone):
             return ()
         return self._interference_while_idle()
