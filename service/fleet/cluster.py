@@ -37,6 +37,7 @@ def join(address: str, namespace: str) -> Any:
     )  # NOTE: Ray itself waits for minutes, and cannot be stopped
     late.start()
     try:
+        _need_token(ray, address)
         ray.init(address, namespace=namespace, log_to_driver=False, configure_logging=False)
     except (RuntimeError, ConnectionError, ValueError) as error:
         raise DeviceUnavailable(_told(address, str(error), ray.__version__)) from error
@@ -58,6 +59,19 @@ def _reach(address: str) -> None:
         ) from error
 
 
+def _need_token(ray: Any, address: str) -> None:
+    """NOTE: Ray itself repeats a token for 20 s after it was refused."""
+    try:
+        ray._raylet.GcsClient(address=address)
+    except ray.exceptions.AuthenticationError as error:
+        raise DeviceUnavailable(
+            f"the Ray cluster at {address} takes only machines that have its token; set RAY_AUTH_MODE=token "
+            "and its RAY_AUTH_TOKEN"
+        ) from error
+    except ray.exceptions.RayError:
+        return  # such as a head that is not ready yet, which Ray asks again
+
+
 def _told(address: str, reason: str, version: str) -> str:
     first = " ".join(reason.split())[:300]
     if "ersion mismatch" in reason:
@@ -66,10 +80,7 @@ def _told(address: str, reason: str, version: str) -> str:
             f"on every node ({first})"
         )
     if "ailed to connect" in reason:
-        return (
-            f"the Ray cluster at {address} does not take this machine; if it asks for a token, set "
-            f"RAY_AUTH_MODE=token and its RAY_AUTH_TOKEN, else restart it ({first})"
-        )
+        return f"the Ray cluster at {address} does not answer this machine; restart it ({first})"
     return (
         f"this machine is no node of the Ray cluster at {address}; run 'ray start --address {address}' here "
         f"first ({first})"

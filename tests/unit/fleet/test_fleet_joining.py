@@ -27,11 +27,23 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
         cluster.join("127.0.0.1:1", "test")
 
 
-def _ray_that(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+class Refused(Exception):
+    pass
+
+
+def _ray_that(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, at_first: type[Exception] = TimeoutError
+) -> None:
     def init(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(init=init, __version__="2.60.0"))
+    def client(**_: object) -> None:
+        raise at_first
+
+    told = types.SimpleNamespace(AuthenticationError=Refused, RayError=TimeoutError)
+    raylet = types.SimpleNamespace(GcsClient=client)
+    ray = types.SimpleNamespace(init=init, __version__="2.60.0", exceptions=told, _raylet=raylet)
+    monkeypatch.setitem(sys.modules, "ray", ray)
 
 
 @pytest.mark.parametrize("address", ["", "head", "head:", "auto", "ray://head"])
@@ -70,6 +82,15 @@ def test_a_cluster_that_does_not_take_this_machine(
     ):
         cluster.join(f"127.0.0.1:{head.getsockname()[1]}", "test")
     assert "\n" not in str(caught.value)
+
+
+def test_a_refused_token_is_told_at_the_first_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    _ray_that(monkeypatch, AssertionError("not asked"), at_first=Refused)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as head,
+        pytest.raises(DeviceUnavailable, match="set RAY_AUTH_MODE=token and its RAY_AUTH_TOKEN"),
+    ):
+        cluster.join(f"127.0.0.1:{head.getsockname()[1]}", "test")
 
 
 def test_a_probe_finds_this_release() -> None:
