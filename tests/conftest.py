@@ -22,9 +22,14 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if not HAS_GPU and collection_path.is_relative_to(GPU_TESTS) else None
 
 
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    if not pluginmanager.hasplugin("cacheprovider"):
+        parser.addini("cache_dir", "a setting of pyproject.toml that '-p no:cacheprovider' leaves unknown")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until all tests are collected: what is imported meanwhile stays
-    if config.cache is not None:
+    if config.pluginmanager.hasplugin("cacheprovider"):
         patch = pytest.MonkeyPatch()
         config.add_cleanup(patch.undo)
         share_compiled_kernels(patch, config.cache.mkdir("kernels"))

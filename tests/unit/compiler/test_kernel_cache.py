@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import kernel_cache
@@ -60,3 +62,8 @@ def test_what_decides_the_bytes_is_the_key(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(kernel_cache.metadata, "version", lambda _: "another")
     kernel_cache.share_compiled_kernels(monkeypatch, kept)
     assert (refusal(), len(list(kept.iterdir()))) == (said, before + 1)
+
+
+def test_tests_run_without_pytests_cache_too() -> None:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", __file__]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
