@@ -62,7 +62,7 @@ test-long: $(READY)
 # NOTE: the fleet's tests have limits in seconds too, and keep two cores busy.
 test-all: lint
 	@$(MAKE) --no-print-directory test-short-and-long
-	@$(MAKE) --no-print-directory test-fleet
+	@$(MAKE) --no-print-directory test-fleet ARGS="-m 'not alone'"
 	$(gpu_tests)
 
 test-short-and-long: $(READY)

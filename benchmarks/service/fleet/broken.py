@@ -67,13 +67,14 @@ ON_GPU = Planted(
     endless="cfg::tile_m == 64 && cfg::tile_n == 64",
     others="wgmma_ws",
 )
-# NOTE: other jobs run this family too, on other k.
+# NOTE: the first two heuristic configs: their micro-tiles follow from the vector registers. Other jobs run
+# this family too, on other k.
 ON_HOST = Planted(
     family="host",
     source="host/kernel.c",
     after="int32_t thread, int32_t threads)\n{",
-    illegal="MR == 6 && NV == 2 && KC == 256 && MC == 128 && NC == 128 && k == 32",
-    endless="MR == 4 && NV == 2 && KC == 256 && MC == 128 && NC == 128 && k == 32",
+    illegal="8 * MR == 3 * VECTOR_REGISTERS && NV == 2 && KC == 256 && MC == 128 && NC == 128 && k == 32",
+    endless="4 * MR == VECTOR_REGISTERS && NV == 3 && KC == 256 && MC == 128 && NC == 128 && k == 32",
     others="host",
 )
 
