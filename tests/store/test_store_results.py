@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from store_samples import (
     OTHER_CLASS,
     OTHER_HOST,
     PROVENANCE,
+    TIMING,
     artifact,
     best,
     failed_trial,
@@ -33,6 +35,7 @@ from tuner.store import entities, jobs, trials
 from tuner.store.database import JobTaken, Store, StoreError
 from tuner.store.models import FamilySourceRow
 from tuner.store.records import JobRecord, StoredBest
+from tuner.store.reports import winners as reports
 from tuner.store.trials import JobRecorder
 
 
@@ -330,3 +333,20 @@ def test_an_exception_takes_everything_back(store: Store, job: JobRecord) -> Non
         fail_midway()
     with store.read() as session:
         assert jobs.get(session, job.id) == job
+
+
+def test_a_list_of_winners_decodes_no_samples(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded, loads = list[Any](), json.loads
+
+    def noted(text: str | bytes) -> Any:
+        decoded.append(loads(text))
+        return decoded[-1]
+
+    with store.begin() as session:
+        entities.put_artifact(session, artifact())
+        winners.put(session, best(problem()))
+    monkeypatch.setattr(json, "loads", noted)
+    with store.read() as session:
+        (found,) = reports.everywhere(session)
+    assert (found.median_us, found.method) == (TIMING.median_us, TIMING.method)
+    assert [one["samples_us"] for one in decoded if "samples_us" in one] == [[]]

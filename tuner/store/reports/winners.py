@@ -6,11 +6,13 @@ Every query finds its rows by an index: of the device class, of the architecture
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, or_, select
+from sqlalchemy import ColumnElement, Select, Text, cast, or_, select
 from sqlalchemy.orm import Session
 
 from tilewright.schema.codec import decode
@@ -20,6 +22,9 @@ from tuner.store import best
 from tuner.store.entities import parse_problem
 from tuner.store.models import BestConfigRow, ProblemRow
 from tuner.store.records import RowReader, StoredBest
+
+# NOTE: decoding them would take most of the time of a list.
+_SAMPLES = re.compile(r'(?<="samples_us": )\[[^]]*]')
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,7 +136,7 @@ def _query() -> Select[Any]:
         row.config,
         row.job_id,
         row.created,
-        row.timing,
+        cast(row.timing, Text),
         row.baseline,
         row.speedup,
         row.speedup_low,
@@ -143,7 +148,8 @@ def _query() -> Select[Any]:
 
 
 def _headline(row_id: int, canonical: str, *rest: Any) -> Headline:
-    device_class, arch, config, job_id, created, timing, baseline, *others = rest
+    device_class, arch, config, job_id, created, measured, baseline, *others = rest
+    timing = json.loads(_SAMPLES.sub("[]", measured, count=1))
     speedup, low, high, confidence, provenance, drifted = others
     return Headline(
         row_id,
