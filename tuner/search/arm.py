@@ -107,10 +107,8 @@ class Arm:
         initial_configs: Iterable[Config],
         sampler: Sampler = Sampler.STAGED,
         odds: float = 1.0,
-        covers: Callable[[int], bool] = lambda _size: False,
     ) -> None:
-        """``listing`` gives the valid configs. They are drawn at random if the budget covers the configs of
-        all families, which ``covers`` tells given the size of this family."""
+        """``listing`` gives the valid configs."""
         self.family = family
         self.odds = odds
         self.asked = 0
@@ -120,7 +118,7 @@ class Arm:
         self._initial_configs = tuple(initial_configs)
         self._tried: set[Config] = set()
         self._reserved: set[Config] = set()
-        self._sampler, self._covers = sampler, covers
+        self._sampler = sampler
         self._opened: PoolStudy | None = None
         self._before: list[Callable[[PoolStudy], None]] = []
 
@@ -212,8 +210,7 @@ class Arm:
     @property
     def _study(self) -> PoolStudy:
         if self._opened is None:
-            pool = self.pool
-            study = PoolStudy(pool, Sampler.RANDOM if self._covers(len(pool)) else self._sampler)
+            study = PoolStudy(self.pool, self._sampler)
             for step in self._before:
                 step(study)
             self._before.clear()

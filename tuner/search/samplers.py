@@ -162,7 +162,7 @@ class FixedSampler(PoolSampler):
 
 
 class UniformSampler(PoolSampler):
-    """Proposes any free row: random search, or brute force if the budget covers the pool."""
+    """Proposes any free row: random search."""
 
     def choose(self, study: Study, trial: FrozenTrial, rng: np.random.Generator) -> int:
         """A free row, drawn at random."""

@@ -285,15 +285,11 @@ def open_search(
     """
     given = list(initial_configs)
     chances = [odds.get(family.name, 1.0) for family in families]
-    arms: list[Arm] = []
-
-    def covers(size: int) -> bool:
-        return size <= budget and sum(len(arm.pool) for arm in arms) <= budget
-
+    arms = []
     for family, chance in zip(families, chances, strict=True):
         listing = functools.partial(Pool.of, family, problem, device)
         initial = initial_of(family, problem, device, given)
-        arms.append(Arm(family.name, listing, initial, sampler, chance / max(chances), covers))
+        arms.append(Arm(family.name, listing, initial, sampler, chance / max(chances)))
     return Search([arm for arm in arms if not arm.exhausted], budget, seed, depth)
 
 

@@ -15,9 +15,8 @@ from tilewright.schema.job import QUICK_TRIALS, Sampler
 from tilewright.schema.trial import Outcome
 from tuner.search.arm import Arm
 from tuner.search.pool import Pool
-from tuner.search.samplers import UniformSampler
 from tuner.search.search import DEPTH, Proposal, Search, open_search
-from tuner.search.staged import FEWEST_JUDGED, StagedSampler
+from tuner.search.staged import FEWEST_JUDGED
 
 
 def toy_search(budget: int, seed: int = 0, initial_configs: Sequence[Config] = ()) -> Search:
@@ -137,13 +136,6 @@ def test_a_sampler_that_comes_late_knows_what_was_tried_before_it() -> None:
     assert late == proposals(early=True)
     assert len(set(late)) == len(late) == 50
     assert TOY.make(64, 2) not in late
-
-
-def test_a_family_that_the_budget_covers_is_not_sampled_at_random_beside_a_large_one() -> None:
-    for families, kind in (([TINY], UniformSampler), ([SLOW_TOY, TINY], StagedSampler)):
-        search = open_search(families, PROBLEM, DEVICE, 120)
-        drive(search, stop_after=25)
-        assert type(search._arms[TINY.name]._study._sampler) is kind
 
 
 def test_failures_alone_end_with_the_space() -> None:
