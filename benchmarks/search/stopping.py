@@ -5,7 +5,8 @@
 writes ``benchmarks/results/search-stopping.json``: for each space and threshold of the expected gain of a
 trial the mean number of measured trials and the mean loss against the whole budget. A job divides the
 expected gain by the device seconds of a trial: where one takes 0.1 s, a threshold of 0.02 is
-``min_gain_per_s`` 0.2.
+``min_gain_per_s`` 0.2. Of a space with heuristic configs the threshold does not matter, since a run ends once
+its best config is settled.
 """
 
 from __future__ import annotations
@@ -40,14 +41,16 @@ def run(space: RecordedSpace, seed: int, budget: int) -> Run:
     return fractions, gains
 
 
-def ended(runs: Sequence[Run], threshold: float) -> dict[str, float]:
-    """Mean trials and mean loss if each run ends where less than ``threshold`` is expected and its best
-    config is as old as :data:`tuner.job.loop.SETTLED` says."""
+def ended(runs: Sequence[Run], threshold: float, *, initial: bool) -> dict[str, float]:
+    """Mean trials and mean loss if each run ends as :func:`tuner.job.loop.why_gain_ends` says: where its best
+    config is settled and, unless it began with ``initial`` configs, less than ``threshold`` is expected."""
     trials, losses = [], []
     for fractions, gains in runs:
-        low = (n for n, gain in enumerate(gains, 1) if gain is not None and gain < threshold)
-        settled = (n for n in low if n > SETTLED and len(set(fractions[n - SETTLED - 1 : n])) == 1)
-        trials.append(next(settled, len(fractions)))
+        settled = (
+            n for n in range(SETTLED + 1, len(fractions) + 1) if len(set(fractions[n - SETTLED - 1 : n])) == 1
+        )
+        enough = (n for n in settled if initial or ((gain := gains[n - 1]) is not None and gain < threshold))
+        trials.append(next(enough, len(fractions)))
         losses.append(1.0 - fractions[trials[-1] - 1] / fractions[-1])
     return {"trials": round(float(np.mean(trials)), 1), "loss": round(float(np.mean(losses)), 5)}
 
@@ -66,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         space = read_space(path)
         with threadpool_limits(1), ProcessPoolExecutor(given.processes) as pool:
             runs = list(pool.map(functools.partial(run, space, budget=given.budget), seeds))
-        result["spaces"][space.name] = {str(one): ended(runs, one) for one in THRESHOLDS}
+        initial = bool(space.heuristic_configs)
+        result["spaces"][space.name] = {str(one): ended(runs, one, initial=initial) for one in THRESHOLDS}
         result["mean"] = {str(one): _mean(result["spaces"].values(), str(one)) for one in THRESHOLDS}
         write_json(PATH, result)
 

@@ -54,12 +54,19 @@ def why_gain_ends(request: TuneRequest, trials: Sequence[Trial], expected: float
     """The reason to stop if the gain is below the request's ``min_gain_per_s``, or None.
 
     ``expected`` is the gain that a model expects of the next trial, None without one. A model ends no search
-    that found a better config within the last 20 trials: the fewer it knows, the more often it errs.
+    that found a better config within the last 20 trials: the fewer it knows, the more often it errs. A search
+    that began with initial configs ends by these trials alone: on recorded spaces models go on to expect
+    gains over such a start that do not come.
     """
-    gain = gain_per_s(trials, expected) if request.min_gain_per_s else None
+    if not request.min_gain_per_s:
+        return None
+    settled = _settled(trials)
+    if settled and any(trial.origin == INITIAL for trial in trials):
+        return f"none of the last {SETTLED} trials is faster"
+    gain = gain_per_s(trials, expected)
     if gain is None or gain >= request.min_gain_per_s:
         return None
-    if expected is not None and not _settled(trials):
+    if expected is not None and not settled:
         return None
     source = (
         f"the last {LOOK_BACK} trials gained" if expected is None else "the next trial is expected to gain"

@@ -75,7 +75,7 @@ class SearchOptions:
         seed: random seed of the search.
         sampler: the sampler.
         min_gain_per_s: the search ends if it gains less, as a fraction of the best time per device second; 0
-            for never (:func:`tuner.job.loop.gain_per_s`).
+            for never (:func:`tuner.job.loop.why_gain_ends`).
         level: how much the job spends; a quick one has 16 measured trials at most.
     """
 

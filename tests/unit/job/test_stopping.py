@@ -1,5 +1,6 @@
 """Why a search ends."""
 
+import dataclasses
 import math
 
 import pytest
@@ -8,6 +9,7 @@ from toy_family import PROBLEM, TOY
 from tilewright.schema.job import TuneRequest
 from tilewright.schema.trial import Outcome, Timing, Trial
 from tuner.job.loop import LOOK_BACK, SETTLED, gain_per_s, why_gain_ends
+from tuner.search.search import INITIAL
 
 
 def trial(number: int, us: float, outcome: Outcome = Outcome.OK) -> Trial:
@@ -65,3 +67,14 @@ def test_a_model_ends_no_search_that_found_a_better_config_of_late() -> None:
     begun = [trial(0, 200.0), *flat(SETTLED, 100.0)]
     assert why_gain_ends(request, begun, 0.0) is None
     assert why_gain_ends(request, [*begun, trial(99, 100.0)], 0.0) is not None
+
+
+def test_a_search_that_began_with_initial_configs_ends_once_its_best_is_20_trials_old() -> None:
+    request = TuneRequest(PROBLEM, min_gain_per_s=0.005)
+    first, *others = flat(SETTLED, 100.0)
+    begun = [dataclasses.replace(first, origin=INITIAL), *others]
+    assert why_gain_ends(request, begun, 0.1) is None
+    settled = [*begun, trial(99, 100.0)]
+    assert why_gain_ends(request, settled, 0.1) == "none of the last 20 trials is faster"
+    assert why_gain_ends(request, [*settled, trial(100, 99.0)], 0.1) is None
+    assert why_gain_ends(TuneRequest(PROBLEM), settled, 0.1) is None

@@ -19,9 +19,17 @@ def test_a_run_ends_at_the_first_gain_below_the_threshold_once_its_best_is_settl
     second = ([0.8] * 40, [None, *[0.2] * 39])
     # The first run found its 0.9 in the second trial and ends 20 trials later, the second never.
     ended = 2 + SETTLED
-    assert stopping.ended([first, second], 0.15) == {"trials": (ended + 40) / 2, "loss": 0.05}
-    assert stopping.ended([first, second], 0.25) == {"trials": (ended + 1 + SETTLED) / 2, "loss": 0.05}
-    assert stopping.ended([first, second], 0.05) == {"trials": 40.0, "loss": 0.0}
+    assert stopping.ended([first, second], 0.15, initial=False) == {"trials": (ended + 40) / 2, "loss": 0.05}
+    assert stopping.ended([first, second], 0.25, initial=False) == {
+        "trials": (ended + 1 + SETTLED) / 2,
+        "loss": 0.05,
+    }
+    assert stopping.ended([first, second], 0.05, initial=False) == {"trials": 40.0, "loss": 0.0}
+
+
+def test_a_run_with_initial_configs_ends_once_its_best_is_settled() -> None:
+    run = ([0.5, *[0.9] * 39], [None, *[0.2] * 39])
+    assert stopping.ended([run], 0.0, initial=True) == {"trials": 2.0 + SETTLED, "loss": 0.0}
 
 
 def test_every_space_has_every_threshold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
