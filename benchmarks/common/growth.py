@@ -73,12 +73,12 @@ def slope(times: Sequence[float], values: Sequence[float], confidence: float = C
     slopes = sorted((b - a) / (after - before) for (before, a), (after, b) in pairs)
     if not slopes:
         raise ValueError(f"a slope needs two or more points, got {count}")
-    ties = (values.count(value) for value in set(values))
-    whole, tied = (
-        ((2 * n + 5) * n * (n - 1) for n in (count, 0)),
-        sum(n * (n - 1) * (2 * n + 5) for n in ties),
-    )
-    scatter = math.sqrt(max(0, next(whole) - tied) / 18)
+    scatter = math.sqrt((_pairs(count) - sum(_pairs(values.count(value)) for value in set(values))) / 18)
     reach = statistics.NormalDist().inv_cdf((1 + confidence) / 2) * scatter
     low = max(0, math.floor((len(slopes) - reach) / 2))
     return Interval(statistics.median(slopes), slopes[low], slopes[-1 - low], confidence)
+
+
+def _pairs(count: int) -> int:
+    """18 times the variance of Kendall's S of so many points without ties."""
+    return count * (count - 1) * (2 * count + 5)

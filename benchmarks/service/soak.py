@@ -2,23 +2,25 @@
 
     python -m benchmarks.service.soak --minutes 100 --out benchmarks/results/soak-2cores.json
 
-Starts ``tilewright serve`` on a SQLite database with ``--trials`` trials and asks it some 12 requests a
+Starts ``tilewright serve`` on a SQLite database with ``--trials`` trials and asks it ``--rate`` requests a
 second of every kind: lookups, config sets after a winner changed, misses, exports, pages, small GEMMs,
 requests that are broken. Beside them visitors follow a job's events for a while, or hang up in the middle of
 a request or an answer, and every minute a small job runs on the host; every third is cancelled.
 
 What the service holds is read every five seconds, its children apart. A row has the least of a minute, so
 that what a request holds for its duration does not count; the file is written after each row. ``slopes`` are
-Theil-Sen over the rows after the warm-up, by the hour. Exit status 1: descriptors or threads grew, memory
-grew by more than 1 MB an hour for certain, or an answer had another status than its request must get.
+Theil-Sen over the rows after the warm-up, by the hour. Exit status 1: descriptors, threads or child processes
+grew, memory grew by more than 1 MB an hour for certain, or a request got another status than it must get.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +28,15 @@ from benchmarks.common.growth import descendants, file_bytes, holdings, slope
 from benchmarks.common.results import commit, machine_facts, now, write_json
 from benchmarks.common.serving import Serving, serving
 from benchmarks.service.lookup_fill import fill
-from benchmarks.service.soak_load import Asked, Load
+from benchmarks.service.mixed_load import Asked, Load
+from tuner.measure.stats import CONFIDENCE
 
-PERIOD_S, ROW_S = 5.0, 60.0
+PERIOD_S = 5.0
 MB_AN_HOUR = 1.0
-_COUNTS = ("fds", "threads")
+TRIALS_A_JOB = 100
+_MEMORY, _COUNTS = ("rss_mb", "pss_mb", "uss_mb"), ("fds", "threads")
+_OF_CHILDREN = ("rss_mb", *_COUNTS, "processes")
+_SHOWN = ("minute", "rss_mb", *_COUNTS, "cpu", "requests", "unexpected", "lookup_ms")
 Held = dict[str, float]
 
 
@@ -65,21 +71,19 @@ class Watch:
         self._spent = spent
 
     def slopes(self, warm_up: float) -> dict[str, Any]:
-        """What each of the service's holdings grew by in an hour, after so many minutes."""
+        """What the service's holdings grew by in an hour, after so many minutes; nothing before two rows."""
         rows = [row for row in self.rows if row["minute"] > warm_up]
         if len(rows) < 2:
             return {}
-        return {
-            **_slopes(rows, ("rss_mb", "pss_mb", "uss_mb", *_COUNTS)),
-            "children": _slopes([{"minute": row["minute"], **row["children"]} for row in rows]),
-        }
+        of_children = [{"minute": row["minute"], **row["children"]} for row in rows]
+        return {**_slopes(rows, (*_MEMORY, *_COUNTS)), "children": _slopes(of_children, _OF_CHILDREN)}
 
 
 def _least(held: list[Held]) -> Held:
     return {name: min(one[name] for one in held) for name in held[0]}
 
 
-def _slopes(rows: list[dict[str, Any]], names: tuple[str, ...] = ("rss_mb", *_COUNTS)) -> dict[str, Any]:
+def _slopes(rows: list[dict[str, Any]], names: Iterable[str]) -> dict[str, Any]:
     hours = [row["minute"] / 60 for row in rows]
     found = {name: slope(hours, [row[name] for row in rows]) for name in names}
     return {
@@ -90,59 +94,70 @@ def _slopes(rows: list[dict[str, Any]], names: tuple[str, ...] = ("rss_mb", *_CO
 
 def faults(slopes: dict[str, Any], unexpected: int) -> list[str]:
     """What a service must not do and did."""
-    found = [f"{name} grow" for name in _COUNTS if slopes and slopes[name]["interval"][0] > 0]
-    if slopes and slopes["rss_mb"]["interval"][0] > MB_AN_HOUR:
+    found = [f"{unexpected} answers were unexpected"] if unexpected else []
+    if not slopes:
+        return found
+    held = {**{name: slopes[name] for name in _COUNTS}, "child processes": slopes["children"]["processes"]}
+    found += [f"{name} grow" for name, one in held.items() if one["interval"][0] > 0]
+    if slopes["rss_mb"]["interval"][0] > MB_AN_HOUR:
         found.append(f"memory grows by more than {MB_AN_HOUR} MB an hour")
-    return found + ([f"{unexpected} answers were unexpected"] if unexpected else [])
+    return found
+
+
+def soak(folder: Path, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """What was found so far, row by row; the service keeps its files in the folder."""
+    url, asked = f"sqlite:///{folder}/soak.db", Asked()
+    filled = fill(url, arguments.trials, TRIALS_A_JOB)
+    environment = {
+        "TILEWRIGHT_CACHE_DIR": f"{folder}/cache",
+        "TILEWRIGHT_LOCK_DIR": str(folder),
+        "TILEWRIGHT_LOG_LEVEL": "warning",
+    }
+    with (
+        serving(url, "--device", "host", log=arguments.log, **environment) as server,
+        Load(server.url, url, filled, asked, arguments.rate),
+    ):
+        watch = Watch(server, folder, asked)
+        for _ in range(round(60 * arguments.minutes / arguments.row)):
+            watch.row(arguments.row)
+            slopes = watch.slopes(arguments.warm_up)
+            yield {
+                "faults": faults(slopes, asked.unexpected_count),
+                "slopes": slopes,
+                "unexpected": asked.unexpected,
+                "asked": asked.totals(),
+                "rows": watch.rows,
+            }
 
 
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--warm-up", type=float, help="minutes; a quarter of all, 15 at most, unless given")
+    parser.add_argument("--warm-up", type=float, default=15.0, help="minutes whose rows do not count")
+    parser.add_argument("--row", type=float, default=60.0, help="seconds of a row")
+    parser.add_argument("--rate", type=float, default=12.0, help="requests a second of all callers")
     parser.add_argument("--trials", type=int, default=50_000, help="in the database at the start")
-    parser.add_argument("--row", type=float, default=ROW_S, help="seconds of a row")
-    parser.add_argument("--log", action="store_true", help="show the service's log")
+    parser.add_argument("--log", action="store_true", help="show the service's warnings")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    warm_up = arguments.warm_up if arguments.warm_up is not None else min(15.0, arguments.minutes / 4)
-    result: dict[str, Any] = {
+    chosen = {name: getattr(arguments, name) for name in ("minutes", "warm_up", "row", "rate", "trials")}
+    facts = {
         "date": now(),
         "commit": commit(),
         "machine": machine_facts(),
-        "trials": arguments.trials,
-        "warm_up_minutes": warm_up,
-        "confidence": 0.99,
+        **chosen,
+        "confidence": CONFIDENCE,
     }
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        url, cache = f"sqlite:///{folder}/soak.db", str(folder / "cache")
-        filled = fill(url, arguments.trials, trials_a_job=100)
-        environment = {
-            "TILEWRIGHT_CACHE_DIR": cache,
-            "TILEWRIGHT_LOCK_DIR": name,
-            "TILEWRIGHT_LOG_LEVEL": "warning",
-        }
-        with serving(url, "--device", "host", log=arguments.log, **environment) as server:
-            asked = Asked()
-            with Load(server.url, url, filled, asked):
-                watch = Watch(server, folder, asked)
-                for _ in range(max(1, round(60 * arguments.minutes / arguments.row))):
-                    watch.row(arguments.row)
-                    slopes = watch.slopes(warm_up)
-                    result |= {"slopes": slopes, "faults": faults(slopes, asked.unexpected_count)}
-                    result |= {"asked": asked.totals(), "unexpected": asked.unexpected, "rows": watch.rows}
-                    if arguments.out:
-                        write_json(arguments.out, result)
-                    _tell(watch.rows[-1])
-    sys.stdout.write(f"{result['slopes']}\n{result['faults']}\n")
-    raise SystemExit(1 if result["faults"] else 0)
-
-
-def _tell(row: dict[str, Any]) -> None:
-    shown = ("minute", "rss_mb", "fds", "threads", "cpu", "requests", "unexpected", "lookup_ms")
-    sys.stderr.write(", ".join(f"{name} {row[name]}" for name in shown) + "\n")
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for found in soak(Path(folder), arguments):
+            if arguments.out:
+                write_json(arguments.out, facts | found)
+            sys.stderr.write(", ".join(f"{name} {found['rows'][-1][name]}" for name in _SHOWN) + "\n")
+    shown = {name: found[name] for name in ("slopes", "unexpected", "faults")}
+    sys.stdout.write(f"{json.dumps(shown, indent=1)}\n")
+    raise SystemExit(1 if found["faults"] else 0)
 
 
 if __name__ == "__main__":
