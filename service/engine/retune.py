@@ -31,6 +31,27 @@ _AT_ONCE = 100  # in one transaction, so that other writers come between
 log = logging.getLogger("tilewright.retune")
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class StaleResult:
+    """What is noted of a stale result: small, as answers and config sets keep it with each of theirs.
+
+    Attributes:
+        key: other than that of any other race of this or another problem.
+        micros: the median time of its kernel.
+    """
+
+    key: tuple[int, object]
+    device_class: str
+    problem: GemmProblem
+    micros: float
+
+    @classmethod
+    def of(cls, stored: StoredBest) -> StaleResult:
+        """Of a winner."""
+        found = stored.best
+        return cls((stored.id, stored.created), found.device_class, found.problem, found.timing.median_us)
+
+
 class StaleResults:
     """Notes each stale result once in the life of this service; safe to share.
 
@@ -46,36 +67,34 @@ class StaleResults:
         self._not_before: dict[tuple[int, object], float] = {}
         self._lock = threading.Lock()
 
-    def is_due(self, stored: StoredBest) -> bool:
+    def is_due(self, result: StaleResult) -> bool:
         """Whether a stale result that is served is to be noted; costs no lock."""
-        return self._not_before.get(_key(stored), 0.0) <= time.monotonic()
+        return self._not_before.get(result.key, 0.0) <= time.monotonic()
 
-    def served(self, stale: Sequence[StoredBest]) -> None:
+    def served(self, stale: Sequence[StaleResult]) -> None:
         """Note stale results that were served."""
-        by_class = defaultdict[str, list[StoredBest]](list)
-        for stored in filter(self._take, stale):
-            by_class[stored.best.device_class].append(stored)
+        by_class = defaultdict[str, list[StaleResult]](list)
+        for result in filter(self._take, stale):
+            by_class[result.device_class].append(result)
         for device_class, results in by_class.items():
             for start in range(0, len(results), _AT_ONCE):
                 self._note(device_class, results[start : start + _AT_ONCE])
 
-    def _take(self, stored: StoredBest) -> bool:
+    def _take(self, result: StaleResult) -> bool:
         now = time.monotonic()
         with self._lock:
-            due = self._not_before.get(_key(stored), 0.0) <= now
+            due = self._not_before.get(result.key, 0.0) <= now
             if due:
-                self._not_before[_key(stored)] = now + _AGAIN_S
+                self._not_before[result.key] = now + _AGAIN_S
         return due
 
-    def _note(self, device_class: str, results: Sequence[StoredBest]) -> None:
-        reports = [
-            misses.Report(one.best.problem, 1, one.best.timing.median_us, measured=True) for one in results
-        ]
+    def _note(self, device_class: str, results: Sequence[StaleResult]) -> None:
+        reports = [misses.Report(one.problem, 1, one.micros, measured=True) for one in results]
         with self._store.begin() as session:
             kept = misses.note(session, device_class, reports, self._settings.max_misses, reason="stale")
             misses.ask(session, device_class, kept, self._state_of(device_class))
         with self._lock:
-            self._not_before |= {_key(one): math.inf for one in results if one.best.problem in kept}
+            self._not_before |= {one.key: math.inf for one in results if one.problem in kept}
 
 
 def queue_stalest(store: Store, bench: Bench, settings: Settings) -> bool:
@@ -153,7 +172,3 @@ def _queue(
 def _note(session: Session, job: JobRecord, created: bool) -> None:
     if created:
         audit.note(session, audit.SERVICE, Action.CREATE_JOB, job.id, problem=str(job.request.problem))
-
-
-def _key(stored: StoredBest) -> tuple[int, object]:
-    return stored.id, stored.created

@@ -7,6 +7,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Hashable
 
+from service.engine.retune import StaleResult
 from service.results.served import ServedSets
 from tilewright.wire import BestConfigView
 from tuner.store.records import StoredBest
@@ -24,7 +25,7 @@ class Answer:
         content: as JSON.
         tag: SHA-256 of the content.
         match, device_class, regret: what the metrics count.
-        stale: the winner, where it is stale.
+        stale: the winner's result, where it is stale.
     """
 
     content: bytes
@@ -32,14 +33,14 @@ class Answer:
     match: str
     device_class: str
     regret: float | None
-    stale: StoredBest | None
+    stale: StaleResult | None
 
     @classmethod
     def of(cls, view: BestConfigView, winner: StoredBest) -> Answer:
         """The answer with a winner."""
         content = view.model_dump_json().encode()
         told = (view.match.kind, view.device_class, view.expected_regret)
-        stale = None if view.staleness == "fresh" else winner
+        stale = None if view.staleness == "fresh" else StaleResult.of(winner)
         return cls(content, hashlib.sha256(content).hexdigest(), *told, stale)
 
 

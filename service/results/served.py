@@ -9,7 +9,7 @@ import threading
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from service.engine.retune import StaleResults
+from service.engine.retune import StaleResult, StaleResults
 from service.errors import Kind, Refusal
 from service.results.quality import ResultQuality
 from service.results.snapshots import SnapshotMaker
@@ -19,7 +19,6 @@ from tilewright.schema.match import LookupResult, MatchLimits
 from tilewright.schema.problem import GemmProblem
 from tuner.store import best, exchange, sets
 from tuner.store.database import Changes, Store
-from tuner.store.records import StoredBest
 
 _MOST_LOADED = 8
 _ORDER = ("exact", "ladder", "nearest", "vendor")
@@ -205,7 +204,7 @@ class ServedSets:
         content = sets.unpack(packed)
         return LoadedSet.of(exchange.current_set(ConfigSet.from_bytes(content, digest)), packed)
 
-    def _note(self, stale: list[StoredBest]) -> None:
+    def _note(self, stale: list[StaleResult]) -> None:
         try:
             self._stale.served(stale)
         except Exception:  # NOTE: they are noted when they are served again

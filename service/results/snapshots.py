@@ -6,6 +6,7 @@ import dataclasses
 
 from sqlalchemy.orm import Session
 
+from service.engine.retune import StaleResult
 from service.errors import Kind, Refusal
 from service.results.quality import ResultQuality
 from tilewright.schema.codec import encode, gathered
@@ -22,11 +23,11 @@ _ESTIMATE_PERCENT = 1  # of the winners must have changed before their regret is
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Made:
-    """A config set, as it is kept, and those of its winners that are stale."""
+    """A config set, as it is kept, and those of its results that are stale."""
 
     config_set: ConfigSet
     snapshot: Snapshot
-    stale: list[StoredBest]
+    stale: list[StaleResult]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,14 +38,14 @@ class _Part:
         row: of the database, as it was when the winner was read.
         order: entries are sorted by it.
         text: the entry as canonical JSON.
-        stale: the winner if it is stale.
+        stale: the result if it is stale.
     """
 
     row: object
     order: str
     entry: SetEntry
     text: bytes
-    stale: StoredBest | None
+    stale: StaleResult | None
 
 
 class SnapshotMaker:
@@ -106,7 +107,7 @@ class SnapshotMaker:
         sources = (winner.best, winner.best.timing, quality, kernel, winner)
         entry = SetEntry(**gathered(SetEntry, *sources, speedup=speedup))
         order = canonical(entry.problem.to_dict())
-        stale = None if quality.staleness == "fresh" else winner
+        stale = None if quality.staleness == "fresh" else StaleResult.of(winner)
         return _Part(row, order, entry, canonical(encode(entry)).encode(), stale)
 
     def _regret(self, session: Session) -> list[RegretBand]:

@@ -33,7 +33,7 @@ from tuner.store.database import Store
 from tuner.store.faults import quarantine
 from tuner.store.misses import MissRecord, Report
 from tuner.store.models import BestConfigRow, MissRow
-from tuner.store.records import StoredBest, utc_now
+from tuner.store.records import utc_now
 from tuner.store.trials import JobRecorder
 
 
@@ -386,9 +386,9 @@ def test_what_is_over_a_limit_is_not_tuned_until_it_is_asked_for_within(
     assert queue_stalest(store)
 
 
-def results(store: Store, *ms: int) -> list[StoredBest]:
+def results(store: Store, *ms: int) -> list[retune.StaleResult]:
     with store.read() as session:
-        return [winners.exact(session, HOST_CLASS, problem(m))[0] for m in ms]
+        return [retune.StaleResult.of(winners.exact(session, HOST_CLASS, problem(m))[0]) for m in ms]
 
 
 def noted(store: Store) -> dict[int, int]:

@@ -12,6 +12,7 @@ from fastapi.routing import APIRoute
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.background import BackgroundTask
 
+from service.engine.retune import StaleResult
 from service.errors import Kind, Refusal
 from service.http import access, conditional
 from service.http.conditional import link_next
@@ -98,12 +99,12 @@ def _sent(service: Service, found: Answer, if_none_match: str | None) -> Respons
     return Response(found.content, media_type=JSON, headers=headers, background=later)
 
 
-def _note(service: Service, stale: StoredBest) -> None:
+def _note(service: Service, stale: StaleResult) -> None:
     """Note a stale result that was served; nothing tells the caller, who has the answer by then."""
     try:
         service.stale.served([stale])
     except (SQLAlchemyError, WritersBusy) as error:
-        log.warning("%s is noted as stale when it is served again: %s", stale.best.problem, error)
+        log.warning("%s is noted as stale when it is served again: %s", stale.problem, error)
 
 
 def _answer(service: Service, query: wire.BestQuery, problem: GemmProblem) -> Answer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from tuner.store import best as winners
 from tuner.store import entities, imports, jobs, sets
 from tuner.store.access import keys
 from tuner.store.database import Store
+from tuner.store.records import StoredBest
 
 PATH = "/best-config"
 OF_64 = {"device_class": HOST_CLASS, "m": 64, "n": 64, "k": 64, "dtype": "float32", "layout": "nn"}
@@ -191,6 +193,16 @@ def test_as_many_answers_are_kept_as_may(
     for number in range(8):
         http.get(PATH, params=OF_64 | {"device_class": f"nowhere{number}"})
     assert set(app.state.service.served._versions) == {HOST_CLASS}
+
+
+def test_kept_answers_and_sets_do_not_keep_the_winners(app: FastAPI, http: TestClient) -> None:
+    """A winner has all its samples: with those of stale results, answers took four times what was counted."""
+    for number in range(8):
+        assert http.get(PATH, params=OF_64 | {"max_regret": number / 100}).json()["staleness"] != "fresh"
+    assert all(one[2].stale for one in app.state.service.answer_cache._kept.values())
+    assert http.get("/config-sets/current", params={"device_class": HOST_CLASS}).status_code == 200
+    gc.collect()
+    assert [one for one in gc.get_objects() if isinstance(one, StoredBest)] == []
 
 
 def test_both_ways_are_counted(http: TestClient) -> None:
