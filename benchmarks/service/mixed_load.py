@@ -24,6 +24,7 @@ CALLERS = 4
 CHANGE_S, JOB_S, JOB_ENDS_S = 30.0, 60.0, 50.0
 SHAPES = [(m, n, 64) for m in (16, 32, 48, 64) for n in (32, 64)]  # of jobs, again and again
 _CURRENT = f"/config-sets/current?device_class={CLASS}"
+_BETWEEN_S = 0.1  # from one visit to the next
 _MOST_SHOWN = 50
 
 
@@ -164,7 +165,7 @@ class Load:
     def _visit(self, _: httpx2.Client) -> None:
         """Follow a job for a while and hang up; hang up in the middle of requests and of answers."""
         chance = random.Random()
-        while not self._stop.is_set():
+        while True:
             lookup = {"device_class": CLASS, "problems": [{"m": 64, "n": 64, "k": 64}]}
             whole = post("/best-config/lookup", lookup)
             visits: list[tuple[bytes, int, float]] = [  # what is sent, most bytes that are read, seconds
@@ -181,9 +182,19 @@ class Load:
                 (get(f"/view/jobs/{self._job}/live?after=-1"), 2**20, chance.uniform(1, 15)),
             ]
             for sent, most, seconds in visits:
-                with suppress(OSError):  # NOTE: the service may hang up, too
-                    self._hang_up(sent, most, seconds, reset=chance.random() < 0.5)
-                self._asked.note("visit", "ended", expected=True)
+                self._visit_once(sent, most, seconds, reset=chance.random() < 0.5)
+                if self._stop.wait(_BETWEEN_S):
+                    return
+
+    def _visit_once(self, sent: bytes, most: int, seconds: float, reset: bool) -> None:
+        try:
+            self._hang_up(sent, most, seconds, reset)
+        except ConnectionRefusedError as error:
+            self._asked.note("visit", repr(error), expected=False)
+        except OSError:  # NOTE: the service may hang up first
+            self._asked.note("visit", "the service hung up", expected=True)
+        else:
+            self._asked.note("visit", "hung up", expected=True)
 
     def _hang_up(self, sent: bytes, most: int, seconds: float, reset: bool) -> None:
         address, until = urlsplit(self._url), time.monotonic() + seconds

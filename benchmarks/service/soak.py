@@ -36,6 +36,7 @@ MB_AN_HOUR = 1.0
 TRIALS_A_JOB = 100
 _MEMORY, _COUNTS = ("rss_mb", "pss_mb", "uss_mb"), ("fds", "threads")
 _OF_CHILDREN = ("rss_mb", *_COUNTS, "processes")
+_ENDED = "the service ended"
 _SHOWN = ("minute", "rss_mb", *_COUNTS, "cpu", "requests", "unexpected", "lookup_ms")
 Held = dict[str, float]
 
@@ -92,9 +93,12 @@ def _slopes(rows: list[dict[str, Any]], names: Iterable[str]) -> dict[str, Any]:
     }
 
 
-def faults(slopes: dict[str, Any], unexpected: int) -> list[str]:
+def faults(rows: list[dict[str, Any]], slopes: dict[str, Any]) -> list[str]:
     """What a service must not do and did."""
+    unexpected = rows[-1]["unexpected"]
     found = [f"{unexpected} answers were unexpected"] if unexpected else []
+    if not rows[-1]["processes"]:
+        return [*found, _ENDED]
     if not slopes:
         return found
     held = {**{name: slopes[name] for name in _COUNTS}, "child processes": slopes["children"]["processes"]}
@@ -121,13 +125,16 @@ def soak(folder: Path, arguments: argparse.Namespace) -> Iterator[dict[str, Any]
         for _ in range(round(60 * arguments.minutes / arguments.row)):
             watch.row(arguments.row)
             slopes = watch.slopes(arguments.warm_up)
+            found = faults(watch.rows, slopes)
             yield {
-                "faults": faults(slopes, asked.unexpected_count),
+                "faults": found,
                 "slopes": slopes,
                 "unexpected": asked.unexpected,
                 "asked": asked.totals(),
                 "rows": watch.rows,
             }
+            if _ENDED in found:
+                return
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ import pytest
 from benchmarks.common.growth import descendants, file_bytes, holdings, slope
 from benchmarks.service.soak import faults
 
+ROW = {"processes": 1.0, "unexpected": 0}
 STEADY = {"per_hour": 0.0, "interval": [0.0, 0.0]}
 
 
@@ -93,11 +94,16 @@ def test_bytes_of_files_and_folders_are_added(tmp_path: Path) -> None:
 )
 def test_what_grows_for_certain_is_a_fault(name: str, per_hour: float, low: float, fault: list[str]) -> None:
     steady = {**dict.fromkeys(("rss_mb", "fds", "threads"), STEADY), "children": {"processes": STEADY}}
-    assert faults(steady | {name: {"per_hour": per_hour, "interval": [low, 9.0]}}, 0) == fault
+    found = faults([ROW], steady | {name: {"per_hour": per_hour, "interval": [low, 9.0]}})
+    assert found == fault
 
 
 def test_unexpected_answers_and_new_processes_are_faults() -> None:
     steady = dict.fromkeys(("rss_mb", "fds", "threads"), STEADY)
     more = {"processes": {"per_hour": 3.0, "interval": [1.0, 4.0]}}
-    assert faults({}, 2) == ["2 answers were unexpected"]
-    assert faults({**steady, "children": more}, 0) == ["child processes grow"]
+    assert faults([ROW | {"unexpected": 2}], {}) == ["2 answers were unexpected"]
+    assert faults([ROW], {**steady, "children": more}) == ["child processes grow"]
+
+
+def test_a_service_that_ended_is_a_fault() -> None:
+    assert faults([ROW | {"processes": 0.0}], {}) == ["the service ended"]
