@@ -13,8 +13,10 @@ from tilewright import Client, GemmProblem, wire
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("service")
+    empty = f"sqlite:///{folder / 'tilewright.db'}"
     # NOTE: a quick answer that is asked for again would start a hundred trials behind the tests that follow.
-    running = start(tmp_path_factory.mktemp("service"), retune_stale=False, **SMALL_LIMITS)
+    running = start(folder, database_url=empty, retune_stale=False, **SMALL_LIMITS)
     yield running
     finish(running)
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from databases import migrate
 from forked_server import ForkedProcess
 
 from service.signing import Signer
@@ -120,7 +123,7 @@ def environment(folder: Path, **settings: object) -> dict[str, str]:
 
 def start(folder: Path, *under: str, **settings: object) -> Server:
     """A server of these settings: a program of its own run by the command ``under`` where one is given, else
-    one that is forked and measures for less time."""
+    one that is forked, measures for less time and, unless a URL is given, finds its database migrated."""
     process: ForkedProcess | subprocess.Popen[str]
     chosen, log, arguments = environment(folder, **settings), folder / "log", ["serve", "--json"]
     if under:
@@ -128,9 +131,21 @@ def start(folder: Path, *under: str, **settings: object) -> Server:
         with log.open("a") as errors:
             process = subprocess.Popen(command, env=chosen, stdout=subprocess.PIPE, stderr=errors, text=True)
     else:
+        database = folder / "tilewright.db"
+        if "database_url" not in settings and not database.exists():
+            database.write_bytes(_migrated())
         process = ForkedProcess(arguments, chosen, log, quick=True)
     assert process.stdout is not None
     return Server(process, announced_url(process.stdout, log), folder)
+
+
+@functools.cache
+def _migrated() -> bytes:
+    """An SQLite database with the schema of this release and nothing else."""
+    with tempfile.TemporaryDirectory() as folder:
+        database = Path(folder) / "tilewright.db"
+        migrate(f"sqlite:///{database}")
+        return database.read_bytes()
 
 
 def announced_url(printed: Iterable[str], log: Path) -> str:

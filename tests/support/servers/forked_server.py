@@ -20,6 +20,16 @@ from service.cli.main import run
 from service.engine import event_feed
 from tuner.workers import bench
 
+# What a service or a client imports only once it runs.
+_AT_RUN_TIME = (
+    "anyio._backends._asyncio",
+    "cuda.pathfinder",
+    "numpy.random",
+    "numpy.testing",
+    "uvicorn.lifespan.on",
+    "uvicorn.loops.asyncio",
+)
+
 
 class ForkedProcess:
     """A running service, with the attributes and methods of a ``subprocess.Popen`` that tests use.
@@ -69,7 +79,7 @@ class ForkedProcess:
 def context() -> ForkServerContext:
     """Forks from a process that has imported the service and the client; this process has but one of them."""
     found = multiprocessing.get_context("forkserver")
-    found.set_forkserver_preload(["service.cli.serve", "tilewright.client", "numpy.testing", __name__])
+    found.set_forkserver_preload(["service.cli.serve", "tilewright.client", *_AT_RUN_TIME, __name__])
     return found
 
 
