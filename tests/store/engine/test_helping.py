@@ -74,7 +74,7 @@ def test_an_idle_device_takes_trials_and_its_times_count_as_those_of_the_jobs_de
     lab = make()
     lab.benches["two"].slower = 1.04
     for bench in lab.benches.values():
-        bench.seconds = lambda: 0.06  # a job looks for its first helper twice a second
+        bench.seconds = lambda: 0.03
     lab.engine.start()
     trials = ended(lab, lab.submit(40))
     helped = of_helpers(trials)
@@ -136,7 +136,7 @@ def test_a_damaged_anchor_is_no_trouble_of_the_device_that_would_help(
     monkeypatch.setattr("service.engine.helper.entities", types.SimpleNamespace(get_artifact=damaged))
     lab = make()
     for bench in lab.benches.values():
-        bench.seconds = lambda: 0.06
+        bench.seconds = lambda: 0.0 if read else 0.06
     lab.engine.start()
     job_id, troubles = lab.submit(40), set()
     while not lab.job(job_id).status.final:
@@ -159,8 +159,13 @@ def test_a_job_of_its_own_comes_first(make: Make) -> None:
     wait_for(lambda: lab.job(second).status is JobStatus.RUNNING, 2.0)
     ended_first = lab.job(first).status.final
     assert not ended_first
+    busy = {queue.bench.name for queue in lab.engine.queues.values() if queue.health().job_id == second}
+    for name in busy:
+        lab.benches[name].seconds = lambda: 0.0
     wait_for(lambda: lab.job(second).status.final, 20.0)
     assert of_helpers(lab.trials(second)) == []
+    for bench in lab.benches.values():
+        bench.seconds = lambda: 0.0
     wait_for(lambda: lab.job(first).status.final, 20.0)
     ended(lab, first)
 
@@ -195,6 +200,9 @@ def test_the_trials_of_a_helper_that_is_gone_are_run_by_another(make: Make, bega
     with lab.store.begin() as session:
         assert slots.join(session, CLASS, silent, 2, lease_s=1.0)
     given = taken(lab.store, silent, began)
+    wait_for(lambda: slots_of(lab.store) == 0)
+    assert not lab.job(job_id).status.final, "its lease was waited for, not the end of the job"
+    lab.benches["one"].seconds = lambda: 0.0
     trials = ended(lab, job_id)
     assert of_helpers(trials) == []
     assert given.task is not None
@@ -316,6 +324,7 @@ def test_a_device_of_another_release_does_not_help(
     helper = Helper(lab.store, bench, nothing, nothing, 1.0, threading.Event())
     assert not helper.help()
     assert not helper.help(), "asks again later"
+    lab.benches["one"].seconds = lambda: 0.0
     ended(lab, job_id)
     (told,) = [one.getMessage() for one in caplog.records if "helps nobody" in one.getMessage()]
     assert told == (

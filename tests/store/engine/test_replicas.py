@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from api_server import Server, finish, start
-from databases import Databases
+from databases import Databases, migrate
 
 from tilewright import Client, GemmProblem
 from tilewright.wire import JobView
@@ -23,7 +23,7 @@ PATIENCE_S = 60.0
 @pytest.fixture
 def servers(postgresql_databases: Databases, tmp_path: Path) -> Iterator[list[Server]]:
     """Of one machine: the first one tunes, the second one waits for the device."""
-    settings = {"database_url": postgresql_databases.empty(), "lock_dir": tmp_path, "lease_s": 3}
+    settings = {"database_url": postgresql_databases.copy(migrate), "lock_dir": tmp_path, "lease_s": 3}
     running = list[Server]()
     for name in ("one", "two"):
         (tmp_path / name).mkdir()

@@ -56,7 +56,8 @@ class Surroundings:
 
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_queue, "_ASIDE_S", 0.05)
+    for pause in ("_ASIDE_S", "_POLL_S", "_TAKE_OVER_S"):
+        monkeypatch.setattr(device_queue, pause, 0.05)
 
 
 @pytest.fixture

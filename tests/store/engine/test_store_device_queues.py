@@ -30,8 +30,9 @@ Tune = Callable[[threading.Event, FakeBench], BestConfig | None]
 
 @pytest.fixture
 def tuning(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tune], None]:
-    """Replaces what a queue does with a job."""
+    """Replaces what a queue does with a job; an idle one looks for work ten times a second."""
     monkeypatch.setattr(device_queue, "Bench", FakeBench)
+    monkeypatch.setattr(device_queue, "_POLL_S", 0.1)
     monkeypatch.setattr(engine, "list_devices", lambda: ["one", "two", "host"])
 
     def use(work: Tune) -> None:
@@ -111,12 +112,12 @@ def test_a_cancellation_right_after_the_claim_is_heard(
 def test_a_stop_waits_for_the_transaction_of_each_thread(
     running: engine.LocalEngine, tuning: Callable[[Tune], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread that outlives the store would leave its connection open; here it holds one for 1 s."""
+    """A thread that outlives the store would leave its connection open; here it holds one for 0.5 s."""
     claim, claiming = jobs.claim, threading.Event()
 
     def slow(*of: Any) -> Any:
         claiming.set()
-        time.sleep(1.0)
+        time.sleep(0.5)
         return claim(*of)
 
     monkeypatch.setattr(jobs, "claim", slow)
@@ -225,7 +226,7 @@ def test_an_idle_device_tunes_stale_results_one_at_a_time_after_what_is_asked_fo
         go_on.release()
         wait_for(lambda ended=current.id: job(store, ended).status.final)
     assert order == ["asked", "asked", 3, "asked", 2, 1]
-    time.sleep(1.2)  # longer than an idle queue waits before it looks again
+    time.sleep(0.4)  # longer than an idle queue waits before it looks again
     assert live(store) == [], "each result once"
 
 
@@ -246,9 +247,9 @@ def test_idle_devices_wait_while_another_tunes_what_is_stale(
     looks = []
     look = device_queue.queue_stalest
     monkeypatch.setattr(device_queue, "queue_stalest", lambda *given: looks.append(look(*given)) or looks[-1])
-    time.sleep(1.2)
+    time.sleep(0.3)
     go_on.set()
-    assert len(looks) < 6, "a queue looks every half second"
+    assert len(looks) < 6, "a queue looks every tenth of a second"
     assert not any(looks)
 
 
@@ -261,7 +262,7 @@ def test_stale_results_are_left_alone_where_the_settings_say_so(
     settings = Settings(devices=("host",), cache_dir=tmp_path, compile_processes=1, retune_stale=False)
     made = engine.LocalEngine(store, settings)
     made.start()
-    time.sleep(1.2)
+    time.sleep(0.4)
     made.stop()
     assert live(store) == []
 

@@ -16,7 +16,7 @@ from engine_lab import FakeBench, job, submit, wait_for
 from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
 
-from service.engine import device_queue
+from service.engine import device_queue, health
 from service.engine.engine import LocalEngine
 from service.engine.health import Trouble
 from service.settings import Settings
@@ -43,6 +43,8 @@ def engine_on(store: Store, folder: Path) -> Iterator[LocalEngine]:
 @pytest.fixture(autouse=True)
 def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_queue, "Bench", FakeBench)
+    monkeypatch.setattr(health, "_FIRST_PAUSE_S", 0.1)
+    monkeypatch.setattr(health, "_LONGEST_PAUSE_S", 0.2)
 
 
 @pytest.fixture
@@ -109,10 +111,10 @@ def test_a_job_waits_for_room_on_a_full_disk_and_loses_nothing(
     with engine_on(store, tmp_path) as engine:
         engine.start()
         wait_for(lambda: engine.health()["host"].trouble is Trouble.WAITING)
-        health = engine.health()["host"]
-        assert (health.ok, health.job_id) == (True, job_id)
-        assert "its disk is full" in health.reason
-        assert "trying again in" in health.reason
+        told = engine.health()["host"]
+        assert (told.ok, told.job_id) == (True, job_id)
+        assert "its disk is full" in told.reason
+        assert "trying again in" in told.reason
         assert engine.why_waiting(job(store, job_id)) is not None
         progress = job(store, job_id).progress
         assert progress is not None
@@ -167,7 +169,7 @@ def test_a_trial_whose_commit_was_not_answered_is_kept_once(
             raise OperationalError("COMMIT", {}, Exception("the connection was lost"))
 
     monkeypatch.setattr(trials.JobRecorder, "add_trial", lose_answer)
-    monkeypatch.setattr("service.engine.health._FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(health, "_FIRST_PAUSE_S", 0.01)
     recording(lambda _number: None)
     job_id = submit(sqlite_store)
     with engine_on(sqlite_store, tmp_path) as engine:
@@ -192,9 +194,9 @@ def test_a_device_goes_on_after_an_error_that_is_no_job_s(
     with engine_on(store, tmp_path) as engine:
         engine.start()
         wait_for(lambda: engine.health()["host"].trouble is Trouble.FAILED)
-        health = engine.health()["host"]
-        assert not health.ok
-        assert health.reason.startswith("internal error (ValueError)")  # the log says which
+        told = engine.health()["host"]
+        assert not told.ok
+        assert told.reason.startswith("internal error (ValueError)")  # the log says which
         seen.set()
         check_nothing_was_lost(store, job_id)
         wait_for(lambda: engine.health()["host"].ok)

@@ -20,6 +20,7 @@ from tilewright.artifact import Artifact
 from tilewright.schema.job import TuneRequest
 from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import Trial, TrialResult
+from tuner.job import helpers
 from tuner.store import jobs
 from tuner.store.database import Store
 from tuner.store.records import JobRecord
@@ -65,7 +66,8 @@ TOY_COST = LabBench().cost
 
 
 class TwoDevices:
-    """An engine with the devices ``one`` and ``two``, on a database of the caller.
+    """An engine with the devices ``one`` and ``two``, on a database of the caller; it looks for work and for
+    helpers twenty times a second.
 
     Attributes:
         engine: not started yet.
@@ -76,6 +78,8 @@ class TwoDevices:
         patch.setitem(FAMILIES, "toy", TOY)
         patch.setattr(engine, "list_devices", lambda: ["one", "two", "host"])
         patch.setattr(device_queue, "Bench", self._bench)
+        patch.setattr(device_queue, "_POLL_S", 0.05)
+        patch.setattr(helpers, "_LOOK_S", 0.05)
         patch.setattr(engine, "Builder", lambda *_given, **_named: _Builder())
         given = {"devices": ("one", "two"), "cache_dir": folder, "lock_dir": folder, "stop_s": 5.0}
         given |= {"quiet_wait_s": 0.0, "lease_s": 10.0, "retune_stale": False}
