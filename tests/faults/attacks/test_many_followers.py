@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
 import time
 from collections.abc import Iterator
@@ -27,9 +28,10 @@ FOLLOWERS = 200
 SECONDS = 3.0
 MOST_OF_A_CORE = 0.4  # with the lookups
 SLOWEST_S = 0.3
+SEEDS = itertools.count()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     running = start(tmp_path_factory.mktemp("followers"))
     yield running
@@ -39,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def queued(store: Store, count: int) -> list[str]:
     """Jobs of a device that this server does not have, as those of other servers are."""
     with store.begin() as session:
-        return [jobs.submit(session, request(seed=seed), OTHER_HOST)[0].id for seed in range(count)]
+        return [jobs.submit(session, request(seed=next(SEEDS)), OTHER_HOST)[0].id for _ in range(count)]
 
 
 def follow(
@@ -118,6 +120,7 @@ def test_a_follower_that_claims_to_know_more_than_there_is_blinds_no_other(serve
 
 
 def test_a_key_that_was_revoked_hears_no_more(server: Server) -> None:
+    """The last test of the server: from its key on, every request needs one."""
     with contextlib.ExitStack() as opened, opened_database(server) as store:
         with store.begin() as session:
             key, text = keys.create(session, "leaver", frozenset({"read"}))
