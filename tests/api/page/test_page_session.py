@@ -121,16 +121,22 @@ def test_signing_in_again_ends_the_session_before(
     assert visitor.get("/", headers=as_header(before)).status_code == 303
 
 
-def test_signing_out_at_one_server_ends_the_session_at_the_others_of_the_database(
+def test_a_session_ends_at_every_server_of_the_database_and_others_outlive_a_restart(
     guarded: Server, reader: str, tmp_path: Path
 ) -> None:
-    database, key = f"sqlite:///{guarded.folder / 'tilewright.db'}", guarded.folder / "signing.key"
-    other = start(tmp_path, database_url=database, signing_key=key)
+    own = {"database_url": f"sqlite:///{guarded.folder / 'tilewright.db'}"}
+    own |= {"signing_key": str(guarded.folder / "signing.key")}
+    other = start(tmp_path, **own)
+    port = int(_port(other))
     try:
-        with httpx2.Client(base_url=guarded.url, timeout=60.0) as visitor:
+        with (
+            httpx2.Client(base_url=guarded.url, timeout=60.0) as visitor,
+            httpx2.Client(base_url=other.url, timeout=60.0) as staying,
+        ):
+            signed_in(staying, made(guarded, "tune"))
+            kept, form = dict(staying.cookies), token(staying.get("/").text)
             signed_in(visitor, reader)
-            session = visitor.cookies[f"tilewright_{_port(guarded)}"]
-            there = {"Cookie": f"tilewright_{_port(other)}={session}"}
+            there = as_header({f"tilewright_{port}": visitor.cookies[f"tilewright_{_port(guarded)}"]})
             assert httpx2.get(f"{other.url}/view/jobs", headers=there, timeout=60.0).status_code == 200
             assert visitor.post("/sign-out", data={"token": token(visitor.get("/").text)}).status_code == 303
         end = time.monotonic() + 20
@@ -139,10 +145,12 @@ def test_signing_out_at_one_server_ends_the_session_at_the_others_of_the_databas
             time.sleep(0.2)
     finally:
         finish(other)
-    again = start(tmp_path, database_url=database, signing_key=key)
+    again = start(tmp_path, port=port, **own)
     try:
-        there = {"Cookie": f"tilewright_{_port(again)}={session}"}
         assert httpx2.get(f"{again.url}/view/jobs", headers=there, timeout=60.0).status_code == 303
+        with httpx2.Client(base_url=again.url, cookies=kept, timeout=60.0) as staying:
+            assert staying.get("/").status_code == 200
+            assert staying.post("/sign-out", data={"token": form}).status_code == 303
     finally:
         finish(again)
 
@@ -251,26 +259,6 @@ def test_a_header_of_a_proxy_does_not_hide_the_session(visitor: httpx2.Client, r
     assert visitor.get("/jobs", headers=proxied).status_code == 401
     with httpx2.Client(base_url=str(visitor.base_url), timeout=60.0) as other:
         assert other.get("/", headers={"Authorization": f"Bearer {reader}"}).status_code == 200
-
-
-def test_sessions_and_forms_outlive_a_restart(tmp_path: Path) -> None:
-    first = start(tmp_path)
-    try:
-        reader = made(first, "tune")
-        with httpx2.Client(base_url=first.url, timeout=60.0) as browser:
-            signed_in(browser, reader)
-            ((name, session),) = browser.cookies.items()
-            form = token(browser.get("/").text)
-    finally:
-        finish(first)
-    port = int(name.rpartition("_")[2])
-    second = start(tmp_path, port=port)
-    try:
-        with httpx2.Client(base_url=second.url, cookies={name: session}, timeout=60.0) as browser:
-            assert browser.get("/").status_code == 200
-            assert browser.post("/sign-out", data={"token": form}).status_code == 303
-    finally:
-        finish(second)
 
 
 FOREIGN = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
