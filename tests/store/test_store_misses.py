@@ -176,6 +176,9 @@ def test_classes_that_nobody_has_share_one_list(store: Store) -> None:
     assert len(ranked(store)) == 3
 
 
+@pytest.mark.parametrize(
+    "databases", [pytest.param("sqlite", marks=pytest.mark.long), "postgresql"], indirect=True
+)
 def test_any_number_makes_room_at_once(store: Store) -> None:
     """Of a statement's parameters PostgreSQL takes 65,535."""
     note(store, report(1), of="made-up-0")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
-from databases import Databases, migrate, opened
+from databases import Databases, migrate, opened, postgresql_is_long
 from frozen_release import FEW_ROWS, H100, H200, ONE_ROW, SQUARE, STREAM_K, fill
 from sqlalchemy import MetaData, Table
 
@@ -345,6 +345,7 @@ def counts(store: Store) -> dict[str, int]:
     return {name: len(rows) for name, rows in tables(store).items() if name != VERSION_TABLE}
 
 
+@postgresql_is_long
 def test_every_downgrade_of_a_populated_database_keeps_the_rows_of_tables_that_stay(store: Store) -> None:
     latest, *earlier = revisions(store)
     before = counts(store)
