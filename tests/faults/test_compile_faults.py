@@ -24,16 +24,8 @@ from tilewright.schema.trial import Outcome
 from tuner.workers.builder import Builder, Compiled, CompileLimit, compile_request
 
 HOST = DeviceSpec("host", host_arch(), "a CPU", sm_count=1, memory_bytes=2**33, l2_bytes=2**23)
-GPU = DeviceSpec(
-    "cuda",
-    "sm_90",
-    "NVIDIA H200",
-    132,
-    150_000_000_000,
-    60 * 2**20,
-    smem_per_block=232448,
-    smem_per_sm=233472,
-)
+_SHARED = {"smem_per_block": 232448, "smem_per_sm": 233472}
+GPU = DeviceSpec("cuda", "sm_90", "NVIDIA H200", 132, 150_000_000_000, 60 * 2**20, **_SHARED)
 PROBLEM = GemmProblem(64, 64, 64, dtype=DType.FLOAT32)
 HALF = GemmProblem(512, 512, 512)
 

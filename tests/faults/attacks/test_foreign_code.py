@@ -81,18 +81,8 @@ def swapped(exported: bytes, mark: Path, folder: Path) -> bytes:
 
 def compiled(entry: str, mark: Path, folder: Path) -> bytes:
     library = folder / "evil.so"
-    command = [
-        "cc",
-        "-shared",
-        "-fPIC",
-        f'-DMARK="{mark}"',
-        f"-DENTRY={entry}",
-        "-x",
-        "c",
-        "-",
-        "-o",
-        library,
-    ]
+    defines = f'-DMARK="{mark}"', f"-DENTRY={entry}"
+    command = ["cc", "-shared", "-fPIC", "-x", "c", "-", *defines, "-o", library]
     subprocess.run(command, input=_SOURCE.encode(), check=True)
     return library.read_bytes()
 

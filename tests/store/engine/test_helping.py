@@ -357,11 +357,7 @@ def test_what_was_answered_outlives_the_claim_and_what_was_not_is_given_back(
             assert slots.start(session, one)
         assert slots.answer(session, first, answered(first), samples.artifact())
         slots.leave(session, "helper")
-    assert [one.state for one in board.look()] == [
-        SlotState.DONE,
-        SlotState.RETURNED,
-        SlotState.RETURNED,
-    ]
+    assert [one.state for one in board.look()] == [SlotState.DONE, SlotState.RETURNED, SlotState.RETURNED]
     with store.begin() as session:
         assert not slots.answer(session, second, answered(second), None)
         assert not slots.start(session, third)
