@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 
 from tilewright import wire
 from tilewright.schema.problem import DType, GemmProblem
-from tuner.store import best
 from tuner.store.misses import Report
+from tuner.store.reports import winners
 
 # Operations and bytes per microsecond where a device class has no result yet: they only rank.
 _NOMINAL_GPU = (1e8, 2e6)
@@ -37,10 +37,9 @@ class Estimates:
         flops: dict[DType, float] = defaultdict(float)
         nominal_flops, bandwidth = _NOMINAL_GPU if device_class.startswith("sm_") else _NOMINAL_HOST
         reached = 0.0
-        for stored in best.for_arch(session, device_class):
-            problem, micros = stored.best.problem, stored.best.baseline.median_us
-            flops[problem.dtype] = max(flops[problem.dtype], problem.flops / micros)
-            reached = max(reached, problem.total_bytes / micros)
+        for one in winners.headlines(session, [device_class]):
+            flops[one.problem.dtype] = max(flops[one.problem.dtype], one.problem.flops / one.baseline_us)
+            reached = max(reached, one.problem.total_bytes / one.baseline_us)
         return cls(dict(flops), max(flops.values(), default=nominal_flops), reached or bandwidth)
 
     def micros(self, problem: GemmProblem) -> float:
