@@ -161,7 +161,7 @@ class ServerClock:
 
 @pytest.mark.parametrize("databases", ["postgresql"], indirect=True)  # SQLite has no server
 def test_the_clock_of_a_database_server_ends_no_lease_and_keeps_none(store: Store) -> None:
-    server, lease_s = ServerClock(store), 2.0
+    server, lease_s = ServerClock(store), 3.0
     watch = jobs.LeaseWatch(lease_s, look_s=1.0)
     with store.begin() as session:
         jobs.submit(session, request(), HOST)

@@ -201,7 +201,6 @@ def test_the_trials_of_a_helper_that_is_gone_are_run_by_another(make: Make, bega
         assert slots.join(session, CLASS, silent, 2, lease_s=1.0)
     given = taken(lab.store, silent, began)
     wait_for(lambda: slots_of(lab.store) == 0)
-    assert not lab.job(job_id).status.final, "its lease was waited for, not the end of the job"
     lab.benches["one"].seconds = lambda: 0.0
     trials = ended(lab, job_id)
     assert of_helpers(trials) == []
