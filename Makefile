@@ -42,7 +42,7 @@ help:
 	@echo 'make lint    the static checks alone'
 	@echo 'make lock    write the lock files anew'
 	@echo 'make faults  kill servers, workers and compilers at 1,000 points of tuning, on SQLite and PostgreSQL'
-	@echo 'make faults-fleet  kill parts of a fleet at 20 moments each'
+	@echo 'make faults-fleet  kill parts of a fleet at 20 moments each, then the long tests of the fleet'
 	@echo 'make soak    32 writers beside lookups, 16 claimers, a million trials, an hour of mixed load: what fails'
 	@echo 'make sbom    write what the images install as CycloneDX'
 	@echo 'make audit   look the locked packages up in an advisory database'
@@ -62,7 +62,7 @@ test-long: $(READY)
 # NOTE: the fleet's tests have limits in seconds too, and keep two cores busy.
 test-all: lint
 	@$(MAKE) --no-print-directory test-short-and-long
-	@$(MAKE) --no-print-directory test-fleet ARGS="-m 'not alone'"
+	@$(MAKE) --no-print-directory test-fleet
 	$(gpu_tests)
 
 test-short-and-long: $(READY)
@@ -128,6 +128,7 @@ faults: $(READY)
 faults-fleet: .venv/.ready-requirements-fleet.lock
 	@PYTHONPATH=.:tests/support:tests/support/servers:tests/support/stand_in $(BIN)/python \
 		tests/fleet/faults.py --out $(RESULTS)/fleet-faults.json $(ARGS)
+	@$(PYTEST) tests/fleet -m long
 
 soak: $(READY)
 	@$(FAULTS)/soak/contention.py --out $(RESULTS)/contention.json $(ARGS)
