@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 
 def test_the_demo_goes_through_every_step() -> None:
     done = _demo("--device", "host", "--extent", "96", "--max-trials", "4")
@@ -22,6 +24,7 @@ def test_the_demo_goes_through_every_step() -> None:
     assert re.search(r"4 of 4, .*GFLOP/s", done.stderr)
 
 
+@pytest.mark.long
 def test_the_demo_fails_where_it_cannot_be_right() -> None:
     done = _demo("--device", "cuda:99")
     assert done.returncode == 1

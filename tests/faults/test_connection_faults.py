@@ -105,6 +105,7 @@ def kept_idle_s(idle: socket.socket) -> float:
     return time.monotonic() - started
 
 
+@pytest.mark.long
 def test_peers_that_are_too_slow_are_cut_and_an_idle_connection_outlives_those_of_clients(
     server: Server,
 ) -> None:

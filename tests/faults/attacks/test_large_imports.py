@@ -113,6 +113,7 @@ def test_imports_at_once_enter_one_after_the_other_and_too_many_are_refused(serv
     assert all(one.json()["added"]["jobs"] == 1 for one in taken)
 
 
+@pytest.mark.long
 def test_an_import_that_was_killed_leaves_nothing_and_may_come_again(server: Server) -> None:
     key, body = admin_key(server), large_export(JOB, 2 * 2**20)
     sender = threading.Thread(target=_send_quietly, args=(server, key, body))

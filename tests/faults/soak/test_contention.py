@@ -27,6 +27,7 @@ def pool() -> Iterator[Any]:
         yield started
 
 
+@pytest.mark.long
 def test_writers_and_lookups_are_never_told_that_the_database_is_locked(tmp_path: Path, pool: Any) -> None:
     found = writers_and_readers(tmp_path, 2.0, pool, PROCESSES - 1)
     assert found["trials"] > 4

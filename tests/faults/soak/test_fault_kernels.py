@@ -9,6 +9,7 @@ import pytest
 from fault_kernels import GPU_FAULTS, RIGHT, Campaign, Fault, gpu_artifact
 
 
+@pytest.mark.long
 def test_each_class_costs_its_own_trial() -> None:
     with contextlib.closing(Campaign(["host"], 1)) as campaign:
         campaign.run(len(campaign.faults), seconds=120.0)

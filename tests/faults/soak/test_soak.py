@@ -11,6 +11,7 @@ import pytest
 from benchmarks.service import soak
 
 
+@pytest.mark.long
 def test_a_service_under_mixed_load_gives_the_answers_it_must(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

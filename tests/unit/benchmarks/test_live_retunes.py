@@ -160,6 +160,7 @@ def test_the_report_says_what_it_rests_on(report: dict[str, Any], recorded: Path
     assert "--tunes 2" in report["command"]
 
 
+@pytest.mark.long
 def test_nothing_starts_after_the_time_is_up(recorded: Path, tmp_path: Path) -> None:
     code, found = confirm(recorded, tmp_path / "live.json", "--max-seconds", "1e-9")
     assert (code, found["tunes"], "figures" in found) == (1, [], False)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from benchmarks.lab import race_aa
 
 SMALL = ["--device", "host", "--dtype", "float32", "--shapes", "32x32x32"]
 
 
+@pytest.mark.long
 def test_races_of_both_stages_are_kept_and_added_to(tmp_path: Path) -> None:
     for seconds in ("3", "0"):
         race_aa.main([*SMALL, "--seconds", seconds, "--out", str(tmp_path)])

@@ -78,6 +78,7 @@ def test_kernels_are_launched_from_a_folder(tmp_path: Path) -> None:
     assert launched.read(tmp_path, "first") == (artifact, SMALL)
 
 
+@pytest.mark.long
 def test_what_is_sanitized() -> None:
     found = list(sanitize.cases(HOPPER))
     assert len({case.name for case in found}) == len(found)
@@ -90,6 +91,7 @@ def test_what_is_sanitized() -> None:
         assert family.why_invalid(case.config, case.problem, HOPPER) is None
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("tool")
 def test_a_finding_is_told_of_the_kernel_that_has_it(tmp_path: Path, cases: list[sanitize.Case]) -> None:
     file = SharedRows(tmp_path / "rows.json", ("kernel", "tool"))

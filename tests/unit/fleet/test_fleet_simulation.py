@@ -103,6 +103,7 @@ def options(folder: Path, **given: object) -> FleetOptions:
     return FleetOptions(**(usual | given))  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_more_devices_do_more_trials_a_minute_of_the_same_quality(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/kept.db"
     told = list[str]()

@@ -29,6 +29,7 @@ def test_more_configs_of_a_seed_begin_with_the_same_and_with_the_heuristic_ones(
     assert more != other
 
 
+@pytest.mark.long
 def test_a_recording_goes_on_and_measures_the_fastest_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

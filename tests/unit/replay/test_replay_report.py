@@ -26,6 +26,7 @@ def write_replay(folder: Path, budget: int = 110, name: str = "toy-space") -> No
     Report.of(space, plan, summarize(results, budget), results).write(folder)
 
 
+@pytest.mark.long
 def test_a_table_has_replays_first_then_strategies_by_their_hundredth_trial(tmp_path: Path) -> None:
     write_replay(tmp_path)
     strategies = [
