@@ -129,14 +129,15 @@ def test_any_arrays(call: tuple[dict[str, Piece | None], dict[str, Any]]) -> Non
         return
     try:
         want = formula(copies["a"], copies["b"], copies["out"], copies["bias"], scalars)
-    except ValueError:  # NumPy's masks and matrices do not multiply all shapes
+        if out is not None:  # as NumPy does with the product of a vector
+            want = np.broadcast_to(want, out.array.shape, subok=True)
+    except ValueError:  # NumPy's masks and matrices do not multiply all shapes, and a matrix has two axes
         assert any(type(copy) is not np.ndarray for copy in (copies["a"], copies["b"]))
         return
     if out is not None:
         assert got is out.array
         check_memory(out, before["out"])
         assert np.can_cast(want.dtype, out.array.dtype, "same_kind"), f"{want.dtype} became {got.dtype}"
-        want = np.broadcast_to(want, got.shape, subok=True)  # as NumPy does with the product of a vector
     assert got.shape == want.shape
     hidden = np.ma.getmaskarray(want) | np.ma.getmaskarray(got)
     got, want = (np.where(hidden, 0, np.ma.getdata(one)) for one in (got, want))
