@@ -39,7 +39,7 @@ class Asked:
         self._totals, self._since, self._lookups = Counter[str](), 0, list[float]()
 
     def note(self, name: str, told: object, milliseconds: float = 0.0, *, expected: bool) -> None:
-        """Count an answer, or whatever came of a request."""
+        """Count an answer, or what happened to a request without one."""
         with self._lock:
             self._totals[f"{name}: {told}"] += 1
             self._since += 1
