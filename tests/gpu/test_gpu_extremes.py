@@ -40,6 +40,7 @@ def test_gelu_of_extreme_values(hopper, family, dtype, knobs) -> None:
     tensors.bias[:] = encode(hopper.xp, hopper.xp.asarray(values), problem.dtype)
     seen = decode(tensors.bias, problem.dtype).get().astype(numpy.float64)
     bound = bind(hopper, kernel, problem, [tensors])
+    hopper.synchronize()
     hopper.once(bound.launches[0])
     got = decode(tensors.d, problem.dtype).get()[0]
     kernel.close()
@@ -57,10 +58,12 @@ def test_a_thousand_launches_of_a_cluster_along_k_agree(hopper, layout) -> None:
     assert check(hopper, kernel, problem) is None
     tensors = make_tensors(hopper, problem, 1, "normal")
     launch = bind(hopper, kernel, problem, [tensors]).launches[0]
+    hopper.synchronize()  # the operands are made on another stream than that of the launch
     hopper.once(launch)
     first = tensors.d.copy()
     for number in range(1000):
         tensors.d.fill(0)
+        hopper.synchronize()
         hopper.once(launch)
         assert bool((tensors.d == first).all()), f"launch {number} differs"
     kernel.close()
