@@ -153,22 +153,22 @@ def rich_table(rows: Sequence[Row]) -> Table:
 
 
 def summary(rows: Sequence[Row]) -> Iterator[str]:
-    """For each document the fastest kernel beside today's tuned winner of the same problem."""
-    for tuned in (row for row in rows if row.kernel.endswith("-tuned") and row.tflops):
-        same = [row for row in rows if _problem(row) == _problem(tuned) and row.tflops]
-        kernels = [row for row in same if row.family != "cublaslt" and row is not tuned]
-        if kernels and tuned.tflops:
-            best = max(kernels, key=lambda row: row.tflops or 0.0)
+    """For each document the fastest kernel of its last race beside today's winner of the same problem."""
+    raced: list[Row] = []
+    for row in rows:
+        if row.family == "cublaslt":  # with the vendor's rows those of a race begin
+            raced = []
+        elif not row.tflops:
+            continue
+        elif not row.kernel.endswith("-tuned"):
+            raced.append(row)
+        elif raced:
+            best = max(raced, key=lambda one: one.tflops or 0.0)
             assert best.tflops
-            gain = tuned.tflops / best.tflops
             yield (
-                f"{tuned.document}: {best.kernel} {best.tflops:.1f}, tuned {tuned.tflops:.1f} TFLOP/s, "
-                f"x {gain:.3f} ({tuned.family})"
+                f"{row.document}: {best.kernel} {best.tflops:.1f}, tuned {row.tflops:.1f} TFLOP/s, "
+                f"x {row.tflops / best.tflops:.3f} ({row.family})"
             )
-
-
-def _problem(row: Row) -> tuple[str, int, int, int]:
-    return row.document, row.m, row.n, row.k
 
 
 def write_report(path: Path, rows: Sequence[Row]) -> list[Path]:

@@ -98,6 +98,22 @@ def test_the_final_kernel_races_the_tuned_winner_in_several_runs(monkeypatch) ->
     assert said.endswith("(host)")
 
 
+def test_the_tuned_winner_is_compared_with_kernels_of_its_own_race() -> None:
+    """Those of another type have the same extents, and integers are faster."""
+    vendor = next(row for row in document_rows() if row.family == "cublaslt")
+    kernel = dataclasses.replace(vendor, family="mma_sync", document="002")
+    raced = [
+        vendor,
+        dataclasses.replace(kernel, kernel="002-s8-s32", tflops=500.0),
+        vendor,
+        dataclasses.replace(kernel, kernel="002-f16-f32", tflops=200.0),
+        dataclasses.replace(kernel, kernel="002-tuned", tflops=300.0),
+    ]
+    said = ["002: 002-f16-f32 200.0, tuned 300.0 TFLOP/s, x 1.500 (mma_sync)"]
+    assert list(summary(raced)) == said
+    assert list(summary([*raced, vendor, *raced[1:2]])) == said
+
+
 def test_every_final_kernel_has_a_tuned_rival() -> None:
     for name in race.FINAL:
         reference = BY_NAME[name]
