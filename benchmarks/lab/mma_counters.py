@@ -107,7 +107,6 @@ def measure(folder: Path, device: str) -> Iterator[dict[str, Any]]:
             "release": folder.name,
             "source": source,
             **columns(values),
-            "counters": values,
         }
 
 
