@@ -65,8 +65,9 @@ def test_an_entry_stands_if_and_only_if_its_transaction_does(store: Store) -> No
 
 def test_what_no_database_keeps_is_escaped(store: Store) -> None:
     with store.begin() as session:
-        audit.note(session, "user \udcff", Action.TRUST, "a\0b", name="\0")
+        audit.note(session, "user \udcff", Action.TRUST, "a\0b", name="\0 \udcff", count=1)
     assert told(store) == [("user \\udcff", "trust key", "a\\x00b")]
+    assert log(store)[0].data == {"name": "\\x00 \\udcff", "count": 1}
 
 
 def test_pages_give_each_entry_once_and_no_id_comes_again(store: Store) -> None:

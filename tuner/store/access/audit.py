@@ -66,7 +66,8 @@ class AuditEntry:
 def note(session: Session, who: str, action: Action, target: object = "", **data: Any) -> int:
     """Add an entry, in the transaction of the change; gives its id."""
     values = {"who": records.text(who), "action": action.value, "target": records.text(str(target))}
-    entry_id: int = insert_row(session, AuditRow, {**values, "data": data, "created": utc_now()})
+    told = {name: records.text(one) if isinstance(one, str) else one for name, one in data.items()}
+    entry_id: int = insert_row(session, AuditRow, {**values, "data": told, "created": utc_now()})
     return entry_id
 
 
