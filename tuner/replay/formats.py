@@ -121,7 +121,7 @@ def from_t4(data: Mapping[str, Any], name: str) -> RecordedSpace:
         entries=entries,
         problem=GemmProblem.from_dict(problem) if problem else GemmProblem(1, 1, 1),
         device=DeviceSpec.from_dict(device) if device else _UNKNOWN_DEVICE,
-        provenance=metadata.get("provenance", {}),
+        provenance=dict(metadata.get("provenance", {})),
     )
 
 
@@ -270,7 +270,7 @@ def _space(data: Mapping[str, Any], path: Path) -> RecordedSpace:
             return from_cache(data, name)
     except SpaceError as error:
         raise SpaceError(f"{path}: {error}") from error
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
         raise SpaceError(f"{path} is damaged, record it again: {type(error).__name__}: {error}") from error
     raise SpaceError(f"{path} is neither T4 (key results) nor a Kernel Tuner cache (key cache)")
 
@@ -299,7 +299,7 @@ def _parsed(path: Path) -> tuple[dict[str, Any], bool]:
         data = path.read_bytes()
         text = (gzip.decompress(data) if data.startswith(_GZIP) else data).decode()
         parsed, closed = _json(text)
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:  # of text and JSON, too
         raise SpaceError(f"cannot read {path}, check it: {error}") from error
     if not isinstance(parsed, dict):
         raise SpaceError(f"{path} must hold a JSON object")

@@ -14,6 +14,7 @@ from tuner.replay.formats import read_space, space_name, to_t4, write_space
 from tuner.replay.space import Entry, RecordedSpace, SpaceError, assemble
 
 INVALIDITY = ("timeout", "compile", "runtime", "correctness", "constraints", "correct")
+TIMED = {"configuration": {"x": 1}, "times": {"runtimes": [1.0]}, "invalidity": "correct"}
 
 
 def cache() -> dict[str, Any]:
@@ -164,6 +165,10 @@ def test_t4_of_others_has_no_metadata(tmp_path: Path) -> None:
         ({"results": []}, "not empty"),
         ({"cache": {}}, "a Kernel Tuner cache has"),
         ({"results": [{"configuration": {}}]}, "damaged"),
+        ({"results": [TIMED], "metadata": []}, "damaged"),
+        ({"results": [TIMED | {"times": [1.0]}]}, "damaged"),
+        ({"results": [TIMED | {"times": {"runtimes": [10**400]}}]}, "damaged"),
+        ({"results": [TIMED], "metadata": {"provenance": [1]}}, "damaged"),
         (cache() | {"tune_params": {"BX": [16], "USE": [True], "P": [1.5]}}, "not among the values"),
     ],
 )
@@ -174,7 +179,7 @@ def test_what_is_no_space_is_refused(tmp_path: Path, data: Any, reason: str) -> 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
     whole = gzip.compress(json.dumps(cache()).encode())
-    for content in (whole[:-20], b"\x1f\x8b", b"{", b"\xff\xfe"):
+    for content in (whole[:-20], b"\x1f\x8b", b"{", b"\xff\xfe", b"[" * 100_000, b"1" * 5000):
         path = tmp_path / "broken"
         path.write_bytes(content)
         with pytest.raises(SpaceError, match="cannot read"):
