@@ -331,7 +331,8 @@ class Store:
             raise StoreError(
                 f"{shown} needs psycopg; install the extra 'postgres' of this package"
             ) from error
-        except (DBAPIError, sqlite3.DatabaseError, OSError) as error:
+        # NOTE: the last where SQLite quotes a damaged schema.
+        except (DBAPIError, sqlite3.DatabaseError, OSError, UnicodeDecodeError) as error:
             cause = error.orig if isinstance(error, DBAPIError) else error
             raise StoreError(f"cannot open {shown}: {cause}; check that it exists and may be used") from error
 

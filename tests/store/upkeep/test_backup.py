@@ -234,7 +234,7 @@ def full(_: int) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize("damage", ["nonsense", "empty", "cut", "flipped", "page", "table"])
+@pytest.mark.parametrize("damage", ["nonsense", "empty", "cut", "flipped", "page", "table", "schema"])
 def test_a_damaged_backup_leaves_the_database_empty(
     sqlite_databases: Databases, tmp_path: Path, damage: str
 ) -> None:
@@ -250,6 +250,8 @@ def test_a_damaged_backup_leaves_the_database_empty(
     elif damage == "page":
         content = file.read_bytes()
         file.write_bytes(content[:12288] + b"\xff" * 60 + content[12348:])
+    elif damage == "schema":  # SQLite quotes it, which is no UTF-8
+        file.write_bytes(file.read_bytes().replace(b"CREATE TABLE audit", b"CREATE TAB\xe4E audit"))
     elif damage == "table":
         with contextlib.closing(sqlite3.connect(file)) as connection:
             connection.execute("DROP TABLE audit")
