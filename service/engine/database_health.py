@@ -23,6 +23,7 @@ class Outage(StrEnum):
     FULL = "its disk is full"
     LOCKED = "another writer holds it"
     DOWN = "it does not answer"
+    MOVED = "its file was removed or replaced; restart the service"
 
 
 _SQLITE = {
@@ -32,6 +33,7 @@ _SQLITE = {
     sqlite3.SQLITE_IOERR: Outage.DOWN,
     sqlite3.SQLITE_CANTOPEN: Outage.DOWN,
     sqlite3.SQLITE_READONLY: Outage.DOWN,
+    sqlite3.SQLITE_READONLY_DBMOVED: Outage.MOVED,
 }
 # By code, else by class of SQLSTATE: https://www.postgresql.org/docs/current/errcodes-appendix.html
 _POSTGRES = {
@@ -51,11 +53,12 @@ def outage(error: Exception) -> Outage | None:
     if error.connection_invalidated or isinstance(error, InterfaceError):
         return Outage.DOWN
     if isinstance(error.orig, sqlite3.Error):
-        return _SQLITE.get(getattr(error.orig, "sqlite_errorcode", 0) & 0xFF)
-    code = getattr(error.orig, "sqlstate", None)
-    if code is None:
+        code = getattr(error.orig, "sqlite_errorcode", 0)
+        return _SQLITE.get(code, _SQLITE.get(code & 0xFF))
+    state = getattr(error.orig, "sqlstate", None)
+    if state is None:
         return Outage.DOWN if isinstance(error, OperationalError) else None
-    return _POSTGRES.get(code, _POSTGRES.get(code[:2]))
+    return _POSTGRES.get(state, _POSTGRES.get(state[:2]))
 
 
 def unusable(error: Exception, advice: str) -> StoreError:

@@ -326,7 +326,7 @@ class Store:
         try:
             engine = _sqlite(parsed, on_lock) if parsed.drivername == "sqlite" else _postgres(parsed)
             with engine.connect():
-                return cls(engine)
+                pass
         except ModuleNotFoundError as error:
             raise StoreError(
                 f"{shown} needs psycopg; install the extra 'postgres' of this package"
@@ -335,6 +335,9 @@ class Store:
         except (DBAPIError, sqlite3.DatabaseError, OSError, UnicodeDecodeError) as error:
             cause = error.orig if isinstance(error, DBAPIError) else error
             raise StoreError(f"cannot open {shown}: {cause}; check that it exists and may be used") from error
+        if parsed.drivername == "sqlite":
+            _keep_to_file(engine)
+        return cls(engine)
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[Session]:
@@ -476,6 +479,30 @@ def _sqlite(url: URL, on_lock: Callable[[float], None]) -> Engine:
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", functools.partial(_begin_sqlite, on_lock))
     return engine
+
+
+def _keep_to_file(engine: Engine) -> None:
+    """Refuse transactions while the path leads to another file than the one that was opened, or to none:
+    connections that are open would write to a file that no name leads to, and new ones to another."""
+    file = Path(str(engine.url.database)).absolute()
+    opened = _identity(file)
+
+    def check(*_: object) -> None:
+        if _identity(file) != opened:
+            error = sqlite3.OperationalError("its file was removed or replaced")
+            error.sqlite_errorcode = sqlite3.SQLITE_READONLY_DBMOVED
+            raise error
+
+    event.listen(engine, "do_connect", check)
+    event.listen(engine, "checkout", check)
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _json_or_text(text: str) -> Any:

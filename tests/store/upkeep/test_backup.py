@@ -25,6 +25,7 @@ from service.cli.main import app
 from tuner.store import entities, jobs, sets
 from tuner.store.access import keys
 from tuner.store.database import Store, StoreError, alembic_config
+from tuner.store.upkeep import backup
 from tuner.store.upkeep.backup import back_up, restore
 from tuner.store.upkeep.check import damages, unreadable, vacuum
 from tuner.store.upkeep.sqlite_file import beside
@@ -159,6 +160,25 @@ def test_a_database_that_is_not_empty_stays_as_it_is(store: Store, tmp_path: Pat
     with pytest.raises(StoreError, match="is not empty; restore into a new"):
         restore(tmp_path / "backup.db", store.engine.url.render_as_string(hide_password=False))
     assert rows(store) == before
+
+
+def test_a_service_that_starts_during_a_restore_keeps_its_database(
+    sqlite_databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, url = tmp_path / "backup.db", f"sqlite:///{tmp_path}/new.db"
+    with opened(sqlite_databases.copy(populate)) as store:
+        back_up(store, file)
+    check = backup._check
+
+    def slow(*given: Any) -> None:
+        check(*given)
+        migrate(url)
+
+    monkeypatch.setattr(backup, "_check", slow)
+    with pytest.raises(StoreError, match="is not empty"):
+        restore(file, url)
+    with opened(url) as started, started.read() as session:
+        assert jobs.listing(session) == []
 
 
 def test_a_file_with_tables_of_others_is_not_replaced(sqlite_databases: Databases, tmp_path: Path) -> None:

@@ -68,12 +68,7 @@ def restore(file: Path, url: str, who: str = audit.SERVICE) -> None:
     with contextlib.closing(Store.open(url)) as target:
         database = target.engine.url.database if target.engine.dialect.name == "sqlite" else None
         with beside(Path(database) if database else Path(tempfile.gettempdir()) / "backup") as copy:
-            # NOTE: a file is replaced as a whole, with tables of others if it has any.
-            if target.schema_state() != "empty" or (database and inspect(target.engine).get_table_names()):
-                raise StoreError(
-                    f"{target.engine.url.render_as_string(hide_password=True)} is not empty; restore into a"
-                    " new database and point TILEWRIGHT_DATABASE_URL to it"
-                )
+            _need_empty(target)
             copy.touch(_OWNERS)
             with file.open("rb") as backup, copy.open("wb") as written:
                 shutil.copyfileobj(backup, written)
@@ -86,8 +81,19 @@ def restore(file: Path, url: str, who: str = audit.SERVICE) -> None:
                 if database is None:
                     _copy_into(source, target)
             if database is not None:
+                _need_empty(target)  # still: a service may have started on it
                 target.close()
                 os.replace(_synced(copy), os.path.realpath(database))
+
+
+def _need_empty(target: Store) -> None:
+    # NOTE: a file is replaced as a whole, with tables of others if it has any.
+    is_file = target.engine.dialect.name == "sqlite"
+    if target.schema_state() != "empty" or (is_file and inspect(target.engine).get_table_names()):
+        raise StoreError(
+            f"{target.engine.url.render_as_string(hide_password=True)} is not empty; restore into a new"
+            " database and point TILEWRIGHT_DATABASE_URL to it"
+        )
 
 
 def _opened(copy: Path, file: Path) -> Store:
