@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -39,7 +38,7 @@ from tilewright.wire import AuditEntry
 from tuner.store.access import audit, keys
 from tuner.store.access.audit import Action
 from tuner.store.access.keys import KeyRecord
-from tuner.store.database import Store
+from tuner.store.database import Store, without_secrets
 from tuner.store.records import utc_now
 from tuner.store.upkeep.backup import back_up, restore
 from tuner.store.upkeep.check import damages, unreadable
@@ -106,7 +105,7 @@ def upgrade(database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
         before = store.schema_state()
         store.migrate()
         after = store.schema_state()
-    shown = make_url(url).render_as_string(hide_password=True)
+    shown = without_secrets(url)
     if as_json:
         print_json({"database_url": shown, "before": before, "after": after})
     else:
@@ -187,7 +186,7 @@ def restore_database(
     """Fill an empty database from a backup, SQLite or PostgreSQL, whichever of them it was made of."""
     url = database_url or Settings().database_url
     restore(file, url, user())
-    shown = make_url(url).render_as_string(hide_password=True)
+    shown = without_secrets(url)
     if as_json:
         print_json({"file": printable(file), "database_url": shown})
     else:

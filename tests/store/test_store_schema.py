@@ -216,16 +216,21 @@ def test_many_processes_migrate_at_once(empty_url: str, tmp_path: Path) -> None:
         ("sqlite+aiosqlite:///x.db", "not supported"),
         ("sqlite://", "in memory keeps nothing"),
         ("sqlite:///:memory:", "in memory keeps nothing"),
+        ("sqlite:////tmp/\udcff.db", "in UTF-8"),
+        ("postgresql+psycopg://me:hunter2@host:port/db", "host:5432"),
+        ("postgresql+psycopg://me:hunt@er2@host/db", "%40 for @"),
     ],
 )
 def test_other_urls_are_refused(url: str, message: str) -> None:
-    with pytest.raises(StoreError, match=message):
+    with pytest.raises(StoreError, match=message) as caught:
         Store.open(url)
+    assert "er2" not in str(caught.value)
 
 
-def test_no_server_is_a_clear_error_without_the_password() -> None:
+@pytest.mark.parametrize("given", ["me:hunter2@127.0.0.1:1/db", "127.0.0.1:1/db?user=me&password=hunter2"])
+def test_no_server_is_a_clear_error_without_the_password(given: str) -> None:
     with pytest.raises(StoreError, match="cannot open") as caught:
-        Store.open("postgresql+psycopg://me:hunter2@127.0.0.1:1/db")
+        Store.open(f"postgresql+psycopg://{given}")
     assert "hunter2" not in str(caught.value)
 
 

@@ -320,7 +320,7 @@ class Store:
             NoDatabase: the file is missing.
         """
         parsed = _parse(url)
-        shown = parsed.render_as_string(hide_password=True)
+        shown = without_secrets(parsed)
         if not create and parsed.drivername == "sqlite" and not Path(str(parsed.database)).exists():
             raise NoDatabase(f"there is no database {shown} yet; 'tilewright serve' makes it")
         try:
@@ -422,11 +422,24 @@ class Store:
         self.engine.dispose()
 
 
+def without_secrets(url: URL | str) -> str:
+    """The URL of a database without its passwords, of which its options may have some too."""
+    parsed = make_url(url)
+    secret = [name for name in parsed.query if "password" in name or "secret" in name]
+    return parsed.difference_update_query(secret).render_as_string(hide_password=True)
+
+
 def _parse(url: str) -> URL:
     try:
+        url.encode()
         parsed = make_url(url)
-    except ArgumentError:
-        raise StoreError("the store's URL must look like sqlite:///path/to/file.db") from None
+        if "@" in (parsed.host or ""):
+            raise ValueError("of a password")
+    except (ArgumentError, ValueError):  # the last of a port, too
+        raise StoreError(
+            "the store's URL must look like sqlite:///path/to/file.db in UTF-8, or like"
+            " postgresql+psycopg://user:password@host:5432/database with %40 for @ in the password"
+        ) from None
     if parsed.drivername not in ("sqlite", "postgresql+psycopg"):
         raise StoreError(
             f"a store of kind {parsed.drivername!r} is not supported; use sqlite:///path/to/file.db"

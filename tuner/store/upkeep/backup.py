@@ -20,7 +20,7 @@ from sqlalchemy.exc import DatabaseError, OperationalError, SQLAlchemyError
 from tuner.store import sets
 from tuner.store.access import audit
 from tuner.store.access.audit import Action
-from tuner.store.database import Store, StoreError, upgrade
+from tuner.store.database import Store, StoreError, upgrade, without_secrets
 from tuner.store.models import Base
 from tuner.store.upkeep.check import damaged_pages, damages, need_schema
 from tuner.store.upkeep.sqlite_file import beside
@@ -91,8 +91,8 @@ def _need_empty(target: Store) -> None:
     is_file = target.engine.dialect.name == "sqlite"
     if target.schema_state() != "empty" or (is_file and inspect(target.engine).get_table_names()):
         raise StoreError(
-            f"{target.engine.url.render_as_string(hide_password=True)} is not empty; restore into a new"
-            " database and point TILEWRIGHT_DATABASE_URL to it"
+            f"{without_secrets(target.engine.url)} is not empty; restore into a new database and point"
+            " TILEWRIGHT_DATABASE_URL to it"
         )
 
 
@@ -160,7 +160,7 @@ def _copy_into(source: Store, target: Store) -> None:
     try:
         _copy_rows(source, target)
     except SQLAlchemyError as error:
-        shown = target.engine.url.render_as_string(hide_password=True)
+        shown = without_secrets(target.engine.url)
         reason = str(getattr(error, "orig", None) or error).strip()
         raise StoreError(
             f"{shown} cannot be restored: {reason}; it is still empty: see to that, and restore again"
