@@ -128,6 +128,8 @@ class Pairs:
         }
 
 
+_MOST_LEVELS = 32  # pydantic writes some 250 at most, of which an answer has some around these
+
 KnobValue = int | str
 # What a float and 64 bits of a database or of an array can hold.
 _KNOBS = Bounds(1 - 2**63, 2**63 - 1)
@@ -288,7 +290,7 @@ def _decoder(hint: Any) -> Decode:
     if origin is Literal:
         return _one_of(arguments)
     if origin is dict or hint is Any:
-        return _exactly(dict) if origin is dict else lambda value: value
+        return _free if origin is dict else lambda value: value
     if dataclasses.is_dataclass(hint):
         return _record(cast(Hashable, hint))
     if issubclass(hint, Enum):
@@ -355,6 +357,17 @@ def _exactly(kind: type[Any]) -> Decode:
         return value
 
     return read
+
+
+def _free(value: Any) -> Any:
+    """Read an object of any members."""
+    level = [_exactly(dict)(value)]
+    for _ in range(_MOST_LEVELS):
+        inner = (one for each in level for one in (each.values() if type(each) is dict else each))
+        level = [one for one in inner if type(one) in (dict, list)]
+    if level:
+        raise ValueError(f"must have lists and objects nested {_MOST_LEVELS} deep at most")
+    return value
 
 
 def _number(value: Any) -> float:

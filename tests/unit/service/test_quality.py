@@ -20,7 +20,8 @@ from tilewright.schema.config import Config
 from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import STANDS_IN, Baseline, Outcome, Timing, Trial
 from tilewright.wire import Format
-from tuner.store.exchange import TrialOfJob
+from tuner.store import exchange
+from tuner.store.exchange import TrialOfJob, Winner
 
 
 @pytest.mark.parametrize(
@@ -128,6 +129,21 @@ def test_deep_nesting_and_long_numbers_are_refused() -> None:
     for text in (b"[" * 100_000, b"1" * 10_000):
         with pytest.raises(uploads.BadLine):
             uploads.strict_json("line 1", text)
+
+
+def test_what_a_library_reports_is_nested_32_deep_at_most() -> None:
+    """Nothing deeper could be answered."""
+    plain = exchange.to_plain(Winner(best(GemmProblem(8, 8, 8)), datetime(2026, 1, 2, tzinfo=UTC)))
+    for levels in (31, 32, 900):
+        detail: object = 1
+        for level in range(levels):
+            detail = {"inner": detail} if level % 2 else [detail]
+        plain["baseline"]["detail"] = {"outer": detail}
+        if levels < 32:
+            uploads.record("line 1", plain)
+            continue
+        with pytest.raises(uploads.BadLine, match=r"baseline.detail: must have .* 32 deep at most"):
+            uploads.record("line 1", plain)
 
 
 def t4(inside: bytes) -> list[str]:
