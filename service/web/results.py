@@ -22,6 +22,7 @@ from tuner.store.reports.winners import Headline
 MOST_ROWS = 200
 MOST_SAMPLES = 1000  # of a row: no race here takes so many, but an import may hold any number
 _DAY_S = 86400.0
+_LONGEST_US = 1e12
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -177,7 +178,7 @@ def apart(best: BestConfig) -> dict[str, float] | None:
     timed."""
     told = best.baseline.detail.get("apart_us")
     known = isinstance(told, dict) and all(
-        isinstance(told.get(of), int | float) for of in ("kernel", "vendor")
+        isinstance(told.get(of), int | float) and 0 < told[of] < _LONGEST_US for of in ("kernel", "vendor")
     )
     return told if known else None
 

@@ -169,7 +169,18 @@ def test_an_import_with_endless_samples_makes_no_endless_page() -> None:
     assert results.distributions(won, "today").rows[results.MOST_SAMPLES - 1][1] == 1.0
 
 
-@pytest.mark.parametrize("told", [None, "fast", {}, {"kernel": 1.0}, {"kernel": "<b>", "vendor": 2.0}])
+@pytest.mark.parametrize(
+    "told",
+    [
+        None,
+        "fast",
+        {},
+        {"kernel": 1.0},
+        {"kernel": "<b>", "vendor": 2.0},
+        {"kernel": 10**400, "vendor": 1},
+        {"kernel": 1, "vendor": 0},
+    ],
+)
 def test_launches_apart_are_told_where_they_were_timed(told: object) -> None:
     won = best(PLAIN)
     timed = {"apart_us": {"kernel": 2.5, "vendor": 2.75}}
