@@ -25,7 +25,8 @@ from service.cli.output import (
     echo,
     only_one,
     print_json,
-    print_table,
+    print_list,
+    print_result,
     tell_end,
 )
 from service.engine.database_health import unusable
@@ -106,10 +107,8 @@ def upgrade(database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
         store.migrate()
         after = store.schema_state()
     shown = without_secrets(url)
-    if as_json:
-        print_json({"database_url": shown, "before": before, "after": after})
-    else:
-        echo(f"{shown}: was {before}, is {after}")
+    found = {"database_url": shown, "before": before, "after": after}
+    print_result(found, as_json, f"{shown}: was {before}, is {after}")
 
 
 @database_app.command()
@@ -118,10 +117,8 @@ def check(database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
     with open_store(database_url, migrate=False) as store:
         damaged = damages(store)
         unread = [] if damaged else unreadable(store)
-    if as_json:
-        print_json({"damaged": damaged, "unreadable": unread})
-    else:
-        echo("\n".join([*damaged, *unread]) or "nothing is wrong")
+    told = "\n".join([*damaged, *unread]) or "nothing is wrong"
+    print_result({"damaged": damaged, "unreadable": unread}, as_json, told)
     if damaged:
         echo("error: restore a backup with 'tilewright restore'", err=True)
         raise typer.Exit(1)
@@ -134,10 +131,8 @@ def vacuum(database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
     with open_store(database_url) as store:
         before, after = reclaim(store)
         keeps = store.engine.dialect.name == "postgresql"
-    if as_json:
-        print_json({"bytes_before": before, "bytes_after": after})
-    else:
-        echo(f"{before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after")
+    told = f"{before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after"
+    print_result({"bytes_before": before, "bytes_after": after}, as_json, told)
     if keeps:
         echo("PostgreSQL keeps the room for new rows; to give it to the disk, use its VACUUM FULL", err=True)
 
@@ -153,11 +148,9 @@ def prune_database(
     days = kept_days(Settings())
     with open_store(database_url) as store:
         removed = prune(store, days, dry_run=dry_run, who=user())
-    if as_json:
-        print_json({"dry_run": dry_run, "removed": removed})
-    else:
-        rows = [(kind, f"{days[kind]:g}", count) for kind, count in removed.items()]
-        print_table(("kind", "older than days", "would go" if dry_run else "went"), rows)
+    headers = ("kind", "older than days", "would go" if dry_run else "went")
+    rows = ((kind, f"{days[kind]:g}", count) for kind, count in removed.items())
+    print_list({"dry_run": dry_run, "removed": removed}, as_json, headers, rows)
 
 
 def back_up_database(
@@ -170,10 +163,7 @@ def back_up_database(
     """Write a backup of the database, which may be in use, and check it; a SQLite file, of PostgreSQL too."""
     with open_store(database_url, migrate=False) as store:
         written = back_up(store, file)
-    if as_json:
-        print_json({"file": printable(file), "bytes": written})
-    else:
-        echo(f"{file}: {written / 1e6:.1f} MB")
+    print_result({"file": printable(file), "bytes": written}, as_json, f"{file}: {written / 1e6:.1f} MB")
 
 
 def restore_database(
@@ -187,10 +177,7 @@ def restore_database(
     url = database_url or Settings().database_url
     restore(file, url, user())
     shown = without_secrets(url)
-    if as_json:
-        print_json({"file": printable(file), "database_url": shown})
-    else:
-        echo(f"{shown} holds what {file} held")
+    print_result({"file": printable(file), "database_url": shown}, as_json, f"{shown} holds what {file} held")
 
 
 keys_app = typer.Typer(no_args_is_help=True, help="API keys.")
@@ -224,8 +211,9 @@ def create(
     echo(text)
     echo(f"key {record.id} of {name}: {', '.join(record.scopes)}; it is not shown again", err=True)
     if first:
-        told = "the service now refuses requests without a key; the command line sends TILEWRIGHT_KEY"
-        echo(told, err=True)
+        echo(
+            "the service now refuses requests without a key; the command line sends TILEWRIGHT_KEY", err=True
+        )
 
 
 @keys_app.command("set")
@@ -250,10 +238,7 @@ def set_quota(
         keys.set_quota(session, whole, max_queued, priority)
         audit.note(session, user(), Action.SET_KEY, whole, max_queued=max_queued, priority=priority)
         [record] = [record for record in keys.listing(session) if record.id == whole]
-    if as_json:
-        print_json(_plain(record))
-    else:
-        print_table(_HEADER, [_row(record)])
+    print_list(_plain(record), as_json, _HEADER, [_row(record)])
 
 
 @keys_app.command("ls")
@@ -261,10 +246,7 @@ def list_keys(database_url: DatabaseUrl = None, as_json: AsJson = False) -> None
     """List the keys without their secrets, the oldest first."""
     with open_store(database_url) as store, store.read() as session:
         found = keys.listing(session)
-    if as_json:
-        print_json([_plain(record) for record in found])
-        return
-    print_table(_HEADER, map(_row, found))
+    print_list([_plain(record) for record in found], as_json, _HEADER, map(_row, found))
 
 
 @keys_app.command()
@@ -279,10 +261,7 @@ def revoke(
         if keys.revoke(session, whole):
             audit.note(session, user(), Action.REVOKE_KEY, whole)
         [record] = [record for record in keys.listing(session) if record.id == whole]
-    if as_json:
-        print_json(_plain(record))
-    else:
-        echo(f"key {whole} of {record.name} is revoked")
+    print_result(_plain(record), as_json, f"key {whole} of {record.name} is revoked")
 
 
 def list_audit(
@@ -301,10 +280,7 @@ def list_audit(
             entries = audit.listing(session, limit + 1)
         found = [AuditEntry(**gathered(AuditEntry, entry)) for entry in entries[:limit]]
         full = len(entries) > limit
-    if as_json:
-        print_json(found)
-    else:
-        print_table(("when", "who", "did", "to", "with"), map(_audit_row, found))
+    print_list(found, as_json, ("when", "who", "did", "to", "with"), map(_audit_row, found))
     tell_end(limit, full)
 
 

@@ -33,7 +33,8 @@ from service.cli.output import (
     echo,
     only_one,
     print_json,
-    print_table,
+    print_list,
+    print_result,
     tell_end,
     tell_unknown,
 )
@@ -112,10 +113,7 @@ def export_results(
             written = file.stat().st_size
         else:
             written = chosen(file, format=kind.value, artifacts=artifacts)
-    if as_json:
-        print_json({"file": printable(file), "bytes": written})
-    else:
-        echo(f"{file}: {written} bytes")
+    print_result({"file": printable(file), "bytes": written}, as_json, f"{file}: {written} bytes")
 
 
 def import_results(
@@ -176,11 +174,8 @@ def list_imports(url: Url = None, as_json: AsJson = False) -> None:
     """List what was imported, the last import first."""
     with connect(url) as client:
         found = client.imports(limit=MOST_LISTED)
-    if as_json:
-        print_json(found)
-    else:
-        headers = ("id", "entered", "signed by", "trusted", "jobs", "winners", "waiting")
-        print_table(headers, map(_import_row, found.items))
+    headers = ("id", "entered", "signed by", "trusted", "jobs", "winners", "waiting")
+    print_list(found, as_json, headers, map(_import_row, found.items))
     tell_end(MOST_LISTED, found.next)
 
 
@@ -316,10 +311,7 @@ PublicKey = Annotated[str, typer.Argument(help="ed25519:..., as 'tilewright trus
 def show(as_json: AsJson = False) -> None:
     """Show the public key that the service of this machine signs with, for others to trust."""
     key = Signer.load(Settings().signing_key).public_key
-    if as_json:
-        print_json({"key": key})
-    else:
-        echo(key)
+    print_result({"key": key}, as_json, key)
 
 
 @trust_app.command("ls")
@@ -327,12 +319,8 @@ def list_trusted(database_url: DatabaseUrl = None, as_json: AsJson = False) -> N
     """List the keys that are trusted, the oldest first."""
     with open_store(database_url) as store, store.read() as session:
         found = keys.trusted(session)
-    if as_json:
-        print_json([dataclasses.asdict(one) for one in found])
-    else:
-        print_table(
-            ("key", "name", "since"), ((one.key, one.name, f"{one.created:%Y-%m-%d}") for one in found)
-        )
+    rows = ((one.key, one.name, f"{one.created:%Y-%m-%d}") for one in found)
+    print_list([dataclasses.asdict(one) for one in found], as_json, ("key", "name", "since"), rows)
 
 
 @trust_app.command()
@@ -346,10 +334,8 @@ def add(
     with open_store(database_url, create=True) as store, store.begin() as session:
         keys.trust(session, checked_key(key), name)
         audit.note(session, user(), Action.TRUST, key, name=name)
-    if as_json:
-        print_json({"key": key, "name": name})
-    else:
-        echo(f"{key} is trusted; import its results again for those that were left out")
+    told = f"{key} is trusted; import its results again for those that were left out"
+    print_result({"key": key, "name": name}, as_json, told)
 
 
 @trust_app.command()
@@ -362,7 +348,4 @@ def remove(key: PublicKey, database_url: DatabaseUrl = None, as_json: AsJson = F
     if not there:
         echo(f"error: {key} is not trusted; 'tilewright trust ls' lists the keys that are", err=True)
         raise typer.Exit(1)
-    if as_json:
-        print_json({"key": key, "trusted": False})
-    else:
-        echo(f"{key} is not trusted any more")
+    print_result({"key": key, "trusted": False}, as_json, f"{key} is not trusted any more")

@@ -30,6 +30,8 @@ from service.cli.output import (
     only_one,
     print_best,
     print_json,
+    print_list,
+    print_result,
     print_table,
     problem_of,
     rate,
@@ -174,6 +176,7 @@ def _rate(job: wire.JobView, micros: float, m: int | None) -> str:
 
 
 app = typer.Typer(no_args_is_help=True, help="Tuning jobs.")
+_COLUMNS = ("id", "status", "problem", "device class", "trials", "best us")
 JobId = Annotated[str, typer.Argument(help="Id of the job, or its first characters.")]
 
 
@@ -189,10 +192,7 @@ def list_jobs(
         found = client.jobs(status, limit=limit)
     for one in found.unreadable:
         echo(f"job {one.id} cannot be read: {one.detail}", err=True)
-    if as_json:
-        print_json(found)
-    else:
-        print_table(("id", "status", "problem", "device class", "trials", "best us"), map(_row, found.items))
+    print_list(found, as_json, _COLUMNS, map(_row, found.items))
     tell_end(limit, found.next)
 
 
@@ -240,21 +240,15 @@ def cancel(
             _print(client.cancel(_find_job(client, job_id)), as_json)
             return
         found = client.cancel_jobs(**which)
-    if as_json:
-        print_json(found)
-    else:
-        echo(f"{found.jobs} jobs cancelled")
+    print_result(found, as_json, f"{found.jobs} jobs cancelled")
 
 
 def trials(job_id: JobId, limit: Limit = MOST_LISTED, url: Url = None, as_json: AsJson = False) -> None:
     """List the trials of a job by number: how each config did, and why it failed."""
     with connect(url) as client:
         found = client.trials(_find_job(client, job_id), limit=limit)
-    if as_json:
-        print_json(found)
-    else:
-        headers = ("trial", "m", "outcome", "us", "from", "config", "message")
-        print_table(headers, map(_trial_row, found.items))
+    headers = ("trial", "m", "outcome", "us", "from", "config", "message")
+    print_list(found, as_json, headers, map(_trial_row, found.items))
     tell_end(limit, found.next)
 
 
@@ -277,7 +271,7 @@ def _print(job: wire.JobView, as_json: bool) -> None:
     if as_json:
         print_json(job)
         return
-    print_table(("id", "status", "problem", "device class", "trials", "best us"), [_row(job)])
+    print_table(_COLUMNS, [_row(job)])
     if job.error:
         echo(job.error.detail)
     if job.waiting:
@@ -322,11 +316,8 @@ def misses(
         found = client.misses(device_class, limit=asked)
         if not found:
             tell_unknown(client, device_class)
-    if as_json:
-        print_json(found[:limit])
-    else:
-        headers = ("problem", "device class", "reason", "runs", "us", "seconds at stake")
-        print_table(headers, map(_miss_row, found[:limit]))
+    headers = ("problem", "device class", "reason", "runs", "us", "seconds at stake")
+    print_list(found[:limit], as_json, headers, map(_miss_row, found[:limit]))
     tell_end(limit, len(found) == asked)
 
 

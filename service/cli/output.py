@@ -49,6 +49,7 @@ Url = Annotated[
 DatabaseUrl = Annotated[
     str | None, typer.Option(help="TILEWRIGHT_DATABASE_URL or the user's own by default.")
 ]
+Plain = BaseModel | Sequence[BaseModel] | dict[str, Any] | list[dict[str, Any]]
 _INDENT = "    "
 _ON_ONE_LINE = str.maketrans("\n\t", "  ")  # what printable leaves of what would break a column
 _NOT_ASCII = re.compile(r"[^ -~\n]")
@@ -105,13 +106,29 @@ def echo(text: object, err: bool = False) -> None:
     typer.echo(printable(text), err=err)
 
 
-def print_json(data: BaseModel | Sequence[BaseModel] | dict[str, Any] | list[dict[str, Any]]) -> None:
+def print_json(data: Plain) -> None:
     """JSON on stdout, with characters that control a terminal escaped."""
     typer.echo(_NOT_ASCII.sub(_in_json, to_json(data, indent=2).decode()))
 
 
 def _in_json(found: re.Match[str]) -> str:
     return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
+
+
+def print_result(data: Plain, as_json: bool, told: str) -> None:
+    """A result on stdout, as JSON or in words."""
+    if as_json:
+        print_json(data)
+    else:
+        echo(told)
+
+
+def print_list(data: Plain, as_json: bool, headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Results on stdout, as JSON or as a table."""
+    if as_json:
+        print_json(data)
+    else:
+        print_table(headers, rows)
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -23,6 +23,8 @@ from service.cli.output import (
     only_one,
     print_best,
     print_json,
+    print_list,
+    print_result,
     print_table,
     problem_of,
     tell_end,
@@ -101,11 +103,8 @@ def _show_list(client: Client, options: dict[str, Any], as_json: bool) -> None:
         elsewhere = client.config_list(**options).archs
         told = f"there are winners on {', '.join(elsewhere)}" if elsewhere else "'tilewright tune' makes them"
         echo(f"no winner on {' '.join(map(str, options.values()))}; {told}", err=True)
-    if as_json:
-        print_json(found)
-        return
     columns = _BEST_COLUMNS if "arch" in options else _BEST_COLUMNS[:-1]
-    print_table(columns, (_best_row(item)[: len(columns)] for item in found))
+    print_list(found, as_json, columns, (_best_row(item)[: len(columns)] for item in found))
 
 
 def _best_row(item: wire.BestConfigView) -> tuple[object, ...]:
@@ -191,10 +190,7 @@ def list_sets(
         found = client.config_sets(device_class, limit=limit)
         if not found.items:
             tell_unknown(client, device_class)
-    if as_json:
-        print_json(found)
-    else:
-        print_table(_SET_COLUMNS, map(_set_row, found.items))
+    print_list(found, as_json, _SET_COLUMNS, map(_set_row, found.items))
     tell_end(limit, found.next)
 
 
@@ -237,10 +233,7 @@ def unpin(device_class: Class = None, url: Url = None, as_json: AsJson = False) 
     with connect(url) as client:
         name = device_class or device_named(client, None).device_class
         client.unpin(name)
-    if as_json:
-        print_json({"device_class": name, "pinned": None})
-    else:
-        echo(f"{name} is served its latest winners")
+    print_result({"device_class": name, "pinned": None}, as_json, f"{name} is served its latest winners")
 
 
 def diff(
@@ -278,10 +271,7 @@ def _find_set(client: Client, start: str) -> wire.SetInfo:
 
 
 def _print_set(info: wire.SetInfo, as_json: bool) -> None:
-    if as_json:
-        print_json(info)
-    else:
-        print_table(_SET_COLUMNS, [_set_row(info)])
+    print_list(info, as_json, _SET_COLUMNS, [_set_row(info)])
 
 
 def _set_row(info: wire.SetInfo) -> tuple[object, ...]:
@@ -309,10 +299,7 @@ def write_report(
     with connect(url) as client:
         tell_unknown(client, device_class)
         written = client.report(file, device_class)
-    if as_json:
-        print_json({"file": printable(file), "bytes": written})
-    else:
-        echo(f"{file}: {written} bytes")
+    print_result({"file": printable(file), "bytes": written}, as_json, f"{file}: {written} bytes")
 
 
 def families(url: Url = None, as_json: AsJson = False) -> None:
@@ -328,8 +315,9 @@ def families(url: Url = None, as_json: AsJson = False) -> None:
             ("  knob", "legal values", ""),
             ((f"  {knob.name}", " ".join(map(str, knob.legal)), knob.doc) for knob in family.knobs),
         )
-        for support in family.support:
-            echo(f"  {_support(support)}")
+        for one in family.support:
+            told = ", ".join(one.layouts) if one.layouts else f"no: {one.why_not}"
+            echo(f"  {one.device} {one.dtype}: {told}")
 
 
 quarantine_app = typer.Typer(no_args_is_help=True, help="Configs that broke a device class.")
@@ -340,11 +328,8 @@ def list_quarantine(url: Url = None, as_json: AsJson = False) -> None:
     """List the configs that nobody tries or serves, the newest first, at most a thousand."""
     with connect(url) as client:
         found = client.quarantine(limit=MOST_LISTED)
-    if as_json:
-        print_json(found.items)
-    else:
-        headers = ("id", "when", "device class", "config", "how", "job", "trial", "holds", "message")
-        print_table(headers, map(_quarantine_row, found.items))
+    headers = ("id", "when", "device class", "config", "how", "job", "trial", "holds", "message")
+    print_list(found.items, as_json, headers, map(_quarantine_row, found.items))
     tell_end(MOST_LISTED, found.next)
 
 
@@ -367,37 +352,17 @@ def release_quarantined(
             client.release_quarantined(int(what))
         else:
             client.release_device(what)
-    if as_json:
-        print_json({"released": what})
-    else:
-        echo(f"{what} is released")
+    print_result({"released": what}, as_json, f"{what} is released")
 
 
 def devices(url: Url = None, as_json: AsJson = False) -> None:
     """List the devices of the service."""
     with connect(url) as client:
         found = client.devices()
-    if as_json:
-        print_json(found)
-        return
     headers = ("name", "model", "device class", "SMs", "memory GB", "driver", "state")
-    print_table(
-        headers,
-        (
-            (
-                device.name,
-                device.model,
-                device.device_class,
-                device.sm_count,
-                f"{device.memory_bytes / 1e9:.1f}",
-                device.driver,
-                f"{device.state}: {device.detail}" if device.detail else device.state,
-            )
-            for device in found
-        ),
-    )
+    print_list(found, as_json, headers, map(_device_row, found))
 
 
-def _support(support: wire.SupportView) -> str:
-    told = ", ".join(support.layouts) if support.layouts else f"no: {support.why_not}"
-    return f"{support.device} {support.dtype}: {told}"
+def _device_row(one: wire.DeviceView) -> tuple[object, ...]:
+    memory, state = f"{one.memory_bytes / 1e9:.1f}", f"{one.state}: {one.detail}" if one.detail else one.state
+    return one.name, one.model, one.device_class, one.sm_count, memory, one.driver, state
