@@ -50,8 +50,8 @@ class JobBuilder(Protocol):
         """As :meth:`tuner.workers.builder.Builder.submit`."""
 
 
-class Recorder(Protocol):
-    """The store of a job's results; each call commits before it returns."""
+class TrialRecorder(Protocol):
+    """The store of a job's trials; each call commits before it returns."""
 
     def trials(self) -> list[Trial]:
         """Trials of this job that were already committed, in the order in which they were."""
@@ -68,6 +68,10 @@ class Recorder(Protocol):
 
     def set_progress(self, progress: JobProgress) -> None:
         """Publish the progress of the job."""
+
+
+class Recorder(TrialRecorder, Protocol):
+    """The store of a job's trials and winners."""
 
     def stored_best(self, problem: GemmProblem) -> BestConfig | None:
         """The winner that is stored for a problem of the job on its device class, of any job."""
@@ -99,7 +103,7 @@ class JobContext:
         request, job_id: the job.
         bench: the device.
         builder: compiles configs.
-        recorder: stores trials, progress and the winner.
+        recorder: stores trials and progress.
         cancelled: set to stop the job.
         quiet_wait_s: seconds for which final races that other processes disturbed are repeated.
         board: the slots through which other devices take trials of the job; None if they may not.
@@ -109,7 +113,7 @@ class JobContext:
     job_id: str
     bench: JobBench
     builder: JobBuilder
-    recorder: Recorder
+    recorder: TrialRecorder
     cancelled: threading.Event
     quiet_wait_s: float = 0.0
     board: SlotBoard | None = None

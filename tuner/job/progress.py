@@ -12,7 +12,7 @@ from typing import Any
 from tilewright.artifact import Artifact
 from tilewright.schema.job import JobProgress, TuneRequest
 from tilewright.schema.trial import Outcome, Timing, Trial
-from tuner.job.context import Recorder
+from tuner.job.context import TrialRecorder
 from tuner.search.search import MEASURED, Search
 
 # Of the wall clock of a job; each has its seconds in JobProgress.
@@ -35,7 +35,12 @@ class ProgressTracker:
     """
 
     def __init__(
-        self, request: TuneRequest, recorder: Recorder, search: Search, started: float, open_s: float = 0.0
+        self,
+        request: TuneRequest,
+        recorder: TrialRecorder,
+        search: Search,
+        started: float,
+        open_s: float = 0.0,
     ) -> None:
         """``started`` is the start of this run on the monotonic clock; opening the search took ``open_s``."""
         self._request = request

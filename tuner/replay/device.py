@@ -19,7 +19,7 @@ from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobProgress
 from tilewright.schema.problem import GemmProblem
-from tilewright.schema.trial import BestConfig, Outcome, Provenance, Timing, Trial, TrialResult
+from tilewright.schema.trial import Outcome, Provenance, Timing, Trial, TrialResult
 from tuner.measure import timing
 from tuner.measure.race import RaceRules, RaceSamples
 from tuner.measure.stats import median_interval
@@ -207,30 +207,6 @@ class ReplayRecorder:
 
     def set_progress(self, progress: JobProgress) -> None:
         """Discard it."""
-
-    def stored_best(self, problem: GemmProblem) -> BestConfig | None:  # noqa: ARG002
-        """None."""
-        return None
-
-    def row_results(self) -> dict[int, BestConfig]:
-        """No rows: a replay is of one problem."""
-        return {}
-
-    def row_errors(self) -> dict[int, str]:
-        """No rows."""
-        return {}
-
-    def set_row_error(self, m: int, error: str) -> None:
-        """Discard it."""
-
-    def set_best(
-        self,
-        best: BestConfig,  # noqa: ARG002
-        artifact: Artifact,  # noqa: ARG002
-        raced: BestConfig | None = None,  # noqa: ARG002
-    ) -> bool:
-        """Discard it."""
-        return True
 
 
 def row_of(artifact: Artifact) -> int:

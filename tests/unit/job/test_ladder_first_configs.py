@@ -19,7 +19,8 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import Level, TuneRequest
 from tilewright.schema.problem import DType, GemmProblem
 from tuner.job.first_configs import COUNTS, Measured, first_configs
-from tuner.job.ladder import ORIGIN, tune_ladder
+from tuner.job.ladder import tune_ladder
+from tuner.job.ladder_rows import ORIGIN
 
 ROWS = tuple(2**power for power in range(1, 14))
 LARGE = GemmProblem(8192, 6144, 4096, DType.BFLOAT16)

@@ -19,7 +19,8 @@ from tilewright.http.arguments import with_rows
 from tilewright.schema.job import MOST_ROWS, Level, MRange, TuneRequest, ladder_of, parse_rows, work_of
 from tilewright.schema.trial import BestConfig, Outcome
 from tilewright.wire.requests import TuneBody
-from tuner.job.ladder import COVERED, FOLLOWED, ORIGIN, cover, tune_ladder, with_ladder
+from tuner.job.ladder import COVERED, FOLLOWED, cover, tune_ladder, with_ladder
+from tuner.job.ladder_rows import ORIGIN
 from tuner.job.tune import NO_WINNER
 from tuner.workers.process import WorkerDied
 
