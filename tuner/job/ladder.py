@@ -194,7 +194,7 @@ def _raced(
     near = [trial for digest, trial in times.items() if regrets[digest] <= RACED]
     for trials in (near, list(row.times().values())):
         race.trials = trials
-        with race.racing():
+        with race.spending("race"):
             try:
                 best = select_winner(row.context, race, stored)
             except (WorkerError, LaunchError) as error:

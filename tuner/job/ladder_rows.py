@@ -317,7 +317,7 @@ class Row:
         may_measure = not known and (always or followed < self._most_followed)
         artifact = self._job.kernel(str(trial.artifact)) if may_measure else None
         if artifact and self._why_not(trial.config, artifact) is None:
-            with self.tracker.trying():
+            with self.tracker.spending("trying"):
                 result = self.context.try_config(trial.config, artifact, self.tracker.incumbent_us)
             number = len(self.tracker.trials)
             tried = Trial(number, trial.config, outcome=result.outcome, origin=ORIGIN)

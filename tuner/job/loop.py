@@ -206,7 +206,7 @@ class Loop:
             return None
         if self._time_is_up:
             return TIME
-        with self._tracker.searching():
+        with self._tracker.spending("search"):
             gain = search.expected_gain if request.min_gain_per_s else None
         return why_gain_ends(request, self._tracker.trials, gain)
 
@@ -220,7 +220,7 @@ class Loop:
         if known:
             self._recorded[known.number] = self._search.replay(known.config, known.origin), known
             return True
-        with self._tracker.searching():
+        with self._tracker.spending("search"):
             first = self._first.popleft() if self._first else None
             proposal = self._search.replay(first, INITIAL) if first else self._search.ask()
         if proposal and not (away and self._helpers.offer(proposal)):
@@ -239,7 +239,7 @@ class Loop:
         if self._open and self._is_compiled():
             proposal, work = self._open.popleft()
             compiled = work.result()
-            with self._tracker.trying():
+            with self._tracker.spending("trying"):
                 trial = self._context.tried(proposal, compiled, self._tracker.incumbent_us)
             self._finish(proposal, trial, compiled.artifact)
         elif not self._open and self._helpers.away:
@@ -269,7 +269,7 @@ class Loop:
 
     def _tell(self, proposal: Proposal, trial: Trial) -> None:
         value_us = timed(trial).median_us if trial.outcome in MEASURED else None
-        with self._tracker.searching():
+        with self._tracker.spending("search"):
             self._search.tell(proposal, trial.outcome, value_us)
 
     def _is_compiled(self) -> bool:
@@ -278,7 +278,7 @@ class Loop:
         waiting = batch if self._on_host else batch[:1]
         poll_s = _HELPERS_POLL_S if self._helpers.away else _POLL_S
         finished = not futures.wait(waiting, timeout=poll_s).not_done
-        self._tracker.idle(time.monotonic() - started)
+        self._tracker.spend("idle", time.monotonic() - started)
         return finished
 
     def _await_helpers(self) -> None:
@@ -289,7 +289,7 @@ class Loop:
             self._helpers.hurry()
         if self._helpers.away:
             self._context.cancelled.wait(_HELPERS_POLL_S)
-            self._tracker.idle(_HELPERS_POLL_S)
+            self._tracker.spend("idle", _HELPERS_POLL_S)
 
     @property
     def _time_is_up(self) -> bool:

@@ -48,9 +48,8 @@ class ProgressTracker:
         self._search = search
         self._started = started
         self._replayed = 0
-        self._compile_s = self._check_s = self._measure_s = 0.0
-        self._idle_s = self._search_s = self._race_s = self._trying_s = self._store_s = 0.0
-        self._open_s = open_s
+        self._compile_s = 0.0
+        self._spent_s = dict.fromkeys((*PHASES, "trying"), 0.0) | {"open": open_s}
         self.stopped: str | None = None
         self.trials: list[Trial] = []
         self.artifacts: dict[str, Artifact] = {}
@@ -88,42 +87,28 @@ class ProgressTracker:
         self._replayed += trial.outcome in MEASURED
         self.trials.append(trial)
 
-    def idle(self, seconds: float) -> None:
-        """Add seconds in which the device waited for a compilation."""
-        self._idle_s += seconds
+    def spend(self, phase: str, seconds: float) -> None:
+        """Add seconds of one of ``PHASES``, or of ``trying`` a trial that is added afterwards."""
+        self._spent_s[phase] += seconds
 
     @contextlib.contextmanager
-    def searching(self) -> Iterator[None]:
-        """Count the time of the block as time of the search."""
+    def spending(self, phase: str) -> Iterator[None]:
+        """Count the time of the block as that of a phase, as in :meth:`spend`."""
         began = time.monotonic()
         yield
-        self._search_s += time.monotonic() - began
-
-    @contextlib.contextmanager
-    def racing(self) -> Iterator[None]:
-        """Count the time of the block as time of the final races."""
-        began = time.monotonic()
-        yield
-        self._race_s += time.monotonic() - began
-
-    @contextlib.contextmanager
-    def trying(self) -> Iterator[None]:
-        """Count the time of the block as time of a trial, which is added afterwards."""
-        began = time.monotonic()
-        yield
-        self._trying_s += time.monotonic() - began
+        self.spend(phase, time.monotonic() - began)
 
     def add(self, trial: Trial, artifact: Artifact | None) -> None:
         """Commit a trial."""
-        with self._storing():
+        with self.spending("store"):
             self._recorder.add_trial(trial, artifact)
         self.trials.append(trial)
         if artifact is not None and trial.outcome is Outcome.OK:
             self.artifacts[artifact.digest] = artifact
         self._compile_s += trial.compile_s
         if trial.anchor is None:
-            self._check_s += trial.check_s
-            self._measure_s += trial.measure_s
+            self.spend("check", trial.check_s)
+            self.spend("measure", trial.measure_s)
 
     def publish(self, phase: str) -> None:
         """Publish the progress of the job."""
@@ -143,7 +128,7 @@ class ProgressTracker:
         )
         seconds: dict[str, Any] = {f"{name}_s": spent for name, spent in self._phases_s().items()}
         progress = dataclasses.replace(progress, **seconds)
-        with self._storing():
+        with self.spending("store"):
             self._recorder.set_progress(progress)
 
     def log(self, job_id: str) -> None:
@@ -157,18 +142,9 @@ class ProgressTracker:
         _log.info("job %s: compilers worked %.2f s side by side with that", job_id, self._compile_s)
 
     def _phases_s(self) -> dict[str, float]:
-        transfer_s = max(0.0, self._trying_s - self._check_s - self._measure_s)
-        seconds = (
-            self._open_s, self._idle_s, self._check_s, self._measure_s, transfer_s, self._search_s,
-            self._store_s, self._race_s,
-        )  # fmt: skip
-        return dict(zip(PHASES, seconds, strict=True))
-
-    @contextlib.contextmanager
-    def _storing(self) -> Iterator[None]:
-        began = time.monotonic()
-        yield
-        self._store_s += time.monotonic() - began
+        spent = self._spent_s
+        spent["transfer"] = max(0.0, spent["trying"] - spent["check"] - spent["measure"])
+        return {phase: spent[phase] for phase in PHASES}
 
     def _eta_s(self, phase: str) -> float | None:
         measured_now = self.measured - self._replayed

@@ -75,7 +75,7 @@ def tune(
     tracker.publish("race")
     for _ in range(SELECTIONS):
         stored = recorder.stored_best(request.problem)
-        with tracker.racing():
+        with tracker.spending("race"):
             best = select_winner(context, tracker, stored)
         if cancelled.is_set():
             return None
