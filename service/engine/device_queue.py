@@ -7,6 +7,8 @@ import functools
 import logging
 import threading
 import time
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -20,9 +22,9 @@ from service.settings import Settings
 from tilewright.artifact import Artifact
 from tilewright.errors import TilewrightError
 from tilewright.schema.config import Config
-from tilewright.schema.job import JobProgress, JobStatus
+from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import DType, GemmProblem
-from tilewright.schema.trial import BestConfig, Provenance, Trial
+from tilewright.schema.trial import Trial
 from tuner.job.ladder import tune_ladder
 from tuner.job.neighbours import first_tries
 from tuner.job.slots import SlotBoard
@@ -38,59 +40,46 @@ from tuner.workers.device_lock import DeviceLock
 from tuner.workers.process import WorkerError
 from tuner.workers.recovery import DeviceSetAside
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _patiently(
+    method: Callable[Concatenate[JobRecorder, P], R],
+) -> Callable[Concatenate[DeviceRecorder, P], R]:
+    @functools.wraps(method)
+    def wait(self: DeviceRecorder, /, *args: P.args, **given: P.kwargs) -> R:
+        return self.patience(functools.partial(method, self, *args, **given))
+
+    return wait
+
 
 class DeviceRecorder(JobRecorder):
     """A :class:`JobRecorder` that waits while the database takes no writes, and counts its trials in the
     metrics of the device."""
 
+    trials = _patiently(JobRecorder.trials)
+    why_quarantined = _patiently(JobRecorder.why_quarantined)
+    quarantine = _patiently(JobRecorder.quarantine)
+    set_progress = _patiently(JobRecorder.set_progress)
+    stored_best = _patiently(JobRecorder.stored_best)
+    row_results = _patiently(JobRecorder.row_results)
+    row_errors = _patiently(JobRecorder.row_errors)
+    set_row_error = _patiently(JobRecorder.set_row_error)
+    set_best = _patiently(JobRecorder.set_best)
+
     def __init__(self, store: Store, job_id: str, patience: Patience, metrics: Metrics, bench: Bench) -> None:
         super().__init__(store, job_id, bench.known_as)
-        self._patience = patience
+        self.patience = patience
         self._metrics = metrics
         self._name = bench.name
 
-    def trials(self) -> list[Trial]:
-        """As :meth:`JobRecorder.trials`."""
-        return self._patience(super().trials)
-
     def add_trial(self, trial: Trial, artifact: Artifact | None) -> None:
-        """As :meth:`JobRecorder.add_trial`."""
-        self._patience(functools.partial(super().add_trial, trial, artifact))
+        """Keep a trial and count it."""
+        self.patience(functools.partial(super().add_trial, trial, artifact))
         if trial.anchor is None:  # else its helper counts it
             self._metrics.trials.labels(self._name, trial.outcome.value).inc()
             self._metrics.trial_seconds.labels(self._name).inc(trial.check_s + trial.measure_s)
-
-    def why_quarantined(self, config: Config, today: Provenance) -> str | None:
-        """As :meth:`JobRecorder.why_quarantined`."""
-        return self._patience(functools.partial(super().why_quarantined, config, today))
-
-    def quarantine(self, trial: Trial) -> None:
-        """As :meth:`JobRecorder.quarantine`."""
-        self._patience(functools.partial(super().quarantine, trial))
-
-    def set_progress(self, progress: JobProgress) -> None:
-        """As :meth:`JobRecorder.set_progress`."""
-        self._patience(functools.partial(super().set_progress, progress))
-
-    def stored_best(self, problem: GemmProblem) -> BestConfig | None:
-        """As :meth:`JobRecorder.stored_best`."""
-        return self._patience(functools.partial(super().stored_best, problem))
-
-    def row_results(self) -> dict[int, BestConfig]:
-        """As :meth:`JobRecorder.row_results`."""
-        return self._patience(super().row_results)
-
-    def row_errors(self) -> dict[int, str]:
-        """As :meth:`JobRecorder.row_errors`."""
-        return self._patience(super().row_errors)
-
-    def set_row_error(self, m: int, error: str) -> None:
-        """As :meth:`JobRecorder.set_row_error`."""
-        self._patience(functools.partial(super().set_row_error, m, error))
-
-    def set_best(self, best: BestConfig, artifact: Artifact, raced: BestConfig | None = None) -> bool:
-        """As :meth:`JobRecorder.set_best`."""
-        return self._patience(functools.partial(super().set_best, best, artifact, raced))
 
 
 LOOK_S = 2.0  # from one look for jobs whose server died to the next, at most
