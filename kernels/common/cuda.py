@@ -221,12 +221,14 @@ def wave_efficiency(problem: GemmProblem, grid: Grid, device: DeviceSpec) -> flo
 class CudaFamily(Family[K]):
     """A family of CUDA kernels: compiled by NVRTC with the macros of its knobs and of the problem.
 
-    Subclasses give ``entry`` (the symbol of the kernel) and the hooks below; a hook receives the config as
-    the family's own dataclass. The source is ``kernel.cu`` in the folder of the family's name.
+    Subclasses give ``entry`` (the symbol of the kernel), ``overlaps`` (whether a launch may start before the
+    previous launch has ended, on sm_90) and the hooks below; a hook receives the config as the family's own
+    dataclass. The source is ``kernel.cu`` in the folder of the family's name.
     """
 
     device_kind = "cuda"
     entry: str
+    overlaps = False
 
     def __init_subclass__(cls) -> None:
         """Derive the source."""
@@ -255,13 +257,13 @@ class CudaFamily(Family[K]):
             args=(*self.leading_arguments(k, problem), *gemm_arguments(problem)),
             serves=Serves.of(problem),
             dynamic_smem=self.smem_bytes(k, problem),
-            programmatic=self.overlaps(device),
+            programmatic=self.overlaps and device.arch == "sm_90",
             workspace=self.workspace(k, problem, device),
             preconditions=self.preconditions(k, problem),
         )
 
     @abc.abstractmethod
-    def grid(self, k: K, problem: GemmProblem, device: DeviceSpec) -> Grid:
+    def grid(self, k: K, problem: GemmProblem, device: DeviceSpec, /) -> Grid:
         """The CTAs of a launch."""
 
     def threads(self, k: K) -> int:
@@ -280,17 +282,13 @@ class CudaFamily(Family[K]):
         """Arguments before those that all kernels take, such as tensor maps."""
         return ()
 
-    def smem_bytes(self, _k: K, _problem: GemmProblem) -> int:
+    def smem_bytes(self, _k: K, _problem: GemmProblem, /) -> int:
         """Dynamic shared memory of a CTA in bytes."""
         return 0
 
     def workspace(self, _k: K, _problem: GemmProblem, _device: DeviceSpec) -> Workspace:
         """Device memory for counters and partials."""
         return Workspace()
-
-    def overlaps(self, _device: DeviceSpec) -> bool:
-        """Whether a launch may start before the previous launch has ended."""
-        return False
 
     @abc.abstractmethod
     def preconditions(self, k: K, problem: GemmProblem) -> Preconditions:

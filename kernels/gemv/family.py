@@ -21,13 +21,11 @@ class Gemv(cuda.CudaFamily[Knobs]):
     name = "gemv"
     doc = "m or n up to 16: the long operand read once at memory speed; sm_80 and later, types from 8 bits"
     entry = "gemv"
+    overlaps = True
     knobs_type = Knobs
     rules = validity.RULES
     search_rules = SEARCH_RULES
-
-    def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
-        """The reason no config computes the problem: m and n above 16, or float16 accumulation."""
-        return validity.why_unsupported(problem, device)
+    why_unsupported = staticmethod(validity.why_unsupported)
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
         """Valid configs to try first, the most promising one first."""
@@ -56,10 +54,6 @@ class Gemv(cuda.CudaFamily[Knobs]):
     def workspace(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> Workspace:
         """A counter and the partials of every split of a tile."""
         return layout.workspace(k, problem)
-
-    def overlaps(self, device: DeviceSpec) -> bool:
-        """Whether a launch may start before the previous launch has ended: from sm_90 on."""
-        return device.arch == "sm_90"
 
     def preconditions(self, _k: Knobs, problem: GemmProblem) -> Preconditions:
         """The alignment of the problem's own rows."""

@@ -10,7 +10,7 @@ from kernels.gemv.shape import GemvShape
 from kernels.gemv_tma import layout, validity
 from kernels.gemv_tma.config import K_CHUNK_BYTES, Knobs
 from kernels.gemv_tma.heuristics import SEARCH_RULES, heuristic_configs
-from tilewright.artifact import Argument, Grid, Preconditions, Scalar, TensorMap, Workspace
+from tilewright.artifact import Argument, Preconditions, Scalar, TensorMap, Workspace
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
@@ -22,14 +22,13 @@ class GemvTma(cuda.CudaFamily[Knobs]):
     name = "gemv_tma"
     doc = "m or n up to 16: the long operand streamed by TMA; sm_90, 8- and 16-bit types, layout nt"
     entry = "gemv_tma"
+    overlaps = True
     knobs_type = Knobs
     rules = validity.RULES
     search_rules = SEARCH_RULES
-
-    def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
-        """The reason no config computes the problem, in terms of architecture, extents, type, layout and
-        k."""
-        return validity.why_unsupported(problem, device)
+    why_unsupported = staticmethod(validity.why_unsupported)
+    smem_bytes = staticmethod(layout.smem_bytes)
+    grid = staticmethod(layout.grid)
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
         """Valid configs to try first, the most promising one first."""
@@ -37,10 +36,6 @@ class GemvTma(cuda.CudaFamily[Knobs]):
             return []
         valid = self.valid(heuristic_configs(problem, device), problem, device)
         return list(dict.fromkeys(map(self.config, valid)))
-
-    def grid(self, k: Knobs, problem: GemmProblem, device: DeviceSpec) -> Grid:
-        """Persistent CTAs, one for each SM."""
-        return layout.grid(k, problem, device)
 
     def threads(self, k: Knobs) -> int:
         """Threads of a CTA: those that multiply and the warp that loads weights."""
@@ -67,17 +62,9 @@ class GemvTma(cuda.CudaFamily[Knobs]):
         weights = TensorMap(GemvShape.of(problem).weights, box)
         return weights, Scalar("batch", "int32")
 
-    def smem_bytes(self, k: Knobs, problem: GemmProblem) -> int:
-        """Dynamic shared memory in bytes."""
-        return layout.smem_bytes(k, problem)
-
     def workspace(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> Workspace:
         """A counter and the partials of every split of a tile."""
         return layout.workspace(k, problem)
-
-    def overlaps(self, _device: DeviceSpec) -> bool:
-        """Whether a launch may start before the previous launch has ended: always."""
-        return True
 
     def preconditions(self, k: Knobs, problem: GemmProblem) -> Preconditions:
         """The alignment that TMA requires, and the largest k whose partitions fit shared memory."""

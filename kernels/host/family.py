@@ -45,10 +45,7 @@ class HostFamily(Family[Knobs]):
     source = "host/kernel.c"
     knobs_type = Knobs
     rules = validity.RULES
-
-    def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
-        """The reason no config computes the problem: an unknown CPU, or not float32 or float64."""
-        return validity.why_unsupported(problem, device)
+    why_unsupported = staticmethod(validity.why_unsupported)
 
     def build_spec(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> BuildSpec:
         """The constants that ``kernels/host/config.h`` reads."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kernels.base.knobs import knob, knobs_of
+from kernels.base.knobs import knob
 from kernels.common.cuda import RASTER_AXES
 from kernels.common.smem import LAYOUTS
 from kernels.common.tiling import SPLITS
@@ -15,6 +15,7 @@ FRAGMENT_LOADS = ("direct", "ldmatrix", "mixed", "ldmatrix_reload", "ldmatrix_x2
 ACCUMULATES = {"f32": 0, "f16": 1, "f32_outside": 2, "s32": 0, "f64": 0}
 ACCUMULATE_OF = {DType.FLOAT32: "f32", DType.FLOAT16: "f16", DType.INT32: "s32", DType.FLOAT64: "f64"}
 EPILOGUES = ("direct", "smem")
+LEGAL_SPLITS = (*SPLITS, 32)
 
 
 @dataclasses.dataclass(slots=True)
@@ -74,7 +75,7 @@ class Knobs:
     )  # fmt: skip
     copy_bytes: int = knob(16, (2, 4, 8, 16), "widest global load", searched=(16,), macro=None)
     snake: int = knob(1, (0, 1), "serpentine order: odd rows of mma tiles run backwards through n")
-    split_k: int = knob(1, (*SPLITS, 32), "CTAs that split the k of a tile", searched=SPLITS)
+    split_k: int = knob(1, LEGAL_SPLITS, "CTAs that split the k of a tile", searched=SPLITS)
     raster: str = knob("m", RASTER_AXES, "axis along which consecutive tiles lie")
     swizzle_size: int = knob(
         1,
@@ -98,6 +99,3 @@ class Knobs:
     def warp_n(self) -> int:
         """Columns of D that a warp computes."""
         return self.tile_n // self.warps_n
-
-
-KNOBS = knobs_of(Knobs)

@@ -8,7 +8,7 @@ from typing import Literal
 from kernels.base.tile_hint import TileHint
 from kernels.common import cuda, tiling
 from kernels.mma_sync import layout, validity
-from kernels.mma_sync.config import KNOBS, Knobs
+from kernels.mma_sync.config import Knobs
 from kernels.mma_sync.heuristics import SEARCH_RULES, config_from_hint, heuristic_configs
 from tilewright.artifact import Grid, LaunchPlan, PackedPointer, Pointer, Preconditions, Repack, Workspace
 from tilewright.schema.config import Config
@@ -28,15 +28,12 @@ class MmaSync(cuda.CudaFamily[Knobs]):
         "(types of 8 bits and fewer nt only), any size"
     )
     entry = "mma_sync"
-    source = "mma_sync/kernel.cu"
-    knobs = KNOBS
+    overlaps = True
     knobs_type = Knobs
     rules = validity.RULES
     search_rules = SEARCH_RULES
-
-    def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
-        """The reason no config computes the problem: its type, or that type in its layout."""
-        return validity.why_unsupported(problem, device)
+    why_unsupported = staticmethod(validity.why_unsupported)
+    smem_bytes = staticmethod(layout.smem_bytes)
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
         """Valid configs to try first, those of the fewest estimated clocks first.
@@ -72,10 +69,6 @@ class MmaSync(cuda.CudaFamily[Knobs]):
             "COPY_B": layout.copy_bytes(k, problem, "b"),
         }
 
-    def smem_bytes(self, k: Knobs, problem: GemmProblem) -> int:
-        """Dynamic shared memory in bytes."""
-        return layout.smem_bytes(k, problem)
-
     def workspace(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> Workspace:
         """A counter and the partials of every split of a tile."""
         return cuda.split_workspace(k.split_k, k.tile_m * k.tile_n, problem)
@@ -101,10 +94,6 @@ class MmaSync(cuda.CudaFamily[Knobs]):
             for item in plan.args
         )
         return dataclasses.replace(plan, args=args, repacks=steps)
-
-    def overlaps(self, device: DeviceSpec) -> bool:
-        """Whether a launch may start before the previous launch has ended: from sm_90 on."""
-        return device.arch == "sm_90"
 
 
 def _repack(problem: GemmProblem, operand: Literal["a", "b"]) -> Repack:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from kernels.base.family import Rule
 from kernels.base.tile_hint import TileHint
 from kernels.common import tiling
-from kernels.mma_sync.config import ACCUMULATE_OF, KNOBS, Knobs
+from kernels.mma_sync.config import ACCUMULATE_OF, LEGAL_SPLITS, Knobs
 from kernels.mma_sync.layout import ROW_ALIGNMENT, copy_bytes, repacks
 from kernels.mma_sync.validity import why_registers, why_smem
 from tilewright.artifact import Grid
@@ -40,7 +40,6 @@ _SHAPES = (
     (16, 128, 64, 1, 4, 5),
     (16, 64, 64, 1, 2, 5),
 )
-_LEGAL_SPLITS = [int(value) for one in KNOBS if one.name == "split_k" for value in one.legal]
 _HINTED_TILE_K, _HINTED_STAGES = 32, 3  # if a hint has none
 _REPACK_CLOCKS = 5000  # of the launches before, some 3 us
 _MEMORY_BYTES_PER_CLOCK = 16  # of an SM
@@ -99,7 +98,7 @@ def config_from_hint(hint: TileHint, problem: GemmProblem, device: DeviceSpec) -
     tile_k = max(1, (hint.tile_k or _HINTED_TILE_K) * problem.dtype.bits // 16)
     warps = (_warps(hint.tile_m), _warps(hint.tile_n))
     shape = (hint.tile_m, hint.tile_n, tile_k, *warps, hint.stages or _HINTED_STAGES)
-    split_k = min(_LEGAL_SPLITS, key=lambda split: abs(split - hint.split_k))
+    split_k = min(LEGAL_SPLITS, key=lambda split: abs(split - hint.split_k))
     configs = (dataclasses.replace(one, split_k=split_k) for one in _filled(problem, device, *shape))
     return _trimmed(min(configs, key=lambda one: clocks(one, problem, device)), problem)
 

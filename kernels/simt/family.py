@@ -68,6 +68,7 @@ class Simt(cuda.CudaFamily[Knobs]):
         Rule(("tile_m", "tile_n"), _why_oversized),
         Rule(("tile_m", "tile_n", "tile_k", "split_k"), _why_split),
     )
+    smem_bytes = staticmethod(smem_bytes)
 
     def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
         """The reason no config computes the problem: float16 accumulation, which FMA units lack."""
@@ -78,10 +79,6 @@ class Simt(cuda.CudaFamily[Knobs]):
     def grid(self, k: Knobs, _problem: GemmProblem, _device: DeviceSpec) -> Grid:
         """One CTA a tile and split."""
         return _grid(k)
-
-    def smem_bytes(self, k: Knobs, problem: GemmProblem) -> int:
-        """Dynamic shared memory in bytes."""
-        return smem_bytes(k, problem)
 
     def workspace(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> Workspace:
         """A counter and the partials of every split of a tile."""

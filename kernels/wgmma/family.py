@@ -21,11 +21,13 @@ class Wgmma(cuda.CudaFamily[Knobs]):
     name = "wgmma"
     doc = "warpgroup tensor cores fed by TMA: sm_90, f16 and bf16, all layouts, rows of 16-byte multiples"
     entry = "wgmma_gemm"
+    overlaps = True
     knobs_type = Knobs
     rules = RULES
     search_rules = SEARCH_RULES
     # NOTE: any value of the earlier knob l2_promotion is dropped: no result depends on it.
     removed = MappingProxyType({"in_flight": 1})
+    smem_bytes = staticmethod(smem_bytes)
 
     def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
         """The reason no config computes the problem: not sm_90, not 16 bits, or rows that TMA lacks."""
@@ -52,14 +54,6 @@ class Wgmma(cuda.CudaFamily[Knobs]):
             tile.box if not k.box_lines else (k.box_lines, tile.panel) for tile in operand_tiles(k, problem)
         )
         return (TensorMap("a", a, promotion=128), TensorMap("b", b, promotion=128))
-
-    def smem_bytes(self, k: Knobs, problem: GemmProblem) -> int:
-        """Dynamic shared memory in bytes."""
-        return smem_bytes(k, problem)
-
-    def overlaps(self, _device: DeviceSpec) -> bool:
-        """Whether a launch may start before the previous launch has ended: always."""
-        return True
 
     def preconditions(self, _k: Knobs, problem: GemmProblem) -> Preconditions:
         """The alignment of A and B that TMA requires."""

@@ -13,7 +13,7 @@ from typing import Literal
 from kernels.base.tile_hint import TileHint
 from kernels.common import cuda
 from kernels.wgmma_ws.config import L2_HINTS, TMA_STORES, Knobs
-from kernels.wgmma_ws.heuristics import CostModel, completed, following_hint, rated_candidates
+from kernels.wgmma_ws.heuristics import CostModel, following_hint, rated_candidates, with_derived_knobs
 from kernels.wgmma_ws.layout import (
     grid,
     load_interval,
@@ -56,11 +56,13 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
     name = "wgmma_ws"
     doc = "warp-specialised persistent wgmma: sm_90, 16-bit types in all layouts, 8-bit types in nt, any size"
     entry = "wgmma_ws_gemm"
+    overlaps = True
     knobs_type = Knobs
     # NOTE: l2_promotion, load_interval and even_waves (full_bands_only) are gone whatever their value was.
     removed = MappingProxyType({"stream_k": 0, "in_flight": 1})
     rules = RULES
     search_rules = SEARCH_RULES
+    smem_bytes = staticmethod(smem_bytes)
 
     def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
         """The reason no config computes the problem: not sm_90, its type, or 8 bits not in layout nt."""
@@ -99,17 +101,9 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
         """Tensor maps of A, B and, if TMA stores it, D; the CTA order; the batch."""
         return *_maps(k, problem), *_order(k), Scalar("batch", "int32")
 
-    def smem_bytes(self, k: Knobs, problem: GemmProblem) -> int:
-        """Dynamic shared memory in bytes."""
-        return smem_bytes(k, problem)
-
     def workspace(self, k: Knobs, _problem: GemmProblem, _device: DeviceSpec) -> Workspace:
         """Semaphores and partials of tiles that are split along k."""
         return workspace(k)
-
-    def overlaps(self, _device: DeviceSpec) -> bool:
-        """Whether a launch may start before the previous launch has ended: always."""
-        return True
 
     def preconditions(self, _k: Knobs, problem: GemmProblem) -> Preconditions:
         """The alignment of A and B that TMA requires, or that of an element if they are repacked."""
@@ -146,7 +140,7 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
             tried = k.reduction in known[spread] if spread in known else len(known) >= ways
             if expected > limit or of_schedule[k.schedule] >= of_one or tried:
                 continue
-            whole = completed(k, problem, device)
+            whole = with_derived_knobs(k, problem, device)
             if self._worth_a_trial(whole, problem, device):
                 of_schedule[k.schedule] += 1
                 known.setdefault(spread, set()).add(k.reduction)

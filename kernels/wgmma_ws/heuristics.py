@@ -228,7 +228,7 @@ _CLUSTERS = (
 def rated_candidates(problem: GemmProblem, device: DeviceSpec) -> Iterator[tuple[float, Knobs]]:
     """Configs of every known shape, cluster and split_k with their estimated clocks.
 
-    :func:`completed` sets knobs that the cost model does not read. Not all are valid.
+    :func:`with_derived_knobs` sets knobs that the cost model does not read. Not all are valid.
     """
     model = CostModel(problem, device)
     shapes = [(0, *shape) for shape in _SHAPES]
@@ -302,7 +302,7 @@ def variants(
         )  # fmt: skip
 
 
-def completed(candidate: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
+def with_derived_knobs(candidate: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
     """A candidate with the raster order, L2 hints, prefetches and stages that suit it."""
     k = candidate
     extent = (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n)
@@ -415,4 +415,4 @@ def _variants_of_hint(hint: TileHint, problem: GemmProblem, device: DeviceSpec) 
         shape = (swap, schedule, hint.tile_m, hint.tile_n, consumers_m, consumers_n)
         if hint.tile_m % consumers_m == 0 == hint.tile_n % consumers_n:
             for candidate in variants(problem, shape, tile_k, spread):
-                yield completed(candidate, problem, device)
+                yield with_derived_knobs(candidate, problem, device)

@@ -7,7 +7,7 @@ from kernels.common import cuda, tiling
 from kernels.wmma import validity
 from kernels.wmma.config import Knobs, smem_bytes
 from kernels.wmma.heuristics import SEARCH_RULES, heuristic_configs
-from tilewright.artifact import Grid, Preconditions, Workspace
+from tilewright.artifact import Grid, Workspace
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
@@ -24,10 +24,9 @@ class Wmma(cuda.CudaFamily[Knobs]):
     knobs_type = Knobs
     rules = validity.RULES
     search_rules = SEARCH_RULES
-
-    def why_unsupported(self, problem: GemmProblem, device: DeviceSpec) -> str | None:
-        """The reason no config computes the problem: not f16 or bf16."""
-        return validity.why_unsupported(problem, device)
+    why_unsupported = staticmethod(validity.why_unsupported)
+    smem_bytes = staticmethod(smem_bytes)
+    preconditions = staticmethod(tiling.preconditions)
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
         """Valid configs to try first, those of the fewest estimated clocks first."""
@@ -44,17 +43,9 @@ class Wmma(cuda.CudaFamily[Knobs]):
         """The widths of the copies, as wide as the alignment allows."""
         return tiling.copy_macros(k, problem)
 
-    def smem_bytes(self, k: Knobs, problem: GemmProblem) -> int:
-        """Dynamic shared memory in bytes."""
-        return smem_bytes(k, problem)
-
     def workspace(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> Workspace:
         """A counter and the partials of every split of a tile."""
         return cuda.split_workspace(k.split_k, k.tile_m * k.tile_n, problem)
-
-    def preconditions(self, k: Knobs, problem: GemmProblem) -> Preconditions:
-        """The alignment of A and B that their copies require."""
-        return tiling.preconditions(k, problem)
 
 
 WMMA = Wmma()

@@ -11,7 +11,7 @@ from device_samples import HOPPER
 from kernels.compiler.nvrtc import compile_text
 from kernels.wgmma_ws.config import Knobs
 from kernels.wgmma_ws.family import WGMMA_WS
-from kernels.wgmma_ws.heuristics import completed, rated_candidates
+from kernels.wgmma_ws.heuristics import rated_candidates, with_derived_knobs
 from kernels.wgmma_ws.layout import load_interval, raster_order
 from tilewright import Config, GemmProblem
 
@@ -110,7 +110,7 @@ def test_ping_pong_is_tried_if_d_is_not_sector_aligned(changes: dict[str, Any], 
     problem = dataclasses.replace(LARGE, **changes)
     rated = (k for _, k in rated_candidates(problem, HOPPER))
     pingpong = [k for k in rated if k.schedule == "pingpong" and k.tile_m == 128]
-    tried = [completed(k, problem, HOPPER) for k in pingpong]
+    tried = [with_derived_knobs(k, problem, HOPPER) for k in pingpong]
     valid = [k for k in tried if WGMMA_WS.why_invalid(WGMMA_WS.config(k), problem, HOPPER) is None]
     assert widths <= {k.tile_n for k in valid}
     assert not any(k.sector_aligned_store for k in valid)
