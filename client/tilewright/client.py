@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
 from tilewright import wire
 from tilewright.artifact.cache import default_folder
-from tilewright.config_sets.refresher import LocalOptions, StartOptions
+from tilewright.config_sets.options import LocalOptions, StartOptions
 from tilewright.errors import InvalidProblem, ServiceUnreachable, TilewrightError
 from tilewright.forks import PerProcess
 from tilewright.http.arguments import checked_problem
@@ -53,7 +53,7 @@ class Client(Endpoints, Sender):
     Args:
         timeout: seconds that each step of a request may take.
         key: an API key of the service, if it asks for one.
-        options: how to get the kernels: :class:`tilewright.config_sets.refresher.StartOptions`.
+        options: how to get the kernels: :class:`tilewright.config_sets.options.StartOptions`.
 
     Raises:
         InvalidProblem: the URL is none of a service, or an option is out of range.
@@ -194,7 +194,7 @@ class AsyncClient(Endpoints, AsyncSender):
     Args:
         timeout: seconds that each step of a request may take.
         key: an API key of the service, if it asks for one.
-        trust: the key that signs its kernels, see :class:`tilewright.config_sets.refresher.StartOptions`.
+        trust: the key that signs its kernels, see :class:`tilewright.config_sets.options.StartOptions`.
 
     Raises:
         InvalidProblem: the URL is none of a service, ``timeout`` is out of range, or ``trust`` is no key.

@@ -9,7 +9,8 @@ import time
 from tilewright import forks
 from tilewright.config_sets.counters import LaunchCounter
 from tilewright.config_sets.miss_reports import MissReports
-from tilewright.config_sets.refresher import ConfigSetRefresher, StartOptions
+from tilewright.config_sets.options import StartOptions
+from tilewright.config_sets.refresher import ConfigSetRefresher
 from tilewright.http.fetch import Fetcher
 from tilewright.launch import local_device
 from tilewright.matmul.matmul import Choice, LocalMatmul

@@ -22,7 +22,7 @@ import pydantic
 import pytest
 
 from tilewright import AsyncClient, Client, GemmProblem, wire
-from tilewright.config_sets.refresher import LocalOptions, StartOptions
+from tilewright.config_sets.options import LocalOptions, StartOptions
 from tilewright.errors import InvalidProblem
 from tilewright.http.arguments import (
     BestOptions,
