@@ -61,69 +61,23 @@ _IN_A_WINDOW = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
 # Light pages, to which the script of a site for signing in may lead.
 _FIRST = frozenset({"page_start", "page_now", "page_jobs", "page_job", "page_result"})
 GUARDED = frozenset({"import_results", "delete_import", "delete_best_config", "delete_problem"})
-NEEDED = {
-    "page_start": Scope.READ,
-    "page_now": Scope.READ,
-    "page_devices": Scope.READ,
-    "page_jobs": Scope.READ,
-    "page_job": Scope.READ,
-    "page_job_live": Scope.READ,
-    "page_results": Scope.READ,
-    "page_result": Scope.READ,
-    "page_why": Scope.READ,
-    "page_coverage": Scope.READ,
-    "page_roofline": Scope.READ,
-    "page_compare": Scope.READ,
-    "page_report": Scope.READ,
-    "page_knobs": Scope.READ,
-    "page_parallel": Scope.READ,
-    "page_tune": Scope.TUNE,
-    "page_cancel": Scope.TUNE,
-    "openapi": Scope.READ,
-    "docs": Scope.READ,
-    "docs_start": Scope.READ,
-    "docs_file": Scope.READ,
-    "redoc": Scope.READ,
-    "list_jobs": Scope.READ,
-    "get_job": Scope.READ,
-    "list_trials": Scope.READ,
-    "follow_job": Scope.READ,
-    "best_config": Scope.READ,
-    "lookup_best_configs": Scope.READ,
-    "explain": Scope.READ,
-    "report": Scope.READ,
-    "artifact": Scope.READ,
-    "families": Scope.READ,
-    "devices": Scope.READ,
-    "metrics": Scope.READ,
-    "list_config_sets": Scope.READ,
-    "current_config_set": Scope.READ,
-    "config_set": Scope.READ,
-    "diff_config_sets": Scope.READ,
-    "config_set_bundle": Scope.READ,
-    "config_set_artifacts": Scope.READ,
-    "pin_config_set": Scope.ADMIN,
-    "unpin_config_set": Scope.ADMIN,
-    "list_misses": Scope.READ,
-    "report_misses": Scope.READ,
-    "export_results": Scope.READ,
-    "trust": Scope.READ,
-    "list_imports": Scope.READ,
-    "get_import": Scope.READ,
-    "list_audit": Scope.ADMIN,
-    "list_quarantine": Scope.READ,
-    "release_quarantined": Scope.ADMIN,
-    "release_device": Scope.ADMIN,
-    "delete_import": Scope.ADMIN,
-    "delete_best_config": Scope.ADMIN,
-    "delete_problem": Scope.ADMIN,
-    "import_results": Scope.ADMIN,
-    "gemm": Scope.RUN,
-    "gemm_shared": Scope.RUN,
-    "tune": Scope.TUNE,
-    "cancel_job": Scope.TUNE,
-    "cancel_jobs": Scope.TUNE,
+_BY_SCOPE = {
+    Scope.READ: (
+        "page_start page_now page_devices page_jobs page_job page_job_live page_results page_result page_why "
+        "page_coverage page_roofline page_compare page_report page_knobs page_parallel "
+        "openapi docs docs_start docs_file redoc families devices metrics report_misses list_misses "
+        "list_jobs get_job list_trials follow_job list_quarantine list_imports get_import trust "
+        "best_config lookup_best_configs explain report artifact export_results list_config_sets "
+        "current_config_set config_set diff_config_sets config_set_bundle config_set_artifacts"
+    ),
+    Scope.RUN: "gemm gemm_shared",
+    Scope.TUNE: "page_tune page_cancel tune cancel_job cancel_jobs",
+    Scope.ADMIN: (
+        "pin_config_set unpin_config_set list_audit release_quarantined release_device import_results "
+        "delete_import delete_best_config delete_problem"
+    ),
 }
+NEEDED = {name: scope for scope, names in _BY_SCOPE.items() for name in names.split()}
 
 
 def needed(operation_id: str | None) -> Scope | None:
