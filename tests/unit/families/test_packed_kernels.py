@@ -9,17 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from device_samples import gpu
+from fragments import ACCUMULATOR_ELEMENTS, a_elements, b_elements
 from sweeps import every, on_generations
 
-from benchmarks.ladder.bank_conflicts import (
-    ACCUMULATOR_ELEMENTS,
-    LANES,
-    a_element,
-    a_elements,
-    accumulator_element,
-    b_element,
-    b_elements,
-)
+from benchmarks.ladder.bank_conflicts import LANES, a_element, accumulator_element, b_element
 from kernels.common.cuda import TARGETS
 from kernels.compiler.build import build
 from kernels.compiler.nvrtc import compile_text

@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from fragments import ACCUMULATOR_ELEMENTS, a_elements, b_elements, ldmatrix_element
 
-from benchmarks.ladder.bank_conflicts import (
-    ACCUMULATOR_ELEMENTS,
-    LANES,
-    a_element,
-    a_elements,
-    accumulator_element,
-    b_element,
-    b_elements,
-    ldmatrix_element,
-)
+from benchmarks.ladder.bank_conflicts import LANES, a_element, accumulator_element, b_element
 
 
 # Read off the figures: row 0 of A shows T0:{a0,a1} T1:{a0,a1} T2:{a0,a1} T3:{a0,a1}, row 1 starts with T4,
