@@ -127,7 +127,9 @@ def knob(
 def knobs_of(declaration: type[Any]) -> tuple[Knob, ...]:
     """The knobs that a config dataclass declares, in the order of its fields."""
     return tuple(
-        dataclasses.replace(found, name=field.name, macro=_macro(field.name, found.macro))
+        dataclasses.replace(
+            found, name=field.name, macro=field.name.upper() if found.macro == "" else found.macro
+        )
         for field in dataclasses.fields(declaration)
         if (found := field.metadata.get("knob"))
     )
@@ -160,10 +162,6 @@ def markdown_table(knobs: Iterable[Knob]) -> str:
     for k in knobs:
         rows.append(f"| `{k.name}` | {k.doc} | {_listed(k.legal)}{_searched(k)} |")
     return "\n".join(rows)
-
-
-def _macro(name: str, given: str | None) -> str | None:
-    return name.upper() if given == "" else given
 
 
 def _searched(k: Knob) -> str:

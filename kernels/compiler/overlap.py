@@ -83,7 +83,8 @@ def _accesses_before_wait(code: list[Instruction]) -> Iterator[str]:
         if instruction[0] & 0x1FF in _ACCESSES:
             yield _ACCESSES[instruction[0] & 0x1FF]
         if not (_waits(instruction) and _unguarded(instruction)):
-            todo += [thread.moved(at) for at in range(len(code))] if _computes_target(instruction) else []
+            computes_target = instruction[0] & 0x1FF in _COMPUTED
+            todo += [thread.moved(at) for at in range(len(code))] if computes_target else []
             todo += thread.after(instruction)
 
 
@@ -135,10 +136,6 @@ def _unguarded(instruction: Instruction) -> bool:
     if low & 0x1FF in (_BRANCH, _EXIT) and (high >> 23 & 0xF != _ALWAYS or low >> 32 & 3):
         return False
     return low >> 12 & 0xF == _ALWAYS
-
-
-def _computes_target(instruction: Instruction) -> bool:
-    return instruction[0] & 0x1FF in _COMPUTED
 
 
 def _is_non_coherent(instruction: Instruction) -> bool:

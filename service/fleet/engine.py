@@ -177,7 +177,11 @@ class RayEngine(Engine):
                 if self.stopping.is_set():
                     return
                 self._trouble = str(error) or type(error).__name__
-                log.warning("the fleet cannot be seen: %s", self._trouble, exc_info=_bug(error))
+                log.warning(
+                    "the fleet cannot be seen: %s",
+                    self._trouble,
+                    exc_info=not isinstance(error, TilewrightError),
+                )
                 lost = DeviceHealth(False, None, None, f"not seen: {self._trouble}")
                 self.queues = {name: dataclasses.replace(one, last=lost) for name, one in self.queues.items()}
 
@@ -214,7 +218,3 @@ def _queue(told: Mapping[str, Any]) -> RemoteQueue:
     spec, others = DeviceSpec.from_dict(state["spec"]), tuple(state["neighbours"])
     device = RemoteDevice(name, spec, state["driver"], state["restart_reasons"], others)
     return RemoteQueue(name, device, health)
-
-
-def _bug(error: Exception) -> bool:
-    return not isinstance(error, TilewrightError)

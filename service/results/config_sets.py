@@ -54,11 +54,8 @@ def packed(store: Store, sizes: Mapping[str, int]) -> Iterator[bytes]:
         with store.read() as session:
             found = entities.get_artifacts(session, part)
         # NOTE: joined, since each piece that a generator gives costs a change of threads.
-        yield b"".join(_framed(digest, found.get(digest, b"")) for digest in part)
-
-
-def _framed(digest: str, data: bytes) -> bytes:
-    return bundle.head(digest, len(data)) + data
+        each = ((digest, found.get(digest, b"")) for digest in part)
+        yield b"".join(bundle.head(digest, len(data)) + data for digest, data in each)
 
 
 def _by_problem(config_set: ConfigSet) -> dict[GemmProblem, wire.SetEntry]:

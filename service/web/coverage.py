@@ -78,7 +78,8 @@ def coverage(
     chosen = weights[:MOST_WEIGHTS]
     grid = [cover for weight in chosen for cover in _row(weight, covers, catalog)]
     rows: list[tuple[Cell, ...]] = [
-        (one.problem.m, one.weight, one.state, one.stake_s, one.median_us, one.told) for one in _by_rows(grid)
+        (one.problem.m, one.weight, one.state, one.stake_s, one.median_us, one.told)
+        for one in sorted(grid, key=lambda one: one.problem.m)
     ]
     counts = {state: sum(one.state == state for one in covers.values()) for state in _STATES}
     note = (
@@ -155,10 +156,6 @@ def _rows_of(covers: dict[GemmProblem, Cover]) -> list[int]:
     for one in covers.values():
         counts[one.problem.m] += 1
     return sorted(sorted(counts, key=lambda m: -counts[m])[:MOST_ROWS])
-
-
-def _by_rows(covers: Sequence[Cover]) -> list[Cover]:
-    return sorted(covers, key=lambda one: one.problem.m)
 
 
 def _worth(covers: Sequence[Cover]) -> list[Cover]:

@@ -159,7 +159,8 @@ class NumpyGemm:
         self._a = tensors.a.transpose(0, 2, 1) if layout.a_transposed else tensors.a
         self._b = tensors.b.transpose(0, 2, 1) if layout.b_transposed else tensors.b
         self._problem, self._tensors = problem, tensors
-        self._scratch = np.empty_like(tensors.d) if _needs_scratch(problem) else None
+        needs_scratch = problem.has_c or problem.activation is Activation.GELU
+        self._scratch = np.empty_like(tensors.d) if needs_scratch else None
 
     def __call__(self, stream: int = 0) -> None:  # noqa: ARG002
         """Run once."""
@@ -189,10 +190,6 @@ def blas_detail() -> dict[str, Any]:
         "numpy": np.__version__,
         "threads": min((pool["num_threads"] for pool in pools), default=1),
     }
-
-
-def _needs_scratch(problem: GemmProblem) -> bool:
-    return problem.has_c or problem.activation is Activation.GELU
 
 
 def _gelu(x: Any, scratch: Any) -> None:

@@ -179,7 +179,8 @@ def from_cache(data: Mapping[str, Any], name: str) -> RecordedSpace:
     if missing:
         raise SpaceError(f"a Kernel Tuner cache has {', '.join(missing)}")
     names = list(data["tune_params_keys"])
-    knobs = tuple(_knob(name, data["tune_params"][name]) for name in names)
+    values = {name: dict.fromkeys(map(_value, data["tune_params"][name])) for name in names}
+    knobs = tuple(Knob(name, tuple(found), "") for name, found in values.items())
     objective = str(data.get("objective", "time"))
     rows = list(data["cache"].values())
     configs = [[_value(row[name]) for name in names] for row in rows]
@@ -194,10 +195,6 @@ def from_cache(data: Mapping[str, Any], name: str) -> RecordedSpace:
         device=DeviceSpec("cuda", "unknown", str(data["device_name"]), 0, 0, 0),
         provenance={"format": "Kernel Tuner cache", "device": data["device_name"]},
     )
-
-
-def _knob(name: str, values: list[Any]) -> Knob:
-    return Knob(name, tuple(dict.fromkeys(_value(value) for value in values)), "")
 
 
 def _value(value: Any) -> KnobValue:
