@@ -100,7 +100,6 @@ class LocalEngine(Engine):
             queue.cancel(job_id)
 
     def suspect(self, device: str, problem: GemmProblem, config: Config, artifact: Artifact) -> None:
-        """As :meth:`Engine.suspect`."""
         self.queues[device].suspect(problem, config, artifact)
 
     def begin_stop(self) -> None:

@@ -80,7 +80,6 @@ class _Clocked:
         return getattr(self._search, name)
 
     def ask(self) -> Proposal | None:
-        """As :meth:`tuner.search.search.Search.ask`."""
         start = time.process_time()
         try:
             return self._search.ask()
@@ -88,7 +87,6 @@ class _Clocked:
             self.seconds += time.process_time() - start
 
     def tell(self, proposal: Proposal, outcome: Outcome, value_us: float | None) -> None:
-        """As :meth:`tuner.search.search.Search.tell`."""
         start = time.process_time()
         self._search.tell(proposal, outcome, value_us)
         self.seconds += time.process_time() - start

@@ -76,7 +76,6 @@ class PoolStudy:
             self._study.tell(trial, value_us, state=state)
 
     def expected_gain(self, lead: float) -> float | None:
-        """As :meth:`tuner.search.samplers.PoolSampler.expected_gain`."""
         return self._sampler.expected_gain(lead)
 
     def _draw(self, sampler: PoolSampler, seed: int) -> Config:

@@ -87,7 +87,6 @@ class PointerSlot:
         self.cell = cell
 
     def point(self, address: int) -> None:
-        """See :class:`Slot`."""
         self.cell.value = address
 
 

@@ -101,12 +101,10 @@ class Weights:
         self._key, self._product, self.linear = library.key, library.product, library.linear
 
     def key(self, a: Any, b: Any, out: Any, bias: Any) -> Hashable | None:
-        """See :class:`ArrayLibrary`."""
         key = self._key(a, b, out, bias)
         return None if key is None else ("weight", key)
 
     def product(self, a: Any, b: Any, out: Any, bias: Any, epilogue: Epilogue) -> Any:
-        """See :class:`ArrayLibrary`."""
         if out is None and epilogue.plain:
             return self.linear(a, b, bias)
         return self._product(a, b.T, out, bias, epilogue)

@@ -19,11 +19,9 @@ class CupyArrays(NumpyArrays):
     address: Any = operator.attrgetter("data.ptr")
 
     def stream(self, device: int) -> int:  # noqa: ARG002
-        """See :class:`ArrayLibrary`."""
         return int(cupy.cuda.get_current_stream().ptr)
 
     def product_in_float32(self, a: Any, b: Any) -> Any:
-        """See :class:`NumpyArrays`."""
         # NOTE: rounded to float16 once more, as tensor cores multiply no float32.
         return (a @ b).astype("float32")
 

@@ -19,22 +19,18 @@ class NumpyArrays:
     xp: Any = np
 
     def address(self, array: Any) -> int:
-        """See :class:`ArrayLibrary`."""
         return int(array.__array_interface__["data"][0])
 
     def empty(self, like: Any, shape: tuple[int, ...]) -> Any:
-        """See :class:`ArrayLibrary`."""
         return self.xp.empty(shape, like.dtype)
 
     def stream(self, device: int) -> int:  # noqa: ARG002
-        """See :class:`ArrayLibrary`."""
         return 0
 
     def written(self, out: Any) -> None:
         """See :class:`ArrayLibrary`."""
 
     def key(self, a: Any, b: Any, out: Any, bias: Any) -> Hashable | None:
-        """See :class:`ArrayLibrary`."""
         plain = self.xp.ndarray
         # NOTE: masked arrays, matrices and other subclasses define their own product.
         if type(a) is not plain or type(b) is not plain:
@@ -60,7 +56,6 @@ class NumpyArrays:
         return -1
 
     def describe(self, array: Any) -> Strided:
-        """See :class:`ArrayLibrary`."""
         dtype, size = element_type(array.dtype.name), array.itemsize
         if any(stride % size for stride in array.strides):
             raise InvalidProblem(f"strides of {array.strides} bytes are no whole elements; copy the array")
@@ -70,15 +65,12 @@ class NumpyArrays:
         return Strided(array.shape, strides, dtype, self.device(array), self.writable(array))
 
     def operand_type(self, dtype: DType) -> DType:
-        """See :class:`ArrayLibrary`."""
         return dtype
 
     def zero_bytes(self, like: Any, size: int) -> Any:  # noqa: ARG002
-        """See :class:`ArrayLibrary`."""
         return self.xp.zeros(size, "uint8")
 
     def product(self, a: Any, b: Any, out: Any, bias: Any, epilogue: Epilogue) -> Any:
-        """See :class:`ArrayLibrary`."""
         if isinstance(out, np.ma.MaskedArray):  # NumPy may write to it before it finds that shapes do not fit
             raise InvalidProblem("out must not be a masked array; give its data")
         if epilogue.plain and bias is None:
@@ -109,7 +101,6 @@ class NumpyArrays:
         return a.astype("float32") @ b.astype("float32")
 
     def linear(self, x: Any, weight: Any, bias: Any) -> Any:
-        """See :class:`ArrayLibrary`."""
         return self.product(x, weight.T, None, bias, Epilogue())
 
     def _finished(self, d: Any, c: Any, bias: Any, epilogue: Epilogue) -> Any:

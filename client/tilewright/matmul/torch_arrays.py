@@ -37,7 +37,6 @@ class TorchArrays:
         self._float32 = torch.float32
 
     def key(self, a: Any, b: Any, out: Any, bias: Any) -> Hashable | None:
-        """See :class:`ArrayLibrary`."""
         if type(a) not in _PLAIN or type(b) not in _PLAIN or self._autocast():
             return None
         # NOTE: within vmap and the like tensors have no memory of their own, dual ones have a derivative, and
@@ -67,7 +66,6 @@ class TorchArrays:
         return (*key, _facts(out), _facts(bias))
 
     def describe(self, array: Any) -> Strided:
-        """See :class:`ArrayLibrary`."""
         if type(array) not in _PLAIN or array.layout is not torch.strided:
             raise InvalidProblem(f"no kernels for {type(array).__name__} with layout {array.layout}")
         if array.device.type not in ("cpu", "cuda"):
@@ -76,15 +74,12 @@ class TorchArrays:
         return Strided(tuple(array.shape), array.stride(), dtype, array.get_device())
 
     def operand_type(self, dtype: DType) -> DType:
-        """See :class:`ArrayLibrary`."""
         return DType.TFLOAT32 if dtype is DType.FLOAT32 and self._allow_tf32() else dtype
 
     def zero_bytes(self, like: Any, size: int) -> Any:
-        """See :class:`ArrayLibrary`."""
         return like.new_zeros(size, dtype=torch.uint8)
 
     def product(self, a: Any, b: Any, out: Any, bias: Any, epilogue: Epilogue) -> Any:
-        """See :class:`ArrayLibrary`."""
         if epilogue.plain and bias is None:
             return torch.matmul(a, b) if out is None else torch.matmul(a, b, out=out)
         if not isinstance(b, torch.Tensor):
