@@ -24,16 +24,7 @@ import time
 from pathlib import Path
 
 from benchmarks.common.results import Rows, device_facts, machine_facts, write_json
-from benchmarks.service.fleet import (
-    broken,
-    faults,
-    jobs,
-    neighbours,
-    one_device,
-    one_job,
-    overhead,
-    strikes,
-)
+from benchmarks.service.fleet import broken, faults, jobs, neighbours, one_device, one_job, overhead, strikes
 from benchmarks.service.ray_services import Machine, marked
 from tuner.measure.race import METHOD
 from tuner.workers.bench import Bench

@@ -29,14 +29,7 @@ from tuner.job.loop import why_outdated
 from tuner.job.progress import ProgressTracker, timed
 from tuner.measure.interleave import finishers
 from tuner.measure.race import RaceRules, RaceSamples
-from tuner.measure.stats import (
-    CONFIDENCE,
-    left_behind,
-    median,
-    median_interval,
-    paired_ratio,
-    rounds_needed,
-)
+from tuner.measure.stats import CONFIDENCE, left_behind, median, median_interval, paired_ratio, rounds_needed
 from tuner.workers.process import WorkerError
 
 FINAL_CANDIDATES = 4
