@@ -34,6 +34,7 @@ from tuner.measure.race import METHOD, RaceRules, RaceSamples
 from tuner.measure.stats import CONFIDENCE, Ratio, median, paired_ratio
 from tuner.store import entities, jobs
 from tuner.store.database import Store
+from tuner.store.queue import claims
 from tuner.store.trials import JobRecorder
 from tuner.workers.bench import Bench
 from tuner.workers.builder import Builder
@@ -155,7 +156,7 @@ class FreshTuner:
         started = time.monotonic()
         with self._store.begin() as session:
             job, _ = jobs.submit(session, request, self.bench.spec)
-            jobs.claim(session, self._device_class, _OWNER)
+            claims.claim(session, self._device_class, _OWNER)
         with self._ended(job.id) as outcome:
             given = (request, job.id, self.bench, self._builder, JobRecorder(self._store, job.id))
             if request.ladder:

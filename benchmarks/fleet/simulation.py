@@ -28,6 +28,7 @@ from tuner.replay.space import RecordedSpace
 from tuner.search.search import open_search
 from tuner.store import jobs
 from tuner.store.database import Store
+from tuner.store.queue import claims, owners
 from tuner.store.records import JobRecord
 from tuner.store.trials import JobRecorder
 
@@ -112,14 +113,12 @@ class CountedStore:
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[Session]:
-        """As :meth:`tuner.store.database.Store.begin`."""
         with self._clock.transaction() as serve, self._store.begin() as session:
             serve(session)
             yield session
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Session]:
-        """As :meth:`tuner.store.database.Store.read`."""
         with self._clock.transaction() as serve, self._store.read() as session:
             serve(session)
             yield session
@@ -156,7 +155,7 @@ class ClockedBench(ReplayBench):
         if fleet.clock.now - self._renewed > LOOK_S:
             self._renewed = fleet.clock.now
             with fleet.store.begin() as session:
-                jobs.renew(session, job.id, job.attempt)
+                claims.renew(session, job.id, job.attempt)
 
 
 class Fleet:
@@ -175,11 +174,11 @@ class Fleet:
         return self.outcome
 
     def _device(self) -> None:
-        owner, device_class = jobs.new_owner(), self._load.device_class
+        owner, device_class = owners.new_owner(), self._load.device_class
         while True:
             with self.store.begin() as session:
-                jobs.requeue_interrupted(session, device_class, owner)
-                job = jobs.claim(session, device_class, owner)
+                claims.requeue_interrupted(session, device_class, owner)
+                job = claims.claim(session, device_class, owner)
             if job is None:
                 return
             started = self.clock.now
@@ -201,6 +200,6 @@ class Fleet:
             self.outcome.winners.append(space.fraction(space.row(best.config)))
         tracker.publish("done")
         with self.store.begin() as session:
-            jobs.hold(session, job.id, job.attempt)
+            claims.hold(session, job.id, job.attempt)
             jobs.finish(session, job.id, JobStatus.SUCCEEDED if best else JobStatus.FAILED)
         self.outcome.trials += len(tracker.trials)

@@ -40,6 +40,7 @@ from tilewright.schema.job import TuneRequest
 from tilewright.schema.trial import Outcome, Timing, Trial
 from tuner.store import jobs
 from tuner.store.database import Store
+from tuner.store.queue import claims
 from tuner.store.trials import JobRecorder
 
 AT_ONCE = 8
@@ -146,12 +147,12 @@ def of_devices(database: Database, seconds: float) -> dict[str, Any]:
 
     def lease(thread: int, _: int) -> None:
         with database.store.begin() as session:
-            jobs.renew(session, recorders[thread][0], 1, LEASE_S)
+            claims.renew(session, recorders[thread][0], 1, LEASE_S)
 
     def idle(thread: int, _: int) -> None:
         with database.store.begin() as session:
-            jobs.requeue_interrupted(session, "idle", f"device {thread}")
-            jobs.claim(session, "idle", f"device {thread}", LEASE_S)
+            claims.requeue_interrupted(session, "idle", f"device {thread}")
+            claims.claim(session, "idle", f"device {thread}", LEASE_S)
 
     asked = {"a trial": trial, "a lease": lease, "an idle device that looks for a job": idle}
     return {name: _repeated(database, work, seconds) for name, work in asked.items()}
@@ -180,7 +181,7 @@ def _recorder(store: Store, number: int) -> tuple[str, JobRecorder]:
     wanted = TuneRequest(GemmProblem(64 + number, 64, 64), max_trials=10**4)
     with store.begin() as session:
         jobs.submit(session, wanted, DEVICE)
-        job = jobs.claim(session, CLASS, f"load {number}", 10 * LEASE_S)
+        job = claims.claim(session, CLASS, f"load {number}", 10 * LEASE_S)
     assert job is not None
     return job.id, JobRecorder(store, job.id)
 

@@ -31,7 +31,8 @@ from tuner.job.slots import SlotBoard
 from tuner.job.tune import NO_WINNER, tune
 from tuner.store import jobs
 from tuner.store.database import JobTaken, Store, WritersBusy
-from tuner.store.jobs import new_owner
+from tuner.store.queue import claims
+from tuner.store.queue.owners import new_owner
 from tuner.store.records import JobRecord, utc_now
 from tuner.store.trials import JobRecorder
 from tuner.workers.bench import Bench
@@ -125,7 +126,7 @@ class DeviceQueue:
         self._store = store
         self._builder = builder
         self._owner = new_owner()
-        self._leases = jobs.LeaseWatch(settings.lease_s, 2 * LOOK_S)
+        self._leases = claims.LeaseWatch(settings.lease_s, 2 * LOOK_S)
         self._metrics = metrics
         self._settings = settings
         self._wake = threading.Event()
@@ -159,7 +160,7 @@ class DeviceQueue:
     def take_back(self) -> None:
         """Queue again the jobs whose server died; those of servers that live are left alone."""
         with self._store.begin() as session:
-            interrupted = jobs.requeue_lost(session, self._device_class, self._leases)
+            interrupted = claims.requeue_lost(session, self._device_class, self._leases)
         for job_id in interrupted:
             log.info("job %s was interrupted; it resumes with its trials", job_id)
         if interrupted:
@@ -175,7 +176,7 @@ class DeviceQueue:
             return
         try:
             with self._store.begin() as session:
-                record = jobs.renew(session, current.job_id, current.attempt, self._settings.lease_s)
+                record = claims.renew(session, current.job_id, current.attempt, self._settings.lease_s)
         except JobTaken:
             current.cancelled.set()
         else:
@@ -191,7 +192,6 @@ class DeviceQueue:
         return True
 
     def suspect(self, problem: GemmProblem, config: Config, artifact: Artifact) -> None:
-        """As :meth:`service.engine.base.Engine.suspect`."""
         self._canary.suspect(problem, config, artifact)
 
     def start(self) -> None:
@@ -225,7 +225,7 @@ class DeviceQueue:
             if self._helper:
                 self._helper.leave()
             with self._store.begin() as session:
-                jobs.requeue_interrupted(session, self._device_class, self._owner)
+                claims.requeue_interrupted(session, self._device_class, self._owner)
         except (SQLAlchemyError, WritersBusy):
             log.exception("the database takes no writes; another start finds the job of %s", self.name)
         self.bench.close()
@@ -259,7 +259,7 @@ class DeviceQueue:
         """Give the job back for other devices of the class, and wait a while for this device."""
         try:
             with self._store.begin() as session:
-                jobs.requeue_interrupted(session, self._device_class, self._owner)
+                claims.requeue_interrupted(session, self._device_class, self._owner)
         except Exception as failed:
             # NOTE: the boundary of the thread: the next look at the device gives the job back.
             if outage(failed) is None:
@@ -280,8 +280,8 @@ class DeviceQueue:
             self.bench.come_back()
         with self._store.begin() as session:
             # NOTE: what this queue holds now is a job whose end the database did not take.
-            jobs.requeue_interrupted(session, self._device_class, self._owner)
-            job = jobs.claim(session, self._device_class, self._owner, self._settings.lease_s)
+            claims.requeue_interrupted(session, self._device_class, self._owner)
+            job = claims.claim(session, self._device_class, self._owner, self._settings.lease_s)
         if job is not None:
             if self._helper:
                 self._helper.leave()
@@ -389,7 +389,7 @@ class DeviceQueue:
             with self._store.begin() as session:
                 # NOTE: a stop gives the job back to the queue and closes the device under a running race,
                 # which then fails here; the job is not this claim's to end any more.
-                jobs.hold(session, job.id, job.attempt)
+                claims.hold(session, job.id, job.attempt)
                 jobs.finish(session, job.id, status, error)
 
         Patience(self._stopping, self._tell)(finish)

@@ -23,7 +23,7 @@ from tuner.job.slots import Slot, SlotState, TrialTask
 from tuner.search.search import Proposal
 from tuner.store import entities
 from tuner.store.database import Store
-from tuner.store.jobs import new_owner
+from tuner.store.queue.owners import new_owner
 from tuner.store.records import JobRecord
 from tuner.store.trials import JobRecorder
 from tuner.workers.bench import Bench

@@ -21,6 +21,7 @@ from tuner.store.access import audit
 from tuner.store.access.audit import Action
 from tuner.store.database import Store
 from tuner.store.jobs import submit
+from tuner.store.queue import imported
 from tuner.store.records import JobRecord, StoredBest
 from tuner.workers.bench import Bench
 
@@ -127,12 +128,12 @@ def queue_imported(store: Store, bench: Bench, settings: Settings) -> bool:
     """
     device_class = bench.spec.device_class.id
     with store.read() as session:
-        problem = best.waiting_problem(session, device_class)
+        problem = imported.waiting_problem(session, device_class)
         full = jobs.queued_work(session) >= settings.max_queue
     if problem is None or full:
         return False
     with store.begin() as session:
-        if not best.take_waiting(session, device_class, problem):
+        if not imported.take_waiting(session, device_class, problem):
             return False
         if not admission.is_possible(problem, [], settings, bench):
             log.warning(

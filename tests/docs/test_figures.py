@@ -15,7 +15,7 @@ import pytest
 from benchmarks.service import fleet_load
 from service.engine import device_queue
 from service.settings import Settings
-from tilewright.config_sets.refresher import StartOptions
+from tilewright.config_sets.options import StartOptions
 from tilewright.schema.job import QUICK_TRIALS
 from tuner.search import search
 

@@ -12,9 +12,9 @@ from tilewright.artifact import Artifact, Grid, LaunchPlan, Resources, Serves
 from tilewright.schema.config import Config
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Outcome, Provenance, Timing, Trial
-from tuner.store import jobs
 from tuner.store.database import Store
-from tuner.store.jobs import new_owner
+from tuner.store.queue import claims
+from tuner.store.queue.owners import new_owner
 from tuner.store.trials import JobRecorder
 
 DEVICE_CLASS = sys.argv[2]
@@ -35,8 +35,8 @@ def main() -> None:
     store = Store.open(sys.argv[1])
     store.migrate()
     with store.begin() as session:
-        jobs.requeue_lost(session, DEVICE_CLASS)
-        job = jobs.claim(session, DEVICE_CLASS, new_owner())
+        claims.requeue_lost(session, DEVICE_CLASS)
+        job = claims.claim(session, DEVICE_CLASS, new_owner())
     if job is None:
         raise SystemExit("the interrupted job was not given back")
     recorder = JobRecorder(store, job.id)

@@ -18,6 +18,7 @@ from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Trial
 from tuner.store import entities, jobs
 from tuner.store.database import Store
+from tuner.store.queue import claims
 from tuner.store.trials import JobRecorder
 
 HOST = DeviceSpec("host", "x86_64_v3", "Some CPU", sm_count=2, memory_bytes=1 << 30, l2_bytes=1 << 20)
@@ -92,9 +93,9 @@ def test_the_job_comes_back_with_its_trials(path: Path) -> None:
         job, _ = jobs.submit(session, TuneRequest(GemmProblem(8, 8, 8)), HOST)
     _, committed = record_until_killed(path, 0.2)
     with store.begin() as session:
-        assert jobs.claim(session, HOST.device_class.id, "new server") is None
-        assert jobs.requeue_lost(session, HOST.device_class.id) == [job.id]
-        claimed = jobs.claim(session, HOST.device_class.id, "new server")
+        assert claims.claim(session, HOST.device_class.id, "new server") is None
+        assert claims.requeue_lost(session, HOST.device_class.id) == [job.id]
+        claimed = claims.claim(session, HOST.device_class.id, "new server")
     assert claimed is not None
     assert (claimed.id, claimed.attempt, claimed.request) == (job.id, 2, job.request)
     assert len(check(store, job.id)) >= committed > 0

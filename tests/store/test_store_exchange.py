@@ -36,6 +36,7 @@ from tuner.store import entities, exchange, imports, jobs, trials
 from tuner.store.database import Store
 from tuner.store.exchange import EndedJob
 from tuner.store.models import DeviceRow, FamilySourceRow
+from tuner.store.queue import claims
 from tuner.store.records import StoredKernel
 from tuner.store.trials import JobRecorder
 from tuner.store.upkeep import staging
@@ -80,7 +81,7 @@ def test_an_arch_is_no_longer_than_a_database_keeps(store: Store, kind: str) -> 
 def test_a_merged_job_is_never_joined_or_claimed(store: Store) -> None:
     with store.begin() as session:
         exchange.merge_job(session, JOB, TRUSTED)
-        assert jobs.claim(session, HOST_CLASS, "me") is None
+        assert claims.claim(session, HOST_CLASS, "me") is None
         job, created = jobs.submit(session, request(), HOST)
     assert created
     assert job.id != JOB.id
@@ -113,7 +114,7 @@ def test_a_trial_without_its_job_is_refused(store: Store) -> None:
 def test_only_ended_jobs_leave(store: Store) -> None:
     with store.begin() as session:
         running, _ = jobs.submit(session, request(), HOST)
-        jobs.claim(session, HOST_CLASS, "me")
+        claims.claim(session, HOST_CLASS, "me")
         exchange.merge_job(session, JOB, TRUSTED)
         assert [job.id for job in exchange.ended_jobs(session, None, None, 10)] == [JOB.id]
         jobs.finish(session, running.id, JobStatus.SUCCEEDED)
@@ -185,7 +186,7 @@ def test_the_winners_of_a_ladder_that_runs_leave_without_its_job(store: Store, d
     """Else the whole file could not be imported."""
     with store.begin() as session:
         job, _ = jobs.submit(session, TuneRequest(problem(64), (32, 64), max_trials=20), HOST)
-        assert jobs.claim(session, HOST_CLASS, "me")
+        assert claims.claim(session, HOST_CLASS, "me")
     JobRecorder(store, job.id).set_best(best(problem(32)), artifact())
     answer = imported(databases, export.ndjson(store, ExportQuery(), signer(1)))
     assert (answer.added.jobs, answer.added.artifacts, answer.added.best) == (0, 1, 1)

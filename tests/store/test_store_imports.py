@@ -42,6 +42,7 @@ from tuner.store.faults import drift, quarantine
 from tuner.store.faults.drift import Cause, Reading, Watched
 from tuner.store.imports import Import, ImportCounts, InUse, Removed
 from tuner.store.models import Base, EventRow
+from tuner.store.queue import claims, imported
 from tuner.store.records import utc_now
 from tuner.store.sets import Snapshot
 from tuner.store.trials import JobRecorder
@@ -143,13 +144,13 @@ def test_what_nobody_signed_is_no_winner_and_waits(store: Store) -> None:
         assert winners.exact(session, HOST_CLASS, of) == []
         assert winners.classes(session, HOST_CLASS) == []
         assert winners.listing(session, None, None, 10) == []
-        assert winners.waiting_problem(session, HOST_CLASS) == of
-        assert winners.waiting_problem(session, OTHER_CLASS) is None
-        (waits,) = winners.waits(session, UNTRUSTED.id, 10)
+        assert imported.waiting_problem(session, HOST_CLASS) == of
+        assert imported.waiting_problem(session, OTHER_CLASS) is None
+        (waits,) = imported.waits(session, UNTRUSTED.id, 10)
         assert (waits.best, waits.queued) == (won, None)
-        assert winners.take_waiting(session, HOST_CLASS, of)
-        assert not winners.take_waiting(session, HOST_CLASS, of)
-        assert winners.waiting_problem(session, HOST_CLASS) is None
+        assert imported.take_waiting(session, HOST_CLASS, of)
+        assert not imported.take_waiting(session, HOST_CLASS, of)
+        assert imported.waiting_problem(session, HOST_CLASS) is None
         assert neighbours.first_tries(session, HOST_CLASS, of) == [won.config]
 
 
@@ -158,8 +159,8 @@ def test_what_claims_most_is_raced_first(store: Store) -> None:
         for m, speedup in ((64, 1.2), (65, 3.0), (66, 2.0)):
             winners.merge(session, foreign(problem(m), speedup), ENTERED, UNTRUSTED)
         found = []
-        while of := winners.waiting_problem(session, HOST_CLASS):
-            winners.take_waiting(session, HOST_CLASS, of)
+        while of := imported.waiting_problem(session, HOST_CLASS):
+            imported.take_waiting(session, HOST_CLASS, of)
             found.append(of.m)
         assert found == [65, 66, 64]
 
@@ -182,7 +183,7 @@ def test_a_race_here_ends_the_wait_and_displaces_what_was_imported(store: Store)
         assert winners.put(session, best(of, speedup=1.05))  # far below what both imports claim
         (stored,) = winners.exact(session, HOST_CLASS, of)
         assert (stored.best.speedup, stored.import_id) == (1.05, None)
-        assert winners.waiting_problem(session, HOST_CLASS) is None
+        assert imported.waiting_problem(session, HOST_CLASS) is None
 
 
 def test_a_trusted_winner_without_its_kernel_waits(store: Store) -> None:
@@ -348,7 +349,7 @@ def test_winners_come_while_others_are_pinned_and_taken_out(store: Store) -> Non
 
     with store.begin() as session:
         job, _ = jobs.submit(session, request(), HOST)
-        jobs.claim(session, HOST_CLASS, "me")
+        claims.claim(session, HOST_CLASS, "me")
     recorder = JobRecorder(store, job.id)
     steady = Reading(2.0, 2.0, 2.0, None, None, None, None, None, "linux 6")
     slow = dataclasses.replace(steady, median_us=3.0, low_us=3.0, high_us=3.0)
@@ -413,7 +414,7 @@ def test_a_problem_is_taken_out_with_all_that_is_known_of_it(store: Store) -> No
     before = rows(store)
     with store.begin() as session:
         job, _ = jobs.submit(session, request(), HOST)
-        jobs.claim(session, HOST_CLASS, "me")
+        claims.claim(session, HOST_CLASS, "me")
         misses.note(session, HOST_CLASS, [misses.Report(request().problem, 1, 1.0, True)], 10, "stale")
         misses.ask(session, HOST_CLASS, [request().problem], "state")
     recorder = JobRecorder(store, job.id)
@@ -455,9 +456,9 @@ def test_a_quick_race_leaves_what_waits(store: Store) -> None:
         assert winners.merge(session, foreign(of), ENTERED, UNTRUSTED) == "waiting"
         entities.put_artifact(session, artifact())
         assert winners.put(session, dataclasses.replace(won, provenance=quick))
-        assert winners.waiting_problem(session, HOST_CLASS) == of
+        assert imported.waiting_problem(session, HOST_CLASS) == of
         assert winners.put(session, won)
-        assert winners.waiting_problem(session, HOST_CLASS) is None
+        assert imported.waiting_problem(session, HOST_CLASS) is None
 
 
 @pytest.mark.parametrize("ended", [JobStatus.FAILED, JobStatus.SUCCEEDED])
@@ -468,15 +469,15 @@ def test_what_a_job_left_waiting_is_raced_again_later(
     of = problem()
     with store.begin() as session:
         assert winners.merge(session, foreign(of), ENTERED, UNTRUSTED) == "waiting"
-        assert winners.take_waiting(session, HOST_CLASS, of)
+        assert imported.take_waiting(session, HOST_CLASS, of)
         job, _ = jobs.submit(session, request(), HOST)
         winners.put(session, best(of, disturbed="another process ran"))
         jobs.finish(session, job.id, ended)
-        assert winners.waiting_problem(session, HOST_CLASS) is None, "not at once"
+        assert imported.waiting_problem(session, HOST_CLASS) is None, "not at once"
         monkeypatch.setattr(misses, "AFTER_FAILURE", timedelta(seconds=-1))
-        assert winners.waiting_problem(session, HOST_CLASS) == of
-        assert winners.take_waiting(session, HOST_CLASS, of)
-        assert winners.waiting_problem(session, HOST_CLASS) is None
+        assert imported.waiting_problem(session, HOST_CLASS) == of
+        assert imported.take_waiting(session, HOST_CLASS, of)
+        assert imported.waiting_problem(session, HOST_CLASS) is None
 
 
 def test_a_device_that_an_import_described_goes_with_its_last_job(store: Store) -> None:

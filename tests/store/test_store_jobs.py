@@ -20,8 +20,9 @@ from store_samples import HOST, HOST_CLASS, OTHER_CLASS, OTHER_HOST, request, tr
 from tilewright.schema.job import JobProgress, JobStatus
 from tuner.store import database, entities, jobs
 from tuner.store.database import JobTaken, Store, StoreError
-from tuner.store.jobs import is_gone, new_owner
 from tuner.store.models import JobRow
+from tuner.store.queue import claims, owners
+from tuner.store.queue.owners import is_gone, new_owner
 from tuner.store.records import JobRecord, utc_now
 from tuner.store.trials import JobRecorder
 
@@ -33,7 +34,7 @@ def submit(store: Store, m: int = 64, device=HOST) -> tuple[JobRecord, bool]:
 
 def claim(store: Store, device_class: str = HOST_CLASS, owner: str = "me") -> JobRecord | None:
     with store.begin() as session:
-        return jobs.claim(session, device_class, owner)
+        return claims.claim(session, device_class, owner)
 
 
 def get(store: Store, job_id: str) -> JobRecord:
@@ -99,7 +100,7 @@ def test_a_cancel_tells_whether_it_changed_something(store: Store) -> None:
         assert [jobs.request_cancel(session, waiting.id) for _ in range(2)] == [True, False]
     running, _ = submit(store)
     with store.begin() as session:
-        jobs.claim(session, HOST_CLASS, "me")
+        claims.claim(session, HOST_CLASS, "me")
         assert [jobs.request_cancel(session, running.id) for _ in range(2)] == [True, False]
         jobs.finish(session, running.id, JobStatus.SUCCEEDED)
         assert jobs.request_cancel(session, running.id) is False
@@ -214,9 +215,9 @@ def test_interrupted_jobs_are_queued_again(store: Store) -> None:
     cancel(store, second.id)
     with store.begin() as session:
         jobs.set_progress(session, first.id, JobProgress("search", measured=3, planned=7))
-        assert jobs.requeue_interrupted(session, OTHER_CLASS, "me") == []
-        assert jobs.requeue_interrupted(session, HOST_CLASS, "someone else") == []
-        assert jobs.requeue_interrupted(session, HOST_CLASS, "me") == [first.id, third.id]
+        assert claims.requeue_interrupted(session, OTHER_CLASS, "me") == []
+        assert claims.requeue_interrupted(session, HOST_CLASS, "someone else") == []
+        assert claims.requeue_interrupted(session, HOST_CLASS, "me") == [first.id, third.id]
     assert get(store, second.id).status is JobStatus.CANCELLED
     again = claim(store)
     assert again is not None
@@ -228,14 +229,14 @@ def test_interrupted_jobs_are_queued_again(store: Store) -> None:
 def test_a_job_is_held_by_its_last_claim_only(store: Store) -> None:
     job, _ = submit(store)
     with store.begin() as session, pytest.raises(JobTaken):
-        jobs.hold(session, job.id, 0)
+        claims.hold(session, job.id, 0)
     claim(store)
     with store.begin() as session:
-        assert jobs.hold(session, job.id, 1) == jobs.Held(cancel_requested=False, progress=None)
-        jobs.requeue_interrupted(session, HOST_CLASS, "me")
+        assert claims.hold(session, job.id, 1) == claims.Held(cancel_requested=False, progress=None)
+        claims.requeue_interrupted(session, HOST_CLASS, "me")
     claim(store)
     with store.begin() as session, pytest.raises(JobTaken, match="claim 1; stop"):
-        jobs.hold(session, job.id, 1)
+        claims.hold(session, job.id, 1)
 
 
 def test_devices_are_known_once(store: Store) -> None:
@@ -252,20 +253,20 @@ def test_devices_are_known_once(store: Store) -> None:
     assert records[0].device_class == HOST_CLASS
 
 
-OF_A_DEAD_PROCESS = "import tuner.store.jobs; print(tuner.store.jobs.new_owner())"
+OF_A_DEAD_PROCESS = "from tuner.store.queue.owners import new_owner; print(new_owner())"
 
 
 def claimed(store: Store, owner: str, lease_s: float = 30.0) -> JobRecord:
     with store.begin() as session:
         jobs.submit(session, request(), HOST)
-        job = jobs.claim(session, HOST_CLASS, owner, lease_s)
+        job = claims.claim(session, HOST_CLASS, owner, lease_s)
     assert job is not None
     return job
 
 
 def take_over(store: Store) -> list[str]:
     with store.begin() as session:
-        return jobs.requeue_lost(session, HOST_CLASS)
+        return claims.requeue_lost(session, HOST_CLASS)
 
 
 def seconds_left(store: Store, job_id: str) -> float:
@@ -302,20 +303,20 @@ def test_a_job_whose_lease_ended_is_taken_over_and_its_holder_locked_out(store: 
     with pytest.raises(JobTaken):
         holder.add_trial(trial(1), None)
     with store.begin() as session:
-        again = jobs.claim(session, HOST_CLASS, "the next")
+        again = claims.claim(session, HOST_CLASS, "the next")
     assert again is not None
     assert again.attempt == 2
     with pytest.raises(JobTaken):
         holder.add_trial(trial(1), None)
     with store.begin() as session, pytest.raises(JobTaken):
-        jobs.renew(session, job.id, job.attempt)
+        claims.renew(session, job.id, job.attempt)
     JobRecorder(store, job.id).add_trial(trial(1), None)
 
 
 def test_a_lease_is_renewed(store: Store) -> None:
     job = claimed(store, "on another machine", lease_s=1)
     with store.begin() as session:
-        assert not jobs.renew(session, job.id, job.attempt, 100.0).cancel_requested
+        assert not claims.renew(session, job.id, job.attempt, 100.0).cancel_requested
     assert 99 < seconds_left(store, job.id) <= 100
     assert take_over(store) == []
 
@@ -387,7 +388,7 @@ def test_a_living_process_whose_entry_is_hidden_is_not_gone(
     (tmp_path / "sys/kernel/random/boot_id").write_text(place.partition("/")[0])
     (tmp_path / "self/ns").mkdir(parents=True)
     (tmp_path / "self/ns/pid").symlink_to(place.partition("/")[2])
-    monkeypatch.setattr(jobs, "_PROC", tmp_path)
+    monkeypatch.setattr(owners, "_PROC", tmp_path)
     assert not is_gone(owner)
     (tmp_path / pid / "stat").mkdir(parents=True)  # cannot be read as a file
     assert not is_gone(owner)
@@ -397,7 +398,7 @@ def test_a_living_process_whose_entry_is_hidden_is_not_gone(
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting /proc needs root")
 @pytest.mark.parametrize("hidepid", [0, 1, 2])
 def test_a_process_of_another_user_is_not_gone_under(hidepid: int) -> None:
-    ask = f"from tuner.store.jobs import is_gone; print(is_gone({new_owner()!r}))"
+    ask = f"from tuner.store.queue.owners import is_gone; print(is_gone({new_owner()!r}))"
     as_nobody = 'exec setpriv --reuid 65534 --regid 65534 --clear-groups "$@"'
     script = f"mount -t proc -o hidepid={hidepid} proc /proc && {as_nobody}"
     command = ["unshare", "--mount", "sh", "-c", script, "sh", sys.executable, "-c", ask]

@@ -33,6 +33,7 @@ from tuner.store.database import Store
 from tuner.store.faults import quarantine
 from tuner.store.misses import MissRecord, Report
 from tuner.store.models import BestConfigRow, MissRow
+from tuner.store.queue import claims
 from tuner.store.records import utc_now
 from tuner.store.trials import JobRecorder
 
@@ -131,7 +132,7 @@ def test_a_problem_that_a_job_is_at_is_not_listed_until_that_ends_without_a_resu
     note(store, report(64), of=OTHER_CLASS)
     queued, running = queue(store, 64), queue(store, 65)
     with store.begin() as session:
-        while jobs.claim(session, HOST_CLASS, "me").id != running:
+        while claims.claim(session, HOST_CLASS, "me").id != running:
             pass
     assert [item.problem.m for item in ranked(store)] == [66]
     assert [item.problem.m for item in ranked(store, OTHER_CLASS)] == [64], "that job is of another class"
@@ -463,7 +464,7 @@ def tuned_ladder(store: Store) -> TuneRequest:
     wanted = TuneRequest(problem(64), (16, 32, 64), max_trials=20)
     with store.begin() as session:
         job, _ = jobs.submit(session, wanted, HOST)
-        assert jobs.claim(session, HOST_CLASS, "me")
+        assert claims.claim(session, HOST_CLASS, "me")
     recorder = JobRecorder(store, job.id)
     for m in wanted.ladder:
         kernels = (LadderKernel(artifact().digest, 0.0, 1.2),)

@@ -17,6 +17,7 @@ from tuner.store import jobs
 from tuner.store.access import keys
 from tuner.store.database import Store
 from tuner.store.models import JobRow
+from tuner.store.queue import claims
 from tuner.store.records import JobRecord, utc_now
 
 
@@ -33,7 +34,7 @@ def claimed(store: Store, count: int) -> list[int]:
     found = []
     for _ in range(count):
         with store.begin() as session:
-            job = jobs.claim(session, HOST_CLASS, "me")
+            job = claims.claim(session, HOST_CLASS, "me")
         assert job is not None
         found.append(job.request.problem.m)
     return found
@@ -88,7 +89,7 @@ def test_a_job_that_waits_again_costs_its_caller_nothing(store: Store) -> None:
     queue(store, "192.0.2.1", 1, minutes_ago=60)
     assert claimed(store, 1) == [1]
     with store.begin() as session:
-        (job_id,) = jobs.requeue_interrupted(session, HOST_CLASS, "me")
+        (job_id,) = claims.requeue_interrupted(session, HOST_CLASS, "me")
         assert jobs.known(session, job_id).started is None
     queue(store, "192.0.2.2", 11, 12, minutes_ago=60)
     queue(store, "192.0.2.1", 2)
@@ -97,7 +98,7 @@ def test_a_job_that_waits_again_costs_its_caller_nothing(store: Store) -> None:
     with store.begin() as session:
         began = utc_now() - timedelta(minutes=40)
         session.execute(update(JobRow).where(JobRow.id == job_id).values(started=began))
-        jobs.requeue_interrupted(session, HOST_CLASS, "me")
+        claims.requeue_interrupted(session, HOST_CLASS, "me")
         assert jobs.request_cancel(session, job_id)
     assert claimed(store, 2) == [2, 12]
 

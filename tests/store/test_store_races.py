@@ -22,6 +22,7 @@ from tuner.store import jobs, sets
 from tuner.store.access import keys
 from tuner.store.database import Changes, Store
 from tuner.store.models import JobRow
+from tuner.store.queue import claims
 
 WORKERS = 6
 T = TypeVar("T")
@@ -74,7 +75,7 @@ def test_each_job_is_claimed_once(store: Store) -> None:
         mine = []
         while True:
             with store.begin() as session:
-                job = jobs.claim(session, HOST_CLASS, f"worker {index}")
+                job = claims.claim(session, HOST_CLASS, f"worker {index}")
             if job is None:
                 return mine
             mine.append(job.id)
@@ -123,8 +124,9 @@ import itertools
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from tuner.store.jobs import new_owner
+from tuner.store.queue.owners import new_owner
 from tuner.store import jobs
+from tuner.store.queue import claims
 from tuner.store.database import Store
 from tuner.store.records import JobStatus
 
@@ -136,12 +138,12 @@ def claim_all(_):
     for turn in itertools.count():
         with store.begin() as session:
             if turn % 10 == 0:
-                jobs.requeue_lost(session, sys.argv[2])
-            job = jobs.claim(session, sys.argv[2], owner)
+                claims.requeue_lost(session, sys.argv[2])
+            job = claims.claim(session, sys.argv[2], owner)
         if job is None:
             return mine
         with store.begin() as session:
-            jobs.hold(session, job.id, job.attempt)
+            claims.hold(session, job.id, job.attempt)
             jobs.finish(session, job.id, JobStatus.SUCCEEDED)
         mine.append(job.id)
         time.sleep(0.01)  # NOTE: SQLite is not fair: without it a few take all jobs on a busy machine

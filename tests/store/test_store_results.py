@@ -34,6 +34,7 @@ from tuner.store import best as winners
 from tuner.store import entities, jobs, trials
 from tuner.store.database import JobTaken, Store, StoreError
 from tuner.store.models import FamilySourceRow
+from tuner.store.queue import claims
 from tuner.store.records import JobRecord, StoredBest
 from tuner.store.reports import winners as reports
 from tuner.store.trials import JobRecorder
@@ -43,7 +44,7 @@ from tuner.store.trials import JobRecorder
 def job(store: Store) -> JobRecord:
     with store.begin() as session:
         jobs.submit(session, request(), HOST)
-        claimed = jobs.claim(session, HOST_CLASS, "me")
+        claimed = claims.claim(session, HOST_CLASS, "me")
     assert claimed is not None
     return claimed
 
@@ -123,8 +124,8 @@ def test_events_follow_one_another(store: Store, job: JobRecord, recorder: Recor
 
 def test_a_recorder_ends_with_its_claim(store: Store, job: JobRecord, recorder: Recorder) -> None:
     with store.begin() as session:
-        jobs.requeue_interrupted(session, HOST_CLASS, "me")
-        jobs.claim(session, HOST_CLASS, "another")
+        claims.requeue_interrupted(session, HOST_CLASS, "me")
+        claims.claim(session, HOST_CLASS, "another")
     with pytest.raises(JobTaken):
         recorder.add_trial(trial(0), None)
     JobRecorder(store, job.id).add_trial(trial(0), None)

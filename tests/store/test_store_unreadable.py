@@ -18,6 +18,7 @@ from tuner.store import best, entities, exchange, imports, jobs, misses, records
 from tuner.store.database import Store
 from tuner.store.faults import quarantine
 from tuner.store.models import ArtifactRow
+from tuner.store.queue import claims, imported
 from tuner.store.records import JobRecord, Unreadable
 from tuner.store.reports import winners
 from tuner.store.trials import JobRecorder
@@ -76,10 +77,10 @@ def test_an_unreadable_job_is_listed_by_name_and_left_to_a_server_that_can_read_
     with store.read() as session, pytest.raises(Unreadable, match=f"cannot read job {bad}: .*; upgrade"):
         jobs.get(session, bad)
     with store.begin() as session:
-        claimed = jobs.claim(session, HOST_CLASS, "me")
+        claimed = claims.claim(session, HOST_CLASS, "me")
         assert claimed is not None
         assert claimed.id == good
-        assert jobs.claim(session, HOST_CLASS, "me") is None
+        assert claims.claim(session, HOST_CLASS, "me") is None
     with store.read() as session:
         status = session.execute(text("SELECT status FROM job WHERE id = :id"), {"id": bad}).scalar_one()
     assert status in ("queued", "paused"), "it is left as it was"
@@ -107,7 +108,7 @@ def test_an_export_passes_over_unreadable_jobs(store: Store, pair: tuple[str, st
 def test_a_page_of_trials_is_filled_behind_unreadable_ones(store: Store) -> None:
     job_id = submit(store, samples.problem())
     with store.begin() as session:
-        jobs.claim(session, HOST_CLASS, "me")
+        claims.claim(session, HOST_CLASS, "me")
     recorder = JobRecorder(store, job_id)
     for number in range(5):
         recorder.add_trial(samples.trial(number), samples.artifact())
@@ -176,7 +177,7 @@ def test_an_idle_device_passes_over_unreadable_imported_winners(store: Store) ->
     for m, text_of_it in ((3, "{}"), (4, "[]")):
         damage(store, f"UPDATE problem SET canonical = '{text_of_it}' WHERE m = {m}")
     with store.read() as session:
-        assert best.waiting_problem(session, HOST_CLASS) == samples.problem(2)
+        assert imported.waiting_problem(session, HOST_CLASS) == samples.problem(2)
 
 
 def test_damaged_json_costs_its_own_row_only(tmp_path: Any) -> None:

@@ -29,6 +29,7 @@ from tuner.store import best, records
 from tuner.store.best import nearest
 from tuner.store.imports import has_entered, is_trusted
 from tuner.store.models import BestConfigRow, JobRow, ProblemRow, TrialRow
+from tuner.store.queue import imported
 
 MOST_WINNERS = 10_000
 MOST_SHAPES = 1000  # of a signature: pairs grow with their square
@@ -148,7 +149,7 @@ def first_tries(session: Session, device_class: str, problem: GemmProblem) -> li
 
     What wins on one device is a good start on another, seldom the winner there.
     """
-    here = best.waiting(session, device_class, problem, HERE)
+    here = imported.waiting(session, device_class, problem, HERE)
     here += [stored.best.config for stored in nearest(session, device_class, problem, HERE)]
     return list(dict.fromkeys([*here, *list(_elsewhere(session, device_class, problem))[:ELSEWHERE]]))
 

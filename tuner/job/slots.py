@@ -29,6 +29,7 @@ from tilewright.schema.trial import Trial
 from tuner.store import database, entities, jobs
 from tuner.store.database import JobTaken, Store
 from tuner.store.models import JobRow, TrialSlotRow
+from tuner.store.queue import claims, owners
 from tuner.store.records import JobRecord, Unreadable, set_aside
 
 R = TypeVar("R")
@@ -109,11 +110,11 @@ def helpable(session: Session, device_class: str, helper: str) -> list[str]:
         JobRow.cancel_requested.is_(False),
     )
     searching = [
-        (job_id, jobs.release_of(owner or ""))
+        (job_id, owners.release_of(owner or ""))
         for job_id, owner, progress in session.execute(query.order_by(mine, JobRow.id))
         if isinstance(progress, dict) and progress.get("phase") == SEARCH
     ]
-    here = jobs.release_of(helper)
+    here = owners.release_of(helper)
     found = [job_id for job_id, release in searching if release == here]
     if searching and not found:
         job_id, release = searching[0]
@@ -133,7 +134,7 @@ def join(session: Session, device_class: str, helper: str, slots: int, lease_s: 
     for job_id in helpable(session, device_class, helper):
         try:
             job = jobs.known(session, job_id)
-            jobs.hold(session, job_id, job.attempt)
+            claims.hold(session, job_id, job.attempt)
         except Unreadable as error:
             set_aside(str(error))
         except JobTaken:
@@ -209,7 +210,7 @@ def _slot(row: Any) -> Slot:
         turn=row.turn,
         state=SlotState(row.state),
         helper=row.helper,
-        lost=bool(row.late) or jobs.is_gone(row.helper),
+        lost=bool(row.late) or owners.is_gone(row.helper),
         task=None if row.task is None else decode(TrialTask, row.task),
         trial=None if row.trial is None else decode(Trial, row.trial),
     )

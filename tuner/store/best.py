@@ -14,43 +14,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import (
-    BindParameter,
-    ColumnElement,
-    Select,
-    Text,
-    and_,
-    bindparam,
-    cast,
-    delete,
-    exists,
-    func,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import BindParameter, ColumnElement, Select, Text, bindparam, cast, delete, func, or_, select
 from sqlalchemy.orm import Session
 
 from tilewright.schema.codec import decode
 from tilewright.schema.config import Config
-from tilewright.schema.job import JobStatus, ladder_of
+from tilewright.schema.job import ladder_of
 from tilewright.schema.preconditions import Preconditions
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Provenance
-from tuner.store import entities, exchange, misses, records, sets
+from tuner.store import entities, exchange, records, sets
 from tuner.store.database import StoreError, insert_new, insert_or_update, parts
 from tuner.store.faults import quarantine
-from tuner.store.imports import Import, alone, has_entered
-from tuner.store.models import (
-    ArtifactRow,
-    Base,
-    BestConfigRow,
-    ImportedBestRow,
-    JobRow,
-    LadderRow,
-    ProblemRow,
-)
-from tuner.store.records import RowReader, StoredBest, StoredKernel, Unreadable, WaitingBest, utc_now
+from tuner.store.imports import Import, alone
+from tuner.store.models import ArtifactRow, Base, BestConfigRow, ImportedBestRow, LadderRow, ProblemRow
+from tuner.store.records import RowReader, StoredBest, StoredKernel, Unreadable, utc_now
 
 Merged = Literal["in use", "waiting", "known"]
 _IDENTITY = ("device_class", "problem_id")
@@ -128,77 +106,15 @@ def stage(session: Session, best: BestConfig, created: datetime, import_id: str)
 def merge_staged(session: Session, staged_id: str, entering: Import, limit: int) -> list[Merged]:
     """Merge up to ``limit`` winners that :func:`stage` kept, see :func:`merge`; an empty list if none is
     left."""
-    query = select(ImportedBestRow, ProblemRow.canonical).join(
-        ProblemRow, ProblemRow.id == ImportedBestRow.problem_id
-    )
+    same = ProblemRow.id == ImportedBestRow.problem_id
+    query = select(ImportedBestRow, ProblemRow.canonical).join(ProblemRow, same)
     query = query.where(ImportedBestRow.import_id == staged_id).order_by(ImportedBestRow.id).limit(limit)
-    found = [(row.id, _best(row, canonical), row.created) for row, canonical in session.execute(query)]
+    found = [
+        (row.id, records.winner(row, canonical), row.created) for row, canonical in session.execute(query)
+    ]
     ids = [row_id for row_id, _, _ in found]
     session.execute(delete(ImportedBestRow).where(ImportedBestRow.id.in_(ids)))
     return [merge(session, best, created, entering) for _, best, created in found]
-
-
-def waiting(session: Session, device_class: str, problem: GemmProblem, limit: int) -> list[Config]:
-    """Imported configs for one problem that wait to be raced here, those with the highest claimed speed-up
-    first."""
-    query = select(ImportedBestRow.config).where(
-        ImportedBestRow.device_class == device_class,
-        ImportedBestRow.problem_id == entities.find_problem(session, problem),
-        has_entered(ImportedBestRow.import_id),
-    )
-    query = query.order_by(ImportedBestRow.speedup.desc(), ImportedBestRow.id).limit(limit)
-    return [Config.from_dict(config) for config in session.scalars(query)]
-
-
-def waits(session: Session, import_id: str, limit: int) -> list[WaitingBest]:
-    """Winners of an import that wait to be built and raced here, those with the highest claimed speed-up
-    first."""
-    query = select(ImportedBestRow, ProblemRow.canonical).join(
-        ProblemRow, ProblemRow.id == ImportedBestRow.problem_id
-    )
-    query = query.where(ImportedBestRow.import_id == import_id)
-    query = query.order_by(ImportedBestRow.speedup.desc(), ImportedBestRow.id).limit(limit)
-    return _WAITING.readable(session.execute(query))
-
-
-def waiting_problem(session: Session, device_class: str) -> GemmProblem | None:
-    """The problem whose waiting config claims the highest speed-up; None if no config waits, or all were
-    taken up. A problem whose job settled nothing is raced again a day later."""
-    row = ImportedBestRow
-    query = select(row, ProblemRow.canonical).join(ProblemRow, row.problem_id == ProblemRow.id)
-    query = query.where(row.device_class == device_class, _untaken(), has_entered(row.import_id))
-    query = query.order_by(row.speedup.desc(), row.id)
-    found = _WAITING.page(session, query, 1, _behind)
-    return found[0].best.problem if found else None
-
-
-def _behind(last: ImportedBestRow, _problem: str) -> ColumnElement[bool]:
-    row = ImportedBestRow
-    return or_(row.speedup < last.speedup, and_(row.speedup == last.speedup, row.id > last.id))
-
-
-def take_waiting(session: Session, device_class: str, problem: GemmProblem) -> bool:
-    """Take up the waiting configs of a problem; False if another device was faster."""
-    mine = update(ImportedBestRow).where(
-        ImportedBestRow.device_class == device_class,
-        ImportedBestRow.problem_id == entities.find_problem(session, problem),
-        _untaken(),
-        has_entered(ImportedBestRow.import_id),
-    )
-    return session.execute(mine.values(queued=utc_now()).returning(ImportedBestRow.id)).first() is not None
-
-
-def _untaken() -> ColumnElement[bool]:
-    """Whether no device has taken up a waiting config, or the job for it ended more than a day ago and
-    left it waiting."""
-    job = exists().where(
-        JobRow.device_class == ImportedBestRow.device_class,
-        JobRow.problem_id == ImportedBestRow.problem_id,
-        JobRow.status.in_((JobStatus.FAILED, JobStatus.SUCCEEDED)),
-        JobRow.created >= ImportedBestRow.queued,
-        JobRow.finished < utc_now() - misses.AFTER_FAILURE,
-    )
-    return or_(ImportedBestRow.queued.is_(None), job)
 
 
 def _same(session: Session, best: BestConfig) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
@@ -253,7 +169,7 @@ def for_arch(
     """
     query = _query(target).where(BestConfigRow.id > after, *_alike(alike or {}))
     query = query.where(BestConfigRow.repeatable.is_(True)) if repeatable else query
-    return _READER.page(session, query.order_by(BestConfigRow.id), limit, _following)
+    return _page(session, query, limit)
 
 
 def listing(
@@ -263,7 +179,12 @@ def listing(
     query = _all().where(BestConfigRow.id > after, _SERVED)
     query = query if device_class is None else query.where(BestConfigRow.device_class == device_class)
     query = query if since is None else query.where(BestConfigRow.created >= since)
-    return _READER.page(session, query.order_by(BestConfigRow.id), limit, _following)
+    return _page(session, query, limit)
+
+
+def _page(session: Session, query: Select[BestConfigRow, str], limit: int | None) -> list[StoredBest]:
+    row = BestConfigRow
+    return _READER.page(session, query.order_by(row.id), limit, lambda last, _problem: row.id > last.id)
 
 
 def nearest(session: Session, target: str, problem: GemmProblem, limit: int = 5) -> list[StoredBest]:
@@ -352,9 +273,8 @@ def kernels(session: Session, digests: Sequence[str]) -> dict[str, StoredKernel]
 
 
 def _all() -> Select[BestConfigRow, str]:
-    return select(BestConfigRow, ProblemRow.canonical).join(
-        ProblemRow, ProblemRow.id == BestConfigRow.problem_id
-    )
+    same = ProblemRow.id == BestConfigRow.problem_id
+    return select(BestConfigRow, ProblemRow.canonical).join(ProblemRow, same)
 
 
 @functools.cache
@@ -386,16 +306,10 @@ def _values(table: type[Base], session: Session, best: BestConfig) -> dict[str, 
     return records.row_values(table, best, problem_id=problem_id, job_id=best.job_id or None)
 
 
-def _best(row: BestConfigRow | ImportedBestRow, problem: str) -> BestConfig:
-    return records.of_row(BestConfig, row, problem=json.loads(problem), job_id=row.job_id or "")
-
-
 def _stored(row: BestConfigRow, problem: str) -> StoredBest:
-    return StoredBest(row.id, _best(row, problem), row.created, row.import_id, row.drifted is not None)
-
-
-def _waiting(row: ImportedBestRow, problem: str) -> WaitingBest:
-    return WaitingBest(row.id, _best(row, problem), row.queued)
+    return StoredBest(
+        row.id, records.winner(row, problem), row.created, row.import_id, row.drifted is not None
+    )
 
 
 def _origin(_id: int, config: Any, provenance: str, drifted: bool) -> tuple[str, Provenance, bool]:
@@ -407,15 +321,10 @@ def _provenance(text: str) -> Provenance:
     return decode(Provenance, json.loads(text))
 
 
-def _following(row: BestConfigRow, _problem: str) -> ColumnElement[bool]:
-    return BestConfigRow.id > row.id
-
-
 def _kernel(digest: str, size: int, header: Any) -> tuple[str, StoredKernel]:
     return digest, StoredKernel(size, decode(Preconditions, header["plan"]["preconditions"]))
 
 
 _READER = RowReader("winner", lambda row, _problem: row.id, _stored)
-_WAITING = RowReader("imported winner", lambda row, _problem: row.id, _waiting)
 _ORIGINS = RowReader("winner", lambda row_id, *_: row_id, _origin)
 _KERNELS = RowReader("kernel", lambda digest, *_: digest, _kernel)

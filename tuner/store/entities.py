@@ -120,7 +120,6 @@ def prepared(artifact: Artifact) -> Values:
 
 
 def put_prepared(session: Session, artifact: Values) -> str:
-    """As :func:`put_artifact`."""
     digest, now = artifact["digest"], utc_now()
     if session.execute(_NEED, {"of": digest, "now": now}).first() is None:
         insert_new(session, ArtifactRow, {**artifact, "import_id": None, "created": now})

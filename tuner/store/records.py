@@ -146,6 +146,11 @@ def of_row(kind: type[R], row: object, **given: Any) -> R:
     return decode(kind, found | given)
 
 
+def winner(row: Any, problem: str) -> BestConfig:
+    """The winner of a row, whose problem has the canonical text."""
+    return of_row(BestConfig, row, problem=json.loads(problem), job_id=row.job_id or "")
+
+
 def _json(value: Any) -> Any:
     return encode(value) if dataclasses.is_dataclass(value) or isinstance(value, tuple) else value
 

@@ -22,6 +22,7 @@ from tuner.store.database import JobTaken, Store, Values, insert_many_new, inser
 from tuner.store.faults import quarantine
 from tuner.store.imports import Import, alone
 from tuner.store.models import FamilySourceRow, TrialRow
+from tuner.store.queue import claims
 from tuner.store.records import RowReader, Unreadable, utc_now
 
 
@@ -185,7 +186,7 @@ class JobRecorder:
         with self._store.begin() as session:
             if trial.own_fault:
                 alone(session)
-            job = jobs.hold(session, self._job_id, self._attempt)
+            job = claims.hold(session, self._job_id, self._attempt)
             if kernel is not None:
                 entities.put_prepared(session, kernel)
             _keep_source(session, values["family"], values["source_digest"], values["created"])
@@ -212,7 +213,7 @@ class JobRecorder:
         """
         with self._store.begin() as session:
             alone(session)
-            jobs.hold(session, self._job_id, self._attempt)
+            claims.hold(session, self._job_id, self._attempt)
             self._quarantine(session, trial)
 
     def _quarantine(self, session: Session, trial: Trial) -> None:
@@ -228,7 +229,7 @@ class JobRecorder:
             JobTaken: the job is no longer this recorder's.
         """
         with self._store.begin() as session:
-            jobs.hold(session, self._job_id, self._attempt)
+            claims.hold(session, self._job_id, self._attempt)
             jobs.set_progress(session, self._job_id, progress)
             jobs.append_held(session, self._job_id, "progress", encode(progress))
 
@@ -258,7 +259,7 @@ class JobRecorder:
             JobTaken: the job is no longer this recorder's.
         """
         with self._store.begin() as session:
-            jobs.hold(session, self._job_id, self._attempt)
+            claims.hold(session, self._job_id, self._attempt)
             jobs.set_row_error(session, self._job_id, m, error)
             jobs.append_held(session, self._job_id, "row", {"m": m, "error": records.text(error[:500])})
 
@@ -275,7 +276,7 @@ class JobRecorder:
         """
         with self._store.begin() as session:
             alone(session)
-            jobs.hold(session, self._job_id, self._attempt)
+            claims.hold(session, self._job_id, self._attempt)
             entities.put_artifact(session, artifact)
             found = dataclasses.replace(best, job_id=self._job_id)
             (jobs.set_row_result if self._ladder else jobs.set_result)(session, self._job_id, found)

@@ -25,11 +25,12 @@ from service.http.views import (
 )
 from tilewright import wire
 from tilewright.schema.codec import encode, gathered
-from tuner.store import best, imports
+from tuner.store import imports
 from tuner.store.access import audit, keys
 from tuner.store.access.audit import Action
 from tuner.store.database import StoreError
 from tuner.store.imports import InUse, Removed
+from tuner.store.queue import imported
 from tuner.store.upkeep import staging
 
 router = APIRouter(tags=["imports"])
@@ -69,7 +70,7 @@ def get_import(import_id: ImportId, service: ServiceDep) -> wire.ImportDetails:
                 Kind.NOT_FOUND, f"there is no import {import_id}; GET /imports lists those there are"
             )
         view = import_view(found, imports.counts(session, import_id))
-        waits = [waiting_view(one) for one in best.waits(session, import_id, _WAITS)]
+        waits = [waiting_view(one) for one in imported.waits(session, import_id, _WAITS)]
     return wire.ImportDetails(**view.model_dump(), waits=waits)
 
 

@@ -39,6 +39,7 @@ from tuner.store import best as winners
 from tuner.store import entities, jobs
 from tuner.store.database import JobTaken, Store
 from tuner.store.models import JobRow, TrialRow
+from tuner.store.queue import claims
 from tuner.store.trials import JobRecorder
 
 WRITERS, READS_A_SECOND, CLAIMERS = 32, 200, 16
@@ -65,7 +66,7 @@ def write(url: str, number: int, seconds: float) -> dict[str, Any]:
     store, costs, errors = Store.open(url), list[float](), collections.Counter[str]()
     with store.begin() as session:
         jobs.submit(session, request(m=1000 + number), HOST)
-        job = jobs.claim(session, HOST_CLASS, f"writer {number}", 3600.0)
+        job = claims.claim(session, HOST_CLASS, f"writer {number}", 3600.0)
     assert job is not None
     _ready.wait()
     recorder, until, count = JobRecorder(store, job.id), time.monotonic() + seconds, 0
@@ -187,17 +188,17 @@ def claim(url: str, number: int) -> list[str]:
     _ready.wait()
     while True:
         with store.begin() as session:
-            job = jobs.claim(session, HOST_CLASS, f"claimer {number}")
+            job = claims.claim(session, HOST_CLASS, f"claimer {number}")
         if job is None:
             store.close()
             return done
         with store.begin() as session:
-            jobs.renew(session, job.id, job.attempt)
+            claims.renew(session, job.id, job.attempt)
             jobs.finish(session, job.id, JobStatus.SUCCEEDED)
         done.append(job.id)
 
 
-def claims(url: str, count: int, pool: Any, claimers: int) -> dict[str, Any]:
+def claim_all(url: str, count: int, pool: Any, claimers: int) -> dict[str, Any]:
     """Each job of a queue is done once by a pool of processes; a late write of another claim is refused."""
     store = Store.open(url)
     store.migrate()
@@ -217,7 +218,7 @@ def claims(url: str, count: int, pool: Any, claimers: int) -> dict[str, Any]:
     for job_id in done[:100]:
         try:
             with store.begin() as session:
-                jobs.renew(session, job_id, 1)
+                claims.renew(session, job_id, 1)
         except JobTaken:
             refused += 1
     assert refused == min(100, count), "a late write was taken"
@@ -264,10 +265,10 @@ def main() -> None:
     if arguments.jobs:
         with tempfile.TemporaryDirectory() as folder, processes(CLAIMERS) as pool:
             url = f"sqlite:///{folder}/claims.db"
-            tell("claims on SQLite", claims(url, arguments.jobs, pool, CLAIMERS))
+            tell("claims on SQLite", claim_all(url, arguments.jobs, pool, CLAIMERS))
             with postgresql() as other:
                 if other:
-                    tell("claims on PostgreSQL", claims(other, arguments.jobs, pool, CLAIMERS))
+                    tell("claims on PostgreSQL", claim_all(other, arguments.jobs, pool, CLAIMERS))
     if arguments.compiling:
         with tempfile.TemporaryDirectory() as folder, processes(1) as pool:
             found_ = compilations_and_readers(Path(folder), arguments.compiling, TRIALS, pool)

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contention import claims, compilations_and_readers, postgresql, processes, writers_and_readers
+from contention import claim_all, compilations_and_readers, postgresql, processes, writers_and_readers
 from sqlalchemy import event
 from store_samples import HOST, HOST_CLASS, artifact, request, trial
 
 from tuner.store import database, jobs
 from tuner.store.database import Store
+from tuner.store.queue import claims
 from tuner.store.trials import JobRecorder
 
 STATEMENTS_A_TRIAL = 8  # with BEGIN
@@ -45,12 +46,12 @@ def test_lookups_are_answered_while_kernels_are_compiled(tmp_path: Path) -> None
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 def test_each_job_is_claimed_once(tmp_path: Path, pool: Any, kind: str) -> None:
     if kind == "sqlite":
-        assert claims(f"sqlite:///{tmp_path}/claims.db", 60, pool, PROCESSES)["jobs"] == 60
+        assert claim_all(f"sqlite:///{tmp_path}/claims.db", 60, pool, PROCESSES)["jobs"] == 60
         return
     with postgresql() as url:
         if url is None:
             pytest.skip("no PostgreSQL here: install the package 'postgresql'")
-        assert claims(url, 60, pool, PROCESSES)["jobs"] == 60
+        assert claim_all(url, 60, pool, PROCESSES)["jobs"] == 60
 
 
 def test_a_writer_asks_again_soon_however_long_it_waited(
@@ -87,7 +88,7 @@ def test_a_trial_holds_up_other_writers_for_a_few_statements(tmp_path: Path) -> 
     store.migrate()
     with store.begin() as session:
         jobs.submit(session, request(), HOST)
-        job = jobs.claim(session, HOST_CLASS, "one")
+        job = claims.claim(session, HOST_CLASS, "one")
     assert job is not None
     recorder = JobRecorder(store, job.id)
     recorder.add_trial(trial(0), artifact())

@@ -18,6 +18,7 @@ from store_samples import HOST, HOST_CLASS, artifact, best, problem, request, tr
 from tuner.store import entities, jobs, records
 from tuner.store.database import JobTaken, Store
 from tuner.store.models import BestConfigRow, JobRow
+from tuner.store.queue import claims
 from tuner.store.trials import JobRecorder
 
 JUMPS_S = (-300.0, 0.0, 300.0)
@@ -43,7 +44,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def take_over(store: Store) -> list[str]:
     with store.begin() as session:
-        return jobs.requeue_lost(session, HOST_CLASS)
+        return claims.requeue_lost(session, HOST_CLASS)
 
 
 @pytest.mark.parametrize("jump_s", JUMPS_S)
@@ -51,7 +52,7 @@ def test_a_lease_lasts_as_long_as_it_says(store: Store, clock: Clock, jump_s: fl
     before = time.monotonic()
     with store.begin() as session:
         jobs.submit(session, request(), HOST)
-        job = jobs.claim(session, HOST_CLASS, "on another machine", lease_s=0.5)
+        job = claims.claim(session, HOST_CLASS, "on another machine", lease_s=0.5)
     after = time.monotonic()
     clock.jump = timedelta(seconds=jump_s)
     while not (found := take_over(store)):
@@ -81,14 +82,14 @@ def test_each_job_runs_once_while_the_clock_jumps(store: Store, clock: Clock) ->
         done = 0
         while True:
             with store.begin() as session:
-                job = jobs.claim(session, HOST_CLASS, f"machine {worker}", LEASE_S)
+                job = claims.claim(session, HOST_CLASS, f"machine {worker}", LEASE_S)
             if job is None:
                 return done
             recorder = JobRecorder(store, job.id)
             for number in range(3):
                 recorder.add_trial(trial(number), artifact())
                 with store.begin() as session:
-                    jobs.renew(session, job.id, job.attempt, LEASE_S)
+                    claims.renew(session, job.id, job.attempt, LEASE_S)
                 time.sleep(0.005)
             recorder.set_best(best(job.request.problem), artifact())
             with store.begin() as session:
@@ -114,14 +115,14 @@ def test_each_job_runs_once_while_the_clock_jumps(store: Store, clock: Clock) ->
 def test_who_lost_a_job_writes_nothing_more(store: Store, clock: Clock, jump_s: float) -> None:
     with store.begin() as session:
         jobs.submit(session, request(), HOST)
-        first = jobs.claim(session, HOST_CLASS, "one machine", lease_s=0.2)
+        first = claims.claim(session, HOST_CLASS, "one machine", lease_s=0.2)
     assert first is not None
     late = JobRecorder(store, first.id)
     clock.jump = timedelta(seconds=jump_s)
     time.sleep(0.3)
     assert take_over(store) == [first.id]
     with store.begin() as session:
-        second = jobs.claim(session, HOST_CLASS, "another machine", lease_s=60.0)
+        second = claims.claim(session, HOST_CLASS, "another machine", lease_s=60.0)
     assert second is not None
     clock.jump = timedelta(0)
     winner = JobRecorder(store, second.id)
@@ -162,37 +163,37 @@ class ServerClock:
 @pytest.mark.parametrize("databases", ["postgresql"], indirect=True)  # SQLite has no server
 def test_the_clock_of_a_database_server_ends_no_lease_and_keeps_none(store: Store) -> None:
     server, lease_s = ServerClock(store), 3.0
-    watch = jobs.LeaseWatch(lease_s, look_s=1.0)
+    watch = claims.LeaseWatch(lease_s, look_s=1.0)
     with store.begin() as session:
         jobs.submit(session, request(), HOST)
-        job = jobs.claim(session, HOST_CLASS, "on another machine", lease_s)
+        job = claims.claim(session, HOST_CLASS, "on another machine", lease_s)
     assert job is not None
 
     def look() -> list[str]:
         time.sleep(0.05)
         with store.begin() as session:
-            return jobs.requeue_lost(session, HOST_CLASS, watch)
+            return claims.requeue_lost(session, HOST_CLASS, watch)
 
     for number in range(6):
         server.jump(JUMPS_S[number % 3])
         assert [look() for _ in range(3)] == [[]] * 3
         renewed = time.monotonic()
         with store.begin() as session:
-            jobs.renew(session, job.id, job.attempt, lease_s)
+            claims.renew(session, job.id, job.attempt, lease_s)
     server.jump(-300.0)
     while not (found := look()):
         assert time.monotonic() < renewed + lease_s + SLACK_S
     assert found == [job.id]
     assert time.monotonic() >= renewed + lease_s
     with store.begin() as session, pytest.raises(JobTaken):
-        jobs.renew(session, job.id, job.attempt, lease_s)
+        claims.renew(session, job.id, job.attempt, lease_s)
 
 
 def test_a_lease_does_not_age_while_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A database that answers nobody takes no renewals either."""
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    watch, lease = jobs.LeaseWatch(30.0, look_s=4.0), ("job", 1, None, None)
+    watch, lease = claims.LeaseWatch(30.0, look_s=4.0), ("job", 1, None, None)
 
     def ended_after(seconds: float) -> bool:
         now[0] += seconds

@@ -29,6 +29,7 @@ from tuner.job.slots import Slot, SlotBoard, SlotState, TrialTask
 from tuner.store import entities, jobs
 from tuner.store.database import Store
 from tuner.store.models import TrialSlotRow
+from tuner.store.queue import claims, owners
 from tuner.store.trials import JobRecorder
 
 CLASS = CUDA_DEVICE.device_class.id
@@ -237,7 +238,7 @@ def running(store: Store) -> tuple[str, SlotBoard]:
     """A running job that searches, and its slots."""
     with store.begin() as session:
         job, _ = jobs.submit(session, samples.request(), samples.HOST)
-        claimed = jobs.claim(session, samples.HOST_CLASS, "me")
+        claimed = claims.claim(session, samples.HOST_CLASS, "me")
         assert claimed is not None
         jobs.set_progress(session, job.id, JobProgress("search", 0, 10))
     return job.id, SlotBoard(store, claimed)
@@ -297,7 +298,7 @@ def test_only_a_job_that_searches_is_helped_and_the_one_with_the_fewest_helpers(
         assert slots.join(session, samples.HOST_CLASS, "helper", 1, 30.0) is None
         jobs.set_progress(session, first, JobProgress("search", 0, 10))
         second, _ = jobs.submit(session, samples.request(seed=1), samples.HOST)
-        assert jobs.claim(session, samples.HOST_CLASS, "me")
+        assert claims.claim(session, samples.HOST_CLASS, "me")
         jobs.set_progress(session, second.id, JobProgress("search", 0, 10))
         joined = [slots.join(session, samples.HOST_CLASS, str(number), 4, 30.0) for number in range(4)]
         found = [one.id for one in joined if one]
@@ -317,7 +318,7 @@ def test_a_device_of_another_release_does_not_help(
     lab.engine.start()
     job_id = lab.submit(40)
     wait_for(lambda: bool(lab.trials(job_id)))
-    monkeypatch.setattr(jobs, "__version__", "0.0.1")
+    monkeypatch.setattr(owners, "__version__", "0.0.1")
     bench: Any = TimedBench("two")
     nothing: Any = None
     helper = Helper(lab.store, bench, nothing, nothing, 1.0, threading.Event())
@@ -360,8 +361,8 @@ def test_what_was_answered_outlives_the_claim_and_what_was_not_is_given_back(
     with store.begin() as session:
         assert not slots.answer(session, second, answered(second), None)
         assert not slots.start(session, third)
-        jobs.requeue_interrupted(session, samples.HOST_CLASS, "me")
-        claimed = jobs.claim(session, samples.HOST_CLASS, "another")
+        claims.requeue_interrupted(session, samples.HOST_CLASS, "me")
+        claimed = claims.claim(session, samples.HOST_CLASS, "another")
     assert claimed is not None
     assert board.look(), "until the next claim takes over"
     recorder = JobRecorder(store, job_id)

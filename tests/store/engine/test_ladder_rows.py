@@ -26,6 +26,7 @@ from tuner.store import exchange, imports, jobs, misses, trials
 from tuner.store.database import Store, StoreError, alembic_config
 from tuner.store.exchange import EndedJob, TrialOfJob
 from tuner.store.models import LadderRow
+from tuner.store.queue import claims
 from tuner.store.records import JobRecord, utc_now
 from tuner.store.reports.trials import points
 from tuner.store.trials import JobRecorder
@@ -49,7 +50,7 @@ def recorded(store: Store) -> tuple[JobRecord, JobRecorder]:
     """A running job with a trial on each row and winners of two of them."""
     job = submitted(store)
     with store.begin() as session:
-        assert jobs.claim(session, HOST_CLASS, "me")
+        assert claims.claim(session, HOST_CLASS, "me")
     recorder = JobRecorder(store, job.id)
     for number, m in enumerate(ROWS):
         recorder.add_trial(dataclasses.replace(trial(number, 2.0 + number), m=m), artifact())
@@ -101,8 +102,8 @@ def test_a_recorder_keeps_the_winner_of_each_row(store: Store) -> None:
 def test_another_claim_goes_on_with_the_rows(store: Store) -> None:
     job, recorder = recorded(store)
     with store.begin() as session:
-        jobs.requeue_interrupted(session, HOST_CLASS, "me")
-        assert jobs.claim(session, HOST_CLASS, "another")
+        claims.requeue_interrupted(session, HOST_CLASS, "me")
+        assert claims.claim(session, HOST_CLASS, "another")
     with pytest.raises(Exception, match="another may work on it"):
         recorder.set_best(winner(16), artifact())
     later = JobRecorder(store, job.id)

@@ -36,6 +36,7 @@ from tuner.store.access import audit
 from tuner.store.database import JobTaken, Store
 from tuner.store.faults import quarantine
 from tuner.store.models import ImportRow
+from tuner.store.queue import claims
 from tuner.store.records import utc_now
 from tuner.store.trials import JobRecorder
 
@@ -57,7 +58,7 @@ def broken(number: int = 0, was: Provenance = PROVENANCE, of: Config | None = No
 def started(store: Store, device: DeviceSpec = HOST, seed: int = 0) -> JobRecorder:
     with store.begin() as session:
         job, _ = jobs.submit(session, request(seed=seed), device)
-        jobs.claim(session, device.device_class.id, "me")
+        claims.claim(session, device.device_class.id, "me")
     return JobRecorder(store, job.id, "host of node-3")
 
 
@@ -111,7 +112,7 @@ def test_what_is_not_the_configs_fault_is_not_listed(store: Store, fault: bool |
 def test_who_lost_its_job_lists_nothing(store: Store) -> None:
     recorder = started(store)
     with store.begin() as session:
-        jobs.requeue_interrupted(session, HOST_CLASS, "me")
+        claims.requeue_interrupted(session, HOST_CLASS, "me")
     for late in (lambda: recorder.add_trial(broken(), artifact()), lambda: recorder.quarantine(broken())):
         with pytest.raises(JobTaken):
             late()
@@ -212,7 +213,7 @@ def test_an_import_brings_no_entries(store: Store) -> None:
         session.add(ImportRow(**{name: fields[name] for name in ImportRow.__table__.columns.keys()}))  # noqa: SIM118
         session.flush()
         job, _ = jobs.submit(session, request(), HOST)
-        jobs.claim(session, HOST_CLASS, "me")
+        claims.claim(session, HOST_CLASS, "me")
         jobs.finish(session, job.id, JobStatus.SUCCEEDED)
         trials.add(session, job.id, trial(0))
         trials.merge(session, job.id, [trials.prepared(broken(1), ENTERED)], TRUSTED)

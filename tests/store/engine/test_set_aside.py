@@ -21,6 +21,7 @@ from tilewright.schema.problem import GemmProblem
 from tuner.devices.base import GpuState
 from tuner.store import jobs, trials
 from tuner.store.database import Store, WritersBusy
+from tuner.store.queue import claims
 from tuner.workers.bench import Bench
 from tuner.workers.device_lock import DeviceLock
 from tuner.workers.recovery import DeviceSetAside, Recovery
@@ -157,7 +158,7 @@ def test_a_device_set_aside_goes_on_where_its_job_cannot_be_given_back(
 
     with monkeypatch.context() as patch:
         patch.setattr(queue, "_step", lost)
-        patch.setattr(jobs, "requeue_interrupted", broken)
+        patch.setattr(claims, "requeue_interrupted", broken)
         assert all(turns.acquire(timeout=10) for _ in range(3))
         wait_for(lambda: queue.health().trouble is Trouble.SET_ASIDE)
     wait_for(lambda: queue.health().ok)
@@ -173,7 +174,7 @@ def test_a_stop_frees_the_device_where_too_many_others_write(
     queue = here.engine.queues["host"]
     wait_for(lambda: queue.health().ok)
     with monkeypatch.context() as patch:
-        patch.setattr(jobs, "requeue_interrupted", busy)
+        patch.setattr(claims, "requeue_interrupted", busy)
         here.engine.stop()
     assert not queue.alive
     assert queue._lock.acquire(), "another queue takes the device"

@@ -23,6 +23,7 @@ from tuner.store import best as winners
 from tuner.store import entities, jobs, misses
 from tuner.store.database import Store, ahead
 from tuner.store.models import JobRow
+from tuner.store.queue import claims
 from tuner.store.records import JobRecord
 
 Tune = Callable[[threading.Event, FakeBench], BestConfig | None]
@@ -74,13 +75,13 @@ def test_a_start_takes_back_nothing_that_its_own_queues_claimed(
     tuning: Callable[[Tune], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    requeue = jobs.requeue_lost
+    requeue = claims.requeue_lost
 
     def slowly(*given: Any) -> list[str]:
         time.sleep(0.2)
         return requeue(*given)
 
-    monkeypatch.setattr(jobs, "requeue_lost", slowly)
+    monkeypatch.setattr(claims, "requeue_lost", slowly)
     tuning(lambda cancelled, _bench: cancelled.wait(10) and None)
     ids = [submit(store, seed) for seed in range(2)]
     running.start()
@@ -113,14 +114,14 @@ def test_a_stop_waits_for_the_transaction_of_each_thread(
     running: engine.LocalEngine, tuning: Callable[[Tune], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread that outlives the store would leave its connection open; here it holds one for 0.5 s."""
-    claim, claiming = jobs.claim, threading.Event()
+    claim, claiming = claims.claim, threading.Event()
 
     def slow(*of: Any) -> Any:
         claiming.set()
         time.sleep(0.5)
         return claim(*of)
 
-    monkeypatch.setattr(jobs, "claim", slow)
+    monkeypatch.setattr(claims, "claim", slow)
     tuning(lambda *_: pytest.fail("there is no job"))
     running.start()
     assert claiming.wait(10)

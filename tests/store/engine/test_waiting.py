@@ -24,6 +24,7 @@ from tilewright.schema.job import JobProgress, JobStatus
 from tilewright.schema.trial import BestConfig
 from tuner.store import database, jobs, trials
 from tuner.store.database import Store
+from tuner.store.queue import claims
 
 TRIALS = 30
 Before = Callable[[int], None]
@@ -181,14 +182,14 @@ def test_a_trial_whose_commit_was_not_answered_is_kept_once(
 def test_a_device_goes_on_after_an_error_that_is_no_job_s(
     store: Store, recording: Callable[[Before], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim, seen = jobs.claim, threading.Event()
+    claim, seen = claims.claim, threading.Event()
 
-    def claims(*given: Any) -> Any:
+    def fails_once(*given: Any) -> Any:
         if not seen.is_set():
             raise ValueError("sampler: must be one of staged, tpe, got 'oracle'")
         return claim(*given)
 
-    monkeypatch.setattr(jobs, "claim", claims)
+    monkeypatch.setattr(claims, "claim", fails_once)
     recording(lambda _number: None)
     job_id = submit(store)
     with engine_on(store, tmp_path) as engine:
@@ -224,7 +225,7 @@ def test_a_thread_that_ends_shows(store: Store, tmp_path: Path, monkeypatch: pyt
     def leave(*_: Any) -> None:
         raise SystemExit
 
-    monkeypatch.setattr(jobs, "claim", leave)
+    monkeypatch.setattr(claims, "claim", leave)
     with engine_on(store, tmp_path) as engine:
         engine.start()
         wait_for(lambda: not engine.health()["host"].ok)

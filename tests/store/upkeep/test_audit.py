@@ -22,6 +22,7 @@ from tuner.store.access import audit
 from tuner.store.access.audit import Action, AuditEntry
 from tuner.store.database import Store
 from tuner.store.models import AuditRow, EventRow
+from tuner.store.queue import claims
 from tuner.store.records import utc_now
 from tuner.store.upkeep import retention, staging
 from tuner.store.upkeep.backup import back_up, restore
@@ -114,7 +115,7 @@ def pruned(store: Store) -> Iterator[Store]:
     """A job with three old events, and five entries of which three are old."""
     with store.begin() as session:
         job, _ = jobs.submit(session, samples.request(), samples.HOST)
-        jobs.claim(session, samples.HOST_CLASS, "me")
+        claims.claim(session, samples.HOST_CLASS, "me")
         jobs.finish(session, job.id, JobStatus.SUCCEEDED)
     old = write(store, 3)
     write(store, 2)

@@ -30,6 +30,7 @@ from tuner.store.database import Store
 from tuner.store.faults import drift, quarantine
 from tuner.store.faults.drift import Cause, Reading
 from tuner.store.models import ArtifactRow, CanaryRow
+from tuner.store.queue import claims
 from tuner.store.records import utc_now
 from tuner.store.trials import JobRecorder
 
@@ -111,7 +112,7 @@ def won(store: Store) -> str:
 def with_winner(store: Store) -> str:
     with store.begin() as session:
         found, _ = jobs.submit(session, samples.request(), samples.HOST)
-        jobs.claim(session, samples.HOST_CLASS, "me")
+        claims.claim(session, samples.HOST_CLASS, "me")
     recorder = JobRecorder(store, found.id)
     recorder.add_trial(dataclasses.replace(samples.trial(0), config=samples.config(16)), samples.artifact())
     raced = recorder.stored_best(samples.problem())

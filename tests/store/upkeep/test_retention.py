@@ -34,6 +34,7 @@ from tuner.job import neighbours
 from tuner.store import best, entities, jobs, sets, trials
 from tuner.store.database import Store, alembic_config
 from tuner.store.models import ArtifactRow, Base, ConfigSetRow, EventRow, JobRow, TrialRow
+from tuner.store.queue import claims
 from tuner.store.records import JobRecord, utc_now
 from tuner.store.upkeep import retention
 from tuner.store.upkeep.check import damages
@@ -49,7 +50,7 @@ def run_job(store: Store, m: int, tried: dict[Config, Artifact], wins: Config | 
     """A job that ended, with a trial of each config, and a winner."""
     with store.begin() as session:
         job, _ = jobs.submit(session, samples.request(m=m), samples.HOST)
-        jobs.claim(session, samples.HOST_CLASS, "me")
+        claims.claim(session, samples.HOST_CLASS, "me")
     recorder = trials.JobRecorder(store, job.id)
     for number, (config, kernel) in enumerate(tried.items()):
         trial = dataclasses.replace(samples.trial(number), config=config, artifact=kernel.digest)
@@ -166,7 +167,7 @@ def test_a_job_that_has_not_ended_stays_with_all_it_has(store: Store) -> None:
     prune(store, DAYS)
     with store.begin() as session:
         job, _ = jobs.submit(session, samples.request(m=68), samples.HOST)
-        jobs.claim(session, samples.HOST_CLASS, "me")
+        claims.claim(session, samples.HOST_CLASS, "me")
     trials.JobRecorder(store, job.id).add_trial(samples.trial(0), samples.artifact())
     age(store, 100, JobRow, TrialRow, EventRow)
     prune(store, {kind: days for kind, days in DAYS.items() if kind is not Kind.ARTIFACTS})

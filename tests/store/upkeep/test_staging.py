@@ -37,6 +37,7 @@ from tuner.store.access import audit, keys
 from tuner.store.database import Store, StoreError, WritersBusy
 from tuner.store.exchange import ArtifactData, EndedJob, Signed, TrialOfJob, Winner
 from tuner.store.models import ArtifactRow, BestConfigRow, ImportedBestRow, ImportRow, JobRow
+from tuner.store.queue import imported, owners
 from tuner.store.records import utc_now
 from tuner.store.upkeep import check, staging
 from tuner.store.upkeep.retention import Kind, prune
@@ -335,7 +336,7 @@ def die(store: Store) -> None:
     """Let the imports that are on their way be those of a process that ended."""
     with store.begin() as session:
         for row in session.scalars(select(ImportRow).where(ImportRow.staged.is_not(None))):
-            owner = jobs.new_owner().split("/")
+            owner = owners.new_owner().split("/")
             row.staged = {**(row.staged or {}), "owner": "/".join([*owner[:-2], "0", owner[-1]])}
 
 
@@ -525,7 +526,7 @@ def test_one_that_shows_already_is_brought_to_its_end(store: Store, monkeypatch:
         merged(store, content, own)
     with store.read() as session:
         assert winners.for_arch(session, HOST_CLASS) == []
-        assert winners.waiting_problem(session, HOST_CLASS) is None
+        assert imported.waiting_problem(session, HOST_CLASS) is None
     die(store)
     staging.settle_lost(store)
     assert staged(store) == []

@@ -26,19 +26,20 @@ from sqlalchemy import Select, delete, select, update
 from sqlalchemy.orm import Session
 
 from tilewright.schema.codec import encode
-from tuner.store import best, imports, jobs
+from tuner.store import best, imports
 from tuner.store.access import audit
 from tuner.store.access.audit import Action
 from tuner.store.best import Merged
 from tuner.store.database import Store, StoreError, insert_row
 from tuner.store.imports import Import, Removed
 from tuner.store.models import ImportRow, JobRow, TrialRow
+from tuner.store.queue import owners
 from tuner.store.records import RowReader, Unreadable, utc_now
 
 _TRIALS, _JOBS, _KERNELS = 1000, 20, 20  # that one transaction deletes
 _WINNERS = 50  # that one transaction merges
 _GIVEN_UP = timedelta(hours=1)
-_owner = functools.cache(jobs.new_owner)
+_owner = functools.cache(owners.new_owner)
 _Step = Callable[[], AbstractContextManager[Session]]
 log = logging.getLogger("tilewright.imports")
 
@@ -189,7 +190,7 @@ def _unsettled(import_id: str, state: Any) -> _Unsettled:
     if not isinstance(state, dict) or not isinstance(state.get("joined"), list):
         raise ValueError(f"column 'staged' must hold a JSON object with a list 'joined', not {state!r:.40}")
     silent = utc_now() - datetime.fromisoformat(state["at"])
-    lost = jobs.is_gone(state["owner"]) or silent > _GIVEN_UP
+    lost = owners.is_gone(state["owner"]) or silent > _GIVEN_UP
     return _Unsettled(import_id, lost, bool(state.get("leaving")), "into" in state)
 
 

@@ -1,0 +1,1 @@
+"""What waits for a device, and who works on it: claims of jobs, their holders, imported winners."""
