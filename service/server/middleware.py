@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import ipaddress
 import logging
 import re
@@ -34,16 +35,28 @@ _MOST_FIELDS = 100
 log = logging.getLogger("tilewright.requests")
 
 
-class RequestId:
-    """Gives each request an id, the caller's ``X-Request-ID`` where it has one, and sends it back."""
+class _Middleware(abc.ABC):
+    """Handles HTTP requests; anything else passes by."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+        await (self.handle if scope["type"] == "http" else self._app)(scope, receive, send)
+
+    @abc.abstractmethod
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or have it answered further inside."""
+
+
+async def _refuse(document: ProblemDocument, scope: Scope, receive: Receive, send: Send) -> None:
+    await respond(Request(scope), document, {"Connection": "close"})(scope, receive, send)
+
+
+class RequestId(_Middleware):
+    """Gives each request an id, the caller's ``X-Request-ID`` where it has one, and sends it back."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         scope["request_id"] = request_id
@@ -57,20 +70,17 @@ class RequestId:
             await self._app(scope, receive, send_with_id)
 
 
-class RequestLog:
+class RequestLog(_Middleware):
     """Counts each request, and logs those that change something or are refused; the others at ``debug``.
 
     Neither a query nor a header is logged: a key could be in them.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app = app
+        super().__init__(app)
         self._metrics = metrics
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         started, status = time.perf_counter(), 500
 
         async def send_seen(message: Message) -> None:
@@ -82,9 +92,8 @@ class RequestLog:
         try:
             await self._app(scope, receive, send_seen)
         except* anyio.BrokenResourceError:
-            log.debug(
-                "a follower of %s hung up", scope["path"]
-            )  # NOTE: FastAPI raises it, and it is no fault
+            # NOTE: FastAPI raises it, and it is no fault
+            log.debug("a follower of %s hung up", scope["path"])
         finally:
             self._note(scope, status, time.perf_counter() - started)
 
@@ -98,7 +107,7 @@ class RequestLog:
         log.log(logging.INFO if telling else logging.DEBUG, "request", extra=line)
 
 
-class SameSite:
+class SameSite(_Middleware):
     """Refuses requests that a page of another site could send through a browser of this machine or network.
 
     The name in ``Host`` must be this service's, since the owner of any other name can let it point here (DNS
@@ -107,19 +116,17 @@ class SameSite:
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        self._app = app
+        super().__init__(app)
         url = urlsplit(settings.url or "")
         own = ("localhost", settings.host, *settings.allowed_hosts, *([url.hostname] if url.hostname else []))
         self._names = frozenset(name.lower() for name in own)
         self._url = _authority(url.scheme, url.netloc)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._refusal(scope) if scope["type"] == "http" else None
-        if refusal is None:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if refusal := self._refusal(scope):
+            await _refuse(refusal, scope, receive, send)
+        else:
             await self._app(scope, receive, send)
-            return
-        response = respond(Request(scope), refusal, {"Connection": "close"})
-        await response(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> ProblemDocument | None:
         headers = Headers(scope=scope)
@@ -165,30 +172,23 @@ def _authority(scheme: str, text: str) -> tuple[str, int] | None:
     return (found[1].strip("[]").lower(), port) if port <= 65535 else None
 
 
-class QueryLimit:
+class QueryLimit(_Middleware):
     """Refuses a query of more than ``_MOST_FIELDS`` fields before anything looks at them one by one."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["query_string"].count(b"&") < _MOST_FIELDS:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["query_string"].count(b"&") < _MOST_FIELDS:
             await self._app(scope, receive, send)
             return
         told = f"the query has more than {_MOST_FIELDS} fields; send those alone that GET /docs lists"
-        refused = Kind.BAD_REQUEST.document(told)
-        await respond(Request(scope), refused, {"Connection": "close"})(scope, receive, send)
+        await _refuse(Kind.BAD_REQUEST.document(told), scope, receive, send)
 
 
-class HeadRequests:
+class HeadRequests(_Middleware):
     """Answers ``HEAD`` as ``GET`` without the body, with the same keys. A stream ends where its body would
     begin."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "HEAD":
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "HEAD":
             await self._app(scope, receive, send)
             return
 
@@ -207,39 +207,22 @@ class HeadRequests:
             scope["method"] = "HEAD"
 
 
-class BodyLimit:
+class BodyLimit(_Middleware):
     """Refuses bodies over the limit, by ``Content-Length`` before a byte is read, else while reading, and
     bodies that come too slowly."""
 
     def __init__(self, app: ASGIApp, settings: Settings, larger: Mapping[str, str]) -> None:
         """``larger`` names the setting with the limit of paths other than ``max_json_bytes``."""
-        self._app = app
+        super().__init__(app)
         self._settings = settings
         self._larger = larger
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = self._larger.get(scope["path"], "max_json_bytes")
         limit = getattr(self._settings, name)
         detail = f"a body of {scope['method']} {scope['path']} may have {limit} bytes ({name})"
-        headers = Headers(scope=scope)
-        declared = headers.get("content-length", "0")
-        if "content-length" in headers and "transfer-encoding" in headers:
-            # NOTE: a proxy may believe the other one, and take what follows for another caller's request.
-            refused = Kind.BAD_REQUEST.document(
-                "the request has Content-Length and Transfer-Encoding; use one"
-            )
-            await respond(Request(scope), refused, {"Connection": "close"})(scope, receive, send)
-            return
-        if (packed := headers.get("content-encoding", "identity").lower()) != "identity":
-            refused = Kind.MEDIA_TYPE.document(f"the body is packed by {packed!r}; use none for requests")
-            await respond(Request(scope), refused, {"Connection": "close"})(scope, receive, send)
-            return
-        if declared.isdecimal() and int(declared[:20]) > limit:
-            response = respond(Request(scope), Kind.TOO_LARGE.document(detail), {"Connection": "close"})
-            await response(scope, receive, send)
+        if refusal := _why_refused(Headers(scope=scope), limit, detail):
+            await _refuse(refusal, scope, receive, send)
             return
         body = _Body(receive, limit, detail, slowest_bytes(scope["path"]))
 
@@ -253,6 +236,19 @@ class BodyLimit:
             # NOTE: the task of a stream that reads the body may be refused just before another one answers
             if not (body.refused and body.answered):
                 raise
+
+
+def _why_refused(headers: Headers, limit: int, detail: str) -> ProblemDocument | None:
+    """Why a body is refused by its headers alone."""
+    declared = headers.get("content-length", "0")
+    if "content-length" in headers and "transfer-encoding" in headers:
+        # NOTE: a proxy may believe the other one, and take what follows for another caller's request.
+        return Kind.BAD_REQUEST.document("the request has Content-Length and Transfer-Encoding; use one")
+    if (packed := headers.get("content-encoding", "identity").lower()) != "identity":
+        return Kind.MEDIA_TYPE.document(f"the body is packed by {packed!r}; use none for requests")
+    if declared.isdecimal() and int(declared[:20]) > limit:
+        return Kind.TOO_LARGE.document(detail)
+    return None
 
 
 class _Body:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -71,40 +71,41 @@ def confidence(found: Sequence[Headline]) -> str:
     return " to ".join(f"{100 * level:.3g} %" for level in dict.fromkeys([*levels[:1], *levels[-1:]]))
 
 
+Field = tuple[Column, Callable[[Headline], Cell]]
+_WHERE: tuple[Field, ...] = (
+    (Column("problem", "problem"), lambda one: str(one.problem)),
+    (Column("device_class", "device class"), lambda one: html.clip(one.device_class, 60)),
+)
+_MEDIAN: Field = Column("median", "median time", "µs"), lambda one: one.median_us
+_HOW: tuple[Field, ...] = (
+    (Column("family", "family"), lambda one: html.clip(one.family, 40)),
+    (Column("method", "method"), lambda one: html.clip(one.method, 40)),
+    (Column("age", "age", "days"), lambda one: days_old(one.created)),
+    (Column("result", "result"), lambda one: one.id),
+)
+
+
+def _table(
+    fields: Sequence[Field], found: Sequence[Headline]
+) -> tuple[tuple[Column, ...], list[tuple[Cell, ...]]]:
+    """The columns and the rows of some results."""
+    return tuple(column for column, _ in fields), [tuple(of(one) for _, of in fields) for one in found]
+
+
 def payoff(found: Sequence[Headline]) -> Chart:
     """The speed-up of each result with its interval, losers first."""
-    columns = (
-        Column("problem", "problem"),
-        Column("device_class", "device class"),
-        Column("speedup", "speed-up over the vendor library"),
-        Column("low", f"{confidence(found)} interval from".lstrip()),
-        Column("high", "to"),
-        Column("verdict", "verdict"),
-        Column("median", "median time", "µs"),
-        Column("vendor", "vendor's median", "µs"),
-        Column("family", "family"),
-        Column("method", "method"),
-        Column("age", "age", "days"),
-        Column("result", "result"),
+    fields: tuple[Field, ...] = (
+        *_WHERE,
+        (Column("speedup", "speed-up over the vendor library"), lambda one: one.speedup),
+        (Column("low", f"{confidence(found)} interval from".lstrip()), lambda one: one.low),
+        (Column("high", "to"), lambda one: one.high),
+        (Column("verdict", "verdict"), verdict_of),
+        _MEDIAN,
+        (Column("vendor", "vendor's median", "µs"), lambda one: one.baseline_us),
+        *_HOW,
     )
     shown = found[:MOST_ROWS]
-    rows: list[tuple[Cell, ...]] = [
-        (
-            str(one.problem),
-            html.clip(one.device_class, 60),
-            one.speedup,
-            one.low,
-            one.high,
-            verdict_of(one),
-            one.median_us,
-            one.baseline_us,
-            html.clip(one.family, 40),
-            html.clip(one.method, 40),
-            days_old(one.created),
-            one.id,
-        )
-        for one in shown
-    ]
+    columns, rows = _table(fields, shown)
     note = f"{len(found):,} results of head-to-heads ({methods(found)}), {span(found)}; 1 is no difference"
     if len(shown) < len(found):
         note += f"; the {len(shown)} with the lowest speed-up are shown, a filter narrows them"
@@ -244,21 +245,6 @@ def _level(rows: Sequence[Sequence[Cell]], value: float) -> list[list[float]]:
     return [[0, value], [last, value]]
 
 
-_ROOFLINE = (
-    Column("problem", "problem"),
-    Column("device_class", "device class"),
-    Column("intensity", "arithmetic intensity", "FLOP/byte"),
-    Column("tflops", "throughput", "TFLOP/s"),
-    Column("limit", "limit", "µs"),
-    Column("median", "median time", "µs"),
-    Column("lost", "time lost to the limit", "µs"),
-    Column("reached", "part of the limit reached"),
-    Column("bound", "bound by"),
-    Column("family", "family"),
-    Column("method", "method"),
-    Column("age", "age", "days"),
-    Column("result", "result"),
-)
 _MOST_POINTS = 2000
 
 
@@ -273,32 +259,34 @@ class Roofline:
 
 def roofline(found: Sequence[Headline], devices: Mapping[str, DeviceSpec]) -> Roofline:
     """All results against the limits of their devices, those that lose most time first."""
-    rows: list[tuple[Cell, ...]] = []
-    unknown = 0
-    for one in found:
-        device = devices.get(one.device_class)
-        roof = limits.roof(one.problem, device, one.mhz) if device else None
-        if roof is None or roof.us is None:
-            unknown += 1
-        intensity = one.problem.flops / one.problem.total_bytes
-        us = roof.us if roof else None
-        rows.append(
-            (
-                str(one.problem),
-                html.clip(one.device_class, 60),
-                intensity,
-                one.tflops,
-                us,
-                one.median_us,
-                one.median_us - us if us else None,
-                us / one.median_us if us else None,
-                roof.name if roof else "unknown",
-                html.clip(one.family, 40),
-                html.clip(one.method, 40),
-                days_old(one.created),
-                one.id,
-            )
-        )
+    roofs = {
+        one.id: roof
+        for one in found
+        if (device := devices.get(one.device_class)) and (roof := limits.roof(one.problem, device, one.mhz))
+    }
+    limit = {result: roof.us for result, roof in roofs.items() if roof.us}
+
+    def lost(one: Headline) -> Cell:
+        return one.median_us - limit[one.id] if one.id in limit else None
+
+    def reached(one: Headline) -> Cell:
+        return limit[one.id] / one.median_us if one.id in limit else None
+
+    def intensity(one: Headline) -> Cell:
+        return one.problem.flops / one.problem.total_bytes
+
+    fields: tuple[Field, ...] = (
+        *_WHERE,
+        (Column("intensity", "arithmetic intensity", "FLOP/byte"), intensity),
+        (Column("tflops", "throughput", "TFLOP/s"), lambda one: one.tflops),
+        (Column("limit", "limit", "µs"), lambda one: limit.get(one.id)),
+        _MEDIAN,
+        (Column("lost", "time lost to the limit", "µs"), lost),
+        (Column("reached", "part of the limit reached"), reached),
+        (Column("bound", "bound by"), lambda one: roofs[one.id].name if one.id in roofs else "unknown"),
+        *_HOW,
+    )
+    columns, rows = _table(fields, found)
     rows.sort(key=lambda row: -float(row[6] or 0))
     note = f"{len(rows):,} results ({methods(found)}), {span(found)}; limits at each result's own clock"
     if len(rows) > _MOST_POINTS:
@@ -307,8 +295,8 @@ def roofline(found: Sequence[Headline], devices: Mapping[str, DeviceSpec]) -> Ro
     options = {"x": 2, "y": 3, "group": 9, "logx": True, "logy": True, "lines": lines}
     options |= {"link": 12, "to": "/view/results/"}
     title = "Throughput by arithmetic intensity"
-    chart = Chart("roofline", "scatter", title, _ROOFLINE, rows[:_MOST_POINTS], note, options)
-    return Roofline(chart, len(found), unknown)
+    chart = Chart("roofline", "scatter", title, columns, rows[:_MOST_POINTS], note, options)
+    return Roofline(chart, len(found), len(found) - len(roofs))
 
 
 def _roofs(device: DeviceSpec, rows: Sequence[Sequence[Cell]]) -> list[dict[str, object]]:
