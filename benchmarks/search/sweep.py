@@ -138,17 +138,16 @@ def is_done(path: Path, plan: ReplayPlan) -> bool:
 
 
 Key = tuple[str, str]
-Run = Callable[[str, str, RunSpec], RunResult]
 
 
 def finished(
-    pool: ProcessPoolExecutor, plans: dict[Key, ReplayPlan], stop_after: float | None, one: Run = one_run
+    pool: ProcessPoolExecutor, plans: dict[Key, ReplayPlan], stop_after: float | None
 ) -> Iterator[tuple[Key, list[RunResult]]]:
     """The runs of each plan of a space and a sampler, as the plans are finished within ``stop_after`` s."""
     waiting: dict[Future[RunResult], tuple[Key, int]] = {}
     for key, plan in plans.items():
         for number, spec in enumerate(plan.specs()):
-            waiting[pool.submit(one, *key, spec)] = key, number
+            waiting[pool.submit(one_run, *key, spec)] = key, number
     done: collections.defaultdict[Key, dict[int, RunResult]] = collections.defaultdict(dict)
     try:
         for future in as_completed(waiting, stop_after):
