@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime
 import itertools
 import json
 import shlex
@@ -25,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.results import now, write_json
 from kernels.compiler.build import build
 from kernels.registry import FAMILIES
 from service.cli.demo import running_service
@@ -161,7 +161,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             warm = [_start(url, folder / "first", wanted[-1]) for _ in range(ROUNDS)]
         down = [_start(url, folder / "first", wanted[-1]) for _ in range(ROUNDS)]
     return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "date": now(),
         "command": "python -m benchmarks.client.startup " + shlex.join(sys.argv[1:]),
         "device": spec.to_dict() | {"device_class": spec.device_class.id},
         "configs": arguments.configs,
@@ -204,7 +204,7 @@ def main() -> None:
     parser.add_argument("--kernels", type=int, default=8)
     arguments = parser.parse_args()
     result = measure(arguments)
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    write_json(arguments.out, result)
     for name in ("import", "cold", "warm", "warm_service_down"):
         shown = {key: value for key, value in result[name].items() if key != "samples"}
         sys.stdout.write(f"{name}: {json.dumps(shown)}\n")

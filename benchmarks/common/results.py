@@ -58,6 +58,13 @@ def write_json(path: Path, data: Any) -> None:
     os.replace(part, path)
 
 
+def tell(result: dict[str, Any], out: Path | None) -> None:
+    """Print a result, and write it to a file if one is given."""
+    print(json.dumps(result, indent=1))  # noqa: T201
+    if out:
+        write_json(out, result)
+
+
 class Rows:
     """A file of rows that is whole after each of them, so that a run that is cut short loses none. Threads
     may share it."""

@@ -12,9 +12,7 @@ device timed it; ``overhead_ms`` is their difference. ``parts_ms`` are the servi
 from __future__ import annotations
 
 import argparse
-import datetime
 import http.client
-import json
 import os
 import platform
 import shlex
@@ -30,6 +28,7 @@ from urllib.parse import urlencode, urlsplit
 import httpx2
 import numpy as np
 
+from benchmarks.common.results import now, tell
 from benchmarks.common.serving import serving
 from tilewright import Client, GemmProblem
 from tilewright.http.gemm_calls import GemmAnswer
@@ -175,17 +174,14 @@ def main() -> None:
     ):
         found = measure(server.url, arguments.repeats)
     result = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "date": now(),
         "command": "python -m benchmarks.service.gemm " + shlex.join(sys.argv[1:]),
         "python": platform.python_version(),
         "httpx2": httpx2.__version__,
         "load_average_1_min": round(os.getloadavg()[0], 2),
         **found,
     }
-    shown = json.dumps(result, indent=1)
-    print(shown)  # noqa: T201
-    if arguments.out:
-        arguments.out.write_text(shown + "\n")
+    tell(result, arguments.out)
 
 
 if __name__ == "__main__":

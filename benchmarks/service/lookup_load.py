@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
-import datetime
 import json
 import random
 import tempfile
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from benchmarks.common.results import machine_facts
+from benchmarks.common.results import machine_facts, now, tell
 from benchmarks.common.serving import Serving, serving
 from benchmarks.service.lookup_fill import ARCH, CLASS, Filled, fill, improve
 from tilewright import GemmProblem
@@ -280,7 +279,7 @@ def main() -> None:
         with serving(f"sqlite:///{path}", "--device", "host") as server:
             loads = asyncio.run(measure(server, filled, arguments.seconds))
     result = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "date": now(),
         "machine": machine_facts(),
         "database": {
             "kind": "SQLite",
@@ -292,10 +291,7 @@ def main() -> None:
         **loads,
         f"one of {arguments.winners} winners changed": changed,
     }
-    shown = json.dumps(result, indent=1)
-    print(shown)  # noqa: T201
-    if arguments.out:
-        arguments.out.write_text(shown + "\n")
+    tell(result, arguments.out)
 
 
 if __name__ == "__main__":
