@@ -13,9 +13,7 @@ from toy_family import CUDA_DEVICE, toy_space
 from benchmarks.fleet.clock import VirtualClock
 from benchmarks.fleet.run import FleetError, FleetOptions, run_fleet
 from benchmarks.fleet.simulation import Outcome
-from benchmarks.search import pending
 from tilewright.schema.job import JobStatus
-from tuner.replay.device import RecordedFamily
 from tuner.replay.formats import write_space
 from tuner.store import jobs, trials
 from tuner.store.database import Store
@@ -150,17 +148,3 @@ def test_spaces_of_one_problem_are_refused(tmp_path: Path) -> None:
 def test_sizes_that_are_no_numbers_are_refused(devices: str) -> None:
     with pytest.raises(FleetError, match="takes whole numbers, such as"):
         run_fleet(FleetOptions(devices=devices), lambda _line: None)
-
-
-def test_pending_configs_cost_trials_and_save_seconds() -> None:
-    space = toy_space(noise=0.01)
-    family = RecordedFamily(space)
-    runs = {depth: [pending.run(space, family, depth, seed) for seed in range(6)] for depth in (1, 8)}
-    assert pending.run(space, RecordedFamily(space), 8, 3) == runs[8][3]
-    row = pending.row(space, 8, runs[8], runs[1])
-    assert row["reached"] == 1.0
-    assert row["trials_to_98"]["low"] <= row["trials_to_98"]["value"] <= row["trials_to_98"]["high"]
-    assert row["more_than_1_pending"]["value"] == pytest.approx(
-        sum(eight.trials - one.trials for eight, one in zip(runs[8], runs[1], strict=True)) / 6, abs=1e-3
-    )
-    assert row["times_faster"] > 2.0
