@@ -53,9 +53,8 @@ _DRAM_REACHED = 1.09  # of the bandwidth for each clock at the highest one; main
 _FROM_DRAM, _SHARED = 2.0, 0.7
 _TURNAROUND_CYCLES = 1500  # prologue and epilogue of a tile, without overlap
 _STORE_CYCLES = 20  # store of one accumulator register, without overlap
-_HIDDEN = (
-    0.8  # fraction of turnaround and store that ping-pong overlaps, of the store with epilogue=overlapped
-)
+# Fraction of turnaround and store that ping-pong overlaps, of the store with epilogue=overlapped.
+_HIDDEN = 0.8
 _POWER_BYTES = 250  # bytes whose load into a CTA takes the power of one clock, by multicast or not
 _UNSHARED = 0.1  # fraction of that power that a multicast spends once per cluster
 _UNHIDDEN = 0.1  # fraction of the shorter of DRAM time and busy time that the longer does not hide
@@ -148,72 +147,30 @@ Shape = tuple[int, str, int, int, int, int]  # swap_ab, schedule, tile_m, tile_n
 
 # schedule, tile_m, tile_n, consumers_m, consumers_n: those of CUTLASS and cuBLAS, and widths in between.
 _SHAPES = (
-    ("cooperative", 128, 256, 2, 1),
-    ("cooperative", 256, 128, 2, 1),
-    ("cooperative", 128, 224, 2, 1),
-    ("cooperative", 128, 208, 2, 1),
-    ("cooperative", 128, 192, 2, 1),
-    ("cooperative", 128, 176, 2, 1),
-    ("cooperative", 128, 160, 2, 1),
-    ("cooperative", 192, 192, 3, 1),
-    ("cooperative", 256, 208, 2, 1),
-    ("cooperative", 256, 200, 2, 1),
-    ("cooperative", 256, 192, 2, 1),
-    ("cooperative", 256, 160, 2, 1),
-    ("cooperative", 256, 144, 2, 1),
-    ("cooperative", 256, 112, 2, 1),
-    ("cooperative", 192, 160, 3, 1),
-    ("cooperative", 192, 128, 3, 1),
-    ("cooperative", 128, 128, 2, 1),
-    ("cooperative", 128, 128, 1, 1),
-    ("cooperative", 128, 120, 2, 1),
-    ("cooperative", 128, 112, 2, 1),
-    ("cooperative", 128, 112, 1, 1),
-    ("cooperative", 128, 144, 1, 1),
-    ("cooperative", 128, 96, 2, 1),
-    ("cooperative", 128, 88, 2, 1),
-    ("cooperative", 128, 72, 2, 1),
-    ("cooperative", 128, 64, 2, 1),
-    ("cooperative", 128, 64, 1, 1),
-    ("cooperative", 64, 256, 1, 2),
-    ("cooperative", 64, 128, 1, 2),
-    ("cooperative", 64, 224, 1, 1),
-    ("cooperative", 64, 192, 1, 1),
-    ("cooperative", 64, 144, 1, 1),
-    ("cooperative", 64, 128, 1, 1),
-    ("cooperative", 64, 112, 1, 1),
-    ("cooperative", 64, 96, 1, 1),
-    ("cooperative", 64, 80, 1, 1),
-    ("cooperative", 64, 64, 1, 1),
-    ("cooperative", 64, 48, 1, 1),
-    ("pingpong", 128, 208, 1, 1),
-    ("pingpong", 128, 200, 1, 1),
-    ("pingpong", 128, 192, 1, 1),
-    ("pingpong", 128, 176, 1, 1),
-    ("pingpong", 128, 168, 1, 1),
-    ("pingpong", 128, 160, 1, 1),
-    ("pingpong", 128, 144, 1, 1),
-    ("pingpong", 128, 128, 1, 1),
-    ("pingpong", 128, 112, 1, 1),
-    ("pingpong", 128, 96, 1, 1),
-    ("pingpong", 64, 256, 1, 1),
-    ("pingpong", 64, 192, 1, 1),
+    ("cooperative", 128, 256, 2, 1), ("cooperative", 256, 128, 2, 1), ("cooperative", 128, 224, 2, 1),
+    ("cooperative", 128, 208, 2, 1), ("cooperative", 128, 192, 2, 1), ("cooperative", 128, 176, 2, 1),
+    ("cooperative", 128, 160, 2, 1), ("cooperative", 192, 192, 3, 1), ("cooperative", 256, 208, 2, 1),
+    ("cooperative", 256, 200, 2, 1), ("cooperative", 256, 192, 2, 1), ("cooperative", 256, 160, 2, 1),
+    ("cooperative", 256, 144, 2, 1), ("cooperative", 256, 112, 2, 1), ("cooperative", 192, 160, 3, 1),
+    ("cooperative", 192, 128, 3, 1), ("cooperative", 128, 128, 2, 1), ("cooperative", 128, 128, 1, 1),
+    ("cooperative", 128, 120, 2, 1), ("cooperative", 128, 112, 2, 1), ("cooperative", 128, 112, 1, 1),
+    ("cooperative", 128, 144, 1, 1), ("cooperative", 128, 96, 2, 1), ("cooperative", 128, 88, 2, 1),
+    ("cooperative", 128, 72, 2, 1), ("cooperative", 128, 64, 2, 1), ("cooperative", 128, 64, 1, 1),
+    ("cooperative", 64, 256, 1, 2), ("cooperative", 64, 128, 1, 2), ("cooperative", 64, 224, 1, 1),
+    ("cooperative", 64, 192, 1, 1), ("cooperative", 64, 144, 1, 1), ("cooperative", 64, 128, 1, 1),
+    ("cooperative", 64, 112, 1, 1), ("cooperative", 64, 96, 1, 1), ("cooperative", 64, 80, 1, 1),
+    ("cooperative", 64, 64, 1, 1), ("cooperative", 64, 48, 1, 1),
+    ("pingpong", 128, 208, 1, 1), ("pingpong", 128, 200, 1, 1), ("pingpong", 128, 192, 1, 1),
+    ("pingpong", 128, 176, 1, 1), ("pingpong", 128, 168, 1, 1), ("pingpong", 128, 160, 1, 1),
+    ("pingpong", 128, 144, 1, 1), ("pingpong", 128, 128, 1, 1), ("pingpong", 128, 112, 1, 1),
+    ("pingpong", 128, 96, 1, 1), ("pingpong", 64, 256, 1, 1), ("pingpong", 64, 192, 1, 1),
     ("pingpong", 64, 128, 1, 1),
-)
+)  # fmt: skip
 # tile_m, tile_n, consumers_n with swap_ab.
 _SWAPPED = (
-    (16, 128, 2),
-    (16, 128, 1),
-    (16, 64, 1),
-    (24, 128, 1),
-    (24, 64, 1),
-    (32, 128, 2),
-    (64, 128, 2),
-    (64, 256, 2),
-    (32, 256, 2),
-    (16, 256, 2),
-    (64, 64, 1),
-)
+    (16, 128, 2), (16, 128, 1), (16, 64, 1), (24, 128, 1), (24, 64, 1), (32, 128, 2),
+    (64, 128, 2), (64, 256, 2), (32, 256, 2), (16, 256, 2), (64, 64, 1),
+)  # fmt: skip
 
 _SWAPPED_ROWS = 8 * SMALL  # of D, up to which a hint is followed with swap_ab
 _PREFETCHED = 4  # k tiles, if any
