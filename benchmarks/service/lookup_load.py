@@ -101,14 +101,12 @@ async def load(server: Serving, status: int, ask: Ask, connections: int, seconds
         *(_one(server.url, status, ask, number, end) for number in range(connections))
     )
     elapsed = time.perf_counter() - started
-    costs = sorted(cost for costs in each for cost in costs)
+    costs = [1e3 * cost for costs in each for cost in costs]
     return {
         "connections": connections,
         "requests": len(costs),
         "per_second": round(len(costs) / elapsed, 1),
-        "p50_ms": round(1e3 * costs[len(costs) // 2], 3),
-        "p99_ms": round(1e3 * costs[int(0.99 * len(costs))], 3),
-        "max_ms": round(1e3 * costs[-1], 3),
+        **{f"{place}_ms": ms for place, ms in _spread(costs, 3).items()},
         "server_cpu_ms": round(1e3 * (server.cpu_seconds() - spent) / len(costs), 3),
     }
 
@@ -232,10 +230,10 @@ async def _paced(url: str, ask: Ask, count: int, rate: float, first_s: float = 0
     return costs
 
 
-def _spread(costs: list[float]) -> dict[str, float]:
+def _spread(costs: list[float], digits: int = 2) -> dict[str, float]:
     ordered = sorted(costs)
     places = {"p50": len(costs) // 2, "p99": int(0.99 * len(costs)), "max": len(costs) - 1}
-    return {name: round(ordered[place], 2) for name, place in places.items()}
+    return {name: round(ordered[place], digits) for name, place in places.items()}
 
 
 async def _fetch(url: str, path: str, delay: float = 0.0, known: str = '"none"') -> dict[str, Any]:

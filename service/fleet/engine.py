@@ -177,11 +177,8 @@ class RayEngine(Engine):
                 if self.stopping.is_set():
                     return
                 self._trouble = str(error) or type(error).__name__
-                log.warning(
-                    "the fleet cannot be seen: %s",
-                    self._trouble,
-                    exc_info=not isinstance(error, TilewrightError),
-                )
+                is_bug = not isinstance(error, TilewrightError)
+                log.warning("the fleet cannot be seen: %s", self._trouble, exc_info=is_bug)
                 lost = DeviceHealth(False, None, None, f"not seen: {self._trouble}")
                 self.queues = {name: dataclasses.replace(one, last=lost) for name, one in self.queues.items()}
 
