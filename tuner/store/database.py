@@ -506,8 +506,9 @@ def _keep_to_file(engine: Engine) -> None:
             error.sqlite_errorcode = sqlite3.SQLITE_READONLY_DBMOVED
             raise error
 
-    event.listen(engine, "do_connect", check)
-    event.listen(engine, "checkout", check)
+    # NOTE: after connecting too, else one that began before the file was replaced stays in the pool.
+    for moment in ("do_connect", "connect", "checkout"):
+        event.listen(engine, moment, check, insert=True)
 
 
 def _identity(file: Path) -> tuple[int, int] | None:
