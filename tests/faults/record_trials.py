@@ -25,7 +25,8 @@ def make(number: int) -> tuple[Trial, Artifact]:
     """A trial with an artifact of its own, large enough to span pages."""
     plan = LaunchPlan("elf", "cpu", "gemm", (1, 1, 1), Grid(8, 8), (), Serves.of(GemmProblem(8, 8, 8)))
     artifact = Artifact(plan, Resources(), "a" * 64, "cc", number.to_bytes(4, "big") * 5000)
-    timing = Timing(tuple(float(number) for _ in range(50)), float(number), 0.0, 1.0, "rotated-1")
+    us = 1.0 + number
+    timing = Timing(tuple(us for _ in range(50)), us, us, us, "rotated-1")
     config = Config.of("host", {"mc": number})
     told = {"outcome": Outcome.OK, "timing": timing, "provenance": PROVENANCE}
     return Trial(number, config, artifact.digest, **told), artifact

@@ -53,9 +53,9 @@ class Timing:
     """
 
     samples_us: tuple[float, ...]
-    median_us: float
-    low_us: float
-    high_us: float
+    median_us: Positive
+    low_us: Positive
+    high_us: Positive
     method: str
     mhz: float | None = None
     watts: float | None = None
@@ -160,7 +160,7 @@ class Baseline:
     """
 
     name: str
-    median_us: float
+    median_us: Positive
     detail: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import tracemalloc
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from store_samples import best
@@ -133,7 +134,7 @@ def test_deep_nesting_and_long_numbers_are_refused() -> None:
 
 def test_what_a_library_reports_is_nested_32_deep_at_most() -> None:
     """Nothing deeper could be answered."""
-    plain = exchange.to_plain(Winner(best(GemmProblem(8, 8, 8)), datetime(2026, 1, 2, tzinfo=UTC)))
+    plain = winner_line()
     for levels in (31, 32, 900):
         detail: object = 1
         for level in range(levels):
@@ -144,6 +145,28 @@ def test_what_a_library_reports_is_nested_32_deep_at_most() -> None:
             continue
         with pytest.raises(uploads.BadLine, match=r"baseline.detail: must have .* 32 deep at most"):
             uploads.record("line 1", plain)
+
+
+@pytest.mark.parametrize(
+    ("of", "name"),
+    [
+        ("timing", "median_us"),
+        ("timing", "low_us"),
+        ("timing", "high_us"),
+        ("baseline", "median_us"),
+    ],
+)
+def test_a_time_of_nothing_is_refused(of: str, name: str) -> None:
+    """Answers divide by it."""
+    for wrong in (0, 0.0, -1.5):
+        plain = winner_line()
+        plain[of][name] = wrong
+        with pytest.raises(uploads.BadLine, match=f"{of}.{name}: must be in"):
+            uploads.record("line 1", plain)
+
+
+def winner_line() -> dict[str, Any]:
+    return exchange.to_plain(Winner(best(GemmProblem(8, 8, 8)), datetime(2026, 1, 2, tzinfo=UTC)))
 
 
 def t4(inside: bytes) -> list[str]:
