@@ -181,13 +181,14 @@ def miss_fields(miss: Miss) -> dict[str, Any]:
 File = IO[bytes] | str | os.PathLike[str]
 """A binary file, open or by its path."""
 _PART_BYTES = 8 * 2**20
+_LONGEST_LINE = 16 * 2**20  # a service refuses a longer one by its beginning
 
 
 def signed_parts(source: IO[bytes]) -> Iterator[bytes]:
     """Parts of about 8 MiB that end with a signature, as exports have one every mebibyte or two; of files
     without signatures parts of about 16 MiB that end with a line."""
     lines, size = list[bytes](), 0
-    for line in source:
+    while line := source.readline(_LONGEST_LINE):
         lines.append(line)
         size += len(line)
         if size >= 2 * _PART_BYTES or (size >= _PART_BYTES and line.startswith(SIGNATURE_LINE)):
@@ -239,7 +240,7 @@ def open_to_read(file: File) -> Iterator[IO[bytes]]:
         with open(file, "rb") as source:
             yield source
     else:
-        yield _opened(file, "readlines")
+        yield _opened(file, "readline")
 
 
 def _opened(file: IO[bytes], method: str) -> IO[bytes]:

@@ -327,6 +327,13 @@ def test_files_without_signatures_are_cut_at_lines(monkeypatch: pytest.MonkeyPat
     assert [len(part) for part in parts] == [20, 20, 13]
 
 
+def test_a_file_without_lines_is_not_read_as_a_whole(target: Client) -> None:
+    file = io.BytesIO(bytes(40 * 2**20))
+    with pytest.raises(ServiceError, match="line 1: a line may have 16777215 bytes at most"):
+        target.import_results(file)
+    assert file.tell() == 16 * 2**20
+
+
 def test_a_wrong_choice_is_told(http: httpx2.Client) -> None:
     assert http.get("/trials", params={"format": "xml"}).status_code == 422
     for since in ("2026-01-01T00:00:00", "2026-01-01", "6", "-1.5", "9999-12-31T23:59:59-14:00"):
