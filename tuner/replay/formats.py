@@ -11,7 +11,7 @@ import dataclasses
 import gzip
 import json
 import os
-import tempfile
+import secrets
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 
 from kernels.base.knobs import Knob
 from kernels.registry import FAMILIES, RENAMED
+from tilewright.errors import naming
 from tilewright.schema.codec import KnobValue
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
@@ -273,13 +274,24 @@ def _space(data: Mapping[str, Any], path: Path) -> RecordedSpace:
 
 
 def write_space(space: RecordedSpace, path: Path) -> None:
-    """Write a gzipped T4 file, the same bytes for the same space; replaces an existing file atomically."""
+    """Write a gzipped T4 file, the same bytes for the same space; replaces an existing file once the disk has
+    all of the new one.
+
+    Raises:
+        OSError: it cannot be written; names it.
+    """
     text = json.dumps(to_t4(space), separators=(",", ":"))
     data = gzip.compress(text.encode(), 9, mtime=0)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(data)
-    os.chmod(file.name, 0o644)
-    os.replace(file.name, path)
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with naming(path, beside):
+            with beside.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def space_name(path: Path) -> str:

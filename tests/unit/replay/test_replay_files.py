@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from full_disk import files_of_at_most
 from toy_family import PROBLEM, TOY, toy_space
 
 from tilewright.schema.trial import Outcome
@@ -130,6 +131,12 @@ def test_the_same_space_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_space(toy_space(0.05), tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_space_that_the_disk_has_no_room_for_leaves_nothing(tmp_path: Path) -> None:
+    with files_of_at_most(100), pytest.raises(OSError, match=r"space\.t4\.json\.gz"):
+        write_space(toy_space(0.05), tmp_path / "space.t4.json.gz")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_t4_has_what_its_schema_requires() -> None:
