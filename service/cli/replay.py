@@ -63,6 +63,8 @@ def replay(
 ) -> None:
     """Run the search many times on a recorded space and show how good it is; needs no GPU, no service."""
     recorded = read_space(space)
+    if len(recorded) < 2:
+        raise SpaceError(f"{space} holds one config, and a search needs a choice: record more")
     initial = recorded.best_of(read_space(initial_from), TRANSFERRED) if initial_from else []
     plan = ReplayPlan(sampler, runs, budget, seed, tuple(initial), min_gain_per_s)
     for doubt in recorded.doubts:

@@ -79,6 +79,15 @@ def test_a_space_of_another_kernel_gives_no_initial_configs(space: Path, tmp_pat
     assert ran.stderr.rstrip().endswith("x"), ran.stderr
 
 
+def test_a_space_of_one_config_is_nothing_to_search(tmp_path: Path) -> None:
+    path = tmp_path / "one.json"
+    result = {"times": {"runtimes": [0.5]}, "invalidity": "correct", "configuration": {"x": 1}}
+    path.write_text(json.dumps({"results": [result]}))
+    ran = CliRunner().invoke(app, ["replay", str(path), "--runs", "1"])
+    assert ran.exit_code == 1
+    assert ran.stderr == f"error: {path} holds one config, and a search needs a choice: record more\n"
+
+
 def test_nothing_is_stored_unless_asked(space: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = tmp_path / "here"
     here.mkdir()
