@@ -19,6 +19,11 @@ from tilewright.errors import DeviceUnavailable
 
 TIMEOUT_S = 60.0
 _LEFT_S = 3600.0
+_ROOM_BYTES = 4 * 2**20  # many times what a compilation takes
+_NO_ROOM = (
+    "cc has no room in the folder for temporary files; make space there, or set TMPDIR to another one, and"
+    " tune again"
+)
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _FLAGS = (
@@ -44,7 +49,7 @@ def compile_c(spec: BuildSpec) -> Built:
 
     Raises:
         CompileError: the compiler refused it (with its messages) or ran into the time limit.
-        DeviceUnavailable: there is no C compiler.
+        DeviceUnavailable: there is no C compiler, or no room on the disk for what it writes.
         ValueError: the target is unknown, or a define is not a plain name or number.
     """
     if spec.target not in _TARGET_FLAGS:
@@ -109,7 +114,11 @@ def _define(name: str, value: int | str) -> str:
 
 def _library(command: list[str], spec: BuildSpec) -> bytes:
     # NOTE: who kills this process removes the folder by its name, with what the compiler keeps there.
-    with tempfile.TemporaryDirectory(prefix=f"tilewright-{os.getpid()}-") as folder:
+    try:
+        made = tempfile.TemporaryDirectory(prefix=f"tilewright-{os.getpid()}-")
+    except OSError as error:
+        raise DeviceUnavailable(_NO_ROOM) from error
+    with made as folder:
         output = Path(folder) / "kernel.so"
         command = [*command, "-o", str(output)]
         try:
@@ -127,5 +136,22 @@ def _library(command: list[str], spec: BuildSpec) -> bytes:
             limit = f"cc took more than {TIMEOUT_S:.0f} s"
             raise CompileError(f"{spec.source} for {spec.target}: {limit}") from error
         if result.returncode:
+            _check_room(folder)
             raise CompileError(f"{spec.source} for {spec.target}: cc refused it:\n{result.stderr.strip()}")
         return output.read_bytes()
+
+
+def _check_room(folder: str) -> None:
+    """Tell a disk that is full, or a quota, from a source that the compiler refuses.
+
+    Raises:
+        DeviceUnavailable: there is no room.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as probe:
+            probe.write(bytes(_ROOM_BYTES))
+            room = probe.tell() == _ROOM_BYTES
+    except OSError:
+        room = False
+    if not room:
+        raise DeviceUnavailable(_NO_ROOM)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 from pathlib import Path
 
 import pytest
+from full_disk import files_of_at_most
 
 from kernels.base.spec import BuildSpec, CompileError
 from kernels.compiler import cc
@@ -51,6 +53,14 @@ def test_only_identifiers_and_integers(spec: BuildSpec, define: tuple[str, int |
 def test_unknown_target(spec: BuildSpec) -> None:
     with pytest.raises(ValueError, match="target must be one of x86_64"):
         cc.compile_c(dataclasses.replace(spec, target="native"))
+
+
+def test_a_full_disk_is_no_fault_of_the_source(spec: BuildSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    with files_of_at_most(1000), pytest.raises(DeviceUnavailable, match="make space"):
+        cc.compile_c(spec)
+    monkeypatch.setattr(tempfile, "tempdir", "/proc")  # where nobody can make a folder
+    with pytest.raises(DeviceUnavailable, match="make space"):
+        cc.compile_c(spec)
 
 
 def test_without_a_compiler_it_names_the_package(spec: BuildSpec, monkeypatch: pytest.MonkeyPatch) -> None:
