@@ -162,6 +162,17 @@ def test_a_database_that_is_not_empty_stays_as_it_is(store: Store, tmp_path: Pat
     assert rows(store) == before
 
 
+def test_a_database_in_use_is_no_backup(sqlite_databases: Databases, tmp_path: Path) -> None:
+    """What was committed last is in its log alone."""
+    used, new = sqlite_databases.copy(populate), tmp_path / "new.db"
+    with opened(used) as store:
+        with store.begin() as session:
+            jobs.submit(session, samples.request(), samples.HOST)
+        with pytest.raises(StoreError, match=r"-wal; make a backup with 'tilewright backup'"):
+            restore(Path(str(store.engine.url.database)), f"sqlite:///{new}")
+    assert not new.exists()
+
+
 def test_a_service_that_starts_during_a_restore_keeps_its_database(
     sqlite_databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

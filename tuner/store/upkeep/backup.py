@@ -62,9 +62,10 @@ def restore(file: Path, url: str, who: str = audit.SERVICE) -> None:
     that says who did.
 
     Raises:
-        StoreError: the database is not empty or cannot be written, the file is no backup or damaged, or a
-            newer release wrote it.
+        StoreError: the database is not empty or cannot be written, the file is no backup, damaged or of a
+            database in use, or a newer release wrote it.
     """
+    _need_whole(file)
     with contextlib.closing(Store.open(url)) as target:
         database = target.engine.url.database if target.engine.dialect.name == "sqlite" else None
         with beside(Path(database) if database else Path(tempfile.gettempdir()) / "backup") as copy:
@@ -84,6 +85,15 @@ def restore(file: Path, url: str, who: str = audit.SERVICE) -> None:
                 _need_empty(target)  # still: a service may have started on it
                 target.close()
                 os.replace(_synced(copy), os.path.realpath(database))
+
+
+def _need_whole(file: Path) -> None:
+    for log in (Path(f"{file}-wal"), Path(f"{file}-journal")):
+        if log.exists() and log.stat().st_size:
+            raise StoreError(
+                f"{file} is a database in use, or one that was not closed: a part of it is in {log.name};"
+                " make a backup with 'tilewright backup' and restore that"
+            )
 
 
 def _need_empty(target: Store) -> None:
