@@ -5,7 +5,7 @@
 One table a recorded space, each mean with its 95 % interval: replays of tilewright
 (``replay-SPACE-*.json``, written by ``tilewright replay --out``), what the heuristic configs alone reach,
 then Kernel Tuner's strategies (``kernel-tuner-SPACE.json``, written by
-``benchmarks/search/kernel_tuner.py``), the best at 100 trials first. Then live re-tunes
+``benchmarks/search/kernel_tuner_strategies.py``), the best at 100 trials first. Then live re-tunes
 (``live-retunes-SPACE.json``, written by ``benchmarks/search/live_retunes.py``).
 
 ``search-summary.json`` gets the same figures as a list of objects, one for each space and sampler. Heuristic

@@ -11,7 +11,7 @@ import pytest
 from toy_family import TOY, toy_space
 
 from benchmarks.common import pages
-from benchmarks.search import kernel_tuner
+from benchmarks.search import kernel_tuner_strategies
 from benchmarks.search import report as report_
 from tilewright.schema.job import Sampler
 from tuner.replay.formats import write_space
@@ -30,7 +30,7 @@ def write_replay(folder: Path, budget: int = 110, name: str = "toy-space") -> No
 def test_a_table_has_replays_first_then_strategies_by_their_hundredth_trial(tmp_path: Path) -> None:
     write_replay(tmp_path)
     strategies = [
-        kernel_tuner.summary(name, [[level] * 200] * 3, 200, 0.4)
+        kernel_tuner_strategies.summary(name, [[level] * 200] * 3, 200, 0.4)
         for name, level in (("slow", 0.5), ("fast", 0.96))
     ]
     (tmp_path / "kernel-tuner-toy-space.json").write_text(json.dumps({"strategies": strategies}))
@@ -93,7 +93,7 @@ def test_the_page_gets_both_parts(tmp_path: Path) -> None:
 
 
 def test_a_strategy_that_ends_early_keeps_what_it_found() -> None:
-    one = kernel_tuner.summary("x", [[0.5, 0.9], [0.7] * 25], 25, 0.1)
+    one = kernel_tuner_strategies.summary("x", [[0.5, 0.9], [0.7] * 25], 25, 0.1)
     points = {point["trials"]: point["fraction"] for point in one["checkpoints"]}
     assert points == {10: pytest.approx(0.8), 25: pytest.approx(0.8)}
     assert one["evaluations"] == 13.5
@@ -101,7 +101,7 @@ def test_a_strategy_that_ends_early_keeps_what_it_found() -> None:
 
 def test_only_unique_valid_evaluations_count() -> None:
     """Four evaluations, one of them repeated and one failed: two count."""
-    comparison = kernel_tuner.Comparison((), 1, 200, {"1": 4.0, "2": 2.0})
+    comparison = kernel_tuner_strategies.Comparison((), 1, 200, {"1": 4.0, "2": 2.0})
     space = SimpleNamespace(tune_params={"x": [1, 2]})
     results = [
         {"x": 1, "time": 4.1},
@@ -115,7 +115,7 @@ def test_only_unique_valid_evaluations_count() -> None:
 def test_kernel_tuner_reads_our_recordings(tmp_path: Path) -> None:
     path = tmp_path / "toy.t4.json.gz"
     write_space(toy_space(0.0, lambda config: config["tile"] == 16), path)
-    cache = kernel_tuner.read_cache(path)
+    cache = kernel_tuner_strategies.read_cache(path)
     assert len(cache["cache"]) == 621
     assert cache["tune_params_keys"] == [knob.name for knob in TOY.knobs]
     assert cache["cache"]["48,5,columns,2,4"]["time"] == pytest.approx(0.1)  # the optimum, 100 us

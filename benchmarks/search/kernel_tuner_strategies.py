@@ -3,7 +3,7 @@
 Needs Kernel Tuner 1.5 or newer with scikit-learn, in a virtual environment of its own:
 
     python -m venv kt && kt/bin/pip install kernel_tuner scikit-learn
-    kt/bin/python benchmarks/search/kernel_tuner.py SPACE.json.gz ... --runs 45
+    kt/bin/python benchmarks/search/kernel_tuner_strategies.py SPACE.json.gz ... --runs 45
 
 Kernel Tuner runs in its simulation mode, each strategy with its default options and ``max_fevals`` as the
 budget of *unique valid* evaluations; its search space is exactly the configs in the cache, so that no
