@@ -38,7 +38,7 @@ HEADERS = ("search", "runs", *map(str, TRIALS), ">= 95 % at 50/100/200", "CPU ms
 
 
 def replayed(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """One row from a replay of tilewright."""
+    """One row from a replay: of a sampler of tilewright, in bold, or of one of Optuna's as it comes."""
     plan, summary = data["plan"], data["summary"]
     points = {
         point["trials"]: {**point["fraction"], "near": point["near"]["value"]}
@@ -47,7 +47,8 @@ def replayed(data: Mapping[str, Any]) -> tuple[str, ...]:
     fractions = {trials: (point["value"], point["low"], point["high"]) for trials, point in points.items()}
     near = {trials: point["near"] for trials, point in points.items()}
     given = f" + {len(plan['initial_configs'])} configs" if plan["initial_configs"] else ""
-    name = f"**tilewright {plan['sampler']}{given}**"
+    sampler = plan["sampler"]
+    name = sampler if sampler.startswith("optuna-") else f"**tilewright {sampler}{given}**"
     return _row(name, plan["runs"], fractions, near, summary["sampler_ms"])
 
 

@@ -33,7 +33,7 @@ def test_a_sweep_writes_what_is_finished_and_goes_on_with_the_rest(results: Path
     sweep.main([*given, "random", "optuna-tpe"])
     rows = json.loads((results / "search-summary.json").read_text())
     assert {row["sampler"] for row in rows} == {"random", "optuna-tpe"}
-    assert "optuna-tpe" in (results / "search.md").read_text()
+    assert "| optuna-tpe |" in (results / "search.md").read_text()
     before = {path: path.stat().st_mtime_ns for path in results.glob("replay-*")}
     sweep.main([*given, "random", "optuna-tpe"])
     assert {path: path.stat().st_mtime_ns for path in results.glob("replay-*")} == before
