@@ -171,6 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--stop-after", type=float, metavar="SECONDS")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     given = parser.parse_args(arguments)
+    given.out.mkdir(parents=True, exist_ok=True)
     SPACES.update((space.name, space) for space in map(read_space, given.spaces))
     paths = {(n, s): given.out / f"replay-{n}-{s}.json" for s in given.samplers for n in SPACES}
     plans = {key: planned(key[1], given.runs, given.budget, given.seed) for key in paths}

@@ -27,16 +27,17 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_a_sweep_writes_what_is_finished_and_goes_on_with_the_rest(results: Path) -> None:
     given = [str(results / "toys.t4.json.gz"), "--runs", "2", "--budget", "20"]
-    given += ["--out", str(results), "--samplers"]
+    out = results / "new" / "folder"
+    given += ["--out", str(out), "--samplers"]
     sweep.main([*given, "random", "--stop-after", "0"])
-    assert not list(results.glob("replay-*"))
+    assert not list(out.glob("replay-*"))
     sweep.main([*given, "random", "optuna-tpe"])
-    rows = json.loads((results / "search-summary.json").read_text())
+    rows = json.loads((out / "search-summary.json").read_text())
     assert {row["sampler"] for row in rows} == {"random", "optuna-tpe"}
-    assert "| optuna-tpe |" in (results / "search.md").read_text()
-    before = {path: path.stat().st_mtime_ns for path in results.glob("replay-*")}
+    assert "| optuna-tpe |" in (out / "search.md").read_text()
+    before = {path: path.stat().st_mtime_ns for path in out.glob("replay-*")}
     sweep.main([*given, "random", "optuna-tpe"])
-    assert {path: path.stat().st_mtime_ns for path in results.glob("replay-*")} == before
+    assert {path: path.stat().st_mtime_ns for path in out.glob("replay-*")} == before
 
 
 @pytest.mark.parametrize("sampler", sweep.OPTUNA)
