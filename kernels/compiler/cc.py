@@ -117,7 +117,7 @@ def _library(command: list[str], spec: BuildSpec) -> bytes:
     try:
         made = tempfile.TemporaryDirectory(prefix=f"tilewright-{os.getpid()}-")
     except OSError as error:
-        raise DeviceUnavailable(_NO_ROOM) from error
+        raise DeviceUnavailable(f"{_NO_ROOM} ({error.strerror})") from error
     with made as folder:
         output = Path(folder) / "kernel.so"
         command = [*command, "-o", str(output)]

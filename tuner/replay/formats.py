@@ -283,15 +283,15 @@ def write_space(space: RecordedSpace, path: Path) -> None:
     text = json.dumps(to_t4(space), separators=(",", ":"))
     data = gzip.compress(text.encode(), 9, mtime=0)
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with naming(path, beside):
+    with naming(path, beside):
+        try:
             with beside.open("xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+        finally:
+            beside.unlink(missing_ok=True)
 
 
 def space_name(path: Path) -> str:

@@ -164,12 +164,15 @@ def test_a_database_that_is_not_empty_stays_as_it_is(store: Store, tmp_path: Pat
 
 def test_a_database_in_use_is_no_backup(sqlite_databases: Databases, tmp_path: Path) -> None:
     """What was committed last is in its log alone."""
-    used, new = sqlite_databases.copy(populate), tmp_path / "new.db"
+    used, new, link = sqlite_databases.copy(populate), tmp_path / "new.db", tmp_path / "link.db"
     with opened(used) as store:
         with store.begin() as session:
             jobs.submit(session, samples.request(), samples.HOST)
-        with pytest.raises(StoreError, match=r"-wal; make a backup with 'tilewright backup'"):
-            restore(Path(str(store.engine.url.database)), f"sqlite:///{new}")
+        file = Path(str(store.engine.url.database))
+        link.symlink_to(file)
+        for name in (file, link):
+            with pytest.raises(StoreError, match=r"-wal; make a backup with 'tilewright backup'"):
+                restore(name, f"sqlite:///{new}")
     assert not new.exists()
 
 

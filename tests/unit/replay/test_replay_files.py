@@ -137,6 +137,10 @@ def test_a_space_that_the_disk_has_no_room_for_leaves_nothing(tmp_path: Path) ->
     with files_of_at_most(100), pytest.raises(OSError, match=r"space\.t4\.json\.gz"):
         write_space(toy_space(0.05), tmp_path / "space.t4.json.gz")
     assert list(tmp_path.iterdir()) == []
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(OSError, match=r"file/space\.t4\.json\.gz'$"):
+        write_space(toy_space(0.05), file / "space.t4.json.gz")
 
 
 def test_t4_has_what_its_schema_requires() -> None:

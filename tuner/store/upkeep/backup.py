@@ -88,7 +88,8 @@ def restore(file: Path, url: str, who: str = audit.SERVICE) -> None:
 
 
 def _need_whole(file: Path) -> None:
-    for log in (Path(f"{file}-wal"), Path(f"{file}-journal")):
+    real = os.path.realpath(file)  # SQLite's logs lie beside what a link leads to
+    for log in (Path(f"{real}-wal"), Path(f"{real}-journal")):
         if log.exists() and log.stat().st_size:
             raise StoreError(
                 f"{file} is a database in use, or one that was not closed: a part of it is in {log.name};"
